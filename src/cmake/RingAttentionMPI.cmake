@@ -1,0 +1,105 @@
+# Defines MPI::MPI_CXX and RING_ATTENTION_MPIRUN, a launcher that was seen to work.
+#
+# The launcher is a script, <build>/mpirun. CTest, the Makefile, the lessons and the notebooks all
+# start ranks through it, so that the choice is made once. It is written here and then tried: two
+# ranks have to find themselves in one world. Where they do not (Ubuntu 24.04's mpich 4.2.0 starts
+# N worlds of one rank), Open MPI's launcher is tried on the same program: that package speaks
+# PMIx, as Open MPI does.
+
+include(ring_attention_find_mpi)
+if(NOT MPI_CXX_FOUND)
+  message(FATAL_ERROR "No MPI was found. Remedy: `sh setup.sh` installs MPICH.")
+endif()
+
+set(RING_ATTENTION_MPIEXEC "" CACHE FILEPATH
+    "The program that starts MPI ranks (default: found and tried)")
+set(RING_ATTENTION_MPIRUN "${PROJECT_BINARY_DIR}/mpirun")
+
+# Writes <build>/mpirun for one launcher.
+function(ring_attention_write_mpirun launcher)
+  set(ring_attention_launcher "${launcher}")
+  set(ring_attention_launcher_setup "")
+  execute_process(COMMAND "${launcher}" --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
+  if(version MATCHES "Open MPI|OpenRTE|open-mpi")
+    # Open MPI refuses more ranks than cores, and root, unless it is told.
+    string(CONCAT ring_attention_launcher_setup
+           "set -- --oversubscribe \"$@\"\n"
+           "[ \"$(id -u)\" -ne 0 ] || set -- --allow-run-as-root \"$@\"\n")
+  endif()
+  configure_file("${PROJECT_SOURCE_DIR}/src/cmake/mpirun.in" "${RING_ATTENTION_MPIRUN}" @ONLY
+                 FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
+                                  WORLD_READ WORLD_EXECUTE)
+endfunction()
+
+# Runs the probe on two ranks; an empty `problem` means that they were in one world.
+function(ring_attention_probe problem)
+  execute_process(
+    COMMAND "${RING_ATTENTION_MPIRUN}" -n 2 "${RING_ATTENTION_MPI_PROBE}"
+    RESULT_VARIABLE result
+    OUTPUT_VARIABLE output
+    ERROR_VARIABLE output
+    TIMEOUT 30)
+  string(REGEX MATCHALL "probe: rank [01] of 2\\." good "${output}")
+  string(REGEX MATCHALL "probe: rank 0 of 1\\." alone "${output}")
+  list(LENGTH good good)
+  list(LENGTH alone alone)
+  if(result EQUAL 0 AND good EQUAL 2 AND alone EQUAL 0)
+    set(${problem} "" PARENT_SCOPE)
+  elseif(alone GREATER 0)
+    set(${problem} "started ${alone} worlds of one rank instead of one world of two" PARENT_SCOPE)
+  else()
+    string(STRIP "${output}" output)
+    string(SUBSTRING "${output}" 0 600 output)
+    set(${problem} "failed (${result}): ${output}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+set(chosen_from "${RING_ATTENTION_MPIEXEC};${MPIEXEC_EXECUTABLE};${MPI_CXX_LIBRARIES}")
+if(NOT RING_ATTENTION_MPI_CHOSEN_FROM STREQUAL chosen_from OR NOT EXISTS "${RING_ATTENTION_MPIRUN}")
+  set(RING_ATTENTION_MPI_PROBE "${PROJECT_BINARY_DIR}/mpi_probe")
+  try_compile(
+    compiled "${PROJECT_BINARY_DIR}/CMakeFiles/mpi_probe"
+    SOURCES "${PROJECT_SOURCE_DIR}/src/cmake/mpi_probe.cpp"
+    LINK_LIBRARIES MPI::MPI_CXX
+    COPY_FILE "${RING_ATTENTION_MPI_PROBE}"
+    OUTPUT_VARIABLE output)
+  if(NOT compiled)
+    message(FATAL_ERROR "A small MPI program does not compile:\n${output}")
+  endif()
+
+  if(RING_ATTENTION_MPIEXEC)
+    set(candidates "${RING_ATTENTION_MPIEXEC}")
+  else()
+    find_program(RING_ATTENTION_OPENMPI_MPIRUN mpirun.openmpi)
+    mark_as_advanced(RING_ATTENTION_OPENMPI_MPIRUN)
+    set(candidates "${MPIEXEC_EXECUTABLE}" "${RING_ATTENTION_OPENMPI_MPIRUN}")
+    list(FILTER candidates EXCLUDE REGEX "NOTFOUND$|^$")
+  endif()
+
+  set(tried "")
+  set(chosen "")
+  foreach(candidate IN LISTS candidates)
+    ring_attention_write_mpirun("${candidate}")
+    ring_attention_probe(problem)
+    if(NOT problem)
+      set(chosen "${candidate}")
+      break()
+    endif()
+    string(APPEND tried "\n  ${candidate} ${problem}")
+  endforeach()
+  if(NOT chosen)
+    file(REMOVE "${RING_ATTENTION_MPIRUN}")
+    message(
+      FATAL_ERROR
+        "No launcher starts two MPI ranks that see each other. Tried:${tried}\n"
+        "Remedy: `sh setup.sh` (on Ubuntu 24.04, whose mpich 4.2.0 is broken in this way, it adds "
+        "Open MPI's launcher, which works), or name a launcher that fits your MPI library with "
+        "-DRING_ATTENTION_MPIEXEC=/path/to/mpiexec.")
+  endif()
+  set(RING_ATTENTION_MPI_CHOSEN "${chosen}" CACHE INTERNAL "The launcher that was seen to work")
+  set(RING_ATTENTION_MPI_CHOSEN_FROM "${chosen_from}" CACHE INTERNAL "What the choice rests on")
+  message(STATUS "MPI ranks are started by ${chosen} (tried on 2 ranks)")
+  if(tried)
+    message(STATUS "MPI launchers that did not work:${tried}")
+  endif()
+endif()

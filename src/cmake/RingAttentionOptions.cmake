@@ -1,0 +1,37 @@
+# What every target of this project is compiled with. Nothing here is exported.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # for clang-tidy and editors
+endif()
+
+# No fused multiply-add behind the reader's back: two files that spell out the same arithmetic
+# give the same bits, on machines with and without FMA. (x86-64 without -march has none.)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
+add_compile_options(
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wnon-virtual-dtor>")
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
+  # False alarm on `"text" + std::string` (GCC bug 105651).
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+if(RING_ATTENTION_WERROR)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+
+if(RING_ATTENTION_SANITIZE)
+  set(flags -fsanitize=${RING_ATTENTION_SANITIZE} -fno-omit-frame-pointer)
+  if(NOT RING_ATTENTION_SANITIZE MATCHES thread)
+    list(APPEND flags -fno-sanitize-recover=all) # a finding ends the program with a non-zero code
+  endif()
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
+  add_link_options(-fsanitize=${RING_ATTENTION_SANITIZE})
+  unset(flags)
+endif()

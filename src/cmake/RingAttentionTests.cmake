@@ -1,0 +1,23 @@
+# Whether the tests can be built (RING_ATTENTION_BUILD_TESTS), and what they all run under.
+
+# Three time limits, inner to outer: the watchdog of tests/support/mpi_main.cpp (20 s a test),
+# mpiexec's own (90 s), CTest's (120 s). The innermost knows most about what hangs.
+set(RING_ATTENTION_TEST_ENVIRONMENT MPIEXEC_TIMEOUT=90)
+if(RING_ATTENTION_SANITIZE)
+  list(APPEND RING_ATTENTION_TEST_ENVIRONMENT RING_ATTENTION_WATCHDOG_SECONDS=60)
+endif()
+if(RING_ATTENTION_SANITIZE MATCHES thread)
+  list(APPEND RING_ATTENTION_TEST_ENVIRONMENT UCX_MEM_EVENTS=n) # UCX's memory hooks deadlock TSan
+endif()
+
+set(RING_ATTENTION_BUILD_TESTS OFF)
+if(RING_ATTENTION_TESTS)
+  find_package(GTest QUIET)
+  if(GTest_FOUND)
+    set(RING_ATTENTION_BUILD_TESTS ON)
+  elseif(RING_ATTENTION_TESTS STREQUAL AUTO)
+    message(STATUS "GoogleTest was not found: the tests are left out (`sh setup.sh test` installs it)")
+  else()
+    message(FATAL_ERROR "GoogleTest was not found. Remedy: `sh setup.sh test`.")
+  endif()
+endif()

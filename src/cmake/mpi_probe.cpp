@@ -1,0 +1,16 @@
+// Prints who this process believes it is. Run on two ranks while CMake configures: a launcher that
+// does not fit the library starts two worlds of one rank each, and nothing else would notice.
+#include <mpi.h>
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0;
+  int ranks = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  std::printf("probe: rank %d of %d.\n", rank, ranks);
+  MPI_Finalize();
+  return 0;
+}
