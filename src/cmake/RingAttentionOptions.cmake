@@ -12,6 +12,11 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # for clang-tidy and editors
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
+  message(FATAL_ERROR "Clang ${CMAKE_CXX_COMPILER_VERSION} is too old: std::source_location needs 16. "
+                      "Remedy: CXX=clang++-16 or CXX=g++ (12 or newer) and a fresh build folder.")
+endif()
+
 # No fused multiply-add behind the reader's back: two files that spell out the same arithmetic
 # give the same bits, on machines with and without FMA. (x86-64 without -march has none.)
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)

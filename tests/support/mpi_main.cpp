@@ -19,8 +19,8 @@
 namespace {
 
 int this_rank = 0;
-std::string running;          // what the watchdog watches
-char out_of_time_line[512];   // what it prints: made beforehand, for a signal handler only writes
+std::string running;         // what the watchdog watches
+char out_of_time_line[512];  // what it prints: made beforehand, for a signal handler only writes
 std::size_t out_of_time_length = 0;
 
 // A rank that ends without MPI_Finalize ends the whole job. MPI_Abort may not be called from here.
@@ -53,7 +53,7 @@ class MpiListener : public testing::EmptyTestEventListener {
   }
 
   void OnTestPartResult(const testing::TestPartResult& part) override {
-    if (!part.failed() || this_rank == 0) return; // rank 0 has GoogleTest's own printer
+    if (!part.failed() || this_rank == 0) return;  // rank 0 has GoogleTest's own printer
     std::fprintf(stderr, "[rank %d] %s:%d: in %s: %s\n", this_rank,
                  part.file_name() != nullptr ? part.file_name() : "?", part.line_number(), running.c_str(),
                  part.message());
@@ -68,7 +68,7 @@ class MpiListener : public testing::EmptyTestEventListener {
 };
 
 int run(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv); // takes out its own flags
+  testing::InitGoogleTest(&argc, argv);  // takes out its own flags
 
   int ranks = 0;
   int ranks_promised = 0;
@@ -90,7 +90,7 @@ int run(int argc, char** argv) {
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (this_rank != 0) {
     delete listeners.Release(listeners.default_result_printer());
-    delete listeners.Release(listeners.default_xml_generator()); // also the JSON one
+    delete listeners.Release(listeners.default_xml_generator());  // also the JSON one
   }
   listeners.Append(new MpiListener);
 
@@ -102,7 +102,7 @@ int run(int argc, char** argv) {
   return on_any_rank(failed) ? 1 : 0;
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGALRM, out_of_time);
