@@ -1,0 +1,188 @@
+/// \file
+/// The readable engine: attention tile by tile, with an online softmax over the tiles of keys.
+///
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1 (loops exchanged as in
+/// FlashAttention-2); Liu et al., arXiv 2310.01889, section 3. Memory beyond inputs and outputs is one
+/// tile of scores, whatever the length.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/partial.hpp"
+#include "ring_attention/attention/reference.hpp"
+#include "ring_attention/core/eigen.hpp"
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+
+/// Some keys and their values, `[batch, kv_heads, tokens, dim]`, and where they stand.
+template <class T>
+struct KeyValue {
+  View<const T> k;
+  View<const T> v;
+  Runs runs;
+};
+
+/// Called between tiles, so that a ring can keep messages moving while it computes.
+using Progress = std::function<void()>;
+
+/// The decisions an engine can get subtly wrong, in one place: the tests replace one at a time and
+/// require that the checks notice.
+struct StandardRules {
+  /// A sum that holds no term has maximum -inf. Any finite start loses scores below it.
+  template <class T>
+  static constexpr T initial_max = negative_infinity<T>;
+
+  template <class T>
+  static T rescale(T from, T to) {
+    return ring_attention::rescale(from, to);
+  }
+
+  template <class T>
+  static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& state_b,
+                        std::span<const T> o_b) {
+    ring_attention::merge_row(state, o, state_b, o_b);
+  }
+
+  /// `group` contiguous query heads share one KV head (FlashAttention, Llama).
+  static Index kv_head(Index head, Index group) { return head / group; }
+};
+
+/// Attention of a fixed set of queries over keys that arrive in pieces.
+///
+/// begin(q), then accumulate(kv) once per piece in any number and order, then finish().
+/// T is float or double, and all arithmetic is in T.
+template <class T, class Rules = StandardRules>
+class BlockwiseEngine {
+ public:
+  using value_type = T;
+
+  /// \param block  queries and keys in a tile
+  explicit BlockwiseEngine(const Scoring& scoring, Index block = 64) : scoring_(scoring), block_(block) {
+    require(block >= 1, "BlockwiseEngine: a block has at least one token");
+  }
+
+  /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
+  /// its tokens stand at `runs`.
+  void begin(View<const T> q, Runs runs) {
+    require(q.shape().seq == count(runs), "BlockwiseEngine: q has other tokens than its runs");
+    q_ = q;
+    q_runs_ = std::move(runs);
+    partial_ = Partial<T>::empty(q.shape());
+    partial_.m.fill(Rules::template initial_max<T>);
+  }
+
+  /// Merges these keys into the state. Calls `progress` after every tile.
+  /// \throws Error when the shapes do not belong together.
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
+    const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+    require(kv.k.shape().seq == count(kv.runs), "BlockwiseEngine: k has other tokens than its runs");
+    for (Index b = 0; b < q_.shape().batch; ++b)
+      for (Index h = 0; h < q_.shape().heads; ++h)
+        for_each_tile(q_runs_, [&](const Run& queries, Index first_query) {
+          for_each_tile(kv.runs, [&](const Run& keys, Index first_key) {
+            const Tile tile{b, h, Rules::kv_head(h, group), queries, keys, first_query, first_key};
+            accumulate_tile(kv, tile);
+            if (progress) progress();
+          });
+        });
+  }
+
+  /// out = o / l and lse = m + log l. Ends the work on these queries.
+  [[nodiscard]] Attended<T> finish() { return ring_attention::finish(std::move(partial_)); }
+
+  /// The state (o, m, l) as it stands.
+  [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
+
+ private:
+  struct Tile {
+    Index batch, head, kv_head;
+    Run queries, keys;             // where its tokens stand in the sequence
+    Index first_query, first_key;  // where they lie in memory
+  };
+
+  /// Cuts each run into blocks: visit(block, index of its first token in memory).
+  template <class Visit>
+  void for_each_tile(const Runs& runs, Visit visit) const {
+    Index first = 0;
+    for (const Run& run : runs) {
+      for (Index i = 0; i < run.count; i += block_)
+        visit(run.slice(i, std::min(block_, run.count - i)), first + i);
+      first += run.count;
+    }
+  }
+
+  void accumulate_tile(const KeyValue<T>& kv, const Tile& tile) {
+    const Coverage coverage = scoring_.mask.coverage(tile.queries, tile.keys);
+    if (coverage == Coverage::none) return;
+    const auto q = matrix(q_, tile.batch, tile.head, tile.first_query, tile.queries.count);
+    const auto k = matrix(kv.k, tile.batch, tile.kv_head, tile.first_key, tile.keys.count);
+    const auto v = matrix(kv.v, tile.batch, tile.kv_head, tile.first_key, tile.keys.count);
+
+    s_.resize(q.rows(), k.rows());
+    s_.noalias() = q * k.transpose();  // scores, [queries, keys]
+    s_ *= static_cast<T>(scoring_.scale);
+    if (coverage == Coverage::partial) hide_masked(tile);
+
+    states_.resize(static_cast<std::size_t>(q.rows()));
+    for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
+    o_.resize(q.rows(), v.cols());
+    o_.noalias() = s_ * v;  // s now holds p = e^{s - m}
+
+    for (Index i = 0; i < s_.rows(); ++i) {
+      const Index row = tile.first_query + i;
+      T& m = partial_.m.view()(tile.batch, tile.head, row);
+      T& l = partial_.l.view()(tile.batch, tile.head, row);
+      SoftmaxState<T> state{m, l};
+      Rules::merge_row(state, partial_.o.view().row(tile.batch, tile.head, row),
+                       states_[static_cast<std::size_t>(i)],
+                       std::span<const T>(o_.row(i).data(), static_cast<std::size_t>(o_.cols())));
+      m = state.m;
+      l = state.l;
+    }
+  }
+
+  void hide_masked(const Tile& tile) {
+    for (Index i = 0; i < s_.rows(); ++i)
+      for (Index j = 0; j < s_.cols(); ++j)
+        if (!scoring_.mask.allowed(tile.queries.position(i), tile.keys.position(j)))
+          s_(i, j) = negative_infinity<T>;
+  }
+
+  /// Replaces row i of the scores by p = e^{s - m} with the tile's own m, and returns (m, l).
+  SoftmaxState<T> exponentiate_row(Index i) {
+    SoftmaxState<T> state{negative_infinity<T>, 0};
+    for (Index j = 0; j < s_.cols(); ++j) state.m = std::max(state.m, s_(i, j));
+    for (Index j = 0; j < s_.cols(); ++j) {
+      s_(i, j) = Rules::template rescale<T>(s_(i, j), state.m);
+      state.l += s_(i, j);
+    }
+    return state;
+  }
+
+  Scoring scoring_;
+  Index block_;
+  View<const T> q_;
+  Runs q_runs_;
+  Partial<T> partial_;
+  Matrix<T> s_;                          // one tile of scores, then of p
+  Matrix<T> o_;                          // p v of that tile
+  std::vector<SoftmaxState<T>> states_;  // (m, l) of its rows
+};
+
+/// Single device: begin, one accumulate, finish.
+template <class T>
+[[nodiscard]] Attended<T> blockwise_forward(View<const T> q, View<const T> k, View<const T> v,
+                                            const Scoring& scoring, Index block = 64) {
+  BlockwiseEngine<T> engine(scoring, block);
+  engine.begin(q, whole(q.shape().seq));
+  engine.accumulate({k, v, whole(k.shape().seq)});
+  return engine.finish();
+}
+
+extern template class BlockwiseEngine<float>;
+extern template class BlockwiseEngine<double>;
+
+}  // namespace ring_attention

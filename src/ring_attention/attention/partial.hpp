@@ -1,0 +1,76 @@
+/// \file
+/// `Partial`: attention over the keys seen so far, and the merges that join two such results.
+///
+/// One algebra at every scale: the same merge joins one score, one tile of keys, one hop of the ring.
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, section 3.1; Liu et al., arXiv 2310.01889.
+#pragma once
+
+#include <span>
+
+#include "ring_attention/attention/softmax.hpp"
+#include "ring_attention/core/tensor.hpp"
+
+namespace ring_attention {
+
+/// What attention returns: out `[batch, heads, seq, dim]`, normalised, and lse `[batch, heads, seq, 1]`.
+/// A row that sees no key has out = 0 and lse = -inf.
+template <class T>
+struct Attended {
+  Tensor<T> out;
+  Tensor<T> lse;
+};
+
+/// Attention over some of the keys, not yet normalised, for queries `[batch, heads, seq, dim]`:
+///
+///     m = max s,   l = sum e^{s - m},   o = sum e^{s - m} v
+///
+/// With `merge` a commutative monoid whose identity is (0, -inf, 0).
+template <class T>
+struct Partial {
+  Tensor<T> o;  ///< [batch, heads, seq, dim], not normalised
+  Tensor<T> m;  ///< [batch, heads, seq, 1]
+  Tensor<T> l;  ///< [batch, heads, seq, 1]
+
+  /// The identity: no key seen.
+  [[nodiscard]] static Partial empty(const Shape& queries) {
+    return {Tensor<T>(queries), Tensor<T>(queries.per_row(), negative_infinity<T>), Tensor<T>(queries.per_row())};
+  }
+};
+
+/// One row: (o, m, l) <- (o, m, l) merged with (o_b, m_b, l_b). Both are rescaled to the common maximum.
+template <class T>
+void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& state_b, std::span<const T> o_b) {
+  const SoftmaxState<T> merged = merge(state, state_b);
+  const T keep = rescale(state.m, merged.m);
+  const T add = rescale(state_b.m, merged.m);
+  for (std::size_t d = 0; d < o.size(); ++d) o[d] = keep * o[d] + add * o_b[d];
+  state = merged;
+}
+
+/// All rows: `into` <- `into` merged with `from`.
+/// \throws Error when the shapes differ.
+template <class T>
+void merge(Partial<T>& into, const Partial<T>& from);
+
+/// out = o / l, lse = m + log l. Consumes the state: out takes over the memory of o.
+template <class T>
+[[nodiscard]] Attended<T> finish(Partial<T>&& partial);
+
+/// Merges a normalised piece (out_b, lse_b) into (out, lse), row by row:
+///
+///     lse' = max(lse, lse_b) + log1p(e^{-|lse - lse_b|})
+///     out' = e^{lse - lse'} out + e^{lse_b - lse'} out_b
+///
+/// The textbook form lse + log(1 + e^{lse_b - lse}) overflows in float when lse_b - lse reaches 89.
+template <class T>
+void merge_normalised(Attended<T>& into, const Attended<T>& piece);
+
+/// The same merge as ring-flash-attention writes it:
+///
+///     out' = out - sigmoid(lse_b - lse) (out - out_b),   lse' = lse - logsigmoid(lse - lse_b)
+///
+/// Guarded where it gives NaN: when either lse is -inf.
+template <class T>
+void merge_normalised_sigmoid(Attended<T>& into, const Attended<T>& piece);
+
+}  // namespace ring_attention

@@ -1,0 +1,143 @@
+#include "ring_attention/core/compare.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+namespace ring_attention {
+namespace {
+
+template <class... Args>
+std::string format(const char* pattern, Args... args) {
+  char line[512];
+  std::snprintf(line, sizeof line, pattern, args...);
+  return line;
+}
+
+void point_at(Comparison& result, Index element, double got, double want) {
+  result.worst = element;
+  result.got = got;
+  result.want = want;
+}
+
+bool both_negative_infinity(double got, double want) {
+  constexpr double negative_infinity = -std::numeric_limits<double>::infinity();
+  return got == negative_infinity && want == negative_infinity;
+}
+
+/// Running sums over the finite elements.
+struct Sums {
+  double error = 0, error_squared = 0, got_squared = 0, want_squared = 0;
+  Index elements = 0;
+};
+
+void store(Comparison& result, const Sums& sums) {
+  result.mean_error = sums.elements > 0 ? sums.error / static_cast<double>(sums.elements) : 0;
+  result.norm_got = std::sqrt(sums.got_squared);
+  result.norm_want = std::sqrt(sums.want_squared);
+  result.relative_error = result.norm_want > 0 ? std::sqrt(sums.error_squared) / result.norm_want : 0;
+}
+
+}  // namespace
+
+template <class T, class U>
+Comparison compare(View<const T> got, View<const U> want, Tolerance tolerance, CompareOptions options) {
+  Comparison result;
+  if (got.shape() != want.shape()) {
+    result.reason = "shapes differ: got " + to_string(got.shape()) + ", want " + to_string(want.shape());
+    return result;
+  }
+  Sums sums;
+  double worst_excess = -std::numeric_limits<double>::infinity();
+  bool within = true;
+  for (Index i = 0; i < got.size(); ++i) {
+    const auto g = static_cast<double>(got.data()[i]);
+    const auto w = static_cast<double>(want.data()[i]);
+    if (options.allow_negative_infinity && both_negative_infinity(g, w)) continue;
+    if (!std::isfinite(g) || !std::isfinite(w)) {
+      point_at(result, i, g, w);
+      store(result, sums);
+      result.reason = std::isfinite(w) ? "got is not finite" : "want is not finite";
+      return result;
+    }
+    const double error = std::abs(g - w);
+    const double bound = tolerance.absolute + (options.expect_zero ? 0.0 : tolerance.relative * std::abs(w));
+    if (!(error <= bound)) within = false;
+    if (error - bound > worst_excess) {
+      worst_excess = error - bound;
+      point_at(result, i, g, w);
+    }
+    result.max_error = std::max(result.max_error, error);
+    sums.error += error;
+    sums.error_squared += error * error;
+    sums.got_squared += g * g;
+    sums.want_squared += w * w;
+    ++sums.elements;
+  }
+  store(result, sums);
+  if (options.expect_zero && result.norm_want != 0) {
+    result.reason = "zero was expected, but the reference is not zero";
+  } else if (!options.expect_zero && sums.elements > 0 && result.norm_want == 0) {
+    result.reason = "the reference is all zero: say expect_zero if that is meant";
+  } else if (!within) {
+    result.reason = "beyond the tolerance";
+  } else {
+    result.ok = true;
+  }
+  return result;
+}
+
+template Comparison compare(View<const float>, View<const float>, Tolerance, CompareOptions);
+template Comparison compare(View<const float>, View<const double>, Tolerance, CompareOptions);
+template Comparison compare(View<const double>, View<const double>, Tolerance, CompareOptions);
+
+std::string element_name(const Shape& shape, Index element) {
+  if (shape.size() == 0 || element < 0) return "[]";
+  const Index d = element % shape.dim;
+  const Index s = element / shape.dim % shape.seq;
+  const Index h = element / (shape.dim * shape.seq) % shape.heads;
+  const Index b = element / (shape.dim * shape.seq * shape.heads);
+  return to_string(Shape{b, h, s, d});
+}
+
+std::string describe(const Comparison& c) {
+  std::string line = format("max %.3g, mean %.3g, relative %.3g (norms: got %.6g, want %.6g)", c.max_error,
+                            c.mean_error, c.relative_error, c.norm_got, c.norm_want);
+  if (!c.ok) line = "FAILED: " + c.reason + "; " + line;
+  if (!c.ok && c.worst >= 0)
+    line += format("; worst at element %lld: got %.9g, want %.9g", static_cast<long long>(c.worst), c.got, c.want);
+  return line;
+}
+
+template <class T>
+NonFinite count_non_finite(View<const T> array) {
+  NonFinite found;
+  for (Index i = 0; i < array.size(); ++i) {
+    if (std::isfinite(array.data()[i])) continue;
+    if (!found.first) found.first = i;
+    ++found.count;
+  }
+  return found;
+}
+template NonFinite count_non_finite(View<const float>);
+template NonFinite count_non_finite(View<const double>);
+
+template <class T>
+bool bitwise_equal(View<const T> a, View<const T> b) {
+  return a.shape() == b.shape() &&
+         (a.size() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
+}
+template bool bitwise_equal(View<const float>, View<const float>);
+template bool bitwise_equal(View<const double>, View<const double>);
+
+template <class T>
+Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value) {
+  const double eps = std::numeric_limits<T>::epsilon();
+  const double relative = eps * (8.0 + 4.0 * max_abs_score + std::sqrt(static_cast<double>(keys)));
+  return {.absolute = relative * std::max(1.0, max_abs_value), .relative = relative};
+}
+template Tolerance attention_tolerance<float>(Index, double, double);
+template Tolerance attention_tolerance<double>(Index, double, double);
+
+}  // namespace ring_attention

@@ -1,0 +1,93 @@
+/// \file
+/// `compare`: does an array agree with its reference? A check that can fail.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ring_attention/core/view.hpp"
+
+namespace ring_attention {
+
+/// How far an element may be off: |got - want| <= absolute + relative * |want|.
+struct Tolerance {
+  double absolute = 0;
+  double relative = 0;
+};
+
+/// What `compare` accepts beyond ordinary finite values. The default accepts nothing.
+struct CompareOptions {
+  /// got = want = -inf is agreement: only for lse, whose fully masked rows are -inf.
+  bool allow_negative_infinity = false;
+  /// The reference is zero everywhere and means it (the gradients of fully masked rows). Without this
+  /// an all-zero reference is refused, because any array of small numbers would agree with it.
+  /// The check is then absolute.
+  bool expect_zero = false;
+};
+
+/// The verdict and what explains it. Norms and errors cover the finite elements.
+struct Comparison {
+  bool ok = false;
+  std::string reason;        ///< empty when ok; else one line
+  double max_error = 0;      ///< max |got - want|
+  double mean_error = 0;     ///< mean |got - want|
+  double relative_error = 0; ///< ||got - want|| / ||want||; 0 when want is zero
+  double norm_got = 0;       ///< Euclidean
+  double norm_want = 0;      ///< Euclidean
+  Index worst = -1;          ///< element in memory order: the first that is not finite, else the worst
+  double got = 0;            ///< at `worst`
+  double want = 0;           ///< at `worst`
+};
+
+/// Compares in double. Finite first: a NaN or an unexpected infinity fails whatever the tolerance.
+/// Then every element must lie within the tolerance, tested as !(error <= bound), which NaN fails.
+/// Shapes that differ fail; an empty array agrees with an empty array.
+template <class T, class U>
+[[nodiscard]] Comparison compare(View<const T> got, View<const U> want, Tolerance tolerance,
+                                 CompareOptions options = {});
+
+/// Anything that has a view(): tensors.
+template <class A, class B>
+[[nodiscard]] Comparison compare(const A& got, const B& want, Tolerance tolerance, CompareOptions options = {})
+  requires requires {
+    got.view();
+    want.view();
+  }
+{
+  return compare(got.view(), want.view(), tolerance, options);
+}
+
+/// `[b, h, s, d]` of an element in memory order.
+[[nodiscard]] std::string element_name(const Shape& shape, Index element);
+
+/// One line: errors, norms and, when it failed, why and where.
+[[nodiscard]] std::string describe(const Comparison& comparison);
+
+/// The first NaN or infinity of an array, and how many there are.
+struct NonFinite {
+  Index count = 0;
+  std::optional<Index> first;  ///< in memory order
+};
+template <class T>
+[[nodiscard]] NonFinite count_non_finite(View<const T> array);
+
+/// Same bytes: the claim made where the order of the arithmetic is the same.
+template <class T>
+[[nodiscard]] bool bitwise_equal(View<const T> a, View<const T> b);
+
+template <class T>
+[[nodiscard]] bool bitwise_equal(const T& a, const T& b)
+  requires requires { a.view(); }
+{
+  return bitwise_equal(a.view(), b.view());
+}
+
+/// What a correct attention in type T may be off from the double reference.
+///
+/// A score has an error of about eps * max|s| (D products, then the exponent turns an absolute error of
+/// the score into a relative error of p), and sums over `keys` terms add about eps * sqrt(keys). The
+/// factor in front is head room over what correct kernels show; `values` is max|v|, the scale of out.
+template <class T>
+[[nodiscard]] Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value);
+
+}  // namespace ring_attention

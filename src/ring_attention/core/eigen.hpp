@@ -1,0 +1,36 @@
+/// \file
+/// The bridge to Eigen: one head of a View as a matrix, without a copy.
+#pragma once
+
+#include <Eigen/Core>
+#include <type_traits>
+
+#include "ring_attention/core/view.hpp"
+
+namespace ring_attention {
+
+/// Row-major, as every array here is.
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+template <class T>
+using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
+
+/// A matrix that lives in a View.
+template <class T>
+using MatrixMap =
+    Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix<std::remove_const_t<T>>, Matrix<T>>>;
+
+/// Head (b, h) of `view` as a matrix [seq, dim].
+template <class T>
+[[nodiscard]] MatrixMap<T> matrix(const View<T>& view, Index batch, Index head) {
+  return {view.head(batch, head), view.shape().seq, view.shape().dim};
+}
+
+/// Rows [first, first + count) of head (b, h): a block, again without a copy.
+template <class T>
+[[nodiscard]] MatrixMap<T> matrix(const View<T>& view, Index batch, Index head, Index first, Index count) {
+  return {view.head(batch, head) + first * view.shape().dim, count, view.shape().dim};
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,54 @@
+#include "ring_attention/core/random.hpp"
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+namespace {
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit.
+constexpr std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31U);
+}
+
+constexpr std::uint64_t key(const RandomFill& fill) { return mix(fill.seed ^ mix(fill.stream)); }
+
+bool is_spiked(const RandomFill& fill, Index position) {
+  if (fill.spike_every <= 0) return false;
+  const auto hash = mix(key(fill) ^ mix(~static_cast<std::uint64_t>(position)));
+  return hash % static_cast<std::uint64_t>(fill.spike_every) == 0;
+}
+
+}  // namespace
+
+double random_element(const RandomFill& fill, const Shape& global, Index batch, Index head, Index position,
+                      Index column) {
+  const Index counter = ((batch * global.heads + head) * global.seq + position) * global.dim + column;
+  const std::uint64_t bits = mix(key(fill) ^ mix(static_cast<std::uint64_t>(counter)));
+  const double unit = static_cast<double>(bits >> 11U) * 0x1p-53;  // 53 bits: [0, 1)
+  constexpr double sqrt_three = 1.7320508075688772;                // uniform [-a, a) has variance a^2 / 3
+  const double value = sqrt_three * (2.0 * unit - 1.0);
+  return is_spiked(fill, position) ? fill.spike * value : value;
+}
+
+template <class T>
+void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, const Runs& runs) {
+  const Shape& shape = shard.shape();
+  require(shape == global.with_seq(count(runs)), "fill_random: the shard " + to_string(shape) +
+                                                     " does not fit " + std::to_string(count(runs)) +
+                                                     " tokens of " + to_string(global));
+  const std::vector<Index> where = positions(runs);
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index s = 0; s < shape.seq; ++s)
+        for (Index d = 0; d < shape.dim; ++d)
+          shard(b, h, s, d) =
+              static_cast<T>(random_element(fill, global, b, h, where[static_cast<std::size_t>(s)], d));
+}
+
+template void fill_random(View<float>, const RandomFill&, const Shape&, const Runs&);
+template void fill_random(View<double>, const RandomFill&, const Shape&, const Runs&);
+
+}  // namespace ring_attention

@@ -1,0 +1,40 @@
+/// \file
+/// `Shape`: the four extents that every array of this project has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ring_attention {
+
+/// Counts and positions. Signed, so that differences of positions need no care; 64 bits, because a
+/// sequence of 10^8 tokens times heads times dim passes 2^31 elements.
+using Index = std::int64_t;
+
+/// Extents of an array `[batch, heads, seq, dim]`, row-major and contiguous.
+/// A statistic with one number a row (lse, m, l, delta) has dim = 1.
+struct Shape {
+  Index batch = 1;
+  Index heads = 1;
+  Index seq = 0;
+  Index dim = 1;
+
+  /// Number of elements (not bytes).
+  [[nodiscard]] constexpr Index size() const { return batch * heads * seq * dim; }
+
+  /// The same array with another number of tokens: a shard of it.
+  [[nodiscard]] constexpr Shape with_seq(Index tokens) const { return {batch, heads, tokens, dim}; }
+
+  /// One number per row: the shape of lse, m, l and delta.
+  [[nodiscard]] constexpr Shape per_row() const { return {batch, heads, seq, 1}; }
+
+  friend constexpr bool operator==(const Shape&, const Shape&) = default;
+};
+
+/// `[2, 8, 1024, 64]`.
+inline std::string to_string(const Shape& shape) {
+  return "[" + std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
+         std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
+}
+
+}  // namespace ring_attention

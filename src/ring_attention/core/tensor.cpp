@@ -1,0 +1,42 @@
+#include "ring_attention/core/tensor.hpp"
+
+#include <new>
+
+namespace ring_attention {
+namespace {
+
+struct Counters {
+  Index current = 0;
+  Index peak = 0;
+  Index count = 0;
+};
+thread_local Counters counters;
+
+constexpr std::align_val_t alignment{64};  // one cache line, one AVX-512 vector
+
+}  // namespace
+
+namespace allocation {
+Index current() { return counters.current; }
+Index peak() { return counters.peak; }
+Index count() { return counters.count; }
+void reset_peak() { counters.peak = counters.current; }
+}  // namespace allocation
+
+namespace detail {
+
+void* allocate_counted(std::size_t bytes) {
+  void* memory = ::operator new(bytes, alignment);
+  counters.current += static_cast<Index>(bytes);
+  counters.peak = std::max(counters.peak, counters.current);
+  ++counters.count;
+  return memory;
+}
+
+void free_counted(void* memory, std::size_t bytes) noexcept {
+  ::operator delete(memory, alignment);
+  counters.current -= static_cast<Index>(bytes);
+}
+
+}  // namespace detail
+}  // namespace ring_attention

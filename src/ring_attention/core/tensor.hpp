@@ -1,0 +1,92 @@
+/// \file
+/// `Tensor`: a View that owns its memory and counts it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "ring_attention/core/shape.hpp"
+#include "ring_attention/core/view.hpp"
+
+namespace ring_attention {
+
+/// Bytes that tensors hold, counted per thread: a rank of the loopback ring is a thread, a rank under
+/// MPI is a process whose tensors all belong to one thread. The tests of the memory bounds read it.
+namespace allocation {
+/// Bytes of tensors alive that this thread allocated, less those it freed.
+[[nodiscard]] Index current();
+/// The largest `current()` since the last `reset_peak()`.
+[[nodiscard]] Index peak();
+/// The number of allocations this thread has made: constant across a loop that allocates nothing.
+[[nodiscard]] Index count();
+void reset_peak();
+}  // namespace allocation
+
+namespace detail {
+void* allocate_counted(std::size_t bytes);
+void free_counted(void* memory, std::size_t bytes) noexcept;
+}  // namespace detail
+
+/// Owns a contiguous `[batch, heads, seq, dim]` array, aligned to 64 bytes. Moves, never copies by
+/// accident: `clone()` says so. Elements start as zero.
+template <class T>
+class Tensor {
+  static_assert(std::is_trivially_copyable_v<T>, "elements travel as bytes");
+
+ public:
+  Tensor() = default;
+  explicit Tensor(const Shape& shape) : shape_(shape) {
+    data_ = static_cast<T*>(detail::allocate_counted(bytes()));
+    std::fill_n(data_, static_cast<std::size_t>(shape.size()), T{});
+  }
+  Tensor(const Shape& shape, T value) : Tensor(shape) { fill(value); }
+
+  Tensor(Tensor&& other) noexcept
+      : shape_(std::exchange(other.shape_, Shape{})), data_(std::exchange(other.data_, nullptr)) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(shape_, other.shape_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() {
+    if (data_ != nullptr) detail::free_counted(data_, bytes());
+  }
+
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] Index size() const { return shape_.size(); }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
+  [[nodiscard]] T* data() { return data_; }
+  [[nodiscard]] const T* data() const { return data_; }
+
+  [[nodiscard]] View<T> view() { return {data_, shape_}; }
+  [[nodiscard]] View<const T> view() const { return {data_, shape_}; }
+  operator View<T>() { return view(); }              // NOLINT: a tensor is a view with an owner
+  operator View<const T>() const { return view(); }  // NOLINT
+
+  void fill(T value) { std::fill_n(data_, static_cast<std::size_t>(size()), value); }
+
+  [[nodiscard]] Tensor clone() const {
+    Tensor copy(shape_);
+    std::copy_n(data_, static_cast<std::size_t>(size()), copy.data_);
+    return copy;
+  }
+
+ private:
+  Shape shape_{};
+  T* data_ = nullptr;
+};
+
+/// Element by element conversion, `float` to `double` and back.
+template <class To, class From>
+[[nodiscard]] Tensor<To> converted(View<const From> from) {
+  Tensor<To> to(from.shape());
+  std::transform(from.data(), from.data() + from.size(), to.data(), [](From x) { return static_cast<To>(x); });
+  return to;
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,52 @@
+/// \file
+/// `View`: a contiguous `[batch, heads, seq, dim]` array that somebody else owns.
+#pragma once
+
+#include <span>
+#include <type_traits>
+
+#include "ring_attention/core/shape.hpp"
+
+namespace ring_attention {
+
+/// A pointer and a Shape. Copying a View copies neither data nor ownership.
+/// `View<const T>` reads, `View<T>` also writes; the second converts to the first.
+template <class T>
+class View {
+ public:
+  View() = default;
+  View(T* data, const Shape& shape) : data_(data), shape_(shape) {}
+
+  /// View<T> -> View<const T>.
+  template <class U>
+    requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
+  View(const View<U>& other) : data_(other.data()), shape_(other.shape()) {}  // NOLINT: implicit on purpose
+
+  [[nodiscard]] T* data() const { return data_; }
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] Index size() const { return shape_.size(); }
+
+  /// All elements, in memory order.
+  [[nodiscard]] std::span<T> elements() const { return {data_, static_cast<std::size_t>(size())}; }
+
+  /// The matrix [seq, dim] of one head, in memory order.
+  [[nodiscard]] T* head(Index batch, Index head) const {
+    return data_ + (batch * shape_.heads + head) * shape_.seq * shape_.dim;
+  }
+
+  /// One token of one head: `dim` elements.
+  [[nodiscard]] std::span<T> row(Index batch, Index head_index, Index token) const {
+    return {head(batch, head_index) + token * shape_.dim, static_cast<std::size_t>(shape_.dim)};
+  }
+
+  /// One element of a per-row statistic, or any element.
+  [[nodiscard]] T& operator()(Index batch, Index head_index, Index token, Index column = 0) const {
+    return head(batch, head_index)[token * shape_.dim + column];
+  }
+
+ private:
+  T* data_ = nullptr;
+  Shape shape_{};
+};
+
+}  // namespace ring_attention

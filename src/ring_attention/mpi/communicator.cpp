@@ -1,0 +1,109 @@
+#include "ring_attention/mpi/communicator.hpp"
+
+#include <array>
+#include <cstdio>
+
+namespace ring_attention {
+
+void check_mpi(int code, std::source_location where) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw Error(located("MPI: " + std::string(text.data(), static_cast<std::size_t>(length)), where));
+}
+
+Communicator::Communicator(MPI_Comm from) {
+  check_mpi(MPI_Comm_dup(from, &comm_));
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+  check_mpi(MPI_Comm_rank(comm_, &rank_));
+  check_mpi(MPI_Comm_size(comm_, &size_));
+}
+
+Communicator::~Communicator() {
+  if (comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
+}
+
+void agree(const Communicator& comm, const std::function<void()>& validate) {
+  std::string message;
+  bool failed = false;
+  try {
+    validate();
+  } catch (const InputError& error) {
+    message = error.what();
+    failed = true;
+  }
+  const int none = comm.size();
+  int culprit = failed ? comm.rank() : none;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &culprit, 1, MPI_INT, MPI_MIN, comm.handle()));
+  if (culprit == none) return;
+  int length = static_cast<int>(message.size());
+  check_mpi(MPI_Bcast(&length, 1, MPI_INT, culprit, comm.handle()));
+  message.resize(static_cast<std::size_t>(length));
+  check_mpi(MPI_Bcast(message.data(), length, MPI_CHAR, culprit, comm.handle()));
+  throw AgreedError(message);
+}
+
+void require_same(const Communicator& comm, const std::string& field, Index value) {
+  Index expected = value;
+  check_mpi(MPI_Bcast(&expected, 1, MPI_INT64_T, 0, comm.handle()));
+  agree(comm, [&] {
+    if (value != expected)
+      throw InputError("the ranks disagree on " + field + ": rank 0 has " + std::to_string(expected) + ", rank " +
+                       std::to_string(comm.rank()) + " has " + std::to_string(value));
+  });
+}
+
+double max_over_ranks(const Communicator& comm, double value) {
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, comm.handle()));
+  return value;
+}
+
+Index sum_over_ranks(const Communicator& comm, Index value) {
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_SUM, comm.handle()));
+  return value;
+}
+
+bool all_of_ranks(const Communicator& comm, bool value) {
+  int all = value ? 1 : 0;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, comm.handle()));
+  return all != 0;
+}
+
+namespace {
+
+/// `body` between initialise and finalise; the communicator must be gone before MPI_Finalize.
+int run_body(int promised, const std::function<int(const Communicator&)>& body) {
+  const Communicator comm(MPI_COMM_WORLD);
+  try {
+    try {
+      if (promised > 0 && comm.size() != promised)
+        throw AgreedError("this world has " + std::to_string(comm.size()) + " rank(s) where --np promises " +
+                          std::to_string(promised) +
+                          ": start the program with the mpirun of the MPI it was built with");
+      int code = body(comm);
+      check_mpi(MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, comm.handle()));
+      return code;
+    } catch (const AgreedError& error) {
+      if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
+      return 2;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(), error.what());
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+    return 2;  // not reached
+  }
+}
+
+}  // namespace
+
+int mpi_main(int& argc, char**& argv, int promised, const std::function<int(const Communicator&)>& body) {
+  int provided = 0;
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return 2;
+  const int code = run_body(promised, body);
+  MPI_Finalize();
+  return code;
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,68 @@
+/// \file
+/// MPI's life cycle, its errors, and how ranks end together.
+///
+/// Two error regimes, kept apart:
+/// - What every rank can validate goes through `agree`: all ranks learn of the first failure, all throw
+///   the same AgreedError, rank 0 prints one line, all finalise, exit code 2.
+/// - What one rank alone knows (any other exception) ends the job: that rank prints `[rank r] what` and
+///   calls MPI_Abort. It must never finalise, or its peers would wait for ever.
+#pragma once
+
+#include <mpi.h>
+
+#include <functional>
+#include <source_location>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
+
+namespace ring_attention {
+
+/// Throws Error with MPI's own text unless `code` is MPI_SUCCESS.
+/// Works because every Communicator returns errors instead of aborting inside the call.
+void check_mpi(int code, std::source_location where = std::source_location::current());
+
+/// A duplicate of a communicator with MPI_ERRORS_RETURN. Owns it; not copied.
+class Communicator {
+ public:
+  explicit Communicator(MPI_Comm from);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] MPI_Comm handle() const { return comm_; }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+/// The same bad input, known to all ranks.
+class AgreedError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+/// Runs `validate` on every rank. If any rank threw InputError, all ranks throw AgreedError with the
+/// message of the lowest such rank. Collective.
+void agree(const Communicator& comm, const std::function<void()>& validate);
+
+/// Throws AgreedError on all ranks unless all gave the same value. The line names the field, the value
+/// of rank 0 and the lowest rank that differs. Collective.
+void require_same(const Communicator& comm, const std::string& field, Index value);
+
+/// Reductions over all ranks. Collective.
+[[nodiscard]] double max_over_ranks(const Communicator& comm, double value);
+[[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
+[[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
+
+/// The main program under MPI: initialises, runs `body`, finalises, and returns the exit code for all
+/// ranks. `body` returns the rank's own code; the largest one is returned everywhere.
+/// \param promised  the number of ranks the caller was promised, or 0: a launcher that starts four worlds
+///                  of one rank instead of one world of four is an error, not a pass
+int mpi_main(int& argc, char**& argv, int promised, const std::function<int(const Communicator&)>& body);
+
+}  // namespace ring_attention

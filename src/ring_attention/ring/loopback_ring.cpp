@@ -1,0 +1,89 @@
+#include "ring_attention/ring/loopback_ring.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+namespace ring_attention {
+namespace {
+
+/// Thrown in the ranks that a failure elsewhere wakes up; never the one that is reported.
+class Stopped : public Error {
+ public:
+  Stopped() : Error("another rank failed") {}
+};
+
+}  // namespace
+
+LoopbackWorld::LoopbackWorld(int ranks, Wire wire, std::chrono::duration<double> timeout)
+    : wire_(wire), timeout_(timeout), slots_(static_cast<std::size_t>(ranks)) {
+  require(ranks >= 1, "a ring has at least one rank");
+}
+
+void LoopbackWorld::run(const std::function<void(int)>& body) {
+  std::exception_ptr failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const Stopped&) {
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!failure) failure = std::current_exception();
+        stopped_ = true;
+        changed_.notify_all();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+template <class Ready>
+void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready) {
+  const bool in_time = changed_.wait_for(lock, timeout_, [&] { return stopped_ || ready(); });
+  if (stopped_) throw Stopped();
+  require(in_time, "loopback ring: " + what + " took more than " + std::to_string(timeout_.count()) + " s");
+}
+
+void LoopbackRing::start(const Exchange& exchange) {
+  pending_.start(exchange);
+  const auto length = static_cast<Index>(exchange.send.size());
+  auto flight = std::chrono::duration<double>(world_.wire_.latency);
+  if (world_.wire_.bytes_per_second > 0)
+    flight += std::chrono::duration<double>(static_cast<double>(length) / world_.wire_.bytes_per_second);
+  {
+    const std::lock_guard lock(world_.mutex_);
+    auto& slot = world_.slots_[static_cast<std::size_t>(ring_.next())];
+    require(!slot.full, "loopback ring: a parcel was sent before the one before it was received");
+    slot = {exchange.send,
+            LoopbackWorld::Clock::now() + std::chrono::duration_cast<LoopbackWorld::Clock::duration>(flight), true};
+  }
+  world_.changed_.notify_all();
+  ++statistics_.messages_sent;
+  statistics_.bytes_sent += length;
+}
+
+void LoopbackRing::finish() {
+  const auto begin = LoopbackWorld::Clock::now();
+  const Exchange& exchange = pending_.finish();
+  auto& own = world_.slots_[static_cast<std::size_t>(ring_.rank)];
+  auto& sent = world_.slots_[static_cast<std::size_t>(ring_.next())];
+  const auto name = [](int rank) { return "rank " + std::to_string(rank); };
+
+  std::unique_lock lock(world_.mutex_);
+  world_.wait(lock, name(ring_.rank) + " waiting for " + name(ring_.prev()), [&] { return own.full; });
+  lock.unlock();
+  std::this_thread::sleep_until(own.arrival);
+  require(own.bytes.size() == exchange.receive.size(), "loopback ring: a parcel of another length arrived");
+  std::copy(own.bytes.begin(), own.bytes.end(), exchange.receive.begin());
+  lock.lock();
+  own.full = false;
+  world_.changed_.notify_all();
+  world_.wait(lock, name(ring_.next()) + " taking the parcel of " + name(ring_.rank), [&] { return !sent.full; });
+
+  statistics_.bytes_received += static_cast<Index>(exchange.receive.size());
+  statistics_.exposed_seconds += std::chrono::duration<double>(LoopbackWorld::Clock::now() - begin).count();
+}
+
+}  // namespace ring_attention

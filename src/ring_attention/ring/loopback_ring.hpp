@@ -1,0 +1,77 @@
+/// \file
+/// `LoopbackRing`: the ranks of a ring as threads of one process, over a wire that can be slowed down.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "ring_attention/ring/transport.hpp"
+
+namespace ring_attention {
+
+/// What the simulated wire costs, per message. The default is free.
+struct Wire {
+  std::chrono::duration<double> latency{0};
+  double bytes_per_second = 0;  ///< 0: infinite
+};
+
+/// The meeting place of the ranks: one slot per rank for the parcel on its way to it.
+class LoopbackWorld {
+ public:
+  explicit LoopbackWorld(int ranks, Wire wire = {}, std::chrono::duration<double> timeout = std::chrono::seconds(60));
+
+  [[nodiscard]] int ranks() const { return static_cast<int>(slots_.size()); }
+
+  /// Runs `body(rank)` on one thread per rank and joins them. If one throws, the others are woken out of
+  /// their waits and the first exception is thrown again here.
+  void run(const std::function<void(int)>& body);
+
+ private:
+  friend class LoopbackRing;
+  using Clock = std::chrono::steady_clock;
+
+  struct Slot {
+    std::span<const std::byte> bytes;  // the sender's memory
+    Clock::time_point arrival;         // by the simulated wire
+    bool full = false;                 // the sender may not touch its memory while set
+  };
+
+  /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
+  template <class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
+
+  Wire wire_;
+  std::chrono::duration<double> timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  bool stopped_ = false;
+};
+
+/// One rank's end. A hop copies the parcel once, from the sender's memory into the receiver's.
+class LoopbackRing {
+ public:
+  LoopbackRing(LoopbackWorld& world, int rank) : world_(world), ring_{rank, world.ranks()} {}
+
+  [[nodiscard]] Ring ring() const { return ring_; }
+  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+
+  void start(const Exchange& exchange);
+  void progress() {}
+  void computed() {}
+  void finish();
+  void drain() { pending_.require_idle(); }
+
+ private:
+  LoopbackWorld& world_;
+  Ring ring_;
+  PendingExchange pending_;
+  TransportStatistics statistics_;
+};
+
+static_assert(Transport<LoopbackRing>);
+
+}  // namespace ring_attention

@@ -1,0 +1,37 @@
+/// \file
+/// `Placement`: which tokens of a sequence each rank holds, as runs.
+#pragma once
+
+#include "ring_attention/core/run.hpp"
+
+namespace ring_attention {
+
+/// How tokens are dealt out.
+enum class Layout {
+  contiguous  ///< rank r holds one slice; the first seq mod ranks ranks hold one token more
+};
+
+/// The tokens of every rank, for one sequence. Any seq >= 0, any ranks >= 1; with more ranks than tokens
+/// the last ranks hold none.
+class Placement {
+ public:
+  /// \throws Error when ranks < 1 or seq < 0
+  Placement(Layout layout, Index seq, int ranks);
+
+  [[nodiscard]] Index seq() const { return seq_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+
+  /// The runs of `rank`, in memory order.
+  [[nodiscard]] Runs runs(int rank) const;
+  /// The number of tokens of `rank`.
+  [[nodiscard]] Index tokens(int rank) const { return count(runs(rank)); }
+  /// The largest shard: what a buffer must hold.
+  [[nodiscard]] Index max_tokens() const;
+
+ private:
+  Layout layout_;
+  Index seq_;
+  int ranks_;
+};
+
+}  // namespace ring_attention

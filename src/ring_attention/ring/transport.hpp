@@ -1,0 +1,69 @@
+/// \file
+/// What a ring needs from the thing that moves its parcels.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <span>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
+#include "ring_attention/ring/topology.hpp"
+
+namespace ring_attention {
+
+/// One hop: send these bytes to next, fill these bytes from prev. The memory belongs to the caller and must
+/// stay untouched from start to finish, except that `send` may be read.
+struct Exchange {
+  std::span<const std::byte> send;
+  std::span<std::byte> receive;
+};
+
+/// What a transport has done so far, counted where it happens.
+struct TransportStatistics {
+  Index messages_sent = 0;
+  Index bytes_sent = 0;
+  Index bytes_received = 0;
+  double exposed_seconds = 0;  ///< time inside finish(): communication that nothing hid
+};
+
+/// The hooks of the ring loop, each with one meaning:
+/// - start(exchange): this hop may begin;
+/// - progress(): called between tiles; moves messages along if nobody else does;
+/// - computed(): the compute on the current buffer is enqueued or done; it may be overwritten from here on;
+/// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
+/// - drain(): nothing is under way any more.
+/// Misuse (start twice, finish without start, drain in between) throws Error.
+template <class T>
+concept Transport = requires(T transport, const T& constant, const Exchange& exchange) {
+  { constant.ring() } -> std::convertible_to<Ring>;
+  { constant.statistics() } -> std::convertible_to<TransportStatistics>;
+  transport.start(exchange);
+  transport.progress();
+  transport.computed();
+  transport.finish();
+  transport.drain();
+};
+
+/// The state that every transport keeps: one hop at a time.
+class PendingExchange {
+ public:
+  void start(const Exchange& exchange) {
+    require(!pending_, "transport: start() while a hop is under way");
+    exchange_ = exchange;
+    pending_ = true;
+  }
+  [[nodiscard]] const Exchange& finish() {
+    require(pending_, "transport: finish() without start()");
+    pending_ = false;
+    return exchange_;
+  }
+  void require_idle() const { require(!pending_, "transport: drain() while a hop is under way"); }
+  [[nodiscard]] bool pending() const { return pending_; }
+
+ private:
+  Exchange exchange_;
+  bool pending_ = false;
+};
+
+}  // namespace ring_attention
