@@ -1,0 +1,160 @@
+#!/bin/sh
+# Installs what this project needs and this machine lacks.
+#
+#     sh setup.sh [run] [test] [docs] [notebooks] [format] [lint] [bench]     (default: run test)
+#
+# Through apt (as root or with sudo) or Homebrew. It says what it installs and why. When nothing is
+# lacking it changes nothing, asks for no password and needs no network.
+# The Makefile calls it; `make SETUP=true ...` leaves it out.
+
+set -eu
+
+# `?` after a package: wanted only where the system has it. `a/b`: the first that the system has.
+# The command column: a command that will do as well, however it was installed.
+#
+#       apt package                    formula          command          why
+packages='
+run       make                         -                make             drives the build
+run       cmake                        cmake            cmake            configures the build
+run       g++                          -                c++              compiles C++20
+run       libmpich-dev                 mpich            -                MPI, by which the ranks send messages
+run       mpich                        mpich            -                starts the ranks
+run       libeigen3-dev                eigen            -                matrices, for the reference and the tiles
+run       libcli11-dev                 cli11            -                reads the command line
+run       nlohmann-json3-dev           nlohmann-json    -                writes reports as JSON
+test      libgtest-dev                 googletest       -                GoogleTest, the test framework
+test      python3                      python3          python3          runs the tests of the command line
+docs      doxygen                      doxygen          doxygen          makes the documentation site
+docs      doxygen-awesome-css?         -                -                its looks
+docs      libjs-mathjax?               -                -                its formulas, without a network
+notebooks python3                      python3          python3          runs the notebooks
+notebooks python3-numpy                numpy            -                their arrays
+notebooks python3-matplotlib           python-matplotlib -               their pictures
+notebooks python3-nbclient             jupyterlab       -                executes them without a browser
+notebooks python3-ipykernel            -                -                the Python they run in
+format    clang-format-16/clang-format clang-format     clang-format-16  formats the source
+lint      clang-format-16/clang-format clang-format     clang-format-16  formats the source
+lint      clang-tidy-16/clang-tidy     llvm             clang-tidy-16    looks for mistakes in the source
+bench     libbenchmark-dev             google-benchmark -                Google Benchmark, takes the times
+'
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+# Both take lines of "package why".
+names_of() { printf '%s\n' "$1" | cut -d' ' -f1 | tr '\n' ' '; }
+announce() {
+  say 'installing:'
+  printf '%s\n' "$1" | while read -r name why; do printf '  %-22s %s\n' "$name" "$why"; done
+}
+
+# --- apt -----------------------------------------------------------------------------------------
+
+apt_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+apt_available() { apt-cache show --no-all-versions "$1" >/dev/null 2>&1; }
+
+# Ubuntu 24.04's mpich 4.2.0-5build3 starts N ranks that each believe they are alone (Launchpad bug
+# 2072338). It speaks PMIx, so Open MPI's launcher can start its programs; CMake tries that.
+apt_mpich_is_broken() {
+  version=$(dpkg-query -W -f '${Version}' mpich 2>/dev/null) || version=
+  [ -n "$version" ] || version=$(apt-cache policy mpich 2>/dev/null | sed -n 's/^ *Candidate: //p')
+  case $version in 4.2.0-5build*) return 0 ;; *) return 1 ;; esac
+}
+
+# Prints the missing packages, one "package why" a line.
+apt_missing() {
+  for group in $groups; do
+    printf '%s\n' "$packages" | while read -r of names _ command why; do
+      [ "$of" = "$group" ] || continue
+      if [ "$command" != - ] && command -v "$command" >/dev/null; then continue; fi
+      optional=
+      case $names in *\?) optional=yes names=${names%\?} ;; esac
+      choice=
+      for name in $(printf '%s' "$names" | tr / ' '); do
+        if apt_installed "$name"; then continue 2; fi
+        if [ -z "$choice" ] && apt_available "$name"; then choice=$name; fi
+      done
+      if [ -z "$choice" ] && [ -n "$optional" ]; then continue; fi
+      printf '%s %s\n' "${choice:-${names%%/*}}" "$why"
+    done
+    if [ "$group" = run ] && apt_mpich_is_broken && ! apt_installed openmpi-bin; then
+      echo "openmpi-bin a launcher that works: the one in this system's mpich starts every rank alone"
+    fi
+  done | awk '!seen[$1]++'
+}
+
+apt_setup() {
+  [ -n "$(apt_missing)" ] || return 0
+
+  as_root=
+  if [ "$(id -u)" -ne 0 ]; then
+    as_root=sudo
+    command -v sudo >/dev/null ||
+      fail "installing these missing packages needs root or sudo: $(names_of "$(apt_missing)")"
+  fi
+  say 'some packages are missing; asking the system which versions it has (apt-get update)'
+  $as_root apt-get update -qq || fail 'apt-get update failed. Is there a network?'
+
+  missing=$(apt_missing)
+  announce "$missing"
+  names=$(names_of "$missing")
+  $as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 $names >/dev/null ||
+    fail "apt-get install failed. Is there a network? Still missing: $names"
+}
+
+# --- Homebrew ------------------------------------------------------------------------------------
+
+brew_missing() {
+  for group in $groups; do
+    printf '%s\n' "$packages" | while read -r of _ name command why; do
+      if [ "$of" != "$group" ] || [ "$name" = - ]; then continue; fi
+      if [ "$command" != - ] && command -v "$command" >/dev/null; then continue; fi
+      brew list --versions "$name" >/dev/null 2>&1 || printf '%s %s\n' "$name" "$why"
+    done
+  done | awk '!seen[$1]++'
+}
+
+brew_setup() {
+  command -v c++ >/dev/null || fail 'no C++ compiler. Remedy: xcode-select --install'
+  missing=$(brew_missing)
+  [ -n "$missing" ] || return 0
+  announce "$missing"
+  names=$(names_of "$missing")
+  case " $names" in
+    *' mpich '*)
+      if brew list --versions open-mpi >/dev/null 2>&1; then
+        say 'taking Open MPI out of the way of MPICH (brew unlink open-mpi; brew link open-mpi undoes it)'
+        brew unlink open-mpi
+      fi
+      ;;
+  esac
+  brew install $names || fail 'brew install failed. Is there a network?'
+}
+
+# --- which ---------------------------------------------------------------------------------------
+
+groups=${*:-run test}
+for group in $groups; do
+  case $group in
+    run | test | docs | notebooks | format | lint | bench) ;;
+    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [docs] [notebooks] [format] [lint] [bench]" ;;
+  esac
+done
+
+if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+  apt_setup
+elif command -v brew >/dev/null; then
+  brew_setup
+else
+  say 'this system has neither apt nor Homebrew. Please install by hand what is missing of:'
+  for group in $groups; do
+    printf '%s\n' "$packages" | sed -n "s/^$group  *\([^ ]*\)  *[^ ]*  *[^ ]*  */  \1: /p"
+  done
+fi
