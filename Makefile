@@ -1,0 +1,81 @@
+# A thin front. Each target first sees to it that what it needs is installed (setup.sh), then calls
+# CMake. `make SETUP=true ...` leaves the first step out.
+
+SETUP ?= sh setup.sh
+BUILD := build/release
+JOBS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+# Tracked C++ files, and new ones that git does not ignore.
+CXX_FILES = git ls-files -co --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh'
+
+# clang-format and clang-tidy 16 where they are; versions differ in small things.
+CLANG_FORMAT ?= $(shell command -v clang-format-16 || echo clang-format)
+CLANG_TIDY   ?= $(shell command -v clang-tidy-16 || echo clang-tidy)
+
+CONFIGURE := cmake --preset release
+COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
+CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS)
+
+.PHONY: help run test test-long lessons bench docs notebooks format format-check lint clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## */  make \1	/p' Makefile | expand -t 22
+
+run: ## a small real problem on 4 ranks, then all lessons, then one table
+	@$(SETUP) run
+	@$(CONFIGURE)
+	@$(COMPILE) --target ring-attention lessons
+	@sh lessons/make_run.sh $(BUILD)
+
+test: ## build and run the tests (under 10 minutes on 2 cores)
+	@$(SETUP) run test
+	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
+	@$(COMPILE)
+	@$(CTEST) --label-exclude long
+
+test-long: ## the tests that take longer as well
+	@$(SETUP) run test
+	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
+	@$(COMPILE)
+	@$(CTEST)
+
+lessons: ## build and run the lessons
+	@$(SETUP) run
+	@$(CONFIGURE)
+	@$(COMPILE) --target lessons
+	@sh lessons/run_all.sh $(BUILD)
+
+bench: ## build and run the benchmarks
+	@test -e tests/benchmarks/CMakeLists.txt || { echo 'There are no benchmarks yet.' >&2; exit 1; }
+	@$(SETUP) run test bench
+	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
+	@$(COMPILE) --target bench
+
+docs: ## the documentation site, in build/release/docs
+	@$(SETUP) run docs
+	@$(CONFIGURE)
+	@$(COMPILE) --target docs
+
+notebooks: ## execute the notebooks
+	@$(SETUP) run notebooks
+	@$(CONFIGURE)
+	@$(COMPILE) --target notebooks
+
+format: ## format the source in place
+	@$(SETUP) format
+	@$(CXX_FILES) | xargs $(CLANG_FORMAT) -i
+
+format-check: ## say which files `make format` would change
+	@$(SETUP) format
+	@$(CLANG_FORMAT) --version
+	@$(CXX_FILES) | xargs $(CLANG_FORMAT) --dry-run --Werror
+
+lint: format-check ## the format check, and clang-tidy over every file that is compiled
+	@$(SETUP) run test lint
+	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
+	@$(CXX_FILES) | grep -E '^(src/ring_attention|lessons|tests)/.*\.cpp$$' | grep -v '^tests/install/' \
+	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p $(BUILD) --quiet
+
+clean: ## remove build/
+	rm -rf build

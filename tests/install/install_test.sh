@@ -1,0 +1,31 @@
+# Installs the build into a prefix of its own, builds another project against it with
+# find_package(ring_attention), and runs that project's program alone and on three ranks.
+#
+#     install_test.sh CXX_COMPILER [CXX_FLAGS]      with the environment that tests/CMakeLists.txt gives
+set -eu
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$RING_ATTENTION_BUILD" --prefix "$work/prefix" >"$work/install.log"
+
+# Nothing installed may point back to where it was built.
+if grep -rlF -e "$RING_ATTENTION_SOURCE" -e "$RING_ATTENTION_BUILD" "$work/prefix/lib"*/cmake; then
+  echo "these installed files name the build or source folder" >&2
+  exit 1
+fi
+
+cmake -S "$RING_ATTENTION_SOURCE/tests/install" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$1" -DCMAKE_CXX_FLAGS="${2-}"
+cmake --build "$work/build"
+
+"$work/build/consumer" 1
+"$MPIRUN" -n 3 "$work/build/consumer" 3
+[ "$("$MPIRUN" --version)" = "$("$(cat "$work/build/mpiexec.txt")" --version)" ] || {
+  echo "the package names another launcher than the build uses" >&2
+  exit 1
+}
+if "$MPIRUN" -n 2 "$work/build/consumer" 3 2>/dev/null; then
+  echo "two ranks passed where three were promised" >&2
+  exit 1
+fi
