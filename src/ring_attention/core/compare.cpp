@@ -1,19 +1,13 @@
 #include "ring_attention/core/compare.hpp"
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 
+#include "ring_attention/core/text.hpp"
+
 namespace ring_attention {
 namespace {
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  char line[512];
-  std::snprintf(line, sizeof line, pattern, args...);
-  return line;
-}
 
 void point_at(Comparison& result, Index element, double got, double want) {
   result.worst = element;

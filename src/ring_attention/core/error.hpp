@@ -20,6 +20,9 @@ class Error : public std::runtime_error {
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  /// `culprit: problem: remedy`.
+  InputError(const std::string& culprit, const std::string& problem, const std::string& remedy)
+      : std::runtime_error(culprit + ": " + problem + ": " + remedy) {}
 };
 
 /// Throws Error("message [file:line]") unless `condition` holds.

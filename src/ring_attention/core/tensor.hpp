@@ -83,10 +83,14 @@ class Tensor {
 
 /// Element by element conversion, `float` to `double` and back.
 template <class To, class From>
-[[nodiscard]] Tensor<To> converted(View<const From> from) {
+[[nodiscard]] Tensor<To> converted(View<From> from) {
   Tensor<To> to(from.shape());
   std::transform(from.data(), from.data() + from.size(), to.data(), [](From x) { return static_cast<To>(x); });
   return to;
+}
+template <class To, class From>
+[[nodiscard]] Tensor<To> converted(const Tensor<From>& from) {
+  return converted<To>(from.view());
 }
 
 }  // namespace ring_attention

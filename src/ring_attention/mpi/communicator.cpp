@@ -70,17 +70,19 @@ bool all_of_ranks(const Communicator& comm, bool value) {
   return all != 0;
 }
 
+void require_world_size(const Communicator& comm, Index promised) {
+  if (promised > 0 && comm.size() != promised)
+    throw AgreedError("this world has " + std::to_string(comm.size()) + " rank(s) where --np promises " +
+                      std::to_string(promised) + ": start the program with the mpirun of the MPI it was built with");
+}
+
 namespace {
 
 /// `body` between initialise and finalise; the communicator must be gone before MPI_Finalize.
-int run_body(int promised, const std::function<int(const Communicator&)>& body) {
+int run_body(const std::function<int(const Communicator&)>& body) {
   const Communicator comm(MPI_COMM_WORLD);
   try {
     try {
-      if (promised > 0 && comm.size() != promised)
-        throw AgreedError("this world has " + std::to_string(comm.size()) + " rank(s) where --np promises " +
-                          std::to_string(promised) +
-                          ": start the program with the mpirun of the MPI it was built with");
       int code = body(comm);
       check_mpi(MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, comm.handle()));
       return code;
@@ -98,10 +100,10 @@ int run_body(int promised, const std::function<int(const Communicator&)>& body) 
 
 }  // namespace
 
-int mpi_main(int& argc, char**& argv, int promised, const std::function<int(const Communicator&)>& body) {
+int mpi_main(int& argc, char**& argv, const std::function<int(const Communicator&)>& body) {
   int provided = 0;
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return 2;
-  const int code = run_body(promised, body);
+  const int code = run_body(body);
   MPI_Finalize();
   return code;
 }

@@ -59,10 +59,12 @@ void require_same(const Communicator& comm, const std::string& field, Index valu
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
 
+/// Throws AgreedError unless the world has `promised` ranks (0: no promise). A launcher that belongs to
+/// another MPI starts four worlds of one rank instead of one world of four, and all four would "pass".
+void require_world_size(const Communicator& comm, Index promised);
+
 /// The main program under MPI: initialises, runs `body`, finalises, and returns the exit code for all
 /// ranks. `body` returns the rank's own code; the largest one is returned everywhere.
-/// \param promised  the number of ranks the caller was promised, or 0: a launcher that starts four worlds
-///                  of one rank instead of one world of four is an error, not a pass
-int mpi_main(int& argc, char**& argv, int promised, const std::function<int(const Communicator&)>& body);
+int mpi_main(int& argc, char**& argv, const std::function<int(const Communicator&)>& body);
 
 }  // namespace ring_attention

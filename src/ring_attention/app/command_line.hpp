@@ -1,0 +1,63 @@
+/// \file
+/// `CommandLine`: flags of a program, parsed in one place (CLI11 stays inside command_line.cpp, because
+/// it costs seconds to compile).
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ring_attention/core/shape.hpp"
+
+namespace ring_attention {
+
+/// Bounds of an integer option, inclusive.
+struct Bounds {
+  Index least = 1;
+  Index most = std::numeric_limits<Index>::max();
+};
+
+/// A program, or one command of it, and its options. Values are written on parse.
+class CommandLine {
+ public:
+  /// \param description  what `--help` says first
+  CommandLine(const std::string& program, const std::string& description);
+  CommandLine(CommandLine&&) noexcept;
+  ~CommandLine();
+
+  void flag(const std::string& name, bool& value, const std::string& help);
+  void option(const std::string& name, Index& value, const std::string& help, Bounds bounds = {});
+  void option(const std::string& name, double& value, const std::string& help);
+  void option(const std::string& name, std::optional<double>& value, const std::string& help);
+  void option(const std::string& name, std::optional<Index>& value, const std::string& help);
+  void option(const std::string& name, std::string& value, const std::string& help);
+  /// One of some words.
+  void choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
+              const std::string& help);
+  /// `count` integers, as in 1,8,1024,64.
+  void list(const std::string& name, std::vector<Index>& value, int count, const std::string& help);
+
+  /// `name` cannot stand beside `other`.
+  void exclude(const std::string& name, const std::string& other);
+  /// Text after the options: examples.
+  void footer(const std::string& text);
+
+  /// Adds a command, `program NAME ...`. When there are commands, one must be given.
+  CommandLine& command(const std::string& name, const std::string& description);
+  /// Was this command chosen?
+  [[nodiscard]] bool chosen() const;
+
+  /// Returns the text to print when the user asked for help or the version; then nothing else is to be done.
+  /// \throws InputError, one line, for unknown, repeated, missing or contradictory flags and bad values
+  [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv);
+
+ private:
+  struct Parser;
+  explicit CommandLine(std::unique_ptr<Parser> parser);
+  std::unique_ptr<Parser> parser_;
+};
+
+}  // namespace ring_attention
