@@ -18,6 +18,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 
 .PHONY: help run test test-long lessons bench docs notebooks format format-check lint clean
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */  make \1	/p' Makefile | expand -t 22
