@@ -1,0 +1,66 @@
+# Configures the project with launchers that do not fit the MPI library, and expects it to notice.
+#
+#     launcher_test.sh CXX_COMPILER       with the environment that tests/CMakeLists.txt gives
+#
+# Ubuntu 24.04's mpiexec starts N worlds of one rank. A ring of one rank passes every test there is,
+# so this must be found before anything is built.
+set -eu
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# `mpiexec -n N PROGRAM`, as the broken package does it: N programs that know nothing of each other.
+cat >"$work/singletons" <<'END'
+#!/bin/sh
+[ "$1" = -n ] || exit 0
+n=$2
+shift 2
+while [ "$n" -gt 0 ]; do "$@" & n=$((n - 1)); done
+wait
+END
+
+# A stand-in for Open MPI's launcher, which fits that package. Like the real one it refuses root and
+# more ranks than cores unless it is told.
+cat >"$work/mpirun.openmpi" <<END
+#!/bin/sh
+[ "\$1" != --version ] || { echo 'mpirun (Open MPI) 4.1.6'; exit 0; }
+if [ "\$(id -u)" = 0 ]; then
+  [ "\$1" = --allow-run-as-root ] || { echo 'refusing to run as root' >&2; exit 1; }
+  shift
+fi
+[ "\$1" = --oversubscribe ] || { echo 'not enough slots' >&2; exit 1; }
+shift
+exec "$MPIRUN" "\$@"
+END
+chmod +x "$work/singletons" "$work/mpirun.openmpi"
+
+configure() {
+  folder=$1
+  shift
+  cmake -S "$RING_ATTENTION_SOURCE" -B "$work/$folder" -DCMAKE_CXX_COMPILER="$cxx" \
+    -DRING_ATTENTION_PROGRAMS=OFF -DRING_ATTENTION_TESTS=OFF "$@" >"$work/$folder.log" 2>&1
+}
+expect() {
+  grep -q -e "$2" "$1" && return
+  echo "missing in $1: $2" >&2
+  cat "$1" >&2
+  exit 1
+}
+cxx=$1
+
+echo 'a launcher that starts singletons is refused, with a remedy'
+if configure refused -DRING_ATTENTION_MPIEXEC="$work/singletons"; then
+  echo 'it was accepted' >&2
+  exit 1
+fi
+expect "$work/refused.log" 'started 2 worlds of one rank instead of one world of two'
+expect "$work/refused.log" 'Remedy: `sh setup.sh`'
+[ ! -e "$work/refused/mpirun" ] || { echo 'the launcher was left behind' >&2; exit 1; }
+
+echo "Open MPI's launcher is taken where the MPI's own does not work"
+configure fallback -DMPIEXEC_EXECUTABLE="$work/singletons" \
+  -DRING_ATTENTION_OPENMPI_MPIRUN="$work/mpirun.openmpi"
+expect "$work/fallback.log" 'MPI ranks are started by .*mpirun.openmpi'
+expect "$work/fallback/mpirun" '--oversubscribe'
+"$work/fallback/mpirun" -n 3 "$work/fallback/mpi_probe" >"$work/fallback.out"
+expect "$work/fallback.out" 'rank 2 of 3'

@@ -1,0 +1,112 @@
+# Runs setup.sh against a system made of stand-ins, and looks at what it would do.
+set -eu
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin"
+
+# The stand-in system: `installed` and `available` list packages, `mpich` holds its version, and
+# `calls` gets what apt-get was asked to do.
+stand_in() { cat >"$work/bin/$1" && chmod +x "$work/bin/$1"; }
+stand_in dpkg-query <<END
+#!/bin/sh
+case "\$3" in
+  *Version*) grep -qx mpich $work/installed && cat $work/mpich ;;
+  *) grep -qx -e "\$4" $work/installed && echo installed ;;
+esac
+END
+stand_in apt-cache <<END
+#!/bin/sh
+case "\$1" in
+  show) grep -qx -e "\$3" $work/available ;;
+  policy) echo "  Candidate: \$(cat $work/mpich)" ;;
+esac
+END
+stand_in apt-get <<END
+#!/bin/sh
+echo "apt-get \$*" >>$work/calls
+[ ! -e $work/no-network ]
+END
+stand_in id <<END
+#!/bin/sh
+cat $work/user
+END
+stand_in sudo <<END
+#!/bin/sh
+echo "sudo" >>$work/calls
+exec "\$@"
+END
+# Nothing but the stand-ins and what a bare system has; no make, cmake or c++.
+for tool in sh cat grep cut tr awk sed printf env; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
+
+all='make cmake g++ libmpich-dev mpich libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev python3'
+reset() {
+  rm -f "$work/calls" "$work/no-network"
+  echo 0 >"$work/user"
+  echo 4.0.2-3 >"$work/mpich"
+  printf '%s\n' $all >"$work/installed"
+  printf '%s\n' $all doxygen clang-format openmpi-bin >"$work/available"
+}
+setup() { PATH="$work/bin" sh "$RING_ATTENTION_SOURCE/setup.sh" "$@" >"$work/output" 2>&1; }
+fail() {
+  echo "FAILED: $*" >&2
+  cat "$work/output" "$work/calls" >&2 || true
+  exit 1
+}
+asked_for() { grep -q -e "apt-get install .* $1 *\( .*\)\{0,1\}$" "$work/calls"; }
+
+echo 'nothing missing: nothing is called'
+reset
+setup || fail 'exit code'
+[ ! -e "$work/calls" ] || fail 'apt-get was called'
+
+echo 'a bare machine: everything is installed, with reasons'
+reset
+: >"$work/installed"
+setup run test || fail 'exit code'
+for package in $all; do asked_for "$package" || fail "$package was not asked for"; done
+grep -q 'mpich  *starts the ranks' "$work/output" || fail 'no reason given'
+! asked_for openmpi-bin || fail 'openmpi-bin is not wanted here'
+
+echo 'an ordinary user: through sudo'
+reset
+echo 1000 >"$work/user"
+: >"$work/installed"
+setup run || fail 'exit code'
+grep -qx sudo "$work/calls" || fail 'no sudo'
+
+echo 'no sudo: says what is missing'
+mv "$work/bin/sudo" "$work/no-sudo"
+rm "$work/calls"
+if setup run; then fail 'exit code'; fi
+mv "$work/no-sudo" "$work/bin/sudo"
+grep -q 'needs root or sudo:.* cmake ' "$work/output" || fail 'no list'
+[ ! -e "$work/calls" ] || fail 'apt-get was called'
+
+echo 'no network: says so'
+reset
+: >"$work/installed"
+touch "$work/no-network"
+if setup run; then fail 'exit code'; fi
+grep -q 'Is there a network?' "$work/output" || fail 'no hint'
+
+echo 'the mpich of Ubuntu 24.04: a launcher that works comes with it, once'
+reset
+echo 4.2.0-5build3 >"$work/mpich"
+setup run || fail 'exit code'
+asked_for openmpi-bin || fail 'openmpi-bin was not asked for'
+grep -q 'openmpi-bin  *a launcher that works' "$work/output" || fail 'no reason given'
+echo openmpi-bin >>"$work/installed"
+rm "$work/calls"
+setup run || fail 'exit code'
+[ ! -e "$work/calls" ] || fail 'apt-get was called again'
+
+echo 'packages that this system does not have: the optional are left out, the next best is taken'
+reset
+setup docs format || fail 'exit code'
+asked_for doxygen || fail 'doxygen was not asked for'
+asked_for clang-format || fail 'clang-format was not asked for'
+! grep -q awesome "$work/calls" || fail 'an unknown package was asked for'
+
+echo 'an unknown part is refused'
+if setup everything; then fail 'exit code'; fi
