@@ -1,0 +1,148 @@
+// An attention problem of any shape, its reference, and the one check against it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "ring_attention/attention/reference.hpp"
+#include "ring_attention/core/compare.hpp"
+#include "ring_attention/core/random.hpp"
+#include "support/cases.hpp"
+
+namespace ring_attention::test {
+
+/// What is computed. Queries and keys may differ in number.
+struct Case {
+  Index batch = 1;
+  Index kv_heads = 2;
+  Index group = 1;  // query heads that share a KV head
+  Index queries = 8;
+  Index keys = 8;
+  Index dim = 4;
+  Scoring scoring = {};
+  Index block = 64;
+  Index spike_every = 0;
+  std::uint64_t seed = 1;
+
+  [[nodiscard]] Shape q() const { return {batch, group * kv_heads, queries, dim}; }
+  [[nodiscard]] Shape kv() const { return {batch, kv_heads, keys, dim}; }
+};
+
+inline std::string to_string(const Case& c) {
+  const Mask& mask = c.scoring.mask;
+  const auto side = [](Index keys) { return keys == Mask::unlimited ? "all" : std::to_string(keys); };
+  return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) +
+         ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) + " right " +
+         side(mask.right) + " offset " + std::to_string(mask.offset) + ", spike_every " +
+         std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
+}
+
+/// The arrays of a case in type T, and what dense attention in double makes of the same numbers.
+template <class T>
+struct Problem {
+  Case what;
+  Tensor<T> q, k, v;
+  Reference want;
+};
+
+template <class T>
+Problem<T> make_problem(const Case& what, Tensor<T> q, Tensor<T> k, Tensor<T> v) {
+  Reference want = reference_forward(converted<double>(View<const T>(q)), converted<double>(View<const T>(k)),
+                                     converted<double>(View<const T>(v)), what.scoring);
+  return {what, std::move(q), std::move(k), std::move(v), std::move(want)};
+}
+
+template <class T>
+Problem<T> make_problem(const Case& what) {
+  Tensor<T> q(what.q()), k(what.kv()), v(what.kv());
+  fill_random(q.view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
+  fill_random(k.view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
+  fill_random(v.view(), {.seed = what.seed, .stream = 2});
+  return make_problem(what, std::move(q), std::move(k), std::move(v));
+}
+
+/// Copies the tokens at `rows` of `whole` into `shard`, in memory order.
+template <class T>
+void copy_rows(View<T> shard, View<const T> whole, const Runs& rows) {
+  const std::vector<Index> from = positions(rows);
+  for (Index b = 0; b < shard.shape().batch; ++b)
+    for (Index h = 0; h < shard.shape().heads; ++h)
+      for (Index s = 0; s < shard.shape().seq; ++s)
+        std::ranges::copy(whole.row(b, h, from[static_cast<std::size_t>(s)]), shard.row(b, h, s).begin());
+}
+
+template <class T>
+Tensor<T> rows_of(const Tensor<T>& whole, const Runs& rows) {
+  Tensor<T> shard(whole.shape().with_seq(count(rows)));
+  copy_rows(shard.view(), whole.view(), rows);
+  return shard;
+}
+
+/// The reference has no key for any of these rows, so that out = 0 is meant.
+inline bool all_fully_masked(const Tensor<double>& lse) {
+  return std::ranges::all_of(lse.view().elements(), [](double x) { return x == negative_infinity<double>; });
+}
+
+/// Do `got`'s rows, which stand at `rows` of the problem, agree with the reference?
+template <class T>
+testing::AssertionResult agrees(const Attended<T>& got, const Problem<T>& problem, const Runs& rows) {
+  const Reference& want = problem.want;
+  const Tolerance tolerance =
+      attention_tolerance<T>(problem.what.keys, want.max_abs_score, want.max_abs_value);
+  const Tensor<double> lse = rows_of(want.lse, rows);
+  const Comparison out = compare(got.out, rows_of(want.out, rows), tolerance,
+                                 {.expect_zero = lse.size() > 0 && all_fully_masked(lse)});
+  if (!out.ok)
+    return testing::AssertionFailure() << "out " << describe(out) << "\n  " << to_string(problem.what);
+  const Comparison statistic = compare(got.lse, lse, tolerance, {.allow_negative_infinity = true});
+  if (!statistic.ok)
+    return testing::AssertionFailure() << "lse " << describe(statistic) << "\n  " << to_string(problem.what);
+  return testing::AssertionSuccess() << "out " << describe(out);
+}
+
+template <class T>
+testing::AssertionResult agrees(const Attended<T>& got, const Problem<T>& problem) {
+  return agrees(got, problem, whole(problem.what.queries));
+}
+
+/// The same bits in out and lse.
+template <class T>
+testing::AssertionResult same_bits(const Attended<T>& a, const Attended<T>& b) {
+  if (!bitwise_equal(a.out, b.out)) return testing::AssertionFailure() << "out differs in its bits";
+  if (!bitwise_equal(a.lse, b.lse)) return testing::AssertionFailure() << "lse differs in its bits";
+  return testing::AssertionSuccess();
+}
+
+/// One token, fewer tokens than ranks, a few a rank, or many.
+inline Index random_length(Dice& dice, Index ranks) {
+  switch (dice.between(0, 4)) {
+    case 0: return 1;
+    case 1: return dice.between(1, ranks);
+    case 2: return dice.between(ranks, 3 * ranks);
+    default: return dice.between(1, 70);
+  }
+}
+
+/// A case for a ring of `ranks`. Every second one is causal; the groups of query heads take turns.
+inline Case random_case(Dice& dice, Index index, Index ranks) {
+  Case what;
+  const bool causal = index % 2 == 1;
+  what.group = std::initializer_list<Index>{1, 2, 8}.begin()[index / 2 % 3];
+  what.kv_heads = dice.between(2, 3);
+  what.batch = dice.between(1, 2);
+  what.keys = random_length(dice, ranks);
+  what.queries = dice.one_in(3) ? random_length(dice, ranks) : what.keys;
+  what.dim = dice.of<Index>({1, 2, 3, 5, 8, 16, 33});
+  what.block = dice.of<Index>({2, 5, 16, 64});
+  what.scoring.scale = dice.one_in(4) ? dice.real(0.05, 2.0) : 1.0 / std::sqrt(static_cast<double>(what.dim));
+  what.scoring.mask.offset = dice.one_in(8) ? dice.between(-3, 3) : what.keys - what.queries;
+  if (causal) what.scoring.mask.right = 0;
+  if (dice.one_in(8)) what.scoring.mask.left = dice.between(0, what.keys);
+  what.spike_every = dice.one_in(3) ? 4 : 0;
+  what.seed = dice.bits();
+  return what;
+}
+
+}  // namespace ring_attention::test
