@@ -34,7 +34,8 @@ void CommandLine::option(const std::string& name, Index& value, const std::strin
     if (!CLI::detail::lexical_cast(text, number)) return {};  // the conversion reports it
     if (number >= bounds.least && number <= bounds.most) return {};
     std::string range = "at least " + std::to_string(bounds.least);
-    if (bounds.most != std::numeric_limits<Index>::max()) range += " and at most " + std::to_string(bounds.most);
+    if (bounds.most != std::numeric_limits<Index>::max())
+      range += " and at most " + std::to_string(bounds.most);
     return "must be " + range + ", not " + text;
   };
   parser_->app->add_option(name, value, help)->type_name("N")->check(CLI::Validator(in_bounds, ""));
@@ -61,7 +62,8 @@ void CommandLine::choice(const std::string& name, std::string& value, const std:
   parser_->app->add_option(name, value, help)->type_name("WORD")->check(CLI::IsMember(words));
 }
 
-void CommandLine::list(const std::string& name, std::vector<Index>& value, int count, const std::string& help) {
+void CommandLine::list(const std::string& name, std::vector<Index>& value, int count,
+                       const std::string& help) {
   parser_->app->add_option(name, value, help)->delimiter(',')->expected(count)->type_name("N,N,...");
 }
 

@@ -71,7 +71,9 @@ void Lesson::print(const Table& table) const {
 
 void Lesson::record(const std::string& name, double value) { report_->json["figures"][name] = value; }
 void Lesson::record(const std::string& name, Index value) { report_->json["figures"][name] = value; }
-void Lesson::record(const std::string& name, const std::string& value) { report_->json["figures"][name] = value; }
+void Lesson::record(const std::string& name, const std::string& value) {
+  report_->json["figures"][name] = value;
+}
 void Lesson::record(const std::string& name, const std::vector<double>& values) {
   report_->json["figures"][name] = values;
 }
@@ -105,11 +107,14 @@ void Lesson::check(const std::string& what, const Comparison& comparison) {
 int Lesson::finish(const std::string& showed) {
   const bool pass = checks_ > 0 && failed_ == 0;
   say();
-  say("lesson " + number_ + " " + name_ + ": " + (pass ? "PASS" : "FAIL") + " | error " + human_error(error_) +
-      " | " + showed);
+  say("lesson " + number_ + " " + name_ + ": " + (pass ? "PASS" : "FAIL") + " | error " +
+      human_error(error_) + " | " + showed);
   if (json_ && (comm_ == nullptr || comm_->rank() == 0)) {
-    nlohmann::ordered_json report{{"lesson", number_ + "_" + name_}, {"ok", pass}, {"showed", showed},
-                                  {"error", error_},                 {"seed", seed_}};
+    nlohmann::ordered_json report{{"lesson", number_ + "_" + name_},
+                                  {"ok", pass},
+                                  {"showed", showed},
+                                  {"error", error_},
+                                  {"seed", seed_}};
     if (comm_ != nullptr) report["ranks"] = comm_->size();
     report.update(report_->json);
     std::printf("%s\n", report.dump(2).c_str());

@@ -12,7 +12,8 @@ namespace {
 
 bool looks_like_a_number(const std::string& cell) {
   const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
-  return cell.empty() || cell == "-" || cell == "inf" || cell == "-inf" || cell == "nan" || digit(cell.front()) ||
+  return cell.empty() || cell == "-" || cell == "inf" || cell == "-inf" || cell == "nan" ||
+         digit(cell.front()) ||
          (cell.size() > 1 && (cell.front() == '-' || cell.front() == '+') && digit(cell[1]));
 }
 

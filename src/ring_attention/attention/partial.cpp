@@ -74,7 +74,8 @@ void merge_normalised(Attended<T>& into, const Attended<T>& piece) {
 
 template <class T>
 void merge_normalised_sigmoid(Attended<T>& into, const Attended<T>& piece) {
-  require(into.out.shape() == piece.out.shape(), "merge_normalised_sigmoid: the pieces have different shapes");
+  require(into.out.shape() == piece.out.shape(),
+          "merge_normalised_sigmoid: the pieces have different shapes");
   for_each_row(into.out.shape(), [&](Index b, Index h, Index s) {
     T& lse = into.lse.view()(b, h, s);
     const T lse_b = piece.lse.view()(b, h, s);
@@ -92,10 +93,10 @@ void merge_normalised_sigmoid(Attended<T>& into, const Attended<T>& piece) {
   });
 }
 
-#define RING_ATTENTION_INSTANTIATE(T)                                 \
-  template void merge(Partial<T>&, const Partial<T>&);                \
-  template Attended<T> finish(Partial<T>&&);                          \
-  template void merge_normalised(Attended<T>&, const Attended<T>&);   \
+#define RING_ATTENTION_INSTANTIATE(T)                               \
+  template void merge(Partial<T>&, const Partial<T>&);              \
+  template Attended<T> finish(Partial<T>&&);                        \
+  template void merge_normalised(Attended<T>&, const Attended<T>&); \
   template void merge_normalised_sigmoid(Attended<T>&, const Attended<T>&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)

@@ -33,13 +33,15 @@ struct Partial {
 
   /// The identity: no key seen.
   [[nodiscard]] static Partial empty(const Shape& queries) {
-    return {Tensor<T>(queries), Tensor<T>(queries.per_row(), negative_infinity<T>), Tensor<T>(queries.per_row())};
+    return {Tensor<T>(queries), Tensor<T>(queries.per_row(), negative_infinity<T>),
+            Tensor<T>(queries.per_row())};
   }
 };
 
 /// One row: (o, m, l) <- (o, m, l) merged with (o_b, m_b, l_b). Both are rescaled to the common maximum.
 template <class T>
-void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& state_b, std::span<const T> o_b) {
+void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& state_b,
+               std::span<const T> o_b) {
   const SoftmaxState<T> merged = merge(state, state_b);
   const T keep = rescale(state.m, merged.m);
   const T add = rescale(state_b.m, merged.m);

@@ -19,7 +19,8 @@ Reference reference_forward(View<const double> q, View<const double> k, View<con
                             const Scoring& scoring, const Runs& rows) {
   const Index group = require_attention_shapes(q.shape(), k.shape(), v.shape());
   const std::vector<Index> position = positions(rows);
-  require(static_cast<Index>(position.size()) == q.shape().seq, "reference: q has other rows than `rows` says");
+  require(static_cast<Index>(position.size()) == q.shape().seq,
+          "reference: q has other rows than `rows` says");
 
   Reference result{Tensor<double>(q.shape()), Tensor<double>(q.shape().per_row(), negative_infinity<double>)};
   for (const double x : v.elements()) result.max_abs_value = std::max(result.max_abs_value, std::abs(x));

@@ -27,8 +27,8 @@ struct Reference {
                                           const Scoring& scoring, const Runs& rows);
 
 /// All rows: q's tokens stand at 0 .. seq-1.
-[[nodiscard]] inline Reference reference_forward(View<const double> q, View<const double> k, View<const double> v,
-                                                 const Scoring& scoring) {
+[[nodiscard]] inline Reference reference_forward(View<const double> q, View<const double> k,
+                                                 View<const double> v, const Scoring& scoring) {
   return reference_forward(q, k, v, scoring, whole(q.shape().seq));
 }
 

@@ -49,13 +49,18 @@ void require_same(const Communicator& comm, const std::string& field, Index valu
   check_mpi(MPI_Bcast(&expected, 1, MPI_INT64_T, 0, comm.handle()));
   agree(comm, [&] {
     if (value != expected)
-      throw InputError("the ranks disagree on " + field + ": rank 0 has " + std::to_string(expected) + ", rank " +
-                       std::to_string(comm.rank()) + " has " + std::to_string(value));
+      throw InputError("the ranks disagree on " + field + ": rank 0 has " + std::to_string(expected) +
+                       ", rank " + std::to_string(comm.rank()) + " has " + std::to_string(value));
   });
 }
 
 double max_over_ranks(const Communicator& comm, double value) {
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, comm.handle()));
+  return value;
+}
+
+Index min_over_ranks(const Communicator& comm, Index value) {
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MIN, comm.handle()));
   return value;
 }
 
@@ -73,7 +78,8 @@ bool all_of_ranks(const Communicator& comm, bool value) {
 void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
     throw AgreedError("this world has " + std::to_string(comm.size()) + " rank(s) where --np promises " +
-                      std::to_string(promised) + ": start the program with the mpirun of the MPI it was built with");
+                      std::to_string(promised) +
+                      ": start the program with the mpirun of the MPI it was built with");
 }
 
 namespace {

@@ -56,6 +56,7 @@ void require_same(const Communicator& comm, const std::string& field, Index valu
 
 /// Reductions over all ranks. Collective.
 [[nodiscard]] double max_over_ranks(const Communicator& comm, double value);
+[[nodiscard]] Index min_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
 

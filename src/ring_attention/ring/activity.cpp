@@ -30,8 +30,10 @@ void Activity::enter(Phase phase, int step, int peer) {
 
 std::string Activity::describe() const {
   std::string text = name(phase_.load(std::memory_order_relaxed));
-  if (const int step = step_.load(std::memory_order_relaxed); step >= 0) text += ", step " + std::to_string(step);
-  if (const int peer = peer_.load(std::memory_order_relaxed); peer >= 0) text += ", peer " + std::to_string(peer);
+  if (const int step = step_.load(std::memory_order_relaxed); step >= 0)
+    text += ", step " + std::to_string(step);
+  if (const int peer = peer_.load(std::memory_order_relaxed); peer >= 0)
+    text += ", peer " + std::to_string(peer);
   return text;
 }
 
@@ -58,9 +60,10 @@ void Watchdog::watch() {
       last_beat = beat;
       last_move = Clock::now();
     } else if (Clock::now() - last_move > timeout_) {
-      std::fprintf(stderr,
-                   "[rank %d] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
-                   rank_, timeout_.count(), activity_.describe().c_str());
+      std::fprintf(
+          stderr,
+          "[rank %d] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
+          rank_, timeout_.count(), activity_.describe().c_str());
       std::fflush(stderr);
       _exit(3);
     }

@@ -21,6 +21,8 @@ LoopbackWorld::LoopbackWorld(int ranks, Wire wire, std::chrono::duration<double>
 }
 
 void LoopbackWorld::run(const std::function<void(int)>& body) {
+  slots_.assign(slots_.size(), Slot{});  // what a failed run left behind
+  stopped_ = false;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks(); ++rank)
@@ -37,13 +39,25 @@ void LoopbackWorld::run(const std::function<void(int)>& body) {
     });
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
+  require(!stopped_, "loopback ring: a rank left in the middle of a hop");
+}
+
+void LoopbackWorld::require_running() const {
+  if (stopped_) throw Stopped();
 }
 
 template <class Ready>
 void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready) {
   const bool in_time = changed_.wait_for(lock, timeout_, [&] { return stopped_ || ready(); });
-  if (stopped_) throw Stopped();
+  require_running();
   require(in_time, "loopback ring: " + what + " took more than " + std::to_string(timeout_.count()) + " s");
+}
+
+LoopbackRing::~LoopbackRing() {
+  if (!lent_) return;
+  const std::lock_guard lock(world_.mutex_);
+  world_.stopped_ = true;  // nobody may read the parcel any more
+  world_.changed_.notify_all();
 }
 
 void LoopbackRing::start(const Exchange& exchange) {
@@ -57,7 +71,9 @@ void LoopbackRing::start(const Exchange& exchange) {
     auto& slot = world_.slots_[static_cast<std::size_t>(ring_.next())];
     require(!slot.full, "loopback ring: a parcel was sent before the one before it was received");
     slot = {exchange.send,
-            LoopbackWorld::Clock::now() + std::chrono::duration_cast<LoopbackWorld::Clock::duration>(flight), true};
+            LoopbackWorld::Clock::now() + std::chrono::duration_cast<LoopbackWorld::Clock::duration>(flight),
+            true};
+    lent_ = true;
   }
   world_.changed_.notify_all();
   ++statistics_.messages_sent;
@@ -75,12 +91,15 @@ void LoopbackRing::finish() {
   world_.wait(lock, name(ring_.rank) + " waiting for " + name(ring_.prev()), [&] { return own.full; });
   lock.unlock();
   std::this_thread::sleep_until(own.arrival);
+  lock.lock();
+  world_.require_running();
   require(own.bytes.size() == exchange.receive.size(), "loopback ring: a parcel of another length arrived");
   std::copy(own.bytes.begin(), own.bytes.end(), exchange.receive.begin());
-  lock.lock();
   own.full = false;
   world_.changed_.notify_all();
-  world_.wait(lock, name(ring_.next()) + " taking the parcel of " + name(ring_.rank), [&] { return !sent.full; });
+  world_.wait(lock, name(ring_.next()) + " taking the parcel of " + name(ring_.rank),
+              [&] { return !sent.full; });
+  lent_ = false;
 
   statistics_.bytes_received += static_cast<Index>(exchange.receive.size());
   statistics_.exposed_seconds += std::chrono::duration<double>(LoopbackWorld::Clock::now() - begin).count();

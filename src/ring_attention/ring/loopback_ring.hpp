@@ -21,7 +21,8 @@ struct Wire {
 /// The meeting place of the ranks: one slot per rank for the parcel on its way to it.
 class LoopbackWorld {
  public:
-  explicit LoopbackWorld(int ranks, Wire wire = {}, std::chrono::duration<double> timeout = std::chrono::seconds(60));
+  explicit LoopbackWorld(int ranks, Wire wire = {},
+                         std::chrono::duration<double> timeout = std::chrono::seconds(60));
 
   [[nodiscard]] int ranks() const { return static_cast<int>(slots_.size()); }
 
@@ -42,6 +43,8 @@ class LoopbackWorld {
   /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
+  /// Throws in a rank that another one's failure wakes up. Under the lock.
+  void require_running() const;
 
   Wire wire_;
   std::chrono::duration<double> timeout_;
@@ -52,9 +55,13 @@ class LoopbackWorld {
 };
 
 /// One rank's end. A hop copies the parcel once, from the sender's memory into the receiver's.
+/// A rank that fails in the middle of a hop takes its memory back: the other ranks are stopped first.
 class LoopbackRing {
  public:
   LoopbackRing(LoopbackWorld& world, int rank) : world_(world), ring_{rank, world.ranks()} {}
+  LoopbackRing(const LoopbackRing&) = delete;
+  LoopbackRing& operator=(const LoopbackRing&) = delete;
+  ~LoopbackRing();
 
   [[nodiscard]] Ring ring() const { return ring_; }
   [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
@@ -69,6 +76,7 @@ class LoopbackRing {
   LoopbackWorld& world_;
   Ring ring_;
   PendingExchange pending_;
+  bool lent_ = false;  // the next rank may still read the parcel
   TransportStatistics statistics_;
 };
 

@@ -20,7 +20,8 @@ void OddEvenRing::finish() {
     send(exchange.send);
   }
   check_mpi(MPI_Barrier(comm_.handle()));
-  statistics_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  statistics_.exposed_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 void OddEvenRing::send(std::span<const std::byte> bytes) {
@@ -36,8 +37,9 @@ void OddEvenRing::receive(std::span<std::byte> bytes) {
   check_mpi(MPI_Recv_c(bytes.data(), length, MPI_BYTE, ring().prev(), parcel_tag, comm_.handle(), &status));
   MPI_Count received = 0;
   check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &received));
-  require(received == length, "ring: rank " + std::to_string(ring().prev()) + " sent " + std::to_string(received) +
-                                  " bytes where " + std::to_string(length) + " were due");
+  require(received == length, "ring: rank " + std::to_string(ring().prev()) + " sent " +
+                                  std::to_string(received) + " bytes where " + std::to_string(length) +
+                                  " were due");
   statistics_.bytes_received += static_cast<Index>(received);
 }
 

@@ -51,7 +51,9 @@ class KvParcel {
  private:
   [[nodiscard]] bool ring_of_one() const { return placement_.ranks() == 1; }
   [[nodiscard]] Shape shape_of(int owner) const { return kv_.with_seq(placement_.tokens(owner)); }
-  [[nodiscard]] std::size_t elements(int owner) const { return static_cast<std::size_t>(2 * shape_of(owner).size()); }
+  [[nodiscard]] std::size_t elements(int owner) const {
+    return static_cast<std::size_t>(2 * shape_of(owner).size());
+  }
 
   Shape kv_;
   Placement placement_;

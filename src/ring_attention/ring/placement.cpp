@@ -25,9 +25,7 @@ Runs Placement::runs(int rank) const {
   require(rank >= 0 && rank < ranks_, "Placement: no such rank");
   Runs runs;
   switch (layout_) {
-    case Layout::contiguous:
-      runs.push_back(slice(seq_, rank, ranks_));
-      break;
+    case Layout::contiguous: runs.push_back(slice(seq_, rank, ranks_)); break;
   }
   std::erase_if(runs, [](const Run& run) { return run.count == 0; });
   return runs;

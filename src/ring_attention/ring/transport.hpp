@@ -13,7 +13,8 @@
 namespace ring_attention {
 
 /// One hop: send these bytes to next, fill these bytes from prev. The memory belongs to the caller and must
-/// stay untouched from start to finish, except that `send` may be read.
+/// stay untouched from start to finish, except that `send` may be read. A transport borrows it: declare the
+/// transport after the KvParcel, so that it goes first when an exception ends the loop.
 struct Exchange {
   std::span<const std::byte> send;
   std::span<std::byte> receive;

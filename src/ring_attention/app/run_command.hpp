@@ -1,0 +1,15 @@
+/// \file
+/// `ring-attention run`: attention of real arrays on the ranks of an MPI job.
+#pragma once
+
+#include "ring_attention/app/run_options.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+
+namespace ring_attention {
+
+/// Reads, rotates, checks, writes. Each rank reads and writes only its own tokens. Collective.
+/// Returns the exit code: 0, or 1 when --check failed (then nothing is written).
+/// \throws AgreedError for bad input
+int run_command(const Communicator& comm, const RunOptions& options);
+
+}  // namespace ring_attention

@@ -1,0 +1,69 @@
+#include "ring_attention/app/run_options.hpp"
+
+#include <cmath>
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr const char* examples = R"(
+Examples:
+  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --out results --causal --check
+      Attention of your own arrays on 4 ranks. results/ gets out.npy, lse.npy and report.json.
+  mpirun -n 4 ring-attention run --random 1,8,4096,64 --check
+      A random problem, checked against the dense reference; nothing is written.
+
+Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
+k and v may have fewer heads than q (a divisor: grouped-query attention) and another length.
+float64 in gives float64 out; else the arithmetic and the results are float32.
+
+Exit codes: 0 done; 1 the check failed; 2 bad input or a rank that died; 3 nothing moved for --timeout.)";
+
+}  // namespace
+
+void declare_run_options(CommandLine& command, RunOptions& options) {
+  command.option("--q", options.q, "Queries, .npy");
+  command.option("--k", options.k, "Keys, .npy");
+  command.option("--v", options.v, "Values, .npy");
+  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
+  command.list("--random", options.random, 4, "A random problem B,H,S,D instead of files");
+  command.option("--kv-heads", options.kv_heads, "KV heads of --random (0: as many as H)", {0});
+  command.option("--seed", options.seed, "Seed of --random", {0});
+  command.flag("--causal", options.causal, "A query sees no key after its own position");
+  command.option("--q-offset", options.q_offset,
+                 "Key position of the first query under --causal (default: Sk - Sq, which aligns the ends)");
+  command.option("--scale", options.scale, "Factor of q.k (default: 1/sqrt(D))");
+  command.option("--block", options.block, "Tokens of a tile inside a rank", {1, 1 << 20});
+  command.flag("--check", options.check,
+               "Compare with the dense reference in double (a sample of rows above 16k)");
+  command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
+  command.choice("--progress", options.progress, {"auto", "always", "never"}, "Progress line on stderr");
+  command.option("--np", options.ranks, "Fail unless the world has N ranks (0: any)", {0});
+  for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
+  command.footer(examples);
+}
+
+void validate(const RunOptions& options) {
+  const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
+  const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
+  if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");
+  if (!any_file && !options.is_random())
+    throw InputError(
+        "nothing to compute: give --q, --k and --v, or --random B,H,S,D (see ring-attention run --help)");
+  for (const Index extent : options.random)
+    if (extent < 1) throw InputError("--random: B, H, S and D are at least 1");
+  if (options.kv_heads != 0 && !options.is_random())
+    throw InputError("--kv-heads goes with --random: files say it by their shape");
+  if (options.kv_heads != 0 && options.random[1] % options.kv_heads != 0)
+    throw InputError("--kv-heads must divide the H of --random");
+  if (all_files && options.out.empty() && !options.check)
+    throw InputError("the result would go nowhere: give --out DIR, or --check");
+  if (options.q_offset && !options.causal) throw InputError("--q-offset needs --causal");
+  if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
+  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
+    throw InputError("--timeout must be above 0 seconds");
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,40 @@
+/// \file
+/// What `ring-attention run` was asked to do.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ring_attention/app/command_line.hpp"
+
+namespace ring_attention {
+
+/// The flags of `run`, with their defaults.
+struct RunOptions {
+  std::string q, k, v;        ///< input files, or empty with --random
+  std::vector<Index> random;  ///< B, H, S, D, or empty with files
+  Index kv_heads = 0;         ///< of --random; 0: as many as H
+  Index seed = 1;
+  std::string out;  ///< directory of the results; empty: nothing is written
+  bool causal = false;
+  std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
+  std::optional<double> scale;    ///< else 1 / sqrt(D)
+  Index block = 64;
+  bool check = false;
+  bool json = false;
+  double timeout = 60;  ///< seconds
+  Index ranks = 0;      ///< promised by --np; 0: no promise
+  std::string progress = "auto";
+
+  [[nodiscard]] bool is_random() const { return !random.empty(); }
+};
+
+/// Adds the flags of `run` to a command.
+void declare_run_options(CommandLine& command, RunOptions& options);
+
+/// What the flags say together, before any file is touched.
+/// \throws InputError, one line
+void validate(const RunOptions& options);
+
+}  // namespace ring_attention
