@@ -41,7 +41,8 @@ Reference reference_forward(View<const double> q, View<const double> k, View<con
         }
         const double m = s.cols() > 0 ? s.row(i).maxCoeff() : negative_infinity<double>;
         if (m == negative_infinity<double>) continue;  // sees no key: out = 0, lse = -inf
-        const Eigen::RowVectorXd p = (s.row(i).array() - m).exp();
+        // Not Eigen's vector exp: it gives 2e-308 for -inf, and then computes with denormal numbers.
+        const Eigen::RowVectorXd p = s.row(i).unaryExpr([m](double score) { return rescale(score, m); });
         out.row(i) = p * values / p.sum();
         result.lse.view()(b, h, i) = m + std::log(p.sum());
       }
