@@ -32,11 +32,32 @@ std::vector<PlacedRun> select(const Runs& runs, bool strided) {
   return selected;
 }
 
-/// The elements of one run of one head: together in memory.
+/// Elements that lie together in the shard: in the order of the file, one stretch after the other.
+template <class T>
+using Stretches = std::vector<std::span<T>>;
+
+/// One run of one head.
 template <class T>
 std::span<T> stretch(const View<T>& shard, Index batch, Index head, const PlacedRun& placed) {
   const Index dim = shard.shape().dim;
   return {shard.head(batch, head) + placed.before * dim, static_cast<std::size_t>(placed.run.count * dim)};
+}
+
+/// Takes the first `most` elements, or all if they are fewer, off `rest`.
+template <class T>
+Stretches<T> take(Stretches<T>& rest, Index most) {
+  Stretches<T> taken;
+  auto room = static_cast<std::size_t>(most);
+  auto next = rest.begin();
+  for (; next != rest.end() && room > 0; ++next) {
+    const std::size_t n = std::min(room, next->size());
+    taken.push_back(next->first(n));
+    *next = next->subspan(n);
+    room -= n;
+    if (!next->empty()) break;
+  }
+  rest.erase(rest.begin(), next);
+  return taken;
 }
 
 /// Moves elements between memory and file through a staging buffer, converting on the way.
@@ -46,48 +67,56 @@ class Mover {
   using Element = std::remove_const_t<T>;
 
  public:
+  /// \param bytes of the staging buffer; room for one element at least
   Mover(SharedFile& file, Dtype dtype, Index bytes)
       : file_(file),
         dtype_(dtype),
         element_(element_bytes(dtype)),
         capacity_(std::max<Index>(1, bytes / element_)) {}
 
-  /// Elements of one piece at most.
-  [[nodiscard]] Index capacity() const { return capacity_; }
+  /// Transfers that so many elements take.
+  [[nodiscard]] Index rounds(Index elements) const { return (elements + capacity_ - 1) / capacity_; }
 
-  /// Moves `elements`, which lie together in the file (or in its view) at `offset` bytes.
+  /// Moves elements that lie together in the file at `offset` bytes. Ends early when the file has failed.
   void move(Index offset, std::span<T> elements) {
-    move_pieces(offset, elements, pieces(elements.size()), false);
+    Stretches<T> rest{elements};
+    for (Index round = rounds(static_cast<Index>(elements.size())); round > 0 && file_.sound(); --round)
+      offset += move_some(offset, rest, false);
   }
 
-  /// The same by collective calls, `rounds` of them on every rank, so that MPI gathers the interleaved tokens
-  /// of all ranks into large transfers. A failure is kept in the file and not thrown: the peers count on the
-  /// rounds that are left.
-  void move_together(Index offset, std::span<T> elements, Index rounds) {
-    move_pieces(offset, elements, rounds, true);
-  }
-
-  [[nodiscard]] Index pieces(std::size_t elements) const {
-    return (static_cast<Index>(elements) + capacity_ - 1) / capacity_;
+  /// The same for what the file shows, by `rounds` collective calls on every rank, so that MPI gathers the
+  /// interleaved tokens of all ranks into large transfers. A failure ends nothing: the peers count on the
+  /// calls that are left.
+  void move_together(Stretches<T> rest, Index rounds) {
+    for (Index offset = 0; rounds > 0; --rounds) offset += move_some(offset, rest, true);
   }
 
  private:
-  void move_pieces(Index offset, std::span<T> elements, Index rounds, bool together) {
-    for (Index round = 0; round < rounds && (together || file_.sound()); ++round) {
-      const auto n = static_cast<std::size_t>(std::min(capacity_, static_cast<Index>(elements.size())));
-      const Index bytes = static_cast<Index>(n) * element_;
-      if (static_cast<std::size_t>(bytes) > staging_.size()) staging_.resize(static_cast<std::size_t>(bytes));
-      const std::span<std::byte> staged = std::span(staging_).first(static_cast<std::size_t>(bytes));
-      if constexpr (writes) {
-        encode_elements<Element>(dtype_, elements.first(n), staged);
-        file_.write(offset, staged, together);
-      } else {
-        file_.read(offset, staged, together);
-        decode_elements<Element>(dtype_, staged, elements.first(n));
+  /// One transfer; returns its bytes.
+  Index move_some(Index offset, Stretches<T>& rest, bool together) {
+    const Stretches<T> taken = take(rest, capacity_);
+    std::size_t bytes = 0;
+    for (const std::span<T>& stretch : taken) bytes += bytes_of(stretch);
+    if (bytes > staging_.size()) staging_.resize(bytes);
+    const std::span<std::byte> staged = std::span(staging_).first(bytes);
+    if constexpr (writes) {
+      for (std::size_t at = 0; const std::span<T>& stretch : taken) {
+        encode_elements<Element>(dtype_, stretch, staged.subspan(at, bytes_of(stretch)));
+        at += bytes_of(stretch);
       }
-      offset += bytes;
-      elements = elements.subspan(n);
+      file_.write(offset, staged, together);
+    } else {
+      file_.read(offset, staged, together);
+      for (std::size_t at = 0; const std::span<T>& stretch : taken) {
+        decode_elements<Element>(dtype_, staged.subspan(at, bytes_of(stretch)), stretch);
+        at += bytes_of(stretch);
+      }
     }
+    return static_cast<Index>(bytes);
+  }
+
+  [[nodiscard]] std::size_t bytes_of(std::span<T> stretch) const {
+    return stretch.size() * static_cast<std::size_t>(element_);
   }
 
   SharedFile& file_;
@@ -148,21 +177,19 @@ void transfer_strided(const Communicator& comm, const NpyPayload& payload, View<
   agree(comm, [&] { file.check_size(payload.file_bytes); });
   Mover<T> mover(file, payload.dtype, staging_bytes / comm.size());
   for (Index slot = 0; slot < slots; ++slot) {
-    const bool mine = slot < static_cast<Index>(runs.size());
-    const PlacedRun placed = mine ? runs[static_cast<std::size_t>(slot)] : PlacedRun{};
-    const Index bytes_a_head = placed.run.count * token_bytes;
-    const Index rounds =
-        largest_of_ranks(comm, mover.pieces(static_cast<std::size_t>(placed.run.count * payload.shape.dim)));
-    if (mine) {
+    Stretches<T> mine;
+    Index elements = 0;
+    if (slot < static_cast<Index>(runs.size())) {
+      const PlacedRun& placed = runs[static_cast<std::size_t>(slot)];
       file.show(payload.offset + placed.run.begin * token_bytes,
                 strided_rows(payload.shape, placed.run, token_bytes));
+      for (Index b = 0; b < payload.shape.batch; ++b)
+        for (Index h = 0; h < payload.shape.heads; ++h) mine.push_back(stretch(shard, b, h, placed));
+      elements = payload.shape.with_seq(placed.run.count).size();
     } else {
       file.show_all();
     }
-    for (Index b = 0; b < payload.shape.batch; ++b)
-      for (Index h = 0; h < payload.shape.heads; ++h)
-        mover.move_together((b * payload.shape.heads + h) * bytes_a_head,
-                            mine ? stretch(shard, b, h, placed) : std::span<T>{}, rounds);
+    mover.move_together(std::move(mine), largest_of_ranks(comm, mover.rounds(elements)));
   }
   agree(comm, [&] { file.close(); });
 }

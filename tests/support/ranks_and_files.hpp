@@ -1,0 +1,130 @@
+// A fixture for tests of files under MPI: a directory that all ranks know, shards with known values, and
+// placements of tokens.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ring_attention/core/run.hpp"
+#include "ring_attention/core/tensor.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace ring_attention::test {
+
+/// A communicator, and a directory that rank 0 makes and all ranks know.
+class RanksAndFiles : public testing::Test {
+ protected:
+  RanksAndFiles() : comm_(MPI_COMM_WORLD) {
+    std::string name(4096, '\0');
+    if (comm_.rank() == 0) {
+      directory_ = std::make_unique<TemporaryDirectory>();
+      directory_->path().copy(name.data(), name.size() - 1);
+    }
+    MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, comm_.handle());
+    path_ = name.c_str();
+  }
+  ~RanksAndFiles() override { wait(); }
+
+  void wait() const { MPI_Barrier(comm_.handle()); }
+  [[nodiscard]] std::string at(const std::string& file) const { return path_ + "/" + file; }
+
+  /// Rank 0 writes these bytes; all ranks find them.
+  void put(const std::string& file, const std::string& bytes) const {
+    if (comm_.rank() == 0) std::ofstream(at(file), std::ios::binary) << bytes;
+    wait();
+  }
+  [[nodiscard]] std::string contents(const std::string& file) const {
+    std::ifstream in(at(file), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  /// The message of the AgreedError that `run` throws, here as on every rank.
+  template <class Run>
+  std::string agreed_error(Run&& run) {
+    std::string message;
+    try {
+      run();
+      ADD_FAILURE() << "no AgreedError";
+    } catch (const AgreedError& error) {
+      message = error.what();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "not an AgreedError: " << error.what();
+    }
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    std::string first = message;
+    first.resize(1000);
+    MPI_Bcast(first.data(), 1000, MPI_CHAR, 0, comm_.handle());
+    EXPECT_EQ(message, first.c_str()) << "rank 0 says something else";
+    return message;
+  }
+  template <class Run>
+  void expect_agreed(Run&& run, const std::string& part) {
+    const std::string message = agreed_error(run);
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+  }
+
+  const Communicator comm_;
+  std::unique_ptr<TemporaryDirectory> directory_;
+  std::string path_;
+};
+
+/// A shard's value at a place of the whole array; exact in float and, below 2048, in half.
+inline double value_at(const Shape& shape, Index b, Index h, Index s, Index d) {
+  return static_cast<double>(((b * shape.heads + h) * shape.seq + s) * shape.dim + d);
+}
+
+template <class T>
+Tensor<T> shard_of(const Shape& shape, const Runs& runs) {
+  Tensor<T> shard(shape.with_seq(count(runs)));
+  const std::vector<Index> where = positions(runs);
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index s = 0; s < shard.shape().seq; ++s)
+        for (Index d = 0; d < shape.dim; ++d)
+          shard.view()(b, h, s, d) =
+              static_cast<T>(value_at(shape, b, h, where[static_cast<std::size_t>(s)], d));
+  return shard;
+}
+
+template <class T>
+bool same(const Tensor<T>& a, const Tensor<T>& b) {
+  return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.size(), b.data());
+}
+
+using Placement = Runs (*)(Index seq, int rank, int ranks);
+
+inline Runs contiguous(Index seq, int rank, int ranks) {
+  const Index begin = seq * rank / ranks;
+  const Index end = seq * (rank + 1) / ranks;
+  return begin < end ? Runs{{begin, 1, end - begin}} : Runs{};
+}
+inline Runs striped(Index seq, int rank, int ranks) {
+  return rank < seq ? Runs{{rank, ranks, (seq - rank + ranks - 1) / ranks}} : Runs{};
+}
+inline Runs zigzag(Index seq, int rank, int ranks) {
+  Runs runs = contiguous(seq, rank, 2 * ranks);
+  for (const Run& run : contiguous(seq, 2 * ranks - 1 - rank, 2 * ranks)) runs.push_back(run);
+  return runs;
+}
+/// All but one rank have nothing.
+inline Runs one_rank(Index seq, int rank, int ranks) { return rank == ranks / 2 ? whole(seq) : Runs{}; }
+/// Odd tokens striped, even tokens in blocks of one: several strided runs, out of order, of different numbers.
+inline Runs shuffled(Index seq, int rank, int ranks) {
+  Runs runs;
+  for (Index first : {1, 0}) {
+    const Index begin = 2 * rank + first;
+    const Index tokens = begin < seq ? (seq - begin + 2 * ranks - 1) / (2 * ranks) : 0;
+    if (tokens > 0) runs.push_back({begin, 2 * ranks, tokens});
+  }
+  return runs;
+}
+inline constexpr Placement placements[] = {contiguous, striped, zigzag, one_rank, shuffled};
+
+}  // namespace ring_attention::test
