@@ -1,0 +1,214 @@
+// The ring over threads against the reference and the single device, and what it costs.
+
+#include "ring_attention/ring/forward.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/ring_runs.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr std::initializer_list<int> ring_sizes{1, 2, 3, 4, 5, 7, 8};
+
+template <class T>
+void expect_a_right_ring(const Problem<T>& problem, int ranks) {
+  const auto results = run_loopback(problem, ranks);
+  EXPECT_TRUE(all_agree(results, problem));
+  for (int rank = 0; rank < ranks; ++rank)
+    EXPECT_TRUE(
+        sent_what_it_should(results[static_cast<std::size_t>(rank)].statistics, problem, {rank, ranks}));
+}
+
+// 252 cases, each in float and double: every ring size, with and without the causal mask, with 1, 2 and 8
+// query heads to a KV head, six times.
+TEST(RingForward, AgreesWithTheReferenceOnRandomProblems) {
+  for_each_case(252, [](Dice& dice, Index index) {
+    const int ranks = ring_sizes.begin()[index % 7];
+    const Case what = random_case(dice, index / 7, ranks);
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(what));
+    expect_a_right_ring(make_problem<float>(what), ranks);
+    expect_a_right_ring(make_problem<double>(what), ranks);
+  });
+}
+
+template <class T>
+class RingForwardIn : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(RingForwardIn, Types);
+
+TYPED_TEST(RingForwardIn, OneRankIsTheSingleDeviceBitForBit) {
+  for_each_case(40, [](Dice& dice, Index index) {
+    const auto problem = make_problem<TypeParam>(random_case(dice, index, 1));
+    const auto ring = run_loopback(problem, 1);
+    const auto device = blockwise_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring,
+                                                     problem.what.block);
+    EXPECT_TRUE(same_bits(ring[0].attended, device)) << to_string(problem.what);
+  });
+}
+
+TYPED_TEST(RingForwardIn, MoreRanksThanTokens) {
+  const Scoring causal{1, Mask::causal()};
+  expect_a_right_ring(
+      make_problem<TypeParam>({.batch = 2, .group = 2, .queries = 5, .keys = 5, .scoring = causal}), 7);
+  expect_a_right_ring(make_problem<TypeParam>({.queries = 5, .keys = 5}), 7);
+  expect_a_right_ring(make_problem<TypeParam>({.queries = 1, .keys = 1, .scoring = causal}), 8);
+  expect_a_right_ring(make_problem<TypeParam>({.queries = 1, .keys = 1}), 1);
+  expect_a_right_ring(make_problem<TypeParam>({.queries = 9, .keys = 2}), 4);
+  expect_a_right_ring(make_problem<TypeParam>({.queries = 2, .keys = 9, .scoring = {1, Mask::causal(9 - 2)}}),
+                      4);
+}
+
+TYPED_TEST(RingForwardIn, EmptyRanksEndWithEmptyResults) {
+  const auto results = run_loopback(make_problem<TypeParam>({.queries = 3, .keys = 3}), 5);
+  EXPECT_EQ(results[4].attended.out.size(), 0);
+  EXPECT_EQ(results[4].attended.lse.size(), 0);
+  EXPECT_EQ(results[4].statistics.messages_sent, 4) << "the rhythm is the same for all";
+}
+
+TYPED_TEST(RingForwardIn, TheSameRingGivesTheSameBits) {
+  const auto problem =
+      make_problem<TypeParam>({.queries = 40, .keys = 40, .dim = 16, .block = 7, .spike_every = 4});
+  const auto once = run_loopback(problem, 3);
+  const auto again = run_loopback(problem, 3);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    EXPECT_TRUE(same_bits(once[rank].attended, again[rank].attended));
+}
+
+// ---- what it sends -------------------------------------------------------------------------------------
+
+TYPED_TEST(RingForwardIn, SendsEveryParcelButThatOfItsNextRank) {
+  // 7 tokens on 3 ranks: 3, 2, 2. A token of K and V is 2 * 2 batches * 2 KV heads * 4 dim = 32 elements.
+  const auto problem =
+      make_problem<TypeParam>({.batch = 2, .kv_heads = 2, .group = 2, .queries = 7, .keys = 7});
+  const auto results = run_loopback(problem, 3);
+  const Index token = 32 * sizeof(TypeParam);
+  EXPECT_EQ(results[0].statistics.bytes_sent, (7 - 2) * token);
+  EXPECT_EQ(results[1].statistics.bytes_sent, (7 - 2) * token);
+  EXPECT_EQ(results[2].statistics.bytes_sent, (7 - 3) * token);
+  EXPECT_EQ(results[0].statistics.bytes_received, (7 - 3) * token);
+  for (const auto& result : results) EXPECT_EQ(result.statistics.messages_sent, 2);
+}
+
+TYPED_TEST(RingForwardIn, OneRankSendsNothing) {
+  const auto results = run_loopback(make_problem<TypeParam>({}), 1);
+  EXPECT_EQ(results[0].statistics.messages_sent, 0);
+  EXPECT_EQ(results[0].statistics.bytes_sent, 0);
+}
+
+// ---- what it holds -------------------------------------------------------------------------------------
+
+TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
+  for (const int ranks : ring_sizes) {
+    const auto problem = make_problem<TypeParam>(
+        {.batch = 2, .kv_heads = 2, .group = 2, .queries = 50, .keys = 43, .dim = 8, .block = 4});
+    const auto results = run_loopback(problem, ranks);
+    const Placement queries(Layout::contiguous, 50, ranks);
+    const Placement keys(Layout::contiguous, 43, ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Shape q = problem.what.q().with_seq(queries.tokens(rank));
+      const Shape kv = problem.what.kv().with_seq(keys.max_tokens());
+      const Index elements = 2 * q.size()                        // q, out
+                             + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
+                             + 2 * q.per_row().size();           // m, which becomes lse, and l
+      EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
+                elements * static_cast<Index>(sizeof(TypeParam)))
+          << "rank " << rank << " of " << ranks;
+    }
+  }
+}
+
+/// Notes the number of allocations at every hook of the loop.
+class CountsAllocations : public LoopbackRing {
+ public:
+  using LoopbackRing::LoopbackRing;
+  ~CountsAllocations() {
+    EXPECT_GT(hooks_, 0);
+    EXPECT_EQ(least_, most_) << "a tensor was allocated inside the loop";
+  }
+  void start(const Exchange& exchange) { note(), LoopbackRing::start(exchange), note(); }
+  void progress() { note(); }
+  void computed() { note(); }
+  void finish() { note(), LoopbackRing::finish(), note(); }
+  void drain() { note(), LoopbackRing::drain(), note(); }
+
+ private:
+  void note() {
+    ++hooks_;
+    least_ = std::min(least_, allocation::count());
+    most_ = std::max(most_, allocation::count());
+  }
+  int hooks_ = 0;
+  Index least_ = std::numeric_limits<Index>::max();
+  Index most_ = 0;
+};
+
+TYPED_TEST(RingForwardIn, AllocatesNothingInsideTheLoop) {
+  const auto problem = make_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});
+  EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, Ring, CountsAllocations>(problem, 4)));
+}
+
+// ---- what it reports -----------------------------------------------------------------------------------
+
+/// Writes down what the loop is doing at each hook.
+class Diary : public LoopbackRing {
+ public:
+  Diary(LoopbackWorld& world, int rank, const Activity& activity, std::string& text)
+      : LoopbackRing(world, rank), activity_(activity), text_(text) {}
+  void start(const Exchange& exchange) {
+    text_ += "start; ";
+    LoopbackRing::start(exchange);
+  }
+  void computed() { text_ += activity_.describe() + " done; "; }
+  void finish() {
+    text_ += activity_.describe() + "; ";
+    LoopbackRing::finish();
+  }
+  void drain() { text_ += activity_.describe(); }
+
+ private:
+  const Activity& activity_;
+  std::string& text_;
+};
+
+TEST(RingForward, TellsTheWatchdogAboutEveryStep) {
+  std::string diary;
+  LoopbackWorld world(3);
+  world.run([&](int rank) {
+    const Placement placement(Layout::contiguous, 6, 3);
+    const Tensor<float> q({1, 1, 2, 2});
+    KvParcel<float> kv({1, 1, 6, 2}, placement, rank);
+    BlockwiseEngine<float> engine({});
+    engine.begin(q, placement.runs(rank));
+    Activity activity;
+    std::string text;
+    Diary link(world, rank, activity, text);
+    ring_forward(engine, link, kv, activity);
+    EXPECT_GE(activity.beats(), 3u + 2 + 1 + 3) << "phases and tiles";
+    if (rank == 1) diary = text;
+  });
+  EXPECT_EQ(diary,
+            "start; compute, step 0 done; exchange, step 0, peer 0; "
+            "start; compute, step 1 done; exchange, step 1, peer 0; "
+            "compute, step 2 done; drain");
+}
+
+TEST(RingForward, ConsumesKvFromThreeRanksOn) {
+  LoopbackWorld world(3);
+  world.run([&](int rank) {
+    const Placement placement(Layout::contiguous, 3, 3);
+    const Tensor<float> q({1, 1, 1, 1});
+    KvParcel<float> kv({1, 1, 3, 1}, placement, rank);
+    kv.k()(0, 0, 0) = static_cast<float>(rank);
+    BlockwiseEngine<float> engine({});
+    engine.begin(q, placement.runs(rank));
+    Activity activity;
+    LoopbackRing link(world, rank);
+    ring_forward(engine, link, kv, activity);
+    EXPECT_EQ(kv.owner(), link.ring().next()) << "it ends with what it never sends";
+    EXPECT_EQ(kv.k()(0, 0, 0), static_cast<float>(link.ring().next()));
+  });
+}
+
+}  // namespace
+}  // namespace ring_attention::test

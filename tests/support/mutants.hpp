@@ -1,0 +1,161 @@
+// The wrong variants that look right. Each is one replaced parameter of the engine or the ring, and
+// somewhere a test shows that the check which passes for the right variant fails for it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/ring/loopback_ring.hpp"
+
+namespace ring_attention::test {
+
+// ---- the engine's rules --------------------------------------------------------------------------------
+
+/// M = -1e4 as start: scores far below it underflow.
+struct FiniteStart : StandardRules {
+  template <class T>
+  static constexpr T initial_max = T(-1e4);
+};
+
+/// exp(s - m) with the tile's own m: NaN in a row that this tile masks fully.
+struct UnguardedScores : StandardRules {
+  template <class T>
+  static T rescale(T from, T to) {
+    return std::exp(from - to);
+  }
+};
+
+/// Merges rows with `rescale` from Rules, whatever it does.
+template <class T, class Rescale>
+void merge_row_with(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b, std::span<const T> o_b,
+                    Rescale rescale) {
+  const T m = std::max(state.m, b.m);
+  const T keep = rescale(state.m, m);
+  const T add = rescale(b.m, m);
+  for (std::size_t d = 0; d < o.size(); ++d) o[d] = keep * o[d] + add * o_b[d];
+  state = {m, keep * state.l + add * b.l};
+}
+
+/// The same lack of a guard where two states merge: NaN when neither has seen a key.
+struct UnguardedMerge : StandardRules {
+  template <class T>
+  static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b,
+                        std::span<const T> o_b) {
+    merge_row_with(state, o, b, o_b, [](T from, T to) { return std::exp(from - to); });
+  }
+};
+
+/// A new maximum, but the old sum is not moved to it.
+struct ForgetsToRescale : StandardRules {
+  template <class T>
+  static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b,
+                        std::span<const T> o_b) {
+    merge_row_with(state, o, b, o_b,
+                   [&](T from, T to) { return from == state.m ? T{1} : rescale(from, to); });
+  }
+};
+
+/// Keeps normalised rows and joins them by their lse, the new lse being what `Join` makes of the two.
+template <class Join>
+struct LseRules : StandardRules {
+  template <class T>
+  static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b,
+                        std::span<const T> o_b) {
+    if (b.l == 0) return;
+    const T lse = state.l > 0 ? state.lse() : negative_infinity<T>;
+    const T merged = lse == negative_infinity<T> ? b.lse() : Join::join(lse, b.lse());
+    const T keep = rescale(lse, merged);
+    const T add = rescale(b.lse(), merged) / b.l;
+    for (std::size_t d = 0; d < o.size(); ++d) o[d] = keep * o[d] + add * o_b[d];
+    state = {merged, T{1}};
+  }
+};
+
+/// lse + log(1 + e^{lse_b - lse}): e^89 is infinite in float.
+struct TextbookJoin {
+  template <class T>
+  static T join(T lse, T lse_b) {
+    return lse + std::log(1 + std::exp(lse_b - lse));
+  }
+};
+
+struct StableJoin {
+  template <class T>
+  static T join(T lse, T lse_b) {
+    return std::max(lse, lse_b) + std::log1p(std::exp(-std::abs(lse - lse_b)));
+  }
+};
+
+using OverflowingLseMerge = LseRules<TextbookJoin>;
+using StableLseMerge = LseRules<StableJoin>;
+
+/// Query heads dealt out like cards: h mod Hkv where real models have h / g.
+template <Index KvHeads>
+struct InterleavedHeads : StandardRules {
+  static Index kv_head(Index head, Index) { return head % KvHeads; }
+};
+
+// ---- the ring's topology -------------------------------------------------------------------------------
+
+/// Algorithm 1 as printed: count = 1 .. N-1.
+struct OneStepTooFew : Ring {
+  [[nodiscard]] constexpr int steps() const { return size - 1; }
+};
+
+/// The labels of the parcels lag one step behind the parcels.
+struct OwnerOffByOne : Ring {
+  [[nodiscard]] constexpr int owner(int step) const { return (rank + size - step + 1) % size; }
+};
+
+/// The labels run the other way round the ring.
+struct OwnerBackwards : Ring {
+  [[nodiscard]] constexpr int owner(int step) const { return (rank + step) % size; }
+};
+
+// ---- the transport -------------------------------------------------------------------------------------
+
+/// Swaps current and incoming as soon as the hop begins, not when the compute on current is over.
+class SwapsTooEarly : public LoopbackRing {
+ public:
+  using LoopbackRing::LoopbackRing;
+
+  void start(const Exchange& exchange) {
+    exchange_ = exchange;
+    LoopbackRing::start(exchange);
+    LoopbackRing::finish();
+    swap();  // what is computed with now belongs to the next step
+  }
+  void finish() { swap(); }
+
+ private:
+  void swap() const {
+    auto* const current = const_cast<std::byte*>(exchange_.send.data());  // NOLINT: the mistake itself
+    std::swap_ranges(current, current + std::min(exchange_.send.size(), exchange_.receive.size()),
+                     exchange_.receive.data());
+  }
+  Exchange exchange_;
+};
+
+/// Takes the parcels home with an N-th hop that nobody needs.
+class OneHopTooMany : public LoopbackRing {
+ public:
+  using LoopbackRing::LoopbackRing;
+
+  void start(const Exchange& exchange) {
+    exchange_ = exchange;
+    LoopbackRing::start(exchange);
+  }
+  void drain() {
+    LoopbackRing::start(exchange_);
+    LoopbackRing::finish();
+    LoopbackRing::drain();
+  }
+
+ private:
+  Exchange exchange_;
+};
+
+static_assert(Transport<SwapsTooEarly> && Transport<OneHopTooMany>);
+
+}  // namespace ring_attention::test

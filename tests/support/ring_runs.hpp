@@ -1,0 +1,103 @@
+// Whole rings, of one process or over MPI, and the checks on what their ranks end with.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/loopback_ring.hpp"
+#include "support/problem.hpp"
+
+namespace ring_attention::test {
+
+/// What a rank ends with.
+template <class T>
+struct RankResult {
+  Attended<T> attended;
+  TransportStatistics statistics;
+  Index peak_bytes = 0;  // of tensors, with the rank's own q and K,V
+};
+
+template <class T>
+Runs query_runs(const Problem<T>& problem, int rank, int ranks) {
+  return Placement(Layout::contiguous, problem.what.queries, ranks).runs(rank);
+}
+
+/// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
+/// \param make_link  makes this rank's transport; called last, because a transport borrows the parcel
+template <class T, class Rules = StandardRules, class Topology = Ring, class MakeLink>
+RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink make_link) {
+  const Index before = allocation::current();
+  allocation::reset_peak();
+  const Runs rows = query_runs(problem, place.rank, place.size);
+  Tensor<T> q(problem.q.shape().with_seq(count(rows)));
+  copy_rows(q.view(), problem.q.view(), rows);
+  const Placement keys(Layout::contiguous, problem.what.keys, place.size);
+  KvParcel<T> kv(problem.k.shape(), keys, place.rank);
+  copy_rows(kv.k(), problem.k.view(), keys.runs(place.rank));
+  copy_rows(kv.v(), problem.v.view(), keys.runs(place.rank));
+
+  BlockwiseEngine<T, Rules> engine(problem.what.scoring, problem.what.block);
+  engine.begin(q, rows);
+  Activity activity;
+  auto&& link = make_link();
+  ring_forward(engine, link, kv, activity, Topology{place});
+  Attended<T> attended = engine.finish();
+  return {std::move(attended), link.statistics(), allocation::peak() - before};
+}
+
+/// All ranks of a ring in this process.
+template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing>
+std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
+  std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) {
+    results[static_cast<std::size_t>(rank)] =
+        run_rank<T, Rules, Topology>(problem, {rank, ranks}, [&] { return Link(world, rank); });
+  });
+  return results;
+}
+
+/// Does every rank agree with its rows of the reference?
+template <class T>
+testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, const Problem<T>& problem) {
+  const int ranks = static_cast<int>(results.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto verdict =
+        agrees(results[static_cast<std::size_t>(rank)].attended, problem, query_runs(problem, rank, ranks));
+    if (!verdict)
+      return testing::AssertionFailure() << "rank " << rank << " of " << ranks << ": " << verdict.message();
+  }
+  return testing::AssertionSuccess() << "all ranks agree with the reference";
+}
+
+/// The check that the right ring passes and each mutant has to fail.
+template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing>
+testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
+  return all_agree(run_loopback<T, Rules, Topology, Link>(problem, ranks), problem);
+}
+
+/// What facts about the ring say rank `rank` sends: N-1 messages, and every parcel but the one of its next
+/// neighbour, which is the only one it never sends.
+template <class T>
+testing::AssertionResult sent_what_it_should(const TransportStatistics& statistics, const Problem<T>& problem,
+                                             const Ring& ring) {
+  const Placement keys(Layout::contiguous, problem.what.keys, ring.size);
+  const Shape kv = problem.what.kv();
+  const auto parcel = [&](int owner) {
+    return 2 * kv.batch * kv.heads * keys.tokens(owner) * kv.dim * static_cast<Index>(sizeof(T));
+  };
+  const Index all = 2 * kv.size() * static_cast<Index>(sizeof(T));
+  if (statistics.messages_sent != ring.size - 1)
+    return testing::AssertionFailure() << "rank " << ring.rank << " of " << ring.size << " sent "
+                                       << statistics.messages_sent << " messages";
+  if (statistics.bytes_sent != all - parcel(ring.next()))
+    return testing::AssertionFailure()
+           << "rank " << ring.rank << " of " << ring.size << " sent " << statistics.bytes_sent << " bytes";
+  if (statistics.bytes_received != all - parcel(ring.rank))
+    return testing::AssertionFailure() << "rank " << ring.rank << " of " << ring.size << " received "
+                                       << statistics.bytes_received << " bytes";
+  return testing::AssertionSuccess();
+}
+
+}  // namespace ring_attention::test
