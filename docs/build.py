@@ -1,0 +1,77 @@
+"""Builds the documentation site: `build.py BUILD_FOLDER DOXYGEN MATHJAX_FOLDER`.
+
+Exit code 77 and a reason when Doxygen is missing; 1 when it had anything to warn about.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from markdown import ROOT, Document, page
+
+# Formulas come in as TeX and go out as SVG; the rest of MathJax stays where it is.
+MATHJAX_PARTS = ("MathJax.js extensions jax/element jax/input/TeX "
+                 "jax/output/SVG/config.js jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX")
+
+
+def copy(source, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, target)
+
+
+def tab(kind, title, url="", inside=""):
+    return f'<tab type="{kind}" visible="yes" url="{url}" title={quoteattr(title)}>{inside}</tab>\n'
+
+
+def page_tab(file):
+    return tab("user", Document(file).title(), f"@ref {page(file)}")
+
+
+def layout():
+    """The side bar: lessons in the order of the syllabus, then the pages, then the source."""
+    lessons = "".join(page_tab(file) for file in sorted(ROOT.glob("lessons/*/README.md")))
+    source = "".join(tab(kind, title) for kind, title in (("filelist", "Files"), ("classlist", "Classes"),
+                                                          ("namespacemembers", "Functions")))
+    return f"""<doxygenlayout version="1.0">
+<navindex>
+{tab("mainpage", "Ring Attention")}
+{tab("usergroup", "Lessons", "@ref lessons", lessons)}
+{page_tab(ROOT / "docs/notation.md")}
+{page_tab(ROOT / "docs/architecture.md")}
+{tab("usergroup", "Source", "", source)}
+</navindex>
+</doxygenlayout>
+"""
+
+
+def main(build, doxygen, mathjax):
+    if not shutil.which(doxygen):
+        print("skipped: doxygen was not found. Remedy: sh setup.sh docs, then configure again.")
+        return 77
+    html = Path(build) / "html"
+    shutil.rmtree(html, ignore_errors=True)
+    (Path(build) / "layout.xml").write_text(layout(), encoding="utf-8")
+    done = subprocess.run([doxygen, Path(build) / "Doxyfile"], stderr=subprocess.PIPE, text=True)
+    sys.stderr.write(done.stderr)
+    if done.returncode != 0 or done.stderr:
+        return 1
+
+    for pattern in ("docs/*.svg", "lessons/*/*.svg", "lessons/*/*.png"):
+        for picture in ROOT.glob(pattern):
+            copy(picture, html / picture.relative_to(ROOT))
+    if Path(mathjax).is_dir():
+        for part in MATHJAX_PARTS.split():
+            copy(Path(mathjax) / part, html / "mathjax" / part)
+    else:
+        print("MathJax was not found: formulas will need a network. Remedy: sh setup.sh docs.")
+    print(f"The site: {html / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Every link, picture, heading and formula that a tracked Markdown file names is whole."""
+
+import subprocess
+import sys
+from urllib.parse import unquote
+
+from markdown import ROOT, Document
+
+
+def tracked():
+    """Markdown files that git knows; all, in a copy without git."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "*.md"], capture_output=True, text=True)
+    if listed.returncode != 0:
+        return sorted(file for file in ROOT.rglob("*.md") if "build" not in file.relative_to(ROOT).parts)
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def complaints(document):
+    for line, link in document.links():
+        target = document.target(unquote(link))
+        if target is None:
+            continue
+        path, heading = target
+        if not path.exists() or not path.is_relative_to(ROOT):
+            yield line, f"{link}: there is no such file in the repository"
+        elif heading and heading not in Document(path).slugs():
+            yield line, f"{link}: that file has no such heading"
+    for position, letter in enumerate(document.text):
+        if letter == "$":
+            yield document.line(position), "a $ that opens or closes no formula (write \\$ for the sign)"
+
+
+def main():
+    files = tracked()
+    found = 0
+    for file in files:
+        for line, complaint in complaints(Document(file)):
+            print(f"{file.relative_to(ROOT)}:{line}: {complaint}")
+            found += 1
+    print(f"{len(files)} Markdown files, {found} complaints")
+    return 1 if found or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
