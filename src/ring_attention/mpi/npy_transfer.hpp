@@ -3,11 +3,13 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "ring_attention/core/npy.hpp"
 #include "ring_attention/core/run.hpp"
 #include "ring_attention/core/view.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/shared_file.hpp"
 
 namespace ring_attention {
 
@@ -18,10 +20,16 @@ struct NpyPayload {
   Index offset = 0;      ///< bytes before the first element
   Index file_bytes = 0;  ///< of the whole file: another size is another file
   Shape shape;           ///< of the whole array
+
+  [[nodiscard]] Index row_bytes() const { return shape.dim * element_bytes(dtype); }
 };
 
-/// Reads the tokens `runs` of every batch and head into a View<T>, or writes them from a View<const T>.
-/// Collective, the ranks' runs differ. \throws AgreedError
+/// A View<const T> is written to the file, a View<T> is read from it.
+template <class T>
+inline constexpr FileAccess access_of = std::is_const_v<T> ? FileAccess::write : FileAccess::read;
+
+/// Moves the tokens `runs` of every batch and head. Collective, the ranks' runs differ.
+/// \throws AgreedError
 template <class T>
 void transfer_shard(const Communicator& comm, const NpyPayload& payload, View<T> shard, const Runs& runs);
 
@@ -29,5 +37,10 @@ void transfer_shard(const Communicator& comm, const NpyPayload& payload, View<T>
 template <class T>
 void read_one_head(const Communicator& comm, const NpyPayload& payload, Index batch, Index head,
                    View<T> tokens);
+
+/// transfer_shard for runs of any stride, in npy_interleaved.cpp.
+template <class T>
+void transfer_interleaved(const Communicator& comm, const NpyPayload& payload, View<T> shard,
+                          const Runs& runs);
 
 }  // namespace ring_attention

@@ -1,5 +1,7 @@
 #include "ring_attention/mpi/shared_file.hpp"
 
+#include <utility>
+
 namespace ring_attention {
 namespace {
 
@@ -22,10 +24,10 @@ std::string name_for_mpi(const std::string& path) {
 
 }  // namespace
 
-SharedFile::SharedFile(MPI_Comm comm, int rank, std::string path, FileAccess access)
+SharedFile::SharedFile(int rank, std::string path, FileAccess access)
     : rank_(rank), path_(std::move(path)), access_(access) {
   const int mode = access == FileAccess::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY;
-  const int code = MPI_File_open(comm, name_for_mpi(path_).c_str(), mode, MPI_INFO_NULL, &file_);
+  const int code = MPI_File_open(MPI_COMM_SELF, name_for_mpi(path_).c_str(), mode, MPI_INFO_NULL, &file_);
   if (code != MPI_SUCCESS) file_ = MPI_FILE_NULL;
   note(code);
 }
@@ -44,26 +46,20 @@ void SharedFile::check_size(Index bytes) {
   throw_failure();
 }
 
-void SharedFile::show(Index begin, const Datatype& rows) {
-  note(MPI_File_set_view(file_, begin, MPI_BYTE, rows.handle(), "native", MPI_INFO_NULL));
-}
-
-void SharedFile::show_all() {
-  note(MPI_File_set_view(file_, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
-}
-
-void SharedFile::read(Index offset, std::span<std::byte> bytes, bool together) {
-  const auto move = together ? MPI_File_read_at_all : MPI_File_read_at;
+void SharedFile::read(Index offset, std::span<std::byte> bytes) {
+  if (!sound()) return;
   const int asked = static_cast<int>(bytes.size());
   MPI_Status status;
-  note_moved(move(file_, offset, bytes.data(), asked, MPI_BYTE, &status), status, asked);
+  const int code = MPI_File_read_at(file_, offset, bytes.data(), asked, MPI_BYTE, &status);
+  note_moved(code, status, asked);
 }
 
-void SharedFile::write(Index offset, std::span<const std::byte> bytes, bool together) {
-  const auto move = together ? MPI_File_write_at_all : MPI_File_write_at;
+void SharedFile::write(Index offset, std::span<const std::byte> bytes) {
+  if (!sound()) return;
   const int asked = static_cast<int>(bytes.size());
   MPI_Status status;
-  note_moved(move(file_, offset, bytes.data(), asked, MPI_BYTE, &status), status, asked);
+  const int code = MPI_File_write_at(file_, offset, bytes.data(), asked, MPI_BYTE, &status);
+  note_moved(code, status, asked);
 }
 
 void SharedFile::close() {
