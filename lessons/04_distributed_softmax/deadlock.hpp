@@ -1,0 +1,47 @@
+// Lesson 04, second part: from which message size does a ring deadlock in which all ranks send first?
+#pragma once
+
+#include <thread>
+
+#include "ring_attention/app/lesson.hpp"
+#include "ring_attention/ring/topology.hpp"
+
+namespace ring_attention {
+
+// If all ranks of a ring MPI_Send first, is one message of this size through before anybody receives?
+// MPI_Isend and MPI_Test ask that without hanging: the receive is posted when the answer is known.
+inline bool sends_complete_alone(std::size_t bytes, const Communicator& comm) {
+  const Ring ring{comm.rank(), comm.size()};
+  const int count = static_cast<int>(bytes);
+  std::vector<std::byte> outgoing(bytes), incoming(bytes);
+  MPI_Request send = MPI_REQUEST_NULL;
+  check_mpi(MPI_Isend(outgoing.data(), count, MPI_BYTE, ring.next(), 1, comm.handle(), &send));
+  int completed = 0;
+  for (const double begin = MPI_Wtime(); completed == 0 && MPI_Wtime() - begin < 0.5;) {
+    check_mpi(MPI_Test(&send, &completed, MPI_STATUS_IGNORE));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  const bool all = all_of_ranks(comm, completed != 0);  // all ranks stop at the same size
+  check_mpi(MPI_Recv(incoming.data(), count, MPI_BYTE, ring.prev(), 1, comm.handle(), MPI_STATUS_IGNORE));
+  check_mpi(MPI_Wait(&send, MPI_STATUS_IGNORE));
+  return all;
+}
+
+// Doubles the message until the sends do not complete alone.
+inline void show_deadlock(Lesson& lesson, const Communicator& comm, std::size_t most) {
+  lesson.heading("How a ring that sends first deadlocks");
+  if (comm.size() == 1)
+    return lesson.say("  skipped: one rank would wait for itself. A ring of one must send nothing");
+  std::vector<Index> sizes, completed;
+  for (std::size_t bytes = 8; bytes <= most && (completed.empty() || completed.back() == 1); bytes *= 2) {
+    sizes.push_back(static_cast<Index>(bytes));
+    completed.push_back(sends_complete_alone(bytes, comm) ? 1 : 0);
+    lesson.say(format("  all send %9s first: %s", human_bytes(sizes.back()).c_str(),
+                      completed.back() == 1 ? "through" : "NOT through after 0.5 s; MPI_Send would hang"));
+  }
+  lesson.check("a ring that sends first would hang at some size up to 64 MiB", completed.back() == 0);
+  lesson.record("probe_bytes", sizes);
+  lesson.record("probe_completed", completed);
+}
+
+}  // namespace ring_attention
