@@ -1,7 +1,9 @@
 #include "ring_attention/mpi/communicator.hpp"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 
 namespace ring_attention {
 
@@ -55,8 +57,9 @@ void require_same(const Communicator& comm, const std::string& field, Index valu
 }
 
 double max_over_ranks(const Communicator& comm, double value) {
+  const bool numbers = all_of_ranks(comm, !std::isnan(value));  // MPI_MAX may drop a NaN
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, comm.handle()));
-  return value;
+  return numbers ? value : std::numeric_limits<double>::quiet_NaN();
 }
 
 Index min_over_ranks(const Communicator& comm, Index value) {

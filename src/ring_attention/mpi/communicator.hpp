@@ -54,7 +54,7 @@ void agree(const Communicator& comm, const std::function<void()>& validate);
 /// of rank 0 and the lowest rank that differs. Collective.
 void require_same(const Communicator& comm, const std::string& field, Index value);
 
-/// Reductions over all ranks. Collective.
+/// Reductions over all ranks. Collective. The maximum with a NaN is NaN: a wrong result must not look small.
 [[nodiscard]] double max_over_ranks(const Communicator& comm, double value);
 [[nodiscard]] Index min_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
