@@ -1,0 +1,157 @@
+// MPI's errors as exceptions, agreement on bad input, and the reductions.
+
+#include "ring_attention/mpi/communicator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/thrown_message.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+class Comm : public testing::Test {
+ protected:
+  Communicator comm{MPI_COMM_WORLD};
+};
+
+TEST_F(Comm, KnowsItsPlace) {
+  int rank = -1, size = -1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  EXPECT_EQ(comm.rank(), rank);
+  EXPECT_EQ(comm.size(), size);
+}
+
+TEST_F(Comm, IsADuplicate) {
+  int relation = MPI_UNEQUAL;
+  MPI_Comm_compare(comm.handle(), MPI_COMM_WORLD, &relation);
+  EXPECT_EQ(relation, MPI_CONGRUENT) << "the same ranks, other messages";
+}
+
+// ---- errors --------------------------------------------------------------------------------------------
+
+TEST_F(Comm, AnErrorInsideMpiIsAnExceptionWithItsTextAndPlace) {
+  const std::string message = thrown_message([&] {
+    check_mpi(MPI_Send(nullptr, 0, MPI_BYTE, comm.size(), 0, comm.handle()));  // there is no such rank
+  });
+  EXPECT_NE(message.find("MPI: "), std::string::npos) << message;
+  EXPECT_NE(message.find("nvalid rank"), std::string::npos) << message;
+  EXPECT_NE(message.find("[communicator_test.cpp:"), std::string::npos) << message;
+}
+
+TEST_F(Comm, SuccessIsNoError) { EXPECT_NO_THROW(check_mpi(MPI_SUCCESS)); }
+
+// ---- agreement -----------------------------------------------------------------------------------------
+
+/// The message of the AgreedError that this rank gets; empty when it gets none.
+template <class Run>
+std::string agreed(Run run) {
+  try {
+    run();
+  } catch (const AgreedError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(Comm, AgreementOnGoodInputIsSilent) {
+  EXPECT_EQ(agreed([&] { agree(comm, [] {}); }), "");
+}
+
+TEST_F(Comm, EveryRankLearnsOfTheBadInputOfOne) {
+  for (int culprit = 0; culprit < comm.size(); ++culprit) {
+    const std::string message = "q.npy of rank " + std::to_string(culprit);
+    EXPECT_EQ(agreed([&] {
+                agree(comm, [&] {
+                  if (comm.rank() == culprit) throw InputError(message);
+                });
+              }),
+              message);
+  }
+}
+
+TEST_F(Comm, TheLowestRankSpeaksForAll) {
+  const std::string message = agreed([&] {
+    agree(comm, [&] {
+      if (comm.rank() >= comm.size() / 2) throw InputError("from rank " + std::to_string(comm.rank()));
+    });
+  });
+  EXPECT_EQ(message, "from rank " + std::to_string(comm.size() / 2));
+}
+
+TEST_F(Comm, AMessageWithoutTextIsStillAnError) {
+  bool thrown = false;
+  try {
+    agree(comm, [&] {
+      if (comm.rank() == comm.size() - 1) throw InputError("");
+    });
+  } catch (const AgreedError&) {
+    thrown = true;
+  }
+  EXPECT_TRUE(thrown);
+}
+
+TEST_F(Comm, ALongMessageArrivesWhole) {
+  const std::string message(100000, 'x');
+  EXPECT_EQ(agreed([&] { agree(comm, [&] { throw InputError(message); }); }), message);
+}
+
+TEST_F(Comm, SameValuesAreTheSame) {
+  EXPECT_EQ(agreed([&] { require_same(comm, "seq", Index{1} << 40); }), "");
+}
+
+TEST_F(Comm, OtherValuesAreNamed) {
+  const int last = comm.size() - 1;
+  const std::string message = agreed([&] { require_same(comm, "seq", comm.rank() == last ? 7 : 5); });
+  if (comm.size() == 1) {
+    EXPECT_EQ(message, "");
+    return;
+  }
+  for (const std::string& part :
+       {std::string("seq"), std::string("rank 0 has 5"), "rank " + std::to_string(last) + " has 7"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+TEST_F(Comm, ValuesThatDifferPast32BitsDiffer) {
+  const Index value = comm.rank() == 0 ? 1 : (Index{1} << 32) + 1;
+  EXPECT_EQ(agreed([&] { require_same(comm, "seq", value); }).empty(), comm.size() == 1);
+}
+
+TEST_F(Comm, AWorldOfAnotherSizeThanPromisedIsBadInput) {
+  EXPECT_EQ(agreed([&] { require_world_size(comm, comm.size()); }), "");
+  EXPECT_EQ(agreed([&] { require_world_size(comm, 0); }), "") << "no promise";
+  const std::string message = agreed([&] { require_world_size(comm, comm.size() + 1); });
+  EXPECT_NE(message.find(std::to_string(comm.size()) + " rank(s)"), std::string::npos) << message;
+  EXPECT_NE(message.find("promises " + std::to_string(comm.size() + 1)), std::string::npos) << message;
+}
+
+// ---- reductions ----------------------------------------------------------------------------------------
+
+TEST_F(Comm, Reductions) {
+  const Index n = comm.size();
+  EXPECT_EQ(max_over_ranks(comm, comm.rank() - 0.5), static_cast<double>(n) - 1.5);
+  EXPECT_EQ(max_over_ranks(comm, -1.0 - comm.rank()), -1.0);
+  EXPECT_EQ(min_over_ranks(comm, 10 + comm.rank()), 10);
+  EXPECT_EQ(sum_over_ranks(comm, (Index{1} << 40) + comm.rank()), n * (Index{1} << 40) + n * (n - 1) / 2);
+  EXPECT_TRUE(all_of_ranks(comm, true));
+  EXPECT_FALSE(all_of_ranks(comm, comm.rank() != n - 1));
+}
+
+// An error that is NaN on one rank must not look small.
+TEST_F(Comm, TheMaximumWithANaNIsNaN) {
+  for (int culprit = 0; culprit < comm.size(); ++culprit) {
+    const double value = comm.rank() == culprit ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+    EXPECT_TRUE(std::isnan(max_over_ranks(comm, value))) << "NaN on rank " << culprit;
+  }
+}
+
+TEST_F(Comm, TheMaximumMayBeInfinite) {
+  EXPECT_EQ(max_over_ranks(comm, std::numeric_limits<double>::infinity()),
+            std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+}  // namespace ring_attention::test
