@@ -1,0 +1,77 @@
+// A ring in which rank 1 does what the first argument says in the middle of step 1, for faults_test.py.
+// The second argument is the watchdog's time-out in seconds.
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/odd_even_ring.hpp"
+
+using namespace ring_attention;
+
+namespace {
+
+void suffer(const std::string& fault) {
+  std::printf("pid %d\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  if (fault == "stop") raise(SIGSTOP);
+  if (fault == "kill") raise(SIGKILL);
+  if (fault == "sleep")
+    for (;;) pause();
+  if (fault == "throw") throw Error("a mishap in the middle");
+}
+
+/// Suffers `fault` on rank 1 at the end of the compute of step 1.
+class FaultyRing : public OddEvenRing {
+ public:
+  FaultyRing(const Communicator& comm, std::string fault) : OddEvenRing(comm), fault_(std::move(fault)) {}
+  void computed() {
+    if (ring().rank == 1 && step_++ == 1) suffer(fault_);
+    OddEvenRing::computed();
+  }
+
+ private:
+  std::string fault_;
+  int step_ = 0;
+};
+
+int ring_with(const std::string& fault, double timeout, const Communicator& comm) {
+  // On a length that the ranks disagree about, each is right by its own reckoning.
+  const Index seq = 64 + (fault == "disagree" && comm.rank() == 1 ? 16 : 0);
+  const Placement placement(Layout::contiguous, seq, comm.size());
+  const Runs rows = placement.runs(comm.rank());
+  const Tensor<float> q({1, 1, count(rows), 4});
+  KvParcel<float> kv({1, 1, seq, 4}, placement, comm.rank());
+  BlockwiseEngine<float> engine({});
+  engine.begin(q, rows);
+  Activity activity;
+  FaultyRing link(comm, fault);
+  const Watchdog watchdog(activity, std::chrono::duration<double>(timeout), comm.rank());
+  ring_forward(engine, link, kv, activity);
+  return 0;
+}
+
+/// One exchange in which rank 0 sends `length` bytes where 8 are due.
+int exchange_with(std::size_t length, const Communicator& comm) {
+  std::vector<std::byte> mine(comm.rank() == 0 ? length : 8), theirs(8);
+  OddEvenRing link(comm);
+  link.start({mine, theirs});
+  link.finish();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string fault = argc > 1 ? argv[1] : "";
+  const double timeout = argc > 2 ? std::stod(argv[2]) : 60;
+  return mpi_main(argc, argv, [&](const Communicator& comm) {
+    if (fault == "short") return exchange_with(4, comm);
+    if (fault == "long") return exchange_with(16, comm);
+    return ring_with(fault, timeout, comm);
+  });
+}
