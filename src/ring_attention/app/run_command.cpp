@@ -89,7 +89,7 @@ class Job {
   Attended<T> attend(KvParcel<T> kv) {
     OddEvenRing link(comm_);
     BlockwiseEngine<T> engine(input_.scoring(), options_.block);
-    check_mpi(MPI_Barrier(comm_.handle()));
+    barrier(comm_);
     Stopwatch watch(comm_);
     engine.begin(q_, runs_);
     ring_forward(engine, link, kv, activity_);
@@ -116,9 +116,7 @@ class Job {
 
   void gather() {
     mine_.process_bytes = process_peak_bytes();
-    report_.ranks.resize(static_cast<std::size_t>(comm_.size()));
-    check_mpi(MPI_Allgather(&mine_, sizeof mine_, MPI_BYTE, report_.ranks.data(), sizeof mine_, MPI_BYTE,
-                            comm_.handle()));
+    report_.ranks = ring_attention::gather(comm_, mine_);
   }
 
   void write(RunResults& results, const Attended<T>& got) {

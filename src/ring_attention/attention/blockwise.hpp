@@ -9,10 +9,9 @@
 #include <functional>
 #include <utility>
 
-#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/attention/partial.hpp"
 #include "ring_attention/attention/reference.hpp"
-#include "ring_attention/core/eigen.hpp"
+#include "ring_attention/attention/tile.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -79,14 +78,11 @@ class BlockwiseEngine {
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
     const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
     require(kv.k.shape().seq == count(kv.runs), "BlockwiseEngine: k has other tokens than its runs");
-    for (Index b = 0; b < q_.shape().batch; ++b)
-      for (Index h = 0; h < q_.shape().heads; ++h)
-        for_each_tile(q_runs_, [&](const Run& queries, Index first_query) {
-          for_each_tile(kv.runs, [&](const Run& keys, Index first_key) {
-            const Tile tile{b, h, Rules::kv_head(h, group), queries, keys, first_query, first_key};
-            accumulate_tile(kv, tile);
-            if (progress) progress();
-          });
+    for_each_tile(
+        q_.shape(), q_runs_, kv.runs, block_, [group](Index h) { return Rules::kv_head(h, group); },
+        [&](const Tile& tile) {
+          if (score_tile(scoring_, tile, q_, kv.k, s_)) merge_tile(kv, tile);
+          if (progress) progress();
         });
   }
 
@@ -97,39 +93,12 @@ class BlockwiseEngine {
   [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
 
  private:
-  struct Tile {
-    Index batch, head, kv_head;
-    Run queries, keys;             // where its tokens stand in the sequence
-    Index first_query, first_key;  // where they lie in memory
-  };
-
-  /// Cuts each run into blocks: visit(block, index of its first token in memory).
-  template <class Visit>
-  void for_each_tile(const Runs& runs, Visit visit) const {
-    Index first = 0;
-    for (const Run& run : runs) {
-      for (Index i = 0; i < run.count; i += block_)
-        visit(run.slice(i, std::min(block_, run.count - i)), first + i);
-      first += run.count;
-    }
-  }
-
-  void accumulate_tile(const KeyValue<T>& kv, const Tile& tile) {
-    const Coverage coverage = scoring_.mask.coverage(tile.queries, tile.keys);
-    if (coverage == Coverage::none) return;
-    const auto q = matrix(q_, tile.batch, tile.head, tile.first_query, tile.queries.count);
-    const auto k = matrix(kv.k, tile.batch, tile.kv_head, tile.first_key, tile.keys.count);
-    const auto v = matrix(kv.v, tile.batch, tile.kv_head, tile.first_key, tile.keys.count);
-
-    s_.resize(q.rows(), k.rows());
-    s_.noalias() = q * k.transpose();  // scores, [queries, keys]
-    s_ *= static_cast<T>(scoring_.scale);
-    if (coverage == Coverage::partial) hide_masked(tile);
-
-    states_.resize(static_cast<std::size_t>(q.rows()));
+  /// Merges the keys of a tile whose scores stand in s.
+  void merge_tile(const KeyValue<T>& kv, const Tile& tile) {
+    states_.resize(static_cast<std::size_t>(s_.rows()));
     for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
-    o_.resize(q.rows(), v.cols());
-    o_.noalias() = s_ * v;  // s now holds p = e^{s - m}
+    o_.resize(s_.rows(), q_.shape().dim);
+    o_.noalias() = s_ * tile.of_keys(kv.v);  // s now holds p = e^{s - m}
 
     for (Index i = 0; i < s_.rows(); ++i) {
       const Index row = tile.first_query + i;
@@ -142,13 +111,6 @@ class BlockwiseEngine {
       m = state.m;
       l = state.l;
     }
-  }
-
-  void hide_masked(const Tile& tile) {
-    for (Index i = 0; i < s_.rows(); ++i)
-      for (Index j = 0; j < s_.cols(); ++j)
-        if (!scoring_.mask.allowed(tile.queries.position(i), tile.keys.position(j)))
-          s_(i, j) = negative_infinity<T>;
   }
 
   /// Replaces row i of the scores by p = e^{s - m} with the tile's own m, and returns (m, l).

@@ -5,7 +5,10 @@
 /// of the ring is right by construction.
 #pragma once
 
+#include <cmath>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "ring_attention/core/run.hpp"
 
@@ -18,7 +21,21 @@ enum class Coverage {
   partial  ///< test each pair
 };
 
-/// A band of visible keys around each query. The default hides nothing.
+/// Packed sequences: several documents one after the other, and no query sees across a border.
+class Documents {
+ public:
+  /// \param borders  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty)
+  /// \throws Error when they are not that
+  explicit Documents(std::vector<Index> borders);
+
+  /// The document of a position, or -1 outside all of them.
+  [[nodiscard]] Index of(Index position) const;
+
+ private:
+  std::vector<Index> borders_;
+};
+
+/// A band of visible keys around each query, within its document. The default hides nothing.
 ///
 /// Query i stands at key position i + offset. With Sq queries and Sk keys, offset = Sk - Sq aligns the
 /// last query with the last key (bottom-right, as FlashAttention does from 2.1 on).
@@ -28,29 +45,39 @@ struct Mask {
   Index left = unlimited;   ///< how many keys before its own position a query sees
   Index right = unlimited;  ///< how many keys after it; 0 is causal
   Index offset = 0;         ///< Sk - Sq, unless the user says otherwise
+  std::shared_ptr<const Documents> documents = nullptr;  ///< null: one document
 
-  [[nodiscard]] static constexpr Mask causal(Index offset = 0) { return {unlimited, 0, offset}; }
+  [[nodiscard]] static Mask causal(Index offset = 0) { return {unlimited, 0, offset}; }
 
   /// May the query at global position `query` see the key at global position `key`?
-  [[nodiscard]] constexpr bool allowed(Index query, Index key) const {
+  [[nodiscard]] bool allowed(Index query, Index key) const {
     const Index distance = key - (query + offset);
-    return -left <= distance && distance <= right;
+    if (distance < -left || distance > right) return false;
+    return documents == nullptr || documents->of(query + offset) == documents->of(key);
   }
 
-  /// Decides all pairs at once, from the ends of both runs, which must not be empty.
-  [[nodiscard]] constexpr Coverage coverage(const Run& queries, const Run& keys) const {
-    const Index nearest = keys.first() - (queries.last() + offset);   // the smallest distance
-    const Index farthest = keys.last() - (queries.first() + offset);  // the largest
-    if (nearest > right || farthest < -left) return Coverage::none;
-    if (nearest >= -left && farthest <= right) return Coverage::full;
-    return Coverage::partial;
-  }
+  /// Decides all pairs at once, from the ends of both runs, which must not be empty. `partial` where the ends
+  /// do not tell.
+  [[nodiscard]] Coverage coverage(const Run& queries, const Run& keys) const;
 };
 
-/// How a score is formed: s = scale * q.k, and -inf where the mask hides the key.
+/// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key.
 struct Scoring {
   double scale = 1;
   Mask mask = {};
+  /// ALiBi (Press et al., arXiv 2108.12409): one slope a query head, or none. The bias of a pair is
+  /// -slope * |key position - query position|.
+  std::vector<double> alibi_slopes = {};
+
+  [[nodiscard]] bool has_bias() const { return !alibi_slopes.empty(); }
+  [[nodiscard]] double bias(Index head, Index query, Index key) const {
+    return -alibi_slopes[static_cast<std::size_t>(head)] *
+           static_cast<double>(std::abs(key - (query + mask.offset)));
+  }
 };
+
+/// The slopes of the ALiBi paper for `heads` query heads: 2^(-8/n), 2^(-16/n), ... for a power of two n; else
+/// those of the power of two below, then every second one of the power of two above.
+[[nodiscard]] std::vector<double> alibi_slopes(Index heads);
 
 }  // namespace ring_attention

@@ -32,6 +32,29 @@ struct Reference {
   return reference_forward(q, k, v, scoring, whole(q.shape().seq));
 }
 
+/// The gradients of sum(out * grad_out) in double, and the magnitudes that a tolerance needs.
+struct ReferenceGradients {
+  Tensor<double> q;  ///< [batch, heads, rows, dim]
+  Tensor<double> k;  ///< [batch, kv_heads, keys, dim]; what the given rows contribute
+  Tensor<double> v;  ///< like k
+  double max_abs_score = 0;
+  /// First-order bounds on the terms that rounding errors scale with, one a gradient.
+  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0;
+};
+
+/// Dense gradients for the queries at the global positions `rows`; arguments as in reference_forward, and
+/// grad_out like q. dk and dv of a whole problem are the sums over all its rows. The derivative of the softmax
+/// is written with its definition, delta_i = sum_j P_ij dP_ij, not with the rowsum(dO * O) that the engines use.
+[[nodiscard]] ReferenceGradients reference_backward(View<const double> q, View<const double> k,
+                                                    View<const double> v, View<const double> grad_out,
+                                                    const Scoring& scoring, const Runs& rows);
+
+[[nodiscard]] inline ReferenceGradients reference_backward(View<const double> q, View<const double> k,
+                                                           View<const double> v, View<const double> grad_out,
+                                                           const Scoring& scoring) {
+  return reference_backward(q, k, v, grad_out, scoring, whole(q.shape().seq));
+}
+
 /// \throws Error unless k and v are [batch, kv_heads, keys, dim] with q's batch and dim, and kv_heads
 /// divides q's heads. Returns g = heads / kv_heads.
 Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v);

@@ -28,15 +28,16 @@ struct CompareOptions {
 /// The verdict and what explains it. Norms and errors cover the finite elements.
 struct Comparison {
   bool ok = false;
-  std::string reason;        ///< empty when ok; else one line
-  double max_error = 0;      ///< max |got - want|
-  double mean_error = 0;     ///< mean |got - want|
-  double relative_error = 0; ///< ||got - want|| / ||want||; 0 when want is zero
-  double norm_got = 0;       ///< Euclidean
-  double norm_want = 0;      ///< Euclidean
-  Index worst = -1;          ///< element in memory order: the first that is not finite, else the worst
-  double got = 0;            ///< at `worst`
-  double want = 0;           ///< at `worst`
+  std::string reason;         ///< empty when ok; else one line
+  Shape shape;                ///< of `got`
+  double max_error = 0;       ///< max |got - want|
+  double mean_error = 0;      ///< mean |got - want|
+  double relative_error = 0;  ///< ||got - want|| / ||want||; 0 when want is zero
+  double norm_got = 0;        ///< Euclidean
+  double norm_want = 0;       ///< Euclidean
+  Index worst = -1;           ///< element in memory order: the first that is not finite, else the worst
+  double got = 0;             ///< at `worst`
+  double want = 0;            ///< at `worst`
 };
 
 /// Compares in double. Finite first: a NaN or an unexpected infinity fails whatever the tolerance.
@@ -48,7 +49,8 @@ template <class T, class U>
 
 /// Anything that has a view(): tensors.
 template <class A, class B>
-[[nodiscard]] Comparison compare(const A& got, const B& want, Tolerance tolerance, CompareOptions options = {})
+[[nodiscard]] Comparison compare(const A& got, const B& want, Tolerance tolerance,
+                                 CompareOptions options = {})
   requires requires {
     got.view();
     want.view();
@@ -60,7 +62,7 @@ template <class A, class B>
 /// `[b, h, s, d]` of an element in memory order.
 [[nodiscard]] std::string element_name(const Shape& shape, Index element);
 
-/// One line: errors, norms and, when it failed, why and where.
+/// One line: errors, norms and, when it failed, why and where (as element_name says it).
 [[nodiscard]] std::string describe(const Comparison& comparison);
 
 /// The first NaN or infinity of an array, and how many there are.
@@ -89,5 +91,10 @@ template <class T>
 /// factor in front is head room over what correct kernels show; `values` is max|v|, the scale of out.
 template <class T>
 [[nodiscard]] Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value);
+
+/// The same for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients): terms cancel,
+/// their rounding errors do not.
+template <class T>
+[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude);
 
 }  // namespace ring_attention

@@ -78,6 +78,8 @@ bool all_of_ranks(const Communicator& comm, bool value) {
   return all != 0;
 }
 
+void barrier(const Communicator& comm) { check_mpi(MPI_Barrier(comm.handle())); }
+
 void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
     throw AgreedError("this world has " + std::to_string(comm.size()) + " rank(s) where --np promises " +

@@ -12,6 +12,8 @@
 
 #include <functional>
 #include <source_location>
+#include <type_traits>
+#include <vector>
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
@@ -59,6 +61,18 @@ void require_same(const Communicator& comm, const std::string& field, Index valu
 [[nodiscard]] Index min_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
+
+/// Waits until every rank is here. Collective.
+void barrier(const Communicator& comm);
+
+/// Every rank's value, in the order of the ranks, on all ranks. Collective.
+template <class T>
+[[nodiscard]] std::vector<T> gather(const Communicator& comm, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>, "values travel as bytes");
+  std::vector<T> all(static_cast<std::size_t>(comm.size()));
+  check_mpi(MPI_Allgather(&value, sizeof value, MPI_BYTE, all.data(), sizeof value, MPI_BYTE, comm.handle()));
+  return all;
+}
 
 /// Throws AgreedError unless the world has `promised` ranks (0: no promise). A launcher that belongs to
 /// another MPI starts four worlds of one rank instead of one world of four, and all four would "pass".

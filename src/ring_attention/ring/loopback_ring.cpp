@@ -16,7 +16,7 @@ class Stopped : public Error {
 }  // namespace
 
 LoopbackWorld::LoopbackWorld(int ranks, Wire wire, std::chrono::duration<double> timeout)
-    : wire_(wire), timeout_(timeout), slots_(static_cast<std::size_t>(ranks)) {
+    : ranks_(ranks), wire_(wire), timeout_(timeout), slots_(static_cast<std::size_t>(2 * ranks)) {
   require(ranks >= 1, "a ring has at least one rank");
 }
 
@@ -68,7 +68,7 @@ void LoopbackRing::start(const Exchange& exchange) {
     flight += std::chrono::duration<double>(static_cast<double>(length) / world_.wire_.bytes_per_second);
   {
     const std::lock_guard lock(world_.mutex_);
-    auto& slot = world_.slots_[static_cast<std::size_t>(ring_.next())];
+    auto& slot = world_.slot(ring_.next(), channel_);
     require(!slot.full, "loopback ring: a parcel was sent before the one before it was received");
     slot = {exchange.send,
             LoopbackWorld::Clock::now() + std::chrono::duration_cast<LoopbackWorld::Clock::duration>(flight),
@@ -83,8 +83,8 @@ void LoopbackRing::start(const Exchange& exchange) {
 void LoopbackRing::finish() {
   const auto begin = LoopbackWorld::Clock::now();
   const Exchange& exchange = pending_.finish();
-  auto& own = world_.slots_[static_cast<std::size_t>(ring_.rank)];
-  auto& sent = world_.slots_[static_cast<std::size_t>(ring_.next())];
+  auto& own = world_.slot(ring_.rank, channel_);
+  auto& sent = world_.slot(ring_.next(), channel_);
   const auto name = [](int rank) { return "rank " + std::to_string(rank); };
 
   std::unique_lock lock(world_.mutex_);

@@ -18,13 +18,13 @@ struct Wire {
   double bytes_per_second = 0;  ///< 0: infinite
 };
 
-/// The meeting place of the ranks: one slot per rank for the parcel on its way to it.
+/// The meeting place of the ranks: one slot per rank and channel for the parcel on its way to it.
 class LoopbackWorld {
  public:
   explicit LoopbackWorld(int ranks, Wire wire = {},
                          std::chrono::duration<double> timeout = std::chrono::seconds(60));
 
-  [[nodiscard]] int ranks() const { return static_cast<int>(slots_.size()); }
+  [[nodiscard]] int ranks() const { return ranks_; }
 
   /// Runs `body(rank)` on one thread per rank and joins them. If one throws, the others are woken out of
   /// their waits and the first exception is thrown again here.
@@ -46,6 +46,10 @@ class LoopbackWorld {
   /// Throws in a rank that another one's failure wakes up. Under the lock.
   void require_running() const;
 
+  /// The parcel on its way to `rank`.
+  Slot& slot(int rank, int channel) { return slots_[static_cast<std::size_t>(channel * ranks_ + rank)]; }
+
+  int ranks_;
   Wire wire_;
   std::chrono::duration<double> timeout_;
   std::mutex mutex_;
@@ -58,7 +62,9 @@ class LoopbackWorld {
 /// A rank that fails in the middle of a hop takes its memory back: the other ranks are stopped first.
 class LoopbackRing {
  public:
-  LoopbackRing(LoopbackWorld& world, int rank) : world_(world), ring_{rank, world.ranks()} {}
+  /// \param channel  0 or 1: parcels of different channels do not meet (K,V and their gradients)
+  LoopbackRing(LoopbackWorld& world, int rank, int channel = 0)
+      : world_(world), ring_{rank, world.ranks()}, channel_(channel) {}
   LoopbackRing(const LoopbackRing&) = delete;
   LoopbackRing& operator=(const LoopbackRing&) = delete;
   ~LoopbackRing();
@@ -75,6 +81,7 @@ class LoopbackRing {
  private:
   LoopbackWorld& world_;
   Ring ring_;
+  int channel_;
   PendingExchange pending_;
   bool lent_ = false;  // the next rank may still read the parcel
   TransportStatistics statistics_;

@@ -2,13 +2,9 @@
 
 #include <chrono>
 
+#include "ring_attention/ring/mpi_message.hpp"
+
 namespace ring_attention {
-namespace {
-
-constexpr int parcel_tag = 1;
-
-}  // namespace
-
 void OddEvenRing::finish() {
   const auto begin = std::chrono::steady_clock::now();
   const Exchange& exchange = pending_.finish();
@@ -25,22 +21,16 @@ void OddEvenRing::finish() {
 }
 
 void OddEvenRing::send(std::span<const std::byte> bytes) {
-  const auto length = static_cast<MPI_Count>(bytes.size());
-  check_mpi(MPI_Send_c(bytes.data(), length, MPI_BYTE, ring().next(), parcel_tag, comm_.handle()));
-  ++statistics_.messages_sent;
-  statistics_.bytes_sent += static_cast<Index>(length);
+  check_mpi(
+      MPI_Send_c(bytes.data(), message_length(bytes), MPI_BYTE, ring().next(), channel_, comm_.handle()));
+  count_sent(statistics_, bytes);
 }
 
 void OddEvenRing::receive(std::span<std::byte> bytes) {
   MPI_Status status;
-  const auto length = static_cast<MPI_Count>(bytes.size());
-  check_mpi(MPI_Recv_c(bytes.data(), length, MPI_BYTE, ring().prev(), parcel_tag, comm_.handle(), &status));
-  MPI_Count received = 0;
-  check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &received));
-  require(received == length, "ring: rank " + std::to_string(ring().prev()) + " sent " +
-                                  std::to_string(received) + " bytes where " + std::to_string(length) +
-                                  " were due");
-  statistics_.bytes_received += static_cast<Index>(received);
+  check_mpi(MPI_Recv_c(bytes.data(), message_length(bytes), MPI_BYTE, ring().prev(), channel_, comm_.handle(),
+                       &status));
+  check_received(statistics_, status, bytes, ring().prev());
 }
 
 }  // namespace ring_attention

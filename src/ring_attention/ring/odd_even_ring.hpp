@@ -15,7 +15,8 @@ namespace ring_attention {
 /// start() only remembers; the whole exchange happens in finish() and is exposed.
 class OddEvenRing {
  public:
-  explicit OddEvenRing(const Communicator& comm) : comm_(comm) {}
+  /// \param channel  parcels of different channels do not meet (K,V and their gradients)
+  explicit OddEvenRing(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
 
   [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
@@ -31,6 +32,7 @@ class OddEvenRing {
   void receive(std::span<std::byte> bytes);
 
   const Communicator& comm_;
+  int channel_;
   PendingExchange pending_;
   TransportStatistics statistics_;
 };

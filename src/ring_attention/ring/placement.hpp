@@ -2,14 +2,23 @@
 /// `Placement`: which tokens of a sequence each rank holds, as runs.
 #pragma once
 
+#include <string>
+
 #include "ring_attention/core/run.hpp"
 
 namespace ring_attention {
 
 /// How tokens are dealt out.
 enum class Layout {
-  contiguous  ///< rank r holds one slice; the first seq mod ranks ranks hold one token more
+  contiguous,  ///< rank r holds one slice; the first seq mod ranks ranks hold one token more
+  striped,     ///< token i is on rank i mod ranks (Brandon et al., arXiv 2311.09431)
+  zigzag       ///< of 2 * ranks slices rank r holds r and 2 * ranks - 1 - r (Megatron-LM, Llama 3)
 };
+
+/// "contiguous", "striped", "zigzag", and the way back.
+[[nodiscard]] std::string name(Layout layout);
+/// \throws Error for another word
+[[nodiscard]] Layout layout_named(const std::string& name);
 
 /// The tokens of every rank, for one sequence. Any seq >= 0, any ranks >= 1; with more ranks than tokens
 /// the last ranks hold none.

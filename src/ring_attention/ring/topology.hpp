@@ -17,7 +17,8 @@ struct Ring {
   /// Steps of a full turn: each rank computes with every shard once.
   [[nodiscard]] constexpr int steps() const { return size; }
 
-  /// The rank whose K,V this rank holds at `step` (0 <= step < steps()): (rank - step) mod size.
+  /// The rank whose K,V this rank holds at `step`: (rank - step) mod size. At step = steps() it is the rank
+  /// itself again: a parcel that makes one hop more comes home.
   [[nodiscard]] constexpr int owner(int step) const { return (rank + size - step) % size; }
 };
 

@@ -1,0 +1,153 @@
+/// \file
+/// The gradients, derived by hand: the readable tiled backward.
+///
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, appendix B.2, algorithm 4; the ring form in Liu et
+/// al., arXiv 2310.01889, appendix A. The scores are computed again, tile by tile, from q, k and lse.
+#pragma once
+
+#include <utility>
+
+#include "ring_attention/attention/blockwise.hpp"
+
+namespace ring_attention {
+
+/// What the backward needs of the forward, for a rank's queries. All views stay with the caller.
+template <class T>
+struct ForwardResult {
+  View<const T> q;         ///< [batch, heads, seq, dim]
+  View<const T> out;       ///< like q; over all keys, not over some
+  View<const T> lse;       ///< [batch, heads, seq, 1]; over all keys, not over some
+  View<const T> grad_out;  ///< dO, like q
+};
+
+/// Gradients of some keys and values, `[batch, kv_heads, tokens, dim]`.
+template <class T>
+struct KeyValueGradient {
+  View<T> k;
+  View<T> v;
+};
+
+/// delta = rowsum(dO * O), [batch, heads, seq, 1]. It stands for the sum over all keys of P * dP that the
+/// derivative of a softmax subtracts: sum_j P_ij dP_ij = sum_j P_ij dO_i.V_j = dO_i.O_i.
+template <class T>
+[[nodiscard]] Tensor<T> row_dot(View<const T> grad_out, View<const T> out);
+
+/// The decisions a backward can get subtly wrong; the tests replace one at a time.
+struct StandardGradientRules {
+  static Index kv_head(Index head, Index group) { return StandardRules::kv_head(head, group); }
+
+  /// forward: s = scale * q.k, so dS reaches q through k and k through q, each time with the scale.
+  template <class T>
+  static T query_scale(T scale) {
+    return scale;
+  }
+  template <class T>
+  static T key_scale(T scale) {
+    return scale;
+  }
+};
+
+/// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
+/// T is float or double, and all sums are in T.
+template <class T, class Rules = StandardGradientRules>
+class BlockwiseBackward {
+ public:
+  using value_type = T;
+
+  /// \param block  queries and keys in a tile
+  explicit BlockwiseBackward(Scoring scoring, Index block = 64)
+      : scoring_(std::move(scoring)), block_(block) {
+    require(block >= 1, "BlockwiseBackward: a block has at least one token");
+  }
+
+  /// Starts with dQ = 0. The queries stand at `runs`.
+  void begin(const ForwardResult<T>& forward, Runs runs) {
+    const Shape& q = forward.q.shape();
+    require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
+                q.seq == count(runs),
+            "BlockwiseBackward: q, out, dO and lse belong to the same queries");
+    forward_ = forward;
+    q_runs_ = std::move(runs);
+    delta_ = row_dot(forward.grad_out, forward.out);
+    grad_q_ = Tensor<T>(q);
+  }
+
+  /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
+  /// Calls `progress` after every tile.
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {}) {
+    const Index group = require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape());
+    require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
+                kv.k.shape().seq == count(kv.runs),
+            "BlockwiseBackward: k, v, dk and dv belong to the same keys");
+    for_each_tile(
+        forward_.q.shape(), q_runs_, kv.runs, block_, [group](Index h) { return Rules::kv_head(h, group); },
+        [&](const Tile& tile) {
+          if (score_tile(scoring_, tile, forward_.q, kv.k, p_)) differentiate(kv, gradient, tile);
+          if (progress) progress();
+        });
+  }
+
+  /// dQ. Ends the work on these queries.
+  [[nodiscard]] Tensor<T> finish() { return std::move(grad_q_); }
+
+ private:
+  /// One tile; its scores stand in p.
+  void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Tile& tile) {
+    const auto q = tile.of_queries(forward_.q);
+    const auto k = tile.of_keys(kv.k);
+    const auto v = tile.of_keys(kv.v);
+    const auto grad_out = tile.of_queries(forward_.grad_out);
+    const auto scale = static_cast<T>(scoring_.scale);
+
+    // forward: P = e^{s - lse}. A row that sees no key has lse = -inf and P = 0.
+    for (Index i = 0; i < p_.rows(); ++i)
+      for (Index j = 0; j < p_.cols(); ++j)
+        p_(i, j) = rescale(p_(i, j), forward_.lse(tile.batch, tile.head, tile.first_query + i));
+
+    // forward: O = P V; so now dV = P^T dO and dP = dO V^T.
+    tile.of_keys(gradient.v).noalias() += p_.transpose() * grad_out;
+    ds_.resize(p_.rows(), p_.cols());
+    ds_.noalias() = grad_out * v.transpose();
+
+    // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
+    for (Index i = 0; i < p_.rows(); ++i) {
+      const T delta = delta_.view()(tile.batch, tile.head, tile.first_query + i);
+      for (Index j = 0; j < p_.cols(); ++j) ds_(i, j) = p_(i, j) * (ds_(i, j) - delta);
+    }
+
+    // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
+    tile.of_queries(grad_q_.view()).noalias() += Rules::query_scale(scale) * ds_ * k;
+    tile.of_keys(gradient.k).noalias() += Rules::key_scale(scale) * ds_.transpose() * q;
+  }
+
+  Scoring scoring_;
+  Index block_;
+  ForwardResult<T> forward_;
+  Runs q_runs_;
+  Tensor<T> delta_;   // [batch, heads, seq, 1]
+  Tensor<T> grad_q_;  // [batch, heads, seq, dim]
+  Matrix<T> p_;       // one tile of scores, then of P
+  Matrix<T> ds_;      // dP, then dS, of that tile
+};
+
+/// dQ, dK and dV of a single device.
+template <class T>
+struct Gradients {
+  Tensor<T> q, k, v;
+};
+
+template <class T>
+[[nodiscard]] Gradients<T> blockwise_backward(const ForwardResult<T>& forward, View<const T> k,
+                                              View<const T> v, const Scoring& scoring, Index block = 64) {
+  Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
+  BlockwiseBackward<T> engine(scoring, block);
+  engine.begin(forward, whole(forward.q.shape().seq));
+  engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
+  gradients.q = engine.finish();
+  return gradients;
+}
+
+extern template class BlockwiseBackward<float>;
+extern template class BlockwiseBackward<double>;
+
+}  // namespace ring_attention

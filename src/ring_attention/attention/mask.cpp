@@ -1,0 +1,48 @@
+#include "ring_attention/attention/mask.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+
+Documents::Documents(std::vector<Index> borders) : borders_(std::move(borders)) {
+  require(!borders_.empty() && borders_.front() == 0, "documents: the borders start with 0");
+  require(std::is_sorted(borders_.begin(), borders_.end()), "documents: the borders never decrease");
+}
+
+Index Documents::of(Index position) const {
+  if (position < 0 || position >= borders_.back()) return -1;
+  const auto after = std::upper_bound(borders_.begin(), borders_.end(), position);
+  return after - borders_.begin() - 1;
+}
+
+Coverage Mask::coverage(const Run& queries, const Run& keys) const {
+  const Run aligned{queries.begin + offset, queries.stride, queries.count};
+  const Index nearest = keys.first() - aligned.last();   // the smallest distance
+  const Index farthest = keys.last() - aligned.first();  // the largest
+  if (nearest > right || farthest < -left) return Coverage::none;
+  bool full = nearest >= -left && farthest <= right;
+  if (documents != nullptr) {
+    const Index first_query = documents->of(aligned.first()), last_query = documents->of(aligned.last());
+    const Index first_key = documents->of(keys.first()), last_key = documents->of(keys.last());
+    const bool inside = first_query >= 0 && last_query >= 0;  // else the order of the numbers says nothing
+    if (inside && (last_query < first_key || last_key < first_query)) return Coverage::none;
+    full = full && inside && first_query == last_query && first_key == last_key && first_query == first_key;
+  }
+  return full ? Coverage::full : Coverage::partial;
+}
+
+std::vector<double> alibi_slopes(Index heads) {
+  require(heads >= 1, "alibi_slopes: at least one head");
+  const auto below = static_cast<Index>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  std::vector<double> slopes;
+  for (Index h = 1; h <= below; ++h)
+    slopes.push_back(std::exp2(-8.0 * static_cast<double>(h) / static_cast<double>(below)));
+  for (Index h = 1; static_cast<Index>(slopes.size()) < heads; h += 2)
+    slopes.push_back(std::exp2(-4.0 * static_cast<double>(h) / static_cast<double>(below)));
+  return slopes;
+}
+
+}  // namespace ring_attention

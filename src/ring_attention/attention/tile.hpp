@@ -1,0 +1,76 @@
+/// \file
+/// Tiles: the pieces in which the readable engines compute, forward and backward.
+#pragma once
+
+#include <algorithm>
+
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/eigen.hpp"
+
+namespace ring_attention {
+
+/// Some queries of one head against some keys of its KV head.
+struct Tile {
+  Index batch, head, kv_head;
+  Run queries, keys;             // where its tokens stand in the sequence
+  Index first_query, first_key;  // where they lie in memory
+
+  /// The tile's rows of an array of queries, [queries, dim], without a copy. Likewise for keys.
+  template <class T>
+  [[nodiscard]] MatrixMap<T> of_queries(const View<T>& array) const {
+    return matrix(array, batch, head, first_query, queries.count);
+  }
+  template <class T>
+  [[nodiscard]] MatrixMap<T> of_keys(const View<T>& array) const {
+    return matrix(array, batch, kv_head, first_key, keys.count);
+  }
+};
+
+/// Cuts each run into blocks of at most `block` tokens: visit(block, index of its first token in memory).
+template <class Visit>
+void for_each_block(const Runs& runs, Index block, Visit visit) {
+  Index first = 0;
+  for (const Run& run : runs) {
+    for (Index i = 0; i < run.count; i += block)
+      visit(run.slice(i, std::min(block, run.count - i)), first + i);
+    first += run.count;
+  }
+}
+
+/// Every tile of queries `q` at `q_runs` against keys at `k_runs`, head by head, queries outside, keys inside.
+/// \param kv_head  the KV head of a query head
+template <class KvHead, class Visit>
+void for_each_tile(const Shape& q, const Runs& q_runs, const Runs& k_runs, Index block, KvHead kv_head,
+                   Visit visit) {
+  for (Index b = 0; b < q.batch; ++b)
+    for (Index h = 0; h < q.heads; ++h)
+      for_each_block(q_runs, block, [&](const Run& queries, Index first_query) {
+        for_each_block(k_runs, block, [&](const Run& keys, Index first_key) {
+          visit(Tile{b, h, kv_head(h), queries, keys, first_query, first_key});
+        });
+      });
+}
+
+/// The scores of a tile: s = scale * q k^T + bias, [queries, keys], and -inf where the mask hides the key.
+/// Returns false, and leaves `s` alone, when the mask hides all of it.
+template <class T>
+[[nodiscard]] bool score_tile(const Scoring& scoring, const Tile& tile, View<const T> q, View<const T> k,
+                              Matrix<T>& s) {
+  const Coverage coverage = scoring.mask.coverage(tile.queries, tile.keys);
+  if (coverage == Coverage::none) return false;
+  s.resize(tile.queries.count, tile.keys.count);
+  s.noalias() = tile.of_queries(q) * tile.of_keys(k).transpose();
+  s *= static_cast<T>(scoring.scale);
+  for (Index i = 0; i < s.rows(); ++i) {
+    const Index query = tile.queries.position(i);
+    if (scoring.has_bias())
+      for (Index j = 0; j < s.cols(); ++j)
+        s(i, j) += static_cast<T>(scoring.bias(tile.head, query, tile.keys.position(j)));
+    if (coverage == Coverage::partial)
+      for (Index j = 0; j < s.cols(); ++j)
+        if (!scoring.mask.allowed(query, tile.keys.position(j))) s(i, j) = negative_infinity<T>;
+  }
+  return true;
+}
+
+}  // namespace ring_attention
