@@ -1,0 +1,65 @@
+#include "ring_attention/core/eigen.hpp"
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/core/tensor.hpp"
+
+namespace ring_attention {
+namespace {
+
+Tensor<double> counted(const Shape& shape) {
+  Tensor<double> tensor(shape);
+  for (Index i = 0; i < tensor.size(); ++i) tensor.data()[i] = static_cast<double>(i);
+  return tensor;
+}
+
+TEST(EigenBridge, AHeadIsAMatrixOfTokensByDim) {
+  Tensor<double> tensor = counted({2, 3, 4, 5});
+  const auto head = matrix(tensor.view(), 1, 2);
+  EXPECT_EQ(head.rows(), 4);
+  EXPECT_EQ(head.cols(), 5);
+  for (Index s = 0; s < 4; ++s)
+    for (Index d = 0; d < 5; ++d) EXPECT_EQ(head(s, d), tensor.view()(1, 2, s, d));
+}
+
+TEST(EigenBridge, IsNoCopy) {
+  Tensor<double> tensor = counted({2, 3, 4, 5});
+  const Index allocations = allocation::count();
+  auto head = matrix(tensor.view(), 0, 1);
+  head(2, 3) = -1;
+  EXPECT_EQ(tensor.view()(0, 1, 2, 3), -1);
+  EXPECT_EQ(head.data(), tensor.view().head(0, 1));
+  head.setZero();
+  EXPECT_EQ(tensor.view()(0, 1, 3, 4), 0);
+  EXPECT_EQ(tensor.view()(0, 0, 3, 4), 19);  // the heads beside it
+  EXPECT_EQ(tensor.view()(0, 2, 0, 0), 40);
+  EXPECT_EQ(allocation::count(), allocations);
+}
+
+TEST(EigenBridge, ABlockIsSomeOfTheRows) {
+  Tensor<double> tensor = counted({1, 2, 6, 3});
+  auto block = matrix(tensor.view(), 0, 1, 2, 3);
+  EXPECT_EQ(block.rows(), 3);
+  EXPECT_EQ(block(0, 0), tensor.view()(0, 1, 2, 0));
+  EXPECT_EQ(block(2, 2), tensor.view()(0, 1, 4, 2));
+  block(1, 1) = -5;
+  EXPECT_EQ(tensor.view()(0, 1, 3, 1), -5);
+  EXPECT_EQ(matrix(tensor.view(), 0, 1, 6, 0).rows(), 0);
+}
+
+TEST(EigenBridge, AConstantViewIsAConstantMatrix) {
+  const Tensor<double> tensor = counted({1, 1, 2, 3});
+  const auto head = matrix(tensor.view(), 0, 0);
+  static_assert(std::is_same_v<decltype(head.data()), const double*>);
+  const Matrix<double> product = head * head.transpose();
+  EXPECT_EQ(product(0, 1), 0 * 3 + 1 * 4 + 2 * 5);
+}
+
+TEST(EigenBridge, AHeadWithoutTokensIsEmpty) {
+  const Tensor<float> tensor(Shape{1, 2, 0, 3});
+  EXPECT_EQ(matrix(tensor.view(), 0, 1).rows(), 0);
+  EXPECT_EQ(matrix(tensor.view(), 0, 1).cols(), 3);
+}
+
+}  // namespace
+}  // namespace ring_attention
