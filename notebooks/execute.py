@@ -1,0 +1,68 @@
+"""Executes notebooks: `execute.py NOTEBOOK... [--save FOLDER]`. A failing cell is a failure.
+
+Exit code 77 and a reason when no Python here can do it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+NEEDED = "import ipykernel, matplotlib, nbclient, nbformat, numpy"
+SECONDS_A_CELL = 100
+
+
+def use_python_that_can():
+    """Goes on in the first Python that has what is needed: the first in PATH may not be it."""
+    candidates = (sys.executable, "python3", "/usr/bin/python3", "/opt/homebrew/bin/python3", "/usr/local/bin/python3")
+    for python in dict.fromkeys(candidates):
+        try:
+            able = subprocess.run([python, "-c", NEEDED], stderr=subprocess.DEVNULL).returncode == 0
+        except OSError:
+            continue
+        if able and python != sys.executable:
+            os.execvp(python, [python, *sys.argv])
+        if able:
+            return
+    print(f"skipped: no Python here can `{NEEDED}`. Remedy: sh setup.sh notebooks")
+    sys.exit(77)
+
+
+def execute(path, folder):
+    import nbformat
+    from nbclient import NotebookClient
+    from traitlets.config import Config
+
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=SECONDS_A_CELL,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        config=Config({"KernelManager": {"transport": "ipc"}}),  # two at once never want the same port
+    ).execute()
+    print(f"{path.name}: all cells ran")
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, folder / path.name)
+        print(f"  with its pictures: {folder / path.name}")
+
+
+def main(arguments):
+    folder = None
+    if "--save" in arguments:
+        at = arguments.index("--save")
+        folder = Path(arguments[at + 1])
+        del arguments[at : at + 2]
+    use_python_that_can()
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    with tempfile.TemporaryDirectory(dir="/tmp") as scratch:  # the home folder may be read-only, and stays clean
+        os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = scratch
+        for name in arguments:
+            execute(Path(name).resolve(), folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
