@@ -75,8 +75,7 @@ Tensor<float> normalised(const Tensor<float>& x, const State& state) {
 }
 
 double sum_over_row(const Tensor<float>& p, const Communicator& comm) {
-  double sum = 0;
-  for (const float x : p.view().elements()) sum += x;
+  double sum = matrix(p.view(), 0, 0).cast<double>().sum();
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_DOUBLE, MPI_SUM, comm.handle()));
   return sum;
 }
@@ -118,8 +117,7 @@ void show_chain(Lesson& lesson, const Communicator& comm, Index tokens, const St
 }
 
 // Seconds a time, the mean of 10 on the slowest rank.
-template <class Body>
-double measure(const Communicator& comm, Body body) {
+double measure(const Communicator& comm, const auto& body) {
   check_mpi(MPI_Barrier(comm.handle()));
   const double begin = MPI_Wtime();
   for (int i = 0; i < 10; ++i) body();
@@ -129,7 +127,7 @@ double measure(const Communicator& comm, Body body) {
 void show_cost(Lesson& lesson, const Communicator& comm, const State& own, Index messages) {
   const Index sent = sum_over_ranks(comm, messages);
   const int hops = comm.size() - 1;
-  const int depth = std::bit_width(static_cast<unsigned>(hops));  // ceil(log2 N)
+  const int depth = static_cast<int>(std::ceil(std::log2(comm.size())));
   lesson.heading("The cost");
   lesson.check("messages of 8 bytes down the chain are N - 1", sent == hops, std::to_string(sent));
   const double chained = measure(comm, [&] { chain(own, comm); });
@@ -185,7 +183,8 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
   const double eps = std::numeric_limits<float>::epsilon() * static_cast<double>(8 + seq);
   lesson.check("p agrees with a dense softmax in double",
                compare(p, dense_softmax(scores(lesson, seq, whole(seq)), runs), {.relative = eps}));
-  lesson.check("p sums to 1 over all ranks", std::abs(sum_over_row(p, comm) - 1) <= eps);
+  const double sum = sum_over_row(p, comm);
+  lesson.check("p sums to 1 over all ranks", std::abs(sum - 1) <= eps, format("%.6f", sum));
   const State reduced = all_reduce(own, comm);
   lesson.check("the all-reduces agree",
                reduced.m == result.whole.m && std::abs(reduced.l - result.whole.l) <= eps * result.whole.l);
