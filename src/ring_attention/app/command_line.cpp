@@ -24,6 +24,8 @@ CommandLine::CommandLine(std::unique_ptr<Parser> parser) : parser_(std::move(par
 CommandLine::CommandLine(CommandLine&&) noexcept = default;
 CommandLine::~CommandLine() = default;
 
+void CommandLine::section(const std::string& heading) { parser_->app->option_defaults()->group(heading); }
+
 void CommandLine::flag(const std::string& name, bool& value, const std::string& help) {
   parser_->app->add_flag(name, value, help);
 }
@@ -64,7 +66,10 @@ void CommandLine::choice(const std::string& name, std::string& value, const std:
 
 void CommandLine::list(const std::string& name, std::vector<Index>& value, int count,
                        const std::string& help) {
-  parser_->app->add_option(name, value, help)->delimiter(',')->expected(count)->type_name("N,N,...");
+  parser_->app->add_option(name, value, help)
+      ->delimiter(',')
+      ->expected(count)
+      ->type_name(count == 2 ? "N,N" : "N,N,...");
 }
 
 void CommandLine::exclude(const std::string& name, const std::string& other) {
@@ -83,6 +88,21 @@ CommandLine& CommandLine::command(const std::string& name, const std::string& de
 
 bool CommandLine::chosen() const { return parser_->app->parsed(); }
 
+std::vector<std::pair<std::string, std::string>> CommandLine::settings() const {
+  const CLI::App* app = parser_->app;
+  std::vector<std::pair<std::string, std::string>> all;
+  if (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    all.emplace_back("the command", app->get_name());
+  }
+  for (const CLI::Option* option : app->get_options()) {
+    std::string value;
+    for (const std::string& result : option->results()) value += (value.empty() ? "" : ",") + result;
+    all.emplace_back(option->get_name(), value.empty() ? "its default" : value);
+  }
+  return all;
+}
+
 std::optional<std::string> CommandLine::parse(int argc, const char* const* argv) {
   CLI::App& app = *parser_->app;
   try {
@@ -98,6 +118,15 @@ std::optional<std::string> CommandLine::parse(int argc, const char* const* argv)
       if (c == '\n') c = ' ';
     throw InputError(line + " (see " + app.get_name() + " --help)");
   }
+}
+
+std::optional<std::string> CommandLine::parse(const Communicator& comm, int argc, const char* const* argv) {
+  std::optional<std::string> help;
+  agree(comm, [&] { help = parse(argc, argv); });
+  require_same(comm, "--help or --version", help ? 1 : 0);
+  if (!help)
+    for (const auto& [field, value] : settings()) require_same(comm, field, value);
+  return help;
 }
 
 }  // namespace ring_attention

@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ring_attention/core/shape.hpp"
+#include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention {
 
@@ -28,6 +30,8 @@ class CommandLine {
   CommandLine(CommandLine&&) noexcept;
   ~CommandLine();
 
+  /// Options declared from here on stand under this heading in `--help`.
+  void section(const std::string& heading);
   void flag(const std::string& name, bool& value, const std::string& help);
   void option(const std::string& name, Index& value, const std::string& help, Bounds bounds = {});
   void option(const std::string& name, double& value, const std::string& help);
@@ -50,9 +54,16 @@ class CommandLine {
   /// Was this command chosen?
   [[nodiscard]] bool chosen() const;
 
+  /// After parse: every option and its value as text, the chosen command first. Equal on ranks that were
+  /// started alike.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> settings() const;
+
   /// Returns the text to print when the user asked for help or the version; then nothing else is to be done.
   /// \throws InputError, one line, for unknown, repeated, missing or contradictory flags and bad values
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv);
+  /// The same on all ranks of a job, which must have been started with the same flags.
+  /// \throws AgreedError. Collective.
+  [[nodiscard]] std::optional<std::string> parse(const Communicator& comm, int argc, const char* const* argv);
 
  private:
   struct Parser;

@@ -40,7 +40,7 @@ void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>
 bool Lesson::parse(int argc, const char* const* argv) {
   std::optional<std::string> help;
   if (comm_ != nullptr) {
-    agree(*comm_, [&] { help = options_.parse(argc, argv); });
+    help = options_.parse(*comm_, argc, argv);
     if (!help) require_world_size(*comm_, promised_ranks_);
   } else {
     help = options_.parse(argc, argv);

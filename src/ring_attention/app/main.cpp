@@ -21,9 +21,7 @@ int ring_attention_main(int argc, char** argv, const Communicator& comm) {
       program.command("example", "Make a small real problem from the bytes of a text");
   declare_example_options(example_words, example);
 
-  std::optional<std::string> help;
-  agree(comm, [&] { help = program.parse(argc, argv); });
-  if (help) {
+  if (const std::optional<std::string> help = program.parse(comm, argc, argv)) {
     if (comm.rank() == 0) std::fputs(help->c_str(), stdout);
     return 0;
   }

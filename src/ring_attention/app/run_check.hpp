@@ -3,25 +3,31 @@
 #pragma once
 
 #include "ring_attention/app/run_input.hpp"
+#include "ring_attention/app/run_report.hpp"
+#include "ring_attention/attention/backward.hpp"
 #include "ring_attention/ring/activity.hpp"
 
 namespace ring_attention {
-
-/// The verdict on one rank's rows.
-struct RowCheck {
-  Comparison out;
-  Comparison lse;
-  Index rows = 0;  ///< compared, per head
-};
 
 /// Rows are all compared up to this many tokens in the sequence; above it each rank takes a sample.
 inline constexpr Index check_all_rows_up_to = 16 * 1024;
 inline constexpr Index check_sample_rows = 128;  ///< per rank, spread evenly, first and last included
 
-/// Reads K,V one head at a time and compares row by row. Collective, because reading is: a rank without rows
-/// reads along.
+/// One rank's results, and where its tokens stand.
 template <class T>
-[[nodiscard]] RowCheck check_rows(RunInput& input, const Runs& runs, const Tensor<T>& q,
-                                  const Attended<T>& got, Activity& activity);
+struct RankResults {
+  Runs query_runs, key_runs;
+  const Tensor<T>* q = nullptr;
+  const Attended<T>* forward = nullptr;
+  const Tensor<T>* grad_out = nullptr;  ///< null: no backward
+  const Gradients<T>* gradients = nullptr;
+};
+
+/// Compares out, lse and, when there are gradients, dq, dk and dv; enters the verdicts. The rank sums its own
+/// rows' part of dk and dv, and the parts are added over the ranks. Reads K,V one head at a time. Above 16k
+/// tokens dk and dv, which need every row, are left out. Collective.
+template <class T>
+void check_results(const Communicator& comm, const RunInput& input, const RankResults<T>& results,
+                   RankReport& report, Activity& activity);
 
 }  // namespace ring_attention

@@ -9,8 +9,10 @@
 #include "ring_attention/app/run_check.hpp"
 #include "ring_attention/app/run_report.hpp"
 #include "ring_attention/app/run_results.hpp"
+#include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/overlapped_ring.hpp"
 
 namespace ring_attention {
 namespace {
@@ -39,113 +41,172 @@ Index process_peak_bytes() {
 #endif
 }
 
-/// One `ring-attention run` in arithmetic T: read, attend, check, write. Every function is collective.
-template <class T>
+/// One `ring-attention run` in arithmetic T over transport Link: read, attend, differentiate, check, write.
+/// Every function is collective.
+template <class T, Transport Link>
 class Job {
  public:
-  Job(const Communicator& comm, const RunOptions& options, RunInput& input, Activity& activity)
+  Job(const Communicator& comm, const RunOptions& options, const RunInput& input, Activity& activity)
       : comm_(comm),
         options_(options),
         input_(input),
         activity_(activity),
-        queries_(Layout::contiguous, input.q().seq, comm.size()),
-        keys_(Layout::contiguous, input.kv().seq, comm.size()),
-        runs_(queries_.runs(comm.rank())) {
+        queries_(layout_named(options.placement), input.q().seq, comm.size()),
+        keys_(layout_named(options.placement), input.kv().seq, comm.size()),
+        query_runs_(queries_.runs(comm.rank())),
+        key_runs_(keys_.runs(comm.rank())) {
     report_.q = input.q();
     report_.kv = input.kv();
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
     report_.scale = input.scoring().scale;
     report_.q_offset = input.scoring().mask.offset;
-    mine_.tokens = count(runs_);
+    mine_.tokens = count(query_runs_);
   }
 
   int operator()() {
     std::optional<RunResults> results;
-    if (!options_.out.empty()) results.emplace(comm_, options_.out, input_, dtype_of<T>());
+    if (!options_.out.empty()) open(results.emplace(comm_, options_.out));
     allocation::reset_peak();
-    const Attended<T> got = attend(read());
-    if (options_.check) check(got);
-    gather();
-    if (results && report_.ok()) write(*results, got);
-    print(results.has_value());
+    attend();
+    if (options_.wants_gradients()) differentiate();
+    mine_.tensor_bytes = allocation::peak();
+    if (options_.check) check();
+    mine_.process_bytes = process_peak_bytes();
+    report_.ranks = gather(comm_, mine_);
+    if (results && report_.ok()) write(*results);
+    print(results);
     return report_.ok() ? 0 : 1;
   }
 
  private:
-  KvParcel<T> read() {
+  void open(RunResults& results) const {
+    const std::size_t n = input_.dimensions();
+    const Shape& q = input_.q();
+    const auto add = [&](const char* name, const Shape& shape) {
+      results.add(name, shape, array_extents(shape, n), dtype_of<T>());
+    };
+    add("out", q);
+    results.add("lse", q.per_row(), row_extents(q.per_row(), n), dtype_of<T>());
+    if (!options_.wants_gradients()) return;
+    add("dq", q);
+    add("dk", input_.kv());
+    add("dv", input_.kv());
+  }
+
+  /// This rank's K,V, from the file: the ring has consumed the parcel of the step before.
+  KvParcel<T> read_kv() {
     activity_.enter(Phase::read);
-    Stopwatch watch(comm_);
-    q_ = input_.template queries<T>(queries_, comm_.rank());
-    KvParcel<T> kv = input_.template parcel<T>(keys_, comm_.rank());
-    report_.read_seconds = watch.lap();
-    report_.warnings = input_.template non_finite<T>(comm_, queries_, keys_, q_, kv);
-    if (comm_.rank() == 0)
-      for (const std::string& line : report_.warnings) std::fprintf(stderr, "warning: %s\n", line.c_str());
-    if (options_.check && !report_.warnings.empty())
-      throw AgreedError("--check needs finite arrays: " + report_.warnings.front());
+    KvParcel<T> kv(input_.kv(), keys_, comm_.rank());
+    input_.template read<T>(InputArray::k, kv.k(), key_runs_);
+    input_.template read<T>(InputArray::v, kv.v(), key_runs_);
     return kv;
   }
 
-  Attended<T> attend(KvParcel<T> kv) {
-    OddEvenRing link(comm_);
-    BlockwiseEngine<T> engine(input_.scoring(), options_.block);
-    barrier(comm_);
-    Stopwatch watch(comm_);
-    engine.begin(q_, runs_);
-    ring_forward(engine, link, kv, activity_);
-    Attended<T> got = engine.finish();
-    report_.ring_seconds = watch.lap();
-    report_.transport = "odd-even";
-    mine_.messages_sent = link.statistics().messages_sent;
-    mine_.bytes_sent = link.statistics().bytes_sent;
-    mine_.exposed_seconds = link.statistics().exposed_seconds;
-    mine_.tensor_bytes = allocation::peak();
-    return got;
+  void require_finite(InputArray array, View<const T> shard, const Runs& runs) {
+    const std::string line = input_.template non_finite<T>(comm_, array, shard, runs);
+    if (line.empty()) return;
+    report_.warnings.push_back(line);
+    if (options_.check) throw AgreedError(line + ": --check needs finite arrays");
+    if (comm_.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
   }
 
-  void check(const Attended<T>& got) {
+  void attend() {
+    activity_.enter(Phase::read);
+    Stopwatch watch(comm_);
+    q_ = input_.template read<T>(InputArray::q, query_runs_);
+    KvParcel<T> kv = read_kv();
+    require_finite(InputArray::q, q_.view(), query_runs_);
+    require_finite(InputArray::k, kv.k(), key_runs_);
+    require_finite(InputArray::v, kv.v(), key_runs_);
+    report_.read_seconds += watch.lap();
+
+    Link link(comm_);
+    BlockwiseEngine<T> engine(input_.scoring(), options_.block);
+    engine.begin(q_, query_runs_);
+    ring_forward(engine, link, kv, activity_);
+    forward_ = engine.finish();
+    report_.forward_seconds = watch.lap();
+    mine_.forward_exposed_seconds = count_statistics(link);
+  }
+
+  void differentiate() {
+    activity_.enter(Phase::read);
+    Stopwatch watch(comm_);
+    grad_out_ = input_.template read<T>(InputArray::grad_out, query_runs_);
+    require_finite(InputArray::grad_out, grad_out_.view(), query_runs_);
+    KvParcel<T> kv = read_kv();
+    report_.read_seconds += watch.lap();
+
+    Link kv_link(comm_, 0), gradient_link(comm_, 1);
+    KvParcel<T> kv_gradients(input_.kv(), keys_, comm_.rank());
+    BlockwiseBackward<T> engine(input_.scoring(), options_.block);
+    engine.begin({q_, forward_.out, forward_.lse, grad_out_}, query_runs_);
+    ring_backward(engine, kv_link, gradient_link, kv, kv_gradients, activity_);
+    gradients_ = {engine.finish(), converted<T>(kv_gradients.k()), converted<T>(kv_gradients.v())};
+    report_.backward_seconds = watch.lap();
+    mine_.backward_exposed_seconds = count_statistics(kv_link) + count_statistics(gradient_link);
+  }
+
+  /// Adds what a link did to this rank's report; returns its exposed seconds.
+  double count_statistics(const Link& link) {
+    mine_.messages_sent += link.statistics().messages_sent;
+    mine_.bytes_sent += link.statistics().bytes_sent;
+    return link.statistics().exposed_seconds;
+  }
+
+  void check() {
     activity_.enter(Phase::check);
     Stopwatch watch(comm_);
-    const RowCheck rows = check_rows(input_, runs_, q_, got, activity_);
+    RankResults<T> results{query_runs_, key_runs_, &q_, &forward_};
+    if (options_.wants_gradients()) {
+      results.grad_out = &grad_out_;
+      results.gradients = &gradients_;
+    }
+    check_results(comm_, input_, results, mine_, activity_);
     report_.check_seconds = watch.lap();
-    mine_.rows_checked = rows.rows;
-    mine_.ok = rows.out.ok && rows.lse.ok;
-    mine_.out = {rows.out.max_error, rows.out.mean_error, rows.out.relative_error};
-    mine_.lse = {rows.lse.max_error, rows.lse.mean_error, rows.lse.relative_error};
   }
 
-  void gather() {
-    mine_.process_bytes = process_peak_bytes();
-    report_.ranks = ring_attention::gather(comm_, mine_);
-  }
-
-  void write(RunResults& results, const Attended<T>& got) {
+  void write(RunResults& results) {
     activity_.enter(Phase::write);
     Stopwatch watch(comm_);
-    results.write(got, runs_);
+    results.write<T>("out", forward_.out, query_runs_);
+    results.write<T>("lse", forward_.lse, query_runs_);
+    if (options_.wants_gradients()) {
+      results.write<T>("dq", gradients_.q, query_runs_);
+      results.write<T>("dk", gradients_.k, key_runs_);
+      results.write<T>("dv", gradients_.v, key_runs_);
+    }
     report_.write_seconds = watch.lap();
     results.commit(to_json(report_, options_));
   }
 
-  void print(bool wants_files) const {
+  void print(const std::optional<RunResults>& results) const {
     if (comm_.rank() != 0) return;
     std::fputs((options_.json ? to_json(report_, options_) : to_text(report_, options_)).c_str(), stdout);
     if (!report_.ok())
-      std::fprintf(stderr, "error: the check failed%s\n", wants_files ? "; nothing was written" : "");
-    else if (wants_files && !options_.json)
-      std::printf("\nWrote out.npy, lse.npy and report.json to %s\n", options_.out.c_str());
+      std::fprintf(stderr, "error: the check failed%s\n", results ? "; nothing was written" : "");
+    else if (results && !options_.json)
+      std::printf("\nWrote %s to %s\n", results->names().c_str(), options_.out.c_str());
   }
 
   const Communicator& comm_;
   const RunOptions& options_;
-  RunInput& input_;
+  const RunInput& input_;
   Activity& activity_;
   Placement queries_, keys_;
-  Runs runs_;    // this rank's queries stand here
-  Tensor<T> q_;  // and these they are
+  Runs query_runs_, key_runs_;  // where this rank's tokens stand
+  Tensor<T> q_, grad_out_;
+  Attended<T> forward_;
+  Gradients<T> gradients_;
   RunReport report_;
   RankReport mine_;
 };
+
+template <class T>
+int run(const Communicator& comm, const RunOptions& options, const RunInput& input, Activity& activity) {
+  return options.transport == "odd-even" ? Job<T, OddEvenRing>(comm, options, input, activity)()
+                                         : Job<T, OverlappedRing>(comm, options, input, activity)();
+}
 
 }  // namespace
 
@@ -155,9 +216,9 @@ int run_command(const Communicator& comm, const RunOptions& options) {
   Activity activity;
   const Watchdog watchdog(activity, std::chrono::duration<double>(options.timeout), comm.rank());
   const ProgressLine progress(activity, comm.size(), comm.rank() == 0 ? options.progress : "never");
-  RunInput input(comm, options);
-  return input.is_double() ? Job<double>(comm, options, input, activity)()
-                           : Job<float>(comm, options, input, activity)();
+  const RunInput input(comm, options);
+  return input.is_double() ? run<double>(comm, options, input, activity)
+                           : run<float>(comm, options, input, activity);
 }
 
 }  // namespace ring_attention

@@ -1,5 +1,6 @@
 #include "ring_attention/app/run_input.hpp"
 
+#include <algorithm>
 #include <limits>
 
 namespace ring_attention {
@@ -56,83 +57,101 @@ RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
   } else {
     open(comm, options);
   }
-  problem_.scoring.scale = options.scale.value_or(default_scale(problem_.q.dim));
-  if (options.causal)
-    problem_.scoring.mask = Mask::causal(options.q_offset.value_or(problem_.kv.seq - problem_.q.seq));
+  prepare_scoring(comm, options);
 }
 
 void RunInput::open(const Communicator& comm, const RunOptions& options) {
-  names_ = {options.q, options.k, options.v};
-  q_.emplace(comm, options.q);
-  k_.emplace(comm, options.k);
-  v_.emplace(comm, options.v);
+  names_ = {options.q, options.k, options.v, options.dout};
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    if (!names_[i].empty()) readers_[i].emplace(comm, names_[i]);
+  const NpyReader& q = *readers_[0];
   agree(comm, [&] {
-    require_same_kind(q_->header(), k_->header(), options, options.k);
-    require_same_kind(q_->header(), v_->header(), options, options.v);
-    require_shapes(q_->shape(), k_->shape(), v_->shape(), options);
+    for (std::size_t i = 1; i < names_.size(); ++i)
+      if (readers_[i]) require_same_kind(q.header(), readers_[i]->header(), options, names_[i]);
+    require_shapes(q.shape(), readers_[1]->shape(), readers_[2]->shape(), options);
+    if (readers_[3] && readers_[3]->shape() != q.shape())
+      throw InputError(options.dout + " is " + to_string(readers_[3]->shape()) + " and " + options.q +
+                       " is " + to_string(q.shape()) +
+                       " as [B, H, S, D]: the gradient of the result is like q");
   });
-  problem_.q = q_->shape();
-  problem_.kv = k_->shape();
-  is_double_ = q_->header().dtype == Dtype::float64;
-  dimensions_ = q_->dimensions();
+  problem_.q = q.shape();
+  problem_.kv = readers_[1]->shape();
+  is_double_ = q.header().dtype == Dtype::float64;
+  dimensions_ = q.dimensions();
+}
+
+void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
+  Scoring& scoring = problem_.scoring;
+  scoring.scale = options.scale.value_or(default_scale(problem_.q.dim));
+  scoring.mask.offset = options.q_offset.value_or(problem_.kv.seq - problem_.q.seq);
+  if (!options.window.empty()) {
+    if (options.window[0] >= 0) scoring.mask.left = options.window[0];
+    if (options.window[1] >= 0) scoring.mask.right = options.window[1];
+  }
+  if (options.causal) scoring.mask.right = 0;
+  if (options.alibi) scoring.alibi_slopes = alibi_slopes(problem_.q.heads);
+  if (options.documents.empty()) return;
+  std::vector<Index> borders;
+  agree(comm, [&] {
+    if (comm.rank() != 0) return;
+    borders = read_npy_integers(options.documents);
+    const bool good = !borders.empty() && borders.front() == 0 && borders.back() == problem_.kv.seq &&
+                      std::is_sorted(borders.begin(), borders.end());
+    if (!good)
+      throw InputError(options.documents,
+                       "the borders of documents start with 0, never decrease, and end with " +
+                           std::to_string(problem_.kv.seq) + ", the number of keys",
+                       "save them with np.cumsum of the lengths, 0 in front");
+  });
+  broadcast(comm, borders);
+  scoring.mask.documents = std::make_shared<const Documents>(borders);
+}
+
+const Shape& RunInput::shape(InputArray array) const {
+  return array == InputArray::k || array == InputArray::v ? problem_.kv : problem_.q;
 }
 
 template <class T>
-Tensor<T> RunInput::queries(const Placement& placement, int rank) {
-  const Runs runs = placement.runs(rank);
-  if (!q_) return problem_.queries<T>(runs);
-  Tensor<T> shard(problem_.q.with_seq(count(runs)));
-  q_->read(shard.view(), runs);
-  return shard;
+void RunInput::read(InputArray array, View<T> shard, const Runs& runs) const {
+  const auto which = static_cast<std::size_t>(array);
+  if (readers_[which])
+    readers_[which]->read(shard, runs);
+  else
+    fill_random(shard, problem_.fill(which), shape(array), runs);
 }
 
 template <class T>
-KvParcel<T> RunInput::parcel(const Placement& placement, int rank) {
-  if (!k_) return problem_.parcel<T>(placement, rank);
-  KvParcel<T> parcel(problem_.kv, placement, rank);
-  k_->read(parcel.k(), placement.runs(rank));
-  v_->read(parcel.v(), placement.runs(rank));
-  return parcel;
-}
-
-template <class T>
-Tensor<double> RunInput::whole_head(bool values, Index batch, Index head) {
-  Tensor<T> one({1, 1, problem_.kv.seq, problem_.kv.dim});
-  if (k_) {
-    (values ? *v_ : *k_).read_head(batch, head, one.view());
+Tensor<double> RunInput::whole_head(InputArray array, Index batch, Index head) const {
+  const auto which = static_cast<std::size_t>(array);
+  const Shape& whole_array = shape(array);
+  Tensor<T> one({1, 1, whole_array.seq, whole_array.dim});
+  if (readers_[which]) {
+    readers_[which]->read_head(batch, head, one.view());
   } else {
-    for (Index s = 0; s < problem_.kv.seq; ++s)
-      for (Index d = 0; d < problem_.kv.dim; ++d)
+    for (Index s = 0; s < whole_array.seq; ++s)
+      for (Index d = 0; d < whole_array.dim; ++d)
         one.view()(0, 0, s, d) =
-            static_cast<T>(random_element(problem_.fill(values ? 2 : 1), problem_.kv, batch, head, s, d));
+            static_cast<T>(random_element(problem_.fill(which), whole_array, batch, head, s, d));
   }
   return converted<double>(one);
 }
 
 template <class T>
-std::vector<std::string> RunInput::non_finite(const Communicator& comm, const Placement& queries,
-                                              const Placement& keys, const Tensor<T>& q,
-                                              KvParcel<T>& kv) const {
-  std::vector<std::string> lines;
-  const auto look = [&](const std::string& file, View<const T> shard, const Shape& global, const Runs& runs) {
-    const Index found = sum_over_ranks(comm, count_non_finite(shard).count);
-    const Index first = min_over_ranks(comm, first_global(shard, global, runs));
-    if (found > 0)
-      lines.push_back(file + ": " + std::to_string(found) + " element(s) are NaN or infinite, the first at " +
-                      element_name(global, first) + " of [B, H, S, D]");
-  };
-  look(names_[0], q.view(), problem_.q, queries.runs(comm.rank()));
-  look(names_[1], kv.k(), problem_.kv, keys.runs(comm.rank()));
-  look(names_[2], kv.v(), problem_.kv, keys.runs(comm.rank()));
-  return lines;
+std::string RunInput::non_finite(const Communicator& comm, InputArray array, View<const T> shard,
+                                 const Runs& runs) const {
+  const Index found = sum_over_ranks(comm, count_non_finite(shard).count);
+  const Index first = min_over_ranks(comm, first_global(shard, shape(array), runs));
+  if (found == 0) return {};
+  return names_[static_cast<std::size_t>(array)] + ": " + std::to_string(found) +
+         " element(s) are NaN or infinite, the first at " + element_name(shape(array), first) +
+         " of [B, H, S, D]";
 }
 
-#define RING_ATTENTION_INSTANTIATE(T)                                  \
-  template Tensor<T> RunInput::queries(const Placement&, int);         \
-  template KvParcel<T> RunInput::parcel(const Placement&, int);        \
-  template Tensor<double> RunInput::whole_head<T>(bool, Index, Index); \
-  template std::vector<std::string> RunInput::non_finite(              \
-      const Communicator&, const Placement&, const Placement&, const Tensor<T>&, KvParcel<T>&) const;
+#define RING_ATTENTION_INSTANTIATE(T)                                                                    \
+  template void RunInput::read(InputArray, View<T>, const Runs&) const;                                  \
+  template Tensor<double> RunInput::whole_head<T>(InputArray, Index, Index) const;                       \
+  template std::string RunInput::non_finite(const Communicator&, InputArray, View<const T>, const Runs&) \
+      const;
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

@@ -2,6 +2,7 @@
 /// `RunInput`: the arrays of a run, from files or from a seed, a shard or a head at a time.
 #pragma once
 
+#include <array>
 #include <optional>
 
 #include "ring_attention/app/random_problem.hpp"
@@ -10,7 +11,10 @@
 
 namespace ring_attention {
 
-/// Knows the shapes and the types; reads only what it is asked for. All ranks construct it together.
+/// The arrays that a run reads.
+enum class InputArray { q, k, v, grad_out };
+
+/// Knows the shapes and the types; reads only what it is asked for. All ranks construct and use it together.
 class RunInput {
  public:
   /// Opens the files (or prepares the generator) and checks that shapes and types belong together.
@@ -25,29 +29,36 @@ class RunInput {
   /// Dimensions of the q file: the results have as many.
   [[nodiscard]] std::size_t dimensions() const { return dimensions_; }
 
+  /// Reads the tokens at `runs`. Collective.
   template <class T>
-  [[nodiscard]] Tensor<T> queries(const Placement& placement, int rank);
+  void read(InputArray array, View<T> shard, const Runs& runs) const;
   template <class T>
-  [[nodiscard]] KvParcel<T> parcel(const Placement& placement, int rank);
-  /// All keys (or values) of one KV head, [1, 1, Sk, D], in double after rounding to T: for the oracle.
-  template <class T>
-  [[nodiscard]] Tensor<double> whole_head(bool values, Index batch, Index head);
+  [[nodiscard]] Tensor<T> read(InputArray array, const Runs& runs) const {
+    Tensor<T> shard(shape(array).with_seq(count(runs)));
+    read<T>(array, shard.view(), runs);
+    return shard;
+  }
 
-  /// Counts NaN and infinities of this rank's shards of q, k and v, and reduces: one line an array that
-  /// has any, naming the first element; empty when all is finite. Collective.
+  /// All tokens of one head, [1, 1, S, D], in double after rounding to T: for the oracle. Collective.
   template <class T>
-  [[nodiscard]] std::vector<std::string> non_finite(const Communicator& comm, const Placement& queries,
-                                                    const Placement& keys, const Tensor<T>& q,
-                                                    KvParcel<T>& kv) const;
+  [[nodiscard]] Tensor<double> whole_head(InputArray array, Index batch, Index head) const;
+
+  /// Counts NaN and infinities in all ranks' shards of an array: one line that names the file and the first
+  /// such element, or empty. Collective.
+  template <class T>
+  [[nodiscard]] std::string non_finite(const Communicator& comm, InputArray array, View<const T> shard,
+                                       const Runs& runs) const;
 
  private:
+  [[nodiscard]] const Shape& shape(InputArray array) const;
   void open(const Communicator& comm, const RunOptions& options);
+  void prepare_scoring(const Communicator& comm, const RunOptions& options);
 
   RandomProblem problem_;
   bool is_double_ = false;
   std::size_t dimensions_ = 4;
-  std::vector<std::string> names_{"q", "k", "v"};
-  std::optional<NpyReader> q_, k_, v_;  // empty with --random
+  std::array<std::string, 4> names_{"q", "k", "v", "dout"};  // the files, or these words
+  std::array<std::optional<NpyReader>, 4> readers_;          // empty with --random
 };
 
 }  // namespace ring_attention

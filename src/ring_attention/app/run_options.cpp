@@ -11,8 +11,10 @@ constexpr const char* examples = R"(
 Examples:
   mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --out results --causal --check
       Attention of your own arrays on 4 ranks. results/ gets out.npy, lse.npy and report.json.
-  mpirun -n 4 ring-attention run --random 1,8,4096,64 --check
-      A random problem, checked against the dense reference; nothing is written.
+  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --dout do.npy --out results
+      The same with gradients: results/ also gets dq.npy, dk.npy and dv.npy.
+  mpirun -n 8 ring-attention run --random 1,8,4096,64 --causal --placement zigzag --backward --check
+      A random problem, balanced, checked against the dense reference; nothing is written.
 
 Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
 k and v may have fewer heads than q (a divisor: grouped-query attention) and another length.
@@ -23,25 +25,41 @@ Exit codes: 0 done; 1 the check failed; 2 bad input or a rank that died; 3 nothi
 }  // namespace
 
 void declare_run_options(CommandLine& command, RunOptions& options) {
+  command.section("Input");
   command.option("--q", options.q, "Queries, .npy");
   command.option("--k", options.k, "Keys, .npy");
   command.option("--v", options.v, "Values, .npy");
-  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
+  command.option("--dout", options.dout,
+                 "Gradient of the result, .npy like q: computes dq, dk and dv as well");
   command.list("--random", options.random, 4, "A random problem B,H,S,D instead of files");
   command.option("--kv-heads", options.kv_heads, "KV heads of --random (0: as many as H)", {0});
+  command.flag("--backward", options.backward, "With --random: a random dO, and its gradients");
   command.option("--seed", options.seed, "Seed of --random", {0});
-  command.flag("--causal", options.causal, "A query sees no key after its own position");
-  command.option("--q-offset", options.q_offset,
-                 "Key position of the first query under --causal (default: Sk - Sq, which aligns the ends)");
-  command.option("--scale", options.scale, "Factor of q.k (default: 1/sqrt(D))");
-  command.option("--block", options.block, "Tokens of a tile inside a rank", {1, 1 << 20});
+  command.section("Output");
+  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
   command.flag("--check", options.check,
                "Compare with the dense reference in double (a sample of rows above 16k)");
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
-  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
   command.choice("--progress", options.progress, {"auto", "always", "never"}, "Progress line on stderr");
+  command.section("Scores");
+  command.option("--scale", options.scale, "Factor of q.k (default: 1/sqrt(D))");
+  command.flag("--causal", options.causal, "A query sees no key after its own position");
+  command.list("--window", options.window, 2,
+               "A query sees LEFT keys before and RIGHT after its position (-1: all)");
+  command.option("--documents", options.documents,
+                 "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
+  command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
+  command.option("--q-offset", options.q_offset,
+                 "Key position of the first query (default: Sk - Sq, which aligns the ends)");
+  command.section("Ring");
+  command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
+                 "Which tokens a rank holds");
+  command.choice("--transport", options.transport, {"overlapped", "odd-even"},
+                 "Messages travel while ranks compute, or in between");
+  command.option("--block", options.block, "Tokens of a tile inside a rank", {1, 1 << 20});
+  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
   command.option("--np", options.ranks, "Fail unless the world has N ranks (0: any)", {0});
-  for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
+  for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
   command.footer(examples);
 }
 
@@ -60,7 +78,15 @@ void validate(const RunOptions& options) {
     throw InputError("--kv-heads must divide the H of --random");
   if (all_files && options.out.empty() && !options.check)
     throw InputError("the result would go nowhere: give --out DIR, or --check");
-  if (options.q_offset && !options.causal) throw InputError("--q-offset needs --causal");
+  if (!options.dout.empty() && !all_files) throw InputError("--dout goes with --q, --k and --v");
+  if (options.backward && !options.is_random())
+    throw InputError("--backward goes with --random: with files, give --dout");
+  for (const Index side : options.window)
+    if (side < -1) throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
+  const bool uses_positions =
+      options.causal || !options.window.empty() || !options.documents.empty() || options.alibi;
+  if (options.q_offset && !uses_positions)
+    throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
   if (!(options.timeout > 0) || !std::isfinite(options.timeout))
     throw InputError("--timeout must be above 0 seconds");

@@ -13,14 +13,21 @@ namespace ring_attention {
 /// The flags of `run`, with their defaults.
 struct RunOptions {
   std::string q, k, v;        ///< input files, or empty with --random
+  std::string dout;           ///< gradient of the result, a file; empty: no backward, or --random
   std::vector<Index> random;  ///< B, H, S, D, or empty with files
   Index kv_heads = 0;         ///< of --random; 0: as many as H
   Index seed = 1;
-  std::string out;  ///< directory of the results; empty: nothing is written
+  bool backward = false;  ///< with --random: a random dO
+  std::string out;        ///< directory of the results; empty: nothing is written
   bool causal = false;
+  std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
+  std::string documents;      ///< a file of cu_seqlens; empty: one document
+  bool alibi = false;
   std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
   std::optional<double> scale;    ///< else 1 / sqrt(D)
   Index block = 64;
+  std::string placement = "contiguous";
+  std::string transport = "overlapped";
   bool check = false;
   bool json = false;
   double timeout = 60;  ///< seconds
@@ -28,6 +35,7 @@ struct RunOptions {
   std::string progress = "auto";
 
   [[nodiscard]] bool is_random() const { return !random.empty(); }
+  [[nodiscard]] bool wants_gradients() const { return backward || !dout.empty(); }
 };
 
 /// Adds the flags of `run` to a command.

@@ -9,6 +9,8 @@
 namespace ring_attention {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 /// The largest, or the sum, of one field over the ranks.
 template <class Field>
 Field largest(const RunReport& report, Field RankReport::*field) {
@@ -22,52 +24,106 @@ Index total(const RunReport& report, Index RankReport::*field) {
   return sum;
 }
 
-nlohmann::ordered_json errors(const ErrorReport& error) {
-  return {{"max", error.max}, {"mean", error.mean}, {"relative", error.relative}};
+/// Hops of one rank: N - 1 forward; N - 1 for K,V and N for dK,dV backward.
+std::size_t hops(const RunReport& report, const RunOptions& options) {
+  const std::size_t ranks = report.ranks.size();
+  return ranks - 1 + (options.wants_gradients() && ranks > 1 ? 2 * ranks - 1 : 0);
+}
+
+bool was_checked(const RunReport& report, std::size_t result) {
+  return std::any_of(report.ranks.begin(), report.ranks.end(),
+                     [&](const RankReport& rank) { return rank.errors[result].rows > 0; });
 }
 
 std::string check_table(const RunReport& report) {
-  Table table(
-      {"rank", "tokens", "rows", "out max", "mean", "relative", "lse max", "mean", "relative", "verdict"});
-  for (std::size_t r = 0; r < report.ranks.size(); ++r) {
-    const RankReport& rank = report.ranks[r];
-    table.row({std::to_string(r), std::to_string(rank.tokens), std::to_string(rank.rows_checked),
-               human_error(rank.out.max), human_error(rank.out.mean), human_error(rank.out.relative),
-               human_error(rank.lse.max), human_error(rank.lse.mean), human_error(rank.lse.relative),
-               rank.ok ? "ok" : "FAIL"});
+  Table table({"array", "rank", "rows", "max", "mean", "relative", "verdict"});
+  for (std::size_t i = 0; i < result_names.size(); ++i) {
+    if (!was_checked(report, i)) continue;
+    for (std::size_t r = 0; r < report.ranks.size(); ++r) {
+      const ErrorReport& error = report.ranks[r].errors[i];
+      if (error.rows == 0) continue;  // a rank without tokens
+      table.row({result_names[i], std::to_string(r), std::to_string(error.rows), human_error(error.max),
+                 human_error(error.mean), human_error(error.relative), error.ok ? "ok" : "FAIL"});
+    }
   }
   return table.text();
 }
 
+std::string mask_words(const RunReport& report, const RunOptions& options) {
+  std::string words;
+  const auto side = [](Index keys) { return keys < 0 ? "all" : std::to_string(keys); };
+  if (options.causal) words += ", causal";
+  if (!options.window.empty())
+    words += ", window " + side(options.window[0]) + " before and " + side(options.window[1]) + " after";
+  if (!options.documents.empty()) words += ", documents of " + options.documents;
+  if (options.alibi) words += ", ALiBi";
+  if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
+  return words;
+}
+
+Json rank_json(const RankReport& rank) {
+  Json entry{{"tokens", rank.tokens},
+             {"messages_sent", rank.messages_sent},
+             {"bytes_sent", rank.bytes_sent},
+             {"forward_exposed_seconds", rank.forward_exposed_seconds},
+             {"backward_exposed_seconds", rank.backward_exposed_seconds},
+             {"tensor_bytes", rank.tensor_bytes},
+             {"process_bytes", rank.process_bytes}};
+  for (std::size_t i = 0; i < result_names.size(); ++i) {
+    const ErrorReport& error = rank.errors[i];
+    if (error.rows > 0)
+      entry[result_names[i]] = {{"ok", error.ok},
+                                {"rows", error.rows},
+                                {"max", error.max},
+                                {"mean", error.mean},
+                                {"relative", error.relative}};
+  }
+  return entry;
+}
+
 }  // namespace
 
+bool RankReport::ok() const {
+  return std::all_of(errors.begin(), errors.end(), [](const ErrorReport& error) { return error.ok; });
+}
+
 bool RunReport::ok() const {
-  return std::all_of(ranks.begin(), ranks.end(), [](const RankReport& rank) { return rank.ok; });
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankReport& rank) { return rank.ok(); });
 }
 
 std::string to_text(const RunReport& report, const RunOptions& options) {
   const auto ranks = static_cast<int>(report.ranks.size());
-  std::string text = format("%s attention, %s, on %d rank%s\n", options.causal ? "causal" : "full",
-                            report.dtype.c_str(), ranks, ranks == 1 ? "" : "s");
-  text += "  q      " + to_string(report.q) + (options.is_random() ? "  random" : "  " + options.q) + "\n";
-  text += "  k, v   " + to_string(report.kv) +
-          (options.is_random() ? "  random" : "  " + options.k + ", " + options.v) + "\n";
-  text += format("  scores scale %.6g", report.scale);
-  if (options.causal)
-    text += format(", query 0 at key position %lld", static_cast<long long>(report.q_offset));
-  text += format("; tiles of %lld tokens\n", static_cast<long long>(options.block));
-  text += format("  ring   %s: %d steps, %d hops, %lld messages, %s moved in all\n", report.transport.c_str(),
-                 ranks, ranks - 1, static_cast<long long>(total(report, &RankReport::messages_sent)),
-                 human_bytes(total(report, &RankReport::bytes_sent)).c_str());
-  text += format("  time   read %s, ring %s (exposed communication %s), check %s, write %s\n",
-                 human_seconds(report.read_seconds).c_str(), human_seconds(report.ring_seconds).c_str(),
-                 human_seconds(largest(report, &RankReport::exposed_seconds)).c_str(),
-                 options.check ? human_seconds(report.check_seconds).c_str() : "none",
-                 options.out.empty() ? "none" : human_seconds(report.write_seconds).c_str());
-  text += format("  memory at most %s of tensors a rank in the ring; process at most %s\n",
-                 human_bytes(largest(report, &RankReport::tensor_bytes)).c_str(),
-                 human_bytes(largest(report, &RankReport::process_bytes)).c_str());
+  const auto files = [&](const std::string& names) {
+    return options.is_random() ? std::string("random") : names;
+  };
+  std::string text =
+      format("Attention%s, %s, on %d rank%s\n", options.wants_gradients() ? " and its gradients" : "",
+             report.dtype.c_str(), ranks, ranks == 1 ? "" : "s");
+  text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
+  text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
+  text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
+  text += format("  ring    %s placement, %s transport, tiles of %lld tokens\n", options.placement.c_str(),
+                 options.transport.c_str(), static_cast<long long>(options.block));
+  text += format("  moved   %s in %lld messages: %zu hops a rank\n",
+                 human_bytes(total(report, &RankReport::bytes_sent)).c_str(),
+                 static_cast<long long>(total(report, &RankReport::messages_sent)), hops(report, options));
+  const auto exposed = [&](double RankReport::*field) {
+    return " (exposed communication " + human_seconds(largest(report, field)) + ")";
+  };
+  text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
+          human_seconds(report.forward_seconds) + exposed(&RankReport::forward_exposed_seconds);
+  if (options.wants_gradients())
+    text += ", backward " + human_seconds(report.backward_seconds) +
+            exposed(&RankReport::backward_exposed_seconds);
+  if (options.check) text += ", check " + human_seconds(report.check_seconds);
+  if (!options.out.empty()) text += ", write " + human_seconds(report.write_seconds);
+  text += "\n  memory  at most " + human_bytes(largest(report, &RankReport::tensor_bytes)) +
+          " of tensors a rank in the ring; process at most " +
+          human_bytes(largest(report, &RankReport::process_bytes)) + "\n";
   if (options.check) text += "\nErrors against the dense reference in double:\n" + check_table(report);
+  if (options.check && options.wants_gradients() &&
+      !was_checked(report, static_cast<std::size_t>(Result::dk)))
+    text += "  dk and dv need every row of a sequence; above 16k tokens they are not checked.\n";
   return text;
 }
 
@@ -75,43 +131,36 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   const auto extents = [](const Shape& shape) {
     return std::vector<Index>{shape.batch, shape.heads, shape.seq, shape.dim};
   };
-  nlohmann::ordered_json json{{"ok", report.ok()},
-                              {"q_shape", extents(report.q)},
-                              {"kv_shape", extents(report.kv)},
-                              {"dtype", report.dtype},
-                              {"causal", options.causal},
-                              {"scale", report.scale},
-                              {"block", options.block},
-                              {"transport", report.transport},
-                              {"ranks", report.ranks.size()},
-                              {"hops", report.ranks.size() - 1},
-                              {"messages", total(report, &RankReport::messages_sent)},
-                              {"bytes_moved", total(report, &RankReport::bytes_sent)},
-                              {"read_seconds", report.read_seconds},
-                              {"ring_seconds", report.ring_seconds},
-                              {"exposed_seconds", largest(report, &RankReport::exposed_seconds)},
-                              {"check_seconds", report.check_seconds},
-                              {"tensor_bytes", largest(report, &RankReport::tensor_bytes)},
-                              {"process_bytes", largest(report, &RankReport::process_bytes)},
-                              {"warnings", report.warnings}};
-  if (options.causal) json["q_offset"] = report.q_offset;
+  Json json{{"ok", report.ok()},
+            {"q_shape", extents(report.q)},
+            {"kv_shape", extents(report.kv)},
+            {"dtype", report.dtype},
+            {"scale", report.scale},
+            {"causal", options.causal},
+            {"window", options.window},
+            {"documents", options.documents},
+            {"alibi", options.alibi},
+            {"q_offset", report.q_offset},
+            {"placement", options.placement},
+            {"transport", options.transport},
+            {"block", options.block},
+            {"ranks", report.ranks.size()},
+            {"hops", hops(report, options)},
+            {"messages", total(report, &RankReport::messages_sent)},
+            {"bytes_moved", total(report, &RankReport::bytes_sent)},
+            {"read_seconds", report.read_seconds},
+            {"forward_seconds", report.forward_seconds},
+            {"forward_exposed_seconds", largest(report, &RankReport::forward_exposed_seconds)},
+            {"backward_seconds", report.backward_seconds},
+            {"backward_exposed_seconds", largest(report, &RankReport::backward_exposed_seconds)},
+            {"check_seconds", report.check_seconds},
+            {"tensor_bytes", largest(report, &RankReport::tensor_bytes)},
+            {"process_bytes", largest(report, &RankReport::process_bytes)},
+            {"warnings", report.warnings}};
   if (!options.is_random()) json["files"] = {{"q", options.q}, {"k", options.k}, {"v", options.v}};
+  if (!options.dout.empty()) json["files"]["dout"] = options.dout;
   if (options.is_random()) json["seed"] = options.seed;
-  for (const RankReport& rank : report.ranks) {
-    nlohmann::ordered_json entry{{"tokens", rank.tokens},
-                                 {"messages_sent", rank.messages_sent},
-                                 {"bytes_sent", rank.bytes_sent},
-                                 {"exposed_seconds", rank.exposed_seconds},
-                                 {"tensor_bytes", rank.tensor_bytes},
-                                 {"process_bytes", rank.process_bytes}};
-    if (options.check) {
-      entry["ok"] = rank.ok;
-      entry["rows_checked"] = rank.rows_checked;
-      entry["out"] = errors(rank.out);
-      entry["lse"] = errors(rank.lse);
-    }
-    json["per_rank"].push_back(entry);
-  }
+  for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
   return json.dump(2) + "\n";
 }
 

@@ -2,6 +2,7 @@
 /// What `ring-attention run` did, as text and as JSON.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,23 @@
 
 namespace ring_attention {
 
-/// Errors of one array against the reference.
+/// The results of a run, in the order in which they are reported.
+enum class Result { out, lse, dq, dk, dv };
+inline constexpr std::array result_names{"out", "lse", "dq", "dk", "dv"};
+
+/// Errors of one array of one rank against the reference.
 struct ErrorReport {
+  Index rows = 0;  ///< compared, per head; 0: not checked
+  bool ok = true;
   double max = 0, mean = 0, relative = 0;
+
+  ErrorReport() = default;
+  ErrorReport(const Comparison& comparison, Index compared)
+      : rows(compared),
+        ok(comparison.ok),
+        max(comparison.max_error),
+        mean(comparison.mean_error),
+        relative(comparison.relative_error) {}
 };
 
 /// One rank's part. Trivially copyable, because ranks send it to rank 0 as bytes.
@@ -20,22 +35,23 @@ struct RankReport {
   Index tokens = 0;
   Index messages_sent = 0;
   Index bytes_sent = 0;
-  double exposed_seconds = 0;
-  Index tensor_bytes = 0;   ///< the most that its tensors held at once, during the ring
+  double forward_exposed_seconds = 0;
+  double backward_exposed_seconds = 0;
+  Index tensor_bytes = 0;   ///< the most that its tensors held at once, in the ring
   Index process_bytes = 0;  ///< the most that its process held at once (resident set)
-  Index rows_checked = 0;   ///< per head; 0 without --check
-  bool ok = true;
-  ErrorReport out, lse;
+  std::array<ErrorReport, result_names.size()> errors;
+
+  [[nodiscard]] ErrorReport& error(Result result) { return errors[static_cast<std::size_t>(result)]; }
+  [[nodiscard]] bool ok() const;
 };
 
-/// The whole run.
+/// The whole run. Times are those of the slowest rank.
 struct RunReport {
   Shape q, kv;
   std::string dtype;
-  std::string transport;
   double scale = 0;
-  Index q_offset = 0;                                                               ///< only with causal
-  double read_seconds = 0, ring_seconds = 0, check_seconds = 0, write_seconds = 0;  ///< slowest rank
+  Index q_offset = 0;
+  double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;
   std::vector<std::string> warnings;
   std::vector<RankReport> ranks;
 

@@ -1,5 +1,6 @@
 #include "ring_attention/app/run_results.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -30,27 +31,44 @@ void publish_report(const std::string& path) {
 
 }  // namespace
 
-RunResults::RunResults(const Communicator& comm, const std::string& directory, const RunInput& input,
-                       Dtype dtype)
+RunResults::RunResults(const Communicator& comm, const std::string& directory)
     : comm_(comm), directory_(directory) {
   agree(comm, [&] {
     if (comm.rank() == 0) make_directory(directory);
   });
-  const Shape& out = input.q();
-  const Shape lse = out.per_row();
-  out_.emplace(comm, directory + "/out.npy", out, array_extents(out, input.dimensions()), dtype);
-  lse_.emplace(comm, directory + "/lse.npy", lse, row_extents(lse, input.dimensions()), dtype);
+}
+
+void RunResults::add(const std::string& name, const Shape& shape, const std::vector<Index>& extents,
+                     Dtype dtype) {
+  writers_.emplace_back(comm_, path(name + ".npy"), shape, extents, dtype);
+}
+
+NpyWriter& RunResults::writer(const std::string& name) {
+  const auto found = std::find_if(writers_.begin(), writers_.end(), [&](const NpyWriter& writer) {
+    return writer.path() == path(name + ".npy");
+  });
+  require(found != writers_.end(), "RunResults: " + name + " was not announced");
+  return *found;
 }
 
 void RunResults::commit(const std::string& report) {
-  const std::string path = directory_ + "/report.json";
+  const std::string report_path = path("report.json");
   agree(comm_, [&] {
-    if (comm_.rank() == 0) prepare_report(path, report);
+    if (comm_.rank() == 0) prepare_report(report_path, report);
   });
-  ring_attention::commit(comm_, {&*out_, &*lse_});
+  std::vector<NpyWriter*> all;
+  for (NpyWriter& writer : writers_) all.push_back(&writer);
+  ring_attention::commit(comm_, all);
   agree(comm_, [&] {
-    if (comm_.rank() == 0) publish_report(path);
+    if (comm_.rank() == 0) publish_report(report_path);
   });
+}
+
+std::string RunResults::names() const {
+  std::string list;
+  for (const NpyWriter& writer : writers_)
+    list += (list.empty() ? "" : ", ") + writer.path().substr(directory_.size() + 1);
+  return list + " and report.json";
 }
 
 }  // namespace ring_attention

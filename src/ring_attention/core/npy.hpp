@@ -101,7 +101,11 @@ void encode_elements(Dtype dtype, std::span<const T> from, std::span<std::byte> 
 template <class T>
 [[nodiscard]] Tensor<T> read_npy(const std::string& path);
 
-/// The same from a file that is already in memory.
+/// Reads a whole file of one dimension of int64 or int32: the borders of packed documents.
+/// \throws InputError
+[[nodiscard]] std::vector<Index> read_npy_integers(const std::string& path);
+
+/// The same as read_npy from a file that is already in memory.
 template <class T>
 [[nodiscard]] Tensor<T> parse_npy(std::span<const std::byte> whole_file, const std::string& file);
 

@@ -137,6 +137,26 @@ Tensor<T> read_npy(const std::string& path) {
 template Tensor<float> read_npy(const std::string&);
 template Tensor<double> read_npy(const std::string&);
 
+std::vector<Index> read_npy_integers(const std::string& path) {
+  const NpyHeader header = read_npy_header(path);
+  if (header.dtype != Dtype::int64 && header.dtype != Dtype::int32)
+    throw InputError(path, "holds " + std::string(name(header.dtype)) + " where integers are wanted",
+                     "save it with .astype(np.int64)");
+  if (header.extents.size() != 1)
+    throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
+                     "save it with .reshape(-1)");
+  std::ifstream in = open_to_read(path);
+  in.seekg(header.payload_offset);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(header.payload_bytes()));
+  read_exactly(in, bytes, path);
+  std::vector<Index> integers(static_cast<std::size_t>(header.elements()));
+  if (header.dtype == Dtype::int64)
+    convert<std::int64_t>(bytes, std::span(integers));
+  else
+    convert<std::int32_t>(bytes, std::span(integers));
+  return integers;
+}
+
 template <class T>
 Tensor<T> parse_npy(std::span<const std::byte> whole_file, const std::string& file) {
   const NpyHeader header = parse_npy_header(whole_file, file);

@@ -46,14 +46,33 @@ void agree(const Communicator& comm, const std::function<void()>& validate) {
   throw AgreedError(message);
 }
 
-void require_same(const Communicator& comm, const std::string& field, Index value) {
-  Index expected = value;
-  check_mpi(MPI_Bcast(&expected, 1, MPI_INT64_T, 0, comm.handle()));
+void require_same(const Communicator& comm, const std::string& field, const std::string& value) {
+  std::string expected = value;
+  broadcast(comm, expected);
   agree(comm, [&] {
     if (value != expected)
-      throw InputError("the ranks disagree on " + field + ": rank 0 has " + std::to_string(expected) +
-                       ", rank " + std::to_string(comm.rank()) + " has " + std::to_string(value));
+      throw InputError("the ranks disagree on " + field + ": rank 0 has " + expected + ", rank " +
+                       std::to_string(comm.rank()) + " has " + value);
   });
+}
+
+void broadcast(const Communicator& comm, std::string& text) {
+  auto length = static_cast<int>(text.size());
+  check_mpi(MPI_Bcast(&length, 1, MPI_INT, 0, comm.handle()));
+  text.resize(static_cast<std::size_t>(length));
+  check_mpi(MPI_Bcast(text.data(), length, MPI_CHAR, 0, comm.handle()));
+}
+
+void broadcast(const Communicator& comm, std::vector<Index>& integers) {
+  auto length = static_cast<int>(integers.size());
+  check_mpi(MPI_Bcast(&length, 1, MPI_INT, 0, comm.handle()));
+  integers.resize(static_cast<std::size_t>(length));
+  check_mpi(MPI_Bcast(integers.data(), length, MPI_INT64_T, 0, comm.handle()));
+}
+
+void sum_over_ranks(const Communicator& comm, std::span<double> values) {
+  check_mpi(MPI_Allreduce_c(MPI_IN_PLACE, values.data(), static_cast<MPI_Count>(values.size()), MPI_DOUBLE,
+                            MPI_SUM, comm.handle()));
 }
 
 double max_over_ranks(const Communicator& comm, double value) {

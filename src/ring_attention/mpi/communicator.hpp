@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <source_location>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -54,12 +55,21 @@ void agree(const Communicator& comm, const std::function<void()>& validate);
 
 /// Throws AgreedError on all ranks unless all gave the same value. The line names the field, the value
 /// of rank 0 and the lowest rank that differs. Collective.
-void require_same(const Communicator& comm, const std::string& field, Index value);
+void require_same(const Communicator& comm, const std::string& field, const std::string& value);
+inline void require_same(const Communicator& comm, const std::string& field, Index value) {
+  require_same(comm, field, std::to_string(value));
+}
+
+/// Sends the text (or the integers) of rank 0 to all. Collective.
+void broadcast(const Communicator& comm, std::string& text);
+void broadcast(const Communicator& comm, std::vector<Index>& integers);
 
 /// Reductions over all ranks. Collective. The maximum with a NaN is NaN: a wrong result must not look small.
 [[nodiscard]] double max_over_ranks(const Communicator& comm, double value);
 [[nodiscard]] Index min_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
+/// Element by element, in place.
+void sum_over_ranks(const Communicator& comm, std::span<double> values);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
 
 /// Waits until every rank is here. Collective.
