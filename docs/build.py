@@ -1,8 +1,9 @@
 """Builds the documentation site: `build.py BUILD_FOLDER DOXYGEN MATHJAX_FOLDER`.
 
-Exit code 77 and a reason when Doxygen is missing; 1 when it had anything to warn about.
+Exit code 77 and a reason when Doxygen is missing; 1 when it has anything to warn about, or a link is dead.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,11 @@ def copy(source, target):
         shutil.copy(source, target)
 
 
+LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
+PAGES = [ROOT / "docs/mainpage.md", *LESSONS, ROOT / "docs/notation.md", ROOT / "docs/architecture.md"]
+PAGES += ROOT.glob("lessons/README.md")
+
+
 def tab(kind, title, url="", inside=""):
     return f'<tab type="{kind}" visible="yes" url="{url}" title={quoteattr(title)}>{inside}</tab>\n'
 
@@ -34,7 +40,7 @@ def page_tab(file):
 
 def layout():
     """The side bar: lessons in the order of the syllabus, then the pages, then the source."""
-    lessons = "".join(page_tab(file) for file in sorted(ROOT.glob("lessons/*/README.md")))
+    lessons = "".join(page_tab(file) for file in LESSONS)
     source = "".join(tab(kind, title) for kind, title in (("filelist", "Files"), ("classlist", "Classes"),
                                                           ("namespacemembers", "Functions")))
     return f"""<doxygenlayout version="1.0">
@@ -47,6 +53,19 @@ def layout():
 </navindex>
 </doxygenlayout>
 """
+
+
+def dead_links(html):
+    """Links of the pages to pages, headings and pictures that the site does not have."""
+    pages = [html / f"{page(file)}.html" for file in PAGES]
+    texts = {file: file.read_text(encoding="utf-8") for file in pages if file.exists()}
+    yield from (f"{file.name}: there is no such page" for file in pages if file not in texts)
+    for file, text in texts.items():
+        for link in re.findall(r'<(?:a href|img src)="([^":]+)"', text):
+            target, _, heading = link.partition("#")
+            other = html / target if target else file
+            if not other.exists() or other in texts and heading and not re.search(f"id=.{heading}\\W", texts[other]):
+                yield f"{file.name}: {link}: there is no such place on the site"
 
 
 def main(build, doxygen, mathjax):
@@ -69,8 +88,9 @@ def main(build, doxygen, mathjax):
             copy(Path(mathjax) / part, html / "mathjax" / part)
     else:
         print("MathJax was not found: formulas will need a network. Remedy: sh setup.sh docs.")
-    print(f"The site: {html / 'index.html'}")
-    return 0
+    dead = list(dead_links(html))
+    print("\n".join(dead) or f"The site: {html / 'index.html'}")
+    return 1 if dead else 0
 
 
 if __name__ == "__main__":

@@ -104,10 +104,9 @@ class Filter(Document):
         def name(match):
             slug = next(slugs)
             title = self.restore(match[2], for_doxygen=True).replace("`", "")
-            if match.start() == 0:  # said outright: newer versions take a README.md for a folder's description
-                return f"@mainpage {title}" if own == "index" else f"@page {own} {title}"
-            level = match[1][1:] or "#"  # below a page's title the first level is #
-            return f"{level} {title}" + (f" {{#{own}-{slug}}}" if own != "index" else "")
+            if own == "index":  # its headings would stand in the side bar
+                return f"{match[1]} {title}"
+            return f"{match[1]} {title} {{#{own}}}" if match.start() == 0 else f"{match[1]} {title} {{#{own}-{slug}}}"
 
         self.text = HEADING.sub(name, self.text)
 
@@ -145,7 +144,7 @@ class Filter(Document):
         if not self.programs() or not page(self.path).startswith("lesson_"):
             return ""
         files = [file.relative_to(ROOT / "lessons").as_posix() for file in self.programs()]
-        return f"\n\n# The program {{#{page(self.path)}-program}}\n" + "".join(
+        return f"\n\n## The program {{#{page(self.path)}-program}}\n" + "".join(
             f"\n`{os.path.basename(file)}`\n\n@includelineno {file}\n" for file in files
         )
 
