@@ -22,7 +22,8 @@ struct Bounds {
   Index most = std::numeric_limits<Index>::max();
 };
 
-/// A program, or one command of it, and its options. Values are written on parse.
+/// A program, or one command of it, and its options. Values are written on parse; defaults are what they
+/// hold when the option is declared.
 class CommandLine {
  public:
   /// \param description  what `--help` says first
@@ -36,16 +37,20 @@ class CommandLine {
   void option(const std::string& name, Index& value, const std::string& help, Bounds bounds = {});
   void option(const std::string& name, double& value, const std::string& help);
   void option(const std::string& name, std::optional<double>& value, const std::string& help);
-  void option(const std::string& name, std::optional<Index>& value, const std::string& help);
+  void option(const std::string& name, std::optional<Index>& value, const std::string& help,
+              Bounds bounds = {});
   void option(const std::string& name, std::string& value, const std::string& help);
   /// One of some words.
   void choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
               const std::string& help);
-  /// `count` integers, as in 1,8,1024,64.
-  void list(const std::string& name, std::vector<Index>& value, int count, const std::string& help);
+  /// Integers with commas between them, as many as `letters` has: "B,H,S,D".
+  void list(const std::string& name, std::vector<Index>& value, const std::string& letters,
+            const std::string& help, Bounds bounds = {});
 
   /// `name` cannot stand beside `other`.
   void exclude(const std::string& name, const std::string& other);
+  /// `name` means nothing without `other`.
+  void needs(const std::string& name, const std::string& other);
   /// Text after the options: examples.
   void footer(const std::string& text);
 
@@ -68,6 +73,14 @@ class CommandLine {
  private:
   struct Parser;
   explicit CommandLine(std::unique_ptr<Parser> parser);
+  void add(const std::string& name, const std::string& value_word, const std::string& default_text,
+           const std::string& help, std::function<void(const std::string&)> store);
+  [[nodiscard]] bool given(const std::string& name) const;
+  /// Hands the parsed words to their variables.
+  void store() const;
+  [[nodiscard]] std::string help() const;
+  [[nodiscard]] std::string full_name() const;
+
   std::unique_ptr<Parser> parser_;
 };
 

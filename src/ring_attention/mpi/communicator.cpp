@@ -101,8 +101,8 @@ void barrier(const Communicator& comm) { check_mpi(MPI_Barrier(comm.handle())); 
 
 void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
-    throw AgreedError("this world has " + std::to_string(comm.size()) + " rank(s) where --np promises " +
-                      std::to_string(promised) +
+    throw AgreedError("there are " + std::to_string(comm.size()) + (comm.size() == 1 ? " rank" : " ranks") +
+                      " where --np promises " + std::to_string(promised) +
                       ": start the program with the mpirun of the MPI it was built with");
 }
 
