@@ -55,7 +55,7 @@ inline Result swapped_form(const Result& a, const Result& b) {
   return {sigmoid_form({a.out, b.lse}, {b.out, a.lse}).out, sigmoid_form(a, b).lse};
 }
 
-// Out 1 is at home, out 3 arrives and weighs more and more; then one of them has seen no score.
+// Out 1 is at home, out 3 arrives and weighs more and more; the other way round; one has seen no score.
 inline void show_table(Lesson& lesson) {
   const auto text = [](const Result& r) {
     const auto number = [](float x) { return std::isnan(x) ? "nan" : format("%.6g", double{x}); };
@@ -65,7 +65,7 @@ inline void show_table(Lesson& lesson) {
   for (const auto& [a, b] : {std::pair<Result, Result>{{1, 0}, {3, 1}},
                              {{1, 0}, {3, 88}},
                              {{1, 0}, {3, 89}},
-                             {{1, 0}, {3, 1000}},
+                             {{3, 89}, {1, 0}},
                              {no_score, {3, 2}},
                              {{1, 2}, no_score},
                              {no_score, no_score}})

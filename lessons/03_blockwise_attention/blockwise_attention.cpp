@@ -52,7 +52,7 @@ Attended<float> blockwise_attention(const FloatView& q, const FloatView& k, cons
   Partial<float> sum = Partial<float>::empty(q.shape()),
                  tile = Partial<float>::empty(q.shape().with_seq(block));
   Tensor<float> scores(Shape{1, 1, block, block});
-  for (Index i = 0; i < seq; i += block)
+  for (Index i = 0; i < seq; i += block) {
     for (Index j = 0; j < seq; j += block) {
       const Run queries{i, 1, std::min(block, seq - i)}, keys{j, 1, std::min(block, seq - j)};
       const Coverage coverage = scoring.mask.coverage(queries, keys);
@@ -66,6 +66,7 @@ Attended<float> blockwise_attention(const FloatView& q, const FloatView& k, cons
       softmax_of_tile(s, matrix(v, 0, 0, j, keys.count), tile, rules);
       merge_tile(sum, i, tile, queries.count, rules);
     }
+  }
   return finish(std::move(sum));  // out = o / l, lse = m + log l
 }
 // --------------------------------------------------------------------------------------------------------
@@ -121,7 +122,8 @@ void check_blocks(Lesson& lesson, const Head& h, const RandomProblem& problem, I
   Comparison worst_out = compare(usual.out, want.out, tolerance),
              worst_lse = compare(usual.lse, want.lse, tolerance);
   const auto keep_worst = [](Comparison& worst, const Comparison& next) {
-    if (worst.ok && !(next.ok && next.max_error <= worst.max_error)) worst = next;
+    const bool no_worse = next.ok && next.max_error <= worst.max_error;
+    if (worst.ok && !no_worse) worst = next;
   };
   bool same_bits = true;
   Table table({"block", "max error of out", "elements unlike those of block " + std::to_string(block)});
