@@ -1,0 +1,93 @@
+#!/bin/sh
+# Runs every lesson and ends with one table.
+#
+#     sh lessons/run_all.sh [BUILD FOLDER]      (default: build/release)
+#
+# Lessons that send messages run on 4 ranks; NP=8 sh lessons/run_all.sh ... takes 8. What each lesson
+# printed is kept in <build folder>/lessons/output. Exit code 1 when a lesson failed or was not built.
+
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=${1:-$root/build/release}
+ranks=${NP:-4}
+[ -d "$build" ] || { echo "error: $build: no such build folder: run make lessons" >&2; exit 2; }
+build=$(cd "$build" && pwd)
+output=$build/lessons/output
+mkdir -p "$output"
+export MPIEXEC_TIMEOUT="${MPIEXEC_TIMEOUT:-120}" # seconds after which the launcher ends a lesson that hangs
+
+run_lesson() { # name of its folder
+  if grep -q 'mpi_main(' "$root/lessons/$1/${1#*_}.cpp"; then
+    "$build/mpirun" -n "$ranks" "$build/lessons/$1" --np "$ranks"
+  else
+    "$build/lessons/$1"
+  fi
+}
+
+# A lesson's last line is `lesson 05 blocking_ring: PASS | error 6.1e-07 | what it showed`.
+last_line() { grep '^lesson [0-9][0-9] [a-z0-9_]*: [A-Z]* | error [^|]* | ' "$1" | tail -n 1; }
+
+lessons=''
+for program in "$root"/lessons/[0-9][0-9]_*/*.cpp; do
+  lesson=$(basename "$(dirname "$program")")
+  [ "$(basename "$program")" != "${lesson#*_}.cpp" ] || lessons="$lessons $lesson"
+done
+# shellcheck disable=SC2086 # names without spaces
+set -- $lessons
+[ $# -gt 0 ] || { echo "error: there are no lessons in $root/lessons" >&2; exit 2; }
+
+failed=0
+number=0
+: > "$output/table.txt"
+for lesson; do
+  number=$((number + 1))
+  printf '[%d/%d] %s ... ' "$number" $# "$lesson"
+  text=$output/$lesson.txt
+  if [ ! -x "$build/lessons/$lesson" ]; then
+    echo 'not built'
+    line="lesson ${lesson%%_*} ${lesson#*_}: MISSING | error - | not built: run make lessons"
+  else
+    begin=$(date +%s)
+    code=0
+    run_lesson "$lesson" > "$text" 2>&1 < /dev/null || code=$?
+    seconds=$(($(date +%s) - begin))
+    line=$(last_line "$text") || true
+    case $code$line in
+      0*': PASS | '*) echo "PASS, $seconds s" ;;
+      *)
+        echo "FAIL, exit code $code, $seconds s. Its output:"
+        sed 's/^/    /' "$text"
+        [ -n "$line" ] || line="lesson ${lesson%%_*} ${lesson#*_}: FAIL | error - | ended without a verdict"
+        line=$(echo "$line" | sed 's/: PASS |/: FAIL |/')
+        ;;
+    esac
+  fi
+  case $line in *': PASS | '*) ;; *) failed=$((failed + 1)) ;; esac
+  echo "$line" >> "$output/table.txt"
+done
+
+echo
+awk '
+  BEGIN { row("lesson", "what it showed", "error", "verdict") }
+  {
+    verdict = $4; name = $2 " " $3; sub(/:$/, "", name)
+    rest = $0; sub(/^[^|]*\| error /, "", rest)
+    error = rest; sub(/ \|.*/, "", error)
+    sub(/^[^|]*\| /, "", rest)
+    row(name, rest, error, verdict)
+  }
+  function row(a, b, c, d) {
+    cell[++rows, 1] = a; cell[rows, 2] = b; cell[rows, 3] = c; cell[rows, 4] = d
+    for (i = 1; i <= 4; ++i) if (length(cell[rows, i]) > width[i]) width[i] = length(cell[rows, i])
+  }
+  END {
+    line = "  %-" width[1] "s  %-" width[2] "s  %" width[3] "s  %s\n"
+    for (r = 1; r <= rows; ++r) printf line, cell[r, 1], cell[r, 2], cell[r, 3], cell[r, 4]
+  }' "$output/table.txt"
+echo
+if [ "$failed" -gt 0 ]; then
+  echo "$failed of $number lessons did not pass. What each one printed: $output"
+  exit 1
+fi
+echo "All $number lessons passed. What each one printed: $output"

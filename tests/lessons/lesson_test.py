@@ -1,0 +1,142 @@
+"""A lesson as a reader uses it, and as a notebook does: flags, --json, and mutants, which must fail.
+
+Argument: the lesson's name, such as 05_blocking_ring.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
+MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
+
+LESSON = sys.argv[1]
+FOLDER = SOURCE / "lessons" / LESSON
+NUMBER, NAME = LESSON.split("_", 1)
+SENDS_MESSAGES = "mpi_main(" in (FOLDER / f"{NAME}.cpp").read_text(encoding="utf-8")
+RANKS = 4
+VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL) \| error \S+ \| \S.*")
+
+failures = 0
+
+
+class Run:
+    """One run to its end; `verdict` is None when the last line is not one."""
+
+    def __init__(self, *arguments, ranks=RANKS):
+        self.name = " ".join([f"{LESSON} on {ranks}" if SENDS_MESSAGES else LESSON, *arguments])
+        command = [str(BUILD / "lessons" / LESSON), *arguments]
+        if SENDS_MESSAGES:
+            command = [MPIRUN, "-n", str(ranks), *command]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired:
+            self.code, self.out, self.err = None, "", "killed after 60 s"
+        last = VERDICT.fullmatch((self.out.splitlines() or [""])[-1])
+        self.verdict = last and last[1]
+
+    def expect(self, holds, what):
+        global failures
+        print(f"{'ok  ' if holds else 'FAIL'} {self.name}: {what}", flush=True)
+        if not holds:
+            failures += 1
+            print(f"  exit code {self.code}\n  stdout: {self.out}\n  stderr: {self.err}", flush=True)
+
+    def expect_end(self, code, verdict):
+        self.expect(self.code == code and self.verdict == verdict, f"exit code {code}, last line says {verdict}")
+
+    def expect_one_line_error(self):
+        lines = self.err.splitlines()
+        self.expect(
+            self.code == 2 and not self.out and len(lines) == 1 and lines[0].startswith("error: "),
+            "exit code 2, nothing but one line on stderr",
+        )
+
+    def report(self):
+        """The JSON object, of which standard output consists."""
+
+        def refuse(word):
+            raise ValueError(f"{word} is not JSON")
+
+        try:
+            return json.loads(self.out, parse_constant=refuse)
+        except ValueError as error:
+            self.expect(False, f"prints one JSON object ({error})")
+            return {}
+
+
+def promised_figures():
+    """The names in the first column of the table `Figures in --json` of the README, or None."""
+    readme = FOLDER / "README.md"
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    section = re.search(r"^## Figures in `?--json`?\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if not section:
+        return None
+    cells = re.findall(r"^\|([^|]*)\|", section[1], re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+def check_flags():
+    well = Run("--help")
+    flags = {"--help", "--json", "--seed", "--mutant"} | ({"--np"} if SENDS_MESSAGES else set())
+    well.expect(well.code == 0 and not well.err and all(flag in well.out for flag in flags), f"explains {flags}")
+    Run("--no-such-flag").expect_one_line_error()
+    Run("--seed", "many").expect_one_line_error()
+    Run("--mutant", "no-such-mutant").expect_one_line_error()
+    if SENDS_MESSAGES:
+        Run("--np", str(RANKS + 1)).expect_one_line_error()
+    return well.out
+
+
+def check_json():
+    run = Run("--json", *(["--np", str(RANKS)] if SENDS_MESSAGES else []))
+    report = run.report()
+    types = {"lesson": str, "ok": bool, "showed": str, "error": float, "seed": int, "figures": dict, "checks": list}
+    if SENDS_MESSAGES:
+        types["ranks"] = int
+    for name, kind in types.items():
+        run.expect(isinstance(report.get(name), kind), f"{name} is there, a {kind.__name__}")
+    run.expect(run.code == 0 and report.get("ok") is True and not run.err, "exit code 0, ok, no word on stderr")
+    run.expect(report.get("lesson") == LESSON and report.get("ranks", RANKS) == RANKS, "says which lesson, how many ranks")
+    checks = report.get("checks", [])
+    run.expect(checks and all(check["ok"] is True and check["what"] for check in checks), "every check has its name and holds")
+    figures, promised = set(report.get("figures", {})), promised_figures()
+    run.expect(figures, "has figures")
+    if promised is not None:
+        run.expect(figures == promised, f"figures are those of the README; they differ in {figures ^ promised}")
+
+
+def check_mutants(help_text):
+    words = re.search(r"--mutant WORD:\{([^}]*)\}", help_text)
+    mutants = [word for word in words[1].split(",") if word != "none"] if words else []
+    Run("--mutant", "none").expect_end(0, "PASS")
+    for mutant in mutants:
+        run = Run("--mutant", mutant)
+        run.expect_end(1, "FAIL")
+        run.expect("  FAIL  " in run.out, "names the check that fails")
+    if not mutants:
+        Run("--help").expect(False, "offers a mutant")
+        return
+    run = Run("--json", "--mutant", mutants[0])
+    run.expect(run.code == 1 and run.report().get("ok") is False, "exit code 1, and the JSON object says that it failed")
+
+
+def check_rank_counts():
+    """Few tokens: uneven shards, ranks without any."""
+    for ranks in (1, 2, 3, 5, 7):
+        for seq in (5, 1):
+            Run("--np", str(ranks), "--seq", str(seq), ranks=ranks).expect_end(0, "PASS")
+
+
+help_text = check_flags()
+check_json()
+check_mutants(help_text)
+if SENDS_MESSAGES and "--seq" in help_text:
+    check_rank_counts()
+print(f"{failures} failures")
+sys.exit(1 if failures else 0)

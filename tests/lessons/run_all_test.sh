@@ -1,0 +1,50 @@
+#!/bin/sh
+# lessons/run_all.sh over stand-ins for the lessons: all pass; one fails; one lies, one ends without a
+# verdict, one is missing.
+
+set -eu
+
+run_all=$RING_ATTENTION_SOURCE/lessons/run_all.sh
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/lessons"
+printf '#!/bin/sh\nshift 2\nexec "$@"\n' > "$folder/mpirun"
+chmod +x "$folder/mpirun"
+
+stand_in() { # lesson, verdict, exit code
+  printf '#!/bin/sh\necho "words of %s, $*"\necho "lesson %s %s: %s | error 1.0e-07 | a | b"\nexit %s\n' \
+    "$1" "${1%%_*}" "${1#*_}" "$2" "$3" > "$folder/lessons/$1"
+  chmod +x "$folder/lessons/$1"
+}
+for lesson in "$RING_ATTENTION_SOURCE"/lessons/[0-9][0-9]_*/; do
+  stand_in "$(basename "$lesson")" PASS 0
+done
+
+failed=0
+expect() { # exit code, texts that the output must have
+  code=0
+  NP=3 sh "$run_all" "$folder" > "$folder/out" 2>&1 || code=$?
+  [ "$code" -eq "$1" ] || { echo "FAIL: exit code $code instead of $1"; failed=1; }
+  shift
+  for text; do
+    grep -q -e "$text" "$folder/out" || { echo "FAIL: no line like: $text"; failed=1; }
+  done
+  [ "$failed" -eq 0 ] || cat "$folder/out"
+}
+
+expect 0 '^  lesson  *what it showed  *error  verdict$' '^  05 blocking_ring  *a | b  *1.0e-07  PASS$' 'All .* lessons passed'
+grep -q '^words of 05_blocking_ring, --np 3$' "$folder/lessons/output/05_blocking_ring.txt" ||
+  { echo 'FAIL: lesson 05 was not told how many ranks it has'; failed=1; }
+grep -q '^words of 01_safe_softmax, $' "$folder/lessons/output/01_safe_softmax.txt" ||
+  { echo 'FAIL: lesson 01 runs alone'; failed=1; }
+
+stand_in 02_online_softmax FAIL 1
+expect 1 '^    words of 02_online_softmax' '^  02 online_softmax .* FAIL$' '^  03 .* PASS$' '^1 of '
+
+stand_in 03_blockwise_attention PASS 3
+printf '#!/bin/sh\necho nothing\n' > "$folder/lessons/04_distributed_softmax"
+rm "$folder/lessons/05_blocking_ring"
+expect 1 '^  03 .* FAIL$' '^  04 .* ended without a verdict .* FAIL$' '^  05 .* not built.* MISSING$' '^4 of '
+
+[ "$failed" -ne 0 ] || echo 'all as expected'
+exit "$failed"
