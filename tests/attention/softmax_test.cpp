@@ -186,6 +186,8 @@ TYPED_TEST(Softmax, ANaNStaysVisible) {
   const TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN();
   EXPECT_TRUE(std::isnan(online_state<TypeParam>(Row<TypeParam>{1, nan, 2}).l));
   EXPECT_TRUE(std::isnan(online_state<TypeParam>(Row<TypeParam>{nan}).l));
+  EXPECT_TRUE(std::isnan(probabilities(softmax_safe<TypeParam>, {1, nan, 2})[0]));
+  EXPECT_TRUE(std::isnan(probabilities(softmax_online<TypeParam>, {1, nan, 2})[0]));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ SoftmaxState<T> online_state(std::span<const T> x) {
 template <class T>
 void normalise(std::span<const T> x, const SoftmaxState<T>& state, std::span<T> p) {
   require(x.size() == p.size(), "softmax: x and p differ in length");
-  for (std::size_t i = 0; i < x.size(); ++i) p[i] = state.l > 0 ? rescale(x[i], state.m) / state.l : T{0};
+  for (std::size_t i = 0; i < x.size(); ++i) p[i] = state.l != 0 ? rescale(x[i], state.m) / state.l : T{0};
 }
 
 #define RING_ATTENTION_INSTANTIATE(T)                             \
