@@ -147,6 +147,39 @@ TEST_F(NpyFile, LargerThanTheStagingBuffer) {
   }
 }
 
+/// Bytes that this process has read from files so far, or written to them.
+Index moved_bytes(const std::string& which) {
+  std::ifstream in("/proc/self/io");
+  for (std::string name; in >> name;)
+    if (Index bytes = 0; in >> bytes && name == which) return bytes;
+  return -1;
+}
+
+// Each rank moves its own tokens and no others; striped, its share of the file.
+TEST_F(NpyFile, ARankMovesNoMoreBytesThanItsTokensHave) {
+  if (moved_bytes("rchar:") < 0) GTEST_SKIP() << "no /proc/self/io";
+  const Shape shape{1, 4, 5003, 32};
+  for (const Placement& placement : {contiguous, zigzag, one_rank, striped}) {
+    const Runs runs = placement(shape.seq, comm_.rank(), comm_.size());
+    Tensor<float> shard = shard_of<float>(shape, runs);
+    const Index own = static_cast<Index>(shard.bytes());
+    const Index some = 64 * 1024;  // headers, directories, a striped section's ends
+    NpyWriter writer(comm_, at("moved.npy"), shape, array_extents(shape, 4), Dtype::float32);
+    const Index written = moved_bytes("wchar:");
+    writer.write<float>(shard, runs);
+    EXPECT_LE(moved_bytes("wchar:") - written, own + some);
+    EXPECT_GE(moved_bytes("wchar:") - written, placement == striped ? 0 : own);
+    commit(comm_, {&writer});
+    const NpyReader reader(comm_, at("moved.npy"));
+    const Index read = moved_bytes("rchar:");
+    reader.read<float>(shard, runs);
+    EXPECT_LE(moved_bytes("rchar:") - read, own + some);
+    EXPECT_GE(moved_bytes("rchar:") - read, placement == striped ? 0 : own);
+    EXPECT_TRUE(same(shard, shard_of<float>(shape, runs)));
+    wait();
+  }
+}
+
 // 2^32 and more elements. The file has holes, so it takes no space; only its last tokens are written.
 TEST_F(NpyFile, CountsPast2To31) {
   const Shape shape{1, 1, (Index{1} << 29) + 5, 8};

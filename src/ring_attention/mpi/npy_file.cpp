@@ -38,9 +38,11 @@ void make_file(const std::string& path, const std::string& beginning, Index byte
   } else {
     std::filesystem::resize_file(path, static_cast<std::uintmax_t>(bytes), error);
   }
-  if (error)
-    throw InputError(path, "cannot be written: " + error.message(),
-                     "check the directory, and the space on the disk");
+  if (!error) return;
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  throw InputError(path, "cannot be written: " + error.message(),
+                   "check the directory, and the space on the disk");
 }
 
 }  // namespace

@@ -97,7 +97,9 @@ class Exchange {
         shard_(shard),
         runs_(gather_runs(comm, runs)),
         row_bytes_(payload.row_bytes()),
-        rows_a_section_(std::max<Index>(1, section_bytes(comm) / row_bytes_)),
+        rows_(payload.shape.per_row().size()),
+        rows_a_section_(std::clamp<Index>((rows_ + comm.size() - 1) / comm.size(), 1,
+                                          std::max<Index>(1, section_bytes(comm) / row_bytes_))),
         file_(comm.rank(), payload.path, access_of<T>),
         owned_(comm.size()),
         held_(comm.size()) {
@@ -107,11 +109,10 @@ class Exchange {
 
   void run() {
     agree(comm_, [&] { file_.check_size(payload_.file_bytes); });
-    const Index rows = payload_.shape.per_row().size();
-    for (Index first = 0; first < rows; first += rows_a_section_ * comm_.size()) {
+    for (Index first = 0; first < rows_; first += rows_a_section_ * comm_.size()) {
       const auto section = [&](int rank) {
-        return Rows{std::min(rows, first + rank * rows_a_section_),
-                    std::min(rows, first + (rank + 1) * rows_a_section_)};
+        return Rows{std::min(rows_, first + rank * rows_a_section_),
+                    std::min(rows_, first + (rank + 1) * rows_a_section_)};
       };
       if (!anything_within({first, section(comm_.size() - 1).last})) continue;
       for (int r = 0; r < comm_.size(); ++r) {
@@ -216,6 +217,7 @@ class Exchange {
   View<T> shard_;
   std::vector<Runs> runs_;  // of every rank
   Index row_bytes_;
+  Index rows_;  // of the whole array
   Index rows_a_section_;
   SharedFile file_;
   Parcel owned_, held_;
