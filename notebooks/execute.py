@@ -29,7 +29,7 @@ def use_python_that_can():
     sys.exit(77)
 
 
-def execute(path, folder):
+def execute(path, folder, scratch):
     import nbformat
     from nbclient import NotebookClient
     from traitlets.config import Config
@@ -40,7 +40,8 @@ def execute(path, folder):
         timeout=SECONDS_A_CELL,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
-        config=Config({"KernelManager": {"transport": "ipc"}}),  # two at once never want the same port
+        # Files instead of ports: two notebooks at once never want the same one.
+        config=Config({"KernelManager": {"transport": "ipc", "ip": f"{scratch}/{path.stem}"}}),
     ).execute()
     print(f"{path.name}: all cells ran")
     if folder:
@@ -60,7 +61,7 @@ def main(arguments):
     with tempfile.TemporaryDirectory(dir="/tmp") as scratch:  # the home folder may be read-only, and stays clean
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = scratch
         for name in arguments:
-            execute(Path(name).resolve(), folder)
+            execute(Path(name).resolve(), folder, scratch)
     return 0
 
 
