@@ -25,6 +25,7 @@ run       nlohmann-json3-dev           nlohmann-json    -                writes 
 test      libgtest-dev                 googletest       -                GoogleTest, the test framework
 test      python3                      python3          python3          runs the tests of the command line
 docs      doxygen                      doxygen          doxygen          makes the documentation site
+docs      python3                      python3          python3          reads its Markdown
 docs      doxygen-awesome-css?         -                -                its looks
 docs      libjs-mathjax?               -                -                its formulas, without a network
 notebooks python3                      python3          python3          runs the notebooks
