@@ -236,9 +236,15 @@ std::optional<std::string> CommandLine::parse(const Communicator& comm, int argc
   std::optional<std::string> help;
   agree(comm, [&] { help = parse(argc, argv); });
   require_same(comm, "--help or --version", help ? 1 : 0);
-  if (!help)
+  if (help) return help;
+  // One comparison of everything first: a collective call for each flag takes its time on many ranks.
+  std::string all;
+  for (const auto& [field, value] : settings()) all += field + '=' + value + '\n';
+  std::string of_rank_0 = all;
+  broadcast(comm, of_rank_0);
+  if (!all_of_ranks(comm, all == of_rank_0))
     for (const auto& [field, value] : settings()) require_same(comm, field, value);
-  return help;
+  return std::nullopt;
 }
 
 }  // namespace ring_attention

@@ -9,6 +9,7 @@
 #include "ring_attention/app/run_check.hpp"
 #include "ring_attention/app/run_report.hpp"
 #include "ring_attention/app/run_results.hpp"
+#include "ring_attention/app/table.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
@@ -64,6 +65,7 @@ class Job {
   }
 
   int operator()() {
+    require_memory();
     std::optional<RunResults> results;
     if (!options_.out.empty()) open(results.emplace(comm_, options_.out));
     allocation::reset_peak();
@@ -79,6 +81,20 @@ class Job {
   }
 
  private:
+  /// What the shards take is known before anything is read or written: q and out (with gradients also dO
+  /// and dQ), four KV shards (and six of dK,dV). All ranks end together when one of them cannot have it.
+  void require_memory() const {
+    const Index q = input_.q().with_seq(queries_.max_tokens()).size();
+    const Index kv = input_.kv().with_seq(keys_.max_tokens()).size();
+    const Index elements = options_.wants_gradients() ? 4 * q + 10 * kv : 2 * q + 4 * kv;
+    const Index bytes = elements * static_cast<Index>(sizeof(T));
+    agree(comm_, [&] {
+      if (!allocation::available(bytes))
+        throw InputError("rank " + std::to_string(comm_.rank()) + " cannot have " + human_bytes(bytes) +
+                         " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
+    });
+  }
+
   void open(RunResults& results) const {
     const std::size_t n = input_.dimensions();
     const Shape& q = input_.q();
@@ -210,11 +226,10 @@ int run(const Communicator& comm, const RunOptions& options, const RunInput& inp
 
 }  // namespace
 
-int run_command(const Communicator& comm, const RunOptions& options) {
+int run_command(const Communicator& comm, const RunOptions& options, Activity& activity, Watchdog& watchdog) {
   agree(comm, [&] { validate(options); });
   require_world_size(comm, options.ranks);
-  Activity activity;
-  const Watchdog watchdog(activity, std::chrono::duration<double>(options.timeout), comm.rank());
+  watchdog.expect(std::chrono::duration<double>(options.timeout), comm.rank());
   const ProgressLine progress(activity, comm.size(), comm.rank() == 0 ? options.progress : "never");
   const RunInput input(comm, options);
   return input.is_double() ? run<double>(comm, options, input, activity)

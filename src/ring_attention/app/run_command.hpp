@@ -4,12 +4,14 @@
 
 #include "ring_attention/app/run_options.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/ring/activity.hpp"
 
 namespace ring_attention {
 
 /// Reads, rotates, checks, writes. Each rank reads and writes only its own tokens. Collective.
 /// Returns the exit code: 0, or 1 when --check failed (then nothing is written).
+/// \param activity  is told what goes on; `watchdog` watches it and gets the --timeout
 /// \throws AgreedError for bad input
-int run_command(const Communicator& comm, const RunOptions& options);
+int run_command(const Communicator& comm, const RunOptions& options, Activity& activity, Watchdog& watchdog);
 
 }  // namespace ring_attention

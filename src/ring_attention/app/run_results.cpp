@@ -11,14 +11,24 @@ namespace {
 void make_directory(const std::string& directory) {
   std::error_code failed;
   std::filesystem::create_directories(directory, failed);
-  if (failed) throw InputError("cannot make the directory " + directory + ": " + failed.message());
+  if (failed)
+    throw InputError("--out " + directory, "cannot be made a directory: " + failed.message(),
+                     "give another, or check what stands in the way");
+}
+
+/// A directory cannot be replaced by a file, and a non-empty one not be removed.
+void require_free(const std::string& path) {
+  std::error_code ignored;
+  for (const std::string& name : {path, temporary_name(path)})
+    if (std::filesystem::is_directory(name, ignored))
+      throw InputError(name, "is a directory where a file has to go", "move it, or give another --out");
 }
 
 /// Writes `report` beside `path` and takes the old one away: it would describe files about to be replaced.
 void prepare_report(const std::string& path, const std::string& report) {
   std::ofstream file(temporary_name(path), std::ios::trunc);
   file << report << std::flush;
-  if (!file) throw InputError("cannot write " + path + ": is the disk full?");
+  if (!file) throw InputError(path, "cannot be written", "check the directory, and the space on the disk");
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
 }
@@ -26,7 +36,7 @@ void prepare_report(const std::string& path, const std::string& report) {
 void publish_report(const std::string& path) {
   std::error_code failed;
   std::filesystem::rename(temporary_name(path), path, failed);
-  if (failed) throw InputError("cannot write " + path + ": " + failed.message());
+  if (failed) throw InputError(path, "cannot be written: " + failed.message(), "check the directory");
 }
 
 }  // namespace
@@ -34,12 +44,22 @@ void publish_report(const std::string& path) {
 RunResults::RunResults(const Communicator& comm, const std::string& directory)
     : comm_(comm), directory_(directory) {
   agree(comm, [&] {
-    if (comm.rank() == 0) make_directory(directory);
+    if (comm.rank() != 0) return;
+    make_directory(directory);
+    require_free(path("report.json"));
   });
+}
+
+RunResults::~RunResults() {
+  std::error_code ignored;
+  if (comm_.rank() == 0) std::filesystem::remove(temporary_name(path("report.json")), ignored);
 }
 
 void RunResults::add(const std::string& name, const Shape& shape, const std::vector<Index>& extents,
                      Dtype dtype) {
+  agree(comm_, [&] {
+    if (comm_.rank() == 0) require_free(path(name + ".npy"));
+  });
   writers_.emplace_back(comm_, path(name + ".npy"), shape, extents, dtype);
 }
 

@@ -19,6 +19,9 @@ class RunResults {
   /// \param directory  made if missing
   /// \throws AgreedError
   RunResults(const Communicator& comm, const std::string& directory);
+  RunResults(const RunResults&) = delete;
+  RunResults& operator=(const RunResults&) = delete;
+  ~RunResults();
 
   /// Announces `name`.npy for an array of this shape.
   void add(const std::string& name, const Shape& shape, const std::vector<Index>& extents, Dtype dtype);

@@ -21,6 +21,12 @@ Index current() { return counters.current; }
 Index peak() { return counters.peak; }
 Index count() { return counters.count; }
 void reset_peak() { counters.peak = counters.current; }
+
+bool available(Index bytes) {
+  void* memory = ::operator new(static_cast<std::size_t>(bytes), std::nothrow);
+  ::operator delete(memory);
+  return memory != nullptr;
+}
 }  // namespace allocation
 
 namespace detail {

@@ -23,6 +23,9 @@ namespace allocation {
 /// The number of allocations this thread has made: constant across a loop that allocates nothing.
 [[nodiscard]] Index count();
 void reset_peak();
+
+/// Could this process have so many bytes more, now? Keeps nothing and touches nothing.
+[[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
 
 namespace detail {
@@ -85,7 +88,8 @@ class Tensor {
 template <class To, class From>
 [[nodiscard]] Tensor<To> converted(View<From> from) {
   Tensor<To> to(from.shape());
-  std::transform(from.data(), from.data() + from.size(), to.data(), [](From x) { return static_cast<To>(x); });
+  std::transform(from.data(), from.data() + from.size(), to.data(),
+                 [](From x) { return static_cast<To>(x); });
   return to;
 }
 template <class To, class From>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <new>
 
 namespace ring_attention {
 
@@ -26,6 +27,15 @@ Communicator::~Communicator() {
   if (comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
 }
 
+namespace {
+
+std::string out_of_memory(const Communicator& comm) {
+  return "rank " + std::to_string(comm.rank()) +
+         " is out of memory: use more ranks on more hosts, or a shorter sequence";
+}
+
+}  // namespace
+
 void agree(const Communicator& comm, const std::function<void()>& validate) {
   std::string message;
   bool failed = false;
@@ -33,6 +43,9 @@ void agree(const Communicator& comm, const std::function<void()>& validate) {
     validate();
   } catch (const InputError& error) {
     message = error.what();
+    failed = true;
+  } catch (const std::bad_alloc&) {
+    message = out_of_memory(comm);
     failed = true;
   }
   const int none = comm.size();
@@ -121,7 +134,9 @@ int run_body(const std::function<int(const Communicator&)>& body) {
       return 2;
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(), error.what());
+    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+    std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),
+                 no_memory ? out_of_memory(comm).c_str() : error.what());
     std::fflush(nullptr);
     MPI_Abort(MPI_COMM_WORLD, 2);
     return 2;  // not reached

@@ -49,8 +49,8 @@ class AgreedError : public InputError {
   using InputError::InputError;
 };
 
-/// Runs `validate` on every rank. If any rank threw InputError, all ranks throw AgreedError with the
-/// message of the lowest such rank. Collective.
+/// Runs `validate` on every rank. If any rank threw InputError (or had no memory), all ranks throw AgreedError
+/// with the message of the lowest such rank. Collective.
 void agree(const Communicator& comm, const std::function<void()>& validate);
 
 /// Throws AgreedError on all ranks unless all gave the same value. The line names the field, the value

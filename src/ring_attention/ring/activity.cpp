@@ -17,6 +17,7 @@ const char* name(Phase phase) {
     case Phase::drain: return "drain";
     case Phase::check: return "checking against the reference";
     case Phase::write: return "writing the output";
+    case Phase::end: return "ending together";
   }
   return "unknown";
 }
@@ -49,21 +50,28 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
+void Watchdog::expect(std::chrono::duration<double> timeout, int rank) {
+  const std::lock_guard lock(mutex_);
+  timeout_ = timeout;
+  rank_ = rank;
+}
+
 void Watchdog::watch() {
   using Clock = std::chrono::steady_clock;
-  const auto poll = std::min(timeout_ / 8, std::chrono::duration<double>(0.5));
   std::uint64_t last_beat = activity_.beats();
   auto last_move = Clock::now();
   std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, poll, [this] { return stop_; })) {
+  const auto poll = [this] { return std::min(timeout_ / 8, std::chrono::duration<double>(0.5)); };
+  while (!stopped_.wait_for(lock, poll(), [this] { return stop_; })) {
     if (const std::uint64_t beat = activity_.beats(); beat != last_beat) {
       last_beat = beat;
       last_move = Clock::now();
     } else if (Clock::now() - last_move > timeout_) {
+      const std::string rank = rank_ < 0 ? "?" : std::to_string(rank_);
       std::fprintf(
           stderr,
-          "[rank %d] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
-          rank_, timeout_.count(), activity_.describe().c_str());
+          "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
+          rank.c_str(), timeout_.count(), activity_.describe().c_str());
       std::fflush(stderr);
       _exit(3);
     }

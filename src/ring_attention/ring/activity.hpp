@@ -13,7 +13,7 @@
 namespace ring_attention {
 
 /// What a rank is doing, written by its main thread and read by its watchdog.
-enum class Phase : std::uint8_t { start, read, agree, compute, exchange, drain, check, write };
+enum class Phase : std::uint8_t { start, read, agree, compute, exchange, drain, check, write, end };
 
 [[nodiscard]] const char* name(Phase phase);
 
@@ -43,10 +43,15 @@ class Activity {
 /// here. The launcher sees the exit and ends the other ranks.
 class Watchdog {
  public:
+  /// \param rank  -1: not known yet
   Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
+
+  /// From now on another timeout and rank: they are known later than the first wait for a peer, which is
+  /// MPI's own initialisation.
+  void expect(std::chrono::duration<double> timeout, int rank);
 
  private:
   void watch();
