@@ -112,8 +112,8 @@ def check_json():
 
 
 def check_mutants(help_text):
-    words = re.search(r"--mutant WORD:\{([^}]*)\}", help_text)
-    mutants = [word for word in words[1].split(",") if word != "none"] if words else []
+    words = re.search(r"--mutant WORD .*?: none, ([a-z0-9, -]+) \(default none\)", " ".join(help_text.split()))
+    mutants = words[1].split(", ") if words else []
     Run("--mutant", "none").expect_end(0, "PASS")
     for mutant in mutants:
         run = Run("--mutant", mutant)
