@@ -103,7 +103,7 @@ class Filter(Document):
 
         def name(match):
             slug = next(slugs)
-            title = self.restore(match[2], for_doxygen=True).replace("`", "")
+            title = self.restore(match[2], for_doxygen=True).replace("`", "").replace("--", r"\--")
             if own == "index":  # its headings would stand in the side bar
                 return f"{match[1]} {title}"
             return f"{match[1]} {title} {{#{own}}}" if match.start() == 0 else f"{match[1]} {title} {{#{own}-{slug}}}"
