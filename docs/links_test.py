@@ -25,7 +25,7 @@ def complaints(document):
         path, heading = target
         if path != document.path and not (path.exists() and path.is_relative_to(ROOT)):
             yield line, f"{link}: there is no such file in the repository"
-        elif heading and heading not in Document(path).slugs():
+        elif heading and path.suffix == ".md" and heading not in Document(path).slugs():
             yield line, f"{link}: that file has no such heading"
     for position, letter in enumerate(document.text):
         if letter == "$":
