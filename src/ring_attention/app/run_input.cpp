@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "ring_attention/core/text.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -142,9 +144,9 @@ std::string RunInput::non_finite(const Communicator& comm, InputArray array, Vie
   const Index found = sum_over_ranks(comm, count_non_finite(shard).count);
   const Index first = min_over_ranks(comm, first_global(shard, shape(array), runs));
   if (found == 0) return {};
-  return names_[static_cast<std::size_t>(array)] + ": " + std::to_string(found) +
-         " element(s) are NaN or infinite, the first at " + element_name(shape(array), first) +
-         " of [B, H, S, D]";
+  return names_[static_cast<std::size_t>(array)] + ": " + counted(found, "element") +
+         (found == 1 ? " is" : " are") + " NaN or infinite, the first at " +
+         element_name(shape(array), first) + " of [B, H, S, D]";
 }
 
 #define RING_ATTENTION_INSTANTIATE(T)                                                                    \

@@ -92,34 +92,31 @@ bool RunReport::ok() const {
 }
 
 std::string to_text(const RunReport& report, const RunOptions& options) {
-  const auto ranks = static_cast<int>(report.ranks.size());
   const auto files = [&](const std::string& names) {
     return options.is_random() ? std::string("random") : names;
   };
-  std::string text =
-      format("Attention%s, %s, on %d rank%s\n", options.wants_gradients() ? " and its gradients" : "",
-             report.dtype.c_str(), ranks, ranks == 1 ? "" : "s");
+  std::string text = "Attention" + std::string(options.wants_gradients() ? " and its gradients" : "") + ", " +
+                     report.dtype + ", on " + counted(static_cast<Index>(report.ranks.size()), "rank") +
+                     "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
   text += format("  ring    %s placement, %s transport, tiles of %lld tokens\n", options.placement.c_str(),
                  options.transport.c_str(), static_cast<long long>(options.block));
-  text += format("  moved   %s in %lld messages: %zu hops a rank\n",
-                 human_bytes(total(report, &RankReport::bytes_sent)).c_str(),
-                 static_cast<long long>(total(report, &RankReport::messages_sent)), hops(report, options));
-  const auto exposed = [&](double RankReport::*field) {
-    return " (exposed communication " + human_seconds(largest(report, field)) + ")";
-  };
+  text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
+          counted(total(report, &RankReport::messages_sent), "message") + ", " +
+          counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
   text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
-          human_seconds(report.forward_seconds) + exposed(&RankReport::forward_exposed_seconds);
-  if (options.wants_gradients())
-    text += ", backward " + human_seconds(report.backward_seconds) +
-            exposed(&RankReport::backward_exposed_seconds);
+          human_seconds(report.forward_seconds);
+  if (options.wants_gradients()) text += ", backward " + human_seconds(report.backward_seconds);
   if (options.check) text += ", check " + human_seconds(report.check_seconds);
   if (!options.out.empty()) text += ", write " + human_seconds(report.write_seconds);
-  text += "\n  memory  at most " + human_bytes(largest(report, &RankReport::tensor_bytes)) +
-          " of tensors a rank in the ring; process at most " +
-          human_bytes(largest(report, &RankReport::process_bytes)) + "\n";
+  text += "\n  waited  forward " + human_seconds(largest(report, &RankReport::forward_exposed_seconds));
+  if (options.wants_gradients())
+    text += ", backward " + human_seconds(largest(report, &RankReport::backward_exposed_seconds));
+  text += ": communication that computing did not hide";
+  text += "\n  memory  a rank's tensors at most " + human_bytes(largest(report, &RankReport::tensor_bytes)) +
+          ", its process at most " + human_bytes(largest(report, &RankReport::process_bytes)) + "\n";
   if (options.check) text += "\nErrors against the dense reference in double:\n" + check_table(report);
   if (options.check && options.wants_gradients() &&
       !was_checked(report, static_cast<std::size_t>(Result::dk)))

@@ -53,14 +53,15 @@ std::string human_bytes(Index bytes) {
   constexpr std::array units{"KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
+  for (; value >= 1023.95 && unit + 1 < units.size(); ++unit) value /= 1024;
   return format("%.1f %s", value, units[unit]);
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1e-3) return format("%.3g us", seconds * 1e6);
-  if (seconds < 1) return format("%.3g ms", seconds * 1e3);
-  return format("%.3g s", seconds);
+  // A number that would be rounded to 1000 goes to the next unit.
+  if (seconds < 999.5e-6) return format("%.3g us", seconds * 1e6);
+  if (seconds < 999.5e-3) return format("%.3g ms", seconds * 1e3);
+  return format(seconds < 999.5 ? "%.3g s" : "%.0f s", seconds);
 }
 
 std::string human_error(double error) { return format("%.1e", error); }

@@ -21,4 +21,8 @@ std::string format(const char* pattern, ...) {
   return text;
 }
 
+std::string counted(std::int64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
 }  // namespace ring_attention
