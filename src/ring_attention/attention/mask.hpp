@@ -21,7 +21,8 @@ enum class Coverage {
   partial  ///< test each pair
 };
 
-/// Packed sequences: several documents one after the other, and no query sees across a border.
+/// Packed sequences: several documents one after the other, and no query sees across a border. A position in
+/// none of them (padding; a query before the first key) sees nothing, and nothing sees it.
 class Documents {
  public:
   /// \param borders  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty)
@@ -53,7 +54,9 @@ struct Mask {
   [[nodiscard]] bool allowed(Index query, Index key) const {
     const Index distance = key - (query + offset);
     if (distance < -left || distance > right) return false;
-    return documents == nullptr || documents->of(query + offset) == documents->of(key);
+    if (documents == nullptr) return true;
+    const Index document = documents->of(query + offset);
+    return document >= 0 && document == documents->of(key);
   }
 
   /// Decides all pairs at once, from the ends of both runs, which must not be empty. `partial` where the ends
