@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/counting_link.hpp"
 #include "support/ring_runs.hpp"
 
 namespace ring_attention::test {
@@ -117,31 +118,6 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
     }
   }
 }
-
-/// Notes the number of allocations at every hook of the loop.
-class CountsAllocations : public LoopbackRing {
- public:
-  using LoopbackRing::LoopbackRing;
-  ~CountsAllocations() {
-    EXPECT_GT(hooks_, 0);
-    EXPECT_EQ(least_, most_) << "a tensor was allocated inside the loop";
-  }
-  void start(const Exchange& exchange) { note(), LoopbackRing::start(exchange), note(); }
-  void progress() { note(); }
-  void computed() { note(); }
-  void finish() { note(), LoopbackRing::finish(), note(); }
-  void drain() { note(), LoopbackRing::drain(), note(); }
-
- private:
-  void note() {
-    ++hooks_;
-    least_ = std::min(least_, allocation::count());
-    most_ = std::max(most_, allocation::count());
-  }
-  int hooks_ = 0;
-  Index least_ = std::numeric_limits<Index>::max();
-  Index most_ = 0;
-};
 
 TYPED_TEST(RingForwardIn, AllocatesNothingInsideTheLoop) {
   const auto problem = make_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});

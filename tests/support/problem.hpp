@@ -9,6 +9,7 @@
 #include "ring_attention/attention/reference.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
+#include "ring_attention/ring/placement.hpp"
 #include "support/cases.hpp"
 
 namespace ring_attention::test {
@@ -23,6 +24,7 @@ struct Case {
   Index dim = 4;
   Scoring scoring = {};
   Index block = 64;
+  Layout layout = Layout::contiguous;  // on a ring
   Index spike_every = 0;
   std::uint64_t seed = 1;
 
@@ -33,9 +35,10 @@ struct Case {
 inline std::string to_string(const Case& c) {
   const Mask& mask = c.scoring.mask;
   const auto side = [](Index keys) { return keys == Mask::unlimited ? "all" : std::to_string(keys); };
-  return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) +
-         ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) + " right " +
-         side(mask.right) + " offset " + std::to_string(mask.offset) + ", spike_every " +
+  return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) + ", " +
+         name(c.layout) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
+         " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
+         (mask.documents ? ", documents" : "") + (c.scoring.has_bias() ? ", ALiBi" : "") + ", spike_every " +
          std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
 }
 
@@ -78,6 +81,18 @@ Tensor<T> rows_of(const Tensor<T>& whole, const Runs& rows) {
   Tensor<T> shard(whole.shape().with_seq(count(rows)));
   copy_rows(shard.view(), whole.view(), rows);
   return shard;
+}
+
+/// The way back: the rows of `part` to the tokens at `rows` of `whole`.
+template <class T>
+void put_rows(Tensor<T>& whole, const Tensor<T>& part, const Runs& rows) {
+  const View<const T> shard = part;
+  const std::vector<Index> to = positions(rows);
+  for (Index b = 0; b < shard.shape().batch; ++b)
+    for (Index h = 0; h < shard.shape().heads; ++h)
+      for (Index s = 0; s < shard.shape().seq; ++s)
+        std::ranges::copy(shard.row(b, h, s),
+                          whole.view().row(b, h, to[static_cast<std::size_t>(s)]).begin());
 }
 
 /// The reference has no key for any of these rows, so that out = 0 is meant.
@@ -125,6 +140,15 @@ inline Index random_length(Dice& dice, Index ranks) {
   }
 }
 
+/// Up to four documents, some of them empty. They may end before the keys do.
+inline std::shared_ptr<const Documents> random_documents(Dice& dice, Index keys) {
+  std::vector<Index> borders{0};
+  for (Index left = dice.between(1, 4); left > 0; --left)
+    borders.push_back(dice.between(borders.back(), keys));
+  if (dice.one_in(2)) borders.back() = keys;
+  return std::make_shared<const Documents>(std::move(borders));
+}
+
 /// A case for a ring of `ranks`. Every second one is causal; the groups of query heads take turns.
 inline Case random_case(Dice& dice, Index index, Index ranks) {
   Case what;
@@ -142,6 +166,9 @@ inline Case random_case(Dice& dice, Index index, Index ranks) {
   if (dice.one_in(8)) what.scoring.mask.left = dice.between(0, what.keys);
   what.spike_every = dice.one_in(3) ? 4 : 0;
   what.seed = dice.bits();
+  what.layout = dice.of({Layout::contiguous, Layout::striped, Layout::zigzag});
+  if (dice.one_in(6)) what.scoring.mask.documents = random_documents(dice, what.keys);
+  if (dice.one_in(6)) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
   return what;
 }
 

@@ -20,24 +20,25 @@ struct RankResult {
 
 template <class T>
 Runs query_runs(const Problem<T>& problem, int rank, int ranks) {
-  return Placement(Layout::contiguous, problem.what.queries, ranks).runs(rank);
+  return Placement(problem.what.layout, problem.what.queries, ranks).runs(rank);
 }
 
 /// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
 /// \param make_link  makes this rank's transport; called last, because a transport borrows the parcel
-template <class T, class Rules = StandardRules, class Topology = Ring, class MakeLink>
+template <class T, class Rules = StandardRules, class Topology = Ring,
+          class Engine = BlockwiseEngine<T, Rules>, class MakeLink>
 RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink make_link) {
   const Index before = allocation::current();
   allocation::reset_peak();
   const Runs rows = query_runs(problem, place.rank, place.size);
   Tensor<T> q(problem.q.shape().with_seq(count(rows)));
   copy_rows(q.view(), problem.q.view(), rows);
-  const Placement keys(Layout::contiguous, problem.what.keys, place.size);
+  const Placement keys(problem.what.layout, problem.what.keys, place.size);
   KvParcel<T> kv(problem.k.shape(), keys, place.rank);
   copy_rows(kv.k(), problem.k.view(), keys.runs(place.rank));
   copy_rows(kv.v(), problem.v.view(), keys.runs(place.rank));
 
-  BlockwiseEngine<T, Rules> engine(problem.what.scoring, problem.what.block);
+  Engine engine(problem.what.scoring, problem.what.block);
   engine.begin(q, rows);
   Activity activity;
   auto&& link = make_link();
@@ -47,13 +48,14 @@ RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink ma
 }
 
 /// All ranks of a ring in this process.
-template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing>
+template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing,
+          class Engine = BlockwiseEngine<T, Rules>>
 std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     results[static_cast<std::size_t>(rank)] =
-        run_rank<T, Rules, Topology>(problem, {rank, ranks}, [&] { return Link(world, rank); });
+        run_rank<T, Rules, Topology, Engine>(problem, {rank, ranks}, [&] { return Link(world, rank); });
   });
   return results;
 }
@@ -72,9 +74,10 @@ testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, co
 }
 
 /// The check that the right ring passes and each mutant has to fail.
-template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing>
+template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing,
+          class Engine = BlockwiseEngine<T, Rules>>
 testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
-  return all_agree(run_loopback<T, Rules, Topology, Link>(problem, ranks), problem);
+  return all_agree(run_loopback<T, Rules, Topology, Link, Engine>(problem, ranks), problem);
 }
 
 /// What facts about the ring say rank `rank` sends: N-1 messages, and every parcel but the one of its next
@@ -82,7 +85,7 @@ testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
 template <class T>
 testing::AssertionResult sent_what_it_should(const TransportStatistics& statistics, const Problem<T>& problem,
                                              const Ring& ring) {
-  const Placement keys(Layout::contiguous, problem.what.keys, ring.size);
+  const Placement keys(problem.what.layout, problem.what.keys, ring.size);
   const Shape kv = problem.what.kv();
   const auto parcel = [&](int owner) {
     return 2 * kv.batch * kv.heads * keys.tokens(owner) * kv.dim * static_cast<Index>(sizeof(T));

@@ -1,0 +1,312 @@
+// The dense and the tiled gradients against finite differences, and against each other.
+
+#include "ring_attention/attention/backward.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/gradients.hpp"
+#include "support/masks.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+// ---- finite differences --------------------------------------------------------------------------------
+
+/// The number whose gradients everything here is about: L = sum(out * dO).
+double loss(const Problem<double>& problem, const Tensor<double>& grad_out) {
+  const Reference forward = reference_forward(problem.q, problem.k, problem.v, problem.what.scoring);
+  double sum = 0;
+  for (Index i = 0; i < grad_out.size(); ++i) sum += forward.out.data()[i] * grad_out.data()[i];
+  return sum;
+}
+
+/// (L(x + h) - L(x - h)) / 2h for every element x of `array`, which is one of the problem's own.
+Tensor<double> central_differences(const GradientProblem<double>& problem, Tensor<double>& array) {
+  constexpr double h = 1e-5;  // the error h^2 L''' / 6 and the rounding error eps L / h both are about 1e-10
+  Tensor<double> slopes(array.shape());
+  for (Index i = 0; i < array.size(); ++i) {
+    const double x = array.data()[i];
+    array.data()[i] = x + h;
+    const double above = loss(problem.forward, problem.grad_out);
+    array.data()[i] = x - h;
+    const double below = loss(problem.forward, problem.grad_out);
+    array.data()[i] = x;
+    slopes.data()[i] = (above - below) / (2 * h);
+  }
+  return slopes;
+}
+
+/// ||got - want|| / ||want|| below 1e-7: a tensor at a time, so that none hides behind another.
+testing::AssertionResult near(const Tensor<double>& got, const Tensor<double>& want) {
+  const Comparison comparison = compare(got, want, {.absolute = 1e-4});  // finite, not all zero
+  if (comparison.ok && comparison.relative_error < 1e-7) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << describe(comparison);
+}
+
+void expect_gradients_of_the_loss(GradientProblem<double>& problem) {
+  const Tensor<double> q = central_differences(problem, problem.forward.q);
+  const Tensor<double> k = central_differences(problem, problem.forward.k);
+  const Tensor<double> v = central_differences(problem, problem.forward.v);
+  EXPECT_TRUE(near(problem.want.q, q)) << "dq, dense";
+  EXPECT_TRUE(near(problem.want.k, k)) << "dk, dense";
+  EXPECT_TRUE(near(problem.want.v, v)) << "dv, dense";
+  const Gradients<double> tiled = device_gradients(problem);
+  EXPECT_TRUE(near(tiled.q, q)) << "dq, tiled";
+  EXPECT_TRUE(near(tiled.k, k)) << "dk, tiled";
+  EXPECT_TRUE(near(tiled.v, v)) << "dv, tiled";
+}
+
+// Square, more keys than queries, more queries than keys (the first of which see nothing under some masks).
+TEST(FiniteDifferences, OfEveryMaskAndGroup) {
+  constexpr std::pair<Index, Index> lengths[] = {{6, 6}, {4, 7}, {7, 5}};
+  for (const Index group : {1, 2, 8})
+    for (const auto& [queries, keys] : lengths)
+      for (const auto& [name, scoring] : every_scoring(queries, keys, 2 * group, 0.6)) {
+        SCOPED_TRACE(name + ", g = " + std::to_string(group) + ", " + std::to_string(queries) + " queries, " +
+                     std::to_string(keys) + " keys");
+        auto problem = make_gradient_problem<double>({.kv_heads = 2,
+                                                      .group = group,
+                                                      .queries = queries,
+                                                      .keys = keys,
+                                                      .dim = 3,
+                                                      .scoring = scoring,
+                                                      .block = 2});
+        expect_gradients_of_the_loss(problem);
+      }
+}
+
+TEST(FiniteDifferences, OfBatchesAndThreeKvHeads) {
+  for (const Index block : {1, 3, 64}) {
+    auto problem = make_gradient_problem<double>({.batch = 2,
+                                                  .kv_heads = 3,
+                                                  .group = 2,
+                                                  .queries = 5,
+                                                  .keys = 5,
+                                                  .dim = 2,
+                                                  .scoring = {0.8, Mask::causal()},
+                                                  .block = block});
+    expect_gradients_of_the_loss(problem);
+  }
+}
+
+// ---- by hand -------------------------------------------------------------------------------------------
+
+// One query, two keys of equal score: P = 1/2, dP = (0, 2), delta = 1, dS = (-1/2, 1/2).
+TEST(Gradients, OfOneQueryAndTwoKeysByHand) {
+  Tensor<double> q({1, 1, 1, 1}, 3.0), k({1, 1, 2, 1}, 5.0), v({1, 1, 2, 1}), grad_out({1, 1, 1, 1}, 1.0);
+  v.data()[1] = 2;
+  const ReferenceGradients dense = reference_backward(q, k, v, grad_out, {0.5});
+  const Attended<double> attended = blockwise_forward<double>(q, k, v, {0.5});
+  const auto tiled = blockwise_backward<double>({q, attended.out, attended.lse, grad_out}, k, v, {0.5});
+  for (const Tensor<double>* grad_q : {&dense.q, &tiled.q}) EXPECT_DOUBLE_EQ(grad_q->data()[0], 0);
+  for (const Tensor<double>* grad_k : {&dense.k, &tiled.k}) {
+    EXPECT_DOUBLE_EQ(grad_k->data()[0], -0.75);  // scale * dS * q = 0.5 * -0.5 * 3
+    EXPECT_DOUBLE_EQ(grad_k->data()[1], 0.75);
+  }
+  for (const Tensor<double>* grad_v : {&dense.v, &tiled.v}) {
+    EXPECT_DOUBLE_EQ(grad_v->data()[0], 0.5);
+    EXPECT_DOUBLE_EQ(grad_v->data()[1], 0.5);
+  }
+}
+
+TEST(Gradients, RowDotByHand) {
+  Tensor<double> a({2, 1, 2, 3}), b({2, 1, 2, 3});
+  for (Index i = 0; i < a.size(); ++i) {
+    a.data()[i] = static_cast<double>(i);
+    b.data()[i] = static_cast<double>(i % 3 + 1);
+  }
+  const Tensor<double> delta = row_dot<double>(a, b);
+  EXPECT_EQ(delta.shape(), (Shape{2, 1, 2, 1}));
+  EXPECT_EQ(delta.data()[0], 0 * 1 + 1 * 2 + 2 * 3);
+  EXPECT_EQ(delta.data()[1], 3 * 1 + 4 * 2 + 5 * 3);
+  EXPECT_EQ(delta.view()(1, 0, 1), 9 * 1 + 10 * 2 + 11 * 3);
+  EXPECT_EQ(row_dot<float>(Tensor<float>({1, 2, 0, 4}), Tensor<float>({1, 2, 0, 4})).size(), 0);
+}
+
+// ---- tiled against dense -------------------------------------------------------------------------------
+
+template <class T>
+class GradientsIn : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(GradientsIn, Types);
+
+TYPED_TEST(GradientsIn, AgreeWithTheReferenceOnRandomProblems) {
+  for_each_case(200, [](Dice& dice, Index index) {
+    const auto problem = make_gradient_problem<TypeParam>(random_case(dice, index, 3));
+    EXPECT_TRUE(agrees(device_gradients(problem), problem));
+  });
+}
+
+TYPED_TEST(GradientsIn, AgreeWithTheReferenceUnderEveryMask) {
+  constexpr std::pair<Index, Index> lengths[] = {{31, 31}, {14, 37}, {29, 18}};
+  for (const Index group : {1, 2, 8})
+    for (const auto& [queries, keys] : lengths)
+      for (const auto& [name, scoring] : every_scoring(queries, keys, 2 * group, 0.4)) {
+        SCOPED_TRACE(name);
+        const auto problem = make_gradient_problem<TypeParam>(
+            {.group = group, .queries = queries, .keys = keys, .dim = 5, .scoring = scoring, .block = 4});
+        EXPECT_TRUE(agrees(device_gradients(problem), problem));
+      }
+}
+
+TYPED_TEST(GradientsIn, LogitsInTheThousandsAreFine) {
+  const auto problem =
+      make_gradient_problem<TypeParam>({.queries = 40, .keys = 40, .dim = 16, .block = 5, .spike_every = 3});
+  EXPECT_GT(problem.want.max_abs_score, 300);
+  EXPECT_TRUE(agrees(device_gradients(problem), problem));
+}
+
+TYPED_TEST(GradientsIn, RowsThatSeeNothingHaveNone) {
+  const auto problem = make_gradient_problem<TypeParam>(
+      {.group = 2, .queries = 9, .keys = 4, .scoring = {1, Mask::causal(4 - 9)}, .block = 2});
+  const Problem<TypeParam>& p = problem.forward;
+  const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, p.what.scoring, 2);
+  const Gradients<TypeParam> got = device_gradients(problem);
+  EXPECT_TRUE(agrees(got, problem));
+  for (Index head = 0; head < 4; ++head) {
+    for (Index row = 0; row < 5; ++row) {
+      EXPECT_EQ(attended.lse.view()(0, head, row), negative_infinity<TypeParam>);
+      for (const TypeParam x : attended.out.view().row(0, head, row)) EXPECT_EQ(x, 0);
+      for (const TypeParam x : got.q.view().row(0, head, row)) EXPECT_EQ(x, 0);
+    }
+    EXPECT_EQ(got.q.view()(0, head, 5), 0) << "it sees one key: its softmax is constant";
+    EXPECT_NE(got.q.view()(0, head, 6), 0);
+  }
+}
+
+template <class T>
+void expect_only_zeros(const Tensor<T>& array) {
+  for (const T x : array.view().elements()) EXPECT_EQ(x, 0);
+}
+
+// Whatever stands in dO, and in K and V.
+TYPED_TEST(GradientsIn, WhereNoQuerySeesAKeyAllAreZero) {
+  for (const Mask& mask : {Mask{.right = -5}, Mask{.left = -5}, Mask{.left = 2, .offset = 100},
+                           Mask{.documents = std::make_shared<const Documents>(std::vector<Index>{0})}}) {
+    const auto problem = make_gradient_problem<TypeParam>(
+        {.group = 2, .queries = 5, .keys = 5, .scoring = {1, mask}, .block = 2});
+    EXPECT_EQ(most_visible_keys(problem.what()), 0);
+    const Gradients<TypeParam> got = device_gradients(problem);
+    EXPECT_TRUE(agrees(got, problem));
+    expect_only_zeros(got.q);
+    expect_only_zeros(got.k);
+    expect_only_zeros(got.v);
+  }
+}
+
+TYPED_TEST(GradientsIn, KeysThatNobodySeesHaveNone) {
+  const auto problem = make_gradient_problem<TypeParam>(
+      {.queries = 4, .keys = 9, .scoring = {1, Mask::causal()}, .block = 3});  // top-left: keys 4 .. 8 unseen
+  const Gradients<TypeParam> got = device_gradients(problem);
+  EXPECT_TRUE(agrees(got, problem));
+  for (Index key = 4; key < 9; ++key) {
+    for (const TypeParam x : got.k.view().row(0, 1, key)) EXPECT_EQ(x, 0);
+    for (const TypeParam x : got.v.view().row(0, 1, key)) EXPECT_EQ(x, 0);
+  }
+}
+
+// ---- the engine ----------------------------------------------------------------------------------------
+
+/// Accumulates the keys in pieces, in the order given; each piece has gradients of its own.
+template <class T>
+Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<Runs>& pieces) {
+  const Problem<T>& p = problem.forward;
+  const auto attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
+  Gradients<T> whole_gradients{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
+  BlockwiseBackward<T> engine(p.what.scoring, p.what.block);
+  engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
+  for (const Runs& piece : pieces) {
+    const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
+    Tensor<T> grad_k(k.shape()), grad_v(v.shape());
+    engine.accumulate({k, v, piece}, {grad_k, grad_v});
+    put_rows(whole_gradients.k, grad_k, piece);
+    put_rows(whole_gradients.v, grad_v, piece);
+  }
+  whole_gradients.q = engine.finish();
+  return whole_gradients;
+}
+
+TYPED_TEST(GradientsIn, KeysMayComeInAnyOrderAndAnyRuns) {
+  const auto problem = make_gradient_problem<TypeParam>({.batch = 2,
+                                                         .group = 2,
+                                                         .queries = 11,
+                                                         .keys = 17,
+                                                         .dim = 5,
+                                                         .scoring = {0.5, Mask::causal(17 - 11)},
+                                                         .block = 3});
+  EXPECT_TRUE(agrees(in_pieces(problem, {{{0, 1, 17}}}), problem));
+  EXPECT_TRUE(agrees(in_pieces(problem, {{{10, 1, 7}}, {{0, 1, 10}}}), problem));
+  EXPECT_TRUE(agrees(in_pieces(problem, {{{1, 2, 8}}, {}, {{0, 2, 9}}}), problem)) << "striped";
+  EXPECT_TRUE(agrees(in_pieces(problem, {{{4, 1, 4}, {8, 1, 5}}, {{0, 1, 4}, {13, 1, 4}}}), problem))
+      << "zigzag";
+}
+
+TYPED_TEST(GradientsIn, AreAddedToWhatIsThere) {
+  const auto problem = make_gradient_problem<TypeParam>({.queries = 6, .keys = 6});
+  const Problem<TypeParam>& p = problem.forward;
+  const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, p.what.scoring);
+  Tensor<TypeParam> grad_k(p.what.kv()), grad_v(p.what.kv());
+  BlockwiseBackward<TypeParam> engine(p.what.scoring);
+  engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(6));
+  for (int twice = 0; twice < 2; ++twice) engine.accumulate({p.k, p.v, whole(6)}, {grad_k, grad_v});
+  const Gradients<TypeParam> once = device_gradients(problem);
+  const Tensor<TypeParam> grad_q = engine.finish();
+  for (Index i = 0; i < grad_q.size(); ++i) EXPECT_NEAR(grad_q.data()[i], 2 * once.q.data()[i], 1e-5);
+  for (Index i = 0; i < grad_k.size(); ++i) EXPECT_NEAR(grad_k.data()[i], 2 * once.k.data()[i], 1e-5);
+  for (Index i = 0; i < grad_v.size(); ++i) EXPECT_NEAR(grad_v.data()[i], 2 * once.v.data()[i], 1e-5);
+}
+
+TYPED_TEST(GradientsIn, TheSameCallGivesTheSameBits) {
+  const auto problem =
+      make_gradient_problem<TypeParam>({.queries = 30, .keys = 30, .dim = 16, .block = 7, .spike_every = 5});
+  EXPECT_TRUE(same_bits(device_gradients(problem), device_gradients(problem)));
+}
+
+TYPED_TEST(GradientsIn, AnEngineMayBeginAgain) {
+  const auto first = make_gradient_problem<TypeParam>({.queries = 9, .keys = 9});
+  const auto second = make_gradient_problem<TypeParam>({.queries = 4, .keys = 6, .seed = 2});
+  BlockwiseBackward<TypeParam> engine({}, 4);
+  for (const auto* problem : {&first, &second, &first}) {
+    const Problem<TypeParam>& p = problem->forward;
+    const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, {}, 4);
+    Gradients<TypeParam> got{{}, Tensor<TypeParam>(p.what.kv()), Tensor<TypeParam>(p.what.kv())};
+    engine.begin({p.q, attended.out, attended.lse, problem->grad_out}, whole(p.what.queries));
+    engine.accumulate({p.k, p.v, whole(p.what.keys)}, {got.k, got.v});
+    got.q = engine.finish();
+    EXPECT_TRUE(agrees(got, *problem));
+  }
+}
+
+TYPED_TEST(GradientsIn, ReportProgressAfterEveryTile) {
+  const auto problem = make_gradient_problem<TypeParam>(
+      {.batch = 2, .queries = 5, .keys = 8, .scoring = {1, Mask::causal(3)}, .block = 4});
+  const Problem<TypeParam>& p = problem.forward;
+  const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, p.what.scoring, 4);
+  Tensor<TypeParam> grad_k(p.what.kv()), grad_v(p.what.kv());
+  BlockwiseBackward<TypeParam> engine(p.what.scoring, 4);
+  engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(5));
+  Index tiles = 0;
+  engine.accumulate({p.k, p.v, whole(8)}, {grad_k, grad_v}, [&] { ++tiles; });
+  EXPECT_EQ(tiles, 2 * 2 * (2 * 2));  // batch, heads, tiles: also those that the mask hides
+}
+
+TYPED_TEST(GradientsIn, InputsThatDoNotBelongTogetherAreErrors) {
+  const Tensor<TypeParam> q({1, 2, 3, 4}), rows({1, 2, 3, 1}), k({1, 1, 5, 4}), longer({1, 2, 4, 4});
+  Tensor<TypeParam> grad({1, 1, 5, 4}), shorter({1, 1, 4, 4});
+  EXPECT_THROW(BlockwiseBackward<TypeParam>({}, 0), Error);
+  BlockwiseBackward<TypeParam> engine({}, 2);
+  EXPECT_THROW(engine.begin({q, q, rows, q}, whole(4)), Error);
+  EXPECT_THROW(engine.begin({q, longer, rows, q}, whole(3)), Error);
+  EXPECT_THROW(engine.begin({q, q, q, q}, whole(3)), Error);
+  EXPECT_THROW(engine.begin({q, q, rows, longer}, whole(3)), Error);
+  engine.begin({q, q, rows, q}, whole(3));
+  EXPECT_THROW(engine.accumulate({k, k, whole(4)}, {grad, grad}), Error);
+  EXPECT_THROW(engine.accumulate({k, k, whole(5)}, {grad, shorter}), Error);
+  EXPECT_THROW(engine.accumulate({k, k, whole(5)}, {shorter, grad}), Error);
+  EXPECT_THROW((void)reference_backward(Tensor<double>({1, 1, 2, 1}), Tensor<double>({1, 1, 2, 1}),
+                                        Tensor<double>({1, 1, 2, 1}), Tensor<double>({1, 1, 3, 1}), {}),
+               Error);
+}
+
+}  // namespace
+}  // namespace ring_attention::test

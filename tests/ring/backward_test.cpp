@@ -1,0 +1,266 @@
+// The ring backward over threads against the reference and the single device, and what it costs.
+
+#include "ring_attention/ring/backward.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/backward_runs.hpp"
+#include "support/counting_link.hpp"
+#include "support/masks.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr std::initializer_list<int> ring_sizes{1, 2, 3, 4, 5, 7, 8};
+constexpr std::initializer_list<Layout> layouts{Layout::contiguous, Layout::striped, Layout::zigzag};
+
+template <class T>
+void expect_a_right_ring(const GradientProblem<T>& problem, int ranks) {
+  const auto forward = run_loopback(problem.forward, ranks);
+  EXPECT_TRUE(all_agree(forward, problem.forward));
+  const auto results = run_loopback_backward(problem, forward);
+  EXPECT_TRUE(agrees(gathered(results, problem), problem));
+  for (int rank = 0; rank < ranks; ++rank)
+    EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, ranks}));
+}
+
+/// random_case knows no window that looks ahead.
+Case random_gradient_case(Dice& dice, Index index, int ranks) {
+  Case what = random_case(dice, index, ranks);
+  if (what.scoring.mask.right != 0 && dice.one_in(3)) what.scoring.mask.right = dice.between(0, what.keys);
+  return what;
+}
+
+// 336 cases, each in float and double: every ring size, with and without the causal mask, with 1, 2 and 8
+// query heads to a KV head, eight times.
+TEST(RingBackward, AgreesWithTheReferenceOnRandomProblems) {
+  for_each_case(336, [](Dice& dice, Index index) {
+    const int ranks = ring_sizes.begin()[index % 7];
+    const Case what = random_gradient_case(dice, index / 7, ranks);
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(what));
+    expect_a_right_ring(make_gradient_problem<float>(what), ranks);
+    expect_a_right_ring(make_gradient_problem<double>(what), ranks);
+  });
+}
+
+template <class T>
+class RingBackwardIn : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(RingBackwardIn, Types);
+
+// Every mask meets every placement and every ring size; lengths and groups take turns.
+TYPED_TEST(RingBackwardIn, AgreesWithTheReferenceUnderEveryMaskAndPlacement) {
+  constexpr std::pair<Index, Index> lengths[] = {{17, 17}, {9, 22}, {19, 13}};
+  constexpr Index groups[] = {1, 2, 8};
+  std::size_t turn = 0;
+  for (const int ranks : ring_sizes)
+    for (const Layout layout : layouts)
+      for (std::size_t mask = 0; mask < every_scoring(1, 1, 1, 1).size(); ++mask, ++turn) {
+        const auto [queries, keys] = lengths[turn % 3];
+        const Index group = groups[turn / 3 % 3];
+        const auto [name, scoring] = every_scoring(queries, keys, 2 * group, 0.4)[mask];
+        SCOPED_TRACE(name + " on " + std::to_string(ranks) + " ranks");
+        expect_a_right_ring(make_gradient_problem<TypeParam>({.group = group,
+                                                              .queries = queries,
+                                                              .keys = keys,
+                                                              .dim = 3,
+                                                              .scoring = scoring,
+                                                              .block = 3,
+                                                              .layout = layout}),
+                            ranks);
+      }
+}
+
+TYPED_TEST(RingBackwardIn, OneRankIsTheSingleDeviceBitForBit) {
+  for_each_case(40, [](Dice& dice, Index index) {
+    Case what = random_gradient_case(dice, index, 1);
+    const auto problem = make_gradient_problem<TypeParam>(what);
+    const auto ring = run_loopback_backward(problem, 1);
+    EXPECT_TRUE(same_bits(ring[0].gradients, device_gradients(problem))) << to_string(what);
+  });
+}
+
+TYPED_TEST(RingBackwardIn, TheSameRingGivesTheSameBits) {
+  const auto problem = make_gradient_problem<TypeParam>(
+      {.queries = 40, .keys = 40, .dim = 16, .block = 7, .layout = Layout::zigzag, .spike_every = 4});
+  const auto once = run_loopback_backward(problem, 3);
+  const auto again = run_loopback_backward(problem, 3);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    EXPECT_TRUE(same_bits(once[rank].gradients, again[rank].gradients));
+}
+
+TYPED_TEST(RingBackwardIn, MoreRanksThanTokens) {
+  const Scoring causal{1, Mask::causal()};
+  for (const Layout layout : layouts) {
+    expect_a_right_ring(
+        make_gradient_problem<TypeParam>(
+            {.batch = 2, .group = 2, .queries = 5, .keys = 5, .scoring = causal, .layout = layout}),
+        7);
+    expect_a_right_ring(
+        make_gradient_problem<TypeParam>({.queries = 1, .keys = 1, .scoring = causal, .layout = layout}), 8);
+    expect_a_right_ring(make_gradient_problem<TypeParam>({.queries = 9, .keys = 2, .layout = layout}), 4);
+    expect_a_right_ring(make_gradient_problem<TypeParam>(
+                            {.queries = 2, .keys = 9, .scoring = {1, Mask::causal(9 - 2)}, .layout = layout}),
+                        4);
+  }
+}
+
+TYPED_TEST(RingBackwardIn, EmptyRanksEndWithEmptyGradients) {
+  const auto results = run_loopback_backward(make_gradient_problem<TypeParam>({.queries = 3, .keys = 3}), 5);
+  EXPECT_EQ(results[4].gradients.q.size(), 0);
+  EXPECT_EQ(results[4].gradients.k.size(), 0);
+  EXPECT_EQ(results[4].kv.messages_sent, 4) << "the rhythm is the same for all";
+  EXPECT_EQ(results[4].gradient.messages_sent, 5);
+}
+
+// Of nine rows the first five see no key: rank 0 of three holds three of them.
+TYPED_TEST(RingBackwardIn, RowsThatSeeNothingHaveNoGradient) {
+  const auto problem = make_gradient_problem<TypeParam>(
+      {.queries = 9, .keys = 4, .scoring = {1, Mask::causal(4 - 9)}, .block = 2});
+  const auto results = run_loopback_backward(problem, 3);
+  EXPECT_TRUE(agrees(gathered(results, problem), problem));
+  for (const TypeParam x : results[0].gradients.q.view().elements()) EXPECT_EQ(x, 0);
+}
+
+// ---- what it sends -------------------------------------------------------------------------------------
+
+TYPED_TEST(RingBackwardIn, SendsGradientsOneHopMoreThanKeysAndValues) {
+  // 7 tokens on 3 ranks: 3, 2, 2. A token of K and V is 2 * 2 batches * 2 KV heads * 4 dim = 32 elements.
+  const auto problem =
+      make_gradient_problem<TypeParam>({.batch = 2, .kv_heads = 2, .group = 2, .queries = 7, .keys = 7});
+  const auto results = run_loopback_backward(problem, 3);
+  const Index token = 32 * sizeof(TypeParam);
+  EXPECT_EQ(results[0].kv.bytes_sent, (7 - 2) * token);
+  EXPECT_EQ(results[2].kv.bytes_sent, (7 - 3) * token);
+  for (const auto& result : results) {
+    EXPECT_EQ(result.kv.messages_sent, 2);
+    EXPECT_EQ(result.gradient.messages_sent, 3);
+    EXPECT_EQ(result.gradient.bytes_sent, 7 * token) << "those of every rank, once";
+    EXPECT_EQ(result.gradient.bytes_received, 7 * token);
+  }
+}
+
+TYPED_TEST(RingBackwardIn, OneRankSendsNothing) {
+  const auto results = run_loopback_backward(make_gradient_problem<TypeParam>({}), 1);
+  for (const TransportStatistics& sent : {results[0].kv, results[0].gradient}) {
+    EXPECT_EQ(sent.messages_sent, 0);
+    EXPECT_EQ(sent.bytes_sent, 0);
+    EXPECT_EQ(sent.bytes_received, 0);
+  }
+}
+
+// ---- what it holds -------------------------------------------------------------------------------------
+
+TYPED_TEST(RingBackwardIn, HoldsFourQueryShardsFourKvShardsAndSixOfGradients) {
+  for (const Layout layout : layouts)
+    for (const int ranks : ring_sizes) {
+      const auto problem = make_gradient_problem<TypeParam>(
+          {.batch = 2, .group = 2, .queries = 50, .keys = 43, .dim = 8, .block = 4, .layout = layout});
+      const auto results = run_loopback_backward(problem, ranks);
+      const Placement queries(layout, 50, ranks);
+      const Placement keys(layout, 43, ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Shape q = problem.what().q().with_seq(queries.tokens(rank));
+        const Shape kv = problem.what().kv().with_seq(keys.max_tokens());
+        const Index elements = 4 * q.size()                         // q, out, dO, dQ
+                               + 2 * q.per_row().size()             // lse, delta
+                               + (ranks == 1 ? 2 : 4) * kv.size()   // k, v; twice where they travel
+                               + (ranks == 1 ? 4 : 6) * kv.size();  // dk, dv likewise; and those of a step
+        EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
+                  elements * static_cast<Index>(sizeof(TypeParam)))
+            << name(layout) << ", rank " << rank << " of " << ranks;
+      }
+    }
+}
+
+// The promise of the paper: the length grows with the number of ranks, the memory of a rank does not.
+TYPED_TEST(RingBackwardIn, HoldsTheSameWhenRanksAndTokensGrowTogether) {
+  for (const Layout layout : layouts) {
+    Index forward_bytes = 0, backward_bytes = 0;
+    for (const int ranks : {2, 3, 4, 5, 7, 8}) {
+      const Index tokens = 6 * ranks;
+      const auto problem = make_gradient_problem<TypeParam>(
+          {.group = 2, .queries = tokens, .keys = tokens, .dim = 8, .block = 4, .layout = layout});
+      const auto forward = run_loopback(problem.forward, ranks);
+      const auto backward = run_loopback_backward(problem, forward);
+      if (ranks == 2) {
+        forward_bytes = forward[0].peak_bytes;
+        backward_bytes = backward[0].peak_bytes;
+        EXPECT_GT(forward_bytes, 0);
+      }
+      for (std::size_t rank = 0; rank < forward.size(); ++rank) {
+        EXPECT_EQ(forward[rank].peak_bytes, forward_bytes) << ranks << " ranks";
+        EXPECT_EQ(backward[rank].peak_bytes, backward_bytes) << ranks << " ranks";
+      }
+    }
+  }
+}
+
+TYPED_TEST(RingBackwardIn, AllocatesNothingInsideTheLoop) {
+  const auto problem = make_gradient_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});
+  EXPECT_TRUE((ring_gradients_agree<TypeParam, BlockwiseBackward<TypeParam>, BackwardRing, CountsAllocations>(
+      problem, 4)));
+}
+
+// ---- what it does when -----------------------------------------------------------------------------------
+
+/// Writes down which channel does what, and what the loop is doing then.
+class Diary : public LoopbackRing {
+ public:
+  Diary(LoopbackWorld& world, int rank, int channel, const Activity& activity, std::string& text)
+      : LoopbackRing(world, rank, channel),
+        name_(channel == 0 ? "kv " : "dkv "),
+        activity_(activity),
+        text_(text) {}
+  void start(const Exchange& exchange) {
+    text_ += name_ + "start; ";
+    LoopbackRing::start(exchange);
+  }
+  void computed() { text_ += activity_.describe() + " done; "; }
+  void finish() {
+    text_ += name_ + "finish (" + activity_.describe() + "); ";
+    LoopbackRing::finish();
+  }
+  void drain() { text_ += name_ + activity_.describe() + "; "; }
+
+ private:
+  std::string name_;
+  const Activity& activity_;
+  std::string& text_;
+};
+
+std::string diary_of(int ranks, int whose) {
+  std::string diary;
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) {
+    const Placement placement(Layout::contiguous, 2 * ranks, ranks);
+    const Tensor<float> q({1, 1, 2, 2}), lse({1, 1, 2, 1});
+    KvParcel<float> kv({1, 1, 6, 2}, placement, rank), gradients({1, 1, 6, 2}, placement, rank);
+    BlockwiseBackward<float> engine({});
+    engine.begin({q, q, lse, q}, placement.runs(rank));
+    Activity activity;
+    std::string text;
+    Diary kv_link(world, rank, 0, activity, text), gradient_link(world, rank, 1, activity, text);
+    ring_backward(engine, kv_link, gradient_link, kv, gradients, activity);
+    EXPECT_EQ(gradients.owner(), rank) << "they are home";
+    if (rank == whose) diary = text;
+  });
+  return diary;
+}
+
+TEST(RingBackward, GradientsTravelOneBeatBehind) {
+  EXPECT_EQ(diary_of(3, 1),
+            "kv start; compute, step 0 done; dkv start; kv finish (exchange, step 0, peer 0); "
+            "kv start; compute, step 1 done; dkv finish (exchange, step 1, peer 0); dkv start; "
+            "kv finish (exchange, step 1, peer 0); "
+            "compute, step 2 done; dkv finish (exchange, step 2, peer 0); dkv start; "
+            "dkv finish (exchange, step 2, peer 0); "
+            "kv drain; dkv drain; ");
+}
+
+TEST(RingBackward, OneRankExchangesNothing) {
+  EXPECT_EQ(diary_of(1, 0), "compute, step 0 done; kv drain; dkv drain; ");
+}
+
+}  // namespace
+}  // namespace ring_attention::test

@@ -1,0 +1,116 @@
+// Whole rings forward and backward, of one process or over MPI, and the checks on what their ranks end with.
+#pragma once
+
+#include <vector>
+
+#include "ring_attention/ring/backward.hpp"
+#include "support/gradients.hpp"
+#include "support/ring_runs.hpp"
+
+namespace ring_attention::test {
+
+/// What a rank ends with: dQ of its queries, dK and dV of its keys.
+template <class T>
+struct RankGradients {
+  Gradients<T> gradients;
+  TransportStatistics kv, gradient;  // of the two channels
+  Index peak_bytes = 0;              // of tensors, with the rank's own q, out, lse, dO and K,V
+};
+
+/// One rank's part of the backward.
+/// \param attended  what the forward ended with on this rank
+/// \param make_link  makes this rank's transport for a channel; called last, because it borrows the parcels
+template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing, class MakeLink>
+RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Attended<T>& attended,
+                                   const Ring& place, MakeLink make_link) {
+  const Problem<T>& p = problem.forward;
+  const Index before = allocation::current();
+  allocation::reset_peak();
+  const Runs rows = query_runs(p, place.rank, place.size);
+  const Tensor<T> q = rows_of(p.q, rows), grad_out = rows_of(problem.grad_out, rows);
+  const Tensor<T> out = attended.out.clone(), lse = attended.lse.clone();
+  const Placement keys(p.what.layout, p.what.keys, place.size);
+  KvParcel<T> kv(p.k.shape(), keys, place.rank), gradients(p.k.shape(), keys, place.rank);
+  copy_rows(kv.k(), p.k.view(), keys.runs(place.rank));
+  copy_rows(kv.v(), p.v.view(), keys.runs(place.rank));
+
+  Engine engine(p.what.scoring, p.what.block);
+  engine.begin({q, out, lse, grad_out}, rows);
+  Activity activity;
+  auto&& kv_link = make_link(0);
+  auto&& gradient_link = make_link(1);
+  ring_backward(engine, kv_link, gradient_link, kv, gradients, activity, Topology{place});
+  const Index peak = allocation::peak() - before;
+  return {{engine.finish(), converted<T>(View<const T>(gradients.k())),
+           converted<T>(View<const T>(gradients.v()))},
+          kv_link.statistics(),
+          gradient_link.statistics(),
+          peak};
+}
+
+/// All ranks of a ring in this process: the backward of forwards that have been.
+template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing,
+          class Link = LoopbackRing>
+std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
+                                                    const std::vector<RankResult<T>>& forward) {
+  const int ranks = static_cast<int>(forward.size());
+  std::vector<RankGradients<T>> results(forward.size());
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    results[at] =
+        run_rank_backward<T, Engine, Topology>(problem, forward[at].attended, {rank, ranks},
+                                               [&](int channel) { return Link(world, rank, channel); });
+  });
+  return results;
+}
+
+/// Forward and backward. The type parameters are those of the backward.
+template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing,
+          class Link = LoopbackRing>
+std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem, int ranks) {
+  return run_loopback_backward<T, Engine, Topology, Link>(problem, run_loopback(problem.forward, ranks));
+}
+
+/// The gradients of the whole problem, put together from those of the ranks.
+template <class T>
+Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const GradientProblem<T>& problem) {
+  const Case& what = problem.what();
+  const int ranks = static_cast<int>(results.size());
+  const Placement keys(what.layout, what.keys, ranks);
+  Gradients<T> all{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv())};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Gradients<T>& part = results[static_cast<std::size_t>(rank)].gradients;
+    put_rows(all.q, part.q, query_runs(problem.forward, rank, ranks));
+    put_rows(all.k, part.k, keys.runs(rank));
+    put_rows(all.v, part.v, keys.runs(rank));
+  }
+  return all;
+}
+
+/// The check that the right ring passes and each mutant has to fail.
+template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing,
+          class Link = LoopbackRing>
+testing::AssertionResult ring_gradients_agree(const GradientProblem<T>& problem, int ranks) {
+  return agrees(gathered(run_loopback_backward<T, Engine, Topology, Link>(problem, ranks), problem), problem);
+}
+
+/// What rank `ring.rank` sends and receives in the backward: K,V as in the forward; dK,dV once for every rank,
+/// its own parcel included, in N messages; nothing in a ring of one.
+template <class T>
+testing::AssertionResult sent_what_it_should(const RankGradients<T>& result,
+                                             const GradientProblem<T>& problem, const Ring& ring) {
+  if (const auto verdict = sent_what_it_should(result.kv, problem.forward, ring); !verdict)
+    return testing::AssertionFailure() << "K,V: " << verdict.message();
+  const bool alone = ring.size == 1;
+  const Index all = alone ? 0 : 2 * problem.what().kv().size() * static_cast<Index>(sizeof(T));
+  const TransportStatistics& sent = result.gradient;
+  if (sent.messages_sent != (alone ? 0 : ring.size) || sent.bytes_sent != all || sent.bytes_received != all)
+    return testing::AssertionFailure()
+           << "dK,dV: rank " << ring.rank << " of " << ring.size << " sent " << sent.messages_sent
+           << " messages, " << sent.bytes_sent << " bytes, and received " << sent.bytes_received
+           << " bytes where " << all << " were due";
+  return testing::AssertionSuccess();
+}
+
+}  // namespace ring_attention::test

@@ -1,0 +1,39 @@
+// A transport that notices allocations.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ring_attention/core/tensor.hpp"
+#include "ring_attention/ring/loopback_ring.hpp"
+
+namespace ring_attention::test {
+
+/// Notes the number of allocations at every hook of the loop.
+class CountsAllocations : public LoopbackRing {
+ public:
+  using LoopbackRing::LoopbackRing;
+  ~CountsAllocations() {
+    EXPECT_GT(hooks_, 0);
+    EXPECT_EQ(least_, most_) << "a tensor was allocated inside the loop";
+  }
+  void start(const Exchange& exchange) { note(), LoopbackRing::start(exchange), note(); }
+  void progress() { note(); }
+  void computed() { note(); }
+  void finish() { note(), LoopbackRing::finish(), note(); }
+  void drain() { note(), LoopbackRing::drain(), note(); }
+
+ private:
+  void note() {
+    ++hooks_;
+    least_ = std::min(least_, allocation::count());
+    most_ = std::max(most_, allocation::count());
+  }
+  int hooks_ = 0;
+  Index least_ = std::numeric_limits<Index>::max();
+  Index most_ = 0;
+};
+
+}  // namespace ring_attention::test

@@ -1,0 +1,116 @@
+// The gradients of a problem, their reference, and the one check against it.
+#pragma once
+
+#include "ring_attention/attention/backward.hpp"
+#include "support/problem.hpp"
+
+namespace ring_attention::test {
+
+/// A problem, a dO, and what dense attention in double makes of the same numbers.
+template <class T>
+struct GradientProblem {
+  Problem<T> forward;
+  Tensor<T> grad_out;
+  ReferenceGradients want;
+
+  [[nodiscard]] const Case& what() const { return forward.what; }
+};
+
+template <class T>
+GradientProblem<T> make_gradient_problem(const Case& what) {
+  Problem<T> forward = make_problem<T>(what);
+  Tensor<T> grad_out(what.q());
+  fill_random(grad_out.view(), {.seed = what.seed, .stream = 3});
+  ReferenceGradients want =
+      reference_backward(converted<double>(forward.q), converted<double>(forward.k),
+                         converted<double>(forward.v), converted<double>(grad_out), what.scoring);
+  return {std::move(forward), std::move(grad_out), std::move(want)};
+}
+
+/// The most keys that a query of this case sees. With one, its softmax is constant: dQ = dK = 0 is meant.
+inline Index most_visible_keys(const Case& what) {
+  Index most = 0;
+  for (Index query = 0; query < what.queries; ++query) {
+    Index seen = 0;
+    for (Index key = 0; key < what.keys; ++key)
+      if (what.scoring.mask.allowed(query, key)) ++seen;
+    most = std::max(most, seen);
+  }
+  return most;
+}
+
+namespace detail {
+
+/// A softmax between scores this far apart may be constant in double, too.
+constexpr double saturating_score = 100;
+
+template <class T>
+testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got, const Tensor<double>& want,
+                                         Index terms, double magnitude, bool may_be_zero,
+                                         const GradientProblem<T>& problem) {
+  const bool zero =
+      want.size() > 0 && std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
+  const Tolerance tolerance = gradient_tolerance<T>(terms, problem.want.max_abs_score, magnitude);
+  const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero && may_be_zero});
+  if (!comparison.ok)
+    return testing::AssertionFailure()
+           << name << " " << describe(comparison) << "\n  " << to_string(problem.what());
+  // In double, where no logit is spiked: 1e-12 of the whole, unless nearly all of it cancels.
+  if (sizeof(T) == sizeof(double) && problem.what().spike_every == 0 && comparison.relative_error > 1e-12 &&
+      comparison.max_error > 1e-13 * magnitude)
+    return testing::AssertionFailure() << name << " is off by more than 1e-12: " << describe(comparison)
+                                       << "\n  " << to_string(problem.what());
+  return testing::AssertionSuccess() << name << " " << describe(comparison);
+}
+
+}  // namespace detail
+
+template <class T>
+testing::AssertionResult grad_q_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
+  const bool constant =
+      most_visible_keys(problem.what()) <= 1 || problem.want.max_abs_score > detail::saturating_score;
+  return detail::gradient_agrees("dq", got, problem.want.q, problem.what().keys, problem.want.magnitude_q,
+                                 constant, problem);
+}
+
+template <class T>
+testing::AssertionResult grad_k_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
+  const bool constant =
+      most_visible_keys(problem.what()) <= 1 || problem.want.max_abs_score > detail::saturating_score;
+  return detail::gradient_agrees("dk", got, problem.want.k, problem.what().queries * problem.what().group,
+                                 problem.want.magnitude_k, constant, problem);
+}
+
+template <class T>
+testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
+  return detail::gradient_agrees("dv", got, problem.want.v, problem.what().queries * problem.what().group,
+                                 problem.want.magnitude_v, most_visible_keys(problem.what()) == 0, problem);
+}
+
+/// Do dQ, dK and dV of the whole problem agree with the reference?
+template <class T>
+testing::AssertionResult agrees(const Gradients<T>& got, const GradientProblem<T>& problem) {
+  if (const auto verdict = grad_q_agrees(got.q, problem); !verdict) return verdict;
+  if (const auto verdict = grad_k_agrees(got.k, problem); !verdict) return verdict;
+  return grad_v_agrees(got.v, problem);
+}
+
+/// The same bits in dQ, dK and dV.
+template <class T>
+testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b) {
+  if (!bitwise_equal(a.q, b.q)) return testing::AssertionFailure() << "dq differs in its bits";
+  if (!bitwise_equal(a.k, b.k)) return testing::AssertionFailure() << "dk differs in its bits";
+  if (!bitwise_equal(a.v, b.v)) return testing::AssertionFailure() << "dv differs in its bits";
+  return testing::AssertionSuccess();
+}
+
+/// The single device: forward, then backward.
+template <class T>
+Gradients<T> device_gradients(const GradientProblem<T>& problem) {
+  const Problem<T>& p = problem.forward;
+  const Attended<T> attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
+  return blockwise_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring,
+                               p.what.block);
+}
+
+}  // namespace ring_attention::test
