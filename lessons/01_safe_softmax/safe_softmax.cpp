@@ -16,7 +16,6 @@ template <class T>
 struct Scores {
   std::span<const T> row;
   mutable Index reads = 0;
-
   T operator[](std::size_t i) const { return ++reads, row[i]; }
   [[nodiscard]] std::size_t size() const { return row.size(); }
 };
