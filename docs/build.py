@@ -1,6 +1,6 @@
 """Builds the documentation site: `build.py BUILD_FOLDER DOXYGEN MATHJAX_FOLDER`.
 
-Exit code 77 and a reason when Doxygen is missing; 1 when it has anything to warn about, or a link is dead.
+Exit code 77 and a reason when Doxygen is missing; 1 when it has anything to warn about, or a page has a flaw.
 """
 
 import re
@@ -55,12 +55,13 @@ def layout():
 """
 
 
-def dead_links(html):
-    """Links of the pages to pages, headings and pictures that the site does not have."""
+def flaws(html):
+    """Formulas that stayed text, and links to pages, headings and pictures that the site does not have."""
     pages = [html / f"{page(file)}.html" for file in PAGES]
     texts = {file: file.read_text(encoding="utf-8") for file in pages if file.exists()}
     yield from (f"{file.name}: there is no such page" for file in pages if file not in texts)
     for file, text in texts.items():
+        yield from (f"{file.name}: a formula is shown as text: {raw}" for raw in re.findall(r"\\f[$\[].{,40}", text))
         for link in re.findall(r'<(?:a href|img src)="([^":]+)"', text):
             target, _, heading = link.partition("#")
             other = html / target if target else file
@@ -88,9 +89,9 @@ def main(build, doxygen, mathjax):
             copy(Path(mathjax) / part, html / "mathjax" / part)
     else:
         print("MathJax was not found: formulas will need a network. Remedy: sh setup.sh docs.")
-    dead = list(dead_links(html))
-    print("\n".join(dead) or f"The site: {html / 'index.html'}")
-    return 1 if dead else 0
+    found = list(flaws(html))
+    print("\n".join(found) or f"The site: {html / 'index.html'}")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

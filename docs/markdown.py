@@ -29,6 +29,8 @@ PROTECTED = re.compile(
 HEADING = re.compile(r"^(#{1,6}) +(.+?)[ #]*$", re.MULTILINE)
 LINK = re.compile(r'(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)(?:\s+"[^"]*")?\)')
 IMAGE_TAG = re.compile(r'(?P<before><img\b[^>]*?\bsrc=")(?P<target>[^"]+)(?P<after>"[^>]*>)')
+QUOTED = re.compile(r'"(?:(?!\n\n)[^"])*"')
+IN_HEADINGS = {r"\infty": "∞", r"\times": "×", r"\cdot": "·", r"\delta": "δ", r"\beta": "β"}  # where formulas are text
 FOLDING = re.compile(r"<summary>.*?</summary>|</?details>")  # tags that Doxygen knows only from 1.9.8 on
 
 
@@ -103,12 +105,20 @@ class Filter(Document):
 
         def name(match):
             slug = next(slugs)
-            title = self.restore(match[2], for_doxygen=True).replace("`", "").replace("--", r"\--")
+            title = re.sub(r"[$`{}]", "", self.restore(match[2])).replace("--", r"\--")
+            for command, letter in IN_HEADINGS.items():
+                title = title.replace(command, letter)
             if own == "index":  # its headings would stand in the side bar
                 return f"{match[1]} {title}"
             return f"{match[1]} {title} {{#{own}}}" if match.start() == 0 else f"{match[1]} {title} {{#{own}-{slug}}}"
 
         self.text = HEADING.sub(name, self.text)
+
+    def unquote(self, match):
+        """Doxygen looks for no formula between quotation marks."""
+        marks = re.findall("\0(\\d+)", match[0])
+        has_formula = any(self.kept[int(mark)][True].startswith("\\f") for mark in marks)
+        return match[0].replace('"', "&quot;") if has_formula else match[0]
 
     def follow(self, match):
         """A link or a picture, as the site has it."""
@@ -150,6 +160,7 @@ class Filter(Document):
 
     def output(self):
         self.name_headings()
+        self.text = QUOTED.sub(self.unquote, self.text)
         self.text = IMAGE_TAG.sub(self.follow_tag, self.text)
         self.text = LINK.sub(self.follow, self.text)
         self.text = FOLDING.sub(lambda tag: f"@htmlonly[block]{tag[0]}@endhtmlonly", self.text)
