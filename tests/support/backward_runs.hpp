@@ -35,7 +35,7 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
   copy_rows(kv.v(), p.v.view(), keys.runs(place.rank));
 
   Engine engine(p.what.scoring, p.what.block);
-  engine.begin({q, out, lse, grad_out}, rows);
+  engine.begin(ForwardResult<T>{q, out, lse, grad_out}, rows);
   Activity activity;
   auto&& kv_link = make_link(0);
   auto&& gradient_link = make_link(1);

@@ -1,0 +1,272 @@
+// The wrong backwards that look right: the check that passes for the right one fails for each of them; and
+// what a weaker check says.
+
+#include <gtest/gtest.h>
+
+#include "support/backward_mutants.hpp"
+#include "support/backward_runs.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+template <class T, class Engine>
+testing::AssertionResult engine_agrees(const GradientProblem<T>& problem, int ranks) {
+  return ring_gradients_agree<T, Engine>(problem, ranks);
+}
+
+template <class T, class Topology>
+testing::AssertionResult topology_agrees(const GradientProblem<T>& problem, int ranks) {
+  return ring_gradients_agree<T, BlockwiseBackward<T>, Topology>(problem, ranks);
+}
+
+template <class T, class Link>
+testing::AssertionResult transport_agrees(const GradientProblem<T>& problem, int ranks) {
+  return ring_gradients_agree<T, BlockwiseBackward<T>, BackwardRing, Link>(problem, ranks);
+}
+
+template <class T, class Link>
+Gradients<T> with_transport(const GradientProblem<T>& problem, int ranks) {
+  return gathered(run_loopback_backward<T, BlockwiseBackward<T>, BackwardRing, Link>(problem, ranks),
+                  problem);
+}
+
+/// The sum over all keys, for each batch, head and column: a checksum.
+template <class T>
+Tensor<double> column_sums(const Tensor<T>& array) {
+  Tensor<double> sums(array.shape().with_seq(1));
+  for (Index b = 0; b < array.shape().batch; ++b)
+    for (Index h = 0; h < array.shape().heads; ++h)
+      for (Index s = 0; s < array.shape().seq; ++s)
+        for (Index d = 0; d < array.shape().dim; ++d)
+          sums.view()(b, h, 0, d) += static_cast<double>(array.view()(b, h, s, d));
+  return sums;
+}
+
+template <class T>
+testing::AssertionResult checksums_agree(const Gradients<T>& got, const GradientProblem<T>& problem) {
+  const double tolerance = sizeof(T) == sizeof(float) ? 1e-4 : 1e-12;
+  // The rows of dS sum to zero, so those of dK nearly do: absolute. A sum of dV is a sum of dO.
+  const Comparison k = compare(column_sums(got.k), column_sums(problem.want.k), {.absolute = tolerance});
+  if (!k.ok) return testing::AssertionFailure() << "dk " << describe(k);
+  const Comparison v = compare(column_sums(got.v), column_sums(problem.want.v), {.absolute = tolerance});
+  if (!v.ok) return testing::AssertionFailure() << "dv " << describe(v);
+  return testing::AssertionSuccess();
+}
+
+template <class T>
+class BackwardMutant : public testing::Test {
+ protected:
+  using Right = BlockwiseBackward<T>;
+
+  /// 16 tokens, so that shards of 2 and 4 ranks are of equal length.
+  static Case sixteen(const Scoring& scoring = {0.5}) {
+    return {.group = 2, .queries = 16, .keys = 16, .scoring = scoring};
+  }
+};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(BackwardMutant, Types);
+
+const Scoring causal{0.5, Mask::causal()};
+
+// ---- ring ----------------------------------------------------------------------------------------------
+
+TYPED_TEST(BackwardMutant, GradientsThatStayLocalAreNoticed) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+    const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
+    EXPECT_TRUE((transport_agrees<TypeParam, LoopbackRing>(problem, 4)));
+    EXPECT_FALSE((transport_agrees<TypeParam, LocalGradients>(problem, 4)));
+
+    const auto wrong = with_transport<TypeParam, LocalGradients>(problem, 4);
+    EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
+    EXPECT_FALSE(grad_v_agrees(wrong.v, problem));
+    EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
+    EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum over all keys";
+  }
+}
+
+TYPED_TEST(BackwardMutant, GradientsThatStayLocalPassOnOneRank) {
+  EXPECT_TRUE(
+      (transport_agrees<TypeParam, LocalGradients>(make_gradient_problem<TypeParam>(this->sixteen()), 1)));
+}
+
+TYPED_TEST(BackwardMutant, GradientsThatAreNotBroughtHomeAreNoticed) {
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
+  for (const int ranks : {2, 4, 8}) {
+    EXPECT_TRUE((topology_agrees<TypeParam, BackwardRing>(problem, ranks)));
+    EXPECT_FALSE((topology_agrees<TypeParam, NotBroughtHome>(problem, ranks))) << ranks;
+  }
+  const auto results =
+      run_loopback_backward<TypeParam, BlockwiseBackward<TypeParam>, NotBroughtHome>(problem, 4);
+  const auto wrong = gathered(results, problem);
+  EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
+  EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";
+  EXPECT_FALSE(sent_what_it_should(results[0], problem, {0, 4})) << "a message is missing";
+}
+
+TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+    const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
+    for (const int ranks : {2, 4, 8}) {
+      EXPECT_TRUE((transport_agrees<TypeParam, LoopbackRing>(problem, ranks)));
+      EXPECT_FALSE((transport_agrees<TypeParam, StaleKeysAndValues>(problem, ranks))) << ranks;
+    }
+  }
+}
+
+// Why a count of messages and bytes is not enough.
+TYPED_TEST(BackwardMutant, StaleKeysAndValuesPassByTheirMessages) {
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen());
+  const auto results =
+      run_loopback_backward<TypeParam, BlockwiseBackward<TypeParam>, BackwardRing, StaleKeysAndValues>(
+          problem, 4);
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, 4}));
+}
+
+// ---- the global out and lse ------------------------------------------------------------------------------
+
+/// What each rank knows of its queries before anything has travelled: attention over its own keys.
+template <class T>
+std::vector<RankResult<T>> over_own_keys(const Problem<T>& problem, int ranks) {
+  std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Runs rows = query_runs(problem, rank, ranks);
+    const Runs keys = Placement(problem.what.layout, problem.what.keys, ranks).runs(rank);
+    const Tensor<T> q = rows_of(problem.q, rows), k = rows_of(problem.k, keys), v = rows_of(problem.v, keys);
+    BlockwiseEngine<T> engine(problem.what.scoring, problem.what.block);
+    engine.begin(q, rows);
+    engine.accumulate({k, v, keys});
+    results[static_cast<std::size_t>(rank)].attended = engine.finish();
+  }
+  return results;
+}
+
+template <class T>
+Gradients<T> backward_of(const GradientProblem<T>& problem, const std::vector<RankResult<T>>& forward) {
+  return gathered(run_loopback_backward(problem, forward), problem);
+}
+
+TYPED_TEST(BackwardMutant, ADeltaOfOneBlockIsNoticed) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+    const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
+    auto forward = run_loopback(problem.forward, 4);
+    EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
+
+    auto own = over_own_keys(problem.forward, 4);
+    for (std::size_t rank = 0; rank < 4; ++rank)
+      std::swap(forward[rank].attended.out, own[rank].attended.out);  // delta = rowsum(dO * this)
+    const Gradients<TypeParam> wrong = backward_of(problem, forward);
+    EXPECT_FALSE(agrees(wrong, problem));
+    EXPECT_FALSE(grad_q_agrees(wrong.q, problem));
+    EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
+    EXPECT_TRUE(grad_v_agrees(wrong.v, problem)) << "a test of dV alone passes: delta is not in it";
+  }
+}
+
+TYPED_TEST(BackwardMutant, AnLseOfOneBlockIsNoticed) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+    const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
+    auto forward = run_loopback(problem.forward, 4);
+    EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
+
+    auto own = over_own_keys(problem.forward, 4);
+    for (std::size_t rank = 0; rank < 4; ++rank)
+      std::swap(forward[rank].attended.lse, own[rank].attended.lse);  // P = e^{s - this}
+    const Gradients<TypeParam> wrong = backward_of(problem, forward);
+    EXPECT_FALSE(agrees(wrong, problem));
+    EXPECT_FALSE(grad_q_agrees(wrong.q, problem));
+    EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
+    EXPECT_FALSE(grad_v_agrees(wrong.v, problem));
+  }
+}
+
+// On one rank the block is everything.
+TYPED_TEST(BackwardMutant, OutAndLseOfOneBlockPassOnOneRank) {
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
+  EXPECT_TRUE(agrees(backward_of(problem, over_own_keys(problem.forward, 1)), problem));
+}
+
+// ---- engine --------------------------------------------------------------------------------------------
+
+TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
+  using Wrong = BlockwiseBackward<TypeParam, KeysWithoutScale>;
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
+  EXPECT_TRUE((engine_agrees<TypeParam, BlockwiseBackward<TypeParam>>(problem, 2)));
+  EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
+  const auto wrong = gathered(run_loopback_backward<TypeParam, Wrong>(problem, 2), problem);
+  EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
+  EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "dQ has its scale";
+  EXPECT_TRUE(grad_v_agrees(wrong.v, problem)) << "dV has none";
+  const auto scale_one = make_gradient_problem<TypeParam>(this->sixteen({1}));
+  EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(scale_one, 2))) << "why the tests have a scale that is not 1";
+}
+
+// ---- mask ----------------------------------------------------------------------------------------------
+
+TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
+  using Wrong = LocalPositions<BlockwiseBackward<TypeParam>>;
+  for (const Layout layout : {Layout::contiguous, Layout::striped, Layout::zigzag}) {
+    Case what = this->sixteen(causal);
+    what.layout = layout;
+    const auto problem = make_gradient_problem<TypeParam>(what);
+    EXPECT_TRUE((engine_agrees<TypeParam, BlockwiseBackward<TypeParam>>(problem, 4)));
+    EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 4))) << name(layout);
+    EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(problem, 1))) << "one rank does not show it";
+    what.scoring = {0.5};
+    EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(make_gradient_problem<TypeParam>(what), 4)))
+        << "nor does a problem without a mask";
+  }
+}
+
+TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
+  using Wrong = LocalPositions<BlockwiseEngine<TypeParam>>;
+  const auto problem = make_problem<TypeParam>(this->sixteen(causal));
+  EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
+  EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, Ring, LoopbackRing, Wrong>(problem, 4)));
+  EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, Ring, LoopbackRing, Wrong>(problem, 1)));
+}
+
+/// The ring's mask is replaced; the reference keeps the right one. Forward and backward have to notice, and the
+/// backward by itself, after a right forward.
+template <class T>
+void expect_noticed(const Case& right, const Mask& wrong) {
+  auto problem = make_gradient_problem<T>(right);
+  const auto forward = run_loopback(problem.forward, 4);
+  EXPECT_TRUE(all_agree(forward, problem.forward));
+  EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
+  problem.forward.what.scoring.mask = wrong;
+  EXPECT_FALSE(ring_agrees(problem.forward, 4));
+  EXPECT_FALSE(agrees(backward_of(problem, forward), problem));
+}
+
+std::shared_ptr<const Documents> documents(std::vector<Index> borders) {
+  return std::make_shared<const Documents>(std::move(borders));
+}
+
+TYPED_TEST(BackwardMutant, ADocumentBorderOffByOneIsNoticed) {
+  for (const Index right : {Mask::unlimited, Index{0}}) {
+    const Mask mask{.right = right, .documents = documents({0, 5, 11, 16})};
+    const Case what = this->sixteen({0.5, mask});
+    for (const auto& wrong : {documents({0, 6, 11, 16}), documents({0, 4, 11, 16}), documents({0, 5, 12, 16}),
+                              documents({0, 5, 11, 15})})
+      expect_noticed<TypeParam>(what, {.right = right, .documents = wrong});
+  }
+}
+
+TYPED_TEST(BackwardMutant, AWindowOffByOneIsNoticed) {
+  const Case what = this->sixteen({0.5, {.left = 3, .right = 2}});
+  for (const auto& [left, right] : {std::pair<Index, Index>{4, 2}, {2, 2}, {3, 3}, {3, 1}})
+    expect_noticed<TypeParam>(what, {.left = left, .right = right});
+  expect_noticed<TypeParam>(this->sixteen(causal), {.right = 1});  // not causal: sees one token ahead
+  expect_noticed<TypeParam>(this->sixteen(causal), {.right = -1});
+}
+
+// Why the windows of the tests are shorter than the sequence.
+TYPED_TEST(BackwardMutant, AWindowOffByOnePassesWhereItIsTooWideToMatter) {
+  auto problem = make_gradient_problem<TypeParam>(this->sixteen({0.5, {.left = 15, .right = 0}}));
+  problem.forward.what.scoring.mask.left = 16;
+  EXPECT_TRUE(agrees(backward_of(problem, run_loopback(problem.forward, 4)), problem));
+}
+
+}  // namespace
+}  // namespace ring_attention::test

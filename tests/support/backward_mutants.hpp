@@ -1,0 +1,98 @@
+// The wrong variants of the backward that look right. Each is one replaced parameter of the engine or the ring.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/ring/loopback_ring.hpp"
+
+namespace ring_attention::test {
+
+// ---- the engine ----------------------------------------------------------------------------------------
+
+/// dK = dS^T Q: the scale is in dQ, where everybody looks for it, and forgotten here.
+struct KeysWithoutScale : StandardGradientRules {
+  template <class T>
+  static T key_scale(T) {
+    return 1;
+  }
+};
+
+/// Masks by where a token lies in its shard, not by where it stands in the sequence.
+template <class Engine>
+class LocalPositions : public Engine {
+ public:
+  using Engine::Engine;
+  using Value = typename Engine::value_type;
+
+  template <class Queries>
+  void begin(const Queries& queries, const Runs& runs) {
+    Engine::begin(queries, whole(count(runs)));
+  }
+  void accumulate(KeyValue<Value> kv, const Progress& progress) {
+    kv.runs = whole(count(kv.runs));
+    Engine::accumulate(kv, progress);
+  }
+  void accumulate(KeyValue<Value> kv, const KeyValueGradient<Value>& gradient, const Progress& progress) {
+    kv.runs = whole(count(kv.runs));
+    Engine::accumulate(kv, gradient, progress);
+  }
+};
+
+// ---- the ring's topology -------------------------------------------------------------------------------
+
+/// Gradients stop where K,V stop: one hop short of home.
+struct NotBroughtHome : Ring {
+  [[nodiscard]] constexpr int hops() const { return size - 1; }
+};
+
+// ---- the transport; for shards of equal length -----------------------------------------------------------
+
+/// dK,dV stay: what a rank computes for anybody's keys, it adds to its own.
+class LocalGradients : public LoopbackRing {
+ public:
+  LocalGradients(LoopbackWorld& world, int rank, int channel)
+      : LoopbackRing(world, rank, channel), local_(channel == 1) {}
+
+  void start(const Exchange& exchange) {
+    exchange_ = exchange;
+    if (!local_) LoopbackRing::start(exchange);
+  }
+  void finish() {
+    if (local_)
+      std::ranges::copy(exchange_.send, exchange_.receive.begin());
+    else
+      LoopbackRing::finish();
+  }
+
+ private:
+  bool local_;
+  Exchange exchange_;
+};
+
+/// The right K,V travel, but a step computes with those of the step before: a buffer reused one step too long.
+class StaleKeysAndValues : public LoopbackRing {
+ public:
+  StaleKeysAndValues(LoopbackWorld& world, int rank, int channel)
+      : LoopbackRing(world, rank, channel), stale_(channel == 0) {}
+
+  void start(const Exchange& exchange) {
+    if (stale_ && current_.empty()) current_.assign(exchange.send.begin(), exchange.send.end());
+    exchange_ = exchange;
+    LoopbackRing::start({stale_ ? std::span<const std::byte>(current_) : exchange.send, exchange.receive});
+  }
+  void finish() {
+    LoopbackRing::finish();
+    if (stale_) std::swap_ranges(current_.begin(), current_.end(), exchange_.receive.begin());
+  }
+
+ private:
+  bool stale_;
+  Exchange exchange_;
+  std::vector<std::byte> current_;  // what belongs to this step; from the second step on not computed with
+};
+
+static_assert(Transport<LocalGradients> && Transport<StaleKeysAndValues>);
+
+}  // namespace ring_attention::test
