@@ -121,6 +121,23 @@ TEST(Reference, WithMoreKeysTheLastQueryStandsAtTheLastKey) {
   expect_elements(reference_forward(q, k, v, {1, Mask::causal(3 - 2)}).out, {4.5, 6});
 }
 
+TEST(Reference, AlibiMakesFarKeysSmaller) {
+  const auto q = tensor({1, 2, 1, 1}, {0, 0});
+  const auto k = tensor({1, 1, 2, 1}, {0, 0});
+  const auto v = tensor({1, 1, 2, 1}, {10, 40});
+  // The query stands at key 1; the first head takes log 2 from key 0, so that its weights are 1 and 2.
+  const Reference result = reference_forward(q, k, v, {1, Mask::causal(1), {log2, 0}});
+  expect_elements(result.out, {30, 25});
+  expect_elements(result.lse, {log3 - log2, log2});
+}
+
+TEST(Reference, DocumentsKeepToThemselves) {
+  const auto q = tensor({1, 1, 3, 1}, {0, 0, 0});
+  const auto v = tensor({1, 1, 3, 1}, {3, 5, 9});
+  const auto documents = std::make_shared<const Documents>(std::vector<Index>{0, 1, 3});
+  expect_elements(reference_forward(q, q, v, {1, {.documents = documents}}).out, {3, 7, 7});
+}
+
 TEST(Reference, WithoutKeysEveryRowIsFullyMasked) {
   const Tensor<double> q({1, 1, 2, 1}, 1.0), k(Shape{1, 1, 0, 1}), v(Shape{1, 1, 0, 1});
   const Reference result = reference_forward(q, k, v, {});

@@ -120,12 +120,73 @@ TEST_F(Comm, ValuesThatDifferPast32BitsDiffer) {
   EXPECT_EQ(agreed([&] { require_same(comm, "seq", value); }).empty(), comm.size() == 1);
 }
 
+TEST_F(Comm, TextsAreComparedWhole) {
+  EXPECT_EQ(agreed([&] { require_same(comm, "dtype", std::string("<f4")); }), "");
+  EXPECT_EQ(agreed([&] { require_same(comm, "documents", std::string()); }), "");
+  // Of another length, of the same length, empty on rank 0, empty on the others.
+  for (const auto& [first, others] : {std::pair<std::string, std::string>{"<f4", "<f4 "},
+                                      {"zigzag", "zigzig"},
+                                      {"", "zigzag"},
+                                      {"zigzag", ""}}) {
+    const std::string message =
+        agreed([&] { require_same(comm, "placement", comm.rank() == 0 ? first : others); });
+    EXPECT_EQ(message, comm.size() == 1 ? ""
+                                        : "the ranks disagree on placement: rank 0 has " + first +
+                                              ", rank 1 has " + others);
+  }
+}
+
 TEST_F(Comm, AWorldOfAnotherSizeThanPromisedIsBadInput) {
   EXPECT_EQ(agreed([&] { require_world_size(comm, comm.size()); }), "");
   EXPECT_EQ(agreed([&] { require_world_size(comm, 0); }), "") << "no promise";
   const std::string message = agreed([&] { require_world_size(comm, comm.size() + 1); });
-  EXPECT_NE(message.find(std::to_string(comm.size()) + " rank(s)"), std::string::npos) << message;
+  EXPECT_NE(message.find("there are " + std::to_string(comm.size())), std::string::npos) << message;
   EXPECT_NE(message.find("promises " + std::to_string(comm.size() + 1)), std::string::npos) << message;
+}
+
+// ---- what all ranks know afterwards ----------------------------------------------------------------------
+
+TEST_F(Comm, AGatherIsInTheOrderOfTheRanks) {
+  struct Report {
+    int rank;
+    double seconds;
+    Index bytes;
+  };
+  const auto all = gather(comm, Report{comm.rank(), 0.5 * comm.rank(), (Index{1} << 40) + comm.rank()});
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(comm.size()));
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const Report& report = all[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(report.rank, rank);
+    EXPECT_EQ(report.seconds, 0.5 * rank);
+    EXPECT_EQ(report.bytes, (Index{1} << 40) + rank);
+  }
+}
+
+TEST_F(Comm, ABroadcastReplacesWhatTheOthersHave) {
+  for (const std::size_t length : {0U, 1U, 100'000U}) {
+    const std::string want(length, 'x');
+    std::string text = comm.rank() == 0 ? want : "of another length";
+    broadcast(comm, text);
+    EXPECT_EQ(text, want);
+  }
+  for (const std::vector<Index>& want : {std::vector<Index>{}, {0}, {0, 5, Index{1} << 40, -1}}) {
+    std::vector<Index> integers = comm.rank() == 0 ? want : std::vector<Index>{7, 7};
+    broadcast(comm, integers);
+    EXPECT_EQ(integers, want);
+  }
+}
+
+TEST_F(Comm, SumsElementByElement) {
+  const auto n = static_cast<double>(comm.size());
+  std::vector<double> values{1, static_cast<double>(comm.rank()), comm.rank() == 0 ? 0.25 : 0};
+  sum_over_ranks(comm, values);
+  EXPECT_EQ(values, (std::vector<double>{n, n * (n - 1) / 2, 0.25}));
+  sum_over_ranks(comm, std::span<double>());
+
+  double wrong[] = {comm.rank() == comm.size() - 1 ? std::numeric_limits<double>::quiet_NaN() : 1.0, 2};
+  sum_over_ranks(comm, wrong);
+  EXPECT_TRUE(std::isnan(wrong[0])) << "on every rank";
+  EXPECT_EQ(wrong[1], 2 * n);
 }
 
 // ---- reductions ----------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ Coverage Mask::coverage(const Run& queries, const Run& keys) const {
   if (documents != nullptr) {
     const Index first_query = documents->of(aligned.first()), last_query = documents->of(aligned.last());
     const Index first_key = documents->of(keys.first()), last_key = documents->of(keys.last());
-    const bool inside = first_query >= 0 && last_query >= 0;  // else the order of the numbers says nothing
+    // Outside all documents the order of the numbers says nothing.
+    const bool inside = std::min({first_query, last_query, first_key, last_key}) >= 0;
     if (inside && (last_query < first_key || last_key < first_query)) return Coverage::none;
     full = full && inside && first_query == last_query && first_key == last_key && first_query == first_key;
   }
