@@ -1,0 +1,134 @@
+// The backward over MPI, blocking and overlapped: bit for bit that of the ring of threads, whose gradients agree
+// with the reference. So all three transports agree bit for bit.
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/overlapped_ring.hpp"
+#include "support/backward_runs.hpp"
+#include "support/masks.hpp"
+#include "support/thrown_message.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr std::initializer_list<Layout> layouts{Layout::contiguous, Layout::striped, Layout::zigzag};
+
+template <class Link>
+class MpiBackward : public testing::Test {
+ protected:
+  Communicator comm{MPI_COMM_WORLD};
+  Ring place{comm.rank(), comm.size()};
+
+  /// This rank of a ring over MPI, forward and backward, and all ranks of one in this process.
+  template <class T>
+  void expect_a_right_ring(const GradientProblem<T>& problem) {
+    SCOPED_TRACE(to_string(problem.what()));
+    const auto forward = run_rank<T>(problem.forward, place, [&] { return Link(comm); });
+    const auto got = run_rank_backward<T>(problem, forward.attended, place,
+                                          [&](int channel) { return Link(comm, channel); });
+
+    const auto threads_forward = run_loopback(problem.forward, place.size);
+    const auto threads = run_loopback_backward(problem, threads_forward);
+    const auto mine = static_cast<std::size_t>(place.rank);
+    EXPECT_TRUE(same_bits(forward.attended, threads_forward[mine].attended));
+    EXPECT_TRUE(same_bits(got.gradients, threads[mine].gradients));
+    EXPECT_TRUE(agrees(gathered(threads, problem), problem));
+    EXPECT_TRUE(sent_what_it_should(got, problem, place));
+    EXPECT_EQ(got.peak_bytes, threads[mine].peak_bytes);
+    if (place.size == 1) {
+      EXPECT_TRUE(same_bits(got.gradients, device_gradients(problem)));
+    }
+  }
+};
+
+using Links = testing::Types<OddEvenRing, OverlappedRing>;
+TYPED_TEST_SUITE(MpiBackward, Links);
+
+// Ranks that share cores spend their time waiting for each other: the bulk of the random problems runs on
+// threads. Up to four ranks, with and without the causal mask, 1, 2 and 8 query heads to a KV head, float and
+// double: once each.
+TYPED_TEST(MpiBackward, RandomProblems) {
+  for_each_case(this->place.size <= 4 ? 12 : 3, [&](Dice& dice, Index index) {
+    const Case what = random_case(dice, index, this->place.size);
+    if (index / 6 % 2 == 0)
+      this->expect_a_right_ring(make_gradient_problem<float>(what));
+    else
+      this->expect_a_right_ring(make_gradient_problem<double>(what));
+  });
+}
+
+TYPED_TEST(MpiBackward, EveryPlacement) {
+  const Scoring scoring = every_scoring(13, 17, 4, 0.5).back().scoring;  // documents, a window, ALiBi
+  for (const Layout layout : layouts)
+    this->expect_a_right_ring(make_gradient_problem<float>(
+        {.group = 2, .queries = 13, .keys = 17, .scoring = scoring, .block = 3, .layout = layout}));
+}
+
+TYPED_TEST(MpiBackward, FewerTokensThanRanks) {
+  this->expect_a_right_ring(make_gradient_problem<float>(
+      {.group = 2, .queries = 5, .keys = 5, .scoring = {1, Mask::causal()}, .layout = Layout::zigzag}));
+  this->expect_a_right_ring(
+      make_gradient_problem<float>({.queries = 9, .keys = 1, .layout = Layout::striped}));
+}
+
+// 256 KiB a message on both channels: far past what MPI buffers.
+TYPED_TEST(MpiBackward, MessagesTooLargeToBuffer) {
+  this->expect_a_right_ring(
+      make_gradient_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}));
+}
+
+// The parcels of one channel do not arrive in the other, whichever is waited for first.
+TYPED_TEST(MpiBackward, ChannelsDoNotMeet) {
+  if (this->place.size == 1) return;
+  const int numbers[] = {10 * this->place.rank, 10 * this->place.rank + 1};
+  int got[] = {-1, -1};
+  TypeParam first(this->comm, 0), second(this->comm, 1);
+  const auto hop = [&](int channel) {
+    return Exchange{std::as_bytes(std::span(numbers + channel, 1)),
+                    std::as_writable_bytes(std::span(got + channel, 1))};
+  };
+  first.start(hop(0));
+  second.start(hop(1));
+  second.finish();
+  EXPECT_EQ(got[1], 10 * this->place.prev() + 1);
+  first.finish();
+  EXPECT_EQ(got[0], 10 * this->place.prev());
+  first.drain();
+  second.drain();
+}
+
+// Every rank sends four bytes where eight are due. (In the blocking ring an odd rank would notice before it
+// sends, and leave the even ones waiting: it has to end the job.)
+TEST(OverlappedRing, AParcelThatIsTooShortIsAnError) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const std::array<std::byte, 4> mine{};
+  std::array<std::byte, 8> theirs{};
+  OverlappedRing link(comm);
+  link.start({mine, theirs});
+  const std::string message = thrown_message([&] { link.finish(); });
+  const std::string sender = "rank " + std::to_string(link.ring().prev());
+  EXPECT_NE(message.find(sender + " sent 4 bytes where 8 were due"), std::string::npos) << message;
+}
+
+TEST(OverlappedRing, FinishingTwiceIsAnError) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const int mine = comm.rank();
+  int theirs = -1;
+  OverlappedRing link(comm);
+  link.progress();  // nothing is under way: nothing to do
+  link.start({std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(&theirs, 1))});
+  link.progress();
+  link.finish();
+  link.progress();
+  EXPECT_EQ(theirs, link.ring().prev());
+  EXPECT_NE(thrown_message([&] { link.finish(); }).find("finish() without start()"), std::string::npos);
+  link.drain();
+  EXPECT_EQ(link.statistics().messages_sent, 1);
+  EXPECT_EQ(link.statistics().bytes_received, 4);
+}
+
+}  // namespace
+}  // namespace ring_attention::test
