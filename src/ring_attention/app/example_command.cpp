@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
+#include "ring_attention/app/output_directory.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/npy.hpp"
 #include "ring_attention/core/random.hpp"
@@ -14,10 +14,14 @@ namespace {
 
 std::string read_text(const ExampleOptions& options) {
   std::ifstream file(options.text, std::ios::binary);
-  if (!file) throw InputError("cannot read " + options.text + ": give a text file with --text");
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (text.empty()) throw InputError(options.text + " is empty: give a text with at least one byte");
-  if (static_cast<Index>(text.size()) > options.tokens) text.resize(static_cast<std::size_t>(options.tokens));
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(options.text, ignored))
+    throw InputError(options.text, "cannot be read", "give a text file with --text");
+  std::string text(static_cast<std::size_t>(options.tokens), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.empty())
+    throw InputError(options.text, "is empty", "give a text of at least one byte with --text");
   return text;
 }
 
@@ -44,10 +48,10 @@ void project(View<float> array, Index head, double gain, const RandomFill& proje
 void declare_example_options(CommandLine& command, ExampleOptions& options) {
   command.option("--text", options.text, "A text; each of its bytes becomes a token");
   command.option("--out", options.out, "Directory for q.npy, k.npy and v.npy; made if missing");
-  command.option("--tokens", options.tokens, "Use at most the first N bytes");
+  command.option("--tokens", options.tokens, "Use at most the first N bytes", {1, 1 << 24});
   command.option("--kv-heads", options.kv_heads, "KV heads; head i looks at contexts of i + 2 bytes", {1, 4});
-  command.option("--group", options.group, "Query heads that share a KV head");
-  command.option("--dim", options.dim, "Head dim D");
+  command.option("--group", options.group, "Query heads that share a KV head", {1, 1 << 10});
+  command.option("--dim", options.dim, "Head dim D", {1, 1 << 12});
   command.option("--seed", options.seed, "Seed of the random projections", {0});
 }
 
@@ -67,9 +71,7 @@ void example_command(const ExampleOptions& options) {
       project(q, i * options.group + j, static_cast<double>(j + 1), contexts,
               [&](Index t) { return context(text, t + 1, n); });
   }
-  std::error_code failed;
-  std::filesystem::create_directories(options.out, failed);
-  if (failed) throw InputError("cannot make the directory " + options.out + ": " + failed.message());
+  make_output_directory(options.out);
   for (const auto& [file, array] : {std::pair("q", &q), std::pair("k", &k), std::pair("v", &v)})
     write_npy<float>(options.out + "/" + file + ".npy", array->view());
   std::printf("%s: the first %lld bytes of %s as q %s and k, v %s, float32\n", options.out.c_str(),

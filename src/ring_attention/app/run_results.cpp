@@ -5,24 +5,10 @@
 #include <fstream>
 #include <system_error>
 
+#include "ring_attention/app/output_directory.hpp"
+
 namespace ring_attention {
 namespace {
-
-void make_directory(const std::string& directory) {
-  std::error_code failed;
-  std::filesystem::create_directories(directory, failed);
-  if (failed)
-    throw InputError("--out " + directory, "cannot be made a directory: " + failed.message(),
-                     "give another, or check what stands in the way");
-}
-
-/// A directory cannot be replaced by a file, and a non-empty one not be removed.
-void require_free(const std::string& path) {
-  std::error_code ignored;
-  for (const std::string& name : {path, temporary_name(path)})
-    if (std::filesystem::is_directory(name, ignored))
-      throw InputError(name, "is a directory where a file has to go", "move it, or give another --out");
-}
 
 /// Writes `report` beside `path` and takes the old one away: it would describe files about to be replaced.
 void prepare_report(const std::string& path, const std::string& report) {
@@ -45,8 +31,8 @@ RunResults::RunResults(const Communicator& comm, const std::string& directory)
     : comm_(comm), directory_(directory) {
   agree(comm, [&] {
     if (comm.rank() != 0) return;
-    make_directory(directory);
-    require_free(path("report.json"));
+    make_output_directory(directory);
+    require_no_directory(path("report.json"));
   });
 }
 
@@ -58,7 +44,7 @@ RunResults::~RunResults() {
 void RunResults::add(const std::string& name, const Shape& shape, const std::vector<Index>& extents,
                      Dtype dtype) {
   agree(comm_, [&] {
-    if (comm_.rank() == 0) require_free(path(name + ".npy"));
+    if (comm_.rank() == 0) require_no_directory(path(name + ".npy"));
   });
   writers_.emplace_back(comm_, path(name + ".npy"), shape, extents, dtype);
 }

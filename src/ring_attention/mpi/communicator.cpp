@@ -31,7 +31,7 @@ namespace {
 
 std::string out_of_memory(const Communicator& comm) {
   return "rank " + std::to_string(comm.rank()) +
-         " is out of memory: use more ranks on more hosts, or a shorter sequence";
+         " is out of memory: use more ranks on more hosts, or smaller arrays";
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+/// \file
+/// `--out DIR`: made if missing, and refused before the work where something stands in the way.
+#pragma once
+
+#include <string>
+
+namespace ring_attention {
+
+/// \throws InputError when there is no such directory and none can be made
+void make_output_directory(const std::string& directory);
+
+/// \throws InputError when a directory has the name of a file to come, or its temporary name
+void require_no_directory(const std::string& file);
+
+}  // namespace ring_attention
