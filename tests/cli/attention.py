@@ -1,0 +1,100 @@
+"""Attention and its gradients in double and in plain Python: slow, obvious, and written without the library."""
+
+import math
+import random
+from dataclasses import dataclass
+
+
+@dataclass
+class Problem:
+    """Flat lists q, k, v (and dout); shapes are (B, H, S, D). `sees` and `bias` say what a pair of positions is to
+    each other: query i stands at token i + offset."""
+
+    q: list
+    k: list
+    v: list
+    q_shape: tuple
+    kv_shape: tuple
+    dout: list = None
+    scale: float = None
+    offset: int = 0
+    sees: object = lambda query, key: True
+    bias: object = lambda head, query, key: 0.0
+
+    def __post_init__(self):
+        if self.scale is None:
+            self.scale = 1 / math.sqrt(self.q_shape[3])
+        self.group = self.q_shape[1] // self.kv_shape[1]
+
+    def attend(self):
+        """(out, lse)"""
+        out, lse = [], []
+        for b, h, i in self.rows():
+            weights, row_lse = self.weights(b, h, i)
+            values = [row(self.v, self.kv_shape, b, h // self.group, j) for j in range(self.kv_shape[2])]
+            out += [math.fsum(w * value[d] for w, value in zip(weights, values)) for d in range(self.q_shape[3])]
+            lse.append(row_lse)
+        return out, lse
+
+    def differentiate(self):
+        """(dq, dk, dv)"""
+        dq, dk, dv = [0.0] * len(self.q), [0.0] * len(self.k), [0.0] * len(self.v)
+        for b, h, i in self.rows():
+            weights, _ = self.weights(b, h, i)
+            query, grad = row(self.q, self.q_shape, b, h, i), row(self.dout, self.q_shape, b, h, i)
+            grad_weights = [
+                dot(grad, row(self.v, self.kv_shape, b, h // self.group, j)) for j in range(self.kv_shape[2])
+            ]
+            mean = math.fsum(w * g for w, g in zip(weights, grad_weights))
+            for j, (w, g) in enumerate(zip(weights, grad_weights)):
+                grad_score = self.scale * w * (g - mean)
+                key = row(self.k, self.kv_shape, b, h // self.group, j)
+                add(dq, self.q_shape, (b, h, i), grad_score, key)
+                add(dk, self.kv_shape, (b, h // self.group, j), grad_score, query)
+                add(dv, self.kv_shape, (b, h // self.group, j), w, grad)
+        return dq, dk, dv
+
+    def rows(self):
+        batch, heads, queries, _ = self.q_shape
+        return ((b, h, i) for b in range(batch) for h in range(heads) for i in range(queries))
+
+    def weights(self, b, h, i):
+        """The softmax of one row and its lse; a row that sees nothing is zero, and its lse -inf."""
+        query, position, scores = row(self.q, self.q_shape, b, h, i), i + self.offset, []
+        for j in range(self.kv_shape[2]):
+            score = self.scale * dot(query, row(self.k, self.kv_shape, b, h // self.group, j))
+            scores.append(score + self.bias(h, position, j) if self.sees(position, j) else -math.inf)
+        top = max(scores)
+        if top == -math.inf:
+            return [0.0] * len(scores), top
+        weights = [math.exp(score - top) for score in scores]
+        total = math.fsum(weights)
+        return [w / total for w in weights], top + math.log(total)
+
+
+def dot(a, b):
+    return math.fsum(x * y for x, y in zip(a, b))
+
+
+def row(array, shape, b, h, s):
+    begin = ((b * shape[1] + h) * shape[2] + s) * shape[3]
+    return array[begin : begin + shape[3]]
+
+
+def add(array, shape, place, factor, values):
+    begin = ((place[0] * shape[1] + place[1]) * shape[2] + place[2]) * shape[3]
+    for d, value in enumerate(values):
+        array[begin + d] += factor * value
+
+
+def random_values(shape, seed):
+    """Numbers that float16 holds exactly, so that every type of file holds the same problem."""
+    source = random.Random(seed)
+    return [source.randint(-2048, 2048) / 1024 for _ in range(math.prod(shape))]
+
+
+def worst_error(got, want):
+    """The largest difference; equal infinities differ by nothing, NaN by an infinity."""
+    assert len(got) == len(want)
+    differences = [0.0 if a == b else abs(a - b) for a, b in zip(got, want)]
+    return max((math.inf if math.isnan(d) else d for d in differences), default=0.0)

@@ -1,0 +1,205 @@
+"""Files that cannot be used: one line that names the file and the remedy, exit code 2, and nothing written."""
+
+import os
+import unittest
+
+import harness
+import npy
+from attention import random_values
+
+SHAPE = (2, 6, 4)
+FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
+
+
+def good(shape=SHAPE, dtype="<f8"):
+    """The bytes of a file that is as it should be."""
+    return npy.header(shape, dtype) + npy.pack(random_values(shape, 1), dtype)
+
+
+def dictionary(text, elements=48):
+    return npy.header((), dictionary=text) + bytes(8 * elements)
+
+
+def described(dtype, bytes_an_element=8):
+    return npy.header(SHAPE, dtype) + bytes(48 * bytes_an_element)
+
+
+# What is wrong, the bytes of the file, and what the line must say.
+BROKEN_FILES = (
+    ("int64", described("<i8"), ("integers", "astype")),
+    ("int32", described("<i4", 4), ("integers", "astype")),
+    ("bool", described("|b1", 1), ("|b1", "astype")),
+    ("complex", described("<c16", 16), ("<c16", "astype")),
+    ("long double", described("<f16", 16), ("<f16", "astype")),
+    ("big-endian", described(">f8"), ("big-endian", "astype")),
+    ("big-endian half", described(">f2", 2), ("big-endian", "astype")),
+    ("objects", described("|O"), ("Python objects", "astype")),
+    ("text", described("<U4", 16), ("<U4", "astype")),
+    ("structured", dictionary("{'descr': [('x', '<f8')], 'fortran_order': False, 'shape': (2, 6, 4)}"), ("structured",)),
+    ("Fortran order", npy.header(SHAPE, fortran=True) + bytes(384), ("Fortran order", "ascontiguousarray")),
+    ("D = 0", npy.header((6, 0)), ("extent of 0",)),
+    ("S = 0", npy.header((0, 4)), ("extent of 0",)),
+    ("H = 0", npy.header((0, 6, 4)), ("extent of 0",)),
+    ("no dimension", npy.header(()) + bytes(8), ("[S, D]", "reshape")),
+    ("one dimension", npy.header((6,)) + bytes(48), ("(6,)", "[S, D]", "reshape")),
+    ("five dimensions", npy.header((1, 1, 1, 6, 4)) + bytes(192), ("(1, 1, 1, 6, 4)", "[B, H, S, D]", "reshape")),
+    ("negative extent", npy.header((2, -6, 4)) + bytes(384), ("negative",)),
+    ("enormous extents", npy.header((2**40, 2**40)), ("extents",)),
+    ("extent past 64 bits", npy.header((2**70, 4)), ("extent",)),
+    ("a size that is not there", npy.header((2**20, 2**10)) + bytes(384), ("truncated", "missing")),
+    ("empty", b"", ("q.npy",)),
+    ("cut in the magic", good()[:4], ("q.npy",)),
+    ("cut after the magic", good()[:6], ("truncated",)),
+    ("cut in the version", good()[:7], ("truncated",)),
+    ("cut in the length", good()[:9], ("truncated",)),
+    ("cut in the header", good()[:50], ("truncated",)),
+    ("cut before the payload", good()[:128], ("truncated", "384", "missing")),
+    ("cut in the payload", good()[:300], ("truncated", "missing")),
+    ("one byte short", good()[:-1], ("truncated", "1 of its 512 bytes")),
+    ("a byte too many", good() + b"\0", ("follow the array",)),
+    ("two arrays", good() + good(), ("follow the array",)),
+    ("version 9", good()[:6] + b"\x09\0" + good()[8:], ("version 9.0",)),
+    ("version 0", good()[:6] + b"\0\0" + good()[8:], ("version 0.0",)),
+    ("not a .npy file", b"1.0 2.0 3.0\n" * 40, ("not a .npy file", "np.save")),
+    ("an .npz archive", b"PK\x03\x04" + bytes(500), (".npz", "np.save")),
+    ("a header of binary rubbish", npy.header((), dictionary="\x01\n\x02" * 20), ("malformed",)),
+    ("a header without a shape", dictionary("{'descr': '<f8', 'fortran_order': False}"), ("'shape' is missing",)),
+    ("a header that runs code", dictionary("__import__('os').abort()"), ("malformed",)),
+)
+
+# Shapes of q, k and v, and what the line must say.
+SHAPES_THAT_DISAGREE = (
+    ((2, 6, 4), (2, 6, 4), (2, 7, 4), ("k.npy", "v.npy", "same shape")),
+    ((2, 6, 4), (2, 6, 4), (2, 6, 5), ("k.npy", "v.npy", "same shape")),
+    ((2, 6, 4), (2, 6, 4), (1, 6, 4), ("k.npy", "v.npy", "same shape")),
+    ((2, 2, 6, 4), (3, 2, 6, 4), (3, 2, 6, 4), ("q.npy", "k.npy", "B must be the same")),
+    ((2, 6, 4), (2, 6, 5), (2, 6, 5), ("q.npy", "k.npy", "D must be the same")),
+    ((6, 4), (1, 6, 4), (1, 6, 4), ("q.npy", "k.npy", "2 dimensions", "3")),
+    ((1, 6, 4), (1, 6, 4), (6, 4), ("q.npy", "v.npy", "3 dimensions", "2")),
+    ((3, 6, 4), (2, 6, 4), (2, 6, 4), ("q.npy", "k.npy", "heads of k must divide")),
+    ((2, 6, 4), (4, 6, 4), (4, 6, 4), ("q.npy", "k.npy", "heads of k must divide")),
+)
+
+
+class BadFilesTest(harness.CommandTest):
+    def write(self, **files):
+        for name in "qkv":
+            with open(self.path(name + ".npy"), "wb") as file:
+                file.write(files.get(name, good()))
+
+    def refuse(self, ranks, *said, words=()):
+        """Runs on the three files; the job must be refused and leave no file but them."""
+        before = self.files_in()
+        result = self.run_ranks(ranks, "run", *FILES, *words, "--out", "results", launcher=ranks > 1)
+        self.assert_refused(result, *said)
+        self.assertEqual(self.files_in(), before)
+
+    def test_each_file_missing(self):
+        for ranks in (1, 4):
+            for name in "qkv":
+                with self.subTest(ranks=ranks, missing=name):
+                    self.write()
+                    os.remove(self.path(name + ".npy"))
+                    self.refuse(ranks, f"{name}.npy", "No such file")
+
+    def test_directory_instead_of_a_file(self):
+        self.write()
+        os.remove(self.path("k.npy"))
+        os.mkdir(self.path("k.npy"))
+        for ranks in (1, 3):
+            self.refuse(ranks, "k.npy", "directory")
+
+    def test_other_things_instead_of_a_file(self):
+        self.write()
+        os.remove(self.path("v.npy"))
+        os.mkfifo(self.path("v.npy"))
+        self.refuse(1, "v.npy")
+        os.remove(self.path("v.npy"))
+        os.symlink("/dev/zero", self.path("v.npy"))
+        self.refuse(1, "v.npy")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read every file")
+    def test_unreadable_file(self):
+        self.write()
+        os.chmod(self.path("q.npy"), 0)
+        self.refuse(3, "q.npy", "Permission denied")
+
+    def test_each_broken_file_on_its_own(self):
+        for i, (what, data, said) in enumerate(BROKEN_FILES):
+            name = "qkv"[i % 3]
+            with self.subTest(what, file=name):
+                self.write(**{name: data})
+                self.refuse(1, f"{name}.npy: ", *(word.replace("q.npy", name + ".npy") for word in said))
+
+    def test_some_broken_files_on_several_ranks(self):
+        for i, (what, data, said) in enumerate(BROKEN_FILES[::3]):
+            ranks = (4, 3)[i % 2]
+            with self.subTest(what, ranks=ranks):
+                self.write(q=data)
+                self.refuse(ranks, "q.npy: ", *said)
+
+    def test_shapes_that_disagree(self):
+        for i, (q, k, v, said) in enumerate(SHAPES_THAT_DISAGREE):
+            with self.subTest(q=q, k=k, v=v):
+                self.write(q=good(q), k=good(k), v=good(v))
+                self.refuse((1, 1, 4)[i % 3], *said)
+
+    def test_types_that_disagree(self):
+        self.write(v=good(dtype="<f4"))
+        self.refuse(3, "q.npy", "v.npy", "<f8", "<f4", "one type")
+        self.write(q=good(dtype="<f4"), k=good(dtype="<f2"), v=good(dtype="<f4"))
+        self.run_well(3, "run", *FILES, "--check")  # all float32 arithmetic: nothing is lost
+
+    def test_gradient_of_the_result(self):
+        for what, data, said in (
+            ("missing", None, ("No such file",)),
+            ("another shape", good((2, 5, 4)), ("like q",)),
+            ("another type", good(dtype="<f4"), ("one type",)),
+            ("other dimensions", good((12, 4)), ("dimensions",)),
+            ("truncated", good()[:-1], ("truncated",)),
+        ):
+            with self.subTest(what):
+                self.write()
+                if data is not None:
+                    with open(self.path("dout.npy"), "wb") as file:
+                        file.write(data)
+                self.refuse(3 if what == "missing" else 1, "dout.npy", *said, words=("--dout", "dout.npy"))
+
+    def test_borders_of_documents(self):
+        def borders(*values, dtype="<i8"):
+            return npy.header((len(values),), dtype) + npy.pack(values, dtype)
+
+        for what, data, said in (
+            ("missing", None, ("No such file",)),
+            ("floating point", borders(0.0, 6.0, dtype="<f8"), ("integers", "astype")),
+            ("two dimensions", npy.header((1, 2), "<i8") + npy.pack((0, 6), "<i8"), ("reshape",)),
+            ("empty", borders(), ("start with 0",)),
+            ("not from 0", borders(1, 6), ("start with 0",)),
+            ("decreasing", borders(0, 4, 3, 6), ("never decrease",)),
+            ("too short", borders(0, 5), ("end with 6",)),
+            ("too long", borders(0, 7), ("end with 6",)),
+            ("truncated", borders(0, 6)[:-1], ("truncated",)),
+        ):
+            with self.subTest(what):
+                self.write()
+                if data is not None:
+                    with open(self.path("borders.npy"), "wb") as file:
+                        file.write(data)
+                self.refuse(3 if what == "missing" else 1, "borders.npy", *said, words=("--documents", "borders.npy"))
+
+    def test_output_of_an_earlier_run_stays(self):
+        self.write()
+        self.run_well(3, "run", *FILES, "--out", "results")
+        before = [(self.read(name), os.stat(self.path("results/" + name)).st_mtime_ns) for name in harness.OUTPUTS]
+        self.write(v=good()[:-1])
+        self.refuse(3, "v.npy", "truncated")
+        after = [(self.read(name), os.stat(self.path("results/" + name)).st_mtime_ns) for name in harness.OUTPUTS]
+        self.assertEqual(before, after)
+
+    def read(self, name):
+        with open(self.path("results/" + name), "rb") as file:
+            return file.read()
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,146 @@
+"""Flags that cannot be, and the help: one line that names the flag and the remedy, exit code 2, nothing written."""
+
+import harness
+
+RANDOM = ("--random", "1,2,12,4")
+FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
+
+# What is given after `run`, and what the line must say.
+BAD_FLAGS = (
+    (("--bogus",), ("--bogus", "run --help")),
+    (("--bogus=3",), ("--bogus", "run --help")),
+    (("-x",), ("-x", "run --help")),
+    ((*RANDOM, "stray"), ("stray", "run --help")),
+    ((), ("--q", "--random", "run --help")),
+    (("--q", "q.npy"), ("--q, --k and --v", "all three")),
+    (("--k", "q.npy", "--v", "v.npy"), ("--q, --k and --v", "all three")),
+    ((*RANDOM, "--q", "q.npy"), ("--random", "--q", "one")),
+    ((*FILES, *RANDOM), ("--random", "--q", "one")),
+    ((*RANDOM, "--seed", "1", "--seed", "2"), ("--seed", "once")),
+    ((*RANDOM, "--causal", "--causal"), ("--causal", "once")),
+    ((*RANDOM, "--out", "results", "--out", "results"), ("--out", "once")),
+    ((*RANDOM, *RANDOM), ("--random", "once")),
+    ((*RANDOM, "--scale"), ("--scale", "needs a value")),
+    ((*RANDOM, "--out"), ("--out", "needs a value")),
+    ((*RANDOM, "--seed", "--causal"), ("--seed", "needs a value")),
+    (("--random",), ("--random", "needs a value")),
+    ((*FILES[:4], "--v"), ("--v", "needs a value")),
+    ((*RANDOM, "--causal=perhaps"), ("--causal takes no value", "run --help")),
+    ((*RANDOM, "--scale", "nan"), ("--scale", "finite")),
+    ((*RANDOM, "--scale", "inf"), ("--scale", "finite")),
+    ((*RANDOM, "--scale", "1e999"), ("--scale",)),
+    ((*RANDOM, "--scale", "half"), ("--scale", "half", "number")),
+    ((*RANDOM, "--scale", ""), ("--scale",)),
+    ((*RANDOM, "--timeout", "0"), ("--timeout", "above 0")),
+    ((*RANDOM, "--timeout", "-1"), ("--timeout", "above 0")),
+    ((*RANDOM, "--timeout", "nan"), ("--timeout", "finite")),
+    ((*RANDOM, "--timeout", "inf"), ("--timeout", "finite")),
+    ((*RANDOM, "--block", "0"), ("--block", "at least 1")),
+    ((*RANDOM, "--block", "-64"), ("--block", "at least 1")),
+    ((*RANDOM, "--block", "1.5"), ("--block", "1.5", "whole number")),
+    ((*RANDOM, "--block", "99999999999999999999"), ("--block", "whole number")),
+    ((*RANDOM, "--seed", "-1"), ("--seed", "at least 0")),
+    ((*RANDOM, "--kv-heads", "-1"), ("--kv-heads", "at least 0")),
+    ((*RANDOM, "--kv-heads", "3"), ("--kv-heads", "divide")),
+    ((*FILES, "--kv-heads", "1", "--out", "results"), ("--kv-heads", "--random")),
+    ((*FILES, "--seed", "5", "--out", "results"), ("--seed", "--random")),
+    ((*RANDOM, "--q-offset", "3"), ("--q-offset", "--causal")),
+    ((*RANDOM, "--dout", "dout.npy"), ("--random", "--dout", "one")),
+    (("--dout", "dout.npy"), ("--q",)),
+    ((*FILES, "--backward", "--out", "results"), ("--backward", "--random")),
+    ((*RANDOM, "--window", "3"), ("--window", "LEFT,RIGHT")),
+    ((*RANDOM, "--window", "3,-2"), ("--window", "LEFT,RIGHT", "at least -1")),
+    ((*RANDOM, "--placement", "diagonal"), ("--placement", "zigzag")),
+    ((*RANDOM, "--transport", "pigeon"), ("--transport", "overlapped")),
+    ((*RANDOM, "--documents"), ("--documents", "needs a value")),
+    ((*RANDOM, "--causal", "--q-offset", "99999999999999999999"), ("--q-offset", "whole number")),
+    ((*RANDOM, "--causal", "--q-offset", "9223372036854775807"), ("--q-offset", "at most")),
+    ((*RANDOM, "--causal", "--q-offset", "-9223372036854775808"), ("--q-offset", "at least")),
+    ((*RANDOM, "--progress", "maybe"), ("--progress", "maybe", "always")),
+    ((*RANDOM, "--np", "9"), ("--np", "9", "rank")),
+    ((*RANDOM, "--np", "-1"), ("--np", "at least 0")),
+    (FILES, ("--out", "--check")),
+    (("--random", "1,2,12"), ("--random", "1,2,12", "B,H,S,D")),
+    (("--random", "1,2,12,4,5"), ("--random", "B,H,S,D")),
+    (("--random", "1,2,12,"), ("--random", "B,H,S,D")),
+    (("--random", ",2,12,4"), ("--random", "B,H,S,D")),
+    (("--random", "1,,12,4"), ("--random", "B,H,S,D")),
+    (("--random", "1,2,12,x"), ("--random", "1,2,12,x", "B,H,S,D")),
+    (("--random", "1,2,12,4.5"), ("--random", "B,H,S,D")),
+    (("--random", "1;2;12;4"), ("--random", "B,H,S,D")),
+    (("--random", "many"), ("--random", "many", "B,H,S,D")),
+    (("--random", ""), ("--random",)),
+    (("--random", "1,2,0,4"), ("--random", "at least 1")),
+    (("--random", "1,2,12,0"), ("--random", "at least 1")),
+    (("--random", "0,0,0,0"), ("--random", "at least 1")),
+    (("--random", "1,2,-12,4"), ("--random", "at least 1")),
+    (("--random", "1,2,99999999999999999999,4"), ("--random", "B,H,S,D")),
+    (("--random", "4294967296,4294967296,1,1"), ("--random", "elements")),
+    (("--random", "3000000000,3000000000,3000000000,3"), ("--random", "elements")),
+)
+
+
+class BadFlagsTest(harness.CommandTest):
+    def test_each_on_its_own(self):
+        for words, said in BAD_FLAGS:
+            with self.subTest(words=words):
+                result = self.run_ranks(1, "run", *words, launcher=False)
+                self.assert_refused(result, *said)
+                self.assertEqual(self.files_in(), [])
+
+    def test_some_on_several_ranks(self):
+        for i, (words, said) in enumerate(BAD_FLAGS[::4]):
+            ranks = (3, 4, 7)[i % 3]
+            with self.subTest(ranks=ranks, words=words):
+                self.assert_refused(self.run_ranks(ranks, "run", *words), *said)
+                self.assertEqual(self.files_in(), [])
+
+    def test_a_world_of_another_size(self):
+        self.run_well(3, "run", *RANDOM, "--np", "3")
+        self.assert_refused(self.run_ranks(3, "run", *RANDOM, "--np", "4"), "--np", "3 ranks", "mpirun")
+        self.assert_refused(self.run_ranks(1, "run", *RANDOM, "--np", "4"), "--np", "1 rank ", "mpirun")
+
+    def test_commands(self):
+        for ranks in (1, 4):
+            self.assert_refused(self.run_ranks(ranks), "command", "run", "example", "--help")
+            self.assert_refused(self.run_ranks(ranks, "walk"), "walk", "ring-attention --help")
+            self.assert_refused(self.run_ranks(ranks, "--bogus"), "--bogus", "--help")
+        self.assert_refused(self.run_ranks(1, "example", "--bogus"), "--bogus", "example --help")
+        self.assert_refused(self.run_ranks(1, "run", "example"), "example", "run --help")
+
+
+class HelpTest(harness.CommandTest):
+    def help_of(self, *words):
+        result = self.run_well(1, *words, "--help", launcher=False)
+        self.assertEqual(result.err, "")
+        for line in result.out.splitlines():
+            self.assertLessEqual(len(line), 100, line)
+            self.assertEqual(line, line.rstrip())
+        return result.out
+
+    def test_program(self):
+        text = self.help_of()
+        for words in ("Usage: ring-attention", "run ", "example ", "mpirun -n", "--version"):
+            self.assertIn(words, text)
+        self.assertEqual(self.run_well(1, "-h", launcher=False).out, text)
+
+    def test_commands(self):
+        text = self.help_of("run")
+        flags = """q k v dout random kv-heads backward seed out check json progress scale causal window documents
+                   alibi q-offset placement transport block timeout np"""
+        for flag in flags.split():
+            self.assertRegex(text, rf"(?m)^ +--{flag}\b")
+        for words in ("Usage: ring-attention run", "mpirun -n 4", "default 64", "Exit code"):
+            self.assertIn(words, text)
+        self.assertIn("--text", self.help_of("example"))
+
+    def test_rank_0_alone_speaks(self):
+        self.assertEqual(self.run_well(4, "run", "--help").out, self.help_of("run"))
+
+    def test_version(self):
+        for ranks in (1, 3):
+            self.assertRegex(self.run_well(ranks, "--version").out, r"\Aring-attention \d+\.\d+\.\d+\n\Z")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,180 @@
+"""A rank that is killed or stopped: the job ends, says where, and leaves the results of earlier runs alone."""
+
+import os
+import random
+import signal
+import sys
+import time
+import unittest
+
+import harness
+
+# Seconds of work in little memory, in steps of a second or two.
+LONG = ("run", "--random", "1,8,8192,64", "--out", "results")
+SHORT = ("run", "--random", "1,1,6,4", "--out", "results")
+TIMEOUT = 2  # for --timeout
+SLACK = 5  # what a job may take to end, in seconds
+STEP = 10  # what a step may take on a busy machine: ranks that compute are no sign of a stopped one
+
+
+@unittest.skipUnless(harness.HAS_PROC, "ranks are found through /proc, which is not here")
+class DeadRankTest(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.run_well(2, *SHORT)
+        self.earlier = self.results()
+
+    def results(self):
+        """Name, time and content of all that counts as a result."""
+        found = []
+        for name in harness.OUTPUTS:
+            path = self.path("results/" + name)
+            found.append((name, os.stat(path).st_mtime_ns, harness.read_bytes(path)))
+        return found
+
+    def start(self, ranks, *words):
+        job = harness.Job(ranks, *LONG, *words, cwd=self.folder)
+        self.addCleanup(job.__exit__)
+        return job
+
+    def wait_for_work(self, job, ranks):
+        """Until the temporary files are there, which the last rank made sure of before it computes."""
+        limit = time.monotonic() + 30
+        while not all(os.path.exists(self.path(f"results/{name}.part")) for name in ("out.npy", "lse.npy")):
+            self.assertFalse(job.ended(), "ended before it worked")
+            self.assertLess(time.monotonic(), limit, "no temporary files after 30 s")
+            time.sleep(0.02)
+        time.sleep(0.3)
+        self.assertIsNotNone(job.rank(ranks - 1))
+
+    def strike(self, job, victim, number):
+        """Sends a signal to one rank, and returns how the job ended and how long that took."""
+        pid = job.rank(victim)
+        self.assertIsNotNone(pid, f"rank {victim} is not there")
+        begin = time.monotonic()
+        os.kill(pid, number)
+        result = job.wait(TIMEOUT + 30)
+        taken = time.monotonic() - begin
+        self.assertIsNotNone(result.code, f"did not end\n{result}")
+        self.assertNotEqual(result.code, 0, str(result))
+        self.assertEqual(result.survivors, [], str(result))
+        return result, taken
+
+    def assert_nothing_happened(self):
+        """Earlier results are as they were, and the next run works."""
+        self.assertEqual(self.results(), self.earlier)
+        self.run_well(3, "run", "--random", "1,1,9,4", "--check", "--out", "results")
+        self.assertEqual(self.files_in("results"), sorted(harness.OUTPUTS))
+        self.earlier = self.results()
+
+    def test_killed(self):
+        codes = set()
+        for ranks, victim in ((4, 0), (4, 2), (3, 2), (1, 0)):
+            with self.subTest(ranks=ranks, victim=victim):
+                job = self.start(ranks)
+                self.wait_for_work(job, ranks)
+                result, taken = self.strike(job, victim, signal.SIGKILL)
+                self.assertLess(taken, SLACK)
+                self.assert_nothing_happened()
+                codes.add(result.code)
+        self.assertEqual(len(codes), 1, f"exit codes {codes}")
+
+    def test_stopped(self):
+        for ranks, victim in ((4, 0), (4, 3), (3, 1)):
+            with self.subTest(ranks=ranks, victim=victim):
+                job = self.start(ranks, "--timeout", str(TIMEOUT))
+                self.wait_for_work(job, ranks)
+                result, taken = self.strike(job, victim, signal.SIGSTOP)
+                self.assertLess(taken, STEP + TIMEOUT + SLACK)
+                self.assertRegex(result.err, rf"(?m)^\[rank [0-9]\] error: nothing moved for {TIMEOUT} s: .*step [0-9]")
+                self.assertRegex(result.err, r"(?m)^\[rank [0-9]\] .*peer [0-9]")
+                self.assert_nothing_happened()
+
+    def test_slow_is_not_dead(self):
+        """Steps that take longer than --timeout are no reason to end, as long as tiles are done."""
+        result = self.run_well(1, "run", "--random", "1,8,8192,64", "--timeout", "0.5")
+        self.assertEqual(result.err, "")
+
+
+class RandomMomentTest(DeadRankTest):
+    """Slow: run with the argument `random`."""
+
+    test_killed = test_stopped = test_slow_is_not_dead = None
+
+    def setUp(self):
+        super().setUp()
+        seed = int(os.environ.get("RING_ATTENTION_TEST_SEED", time.time_ns() % 10**6))
+        print(f"RING_ATTENTION_TEST_SEED={seed}", flush=True)
+        self.source = random.Random(seed)
+
+    def moments(self, rounds, latest):
+        """(ranks, victim, after how many seconds)"""
+        for _ in range(rounds):
+            ranks = self.source.choice((3, 4, 7))
+            yield ranks, self.source.randrange(ranks), self.source.uniform(0, latest)
+
+    def long_job(self, number, limit):
+        for ranks, victim, after in self.moments(10, 2):
+            with self.subTest(ranks=ranks, victim=victim, after=after):
+                job = self.start(ranks, "--timeout", str(TIMEOUT))
+                time.sleep(after)
+                while job.rank(victim) is None:
+                    self.assertFalse(job.ended())
+                    time.sleep(0.005)
+                _, taken = self.strike(job, victim, number)
+                self.assertLess(taken, limit)
+                self.assert_nothing_happened()
+
+    def test_long_job_killed(self):
+        self.long_job(signal.SIGKILL, SLACK)
+
+    def test_long_job_stopped(self):
+        self.long_job(signal.SIGSTOP, STEP + TIMEOUT + SLACK)
+
+    def short_job(self, number):
+        for ranks, victim, after in self.moments(20, 0.8):
+            with self.subTest(ranks=ranks, victim=victim, after=after):
+                job = harness.Job(ranks, *SHORT, "--seed", "2", "--timeout", "1", cwd=self.folder)
+                self.addCleanup(job.__exit__)
+                time.sleep(after)
+                pid = job.rank(victim)
+                if pid is not None:
+                    harness.send(pid, number)
+                begin = time.monotonic()
+                result = job.wait(30)
+                self.assertIsNotNone(result.code, str(result))
+                self.assertLess(time.monotonic() - begin, 1 + SLACK)
+                self.assertEqual(result.survivors, [], str(result))
+                self.assert_old_or_new(result)
+                self.run_well(2, *SHORT)
+
+    def assert_old_or_new(self, result):
+        """The job may have succeeded before it was hit; a report always stands for a whole set of files."""
+        if not os.path.exists(self.path("results/report.json")):
+            self.assertNotEqual(result.code, 0, str(result))
+            return
+        kinds = set()
+        for name, _, earlier in self.earlier[:2]:
+            kinds.add("old" if harness.read_bytes(self.path("results/" + name)) == earlier else "new")
+        kinds.add("old" if self.report().get("seed") == 1 else "new")
+        self.assertEqual(len(kinds), 1, f"{kinds}\n{result}")
+        if result.code == 0:
+            self.assertEqual(kinds, {"new"}, str(result))
+
+    def test_short_job_killed(self):
+        self.short_job(signal.SIGKILL)
+
+    def test_short_job_stopped(self):
+        self.short_job(signal.SIGSTOP)
+
+
+def load_tests(loader, *_):
+    """`dead_rank_test.py random` runs the random moments, without it the others."""
+    return loader.loadTestsFromTestCase(RandomMomentTest if WANTS_RANDOM else DeadRankTest)
+
+
+if __name__ == "__main__":
+    WANTS_RANDOM = "random" in sys.argv
+    if WANTS_RANDOM:
+        sys.argv.remove("random")
+    harness.main()

@@ -1,0 +1,75 @@
+"""`ring-attention example`, and then `run` on what it made."""
+
+import os
+
+import harness
+
+TEXT = b"the ring turns, the ring turns, and every query sees every key. "
+
+
+class ExampleTest(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        with open(self.path("text.txt"), "wb") as file:
+            file.write(TEXT)
+
+    def refuse(self, *words, said):
+        before = self.files_in()
+        self.assert_refused(self.run_ranks(1, "example", *words, launcher=False), *said)
+        self.assertEqual(self.files_in(), before)
+
+    def test_then_run(self):
+        """The arrays act out an induction head: a query looks where the same bytes stood before."""
+        result = self.run_well(1, *"example --text text.txt --out in --dim 32".split(), launcher=False)
+        self.assertIn(f"the first {len(TEXT)} bytes of text.txt", result.out)
+        self.assertEqual(self.files_in("in"), ["k.npy", "q.npy", "v.npy"])
+        tokens = len(TEXT)
+        for name, heads in (("q", 4), ("k", 2), ("v", 2)):
+            self.assertEqual(self.array(f"in/{name}.npy")[:2], ((1, heads, tokens, 32), "<f4"))
+        words = "run --q in/q.npy --k in/k.npy --v in/v.npy --causal --check --out results"
+        self.run_well(4, *words.split())
+
+        def rows(name):
+            elements = self.array(name)[2]
+            return [elements[i * 32 : (i + 1) * 32] for i in range(len(elements) // 32)]
+
+        # The second query head of the first KV head, at the end of the second "the ring turn": what comes next?
+        out, values = rows("results/out.npy")[tokens:], rows("in/v.npy")[:tokens]
+        here = TEXT.index(b"turns", TEXT.index(b"turns") + 1) + 3
+        self.assertEqual(TEXT[here : here + 2], b"ns")
+        scores = {byte: sum(a * b for a, b in zip(out[here], values[TEXT.index(byte)])) for byte in TEXT_BYTES}
+        self.assertEqual(max(scores, key=scores.get), b"s")
+
+    def test_on_several_ranks_it_is_made_once(self):
+        result = self.run_well(3, *"example --text text.txt --out in --tokens 10 --dim 4".split())
+        self.assertEqual(result.out.count("\n"), 1)
+        self.assertEqual(self.array("in/v.npy")[0], (1, 2, 10, 4))
+
+    def test_the_same_text_gives_the_same_files(self):
+        for out in ("one", "two"):
+            self.run_well(1, *f"example --text text.txt --out {out} --dim 4".split(), launcher=False)
+        for name in ("q.npy", "k.npy", "v.npy"):
+            one, two = (harness.read_bytes(self.path(f"{out}/{name}")) for out in ("one", "two"))
+            self.assertEqual(one, two)
+
+    def test_bad_input(self):
+        self.refuse("--text", "missing.txt", said=("missing.txt", "--text"))
+        self.refuse(said=("README.md", "--text"))  # the default, where it is not
+        self.refuse("--text", ".", said=("--text",))
+        open(self.path("empty.txt"), "w", encoding="utf-8").close()
+        self.refuse("--text", "empty.txt", said=("empty.txt", "empty"))
+        self.refuse("--text", "text.txt", "--out", "text.txt", said=("--out text.txt",))
+        self.refuse("--text", "text.txt", "--kv-heads", "9", said=("--kv-heads", "at most 4"))
+        self.refuse("--text", "text.txt", "--dim", "0", said=("--dim", "at least 1"))
+        os.makedirs(self.path("in/q.npy/deeper"))
+        self.refuse("--text", "text.txt", "--out", "in", said=("in/q.npy", "directory"))
+
+    def test_too_large(self):
+        self.refuse(*"--text text.txt --out in --dim 1000000000000".split(), said=("--dim", "at most"))
+
+
+TEXT_BYTES = {bytes([byte]) for byte in TEXT}
+
+
+if __name__ == "__main__":
+    harness.main()

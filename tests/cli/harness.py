@@ -1,0 +1,192 @@
+"""Runs the program as a user does, under the launcher, with a time limit, and looks at what it leaves behind."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+from dataclasses import dataclass
+
+import npy
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("RING_ATTENTION_BUILD", os.path.join(SOURCE, "build", "release"))
+PROGRAM = os.path.abspath(os.path.join(BUILD, "ring-attention"))
+MPIRUN = os.path.abspath(os.environ.get("MPIRUN", os.path.join(BUILD, "mpirun")))
+OUTPUTS = ("out.npy", "lse.npy", "report.json")
+
+# Every process of a job inherits this variable; its value finds them again in /proc.
+MARK = "RING_ATTENTION_TEST_JOB"
+HAS_PROC = os.path.exists("/proc/self/environ")
+
+
+@dataclass
+class Result:
+    """How a job ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    survivors: list  # processes that were still there a second after the launcher had gone
+
+    def __str__(self):
+        return f"exit code {self.code} after {self.seconds:.1f} s\n-- stdout\n{self.out}\n-- stderr\n{self.err}"
+
+
+class Job:
+    """A running job: `with Job(4, "run", ...) as job`. Leaves no process behind, stopped ones neither."""
+
+    def __init__(self, ranks, *words, launcher=True, environment=None, **popen_words):
+        self.mark = uuid.uuid4().hex
+        # Files, not pipes: a survivor that holds a pipe would make us wait for it.
+        self._out = tempfile.TemporaryFile()
+        self._err = tempfile.TemporaryFile()
+        command = [MPIRUN, "-n", str(ranks), PROGRAM] if launcher else [PROGRAM]
+        self._begin = time.monotonic()
+        self._process = subprocess.Popen(
+            command + [str(word) for word in words],
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env={**os.environ, **(environment or {}), MARK: self.mark},
+            **popen_words,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.processes():
+            send(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
+        self._err.close()
+
+    def processes(self, program_only=False):
+        """Process ids of the job, {pid: environment}."""
+        found = {}
+        for entry in os.listdir("/proc") if HAS_PROC else []:
+            if not entry.isdigit():
+                continue
+            variables = read_bytes(f"/proc/{entry}/environ")
+            if f"{MARK}={self.mark}".encode() not in variables.split(b"\0"):
+                continue
+            if not program_only or executable(entry) == os.path.realpath(PROGRAM):
+                found[int(entry)] = variables
+        return found
+
+    def rank(self, number):
+        """The process id of one rank, or None."""
+        for pid, variables in self.processes(program_only=True).items():
+            for name in (b"PMI_RANK", b"PMIX_RANK", b"OMPI_COMM_WORLD_RANK"):
+                if name + b"=%d" % number in variables.split(b"\0"):
+                    return pid
+        return None
+
+    def ended(self):
+        return self._process.poll() is not None
+
+    def wait(self, limit=60):
+        """Waits for the launcher and for every process of the job. A job over its limit has code None."""
+        try:
+            code = self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        seconds = time.monotonic() - self._begin
+        survivors = self.processes()
+        give_up = time.monotonic() + 1
+        while code is not None and survivors and time.monotonic() < give_up:
+            time.sleep(0.02)
+            survivors = self.processes()
+        return Result(code, text_of(self._out), text_of(self._err), seconds, list(survivors))
+
+
+def read_bytes(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def executable(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def text_of(file):
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+class CommandTest(unittest.TestCase):
+    """Has a folder of its own, `self.folder`, which is gone when the test is."""
+
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="ring_attention_cli_")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_ranks(self, ranks, *words, limit=60, **job_words):
+        """Runs `ring-attention WORDS` on some ranks, in the test's folder; nothing may be left running."""
+        with Job(ranks, *words, cwd=self.folder, **job_words) as job:
+            result = job.wait(limit)
+        self.assertIsNotNone(result.code, f"did not end within {limit} s\n{result}")
+        self.assertEqual(result.survivors, [], f"processes were left running\n{result}")
+        return result
+
+    def run_well(self, ranks, *words, **job_words):
+        result = self.run_ranks(ranks, *words, **job_words)
+        self.assertEqual(result.code, 0, str(result))
+        return result
+
+    def files_in(self, name="."):
+        """Names of all files below a folder of the test."""
+        top = self.path(name)
+        return sorted(
+            os.path.relpath(os.path.join(folder, file), top) for folder, _, files in os.walk(top) for file in files
+        )
+
+    def report(self, name="results"):
+        with open(self.path(f"{name}/report.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def array(self, name):
+        return npy.read(self.path(name))
+
+    def assert_refused(self, result, *words, code=2, limit=5):
+        """Bad input: one line, from one rank, with all of `words`; soon; nothing on stdout."""
+        self.assertEqual(result.code, code, str(result))
+        self.assertEqual(result.out, "", str(result))
+        lines = result.err.splitlines()
+        self.assertEqual(len(lines), 1, str(result))
+        self.assertTrue(lines[0].startswith("error: "), str(result))
+        for word in words:
+            self.assertIn(word, lines[0])
+        self.assertLess(result.seconds, limit, str(result))
+
+
+def main():
+    if not os.access(PROGRAM, os.X_OK):
+        sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
+    unittest.main(verbosity=2)
