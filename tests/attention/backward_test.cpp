@@ -169,8 +169,8 @@ TYPED_TEST(GradientsIn, RowsThatSeeNothingHaveNone) {
       for (const TypeParam x : attended.out.view().row(0, head, row)) EXPECT_EQ(x, 0);
       for (const TypeParam x : got.q.view().row(0, head, row)) EXPECT_EQ(x, 0);
     }
-    EXPECT_EQ(got.q.view()(0, head, 5), 0) << "it sees one key: its softmax is constant";
-    EXPECT_NE(got.q.view()(0, head, 6), 0);
+    EXPECT_NEAR(got.q.view()(0, head, 5), 0, 1e-5) << "it sees one key: its softmax is constant";
+    EXPECT_GT(std::abs(got.q.view()(0, head, 6)), 1e-3);
   }
 }
 
