@@ -66,7 +66,7 @@ class Mutator {
   void mutate(std::string& file) {
     if (file.empty()) return;
     switch (below(9)) {
-      case 0: file[place(file)] ^= static_cast<char>(1U << below(8)); break;
+      case 0: flip_bit(file[place(file)], below(8)); break;
       case 1: file[place(file)] = static_cast<char>(random_()); break;
       case 2: file.resize(below(file.size() + 1)); break;
       case 3: file.append(1 + below(20), static_cast<char>(random_())); break;
@@ -77,6 +77,10 @@ class Mutator {
       case 8: change_length(file); break;
       default: break;
     }
+  }
+
+  static void flip_bit(char& c, std::size_t bit) {
+    c = static_cast<char>(static_cast<unsigned char>(c) ^ (1U << bit));
   }
 
   /// The beginning of this file, the end of another.

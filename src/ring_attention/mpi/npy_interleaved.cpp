@@ -82,7 +82,7 @@ struct Parcel {
     counts[r] = static_cast<int>(value);
     begins[r] = r == 0 ? 0 : begins[r - 1] + counts[r - 1];
     if (rank + 1 == static_cast<int>(counts.size()))
-      bytes.resize(static_cast<std::size_t>(begins[r] + counts[r]));
+      bytes.resize(static_cast<std::size_t>(begins[r]) + static_cast<std::size_t>(counts[r]));
   }
 };
 
