@@ -32,8 +32,7 @@ struct Chained {
 // ---- The idea ------------------------------------------------------------------------------------------
 // Each rank holds some scores of one row. Two numbers travel; the scores stay.
 Chained chain(const State& local, const Communicator& comm, const Rules& rules = {}) {
-  const int rank = comm.rank();
-  const int last = comm.size() - 1;
+  const int rank = comm.rank(), last = comm.size() - 1;
   Chained result;
   State state = rules.start;
   if (rank > 0) check_mpi(MPI_Recv(&state, 2, MPI_FLOAT, rank - 1, 0, comm.handle(), MPI_STATUS_IGNORE));

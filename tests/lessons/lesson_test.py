@@ -102,9 +102,11 @@ def check_json():
     for name, kind in types.items():
         run.expect(isinstance(report.get(name), kind), f"{name} is there, a {kind.__name__}")
     run.expect(run.code == 0 and report.get("ok") is True and not run.err, "exit code 0, ok, no word on stderr")
-    run.expect(report.get("lesson") == LESSON and report.get("ranks", RANKS) == RANKS, "says which lesson, how many ranks")
+    named = report.get("lesson") == LESSON and report.get("ranks", RANKS) == RANKS
+    run.expect(named, "says which lesson, how many ranks")
     checks = report.get("checks", [])
-    run.expect(checks and all(check["ok"] is True and check["what"] for check in checks), "every check has its name and holds")
+    hold = checks and all(check["ok"] is True and check["what"] for check in checks)
+    run.expect(hold, "every check has its name and holds")
     figures, promised = set(report.get("figures", {})), promised_figures()
     run.expect(figures, "has figures")
     if promised is not None:
@@ -123,7 +125,8 @@ def check_mutants(help_text):
         Run("--help").expect(False, "offers a mutant")
         return
     run = Run("--json", "--mutant", mutants[0])
-    run.expect(run.code == 1 and run.report().get("ok") is False, "exit code 1, and the JSON object says that it failed")
+    failed = run.code == 1 and run.report().get("ok") is False
+    run.expect(failed, "exit code 1, and the JSON object says that it failed")
 
 
 def check_rank_counts():
