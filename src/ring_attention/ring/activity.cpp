@@ -73,6 +73,8 @@ void Watchdog::watch() {
           "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
           rank.c_str(), timeout_.count(), activity_.describe().c_str());
       std::fflush(stderr);
+      // MPICH's launcher may drop what it has not read when a rank ends: give it the time.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
       _exit(3);
     }
   }
