@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import unittest
 
 import harness
@@ -40,7 +41,7 @@ class BadOutputTest(harness.CommandTest):
                     with self.subTest(ranks=ranks, name=full):
                         os.makedirs(self.path(f"results{ranks}/{full}/deeper"))
                         self.refuse(ranks, (*RUN, f"results{ranks}"), (full, "directory"))
-                        os.removedirs(self.path(f"results{ranks}/{full}/deeper"))
+                        shutil.rmtree(self.path(f"results{ranks}/{full}"))
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_read_only_directory(self):
