@@ -1,0 +1,174 @@
+// Lesson 08, beside the idea: the rings that look right, and the tests that believe them. All run, none asserted.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "part.hpp"
+#include "ring_attention/app/lesson.hpp"
+
+namespace ring_attention::lesson_08 {
+
+using Backward = std::function<Outcome(const Part&, Variant)>;
+
+inline const std::vector<std::pair<Variant, const char*>> variants{{Variant::right, "right"},
+                                                                   {Variant::stay_local, "dK,dV stay"},
+                                                                   {Variant::block_delta, "block's delta"},
+                                                                   {Variant::hop_too_few, "a hop short"}};
+
+// Sums over all elements of all ranks.
+struct Sums {
+  double error_squared = 0, got_squared = 0, want_squared = 0, product = 0;
+
+  [[nodiscard]] double relative_error() const { return std::sqrt(error_squared / want_squared); }
+  [[nodiscard]] bool same_norm() const { return std::abs(std::sqrt(got_squared / want_squared) - 1) <= 1e-5; }
+};
+inline Sums sums(const Communicator& comm, const Tensor<float>& got, const Tensor<double>& want) {
+  std::array<double, 4> all{};
+  for (Index i = 0; i < want.size(); ++i) {
+    const double g = got.data()[i], w = want.data()[i];
+    all[0] += (g - w) * (g - w);
+    all[1] += g * g;
+    all[2] += w * w;
+    all[3] += g * w;
+  }
+  sum_over_ranks(comm, all);
+  return {all[0], all[1], all[2], all[3]};
+}
+
+// The sum over all keys of all ranks, for each batch, head and column: a checksum.
+template <class T>
+Tensor<double> column_sums(const Communicator& comm, const Tensor<T>& shard) {
+  Tensor<double> total(shard.shape().with_seq(1));
+  for (Index b = 0; b < shard.shape().batch; ++b)
+    for (Index h = 0; h < shard.shape().heads; ++h)
+      for (Index s = 0; s < shard.shape().seq; ++s)
+        for (Index d = 0; d < shard.shape().dim; ++d)
+          total.view()(b, h, 0, d) += static_cast<double>(shard.view()(b, h, s, d));
+  sum_over_ranks(comm, total.view().elements());
+  return total;
+}
+inline bool same_column_sums(const Communicator& comm, const Tensor<float>& got, const Tensor<double>& want) {
+  return compare(column_sums(comm, got), column_sums(comm, want), {.absolute = 1e-4}).ok;
+}
+
+inline bool each_agrees(const Part& part, const Gradients<float>& got) {
+  return compare_q(part, got).ok && compare_k(part, got).ok && compare_v(part, got).ok;
+}
+
+struct WeakerTest {
+  std::string name;
+  std::function<bool(Variant)> passes;  // on this rank
+};
+
+// Which ring passes which test. All shards have one length: dK,dV that stay need that.
+class WeakerTests {
+ public:
+  WeakerTests(const Communicator& comm, std::uint64_t seed, Backward backward)
+      : comm_(comm),
+        backward_(std::move(backward)),
+        causal_(comm, problem(tokens_of_a_rank * comm.size(), seed, Mask::causal())),
+        packed_(comm, problem(tokens_of_a_rank * comm.size(), seed, one_document_a_rank(comm.size()))),
+        alone_(self_, problem(tokens_of_a_rank, seed, Mask::causal())) {
+    for (const auto& [variant, name] : variants) outcomes_[variant] = backward_(causal_, variant);
+  }
+
+  // How wrong each ring is.
+  void show_errors(Lesson& lesson) const {
+    Table table({"ring", "dQ off by", "dK off by", "dV off by"});
+    std::vector<std::vector<double>> rows;
+    for (const auto& [variant, name] : variants) {
+      const Gradients<float>& got = of(variant);
+      rows.push_back({sums(comm_, got.q, causal_.want.q).relative_error(),
+                      sums(comm_, got.k, causal_.want.k).relative_error(),
+                      sums(comm_, got.v, causal_.want.v).relative_error()});
+      table.row(
+          {name, human_error(rows.back()[0]), human_error(rows.back()[1]), human_error(rows.back()[2])});
+    }
+    lesson.print(table);
+    lesson.record("ring_errors", rows);
+  }
+
+  // Which test believes which ring.
+  void show_tests(Lesson& lesson) const {
+    Table table({"test", "right", "dK,dV stay", "block's delta", "a hop short"});
+    std::vector<std::vector<Index>> rows;
+    for (const WeakerTest& test : tests()) {
+      std::vector<std::string> cells{test.name};
+      rows.emplace_back();
+      for (const auto& [variant, name] : variants) {
+        rows.back().push_back(all_of_ranks(comm_, test.passes(variant)) ? 1 : 0);
+        cells.emplace_back(rows.back().back() == 1 ? "passes" : "caught");
+      }
+      table.row(cells);
+    }
+    lesson.print(table);
+    lesson.record("passes", rows);
+    lesson.check("the right ring passes every test",
+                 std::ranges::all_of(rows, [](const auto& row) { return row[0] == 1; }));
+    if (comm_.size() == 1) return;  // the rings are one and the same
+    const auto fooled = [](const auto& row) { return row[1] + row[2] + row[3] > 0; };
+    lesson.check("each test but the last believes a wrong ring",
+                 std::all_of(rows.begin(), rows.end() - 1, fooled));
+    lesson.check("the last one catches them all", !fooled(rows.back()));
+  }
+
+ private:
+  static constexpr Index tokens_of_a_rank = 16;
+
+  static RandomProblem problem(Index seq, std::uint64_t seed, const Mask& mask) {
+    return {{1, 4, seq, 8}, {1, 2, seq, 8}, {default_scale(8), mask}, seed};
+  }
+  static Mask one_document_a_rank(int ranks) {
+    std::vector<Index> borders;
+    for (Index rank = 0; rank <= ranks; ++rank) borders.push_back(tokens_of_a_rank * rank);
+    return {.documents = std::make_shared<const Documents>(std::move(borders))};
+  }
+  [[nodiscard]] const Gradients<float>& of(Variant variant) const { return outcomes_.at(variant).gradients; }
+
+  [[nodiscard]] std::vector<WeakerTest> tests() const {
+    return {
+        {"out of the forward",
+         [this](Variant) {
+           const Reference& want = causal_.want_forward;
+           return compare(causal_.forward.out, want.out, causal_.problem.tolerance<float>(want)).ok;
+         }},
+        {"dQ", [this](Variant v) { return compare_q(causal_, of(v)).ok; }},
+        {"dV", [this](Variant v) { return compare_v(causal_, of(v)).ok; }},
+        {"sums of dK and dV over all keys",
+         [this](Variant v) {
+           const bool k = same_column_sums(comm_, of(v).k, causal_.want.k);
+           return same_column_sums(comm_, of(v).v, causal_.want.v) && k;
+         }},
+        {"norms of dK and dV",
+         [this](Variant v) {
+           const bool k = sums(comm_, of(v).k, causal_.want.k).same_norm();
+           return sums(comm_, of(v).v, causal_.want.v).same_norm() && k;
+         }},
+        {"the loss falls along the gradients", [this](Variant v) { return loss_falls(of(v)); }},
+        {"dQ of rank 0, causal",
+         [this](Variant v) { return comm_.rank() != 0 || compare_q(causal_, of(v)).ok; }},
+        {"dQ, dK, dV on one rank",
+         [this](Variant v) { return each_agrees(alone_, backward_(alone_, v).gradients); }},
+        {"dQ, dK, dV, one document a rank",
+         [this](Variant v) { return each_agrees(packed_, backward_(packed_, v).gradients); }},
+        {"hops and bytes", [this](Variant v) { return cost_is_right(causal_, outcomes_.at(v).cost); }},
+        {"dQ, dK, dV, each on each rank", [this](Variant v) { return each_agrees(causal_, of(v)); }},
+    };
+  }
+
+  // To first order: a small step against `got` changes the loss by minus its product with the right gradient.
+  [[nodiscard]] bool loss_falls(const Gradients<float>& got) const {
+    return sums(comm_, got.q, causal_.want.q).product + sums(comm_, got.k, causal_.want.k).product +
+               sums(comm_, got.v, causal_.want.v).product >
+           0;
+  }
+
+  const Communicator& comm_;
+  Communicator self_{MPI_COMM_SELF};
+  Backward backward_;
+  Part causal_, packed_, alone_;
+  std::map<Variant, Outcome> outcomes_;
+};
+
+}  // namespace ring_attention::lesson_08
