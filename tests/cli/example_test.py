@@ -22,11 +22,11 @@ class ExampleTest(harness.CommandTest):
         """The arrays act out an induction head: a query looks where the same bytes stood before."""
         result = self.run_well(1, *"example --text text.txt --out in --dim 32".split(), launcher=False)
         self.assertIn(f"the first {len(TEXT)} bytes of text.txt", result.out)
-        self.assertEqual(self.files_in("in"), ["k.npy", "q.npy", "v.npy"])
+        self.assertEqual(self.files_in("in"), ["dout.npy", "k.npy", "q.npy", "v.npy"])
         tokens = len(TEXT)
-        for name, heads in (("q", 4), ("k", 2), ("v", 2)):
+        for name, heads in (("q", 4), ("k", 2), ("v", 2), ("dout", 4)):
             self.assertEqual(self.array(f"in/{name}.npy")[:2], ((1, heads, tokens, 32), "<f4"))
-        words = "run --q in/q.npy --k in/k.npy --v in/v.npy --causal --check --out results"
+        words = "run --q in/q.npy --k in/k.npy --v in/v.npy --dout in/dout.npy --causal --check --out results"
         self.run_well(4, *words.split())
 
         def rows(name):
@@ -39,6 +39,8 @@ class ExampleTest(harness.CommandTest):
         self.assertEqual(TEXT[here : here + 2], b"ns")
         scores = {byte: sum(a * b for a, b in zip(out[here], values[TEXT.index(byte)])) for byte in TEXT_BYTES}
         self.assertEqual(max(scores, key=scores.get), b"s")
+        dout = rows("in/dout.npy")  # less of this would be a better guess: the byte after each one
+        self.assertEqual(dout[here], [-x for x in values[TEXT.index(b"s")]])
 
     def test_on_several_ranks_it_is_made_once(self):
         result = self.run_well(3, *"example --text text.txt --out in --tokens 10 --dim 4".split())
@@ -48,7 +50,7 @@ class ExampleTest(harness.CommandTest):
     def test_the_same_text_gives_the_same_files(self):
         for out in ("one", "two"):
             self.run_well(1, *f"example --text text.txt --out {out} --dim 4".split(), launcher=False)
-        for name in ("q.npy", "k.npy", "v.npy"):
+        for name in ("q.npy", "k.npy", "v.npy", "dout.npy"):
             one, two = (harness.read_bytes(self.path(f"{out}/{name}")) for out in ("one", "two"))
             self.assertEqual(one, two)
 

@@ -1,0 +1,98 @@
+"""The table under `Accuracy` in README.md: errors of 8 ranks in float32 against the dense reference in double.
+
+Writes it between the two markers. With `--check` it writes nothing and fails unless the table is there and each of
+its figures is within a factor of two of what comes out now: compilers differ in the last digits.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
+MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
+README = SOURCE / "README.md"
+BEGIN, END = "<!-- accuracy:begin, by tests/benchmarks/accuracy_table.py -->", "<!-- accuracy:end -->"
+
+RANKS = 8
+RESULTS = ("out", "lse", "dq", "dk", "dv")
+# As a reader types them, from the top of the repository. LICENSE: a text that does not change with the table.
+COMMANDS = (
+    "build/release/ring-attention example --text LICENSE --out build/accuracy",
+    f"build/release/mpirun -n {RANKS} build/release/ring-attention run --q build/accuracy/q.npy "
+    "--k build/accuracy/k.npy --v build/accuracy/v.npy --dout build/accuracy/dout.npy "
+    "--causal --placement zigzag --check",
+)
+
+
+def run(command, folder, *more):
+    """The output of a command, with the programs and the text where they are here, and its arrays in `folder`."""
+    here = {
+        "build/release/ring-attention": BUILD / "ring-attention",
+        "build/release/mpirun": MPIRUN,
+        "LICENSE": SOURCE / "LICENSE",
+    }
+    words = [str(here.get(word, word.replace("build/accuracy", folder))) for word in command.split()]
+    done = subprocess.run([*words, *more], capture_output=True, text=True, timeout=100)
+    if done.returncode != 0:
+        sys.exit(f"{command}\nexit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def measured():
+    with tempfile.TemporaryDirectory() as folder:
+        run(COMMANDS[0], folder)
+        return json.loads(run(COMMANDS[1], folder, "--json"))
+
+
+def table(report):
+    batch, heads, tokens, dim = report["q_shape"]
+    kv_heads = report["kv_shape"][1]
+    assert batch == 1 and report["ranks"] == RANKS and report["dtype"] == "float32"
+    lines = [
+        f"Largest and mean error of each rank against dense attention in double, in float32 on {RANKS} ranks. Causal,",
+        f"{tokens} tokens (the bytes of LICENSE), {heads} query heads and {kv_heads} KV heads of dimension {dim}:",
+        "",
+        "| rank | " + " | ".join(RESULTS) + " |",
+        "|---" * (len(RESULTS) + 1) + "|",
+    ]
+    for rank, errors in enumerate(report["per_rank"]):
+        cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
+        lines.append(f"| {rank} | " + " | ".join(cells) + " |")
+    command = COMMANDS[1].replace(" --q", " \\\n    --q").replace(" --dout", " \\\n    --dout")
+    return "\n".join([*lines, "", "```", COMMANDS[0], command, "```"])
+
+
+def figures(text):
+    """The errors in a table, in order."""
+    return [float(number) for number in re.findall(r"\d\.\d+e[-+]\d+", text)]
+
+
+def check(stored, now):
+    was, are = figures(stored), figures(now)
+    if len(was) != len(are) or len(are) != 2 * RANKS * len(RESULTS):
+        sys.exit(f"{README} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
+    worst = max((max(a / b, b / a) for a, b in zip(was, are) if a > 0 and b > 0), default=1)
+    if not worst <= 2 or any((a > 0) != (b > 0) for a, b in zip(was, are)):
+        sys.exit(f"{README} is off by a factor of {worst:.1f}: run {Path(__file__).name}\nnow\n{now}")
+    print(f"{len(are)} figures, all within a factor of {worst:.2f}")
+
+
+def main():
+    text = README.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        sys.exit(f"{README} lacks the markers {BEGIN} and {END}")
+    before, rest = text.split(BEGIN)
+    stored, after = rest.split(END)
+    now = table(measured())
+    if "--check" in sys.argv[1:]:
+        check(stored, now)
+    else:
+        README.write_text(f"{before}{BEGIN}\n{now}\n{END}{after}", encoding="utf-8")
+
+
+main()
