@@ -1,0 +1,111 @@
+// What lesson 06 measures on real messages: the rings in turn, their exposed and their total time.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "ring_attention/app/lesson.hpp"
+#include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/overlapped_ring.hpp"
+
+namespace ring_attention {
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+inline double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline constexpr int repetitions = 5;
+
+/// One whole ring on this rank; returns the seconds during which it computed nothing.
+using RingLoop = std::function<double(BlockwiseEngine<float>&, KvParcel<float>&)>;
+
+/// The library's ring over `Link`.
+template <Transport Link>
+RingLoop library_ring(const Communicator& comm) {
+  return [&comm](BlockwiseEngine<float>& engine, KvParcel<float>& kv) {
+    Link link(comm);
+    Activity activity;
+    ring_forward(engine, link, kv, activity);
+    return link.statistics().exposed_seconds;
+  };
+}
+
+/// The common mistake: starts and finishes like the right one, and calls no MPI in between.
+class SilentRing : public OverlappedRing {
+ public:
+  using OverlappedRing::OverlappedRing;
+  void progress() {}
+};
+
+struct RingTiming {
+  double exposed = 0, total = 0;  // seconds of the slowest rank
+  [[nodiscard]] double share() const { return exposed / total; }
+};
+
+struct TimedRing {
+  Attended<float> result;
+  RingTiming timing;
+};
+
+/// Runs `loop` once on this rank's part of the problem.
+inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm, const RingLoop& loop) {
+  const Placement placement(Layout::contiguous, problem.kv.seq, comm.size());
+  const Runs runs = placement.runs(comm.rank());
+  const auto q = problem.queries<float>(runs);
+  KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
+  BlockwiseEngine<float> engine(problem.scoring);
+  engine.begin(q, runs);
+  barrier(comm);
+  const double begin = now();
+  const double exposed = loop(engine, kv);
+  const double total = now() - begin;
+  return {engine.finish(), {max_over_ranks(comm, exposed), max_over_ranks(comm, total)}};
+}
+
+/// Medians. The rings take turns, so that whatever else the machine does meets them all.
+inline std::vector<RingTiming> time_in_turn(const RandomProblem& problem, const Communicator& comm,
+                                            const std::vector<RingLoop>& loops) {
+  std::vector<std::vector<double>> exposed(loops.size()), total(loops.size());
+  for (int i = 0; i < repetitions; ++i)
+    for (std::size_t ring = 0; ring < loops.size(); ++ring) {
+      const RingTiming timing = run_ring(problem, comm, loops[ring]).timing;
+      exposed[ring].push_back(timing.exposed);
+      total[ring].push_back(timing.total);
+    }
+  std::vector<RingTiming> medians;
+  for (std::size_t ring = 0; ring < loops.size(); ++ring)
+    medians.push_back({median(exposed[ring]), median(total[ring])});
+  return medians;
+}
+
+inline void show_times(Lesson& lesson, const std::vector<RingTiming>& timings, const Communicator& comm) {
+  Table table({"ring", "exposed", "total", "exposed / total"});
+  const std::vector<std::pair<std::string, std::string>> names{
+      {"blocking", "blocking (lesson 05)"},
+      {"silent", "overlapped, no MPI call between tiles"},
+      {"overlapped", "overlapped"}};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const RingTiming& timing = timings[i];
+    table.row({names[i].second, human_seconds(timing.exposed), human_seconds(timing.total),
+               format("%.1f %%", 100 * timing.share())});
+    lesson.record(names[i].first + "_exposed_seconds", timing.exposed);
+    lesson.record(names[i].first + "_total_seconds", timing.total);
+  }
+  lesson.print(table);
+  lesson.say(format("  Medians of %d runs in turn, slowest rank.", repetitions));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (comm.size() > cores)
+    lesson.say(
+        format("  %d ranks on %d cores: waiting for a core counts as exposed, too.", comm.size(), cores));
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,158 @@
+// What lesson 06 measures of wires: F and beta of this machine, the condition for hiding a hop, and a simulated
+// wire that is not the CPU.
+#pragma once
+
+#include <unistd.h>
+
+#include <limits>
+
+#include "ring_attention/ring/loopback_ring.hpp"
+#include "rings.hpp"
+
+namespace ring_attention {
+
+struct Rates {
+  double flops_per_second = 0;  // F: one rank, while all of them compute
+  double bytes_per_second = 0;  // beta: one rank, while all of them send; the fastest hop
+};
+
+/// FLOP of one step: two products of c x c x D a query head.
+inline double step_flops(const RandomProblem& problem, Index tokens) {
+  const auto c = static_cast<double>(tokens);
+  return 4 * c * c * static_cast<double>(problem.q.batch * problem.q.heads * problem.q.dim);
+}
+
+inline double parcel_bytes(const RandomProblem& problem, Index tokens) {
+  return 2 * static_cast<double>(problem.kv.with_seq(tokens).size()) * sizeof(float);
+}
+
+/// Takes the largest shard's size; needs two ranks. A hop that is not the fastest waited for a core.
+inline Rates measure_rates(const RandomProblem& problem, const Communicator& comm) {
+  const Placement placement(Layout::contiguous, problem.kv.seq, comm.size());
+  const Ring ring{comm.rank(), comm.size()};
+  const Runs runs = placement.runs(comm.rank());
+  const auto q = problem.queries<float>(runs);
+  KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
+  BlockwiseEngine<float> engine(problem.scoring);
+  OverlappedRing link(comm);
+  std::vector<double> compute, hop;
+  for (int i = 0; i < repetitions; ++i) {
+    engine.begin(q, runs);
+    barrier(comm);
+    const double begin = now();
+    engine.accumulate(kv.current());
+    compute.push_back(max_over_ranks(comm, now() - begin));
+
+    barrier(comm);
+    const double start = now();
+    link.start(kv.exchange(ring.owner(1)));
+    link.finish();
+    hop.push_back(max_over_ranks(comm, now() - start));
+  }
+  const Index tokens = placement.max_tokens();
+  return {step_flops(problem, tokens) / median(compute),
+          parcel_bytes(problem, tokens) / std::ranges::min(hop)};
+}
+
+// c* = e F / (2 g beta): from here on a shard computes longer than it travels (Liu et al., section 3.2).
+inline double smallest_shard(const RandomProblem& problem, const Rates& rates) {
+  const double group = static_cast<double>(problem.q.heads) / static_cast<double>(problem.kv.heads);
+  return sizeof(float) * rates.flops_per_second / (2 * group * rates.bytes_per_second);
+}
+
+inline void show_condition(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
+  if (comm.size() == 1) return lesson.say("  One rank: no hop, nothing to hide.");
+  const Rates rates = measure_rates(problem, comm);
+  const Index shard = Placement(Layout::contiguous, problem.kv.seq, comm.size()).max_tokens();
+  const double smallest = smallest_shard(problem, rates);
+  lesson.say(format("  F = %.3g FLOP/s a rank, beta = %.3g bytes/s: c* = e F / (2 g beta) = %.3g tokens",
+                    rates.flops_per_second, rates.bytes_per_second, smallest));
+  lesson.say(format("  a shard has c = %d tokens: %s", static_cast<int>(shard),
+                    static_cast<double>(shard) >= smallest ? "c >= c*, a hop can hide behind a step"
+                                                           : "c < c*, a hop is too long to hide"));
+  lesson.record("flops_per_second", rates.flops_per_second);
+  lesson.record("bytes_per_second", rates.bytes_per_second);
+  lesson.record("smallest_shard", smallest);
+  lesson.record("shard", shard);
+}
+
+// ---- a wire that is not the CPU ------------------------------------------------------------------------
+
+/// Waits for the other ranks without spinning: rank 0 measures meanwhile.
+inline void wait_asleep(const Communicator& comm) {
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm.handle(), &all_here));
+  for (int done = 0; done == 0; usleep(1000)) check_mpi(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE));
+}
+
+/// One hop between two steps: what a step computed, and how long the hop kept the rank waiting.
+struct WireStep {
+  double compute = 0, exposed = 0;  // seconds, mean of the ranks
+  [[nodiscard]] double seconds() const { return compute + exposed; }
+  [[nodiscard]] double share() const { return exposed / seconds(); }
+};
+
+/// Two ranks of `tokens` tokens each, as threads of this process, over a wire that sleeps: two steps, one hop.
+/// The fastest repetition: the others were disturbed.
+/// \param bytes_per_second  of the wire; 0: it takes no time
+inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes_per_second) {
+  constexpr int ranks = 2;
+  problem.q.seq = problem.kv.seq = ranks * tokens;
+  const Placement placement(Layout::contiguous, problem.kv.seq, ranks);
+  WireStep fastest{std::numeric_limits<double>::infinity(), 0};
+  for (int i = 0; i < repetitions; ++i) {
+    LoopbackWorld world(ranks, {.bytes_per_second = bytes_per_second});
+    double compute[ranks], exposed[ranks];
+    world.run([&](int rank) {
+      const auto q = problem.queries<float>(placement.runs(rank));
+      KvParcel<float> kv = problem.parcel<float>(placement, rank);
+      LoopbackRing link(world, rank);
+      Activity activity;
+      BlockwiseEngine<float> engine(problem.scoring);
+      engine.begin(q, placement.runs(rank));
+      const double begin = now();
+      ring_forward(engine, link, kv, activity);
+      exposed[rank] = link.statistics().exposed_seconds;
+      compute[rank] = (now() - begin - exposed[rank]) / ranks;
+    });
+    const WireStep step{(compute[0] + compute[1]) / ranks, (exposed[0] + exposed[1]) / ranks};
+    if (step.seconds() < fastest.seconds()) fastest = step;
+  }
+  return fastest;
+}
+
+// Rank 0 alone, two threads. The wire is as slow as makes c* 512 tokens for the F measured over a free wire.
+inline void show_simulated_wire(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
+  constexpr Index smallest = 512;
+  const std::vector<double> ratios{0.25, 0.5, 1, 2};  // c / c*
+  std::vector<double> hop, compute, exposed, share;
+  if (comm.rank() == 0) {
+    const WireStep free = simulated_step(problem, smallest, 0);
+    Rates rates{step_flops(problem, smallest) / free.compute, 1};
+    rates.bytes_per_second = smallest_shard(problem, rates) / smallest;  // c* goes as 1 / beta
+    lesson.say(format("  F = %.3g FLOP/s a thread; the wire gets beta = %.3g bytes/s, so that c* = %d tokens",
+                      rates.flops_per_second, rates.bytes_per_second, static_cast<int>(smallest)));
+    Table table({"c / c*", "c", "hop", "compute of a step", "exposed", "share of the step", "model"});
+    for (const double ratio : ratios) {
+      const auto tokens = static_cast<Index>(ratio * smallest);
+      const WireStep step = simulated_step(problem, tokens, rates.bytes_per_second);
+      hop.push_back(parcel_bytes(problem, tokens) / rates.bytes_per_second);
+      table.row({format("%g", ratio), format("%d", static_cast<int>(tokens)), human_seconds(hop.back()),
+                 human_seconds(step.compute), human_seconds(step.exposed),
+                 format("%.1f %%", 100 * step.share()), format("%.0f %%", 100 * std::max(1 - ratio, 0.0))});
+      compute.push_back(step.compute);
+      exposed.push_back(step.exposed);
+      share.push_back(step.share());
+    }
+    lesson.print(table);
+    lesson.say(format("  The fastest of %d runs, mean of both ranks.", repetitions));
+  }
+  wait_asleep(comm);
+  lesson.record("wire_shard_over_smallest", ratios);
+  lesson.record("wire_hop_seconds", hop);
+  lesson.record("wire_compute_seconds", compute);
+  lesson.record("wire_exposed_seconds", exposed);
+  lesson.record("wire_exposed_share", share);
+}
+
+}  // namespace ring_attention
