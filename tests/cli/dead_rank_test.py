@@ -1,7 +1,10 @@
 """A rank that is killed or stopped: the job ends, says where, and leaves the results of earlier runs alone."""
 
+import collections
+import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -97,42 +100,85 @@ class DeadRankTest(harness.CommandTest):
 
 
 class RandomMomentTest(DeadRankTest):
-    """Slow: run with the argument `random`."""
+    """Slow: run with the argument `random`. RING_ATTENTION_TEST_SEED makes other moments."""
 
     test_killed = test_stopped = test_slow_is_not_dead = None
 
+    ROUNDS = 25  # of each kind
+    WORK = 5  # seconds of a job, forward and backward
+
     def setUp(self):
         super().setUp()
-        seed = int(os.environ.get("RING_ATTENTION_TEST_SEED", time.time_ns() % 10**6))
+        seed = os.environ.get("RING_ATTENTION_TEST_SEED", "1")
         print(f"RING_ATTENTION_TEST_SEED={seed}", flush=True)
         self.source = random.Random(seed)
 
-    def moments(self, rounds, latest):
+    def moment(self, earliest, latest):
         """(ranks, victim, after how many seconds)"""
-        for _ in range(rounds):
-            ranks = self.source.choice((3, 4, 7))
-            yield ranks, self.source.randrange(ranks), self.source.uniform(0, latest)
+        ranks = self.source.choice((3, 4, 7))
+        return ranks, self.source.randrange(ranks), self.source.uniform(earliest, latest)
 
-    def long_job(self, number, limit):
-        for ranks, victim, after in self.moments(10, 2):
+    def work(self):
+        """The words of a job of about WORK seconds in all its steps, however fast the machine is."""
+        words = ("run", "--backward", "--seed", "2", "--random")
+        report = json.loads(self.run_well(4, *words, "1,8,2048,64", "--json").out)
+        seconds = report["forward_seconds"] + report["backward_seconds"]
+        tokens = int(2048 * (self.WORK / seconds) ** 0.5)  # the work grows with their square
+        print(f"{seconds:.2f} s for 2048 tokens: jobs of {tokens} tokens", flush=True)
+        return (*words, f"1,8,{tokens},64", "--out", "results", "--timeout", str(TIMEOUT))
+
+    def long_job(self, number, earliest, limit, where):
+        """Strikes at a random step. `where` finds in what the job said where it stood."""
+        words = self.work()
+        places = []
+        for _ in range(2 * self.ROUNDS):
+            ranks, victim, after = self.moment(earliest, 0.9 * self.WORK)
             with self.subTest(ranks=ranks, victim=victim, after=after):
-                job = self.start(ranks, "--timeout", str(TIMEOUT))
+                job = harness.Job(ranks, *words, "--progress", "always", cwd=self.folder)
+                self.addCleanup(job.__exit__)
                 time.sleep(after)
-                while job.rank(victim) is None:
-                    self.assertFalse(job.ended())
+                while job.rank(victim) is None and not job.ended():
                     time.sleep(0.005)
-                _, taken = self.strike(job, victim, number)
-                self.assertLess(taken, limit)
-                self.assert_nothing_happened()
+                begin = time.monotonic()
+                harness.send(job.rank(victim), number)
+                result = job.wait(TIMEOUT + 30)
+                self.assertIsNotNone(result.code, f"did not end\n{result}")
+                self.assertLess(time.monotonic() - begin, limit)
+                self.assertEqual(result.survivors, [], str(result))
+                self.assert_old_or_new(result)
+                if result.code != 0:  # else it was through before it was struck
+                    places.append("?")
+                    places[-1] = where(result)
+                self.run_well(2, *SHORT)
+            if len(places) == self.ROUNDS:
+                break
+        for place, times in sorted(collections.Counter(places).items()):
+            print(f"{times:3d} at {place}", flush=True)
+        self.assertEqual(len(places), self.ROUNDS)
+
+    def where_killed(self, result):
+        """MPICH's launcher kills the other ranks before they can speak: rank 0's last progress has to do."""
+        self.assertRegex(result.out + result.err, r"signal 9|Killed")
+        lines = re.findall(r"([a-z ]+(?:, step \d+)?)(?:, peer \d+)? of \d+ steps, \d+ s", result.err)
+        self.assertTrue(lines, str(result))
+        return lines[-1]
+
+    def where_stopped(self, result):
+        """The watchdogs of the ranks that wait say where."""
+        lines = re.findall(rf"\[rank [0-9?]\] error: nothing moved for {TIMEOUT} s: ([^;]*);", result.err)
+        self.assertTrue(lines, str(result))
+        return re.sub(", peer .*", "", lines[0])
 
     def test_long_job_killed(self):
-        self.long_job(signal.SIGKILL, SLACK)
+        """Not before the first line of progress, after one second, can have come through."""
+        self.long_job(signal.SIGKILL, 2, SLACK, self.where_killed)
 
     def test_long_job_stopped(self):
-        self.long_job(signal.SIGSTOP, STEP + TIMEOUT + SLACK)
+        self.long_job(signal.SIGSTOP, 0, STEP + TIMEOUT + SLACK, self.where_stopped)
 
     def short_job(self, number):
-        for ranks, victim, after in self.moments(20, 0.8):
+        for _ in range(20):
+            ranks, victim, after = self.moment(0, 0.8)
             with self.subTest(ranks=ranks, victim=victim, after=after):
                 job = harness.Job(ranks, *SHORT, "--seed", "2", "--timeout", "1", cwd=self.folder)
                 self.addCleanup(job.__exit__)

@@ -124,6 +124,9 @@ def executable(pid):
 
 
 def send(pid, number):
+    """Sends a signal to a process that may be gone, or was never found."""
+    if pid is None:
+        return
     try:
         os.kill(pid, number)
     except ProcessLookupError:
