@@ -18,6 +18,15 @@ Index Documents::of(Index position) const {
   return after - borders_.begin() - 1;
 }
 
+Interval Mask::visible(Index query) const {
+  const Index at = query + offset;
+  Interval seen{at - left, at + right + 1};
+  if (documents == nullptr) return seen;
+  const Index document = documents->of(at);
+  if (document < 0) return {at, at};
+  return {std::max(seen.first, documents->begin(document)), std::min(seen.last, documents->end(document))};
+}
+
 Coverage Mask::coverage(const Run& queries, const Run& keys) const {
   const Run aligned{queries.begin + offset, queries.stride, queries.count};
   const Index nearest = keys.first() - aligned.last();   // the smallest distance

@@ -32,8 +32,17 @@ class Documents {
   /// The document of a position, or -1 outside all of them.
   [[nodiscard]] Index of(Index position) const;
 
+  /// Where a document begins, and where it ends: the position after its last.
+  [[nodiscard]] Index begin(Index document) const { return borders_[static_cast<std::size_t>(document)]; }
+  [[nodiscard]] Index end(Index document) const { return borders_[static_cast<std::size_t>(document) + 1]; }
+
  private:
   std::vector<Index> borders_;
+};
+
+/// The positions first <= position < last.
+struct Interval {
+  Index first, last;
 };
 
 /// A band of visible keys around each query, within its document. The default hides nothing.
@@ -58,6 +67,9 @@ struct Mask {
     const Index document = documents->of(query + offset);
     return document >= 0 && document == documents->of(key);
   }
+
+  /// All the keys that `allowed` allows a query: they stand side by side. May reach beyond the keys there are.
+  [[nodiscard]] Interval visible(Index query) const;
 
   /// Decides all pairs at once, from the ends of both runs, which must not be empty. `partial` where the ends
   /// do not tell.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
 
 namespace ring_attention {

@@ -1,0 +1,27 @@
+# The kernels of the room `cpu`, compiled once for each instruction set into the same library; the best
+# one is chosen when the program runs. Only these files may use wide instructions, and only these may
+# fuse a multiply and an add: both would change what the rest of the project computes.
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(kernel_isas x86_64 avx2 avx512)
+  set(kernel_flags_avx2 -mavx2 -mfma)
+  set(kernel_flags_avx512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  set(kernel_isas neon)
+else()
+  set(kernel_isas generic)
+endif()
+
+foreach(isa IN LISTS kernel_isas)
+  set(kernels ring_attention_kernels_${isa})
+  add_library(${kernels} OBJECT ring_attention/cpu/forward_kernel.cpp ring_attention/cpu/backward_kernel.cpp)
+  target_compile_features(${kernels} PRIVATE cxx_std_20)
+  target_include_directories(${kernels} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_compile_definitions(${kernels} PRIVATE RING_ATTENTION_ISA=${isa})
+  target_compile_options(${kernels} PRIVATE -ffp-contract=fast ${kernel_flags_${isa}})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${kernels} PRIVATE -Wno-psabi) # vectors as arguments: all inlined
+  endif()
+  set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_sources(ring_attention PRIVATE $<TARGET_OBJECTS:${kernels}>)
+endforeach()

@@ -1,0 +1,106 @@
+#include "ring_attention/cpu/backward.hpp"
+
+#include "ring_attention/cpu/threads.hpp"
+
+namespace ring_attention {
+
+using cpu::QueryTile;
+
+CpuBackward::CpuBackward(Scoring scoring, const CpuOptions& options)
+    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels(options.isa).backward) {
+  require(threads_ >= 1, "CpuBackward: at least one thread");
+}
+
+void CpuBackward::begin(const ForwardResult<float>& forward, Runs runs) {
+  const Shape& q = forward.q.shape();
+  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
+              q.seq == count(runs),
+          "CpuBackward: q, out, dO and lse belong to the same queries");
+  forward_ = forward;
+  q_runs_ = std::move(runs);
+  tiles_ = cpu::query_tiles(q_runs_, kernel_.lanes);
+  delta_ = row_dot(forward.grad_out, forward.out);
+  grad_q_ = Tensor<float>(q);
+  workspace_ = cpu::workspaces(threads_, kernel_.workspace(static_cast<int>(q.dim)));
+}
+
+void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                             const Progress& progress) {
+  const Shape& q = forward_.q.shape();
+  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
+              kv.k.shape().seq == count(kv.runs),
+          "CpuBackward: k, v, dk and dv belong to the same keys");
+  const Index kv_heads = kv.k.shape().heads, pairs = q.batch * kv_heads;
+
+  // Every tile of queries of the group of one KV head, in one order.
+  const auto pass = [&](Index pair, const std::vector<KeySegment>& segments, Wanted wanted, int worker) {
+    for (Index in_group = 0; in_group < group; ++in_group)
+      for (const QueryTile& tile : tiles_) {
+        differentiate(kv, gradient, pair / kv_heads, pair % kv_heads * group + in_group, pair % kv_heads,
+                      tile, segments, wanted, workspace_.view().row(0, 0, worker).data());
+        if (progress && worker == 0) progress();
+      }
+  };
+  std::vector<KeySegment> all;
+  Index first = 0;
+  for (const Run& keys : kv.runs) {
+    all.push_back({keys, first});
+    first += keys.count;
+  }
+  if (pairs >= threads_) {
+    for_each_task(pairs, threads_, [&](Index pair, int worker) { pass(pair, all, Wanted::all, worker); });
+    return;
+  }
+
+  // Fewer pairs than threads: dK,dV by segments of keys, then dQ by tiles of queries. No two tasks write the same.
+  const Index parts = (threads_ + pairs - 1) / std::max<Index>(pairs, 1);
+  for_each_task(pairs * parts, threads_, [&](Index task, int worker) {
+    std::vector<KeySegment> part;
+    for (const KeySegment& run : all) {
+      const Index from = run.keys.count * (task % parts) / parts;
+      const Index to = run.keys.count * (task % parts + 1) / parts;
+      if (from < to) part.push_back({run.keys.slice(from, to - from), run.first + from});
+    }
+    pass(task / parts, part, Wanted::keys, worker);
+  });
+  const auto tiles = static_cast<Index>(tiles_.size());
+  for_each_task(pairs * group * tiles, threads_, [&](Index task, int worker) {
+    const Index head = task / tiles % q.heads, batch = task / tiles / q.heads;
+    differentiate(kv, gradient, batch, head, head / group, tiles_[static_cast<std::size_t>(task % tiles)],
+                  all, Wanted::queries, workspace_.view().row(0, 0, worker).data());
+    if (progress && worker == 0) progress();
+  });
+}
+
+void CpuBackward::differentiate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                                Index batch, Index head, Index kv_head, const QueryTile& tile,
+                                const std::vector<KeySegment>& segments, Wanted wanted, float* workspace) {
+  const cpu::GradientRows rows{
+      static_cast<int>(tile.queries.count),
+      static_cast<int>(forward_.q.shape().dim),
+      static_cast<float>(scoring_.scale),
+      forward_.q.row(batch, head, tile.first).data(),
+      forward_.grad_out.row(batch, head, tile.first).data(),
+      &forward_.lse(batch, head, tile.first),
+      &delta_.view()(batch, head, tile.first),
+      wanted == Wanted::keys ? nullptr : grad_q_.view().row(batch, head, tile.first).data()};
+  cpu::Lanes lanes;
+  bool loaded = false;
+  for (const KeySegment& segment : segments) {
+    const auto at = [&](const auto& array) { return array.row(batch, kv_head, segment.first).data(); };
+    if (!lanes.look(scoring_, head, tile.queries, segment.keys, at(kv.k), at(kv.v))) continue;
+    if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
+    const bool keys = wanted != Wanted::queries;
+    kernel_.attend(lanes.span(), rows, keys ? at(gradient.k) : nullptr, keys ? at(gradient.v) : nullptr,
+                   workspace);
+  }
+  if (loaded && wanted != Wanted::keys) kernel_.store(rows, workspace);
+}
+
+Tensor<float> CpuBackward::finish() {
+  workspace_ = {};
+  return std::move(grad_q_);
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,60 @@
+/// \file
+/// The fast backward of the CPU; backward_kernel.cpp holds the arithmetic.
+///
+/// The same algorithm, interface and meaning as the readable BlockwiseBackward.
+#pragma once
+
+#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/cpu/engine.hpp"
+
+namespace ring_attention {
+
+/// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
+///
+/// Deterministic: every sum has one order, whatever the number of threads. One pass with five products when there
+/// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ, with seven.
+class CpuBackward {
+ public:
+  using value_type = float;
+
+  explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
+
+  /// Starts with dQ = 0. The queries stand at `runs`.
+  void begin(const ForwardResult<float>& forward, Runs runs);
+
+  /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
+  /// Calls `progress` after every tile that the calling thread has done.
+  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                  const Progress& progress = {});
+
+  /// dQ. Ends the work on these queries.
+  [[nodiscard]] Tensor<float> finish();
+
+ private:
+  /// Of the keys a rank has, those of one run with first <= key < last.
+  struct KeySegment {
+    Run keys;
+    Index first;
+  };
+  enum class Wanted { all, queries, keys };
+
+  void differentiate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient, Index batch,
+                     Index head, Index kv_head, const cpu::QueryTile& tile,
+                     const std::vector<KeySegment>& segments, Wanted wanted, float* workspace);
+
+  Scoring scoring_;
+  int threads_;
+  const cpu::BackwardKernel& kernel_;
+  ForwardResult<float> forward_;
+  Runs q_runs_;
+  std::vector<cpu::QueryTile> tiles_;
+  Tensor<float> delta_;      // [batch, heads, seq, 1]
+  Tensor<float> grad_q_;     // [batch, heads, seq, dim]
+  Tensor<float> workspace_;  // [1, 1, threads, floats of a tile]
+};
+
+/// The backward for arithmetic in T: the fast one for float, the readable one for double.
+template <class T>
+using BackwardEngine = std::conditional_t<std::is_same_v<T, float>, CpuBackward, BlockwiseBackward<T>>;
+
+}  // namespace ring_attention

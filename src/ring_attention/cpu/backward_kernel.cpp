@@ -1,0 +1,173 @@
+/// \file
+/// The fast backward: the five products of lesson 07, with one query in every SIMD lane where rows are keys, and one
+/// dimension in every lane where rows are dK and dV.
+///
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile holds `lanes`
+/// queries: qt (times scale * log2(e)), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
+/// as they lie, [queries][dim], with rows padded to whole vectors. For each block of keys:
+///
+///     1.  p[j]   = 2^(sum_c k[j][c] qt[c] - lse)
+///     2.  ds[j]  = p[j] (sum_c v[j][c] dot[c] - delta)
+///     3.  dv[j] += sum_i p[j][i] do[i]
+///     4.  dk[j] += sum_i ds[j][i] q[i]
+///     5.  dqt[c] += sum_j k[j][c] ds[j]
+#include "ring_attention/cpu/simd.hpp"
+
+namespace ring_attention::cpu {
+namespace {
+
+constexpr Offset block = 64;  // keys
+
+/// `dim` rounded up to whole vectors.
+constexpr Offset padded(Offset dim) { return (dim + width - 1) / width * width; }
+
+/// A tile in the workspace of a thread.
+struct Tile {
+  Tile(float* memory, Offset dim)
+      : lse(memory),
+        delta(lse + lanes),
+        p(delta + lanes),
+        ds(p + block * lanes),
+        qt(ds + block * lanes),
+        grad_out_t(qt + dim * lanes),
+        grad_q_t(grad_out_t + dim * lanes),
+        q(grad_q_t + dim * lanes),
+        grad_out(q + lanes * padded(dim)) {}
+  static Size floats(int dim) {
+    return static_cast<Size>((2 + 2 * block + 3 * static_cast<Offset>(dim) + 2 * padded(dim)) * lanes);
+  }
+  float *lse, *delta;                 // [lanes]; lse in units of log 2
+  float *p, *ds;                      // [block][lanes]
+  float *qt, *grad_out_t, *grad_q_t;  // [dim][lanes]
+  float *q, *grad_out;                // [lanes][padded dim]
+};
+
+void load_tile(const GradientRows& rows, float* workspace) {
+  const Tile tile(workspace, rows.dim);
+  const auto end = workspace + Tile::floats(rows.dim);
+  for (float* at = tile.qt; at < end; ++at) *at = 0;
+  transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
+  transpose(rows.grad_out, rows.dim, rows.queries, rows.dim, tile.grad_out_t, lanes);
+  const Floats scale = broadcast(rows.scale * log2_e);
+  for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
+  for (Offset i = 0; i < rows.queries; ++i)
+    for (Offset c = 0; c < rows.dim; ++c) {
+      tile.q[i * padded(rows.dim) + c] = rows.scale * rows.q[i * rows.dim + c];
+      tile.grad_out[i * padded(rows.dim) + c] = rows.grad_out[i * rows.dim + c];
+    }
+  for (int i = 0; i < lanes; ++i) {
+    const bool sees =
+        i < rows.queries && rows.lse[i] != -infinity;  // else its scores are masked: any lse will do
+    tile.lse[i] = sees ? rows.lse[i] * log2_e : 0;
+    tile.delta[i] = i < rows.queries ? rows.delta[i] : 0;
+  }
+}
+
+/// dQ += scale * dqt.
+void store_tile(const GradientRows& rows, const float* workspace) {
+  const Tile tile(const_cast<float*>(workspace), rows.dim);
+  transpose(tile.grad_q_t, lanes, rows.dim, rows.queries, tile.q, rows.dim);  // q is no longer needed
+  for (Offset i = 0; i < static_cast<Offset>(rows.queries) * rows.dim; ++i)
+    rows.grad_q[i] += rows.scale * tile.q[i];
+}
+
+/// Step 1 for the keys j .. j + n - 1 of the span.
+template <bool plain>
+void probabilities(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile) {
+  for_groups<tile_rows>(n, [&](auto rows, Offset i) {
+    Floats s[rows.value][tile_vectors] = {};
+    multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
+    RING_ATTENTION_UNROLL
+    for (int r = 0; r < rows.value; ++r) {
+      RING_ATTENTION_UNROLL
+      for (int v = 0; v < tile_vectors; ++v) {
+        if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
+        store(tile.p + (i + r) * lanes + v * width, exp2(s[r][v] - load(tile.lse + v * width)));
+      }
+    }
+  });
+}
+
+/// Step 2.
+void differentiate_scores(const float* values, Offset n, Offset dim, const Tile& tile) {
+  for_groups<tile_rows>(n, [&](auto rows, Offset i) {
+    Floats dp[rows.value][tile_vectors] = {};
+    multiply_add(dp, values + i * dim, dim, 1, tile.grad_out_t, lanes, dim);
+    RING_ATTENTION_UNROLL
+    for (int r = 0; r < rows.value; ++r) {
+      RING_ATTENTION_UNROLL
+      for (int v = 0; v < tile_vectors; ++v) {
+        const Offset at = (i + r) * lanes + v * width;
+        store(tile.ds + at, load(tile.p + at) * (dp[r][v] - load(tile.delta + v * width)));
+      }
+    }
+  });
+}
+
+/// row[0 .. columns-1] += x.
+inline void add_to(float* row, Floats x, Offset columns) {
+  if (columns >= width)
+    store(row, load(row) + x);
+  else
+    for (Offset c = 0; c < columns; ++c) row[c] += x[c];
+}
+
+/// Steps 3 and 4: gradient[j][c] += sum_i weights[j][i] rows[i][c], of n keys and `queries` rows.
+void add_to_keys(float* gradient, const float* weights, const float* from, Offset n, Offset queries,
+                 Offset dim) {
+  for_groups<tile_vectors>(padded(dim) / width, [&](auto vectors, Offset first) {
+    for_groups<tile_rows>(n, [&](auto rows, Offset j) {
+      Floats sum[rows.value][vectors.value] = {};
+      multiply_add(sum, weights + j * lanes, lanes, 1, from + first * width, padded(dim), queries);
+      RING_ATTENTION_UNROLL
+      for (int r = 0; r < rows.value; ++r) {
+        RING_ATTENTION_UNROLL
+        for (int v = 0; v < vectors.value; ++v) {
+          const Offset c = (first + v) * width;
+          add_to(gradient + (j + r) * dim + c, sum[r][v], dim - c);
+        }
+      }
+    });
+  });
+}
+
+/// Step 5.
+void add_to_queries(const float* keys, Offset n, Offset dim, const Tile& tile) {
+  for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
+    Floats sum[rows.value][tile_vectors];
+    for (int r = 0; r < rows.value; ++r)
+      for (int v = 0; v < tile_vectors; ++v) sum[r][v] = load(tile.grad_q_t + (c + r) * lanes + v * width);
+    multiply_add(sum, keys + c, 1, dim, tile.ds, lanes, n);
+    for (int r = 0; r < rows.value; ++r)
+      for (int v = 0; v < tile_vectors; ++v) store(tile.grad_q_t + (c + r) * lanes + v * width, sum[r][v]);
+  });
+}
+
+void attend(const KeySpan& span, const GradientRows& rows, float* grad_k, float* grad_v, float* workspace) {
+  const Offset dim = rows.dim;
+  const Tile tile(workspace, dim);
+  const SeenKeys seen(span);
+  for (Offset j = seen.begin; j < seen.end; j += block) {
+    const Offset n = seen.end - j < block ? seen.end - j : block;
+    const bool masked = !seen.by_all(j, j + n);
+    if (masked || span.slope != 0)
+      probabilities<false>(span, j, n, masked, dim, tile);
+    else
+      probabilities<true>(span, j, n, masked, dim, tile);
+    differentiate_scores(span.v + j * dim, n, dim, tile);
+    if (grad_k != nullptr) {
+      add_to_keys(grad_v + j * dim, tile.p, tile.grad_out, n, rows.queries, dim);
+      add_to_keys(grad_k + j * dim, tile.ds, tile.q, n, rows.queries, dim);
+    }
+    if (rows.grad_q != nullptr) add_to_queries(span.k + j * dim, n, dim, tile);
+  }
+}
+
+}  // namespace
+
+namespace RING_ATTENTION_ISA {
+extern const BackwardKernel backward;
+const BackwardKernel backward{lanes, Tile::floats, load_tile, attend, store_tile};
+}  // namespace RING_ATTENTION_ISA
+
+}  // namespace ring_attention::cpu

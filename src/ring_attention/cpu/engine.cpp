@@ -1,0 +1,79 @@
+#include "ring_attention/cpu/engine.hpp"
+
+#include <numbers>
+
+#include "ring_attention/cpu/threads.hpp"
+
+namespace ring_attention {
+
+using cpu::QueryTile;
+
+CpuEngine::CpuEngine(Scoring scoring, const CpuOptions& options)
+    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels(options.isa).forward) {
+  require(threads_ >= 1, "CpuEngine: at least one thread");
+}
+
+void CpuEngine::begin(View<const float> q, Runs runs) {
+  require(q.shape().seq == count(runs), "CpuEngine: q has other tokens than its runs");
+  q_ = q;
+  q_runs_ = std::move(runs);
+  tiles_ = cpu::query_tiles(q_runs_, kernel_.lanes);
+  state_ = Partial<float>::empty(q.shape());
+  workspace_ = cpu::workspaces(threads_, kernel_.workspace(static_cast<int>(q.shape().dim)));
+}
+
+void CpuEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
+  const Shape& q = q_.shape();
+  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  require(kv.k.shape().seq == count(kv.runs), "CpuEngine: k has other tokens than its runs");
+  const auto tiles = static_cast<Index>(tiles_.size());
+
+  // The heads of a group follow each other and share K,V in the cache. The last tiles see most under a causal mask:
+  // they come first, so that the threads end together.
+  for_each_task(q.batch * q.heads * tiles, threads_, [&](Index task, int worker) {
+    const Index in_group = task % group, kv_head = task / group / tiles;
+    const Index batch = kv_head / kv.k.shape().heads, own_kv_head = kv_head % kv.k.shape().heads;
+    const QueryTile& tile = tiles_[static_cast<std::size_t>(tiles - 1 - task / group % tiles)];
+    attend(kv, batch, own_kv_head * group + in_group, own_kv_head, tile,
+           workspace_.view().row(0, 0, worker).data());
+    if (progress && worker == 0) progress();
+  });
+}
+
+void CpuEngine::attend(const KeyValue<float>& kv, Index batch, Index head, Index kv_head,
+                       const QueryTile& tile, float* workspace) {
+  const int dim = static_cast<int>(q_.shape().dim);
+  const cpu::QueryRows rows{static_cast<int>(tile.queries.count),
+                            dim,
+                            static_cast<float>(scoring_.scale),
+                            q_.row(batch, head, tile.first).data(),
+                            state_.o.view().row(batch, head, tile.first).data(),
+                            &state_.m.view()(batch, head, tile.first),
+                            &state_.l.view()(batch, head, tile.first)};
+  cpu::Lanes lanes;
+  bool loaded = false;
+  Index first_key = 0;
+  for (const Run& keys : kv.runs) {
+    if (lanes.look(scoring_, head, tile.queries, keys, kv.k.row(batch, kv_head, first_key).data(),
+                   kv.v.row(batch, kv_head, first_key).data())) {
+      if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
+      kernel_.attend(lanes.span(), dim, workspace);
+    }
+    first_key += keys.count;
+  }
+  if (loaded) kernel_.store(rows, workspace);
+}
+
+Partial<float> CpuEngine::to_partial() const {
+  Partial<float> partial{state_.o.clone(), state_.m.clone(), state_.l.clone()};
+  for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
+  return partial;
+}
+
+Attended<float> CpuEngine::finish() {
+  workspace_ = {};
+  for (float& m : state_.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
+  return ring_attention::finish(std::move(state_));
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,132 @@
+/// \file
+/// The fast forward: lesson 03's online softmax with one query in every SIMD lane.
+///
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile holds `lanes` queries, and every array
+/// of it has queries side by side, so that no step ever adds or compares across lanes:
+///
+///     qt[dim][lanes]   the queries, transposed, times scale * log2(e)
+///     ot[dim][lanes]   sum 2^(s - m) v, not normalised
+///     m[lanes], l[lanes]
+///     p[block][lanes]  the scores of a block of keys, then their exponentials
+///
+/// For each block of keys, in four steps:
+///
+///     1.  s[j]  = sum_c k[j][c] qt[c]          and m' = max(m, s[j])
+///     2.  p[j]  = 2^(s[j] - m')
+///     3.  a     = 2^(m - m'),  l = a l + sum_j p[j]
+///     4.  ot[c] = a ot[c] + sum_j v[j][c] p[j]
+///
+/// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
+/// v are read as they lie. Compiled once for each instruction set, as RING_ATTENTION_ISA.
+#include "ring_attention/cpu/simd.hpp"
+
+namespace ring_attention::cpu {
+namespace {
+
+constexpr Offset block = 64;  // keys; with p, qt and ot of dim 64 it fits a first-level cache
+
+/// A tile in the workspace of a thread.
+struct Tile {
+  Tile(float* memory, Offset dim)
+      : m(memory), l(m + lanes), p(l + lanes), qt(p + block * lanes), ot(qt + dim * lanes) {}
+  static Size floats(int dim) {
+    return static_cast<Size>((2 + block + 2 * static_cast<Offset>(dim)) * lanes);
+  }
+  float *m, *l, *p, *qt, *ot;
+};
+
+void load_tile(const QueryRows& rows, float* workspace) {
+  const Tile tile(workspace, rows.dim);
+  for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) tile.qt[i] = 0;  // qt and ot
+  transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
+  transpose(rows.o, rows.dim, rows.queries, rows.dim, tile.ot, lanes);
+  const Floats scale = broadcast(rows.scale * log2_e);
+  for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
+  for (int i = 0; i < lanes; ++i) {
+    tile.m[i] = i < rows.queries ? rows.m[i] : -infinity;
+    tile.l[i] = i < rows.queries ? rows.l[i] : 0;
+  }
+}
+
+void store_tile(const QueryRows& rows, const float* workspace) {
+  const Tile tile(const_cast<float*>(workspace), rows.dim);
+  transpose(tile.ot, lanes, rows.dim, rows.queries, rows.o, rows.dim);
+  for (int i = 0; i < rows.queries; ++i) {
+    rows.m[i] = tile.m[i];
+    rows.l[i] = tile.l[i];
+  }
+}
+
+/// Step 1 for the keys j .. j + n - 1 of the span.
+/// \param plain  without bias and mask, as nearly all blocks are
+template <bool plain>
+void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile,
+            Floats (&m)[tile_vectors]) {
+  for_groups<tile_rows>(n, [&](auto rows, Offset i) {
+    Floats s[rows.value][tile_vectors] = {};
+    multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
+    RING_ATTENTION_UNROLL
+    for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
+    for (int r = 0; r < rows.value; ++r) {
+      if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
+      m[v] = larger(s[r][v], m[v]);
+      store(tile.p + (i + r) * lanes + v * width, s[r][v]);
+    }
+  });
+}
+
+/// Steps 2 and 3: p = exponentials; m and l move on. The factor a takes the place of m until step 4 has read it.
+void exponentiate(Offset n, const Tile& tile, const Floats (&m)[tile_vectors], Floats (&a)[tile_vectors]) {
+  RING_ATTENTION_UNROLL
+  for (int v = 0; v < tile_vectors; ++v) {
+    const Floats from = m[v] == -infinity ? broadcast(0) : m[v];  // no key seen yet: -inf - 0, not -inf + inf
+    Floats l = {};
+    for (Offset j = 0; j < n; ++j) {
+      const Floats p = exp2(load(tile.p + j * lanes + v * width) - from);
+      store(tile.p + j * lanes + v * width, p);
+      l += p;
+    }
+    a[v] = exp2(load(tile.m + v * width) - from);
+    store(tile.m + v * width, m[v]);
+    store(tile.l + v * width, a[v] * load(tile.l + v * width) + l);
+  }
+}
+
+/// Step 4.
+void accumulate(const float* values, Offset n, Offset dim, const Floats (&a)[tile_vectors],
+                const Tile& tile) {
+  for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
+    Floats o[rows.value][tile_vectors];
+    for (int r = 0; r < rows.value; ++r)
+      for (int v = 0; v < tile_vectors; ++v) o[r][v] = a[v] * load(tile.ot + (c + r) * lanes + v * width);
+    multiply_add(o, values + c, 1, dim, tile.p, lanes, n);
+    for (int r = 0; r < rows.value; ++r)
+      for (int v = 0; v < tile_vectors; ++v) store(tile.ot + (c + r) * lanes + v * width, o[r][v]);
+  });
+}
+
+void attend(const KeySpan& span, int dim, float* workspace) {
+  const Tile tile(workspace, dim);
+  const SeenKeys seen(span);
+  for (Offset j = seen.begin; j < seen.end; j += block) {
+    const Offset n = seen.end - j < block ? seen.end - j : block;
+    const bool masked = !seen.by_all(j, j + n);
+    Floats m[tile_vectors], a[tile_vectors];
+    for (int v = 0; v < tile_vectors; ++v) m[v] = load(tile.m + v * width);
+    if (masked || span.slope != 0)
+      scores<false>(span, j, n, masked, dim, tile, m);
+    else
+      scores<true>(span, j, n, masked, dim, tile, m);
+    exponentiate(n, tile, m, a);
+    accumulate(span.v + j * dim, n, dim, a, tile);
+  }
+}
+
+}  // namespace
+
+namespace RING_ATTENTION_ISA {
+extern const ForwardKernel forward;
+const ForwardKernel forward{lanes, Tile::floats, load_tile, attend, store_tile};
+}  // namespace RING_ATTENTION_ISA
+
+}  // namespace ring_attention::cpu

@@ -1,0 +1,34 @@
+/// \file
+/// Instruction sets: the kernels are compiled once for each, and the best one that this machine has is taken when
+/// the program runs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ring_attention/cpu/kernels.hpp"
+
+namespace ring_attention {
+
+/// From narrow to wide. What a build for another processor lacks is never available.
+enum class Isa {
+  x86_64,  ///< SSE2: every x86-64
+  avx2,    ///< AVX2 and FMA
+  avx512,  ///< AVX-512 F, BW, DQ and VL
+  neon,    ///< every arm64
+  generic  ///< any other processor: vectors that the compiler translates
+};
+
+/// Those that this build has and this machine can run, narrow to wide; never empty.
+[[nodiscard]] const std::vector<Isa>& available_isas();
+[[nodiscard]] inline Isa best_isa() { return available_isas().back(); }
+
+[[nodiscard]] const char* name_of(Isa isa);
+/// \throws Error that lists the available ones
+[[nodiscard]] Isa isa_named(std::string_view name);
+
+/// \throws Error when it is not available
+[[nodiscard]] const cpu::Kernels& kernels(Isa isa);
+
+}  // namespace ring_attention

@@ -1,0 +1,50 @@
+#include "ring_attention/cpu/lanes.hpp"
+
+#include <algorithm>
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention::cpu {
+namespace {
+
+/// The first key of the run that stands at `position` or after it.
+Index first_from(const Run& keys, Index position) {
+  const Index away = position - keys.begin;
+  return away <= 0 ? 0 : std::min(keys.count, (away + keys.stride - 1) / keys.stride);
+}
+
+}  // namespace
+
+std::vector<QueryTile> query_tiles(const Runs& queries, int lanes) {
+  std::vector<QueryTile> tiles;
+  for_each_block(queries, lanes, [&](const Run& run, Index first) { tiles.push_back({run, first}); });
+  return tiles;
+}
+
+Tensor<float> workspaces(int threads, Size floats) {
+  constexpr Size line = 64 / sizeof(float);  // each starts at a multiple of 64 bytes
+  return Tensor<float>(Shape{1, 1, threads, static_cast<Index>((floats + line - 1) / line * line)});
+}
+
+bool Lanes::look(const Scoring& scoring, Index head, const Run& queries, const Run& keys, const float* k,
+                 const float* v) {
+  require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a run");
+  bool any = false;
+  for (std::size_t i = 0; i < first_.size(); ++i) {
+    const Index query = queries.position(std::min(static_cast<Index>(i), queries.count - 1));
+    const Interval seen = scoring.mask.visible(query);
+    first_[i] = static_cast<int>(first_from(keys, seen.first));
+    last_[i] = static_cast<int>(first_from(keys, seen.last));
+    distance_[i] = static_cast<float>(keys.begin - (query + scoring.mask.offset));
+    any = any || first_[i] < last_[i];
+  }
+  span_ = {k, v, first_.data(), last_.data()};
+  if (scoring.has_bias()) {
+    span_.slope = static_cast<float>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);
+    span_.stride = static_cast<float>(keys.stride);
+    span_.distance = distance_.data();
+  }
+  return any;
+}
+
+}  // namespace ring_attention::cpu

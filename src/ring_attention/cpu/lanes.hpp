@@ -1,0 +1,47 @@
+/// \file
+/// What the engines of this room share: tiles of queries, and a run of keys as the lanes of a kernel see it.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/tile.hpp"
+#include "ring_attention/core/tensor.hpp"
+#include "ring_attention/cpu/kernels.hpp"
+
+namespace ring_attention::cpu {
+
+/// At most `lanes` queries of one run, and where the first of them lies in memory.
+struct QueryTile {
+  Run queries;
+  Index first;
+};
+
+[[nodiscard]] std::vector<QueryTile> query_tiles(const Runs& queries, int lanes);
+
+/// Room for the tile of every thread: row `worker` of the result is one.
+[[nodiscard]] Tensor<float> workspaces(int threads, Size floats);
+
+/// A KeySpan and the arrays that it points to. Not copied, because of that.
+class Lanes {
+ public:
+  Lanes() = default;
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  /// What the queries of a tile see of a run of keys.
+  /// \param k, v  the first key of the run, [keys][dim]
+  /// \returns false when they see none of it
+  [[nodiscard]] bool look(const Scoring& scoring, Index head, const Run& queries, const Run& keys,
+                          const float* k, const float* v);
+
+  [[nodiscard]] const KeySpan& span() const { return span_; }
+
+ private:
+  KeySpan span_{};
+  std::array<int, max_lanes> first_{}, last_{};
+  std::array<float, max_lanes> distance_{};
+};
+
+}  // namespace ring_attention::cpu

@@ -1,0 +1,222 @@
+// The fast engine against the reference, with every instruction set.
+
+#include "ring_attention/cpu/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cpu/every_isa.hpp"
+#include "support/masks.hpp"
+#include "support/problem.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+/// Accumulates the keys in pieces, in the order given, and finishes.
+Attended<float> in_pieces(const Problem<float>& problem, const std::vector<Runs>& pieces,
+                          const CpuOptions& options) {
+  CpuEngine engine(problem.what.scoring, options);
+  engine.begin(problem.q, whole(problem.what.queries));
+  for (const Runs& piece : pieces) {
+    const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
+    engine.accumulate({k, v, piece});
+  }
+  return engine.finish();
+}
+
+Attended<float> forward(const Problem<float>& problem, const CpuOptions& options) {
+  return in_pieces(problem, {whole(problem.what.keys)}, options);
+}
+
+TEST(CpuEngine, AgreesWithTheReferenceOnRandomProblems) {
+  for_each_case(300, [](Dice& dice, Index index) {
+    Case what = random_case(dice, index, 3);
+    if (dice.one_in(3)) what.queries = dice.between(60, 140);
+    if (dice.one_in(3)) what.keys = dice.between(60, 200);
+    const auto problem = make_problem<float>(what);
+    for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
+  });
+}
+
+TEST(CpuEngine, TakesAnyHeadDim) {
+  for (Index dim = 1; dim <= 256; dim += dim < 70 ? 1 : 31) {
+    const auto problem = make_problem<float>(
+        {.group = 2, .queries = 19, .keys = 23, .dim = dim, .scoring = {0.2, Mask::causal(4)}});
+    for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
+  }
+}
+
+TEST(CpuEngine, TakesAnyLengths) {
+  for (const Index queries : {1, 7, 8, 9, 24, 63, 64, 65, 130})
+    for (const Index keys : {1, 3, 4, 5, 63, 64, 65, 127, 128, 131}) {
+      const auto problem = make_problem<float>(
+          {.queries = queries, .keys = keys, .dim = 20, .scoring = {0.3, Mask::causal(keys - queries)}});
+      for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
+    }
+}
+
+TEST(CpuEngine, KnowsEveryMaskAndBias) {
+  for (const auto& [queries, keys] : {std::pair<Index, Index>{150, 150}, {70, 130}, {130, 70}})
+    for (const NamedScoring& named : every_scoring(queries, keys, 4, 0.3)) {
+      SCOPED_TRACE(named.name);
+      const auto problem = make_problem<float>(
+          {.group = 2, .queries = queries, .keys = keys, .dim = 12, .scoring = named.scoring});
+      for_each_isa([&](Isa isa) {
+        EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem));
+        // Every second key, then the others: runs with a stride.
+        const std::vector<Runs> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
+        EXPECT_TRUE(agrees(in_pieces(problem, striped, {.isa = isa}), problem));
+      });
+    }
+}
+
+TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRuns) {
+  const auto problem = make_problem<float>({.batch = 2,
+                                            .group = 2,
+                                            .queries = 110,
+                                            .keys = 170,
+                                            .dim = 5,
+                                            .scoring = {0.5, Mask::causal(170 - 110)}});
+  for_each_isa([&](Isa isa) {
+    const CpuOptions options{.isa = isa};
+    EXPECT_TRUE(agrees(in_pieces(problem, {{{100, 1, 70}}, {{0, 1, 100}}}, options), problem));
+    EXPECT_TRUE(agrees(in_pieces(problem, {{{1, 2, 85}}, {}, {{0, 2, 85}}}, options), problem)) << "striped";
+    EXPECT_TRUE(agrees(in_pieces(problem, {{{40, 1, 40}, {80, 1, 50}}, {{0, 1, 40}, {130, 1, 40}}}, options),
+                       problem))
+        << "zigzag";
+  });
+}
+
+TEST(CpuEngine, QueriesMayStandAnywhere) {
+  const auto problem =
+      make_problem<float>({.queries = 120, .keys = 120, .dim = 5, .scoring = {0.5, Mask::causal()}});
+  for (const Runs& rows : {Runs{{0, 3, 40}}, Runs{{2, 3, 30}}, Runs{{0, 1, 20}, {100, 1, 20}}, Runs{}}) {
+    const Tensor<float> q = rows_of(problem.q, rows);
+    for_each_isa([&](Isa isa) {
+      CpuEngine engine(problem.what.scoring, {.isa = isa});
+      engine.begin(q, rows);
+      engine.accumulate({problem.k, problem.v, whole(120)});
+      EXPECT_TRUE(agrees(engine.finish(), problem, rows));
+    });
+  }
+}
+
+TEST(CpuEngine, LogitsInTheThousandsAreFine) {
+  const auto problem = make_problem<float>({.queries = 140, .keys = 140, .dim = 16, .spike_every = 3});
+  EXPECT_GT(problem.want.max_abs_score, 300);
+  for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
+}
+
+TEST(CpuEngine, AllLogitsVeryNegativeAreFine) {
+  auto problem = make_problem<float>({.kv_heads = 1, .queries = 70, .keys = 70, .dim = 4});
+  problem.q.fill(100);
+  problem.k.fill(-25.5F);  // every score is -10200
+  problem = make_problem(problem.what, std::move(problem.q), std::move(problem.k), std::move(problem.v));
+  EXPECT_NEAR(problem.want.max_abs_score, 10200, 1);
+  for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
+}
+
+TEST(CpuEngine, FullyMaskedRowsAreZeroAndMinusInfinity) {
+  const auto problem =
+      make_problem<float>({.queries = 90, .keys = 40, .scoring = {1, Mask::causal(40 - 90)}});
+  for_each_isa([&](Isa isa) {
+    const auto got = forward(problem, {.isa = isa});
+    EXPECT_TRUE(agrees(got, problem));
+    for (Index row = 0; row < 50; ++row) {
+      EXPECT_EQ(got.lse.view()(0, 1, row), negative_infinity<float>);
+      for (const float x : got.out.view().row(0, 1, row)) EXPECT_EQ(x, 0);
+    }
+  });
+}
+
+TEST(CpuEngine, WithoutKeysNothingWasSeen) {
+  const auto problem = make_problem<float>({.queries = 3, .keys = 3});
+  const auto got = in_pieces(problem, {}, {});
+  for (const float x : got.out.view().elements()) EXPECT_EQ(x, 0);
+  for (const float x : got.lse.view().elements()) EXPECT_EQ(x, negative_infinity<float>);
+}
+
+TEST(CpuEngine, NotANumberStays) {
+  const auto problem = make_problem<float>({.kv_heads = 1, .queries = 80, .keys = 90, .dim = 8});
+  for (const float bad : {std::nanf("1"), std::nanf("257"), -std::nanf("65537")}) {
+    Tensor<float> k = problem.k.clone(), v = problem.v.clone();
+    k.view()(0, 0, 30, 3) = bad;
+    v.view()(0, 0, 30, 5) = bad;
+    for_each_isa([&](Isa isa) {
+      for (const auto& [keys, values] :
+           {std::pair<const Tensor<float>&, const Tensor<float>&>{k, problem.v}, {problem.k, v}}) {
+        CpuEngine engine({}, {.isa = isa});
+        engine.begin(problem.q, whole(80));
+        engine.accumulate({keys, values, whole(90)});
+        const auto got = engine.finish();
+        for (Index row = 0; row < 80; ++row) EXPECT_TRUE(std::isnan(got.out.view()(0, 0, row, 5)));
+      }
+    });
+  }
+}
+
+TEST(CpuEngine, TheBitsDoNotDependOnTheThreads) {
+  const auto problem = make_problem<float>(
+      {.batch = 2, .group = 2, .queries = 200, .keys = 200, .dim = 16, .scoring = {0.25, Mask::causal()}});
+  for_each_isa([&](Isa isa) {
+    const auto alone = forward(problem, {.threads = 1, .isa = isa});
+    for (const int threads : {2, 3, 8})
+      EXPECT_TRUE(same_bits(forward(problem, {.threads = threads, .isa = isa}), alone)) << threads;
+  });
+}
+
+TEST(CpuEngine, TheStateIsThatOfTheReadableEngine) {
+  const auto problem = make_problem<float>({.queries = 90, .keys = 70, .dim = 8});
+  CpuEngine fast(problem.what.scoring);
+  BlockwiseEngine<float> readable(problem.what.scoring);
+  fast.begin(problem.q, whole(90));
+  readable.begin(problem.q, whole(90));
+  for (const Runs& piece : {Runs{{0, 1, 30}}, Runs{{30, 1, 40}}}) {
+    const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
+    fast.accumulate({k, v, piece});
+    readable.accumulate({k, v, piece});
+    const Partial<float> got = fast.to_partial();
+    const Partial<float>& want = readable.to_partial();
+    for (Index i = 0; i < got.m.size(); ++i) {
+      EXPECT_NEAR(got.m.data()[i], want.m.data()[i], 1e-5);
+      EXPECT_NEAR(got.l.data()[i], want.l.data()[i], 1e-4);
+    }
+    for (Index i = 0; i < got.o.size(); ++i) EXPECT_NEAR(got.o.data()[i], want.o.data()[i], 1e-4);
+  }
+}
+
+TEST(CpuEngine, AnEngineMayBeginAgain) {
+  const auto first = make_problem<float>({.queries = 90, .keys = 90});
+  const auto second = make_problem<float>({.queries = 4, .keys = 6, .dim = 9, .seed = 2});
+  CpuEngine engine({});
+  for (const auto* problem : {&first, &second, &first}) {
+    engine.begin(problem->q, whole(problem->what.queries));
+    engine.accumulate({problem->k, problem->v, whole(problem->what.keys)});
+    EXPECT_TRUE(agrees(engine.finish(), *problem));
+  }
+}
+
+TEST(CpuEngine, ReportsProgressAfterEveryTileAndAllocatesNothing) {
+  const auto problem = make_problem<float>({.batch = 2, .queries = 100, .keys = 50});
+  CpuEngine engine({}, {.isa = available_isas().front()});
+  engine.begin(problem.q, whole(100));
+  const Index allocations = allocation::count();
+  int reports = 0;
+  engine.accumulate({problem.k, problem.v, whole(50)}, [&] { ++reports; });
+  EXPECT_GE(reports, 2 * 2 * 2);
+  EXPECT_EQ(allocation::count(), allocations);
+}
+
+TEST(CpuEngine, InputsThatDoNotBelongTogetherAreErrors) {
+  EXPECT_THROW(CpuEngine({}, {.threads = 0}), Error);
+  const Tensor<float> q({1, 2, 3, 4}), k({1, 1, 5, 4}), longer({1, 1, 6, 4});
+  CpuEngine engine({});
+  EXPECT_THROW(engine.begin(q, whole(4)), Error);
+  engine.begin(q, whole(3));
+  EXPECT_THROW(engine.accumulate({k, longer, whole(5)}), Error);
+  EXPECT_THROW(engine.accumulate({k, k, whole(4)}), Error);
+  EXPECT_THROW((void)isa_named("mmx"), Error);
+  EXPECT_EQ(isa_named(name_of(best_isa())), best_isa());
+}
+
+}  // namespace
+}  // namespace ring_attention::test

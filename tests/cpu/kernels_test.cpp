@@ -1,0 +1,39 @@
+// What an engine never lets a kernel see, and the choice of a kernel.
+
+#include <gtest/gtest.h>
+
+#include "cpu/every_isa.hpp"
+#include "ring_attention/attention/mask.hpp"
+#include "support/masks.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
+  for_each_isa([](Isa isa) {
+    EXPECT_GE(kernels(isa).forward.lanes, 1);
+    EXPECT_LE(kernels(isa).forward.lanes, cpu::max_lanes);
+    EXPECT_LE(kernels(isa).backward.lanes, cpu::max_lanes);
+  });
+}
+
+TEST(Kernels, EveryInstructionSetHasANameOfItsOwn) {
+  for_each_isa([](Isa isa) { EXPECT_EQ(isa_named(name_of(isa)), isa); });
+}
+
+// The lanes get the interval of keys that a query sees; the rest of the library asks pair by pair.
+TEST(Mask, TheVisibleKeysAreThoseThatAreAllowed) {
+  for (const auto& [queries, keys] : {std::pair<Index, Index>{12, 12}, {7, 13}, {13, 7}})
+    for (const NamedScoring& named : every_scoring(queries, keys, 2, 1)) {
+      SCOPED_TRACE(named.name);
+      for (Index query = 0; query < queries; ++query) {
+        const Interval seen = named.scoring.mask.visible(query);
+        for (Index key = 0; key < keys; ++key)
+          EXPECT_EQ(seen.first <= key && key < seen.last, named.scoring.mask.allowed(query, key))
+              << "query " << query << ", key " << key;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace ring_attention::test
