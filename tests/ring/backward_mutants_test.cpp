@@ -16,18 +16,17 @@ testing::AssertionResult engine_agrees(const GradientProblem<T>& problem, int ra
 
 template <class T, class Topology>
 testing::AssertionResult topology_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, BlockwiseBackward<T>, Topology>(problem, ranks);
+  return ring_gradients_agree<T, BackwardEngine<T>, Topology>(problem, ranks);
 }
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, BlockwiseBackward<T>, BackwardRing, Link>(problem, ranks);
+  return ring_gradients_agree<T, BackwardEngine<T>, BackwardRing, Link>(problem, ranks);
 }
 
 template <class T, class Link>
 Gradients<T> with_transport(const GradientProblem<T>& problem, int ranks) {
-  return gathered(run_loopback_backward<T, BlockwiseBackward<T>, BackwardRing, Link>(problem, ranks),
-                  problem);
+  return gathered(run_loopback_backward<T, BackwardEngine<T>, BackwardRing, Link>(problem, ranks), problem);
 }
 
 /// The sum over all keys, for each batch, head and column: a checksum.
@@ -56,7 +55,7 @@ testing::AssertionResult checksums_agree(const Gradients<T>& got, const Gradient
 template <class T>
 class BackwardMutant : public testing::Test {
  protected:
-  using Right = BlockwiseBackward<T>;
+  using Right = BackwardEngine<T>;
 
   /// 16 tokens, so that shards of 2 and 4 ranks are of equal length.
   static Case sixteen(const Scoring& scoring = {0.5}) {
@@ -96,7 +95,7 @@ TYPED_TEST(BackwardMutant, GradientsThatAreNotBroughtHomeAreNoticed) {
     EXPECT_FALSE((topology_agrees<TypeParam, NotBroughtHome>(problem, ranks))) << ranks;
   }
   const auto results =
-      run_loopback_backward<TypeParam, BlockwiseBackward<TypeParam>, NotBroughtHome>(problem, 4);
+      run_loopback_backward<TypeParam, BackwardEngine<TypeParam>, NotBroughtHome>(problem, 4);
   const auto wrong = gathered(results, problem);
   EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
   EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";
@@ -117,8 +116,8 @@ TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
 TYPED_TEST(BackwardMutant, StaleKeysAndValuesPassByTheirMessages) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen());
   const auto results =
-      run_loopback_backward<TypeParam, BlockwiseBackward<TypeParam>, BackwardRing, StaleKeysAndValues>(
-          problem, 4);
+      run_loopback_backward<TypeParam, BackwardEngine<TypeParam>, BackwardRing, StaleKeysAndValues>(problem,
+                                                                                                    4);
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, 4}));
 }
@@ -133,7 +132,7 @@ std::vector<RankResult<T>> over_own_keys(const Problem<T>& problem, int ranks) {
     const Runs rows = query_runs(problem, rank, ranks);
     const Runs keys = Placement(problem.what.layout, problem.what.keys, ranks).runs(rank);
     const Tensor<T> q = rows_of(problem.q, rows), k = rows_of(problem.k, keys), v = rows_of(problem.v, keys);
-    BlockwiseEngine<T> engine(problem.what.scoring, problem.what.block);
+    auto engine = make_engine<ForwardEngine<T>>(problem.what.scoring, problem.what.block);
     engine.begin(q, rows);
     engine.accumulate({k, v, keys});
     results[static_cast<std::size_t>(rank)].attended = engine.finish();
@@ -191,7 +190,7 @@ TYPED_TEST(BackwardMutant, OutAndLseOfOneBlockPassOnOneRank) {
 TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
   using Wrong = BlockwiseBackward<TypeParam, KeysWithoutScale>;
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
-  EXPECT_TRUE((engine_agrees<TypeParam, BlockwiseBackward<TypeParam>>(problem, 2)));
+  EXPECT_TRUE((engine_agrees<TypeParam, BackwardEngine<TypeParam>>(problem, 2)));
   EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
   const auto wrong = gathered(run_loopback_backward<TypeParam, Wrong>(problem, 2), problem);
   EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
@@ -204,12 +203,12 @@ TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
 // ---- mask ----------------------------------------------------------------------------------------------
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
-  using Wrong = LocalPositions<BlockwiseBackward<TypeParam>>;
+  using Wrong = LocalPositions<BackwardEngine<TypeParam>>;
   for (const Layout layout : {Layout::contiguous, Layout::striped, Layout::zigzag}) {
     Case what = this->sixteen(causal);
     what.layout = layout;
     const auto problem = make_gradient_problem<TypeParam>(what);
-    EXPECT_TRUE((engine_agrees<TypeParam, BlockwiseBackward<TypeParam>>(problem, 4)));
+    EXPECT_TRUE((engine_agrees<TypeParam, BackwardEngine<TypeParam>>(problem, 4)));
     EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 4))) << name(layout);
     EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(problem, 1))) << "one rank does not show it";
     what.scoring = {0.5};
@@ -219,7 +218,7 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
 }
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
-  using Wrong = LocalPositions<BlockwiseEngine<TypeParam>>;
+  using Wrong = LocalPositions<ForwardEngine<TypeParam>>;
   const auto problem = make_problem<TypeParam>(this->sixteen(causal));
   EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
   EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, Ring, LoopbackRing, Wrong>(problem, 4)));

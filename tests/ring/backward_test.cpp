@@ -73,10 +73,14 @@ TYPED_TEST(RingBackwardIn, AgreesWithTheReferenceUnderEveryMaskAndPlacement) {
 
 TYPED_TEST(RingBackwardIn, OneRankIsTheSingleDeviceBitForBit) {
   for_each_case(40, [](Dice& dice, Index index) {
-    Case what = random_gradient_case(dice, index, 1);
+    const Case what = random_gradient_case(dice, index, 1);
     const auto problem = make_gradient_problem<TypeParam>(what);
     const auto ring = run_loopback_backward(problem, 1);
-    EXPECT_TRUE(same_bits(ring[0].gradients, device_gradients(problem))) << to_string(what);
+    const Problem<TypeParam>& p = problem.forward;
+    const auto attended = attention_forward<TypeParam>(p.q, p.k, p.v, what.scoring, what.block);
+    const auto device = attention_backward<TypeParam>({p.q, attended.out, attended.lse, problem.grad_out},
+                                                      p.k, p.v, what.scoring, what.block);
+    EXPECT_TRUE(same_bits(ring[0].gradients, device)) << to_string(what);
   });
 }
 
@@ -162,10 +166,11 @@ TYPED_TEST(RingBackwardIn, HoldsFourQueryShardsFourKvShardsAndSixOfGradients) {
       for (int rank = 0; rank < ranks; ++rank) {
         const Shape q = problem.what().q().with_seq(queries.tokens(rank));
         const Shape kv = problem.what().kv().with_seq(keys.max_tokens());
-        const Index elements = 4 * q.size()                         // q, out, dO, dQ
-                               + 2 * q.per_row().size()             // lse, delta
-                               + (ranks == 1 ? 2 : 4) * kv.size()   // k, v; twice where they travel
-                               + (ranks == 1 ? 4 : 6) * kv.size();  // dk, dv likewise; and those of a step
+        const Index elements = 4 * q.size()                        // q, out, dO, dQ
+                               + 2 * q.per_row().size()            // lse, delta
+                               + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
+                               + (ranks == 1 ? 4 : 6) * kv.size()  // dk, dv likewise; and those of a step
+                               + tile_elements<TypeParam>(kernels(best_isa()).backward.workspace, q.dim);
         EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
                   elements * static_cast<Index>(sizeof(TypeParam)))
             << name(layout) << ", rank " << rank << " of " << ranks;
@@ -198,7 +203,7 @@ TYPED_TEST(RingBackwardIn, HoldsTheSameWhenRanksAndTokensGrowTogether) {
 
 TYPED_TEST(RingBackwardIn, AllocatesNothingInsideTheLoop) {
   const auto problem = make_gradient_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});
-  EXPECT_TRUE((ring_gradients_agree<TypeParam, BlockwiseBackward<TypeParam>, BackwardRing, CountsAllocations>(
+  EXPECT_TRUE((ring_gradients_agree<TypeParam, BackwardEngine<TypeParam>, BackwardRing, CountsAllocations>(
       problem, 4)));
 }
 

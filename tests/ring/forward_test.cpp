@@ -42,7 +42,7 @@ TYPED_TEST(RingForwardIn, OneRankIsTheSingleDeviceBitForBit) {
   for_each_case(40, [](Dice& dice, Index index) {
     const auto problem = make_problem<TypeParam>(random_case(dice, index, 1));
     const auto ring = run_loopback(problem, 1);
-    const auto device = blockwise_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring,
+    const auto device = attention_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring,
                                                      problem.what.block);
     EXPECT_TRUE(same_bits(ring[0].attended, device)) << to_string(problem.what);
   });
@@ -111,7 +111,8 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
       const Shape kv = problem.what.kv().with_seq(keys.max_tokens());
       const Index elements = 2 * q.size()                        // q, out
                              + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
-                             + 2 * q.per_row().size();           // m, which becomes lse, and l
+                             + 2 * q.per_row().size()            // m, which becomes lse, and l
+                             + tile_elements<TypeParam>(kernels(best_isa()).forward.workspace, q.dim);
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
                 elements * static_cast<Index>(sizeof(TypeParam)))
           << "rank " << rank << " of " << ranks;

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "support/gradients.hpp"
 #include "support/ring_runs.hpp"
@@ -20,7 +21,7 @@ struct RankGradients {
 /// One rank's part of the backward.
 /// \param attended  what the forward ended with on this rank
 /// \param make_link  makes this rank's transport for a channel; called last, because it borrows the parcels
-template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing, class MakeLink>
+template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class MakeLink>
 RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Attended<T>& attended,
                                    const Ring& place, MakeLink make_link) {
   const Problem<T>& p = problem.forward;
@@ -34,7 +35,7 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
   copy_rows(kv.k(), p.k.view(), keys.runs(place.rank));
   copy_rows(kv.v(), p.v.view(), keys.runs(place.rank));
 
-  Engine engine(p.what.scoring, p.what.block);
+  auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
   engine.begin(ForwardResult<T>{q, out, lse, grad_out}, rows);
   Activity activity;
   auto&& kv_link = make_link(0);
@@ -49,8 +50,7 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
 }
 
 /// All ranks of a ring in this process: the backward of forwards that have been.
-template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing,
-          class Link = LoopbackRing>
+template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class Link = LoopbackRing>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
                                                     const std::vector<RankResult<T>>& forward) {
   const int ranks = static_cast<int>(forward.size());
@@ -66,8 +66,7 @@ std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& pr
 }
 
 /// Forward and backward. The type parameters are those of the backward.
-template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing,
-          class Link = LoopbackRing>
+template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class Link = LoopbackRing>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem, int ranks) {
   return run_loopback_backward<T, Engine, Topology, Link>(problem, run_loopback(problem.forward, ranks));
 }
@@ -89,8 +88,7 @@ Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const Gradie
 }
 
 /// The check that the right ring passes and each mutant has to fail.
-template <class T, class Engine = BlockwiseBackward<T>, class Topology = BackwardRing,
-          class Link = LoopbackRing>
+template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class Link = LoopbackRing>
 testing::AssertionResult ring_gradients_agree(const GradientProblem<T>& problem, int ranks) {
   return agrees(gathered(run_loopback_backward<T, Engine, Topology, Link>(problem, ranks), problem), problem);
 }

@@ -4,11 +4,23 @@
 #include <functional>
 #include <vector>
 
+#include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/loopback_ring.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
+
+/// The library's engine; with other rules the readable one, which takes them.
+template <class T, class Rules>
+using EngineOf =
+    std::conditional_t<std::is_same_v<Rules, StandardRules>, ForwardEngine<T>, BlockwiseEngine<T, Rules>>;
+
+/// Elements of the one tile that the engine for T keeps: the fast one's are counted, the readable one's are Eigen's.
+template <class T>
+Index tile_elements(cpu::Size (*floats)(int), Index dim) {
+  return sizeof(T) == sizeof(float) ? cpu::workspaces(1, floats(static_cast<int>(dim))).size() : 0;
+}
 
 /// What a rank ends with.
 template <class T>
@@ -25,8 +37,8 @@ Runs query_runs(const Problem<T>& problem, int rank, int ranks) {
 
 /// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
 /// \param make_link  makes this rank's transport; called last, because a transport borrows the parcel
-template <class T, class Rules = StandardRules, class Topology = Ring,
-          class Engine = BlockwiseEngine<T, Rules>, class MakeLink>
+template <class T, class Rules = StandardRules, class Topology = Ring, class Engine = EngineOf<T, Rules>,
+          class MakeLink>
 RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink make_link) {
   const Index before = allocation::current();
   allocation::reset_peak();
@@ -38,7 +50,7 @@ RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink ma
   copy_rows(kv.k(), problem.k.view(), keys.runs(place.rank));
   copy_rows(kv.v(), problem.v.view(), keys.runs(place.rank));
 
-  Engine engine(problem.what.scoring, problem.what.block);
+  auto engine = make_engine<Engine>(problem.what.scoring, problem.what.block);
   engine.begin(q, rows);
   Activity activity;
   auto&& link = make_link();
@@ -49,7 +61,7 @@ RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink ma
 
 /// All ranks of a ring in this process.
 template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing,
-          class Engine = BlockwiseEngine<T, Rules>>
+          class Engine = EngineOf<T, Rules>>
 std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks);
@@ -75,7 +87,7 @@ testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, co
 
 /// The check that the right ring passes and each mutant has to fail.
 template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing,
-          class Engine = BlockwiseEngine<T, Rules>>
+          class Engine = EngineOf<T, Rules>>
 testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
   return all_agree(run_loopback<T, Rules, Topology, Link, Engine>(problem, ranks), problem);
 }

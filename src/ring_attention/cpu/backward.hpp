@@ -57,4 +57,17 @@ class CpuBackward {
 template <class T>
 using BackwardEngine = std::conditional_t<std::is_same_v<T, float>, CpuBackward, BlockwiseBackward<T>>;
 
+/// Single device: begin, one accumulate, finish.
+template <class T>
+[[nodiscard]] Gradients<T> attention_backward(const ForwardResult<T>& forward, View<const T> k, View<const T> v,
+                                              const Scoring& scoring, Index block = 64,
+                                              const CpuOptions& options = {}) {
+  Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
+  auto engine = make_engine<BackwardEngine<T>>(scoring, block, options);
+  engine.begin(forward, whole(forward.q.shape().seq));
+  engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
+  gradients.q = engine.finish();
+  return gradients;
+}
+
 }  // namespace ring_attention

@@ -60,4 +60,26 @@ class CpuEngine {
 template <class T>
 using ForwardEngine = std::conditional_t<std::is_same_v<T, float>, CpuEngine, BlockwiseEngine<T>>;
 
+/// Makes an engine of either kind, forward or backward.
+/// \param block    what a readable engine asks for
+/// \param options  what a fast one asks for
+template <class Engine>
+[[nodiscard]] Engine make_engine(const Scoring& scoring, Index block, const CpuOptions& options = {}) {
+  if constexpr (std::is_constructible_v<Engine, Scoring, CpuOptions>)
+    return Engine(scoring, options);
+  else
+    return Engine(scoring, block);
+}
+
+/// Single device: begin, one accumulate, finish.
+template <class T>
+[[nodiscard]] Attended<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
+                                            const Scoring& scoring, Index block = 64,
+                                            const CpuOptions& options = {}) {
+  auto engine = make_engine<ForwardEngine<T>>(scoring, block, options);
+  engine.begin(q, whole(q.shape().seq));
+  engine.accumulate({k, v, whole(k.shape().seq)});
+  return engine.finish();
+}
+
 }  // namespace ring_attention
