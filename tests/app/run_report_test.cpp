@@ -14,6 +14,9 @@ RunReport of_two_ranks() {
   report.q = {1, 4, 1, 16};
   report.kv = {1, 2, 1, 16};
   report.dtype = "float32";
+  report.engine = "fast";
+  report.isa = "avx2";
+  report.wire = "bf16";
   report.scale = 0.25;
   report.read_seconds = 0.5;
   report.forward_seconds = 2;
@@ -50,7 +53,8 @@ TEST(RunReport, TextSaysWhatWasDone) {
             "  q       [1, 4, 1, 16]  random\n"
             "  k, v    [1, 2, 1, 16]  random\n"
             "  scores  scale 0.25\n"
-            "  ring    contiguous placement, overlapped transport, tiles of 64 tokens\n"
+            "  kernel  fast, avx2, 1 thread a rank\n"
+            "  ring    contiguous placement, overlapped transport, K,V travel in bf16\n"
             "  moved   256 B in 2 messages, 1 hop a rank\n"
             "  time    read 500 ms, forward 2 s\n"
             "  waited  forward 125 ms: communication that computing did not hide\n"

@@ -181,7 +181,8 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   const auto n = static_cast<Index>(check.rows().size());
   const bool sees_nothing = std::ranges::all_of(want.lse.view().elements(),
                                                 [](double lse) { return lse == negative_infinity<double>; });
-  const Tolerance tolerance = attention_tolerance<T>(input.kv().seq, want.max_abs_score, want.max_abs_value);
+  const Tolerance tolerance =
+      attention_tolerance<T>(input.kv().seq, want.max_abs_score, want.max_abs_value, results.kv_unit);
   report.error(Result::out) = {compare(rows_of(results.forward->out, check.rows()), want.out, tolerance,
                                        {.expect_zero = sees_nothing}),
                                n};
@@ -192,7 +193,7 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   const Index terms = std::max(input.kv().seq, input.q().seq * input.q().heads / input.kv().heads);
   const auto enter = [&](Result result, const Tensor<double>& got, const Tensor<double>& wanted,
                          double magnitude) {
-    const Tolerance bound = gradient_tolerance<T>(terms, want.max_abs_score, magnitude);
+    const Tolerance bound = gradient_tolerance<T>(terms, want.max_abs_score, magnitude, results.kv_unit);
     report.error(result) = {compare(got, wanted, bound, {.expect_zero = is_zero(wanted)}),
                             wanted.shape().seq};
   };

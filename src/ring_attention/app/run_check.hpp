@@ -21,6 +21,7 @@ struct RankResults {
   const Attended<T>* forward = nullptr;
   const Tensor<T>* grad_out = nullptr;  ///< null: no backward
   const Gradients<T>* gradients = nullptr;
+  double kv_unit = 0;  ///< relative rounding error of K,V in messages
 };
 
 /// Compares out, lse and, when there are gradients, dq, dk and dv; enters the verdicts. The rank sums its own

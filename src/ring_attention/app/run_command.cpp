@@ -10,10 +10,13 @@
 #include "ring_attention/app/run_report.hpp"
 #include "ring_attention/app/run_results.hpp"
 #include "ring_attention/app/table.hpp"
+#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/wire.hpp"
 
 namespace ring_attention {
 namespace {
@@ -42,10 +45,29 @@ Index process_peak_bytes() {
 #endif
 }
 
-/// One `ring-attention run` in arithmetic T over transport Link: read, attend, differentiate, check, write.
+/// What computes, and in what type K,V travel.
+template <class ForwardType, class BackwardType, class WireType = typename ForwardType::value_type>
+struct Arithmetic {
+  using Value = typename ForwardType::value_type;
+  using Forward = ForwardType;
+  using Backward = BackwardType;
+  using Wire = WireType;
+  static constexpr bool is_fast = std::is_same_v<Forward, CpuEngine>;
+  static constexpr bool is_narrow = !std::is_same_v<Wire, Value>;  ///< do K,V travel in another type?
+};
+template <class T>
+using Readable = Arithmetic<BlockwiseEngine<T>, BlockwiseBackward<T>>;
+using ReadableOverBf16 = Arithmetic<BlockwiseEngine<float>, BlockwiseBackward<float>, Bf16>;
+using Fast = Arithmetic<CpuEngine, CpuBackward>;
+using FastOverBf16 = Arithmetic<CpuEngine, CpuBackward, Bf16>;
+
+/// One `ring-attention run` over transport Link: read, attend, differentiate, check, write.
 /// Every function is collective.
-template <class T, Transport Link>
+template <class Kind, Transport Link>
 class Job {
+  using T = typename Kind::Value;
+  using Wire = typename Kind::Wire;
+
  public:
   Job(const Communicator& comm, const RunOptions& options, const RunInput& input, Activity& activity)
       : comm_(comm),
@@ -60,6 +82,14 @@ class Job {
     report_.kv = input.kv();
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
     report_.scale = input.scoring().scale;
+    report_.engine = Kind::is_fast ? "fast" : "readable";
+    report_.wire = Kind::is_narrow ? "bf16" : report_.dtype;
+    if (!options.isa.empty() && options.isa != "auto") cpu_.isa = isa_named(options.isa);
+    const int shared_out = usable_cores() / ranks_on_this_host(comm);
+    cpu_.threads =
+        Kind::is_fast ? std::max(1, options.threads > 0 ? static_cast<int>(options.threads) : shared_out) : 1;
+    if (Kind::is_fast) report_.isa = name_of(cpu_.isa);
+    mine_.threads = cpu_.threads;
     report_.q_offset = input.scoring().mask.offset;
     mine_.tokens = count(query_runs_);
   }
@@ -82,12 +112,13 @@ class Job {
 
  private:
   /// What the shards take is known before anything is read or written: q and out (with gradients also dO
-  /// and dQ), four KV shards (and six of dK,dV). All ranks end together when one of them cannot have it.
+  /// and dQ), four KV shards in the type that travels (and two to widen them; and six of dK,dV). All ranks end together when one of them cannot have it.
   void require_memory() const {
     const Index q = input_.q().with_seq(queries_.max_tokens()).size();
     const Index kv = input_.kv().with_seq(keys_.max_tokens()).size();
-    const Index elements = options_.wants_gradients() ? 4 * q + 10 * kv : 2 * q + 4 * kv;
-    const Index bytes = elements * static_cast<Index>(sizeof(T));
+    const Index elements =
+        (options_.wants_gradients() ? 4 * q + 6 * kv : 2 * q) + (Kind::is_narrow ? 2 * kv : 0);
+    const Index bytes = elements * static_cast<Index>(sizeof(T)) + 4 * kv * static_cast<Index>(sizeof(Wire));
     agree(comm_, [&] {
       if (!allocation::available(bytes))
         throw InputError("rank " + std::to_string(comm_.rank()) + " cannot have " + human_bytes(bytes) +
@@ -110,17 +141,39 @@ class Job {
   }
 
   /// This rank's K,V, from the file: the ring has consumed the parcel of the step before.
-  KvParcel<T> read_kv() {
+  KvParcel<Wire> read_kv() {
     activity_.enter(Phase::read);
-    KvParcel<T> kv(input_.kv(), keys_, comm_.rank());
-    input_.template read<T>(InputArray::k, kv.k(), key_runs_);
-    input_.template read<T>(InputArray::v, kv.v(), key_runs_);
+    KvParcel<Wire> kv(input_.kv(), keys_, comm_.rank());
+    read_keys(InputArray::k, kv.k());
+    read_keys(InputArray::v, kv.v());
     return kv;
+  }
+
+  void read_keys(InputArray array, View<Wire> shard) {
+    if constexpr (Kind::is_narrow) {
+      const Tensor<T> exact = input_.template read<T>(array, key_runs_);
+      require_finite(array, exact.view(), key_runs_);
+      std::ranges::transform(exact.view().elements(), shard.data(), [](T x) { return Wire(x); });
+    } else {
+      input_.template read<T>(array, shard, key_runs_);
+      require_finite(array, shard, key_runs_);
+    }
+  }
+
+  /// Calls use(engine), or use(an engine that takes K,V as they travel).
+  template <class Engine, class Use>
+  void with_wire(Engine& engine, Use use) const {
+    if constexpr (Kind::is_narrow) {
+      WideningEngine<Engine, Wire> widening(engine, input_.kv().with_seq(keys_.max_tokens()));
+      use(widening);
+    } else {
+      use(engine);
+    }
   }
 
   void require_finite(InputArray array, View<const T> shard, const Runs& runs) {
     const std::string line = input_.template non_finite<T>(comm_, array, shard, runs);
-    if (line.empty()) return;
+    if (line.empty() || std::ranges::count(report_.warnings, line) > 0) return;
     report_.warnings.push_back(line);
     if (options_.check) throw AgreedError(line + ": --check needs finite arrays");
     if (comm_.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
@@ -130,16 +183,14 @@ class Job {
     activity_.enter(Phase::read);
     Stopwatch watch(comm_);
     q_ = input_.template read<T>(InputArray::q, query_runs_);
-    KvParcel<T> kv = read_kv();
     require_finite(InputArray::q, q_.view(), query_runs_);
-    require_finite(InputArray::k, kv.k(), key_runs_);
-    require_finite(InputArray::v, kv.v(), key_runs_);
+    KvParcel<Wire> kv = read_kv();
     report_.read_seconds += watch.lap();
 
     Link link(comm_);
-    BlockwiseEngine<T> engine(input_.scoring(), options_.block);
+    auto engine = make_engine<typename Kind::Forward>(input_.scoring(), options_.block, cpu_);
     engine.begin(q_, query_runs_);
-    ring_forward(engine, link, kv, activity_);
+    with_wire(engine, [&](auto& fed) { ring_forward(fed, link, kv, activity_); });
     forward_ = engine.finish();
     report_.forward_seconds = watch.lap();
     mine_.forward_exposed_seconds = count_statistics(link);
@@ -150,14 +201,15 @@ class Job {
     Stopwatch watch(comm_);
     grad_out_ = input_.template read<T>(InputArray::grad_out, query_runs_);
     require_finite(InputArray::grad_out, grad_out_.view(), query_runs_);
-    KvParcel<T> kv = read_kv();
+    KvParcel<Wire> kv = read_kv();
     report_.read_seconds += watch.lap();
 
     Link kv_link(comm_, 0), gradient_link(comm_, 1);
     KvParcel<T> kv_gradients(input_.kv(), keys_, comm_.rank());
-    BlockwiseBackward<T> engine(input_.scoring(), options_.block);
+    auto engine = make_engine<typename Kind::Backward>(input_.scoring(), options_.block, cpu_);
     engine.begin({q_, forward_.out, forward_.lse, grad_out_}, query_runs_);
-    ring_backward(engine, kv_link, gradient_link, kv, kv_gradients, activity_);
+    with_wire(engine,
+              [&](auto& fed) { ring_backward(fed, kv_link, gradient_link, kv, kv_gradients, activity_); });
     gradients_ = {engine.finish(), converted<T>(kv_gradients.k()), converted<T>(kv_gradients.v())};
     report_.backward_seconds = watch.lap();
     mine_.backward_exposed_seconds = count_statistics(kv_link) + count_statistics(gradient_link);
@@ -174,6 +226,7 @@ class Job {
     activity_.enter(Phase::check);
     Stopwatch watch(comm_);
     RankResults<T> results{query_runs_, key_runs_, &q_, &forward_};
+    results.kv_unit = Kind::is_narrow ? Bf16::unit : 0;
     if (options_.wants_gradients()) {
       results.grad_out = &grad_out_;
       results.gradients = &gradients_;
@@ -209,6 +262,7 @@ class Job {
   const RunOptions& options_;
   const RunInput& input_;
   Activity& activity_;
+  CpuOptions cpu_;
   Placement queries_, keys_;
   Runs query_runs_, key_runs_;  // where this rank's tokens stand
   Tensor<T> q_, grad_out_;
@@ -218,10 +272,10 @@ class Job {
   RankReport mine_;
 };
 
-template <class T>
+template <class Kind>
 int run(const Communicator& comm, const RunOptions& options, const RunInput& input, Activity& activity) {
-  return options.transport == "odd-even" ? Job<T, OddEvenRing>(comm, options, input, activity)()
-                                         : Job<T, OverlappedRing>(comm, options, input, activity)();
+  return options.transport == "odd-even" ? Job<Kind, OddEvenRing>(comm, options, input, activity)()
+                                         : Job<Kind, OverlappedRing>(comm, options, input, activity)();
 }
 
 }  // namespace
@@ -232,8 +286,20 @@ int run_command(const Communicator& comm, const RunOptions& options, Activity& a
   watchdog.expect(std::chrono::duration<double>(options.timeout), comm.rank());
   const ProgressLine progress(activity, comm.size(), comm.rank() == 0 ? options.progress : "never");
   const RunInput input(comm, options);
-  return input.is_double() ? run<double>(comm, options, input, activity)
-                           : run<float>(comm, options, input, activity);
+  const bool narrow = options.wire == "bf16", readable = options.engine == "readable";
+  agree(comm, [&] {
+    if (!input.is_double()) return;
+    if (options.engine == "fast")
+      throw InputError(
+          "--engine fast computes in float32, and the arrays are float64: convert them, or leave it out");
+    if (narrow)
+      throw InputError(
+          "--wire bf16 goes with float32, and the arrays are float64: convert them, or leave it out");
+  });
+  const auto start = input.is_double() ? run<Readable<double>>
+                     : readable        ? (narrow ? run<ReadableOverBf16> : run<Readable<float>>)
+                                       : (narrow ? run<FastOverBf16> : run<Fast>);
+  return start(comm, options, input, activity);
 }
 
 }  // namespace ring_attention

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention {
 namespace {
@@ -27,6 +28,12 @@ constexpr Index furthest_offset = 1'000'000'000'000'000;
 
 /// Elements of q at most: 2^48, more than any job can hold, and byte counts still fit 64 bits.
 constexpr Index most_elements = Index{1} << 48U;
+
+std::vector<std::string> isa_choices() {
+  std::vector<std::string> names{"auto"};
+  for (const Isa isa : available_isas()) names.emplace_back(name_of(isa));
+  return names;
+}
 
 bool fits(const std::vector<Index>& extents) {
   Index room = most_elements;
@@ -69,7 +76,17 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
                  "Which tokens a rank holds");
   command.choice("--transport", options.transport, {"overlapped", "odd-even"},
                  "Messages travel while ranks compute, or in between");
-  command.option("--block", options.block, "Tokens of a tile inside a rank", {1, 1 << 20});
+  command.choice("--wire", options.wire, {"same", "bf16"},
+                 "Type of K,V in messages: that of the arithmetic, or bf16 (float32 only): half the bytes");
+  command.section("Kernel");
+  command.choice("--engine", options.engine, {"auto", "fast", "readable"},
+                 "fast is float32 only; auto takes it where it can");
+  command.option("--threads", options.threads,
+                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
+  command.choice("--isa", options.isa, isa_choices(),
+                 "Instruction set of the fast engine; auto takes the widest");
+  command.option("--block", options.block, "Tokens of a tile of the readable engine", {1, 1 << 20});
+  command.section("Job");
   command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
   command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);

@@ -25,7 +25,11 @@ struct RunOptions {
   bool alibi = false;
   std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
   std::optional<double> scale;    ///< else 1 / sqrt(D)
-  Index block = 64;
+  std::string engine = "auto";
+  Index block = 64;   ///< of the readable engine
+  Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks
+  std::string isa = "auto";
+  std::string wire = "same";  ///< type of K,V in messages
   std::string placement = "contiguous";
   std::string transport = "overlapped";
   bool check = false;

@@ -101,8 +101,10 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
-  text += format("  ring    %s placement, %s transport, tiles of %lld tokens\n", options.placement.c_str(),
-                 options.transport.c_str(), static_cast<long long>(options.block));
+  text += "  kernel  " + report.engine + (report.isa.empty() ? "" : ", " + report.isa) + ", " +
+          counted(largest(report, &RankReport::threads), "thread") + " a rank\n";
+  text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
+                 options.transport.c_str(), report.wire.c_str());
   text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
           counted(total(report, &RankReport::messages_sent), "message") + ", " +
           counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
@@ -140,6 +142,10 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"q_offset", report.q_offset},
             {"placement", options.placement},
             {"transport", options.transport},
+            {"wire", report.wire},
+            {"engine", report.engine},
+            {"isa", report.isa},
+            {"threads", largest(report, &RankReport::threads)},
             {"block", options.block},
             {"ranks", report.ranks.size()},
             {"hops", hops(report, options)},

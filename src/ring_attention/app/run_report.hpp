@@ -33,6 +33,7 @@ struct ErrorReport {
 /// One rank's part. Trivially copyable, because ranks send it to rank 0 as bytes.
 struct RankReport {
   Index tokens = 0;
+  Index threads = 1;
   Index messages_sent = 0;
   Index bytes_sent = 0;
   double forward_exposed_seconds = 0;
@@ -49,6 +50,8 @@ struct RankReport {
 struct RunReport {
   Shape q, kv;
   std::string dtype;
+  std::string engine, isa;  ///< fast or readable; the instruction set of the fast one
+  std::string wire;         ///< type of K,V in messages
   double scale = 0;
   Index q_offset = 0;
   double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;

@@ -89,12 +89,16 @@ template <class T>
 /// A score has an error of about eps * max|s| (D products, then the exponent turns an absolute error of
 /// the score into a relative error of p), and sums over `keys` terms add about eps * sqrt(keys). The
 /// factor in front is head room over what correct kernels show; `values` is max|v|, the scale of out.
+/// \param kv_unit  relative rounding error of K and V before the arithmetic: 0, or that of their type in messages.
+///     It moves a score by about unit * |s| and a value by unit * |v|.
 template <class T>
-[[nodiscard]] Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value);
+[[nodiscard]] Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value,
+                                            double kv_unit = 0);
 
 /// The same for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients): terms cancel,
 /// their rounding errors do not.
 template <class T>
-[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude);
+[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude,
+                                           double kv_unit = 0);
 
 }  // namespace ring_attention

@@ -134,12 +134,16 @@ void add_to_keys(float* gradient, const float* weights, const float* from, Offse
 /// Step 5.
 void add_to_queries(const float* keys, Offset n, Offset dim, const Tile& tile) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    Floats sum[rows.value][tile_vectors];
-    for (int r = 0; r < rows.value; ++r)
-      for (int v = 0; v < tile_vectors; ++v) sum[r][v] = load(tile.grad_q_t + (c + r) * lanes + v * width);
+    Floats sum[rows.value][tile_vectors] = {};
     multiply_add(sum, keys + c, 1, dim, tile.ds, lanes, n);
-    for (int r = 0; r < rows.value; ++r)
-      for (int v = 0; v < tile_vectors; ++v) store(tile.grad_q_t + (c + r) * lanes + v * width, sum[r][v]);
+    RING_ATTENTION_UNROLL
+    for (int r = 0; r < rows.value; ++r) {
+      RING_ATTENTION_UNROLL
+      for (int v = 0; v < tile_vectors; ++v) {
+        float* grad_q = tile.grad_q_t + (c + r) * lanes + v * width;
+        store(grad_q, load(grad_q) + sum[r][v]);
+      }
+    }
   });
 }
 

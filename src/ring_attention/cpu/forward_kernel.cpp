@@ -96,12 +96,16 @@ void exponentiate(Offset n, const Tile& tile, const Floats (&m)[tile_vectors], F
 void accumulate(const float* values, Offset n, Offset dim, const Floats (&a)[tile_vectors],
                 const Tile& tile) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    Floats o[rows.value][tile_vectors];
-    for (int r = 0; r < rows.value; ++r)
-      for (int v = 0; v < tile_vectors; ++v) o[r][v] = a[v] * load(tile.ot + (c + r) * lanes + v * width);
-    multiply_add(o, values + c, 1, dim, tile.p, lanes, n);
-    for (int r = 0; r < rows.value; ++r)
-      for (int v = 0; v < tile_vectors; ++v) store(tile.ot + (c + r) * lanes + v * width, o[r][v]);
+    Floats sum[rows.value][tile_vectors] = {};  // of this block by itself: then its rounding errors stay small
+    multiply_add(sum, values + c, 1, dim, tile.p, lanes, n);
+    RING_ATTENTION_UNROLL
+    for (int r = 0; r < rows.value; ++r) {
+      RING_ATTENTION_UNROLL
+      for (int v = 0; v < tile_vectors; ++v) {
+        float* o = tile.ot + (c + r) * lanes + v * width;
+        store(o, a[v] * load(o) + sum[r][v]);
+      }
+    }
   });
 }
 

@@ -75,6 +75,9 @@ void sum_over_ranks(const Communicator& comm, std::span<double> values);
 /// Waits until every rank is here. Collective.
 void barrier(const Communicator& comm);
 
+/// How many of these ranks share this rank's machine, itself included. Collective.
+[[nodiscard]] int ranks_on_this_host(const Communicator& comm);
+
 /// Every rank's value, in the order of the ranks, on all ranks. Collective.
 template <class T>
 [[nodiscard]] std::vector<T> gather(const Communicator& comm, const T& value) {

@@ -30,8 +30,8 @@ struct BackwardRing : Ring {
 /// previous rank at the end of its own step t - 1, so it travels while this rank computes: N - 1 hops for
 /// K,V and N for dK,dV. Each step is summed by itself first and added to the parcel once, so that every
 /// transport adds in the same order. Memory: four KV shards, and six of gradients.
-template <class Engine, Transport Link, class T, class Topology>
-void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<T>& kv,
+template <class Engine, Transport Link, class Wire, class T, class Topology>
+void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<Wire>& kv,
                    KvParcel<T>& gradients, Activity& activity, const Topology& ring) {
   const Progress progress = [&] {
     activity.beat();
@@ -71,8 +71,8 @@ void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<
   gradient_link.drain();
 }
 
-template <class Engine, Transport Link, class T>
-void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<T>& kv,
+template <class Engine, Transport Link, class Wire, class T>
+void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<Wire>& kv,
                    KvParcel<T>& gradients, Activity& activity) {
   ring_backward(engine, kv_link, gradient_link, kv, gradients, activity, BackwardRing{kv_link.ring()});
 }

@@ -1,0 +1,161 @@
+// K,V that travel as bf16: half the bytes, one rounding, whatever the number of ranks.
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/ring/wire.hpp"
+#include "support/backward_runs.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+Tensor<float> rounded(const Tensor<float>& x) { return converted<float>(converted<Bf16>(x)); }
+
+/// The problem with K and V as they are after the rounding: what every rank has to compute exactly.
+GradientProblem<float> after_rounding(const GradientProblem<float>& problem) {
+  const Problem<float>& p = problem.forward;
+  GradientProblem<float> exact{
+      make_problem(p.what, p.q.clone(), rounded(p.k), rounded(p.v)), problem.grad_out.clone(), {}};
+  exact.want = reference_backward(converted<double>(exact.forward.q), converted<double>(exact.forward.k),
+                                  converted<double>(exact.forward.v), converted<double>(exact.grad_out),
+                                  p.what.scoring);
+  return exact;
+}
+
+/// Right: computes with what travels. The wrong one computes with its own K,V before they were rounded.
+template <class Engine>
+using Widening = WideningEngine<Engine, Bf16>;
+
+template <class Engine>
+class OwnShardUnrounded : public Widening<Engine> {
+ public:
+  OwnShardUnrounded(Engine& engine, const Shape& shard, const Tensor<float>& k, const Tensor<float>& v)
+      : Widening<Engine>(engine, shard), engine_(engine), k_(k), v_(v) {}
+  void accumulate(const KeyValue<Bf16>& kv, const Progress& progress) {
+    if (std::exchange(first_, false))
+      engine_.accumulate({k_, v_, kv.runs}, progress);
+    else
+      Widening<Engine>::accumulate(kv, progress);
+  }
+
+ private:
+  Engine& engine_;
+  const Tensor<float>& k_;
+  const Tensor<float>& v_;
+  bool first_ = true;
+};
+
+/// Forward and backward of all ranks.
+struct BothWays {
+  std::vector<RankResult<float>> forward;
+  std::vector<RankGradients<float>> backward;
+};
+
+BothWays run(const GradientProblem<float>& problem, int ranks, bool own_unrounded = false) {
+  const Problem<float>& p = problem.forward;
+  BothWays all{std::vector<RankResult<float>>(static_cast<std::size_t>(ranks)),
+               std::vector<RankGradients<float>>(static_cast<std::size_t>(ranks))};
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) {
+    const Placement keys(p.what.layout, p.what.keys, ranks);
+    const Runs rows = query_runs(p, rank, ranks);
+    const Tensor<float> q = rows_of(p.q, rows), grad_out = rows_of(problem.grad_out, rows);
+    const Tensor<float> k = rows_of(p.k, keys.runs(rank)), v = rows_of(p.v, keys.runs(rank));
+    const auto parcel = [&] {
+      KvParcel<Bf16> kv(p.k.shape(), keys, rank);
+      copy_rows<Bf16>(kv.k(), converted<Bf16>(p.k), keys.runs(rank));
+      copy_rows<Bf16>(kv.v(), converted<Bf16>(p.v), keys.runs(rank));
+      return kv;
+    };
+    const Shape shard = p.k.shape().with_seq(keys.max_tokens());
+    Activity activity;
+    RankResult<float>& forward = all.forward[static_cast<std::size_t>(rank)];
+    {
+      CpuEngine engine(p.what.scoring);
+      engine.begin(q, rows);
+      KvParcel<Bf16> kv = parcel();
+      LoopbackRing link(world, rank, 0);
+      if (own_unrounded) {
+        OwnShardUnrounded<CpuEngine> widening(engine, shard, k, v);
+        ring_forward(widening, link, kv, activity);
+      } else {
+        Widening<CpuEngine> widening(engine, shard);
+        ring_forward(widening, link, kv, activity);
+      }
+      forward.attended = engine.finish();
+      forward.statistics = link.statistics();
+    }
+    CpuBackward engine(p.what.scoring);
+    engine.begin({q, forward.attended.out, forward.attended.lse, grad_out}, rows);
+    Widening<CpuBackward> widening(engine, shard);
+    KvParcel<Bf16> kv = parcel();
+    KvParcel<float> gradients(p.k.shape(), keys, rank);
+    LoopbackRing kv_link(world, rank, 0), gradient_link(world, rank, 1);
+    ring_backward(widening, kv_link, gradient_link, kv, gradients, activity);
+    RankGradients<float>& backward = all.backward[static_cast<std::size_t>(rank)];
+    backward.gradients = {engine.finish(), converted<float>(View<const float>(gradients.k())),
+                          converted<float>(View<const float>(gradients.v()))};
+    backward.kv = kv_link.statistics();
+    backward.gradient = gradient_link.statistics();
+  });
+  return all;
+}
+
+GradientProblem<float> a_problem(Layout layout = Layout::zigzag) {
+  return make_gradient_problem<float>({.batch = 2,
+                                       .group = 2,
+                                       .queries = 45,
+                                       .keys = 53,
+                                       .dim = 16,
+                                       .scoring = {0.25, Mask::causal(53 - 45)},
+                                       .layout = layout});
+}
+
+TEST(Bf16Wire, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
+  for (const Layout layout : {Layout::contiguous, Layout::striped, Layout::zigzag}) {
+    const auto problem = a_problem(layout);
+    const auto exact = after_rounding(problem);
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+      const BothWays got = run(problem, ranks);
+      EXPECT_TRUE(all_agree(got.forward, exact.forward)) << ranks << " ranks";
+      EXPECT_TRUE(agrees(gathered(got.backward, exact), exact)) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Bf16Wire, IsOffFromTheUnroundedByItsUnit) {
+  const auto problem = a_problem();
+  const Reference& want = problem.forward.want;
+  const BothWays got = run(problem, 1);
+  const auto error_within = [&](double unit) {
+    return compare(got.forward[0].attended.out, want.out,
+                   attention_tolerance<float>(53, want.max_abs_score, want.max_abs_value, unit))
+        .ok;
+  };
+  EXPECT_TRUE(error_within(Bf16::unit));
+  EXPECT_FALSE(error_within(0)) << "then nothing was rounded";
+}
+
+TEST(Bf16Wire, AnOwnShardThatIsNotRoundedIsNoticed) {
+  const auto problem = a_problem();
+  const auto exact = after_rounding(problem);
+  EXPECT_FALSE(all_agree(run(problem, 3, true).forward, exact.forward));
+}
+
+TEST(Bf16Wire, SendsHalfTheBytesForwardAndFloatGradients) {
+  const auto problem = a_problem();
+  const Index all = 2 * problem.what().kv().size();
+  for (const int ranks : {2, 3}) {
+    const BothWays got = run(problem, ranks);
+    const Placement keys(problem.what().layout, problem.what().keys, ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      const Index not_sent = 2 * problem.what().kv().with_seq(keys.tokens(Ring{rank, ranks}.next())).size();
+      EXPECT_EQ(got.forward[at].statistics.bytes_sent, 2 * (all - not_sent));
+      EXPECT_EQ(got.backward[at].kv.bytes_sent, 2 * (all - not_sent));
+      EXPECT_EQ(got.backward[at].gradient.bytes_sent, 4 * all);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring_attention::test
