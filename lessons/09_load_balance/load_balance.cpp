@@ -1,0 +1,197 @@
+// Lesson 09: load balance. The one new idea is between the two lines below: which tokens a rank holds decides how
+// many pairs a causal mask leaves it at each step.
+#include <numeric>
+#include <thread>
+
+#include "ring_attention/app/lesson.hpp"
+#include "timing.hpp"
+
+using namespace ring_attention;
+
+namespace {
+
+using Tokens = std::vector<Index>;            // positions in the whole sequence
+using Partner = Index (*)(Index r, Index n);  // a mutant replaces it
+
+Index from_the_end(Index r, Index n) { return 2 * n - 1 - r; }
+Index half_way(Index r, Index n) { return n + r; }  // the mutant
+
+// ---- The idea ------------------------------------------------------------------------------------------
+// Chunk `part` of `parts` nearly equal ones: the first seq mod parts of them have one token more.
+void add_chunk(Tokens& tokens, Index seq, Index part, Index parts) {
+  const Index begin = part * (seq / parts) + std::min(part, seq % parts);
+  const Index count = seq / parts + (part < seq % parts ? 1 : 0);
+  for (Index i = begin; i < begin + count; ++i) tokens.push_back(i);
+}
+
+// The tokens of rank r of n.
+Tokens tokens_of(Layout layout, Index seq, Index r, Index n, Partner partner) {
+  Tokens tokens;
+  switch (layout) {
+    case Layout::contiguous: add_chunk(tokens, seq, r, n); break;
+    case Layout::striped:
+      for (Index i = r; i < seq; i += n) tokens.push_back(i);
+      break;
+    case Layout::zigzag:
+      add_chunk(tokens, seq, r, 2 * n);
+      add_chunk(tokens, seq, partner(r, n), 2 * n);
+      break;
+  }
+  return tokens;
+}
+
+// The pairs that a causal mask leaves: work[r][t] is what rank r computes at step t, with the K,V of rank
+// (r - t) mod N. A mask hides pairs; it does not hide them evenly.
+Work count_pairs(const std::vector<Tokens>& shards) {
+  const int n = static_cast<int>(shards.size());
+  const auto shard = [&](int rank) -> const Tokens& { return shards[static_cast<std::size_t>(rank)]; };
+  Work work;
+  for (int r = 0; r < n; ++r) {
+    auto& row = work.emplace_back();
+    for (int t = 0; t < n; ++t) {
+      Index& pairs = row.emplace_back(0);
+      for (const Index query : shard(r))
+        for (const Index key : shard(Ring{r, n}.owner(t)))
+          if (key <= query) ++pairs;
+    }
+  }
+  return work;
+}
+
+// A step lasts as long as its slowest rank: the critical path is the sum of these.
+template <class Number>  // pairs, or seconds
+double critical_path(const std::vector<std::vector<Number>>& work) {
+  double path = 0;
+  for (std::size_t step = 0; step < work.size(); ++step) {
+    Number slowest = 0;
+    for (const auto& rank : work) slowest = std::max(slowest, rank[step]);
+    path += static_cast<double>(slowest);
+  }
+  return path;
+}
+// --------------------------------------------------------------------------------------------------------
+
+std::vector<Tokens> shards_of(Layout layout, Index seq, Index n, Partner partner) {
+  std::vector<Tokens> shards;
+  for (Index r = 0; r < n; ++r) shards.push_back(tokens_of(layout, seq, r, n, partner));
+  return shards;
+}
+
+bool same_as_library(Layout layout, Index seq, int n, Partner partner) {
+  const Placement placement(layout, seq, n);
+  for (int r = 0; r < n; ++r)
+    if (tokens_of(layout, seq, r, n, partner) != positions(placement.runs(r))) return false;
+  return true;
+}
+
+// N = 8, S = 256, whatever this run has.
+void show_placement(Lesson& lesson, Layout layout, const std::string& expected, Partner partner) {
+  constexpr Index ranks = 8, seq = 256;
+  const Work work = count_pairs(shards_of(layout, seq, ranks, partner));
+  const std::string ratio = format("%.3f", critical_path(work) / ideal(work));
+  print_work(lesson, work);
+  lesson.check(name(layout) + ": the pairs are S (S + 1) / 2 in all", total(work) == seq * (seq + 1) / 2);
+  lesson.check(name(layout) + ": critical path over ideal is " + expected, ratio == expected, ratio);
+  lesson.record("work_" + name(layout), work);
+}
+
+void show_rule(Lesson& lesson, const Communicator& comm, Index seq, Partner partner) {
+  const std::vector<Tokens> megatron{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}};
+  for (const Layout layout : layouts) {
+    std::string line;
+    for (const Tokens& shard : shards_of(layout, 16, 4, partner)) {
+      line += line.empty() ? "[" : " [";
+      for (std::size_t i = 0; i < shard.size(); ++i) line += (i ? "," : "") + std::to_string(shard[i]);
+      line += "]";
+    }
+    lesson.say(format("  %-10s  ", name(layout).c_str()) + line);
+  }
+  lesson.check("zigzag is Megatron's, for N = 4 and S = 16",
+               shards_of(Layout::zigzag, 16, 4, partner) == megatron);
+  for (const Layout layout : layouts)
+    lesson.check(
+        name(layout) + ": the tokens of every rank are the library's, at N = 8 and here",
+        same_as_library(layout, 256, 8, partner) && same_as_library(layout, seq, comm.size(), partner));
+}
+
+void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem& problem, Partner partner) {
+  Table table({"placement", "by pairs", "by tiles", "CPU", "x zigzag", "wall", "x zigzag"});
+  std::vector<double> by_pairs, by_tiles, cpu, wall;
+  for (const Timing& timing : time_placements(problem, comm)) {
+    lesson.record("cpu_seconds_" + name(layouts[cpu.size()]), timing.cpu);
+    cpu.push_back(critical_path(timing.cpu));
+    wall.push_back(timing.wall);
+  }
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const Work pairs = count_pairs(shards_of(layouts[i], problem.q.seq, comm.size(), partner));
+    by_pairs.push_back(critical_path(pairs) / ideal(pairs));
+    by_tiles.push_back(critical_path(tile_pairs(layouts[i], problem.q.seq, comm.size())) / ideal(pairs));
+    table.row({name(layouts[i]), format("%.3f", by_pairs[i]), format("%.3f", by_tiles[i]),
+               human_seconds(cpu[i]), format("%.2f", cpu[i] / cpu.back()), human_seconds(wall[i]),
+               format("%.2f", wall[i] / wall.back())});
+  }
+  lesson.print(table);
+  lesson.say(
+      "  by pairs, by tiles: critical path over ideal; a tile of 64 x 64 counts whole, or not at all.");
+  lesson.say(format(
+      "  CPU: that path in seconds of the processor, the least of %d runs; wall: the loop, their median.",
+      repetitions));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (comm.size() > cores)
+    lesson.say(
+        format("  %d ranks on %d cores: a rank that idles lends its core, and wall hides the imbalance.",
+               comm.size(), cores));
+  lesson.record("ratio_by_pairs", by_pairs);
+  lesson.record("ratio_by_tiles", by_tiles);
+  lesson.record("cpu_critical_seconds", cpu);
+  lesson.record("wall_seconds", wall);
+}
+
+int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
+  Lesson lesson(
+      "09", "load_balance",
+      "A causal mask hides half of all pairs, and a ring in which rank r holds slice r makes half of\n"
+      "the ranks wait for the other half. Deal the tokens out differently, and all are busy.",
+      &comm);
+  Index seq = 2048, heads = 2, kv_heads = 2, dim = 64;
+  lesson.options().option("--seq", seq, "Tokens S of the measured run; any number, also fewer than ranks");
+  lesson.options().option("--heads", heads, "Query heads Hq");
+  lesson.options().option("--kv-heads", kv_heads, "KV heads Hkv; must divide --heads");
+  lesson.options().option("--dim", dim, "Head dim D");
+  lesson.offer_mutants({{"wrong-partner", "zigzag pairs chunk r with chunk N + r"},
+                        {"local-mask", "the mask compares places in memory, not positions"}});
+  if (!lesson.parse(argc, argv)) return 0;
+  agree(comm, [&] {
+    if (heads % kv_heads != 0) throw InputError("--kv-heads must divide --heads");
+  });
+  const Partner partner = lesson.mutant("wrong-partner") ? half_way : from_the_end;
+  const RandomProblem problem{
+      {1, heads, seq, dim}, {1, kv_heads, seq, dim}, {default_scale(dim), Mask::causal()}, lesson.seed()};
+
+  lesson.heading("The failure: rank r holds slice r. Pairs per rank and step, 8 ranks, 256 tokens, causal");
+  show_placement(lesson, Layout::contiguous, "1.872", partner);
+
+  lesson.heading("The idea: deal the tokens out differently, here 16 tokens on 4 ranks");
+  show_rule(lesson, comm, seq, partner);
+
+  lesson.heading("Striped: token i on rank i mod N");
+  show_placement(lesson, Layout::striped, "1.027", partner);
+
+  lesson.heading("Zigzag: chunks r and 2N - 1 - r of 2N");
+  show_placement(lesson, Layout::zigzag, "1.000", partner);
+
+  lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),
+                        counted(comm.size(), "rank").c_str()));
+  check_results(lesson, problem, comm, lesson.mutant("local-mask"));
+
+  lesson.heading("The cost: this run");
+  show_this_run(lesson, comm, problem, partner);
+  return lesson.finish("critical path over ideal at N = 8: contiguous 1.872, striped 1.027, zigzag 1.000");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return mpi_main(argc, argv,
+                  [&](const Communicator& comm) { return load_balance_lesson(argc, argv, comm); });
+}

@@ -1,0 +1,137 @@
+// What lesson 09 runs: the ring on each placement, and its result in natural order.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "ring_attention/app/lesson.hpp"
+#include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/overlapped_ring.hpp"
+
+namespace ring_attention {
+
+inline constexpr std::array layouts{Layout::contiguous, Layout::striped, Layout::zigzag};
+
+using Work = std::vector<std::vector<Index>>;  // pairs, [rank][step]
+
+inline Index total(const Work& work) {
+  Index pairs = 0;
+  for (const auto& rank : work) pairs = std::accumulate(rank.begin(), rank.end(), pairs);
+  return pairs;
+}
+
+/// At best all ranks share all pairs evenly.
+inline double ideal(const Work& work) {
+  return static_cast<double>(total(work)) / static_cast<double>(work.size());
+}
+
+/// A row a rank; below them the slowest rank of each step, whose sum is the critical path.
+inline void print_work(Lesson& lesson, const Work& work) {
+  std::vector<std::string> heading{"rank"};
+  for (std::size_t step = 0; step < work.size(); ++step) heading.push_back("step " + std::to_string(step));
+  heading.emplace_back("sum");
+  Table table(heading);
+  Work rows = work;
+  std::vector<Index>& slowest = rows.emplace_back(work.size());
+  for (const auto& rank : work)
+    for (std::size_t step = 0; step < work.size(); ++step)
+      slowest[step] = std::max(slowest[step], rank[step]);
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    std::vector<std::string> cells{rank < work.size() ? std::to_string(rank) : "slowest"};
+    for (const Index pairs : rows[rank]) cells.push_back(std::to_string(pairs));
+    cells.push_back(std::to_string(std::accumulate(rows[rank].begin(), rows[rank].end(), Index{0})));
+    table.row(cells);
+  }
+  lesson.print(table);
+}
+
+struct Ringed {
+  Attended<float> rows;  // of this rank
+  double wall = 0;       // seconds, slowest rank
+  TransportStatistics statistics;
+};
+
+template <class Engine>
+Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Placement& placement,
+                Engine& engine) {
+  const Runs runs = placement.runs(comm.rank());
+  const auto q = problem.queries<float>(runs);
+  KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
+  engine.begin(q, runs);
+  OverlappedRing link(comm);
+  Activity activity;
+  barrier(comm);
+  const double begin = MPI_Wtime();
+  ring_forward(engine, link, kv, activity);
+  const double wall = max_over_ranks(comm, MPI_Wtime() - begin);
+  return {engine.finish(), wall, link.statistics()};
+}
+
+/// The mutant: every shard seems to start at position 0.
+struct LocalEngine : BlockwiseEngine<float> {
+  using BlockwiseEngine::BlockwiseEngine;
+  void begin(View<const float> q, const Runs& runs) { BlockwiseEngine::begin(q, whole(count(runs))); }
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+    BlockwiseEngine::accumulate({kv.k, kv.v, whole(count(kv.runs))}, progress);
+  }
+};
+
+/// The rows of all ranks, each at its position, on every rank.
+inline Tensor<float> natural_order(const Tensor<float>& rows, const Runs& runs, Index seq,
+                                   const Communicator& comm) {
+  Tensor<float> all(rows.shape().with_seq(seq));
+  const std::vector<Index> place = positions(runs);
+  for (Index b = 0; b < rows.shape().batch; ++b)
+    for (Index h = 0; h < rows.shape().heads; ++h)
+      for (std::size_t i = 0; i < place.size(); ++i)
+        std::ranges::copy(rows.view().row(b, h, static_cast<Index>(i)),
+                          all.view().row(b, h, place[i]).begin());
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, all.data(), static_cast<int>(all.size()), MPI_FLOAT, MPI_SUM,
+                          comm.handle()));  // the others have 0 there
+  return all;
+}
+
+/// The rows at `runs` of a whole array.
+inline Tensor<float> rows_at(const Tensor<float>& all, const Runs& runs) {
+  const std::vector<Index> place = positions(runs);
+  Tensor<float> rows(all.shape().with_seq(count(runs)));
+  for (Index b = 0; b < all.shape().batch; ++b)
+    for (Index h = 0; h < all.shape().heads; ++h)
+      for (std::size_t i = 0; i < place.size(); ++i)
+        std::ranges::copy(all.view().row(b, h, place[i]),
+                          rows.view().row(b, h, static_cast<Index>(i)).begin());
+  return rows;
+}
+
+/// Every placement against the oracle. Each rank compares a contiguous slice, wherever its rows were computed.
+inline void check_results(Lesson& lesson, const RandomProblem& problem, const Communicator& comm,
+                          bool local_mask) {
+  const Index seq = problem.q.seq;
+  const Runs slice = Placement(Layout::contiguous, seq, comm.size()).runs(comm.rank());
+  const Reference want = problem.reference<float>(slice);
+  const Tolerance tolerance = problem.tolerance<float>(want);
+  const Index kv_bytes = 2 * problem.kv.size() * static_cast<Index>(sizeof(float));
+  for (const Layout layout : layouts) {
+    const Placement placement(layout, seq, comm.size());
+    BlockwiseEngine<float> engine(problem.scoring);
+    LocalEngine local(problem.scoring);
+    const Ringed ran =
+        local_mask ? run_ring(problem, comm, placement, local) : run_ring(problem, comm, placement, engine);
+    const Runs runs = placement.runs(comm.rank());
+    const auto gathered = [&](const Tensor<float>& rows) {
+      return rows_at(natural_order(rows, runs, seq, comm), slice);
+    };
+    lesson.check(name(layout) + ": out agrees with the dense reference",
+                 compare(gathered(ran.rows.out), want.out, tolerance));
+    lesson.check(name(layout) + ": lse agrees with the dense reference",
+                 compare(gathered(ran.rows.lse), want.lse, tolerance));
+    const Index sent = sum_over_ranks(comm, ran.statistics.bytes_sent);
+    lesson.check(name(layout) + ": N - 1 hops, and N - 1 times the whole K,V sent, as without a mask",
+                 ran.statistics.messages_sent == comm.size() - 1 && sent == (comm.size() - 1) * kv_bytes,
+                 human_bytes(sent));
+  }
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,91 @@
+// What lesson 09 measures: the pairs in the tiles that an engine computes, and the seconds of every rank and step.
+#pragma once
+
+#include <time.h>
+
+#include <limits>
+
+#include "results.hpp"
+
+namespace ring_attention {
+
+inline constexpr int repetitions = 5;
+
+/// The pairs in the tiles that the engine computes: all of a tile in which the mask leaves one.
+inline std::vector<std::vector<Index>> tile_pairs(Layout layout, Index seq, int ranks) {
+  constexpr Index block = 64;  // the engine's
+  const Placement placement(layout, seq, ranks);
+  std::vector<std::vector<Index>> pairs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& row = pairs.emplace_back();
+    for (int step = 0; step < ranks; ++step) {
+      Index& sum = row.emplace_back(0);
+      for_each_block(placement.runs(rank), block, [&](const Run& queries, Index) {
+        for_each_block(placement.runs(Ring{rank, ranks}.owner(step)), block, [&](const Run& keys, Index) {
+          if (Mask::causal().coverage(queries, keys) != Coverage::none) sum += queries.count * keys.count;
+        });
+      });
+    }
+  }
+  return pairs;
+}
+
+/// Seconds that this thread had a core: a rank that waits for one does not count as working.
+inline double cpu_seconds() {
+  timespec time{};
+  require(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0, "clock_gettime");
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Notes what each step computes, without the messages that move between tiles.
+struct TimedEngine : BlockwiseEngine<float> {
+  using BlockwiseEngine::BlockwiseEngine;
+  std::vector<double> seconds;  // per step
+
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+    double elsewhere = 0;
+    const double begin = cpu_seconds();
+    BlockwiseEngine::accumulate(kv, [&] {
+      const double left = cpu_seconds();
+      progress();
+      elsewhere += cpu_seconds() - left;
+    });
+    seconds.push_back(cpu_seconds() - begin - elsewhere);
+  }
+};
+
+struct Timing {
+  std::vector<std::vector<double>> cpu;  // [rank][step], seconds that the rank computed
+  double wall = 0;                       // seconds of the loop, slowest rank
+};
+
+inline double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// One timing a layout. They take turns, so that whatever else the machine does meets them all. The least of each
+/// cell, the median of each wall.
+inline std::vector<Timing> time_placements(const RandomProblem& problem, const Communicator& comm) {
+  const auto steps = static_cast<std::size_t>(comm.size());
+  std::vector<Timing> timings(
+      layouts.size(), {std::vector(steps, std::vector(steps, std::numeric_limits<double>::infinity())), 0});
+  std::vector<std::vector<double>> wall(layouts.size());
+  for (int i = 0; i < repetitions; ++i)
+    for (std::size_t l = 0; l < layouts.size(); ++l) {
+      TimedEngine engine(problem.scoring);
+      wall[l].push_back(
+          run_ring(problem, comm, Placement(layouts[l], problem.kv.seq, comm.size()), engine).wall);
+      for (std::size_t step = 0; step < steps; ++step) {
+        const std::vector<double> seconds = gather(comm, engine.seconds[step]);
+        for (std::size_t rank = 0; rank < steps; ++rank) {
+          double& least = timings[l].cpu[rank][step];
+          least = std::min(least, seconds[rank]);
+        }
+      }
+    }
+  for (std::size_t l = 0; l < layouts.size(); ++l) timings[l].wall = median(wall[l]);
+  return timings;
+}
+
+}  // namespace ring_attention
