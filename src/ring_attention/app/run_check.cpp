@@ -35,6 +35,7 @@ void scatter_rows(const Tensor<double>& part, View<double> into, Index batch, In
 
 std::vector<Index> chosen(const std::vector<Index>& from, const std::vector<Index>& which) {
   std::vector<Index> some;
+  some.reserve(which.size());
   for (const Index i : which) some.push_back(from[static_cast<std::size_t>(i)]);
   return some;
 }

@@ -10,7 +10,7 @@
 namespace ring_attention {
 
 /// Rows are all compared up to this many tokens in the sequence; above it each rank takes a sample.
-inline constexpr Index check_all_rows_up_to = 16 * 1024;
+inline constexpr Index check_all_rows_up_to = Index{16} << 10;
 inline constexpr Index check_sample_rows = 128;  ///< per rank, spread evenly, first and last included
 
 /// One rank's results, and where its tokens stand.
