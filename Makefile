@@ -16,7 +16,7 @@ CONFIGURE := cmake --preset release
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS)
 
-.PHONY: help run test test-long lessons bench docs notebooks format format-check lint clean
+.PHONY: help run test test-long lessons bench bench-report docs notebooks format format-check lint clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -47,11 +47,13 @@ lessons: ## build and run the lessons
 	@$(COMPILE) --target lessons
 	@sh lessons/run_all.sh $(BUILD)
 
-bench: ## build and run the benchmarks
-	@test -e tests/benchmarks/CMakeLists.txt || { echo 'There are no benchmarks yet.' >&2; exit 1; }
+bench: ## build and run the benchmarks (about 5 minutes on 2 cores; nothing else should run)
 	@$(SETUP) run test bench
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE) --target bench
+
+bench-report: ## write what `make bench` measured into README.md and lesson 03's page
+	@python3 tests/benchmarks/report.py $(BUILD)/benchmarks/results.json
 
 docs: ## the documentation site, in build/release/docs
 	@$(SETUP) run docs

@@ -38,6 +38,9 @@ format    clang-format-16/clang-format clang-format     clang-format-16  formats
 lint      clang-format-16/clang-format clang-format     clang-format-16  formats the source
 lint      clang-tidy-16/clang-tidy     llvm             clang-tidy-16    looks for mistakes in the source
 bench     libbenchmark-dev             google-benchmark -                Google Benchmark, takes the times
+bench     libopenblas-dev?             openblas         -                OpenBLAS, whose sgemm the kernels are measured against
+bench     libdnnl-dev?                 onednn           -                oneDNN, a peer of the kernels
+bench     python3                      python3          python3          runs the benchmarks
 '
 
 say() { printf 'setup: %s\n' "$*"; }

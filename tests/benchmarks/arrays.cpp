@@ -1,0 +1,68 @@
+// One device's forward and backward on arrays that another program gives and times beside its own (pytorch.py).
+//
+//     benchmark_arrays DIR
+//
+// reads q.npy, k.npy, v.npy, dout.npy in DIR. Then, for each line `<forward|both> <full|causal> <threads>` on standard
+// input, runs once and prints the seconds; `write` writes out.npy, dq.npy, dk.npy, dv.npy of the latest run.
+
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <string>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/npy.hpp"
+#include "ring_attention/cpu/backward.hpp"
+
+namespace {
+
+using namespace ring_attention;
+
+void serve(const std::string& folder) {
+  const auto array = [&](const char* name) { return folder + "/" + name + ".npy"; };
+  const auto q = read_npy<float>(array("q")), k = read_npy<float>(array("k")),
+             v = read_npy<float>(array("v")), grad_out = read_npy<float>(array("dout"));
+  const Runs all = whole(q.shape().seq);
+  Attended<float> attended;
+  Gradients<float> gradients;
+  for (std::string what, mask; std::cin >> what && what != "write";) {
+    int threads = 1;
+    std::cin >> mask >> threads;
+    Scoring scoring{1 / std::sqrt(static_cast<double>(q.shape().dim))};
+    if (mask == "causal") scoring.mask = Mask::causal();
+
+    const auto begin = std::chrono::steady_clock::now();
+    CpuEngine forward(scoring, {.threads = threads});
+    forward.begin(q, all);
+    forward.accumulate({k, v, all});
+    attended = forward.finish();
+    if (what == "both") {
+      gradients = {{}, Tensor<float>(k.shape()), Tensor<float>(v.shape())};
+      CpuBackward backward(scoring, {.threads = threads});
+      backward.begin({q, attended.out, attended.lse, grad_out}, all);
+      backward.accumulate({k, v, all}, {gradients.k, gradients.v});
+      gradients.q = backward.finish();
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    std::cout << seconds.count() << std::endl;
+  }
+  write_npy<float>(array("out"), attended.out);
+  write_npy<float>(array("dq"), gradients.q);
+  write_npy<float>(array("dk"), gradients.k);
+  write_npy<float>(array("dv"), gradients.v);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: benchmark_arrays DIR\n";
+    return 2;
+  }
+  try {
+    serve(argv[1]);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,171 @@
+// Times of one device: the ladder, the fast backward, and their peers, with Google Benchmark.
+//
+// A benchmark is named <what>/S:<tokens>/D:<dim>/T:<threads>, sgemm/T:<threads>, or copy/T:1 (of memory). Each result
+// is compared with the fast forward's before it is timed. The counter `flop` is the floating-point operations of one
+// call: 4 S^2 D a head forward, 10 S^2 D backward, of the pairs that the mask leaves; for `copy` it is bytes. bench.py
+// runs this in groups, interleaved.
+
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+
+#include "benchmarks/peers.hpp"
+#include "ring_attention/core/random.hpp"
+#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/ladder.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr Index sgemm_size = 2048;
+
+/// Four heads, one of 16k tokens and more.
+struct Setting {
+  Index seq, dim;
+  int threads;
+  [[nodiscard]] Shape shape() const { return {1, seq >= 16384 ? 1 : 4, seq, dim}; }
+  [[nodiscard]] double pairs(bool causal) const {
+    const auto s = static_cast<double>(seq);
+    return static_cast<double>(shape().heads * dim) * (causal ? s * (s + 1) / 2 : s * s);
+  }
+};
+
+/// The arrays of a setting and what the fast forward makes of them.
+struct Arrays {
+  explicit Arrays(const Setting& s) : q(s.shape()), k(s.shape()), v(s.shape()), grad_out(s.shape()) {
+    std::uint64_t stream = 0;
+    for (Tensor<float>* x : {&q, &k, &v, &grad_out}) fill_random(x->view(), {.stream = stream++});
+    scoring.scale = 1 / std::sqrt(static_cast<double>(s.dim));
+    want = fast_forward(q, k, v, scoring, 2);
+    causal = scoring;
+    causal.mask = Mask::causal();
+    want_causal = fast_forward(q, k, v, causal, 2);
+  }
+  Tensor<float> q, k, v, grad_out;
+  Scoring scoring, causal;
+  Attended<float> want, want_causal;
+};
+
+/// Those of the latest setting: the benchmarks of a group share them.
+const Arrays& arrays_of(const Setting& setting) {
+  static std::unique_ptr<Arrays> latest;
+  if (latest == nullptr || latest->q.shape() != setting.shape()) {
+    latest.reset();
+    latest = std::make_unique<Arrays>(setting);
+  }
+  return *latest;
+}
+
+bool close(View<const float> a, View<const float> b) {
+  for (Index i = 0; i < a.size(); ++i)
+    if (!(std::abs(a.data()[i] - b.data()[i]) <= 1e-3F)) return false;
+  return true;
+}
+
+/// Times `call`, which has left its result in `out`.
+void time_calls(benchmark::State& state, double flop, const std::function<void()>& call,
+                View<const float> out, View<const float> want) {
+  call();
+  if (!close(out, want)) return state.SkipWithError("its result is wrong");
+  for (auto _ : state) call();
+  state.counters["flop"] = flop;
+}
+
+void forward(benchmark::State& state, LadderStep* step, const Setting& setting, bool causal) {
+  const Arrays& arrays = arrays_of(setting);
+  const Attended<float>& want = causal ? arrays.want_causal : arrays.want;
+  Attended<float> got{Tensor<float>(setting.shape()), {}};
+  const auto call = [&] {
+    got = step(arrays.q, arrays.k, arrays.v, causal ? arrays.causal : arrays.scoring, setting.threads);
+  };
+  call();
+  if (!close(got.out, want.out) || !close(got.lse, want.lse))
+    return state.SkipWithError("its result is wrong");
+  for (auto _ : state) call();
+  state.counters["flop"] = 4 * setting.pairs(causal);
+}
+
+void backward(benchmark::State& state, const Setting& setting, bool causal) {
+  const Arrays& arrays = arrays_of(setting);
+  const Attended<float>& attended = causal ? arrays.want_causal : arrays.want;
+  Tensor<float> grad_k(setting.shape()), grad_v(setting.shape());
+  for (auto _ : state) {
+    CpuBackward engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});
+    engine.begin({arrays.q, attended.out, attended.lse, arrays.grad_out}, whole(setting.seq));
+    engine.accumulate({arrays.k, arrays.v, whole(setting.seq)}, {grad_k, grad_v});
+    benchmark::DoNotOptimize(engine.finish().data());
+  }
+  state.counters["flop"] = 10 * setting.pairs(causal);
+}
+
+void dense(benchmark::State& state, const Setting& setting, bool eigen) {
+  const Arrays& arrays = arrays_of(setting);
+  Tensor<float> out(setting.shape());
+  const DenseProblem problem{arrays.q, arrays.k, arrays.v, static_cast<float>(arrays.scoring.scale), out};
+  std::function<void()> call;
+  if (eigen)
+    call = [peer = std::make_shared<DenseEigen>(problem, setting.threads)] { (*peer)(); };
+  else
+    call = onednn_attention(problem, setting.threads);
+  time_calls(state, 4 * setting.pairs(false), call, out, arrays.want.out);
+}
+
+void sgemm(benchmark::State& state, int threads) {
+  const auto call = openblas_sgemm(sgemm_size, threads);
+  for (auto _ : state) call();
+  state.counters["flop"] = 2 * std::pow(static_cast<double>(sgemm_size), 3);
+}
+
+/// What memory can do: its `flop` are bytes, read and written.
+void copy(benchmark::State& state) {
+  const Shape shape{1, 1, 1, 64 << 20};
+  const Tensor<float> from(shape, 1);
+  Tensor<float> to(shape);
+  for (auto _ : state) {
+    std::copy_n(from.data(), from.size(), to.data());
+    benchmark::ClobberMemory();
+  }
+  state.counters["flop"] = 2 * static_cast<double>(from.bytes());
+}
+
+template <class Function, class... Arguments>
+void add(const std::string& name, Function function, Arguments... arguments) {
+  benchmark::RegisterBenchmark(name.c_str(), function, arguments...)
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
+}
+
+void add_all() {
+  add("copy/T:1", copy);
+  const bool onednn = peer_versions().find("oneDNN") != std::string::npos;
+  for (const int threads : {1, 2}) {
+    const std::string t = "/T:" + std::to_string(threads);
+    if (openblas_sgemm(1, 1)) add("sgemm" + t, sgemm, threads);
+    for (const Index seq : {1024, 4096, 16384})
+      for (const Index dim : {64, 128}) {
+        const Setting setting{seq, dim, threads};
+        const std::string where = "/S:" + std::to_string(seq) + "/D:" + std::to_string(dim) + t;
+        for (const NamedLadderStep& step : ladder)
+          add(step.name + where, forward, step.attend, setting, false);
+        add("fast_forward_causal" + where, forward, fast_forward, setting, true);
+        add("fast_backward" + where, backward, setting, false);
+        add("fast_backward_causal" + where, backward, setting, true);
+        add("dense_eigen" + where, dense, setting, true);
+        if (onednn) add("onednn" + where, dense, setting, false);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace ring_attention
+
+int main(int argc, char** argv) {
+  using namespace ring_attention;
+  add_all();
+  benchmark::AddCustomContext("peers", peer_versions());
+  benchmark::AddCustomContext("isa", name_of(best_isa()));
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

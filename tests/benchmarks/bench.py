@@ -1,0 +1,205 @@
+"""Runs the benchmarks, writes build/release/benchmarks/results.json, and prints one table.
+
+    bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,memory,pytorch]
+             [--python PYTHON] [--out FILE]
+
+About five minutes on two cores; --quick takes well under one and its figures mean little. What is compared runs in
+turn in one run, so that the ratios stand also where the clock does not. Figures are [quartile, median, quartile].
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import tables
+
+SOURCE = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
+MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
+PROGRAMS = BUILD / "tests/benchmarks"
+
+# Threads of a library that wait for work by spinning would take a core from the next in turn.
+POLITE = {"OPENBLAS_THREAD_TIMEOUT": "18", "OMP_WAIT_POLICY": "passive"}
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run(command, timeout=900, **environment):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, **environment})
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\nexit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def quartiles(values):
+    """[quartile, median, quartile]; of three values and fewer all of them count."""
+    values = sorted(values)
+    if len(values) < 4:
+        return [values[0], statistics.median(values), values[-1]]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return [low, middle, high]
+
+
+def machine():
+    """Its processor by name."""
+    name = platform.processor() or platform.machine()
+    if sys.platform == "darwin":
+        name = run(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
+    elif Path("/proc/cpuinfo").exists():
+        found = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[::-1])
+        name = found.get("model name", name)
+        if "model" in found:
+            name += f", family {found.get('cpu family', '?')} model {found['model']}"
+    return {"name": name, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+
+
+def attention(options):
+    """The ladder, the backward and the peers; a group shares S, D and threads, and is interleaved."""
+    program = PROGRAMS / "benchmark_attention"
+    if not program.exists():
+        say("without Google Benchmark: the ladder and its peers are left out")
+        return {"rows": []}
+    rows, context = [], {}
+    for seq in options.seq:
+        for dim in options.dim:
+            for threads in options.threads:
+                repetitions = 3 if options.quick or seq >= 16384 else 7
+                say(f"attention: S {seq}, D {dim}, {threads} thread(s), {repetitions} times")
+                with tempfile.NamedTemporaryFile() as out:
+                    run([program, f"--benchmark_filter=^(sgemm|{'copy|' if dim == 64 else ''}.*/S:{seq}/D:{dim})/T:{threads}/",
+                         f"--benchmark_repetitions={repetitions}", "--benchmark_enable_random_interleaving=true",
+                         f"--benchmark_min_time={0.01 if options.quick else 0.05}",
+                         f"--benchmark_out={out.name}", "--benchmark_out_format=json"], **POLITE)
+                    report = json.load(open(out.name, encoding="utf-8"))
+                context = report["context"]
+                rows += group(report, seq, dim, threads)
+    say("peers: " + (context.get("peers") or "neither OpenBLAS nor oneDNN was found when this was built"))
+    return {"isa": context.get("isa"), "peers": context.get("peers"), "rows": rows}
+
+
+def group(report, seq, dim, threads):
+    speeds = {}
+    for entry in report["benchmarks"]:
+        if entry.get("error_occurred"):
+            sys.exit(f"{entry['name']}: {entry['error_message']}")
+        if entry["run_type"] == "iteration":
+            gflops = entry["flop"] / (entry["real_time"] * 1e-3) / 1e9  # milliseconds
+            speeds.setdefault(entry["name"].split("/")[0], []).append(gflops)
+    sgemm = statistics.median(speeds["sgemm"]) if "sgemm" in speeds else None
+    return [{"what": what, "seq": seq, "dim": dim, "threads": threads, "gflops": quartiles(values),
+             "of_sgemm": statistics.median(values) / sgemm if sgemm else None} for what, values in speeds.items()]
+
+
+def ring_cases(options):
+    """{name: [case]}; a case is ranks,tokens,heads,dim,mask,placement,transport."""
+    seq, heads = (1024, 2) if options.quick else (8192, 8)
+    counts, transports = (1, 2, 4, 8), ("odd-even", "overlapped")
+    shard = 256 if options.quick else 2048
+    return {
+        "strong": [f"{n},{seq},{heads},64,full,contiguous,{t}" for n in counts for t in transports if n > 1 or t == "overlapped"],
+        "causal": [f"{n},{seq},{heads},64,causal,{p},overlapped" for n in counts
+                   for p in ("contiguous", "zigzag") if n > 1 or p == "contiguous"],
+        "weak": [f"{n},{shard * n},{heads // 2},64,full,contiguous,{t}" for n in counts for t in transports
+                 if n > 1 or t == "overlapped"],
+    }
+
+
+def ring(options):
+    results = {}
+    for name, cases in ring_cases(options).items():
+        repetitions = 2 if options.quick else 3 if name == "weak" else 5
+        say(f"ring, {name}: {len(cases)} cases on up to 8 ranks, {repetitions} times")
+        results[name] = run_ring(8, repetitions, cases)
+    return results
+
+
+def run_ring(ranks, repetitions, cases):
+    lines = run([MPIRUN, "-n", ranks, PROGRAMS / "benchmark_ring", repetitions, *cases], timeout=1500)
+    rows = []
+    for line in lines.splitlines():
+        row = json.loads(line)
+        ranks, seq, heads, dim, mask, placement, transport = row.pop("case").split(",")
+        rows.append({"ranks": int(ranks), "seq": int(seq), "heads": int(heads), "dim": int(dim), "mask": mask,
+                     "placement": placement, "transport": transport, **row,
+                     "seconds": quartiles(row["seconds"]), "exposed_seconds": quartiles(row["exposed_seconds"])})
+    return rows
+
+
+def memory(options):
+    """A job of its own for each case: a process's peak never falls."""
+    shard = 1024 if options.quick else 4096
+    growth = [f"{n},{n * shard},1,64,full,contiguous,overlapped" for n in (1, 2, 4, 8)]
+    long = f"4,{8192 if options.quick else 131072},1,64,full,contiguous,overlapped"
+    say(f"memory: {long.split(',')[1]} tokens on 4 ranks, and tokens and ranks growing together")
+    return {"long": run_ring(4, 1, [long])[0],
+            "growth": [run_ring(int(case.split(",")[0]), 1, [case])[0] for case in growth]}
+
+
+def python_with_torch(options):
+    for python in [options.python] if options.python else [sys.executable, "python3"]:
+        try:
+            if subprocess.run([python, "-c", "import torch, numpy"], capture_output=True).returncode == 0:
+                return python
+        except OSError:
+            continue
+    return None
+
+
+def pytorch(options):
+    python = python_with_torch(options)
+    if python is None:
+        say("no Python with PyTorch and NumPy was found (--python names one): that comparison is left out")
+        return None
+    command = [python, Path(__file__).with_name("pytorch.py"), PROGRAMS / "benchmark_arrays"]
+    if options.quick:
+        command += ["--seq", "512", "--repetitions", "3"]
+    say("PyTorch: scaled_dot_product_attention, the same arrays")
+    return json.loads(run(command))
+
+
+PARTS = {"attention": attention, "ring": ring, "memory": memory, "pytorch": pytorch}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small problems, to see that everything runs")
+    numbers = {"seq": [1024, 4096, 16384], "dim": [64, 128], "threads": [1, 2]}
+    for name, all_of_them in numbers.items():
+        parser.add_argument(f"--{name}", type=lambda text: [int(word) for word in text.split(",")], default=all_of_them,
+                            help=f"for the ladder and its peers: some of {all_of_them}")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--python", default=os.environ.get("TORCH_PYTHON"), help="a Python that has torch and numpy")
+    parser.add_argument("--out", type=Path, default=BUILD / "benchmarks/results.json")
+    options = parser.parse_args()
+    if options.quick:
+        options.seq = [1024]
+    if unknown := set(options.only) - set(PARTS):
+        parser.error(f"--only: no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    for name, all_of_them in numbers.items():
+        if not set(getattr(options, name)) <= set(all_of_them):
+            parser.error(f"--{name}: some of {all_of_them}")
+
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        say(f"note: the machine is busy already (load {load:.1f}); figures will be off")
+    results = {"machine": machine(), "date": datetime.date.today().isoformat(), "quick": options.quick}
+    results.update({part: PARTS[part](options) for part in PARTS if part in options.only})
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(tables.rounded(results), indent=1) + "\n", encoding="utf-8")
+    print("\n" + tables.text(tables.rounded(results)))
+    say(f"written: {options.out}")
+
+
+if __name__ == "__main__":
+    main()

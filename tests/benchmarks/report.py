@@ -1,0 +1,109 @@
+"""Writes what was measured into the pages: README.md's results, lesson 03's LADDER.md and its pictures, RESULTS.md.
+
+    report.py [RESULTS.json]    RESULTS becomes tests/benchmarks/results/<machine>.json; then the pages are written
+    report.py --check           writes nothing; fails unless the pages are what this makes of the stored results
+
+The newest stored file speaks for the project. Each page has one place for it, between two markers.
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pictures
+import tables
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+STORED = SOURCE / "tests/benchmarks/results"
+LADDER = SOURCE / "lessons/03_blockwise_attention"
+BEGIN, END = "<!-- benchmarks:begin, by tests/benchmarks/report.py -->", "<!-- benchmarks:end -->"
+
+
+def between(path, now):
+    """The page with `now` between its markers."""
+    text = path.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        sys.exit(f"{path} lacks the markers {BEGIN} and {END}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{now}\n{END}{rest.split(END)[1]}"
+
+
+def readme(results):
+    blocks = [f"Measured on {tables.machine_line(results)}. `make bench` measures yours; "
+              "[all tables](tests/benchmarks/RESULTS.md)."]
+    for heading, note, rows in tables.all_tables(tables.brief(results)):
+        blocks += [f"**{heading}.** {note}", tables.markdown_rows(rows)]
+    return "\n\n".join(blocks)
+
+
+def everything(results):
+    blocks = ["# What the benchmarks measured", "Written by [report.py](report.py). " + tables.machine_line(results) + "."]
+    for heading, note, rows in tables.all_tables(results):
+        blocks += [f"## {heading}", note, tables.markdown_rows(rows)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def ladder(results):
+    """The steps alone, at S = 4096 or what was measured, on one thread."""
+    rows = results["attention"]["rows"]
+    seq = tables.usual_length(rows)
+    lines = [["step", "D = 64, GFLOP/s", "of sgemm", "D = 128, GFLOP/s", "of sgemm"]]
+    for what in (*pictures.STEPS, "dense_eigen", "onednn", "sgemm"):
+        found = [tables.find(rows, what=what, seq=seq, dim=dim, threads=1) for dim in (64, 128)]
+        if not all(found):
+            continue
+        cells = [tables.NAMES[what]]
+        for row in found:
+            share = "" if row["of_sgemm"] is None else f"{100 * row['of_sgemm']:.0f} %"
+            cells += [f"{row['gflops'][1]:.0f} ±{tables.spread(row['gflops']):.0f} %", share]
+        lines.append(cells)
+    return (f"{tables.machine_line(results)}. S = {seq}, 4 heads, one thread, medians:\n\n"
+            + tables.markdown_rows(lines))
+
+
+def pages(results):
+    """{path: text}"""
+    return {SOURCE / "README.md": between(SOURCE / "README.md", readme(results)),
+            SOURCE / "tests/benchmarks/RESULTS.md": everything(results),
+            LADDER / "LADDER.md": between(LADDER / "LADDER.md", ladder(results)),
+            LADDER / "ladder.svg": pictures.ladder(results),
+            LADDER / "roofline.svg": pictures.roofline(results)}
+
+
+def stored():
+    files = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(STORED.glob("*.json"))]
+    if not files:
+        sys.exit(f"nothing is stored in {STORED}: run make bench, then {Path(__file__).name} RESULTS.json")
+    return max(files, key=lambda results: results["date"])
+
+
+def store(path):
+    results = json.loads(Path(path).read_text(encoding="utf-8"))
+    machine = results["machine"]
+    words = f"{machine['name']} {machine['cores']} cores {machine['system']}".lower()
+    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", words)).strip("-")
+    STORED.mkdir(exist_ok=True)
+    (STORED / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"stored as tests/benchmarks/results/{name}.json")
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments and arguments != ["--check"]:
+        store(arguments[0])
+    stale = [path for path, text in pages(stored()).items()
+             if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if arguments == ["--check"]:
+        if stale:
+            sys.exit("not what the stored results give: " + ", ".join(map(str, stale)) + f"; run {Path(__file__).name}")
+        print("the pages are what the stored results give")
+        return
+    for path, text in pages(stored()).items():
+        path.write_text(text, encoding="utf-8")
+    print("written: " + (", ".join(str(path.relative_to(SOURCE)) for path in stale) or "nothing new"))
+
+
+if __name__ == "__main__":
+    main()

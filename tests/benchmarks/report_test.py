@@ -1,0 +1,57 @@
+"""The pages show what is stored, and report.py notices when they do not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+PAGES = ("README.md", "lessons/03_blockwise_attention/LADDER.md", "lessons/03_blockwise_attention/ladder.svg",
+         "lessons/03_blockwise_attention/roofline.svg", "tests/benchmarks/RESULTS.md")
+
+
+def report(source, *arguments):
+    """Its exit code."""
+    command = [sys.executable, SOURCE / "tests/benchmarks/report.py", *arguments]
+    return subprocess.run(command, env={**os.environ, "RING_ATTENTION_SOURCE": str(source)}).returncode
+
+
+def require(condition, what):
+    if not condition:
+        sys.exit(f"FAIL: {what}")
+    print(f"ok: {what}")
+
+
+def main():
+    require(report(SOURCE, "--check") == 0, "the pages are what the stored results give")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for page in PAGES:
+            (copy / page).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / page, copy / page)
+        shutil.copytree(SOURCE / "tests/benchmarks/results", copy / "tests/benchmarks/results")
+        before = [(copy / page).read_text(encoding="utf-8") for page in PAGES]
+        require(report(copy) == 0 and before == [(copy / page).read_text(encoding="utf-8") for page in PAGES],
+                "writing them again changes nothing")
+
+        # Another machine's results, newer, without a single peer, PyTorch or ring.
+        stored = json.loads(next((SOURCE / "tests/benchmarks/results").glob("*.json")).read_text(encoding="utf-8"))
+        rows = [row | {"of_sgemm": None} for row in stored["attention"]["rows"] if row["what"] not in ("sgemm", "onednn")]
+        other = {"machine": {"name": "An Other (R)", "cores": 4, "system": "Darwin arm64"}, "date": "2999-12-31",
+                 "quick": False, "attention": {"isa": "neon", "peers": "", "rows": rows}, "pytorch": None}
+        (copy / "other.json").write_text(json.dumps(other), encoding="utf-8")
+        require(report(copy, "--check") == 0 and report(copy, copy / "other.json") == 0 and
+                (copy / "tests/benchmarks/results/an-other-4-cores-darwin-arm64.json").exists() and
+                "An Other" in (copy / "README.md").read_text(encoding="utf-8"), "newer results take the place of older ones")
+
+        page = copy / "README.md"
+        page.write_text(page.read_text(encoding="utf-8").replace("An Other", "Another"), encoding="utf-8")
+        require(report(copy, "--check") != 0, "a figure changed by hand is noticed")
+        page.write_text(page.read_text(encoding="utf-8").replace("<!-- benchmarks:end -->", ""), encoding="utf-8")
+        require(report(copy, "--check") != 0, "a page without a marker is noticed")
+
+
+main()

@@ -1,0 +1,156 @@
+// Times and memory of the ring forward, one thread a rank.
+//
+//     mpirun -n 8 benchmark_ring REPETITIONS CASE...
+//
+// A case is ranks,tokens,heads,dim,mask,placement,transport: 2,8192,8,64,causal,zigzag,overlapped. The cases take
+// turns, so that whatever else the machine does meets them all; ranks that a case does not use sleep. Rank 0 prints
+// one JSON object a case: the samples of the slowest rank, and bytes of the largest.
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "ring_attention/core/random.hpp"
+#include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/overlapped_ring.hpp"
+
+namespace ring_attention {
+namespace {
+
+struct Case {
+  int ranks = 1;
+  Shape shape;
+  bool causal = false, overlapped = false;
+  Layout layout = Layout::contiguous;
+  std::string text;
+};
+
+Case parse(const std::string& text) {
+  Case c;
+  c.text = text;
+  std::istringstream in(text);
+  const auto field = [&] {
+    std::string word;
+    if (!std::getline(in, word, ',')) throw InputError("bad case " + text);
+    return word;
+  };
+  c.ranks = std::stoi(field());
+  c.shape = {1, 1, std::stoll(field()), 1};
+  c.shape.heads = std::stoll(field());
+  c.shape.dim = std::stoll(field());
+  c.causal = field() == "causal";
+  c.layout = layout_named(field());
+  c.overlapped = field() == "overlapped";
+  return c;
+}
+
+struct Sample {
+  double seconds = 0, exposed = 0;
+  Index tensor_bytes = 0, process_bytes = 0, messages = 0, bytes_sent = 0;
+};
+
+template <Transport Link>
+Sample run(const Communicator& comm, const Case& what) {
+  allocation::reset_peak();
+  const Placement placement(what.layout, what.shape.seq, comm.size());
+  const Runs runs = placement.runs(comm.rank());
+  Tensor<float> q(what.shape.with_seq(count(runs)));
+  fill_random(q.view(), {.stream = 0}, what.shape, runs);
+  KvParcel<float> kv(what.shape, placement, comm.rank());
+  fill_random(kv.k(), {.stream = 1}, what.shape, runs);
+  fill_random(kv.v(), {.stream = 2}, what.shape, runs);
+  Scoring scoring{1 / std::sqrt(static_cast<double>(what.shape.dim))};
+  if (what.causal) scoring.mask = Mask::causal();
+
+  Activity activity;
+  Link link(comm);
+  barrier(comm);
+  const auto begin = std::chrono::steady_clock::now();
+  CpuEngine engine(scoring);
+  engine.begin(q, runs);
+  ring_forward(engine, link, kv, activity);
+  const Attended<float> result = engine.finish();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return {max_over_ranks(comm, seconds.count()),
+          max_over_ranks(comm, link.statistics().exposed_seconds),
+          -min_over_ranks(comm, -allocation::peak()),
+          -min_over_ranks(comm, -static_cast<Index>(usage.ru_maxrss) * 1024),
+          link.statistics().messages_sent,
+          link.statistics().bytes_sent};
+}
+
+/// Waits for all ranks without taking a core from those that work.
+void sleep_until_all_are_here(const Communicator& comm) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm.handle(), &request));
+  for (int done = 0; done == 0;) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+void print(const Case& what, const std::vector<Sample>& samples) {
+  const auto list = [&](const char* name, auto member) {
+    std::printf(", \"%s\": [", name);
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      std::printf("%s%.6f", i == 0 ? "" : ", ", samples[i].*member);
+    std::printf("]");
+  };
+  std::printf("{\"case\": \"%s\"", what.text.c_str());
+  list("seconds", &Sample::seconds);
+  list("exposed_seconds", &Sample::exposed);
+  const Sample& last = samples.back();
+  std::printf(
+      ", \"tensor_bytes\": %lld, \"process_bytes\": %lld, \"messages\": %lld, \"bytes_sent\": %lld}\n",
+      static_cast<long long>(last.tensor_bytes), static_cast<long long>(last.process_bytes),
+      static_cast<long long>(last.messages), static_cast<long long>(last.bytes_sent));
+}
+
+int run_cases(const Communicator& world, int repetitions, const std::vector<Case>& cases) {
+  std::vector<std::vector<Sample>> samples(cases.size());
+  for (int repetition = -1; repetition < repetitions; ++repetition)  // the first warms up
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      if (repetition < 0 && repetitions > 1 && cases[i].shape.seq > 16384) continue;
+      const bool mine = world.rank() < cases[i].ranks;
+      MPI_Comm part = MPI_COMM_NULL;
+      check_mpi(MPI_Comm_split(world.handle(), mine ? 0 : MPI_UNDEFINED, world.rank(), &part));
+      if (mine) {
+        const Communicator comm(part);
+        const Sample sample =
+            cases[i].overlapped ? run<OverlappedRing>(comm, cases[i]) : run<OddEvenRing>(comm, cases[i]);
+        if (repetition >= 0) samples[i].push_back(sample);
+        check_mpi(MPI_Comm_free(&part));
+      }
+      sleep_until_all_are_here(world);
+    }
+  if (world.rank() == 0)
+    for (std::size_t i = 0; i < cases.size(); ++i) print(cases[i], samples[i]);
+  return 0;
+}
+
+}  // namespace
+}  // namespace ring_attention
+
+int main(int argc, char** argv) {
+  using namespace ring_attention;
+  return mpi_main(argc, argv, [&](const Communicator& world) {
+    std::vector<Case> cases;
+    agree(world, [&] {
+      if (argc < 3) throw InputError("usage: benchmark_ring REPETITIONS CASE...");
+      for (int i = 2; i < argc; ++i) {
+        cases.push_back(parse(argv[i]));
+        if (cases.back().ranks > world.size()) throw InputError(std::string("too few ranks for ") + argv[i]);
+      }
+    });
+    return run_cases(world, std::stoi(argv[1]), cases);
+  });
+}

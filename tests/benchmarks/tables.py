@@ -1,0 +1,207 @@
+"""What benchmarks measured, as tables: text for the terminal, Markdown for pages. One function a table."""
+
+NAMES = {
+    "sgemm": "OpenBLAS sgemm, 2048 x 2048 x 2048",
+    "textbook_eigen": "1. textbook Eigen",
+    "preallocated_eigen": "2. Eigen, no temporaries",
+    "queries_in_lanes": "3. plain loops, queries in lanes",
+    "fast_forward": "4. vector types: the library's",
+    "fast_forward_causal": "the library's, causal",
+    "dense_eigen": "dense Eigen, scores preallocated",
+    "onednn": "oneDNN matmul, softmax, matmul",
+    "fast_backward": "the library's backward",
+    "fast_backward_causal": "the library's backward, causal",
+}
+
+
+def rounded(value, digits=5):
+    """Floats with so many significant digits: stored files stay short."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+
+
+def spread(figure):
+    """Half the distance of the quartiles, in percent of the median."""
+    return 50 * (figure[2] - figure[0]) / figure[1]
+
+
+def milliseconds(figure):
+    return f"{1e3 * figure[1]:.1f} ±{1e3 * (figure[2] - figure[0]) / 2:.1f}"
+
+
+def mib(count):
+    return f"{count / 2**20:.1f}"
+
+
+def find(rows, **wanted):
+    """The one row with these values, or None."""
+    for row in rows:
+        if all(row[name] == value for name, value in wanted.items()):
+            return row
+    return None
+
+
+def attention_table(results):
+    """A line for each subject and length, a column for each D and number of threads."""
+    rows = results["attention"]["rows"]
+    columns = sorted({(row["dim"], row["threads"]) for row in rows})
+    yield ["S", "GFLOP/s, and % of sgemm"] + [f"D {dim}, {threads} thread{'s'[:threads - 1]}" for dim, threads in columns]
+    for seq in sorted({row["seq"] for row in rows}):
+        for what, name in NAMES.items():
+            cells = [find(rows, what=what, seq=seq, dim=dim, threads=threads) for dim, threads in columns]
+            if any(cells):
+                yield [str(seq), name] + [speed(cell) for cell in cells]
+
+
+def speed(row):
+    if row is None:
+        return ""
+    share = "" if row["of_sgemm"] is None or row["what"] == "sgemm" else f", {100 * row['of_sgemm']:.0f} %"
+    return f"{row['gflops'][1]:.0f} ±{spread(row['gflops']):.0f} %{share}"
+
+
+def ring_table(rows, base):
+    """Times of a ring; base(row) is the last column."""
+    yield ["ranks", "S", "placement", "transport", "ms", "exposed wait, ms", "of one rank, shared"]
+    for row in rows:
+        yield [str(row["ranks"]), str(row["seq"]), row["placement"], row["transport"], milliseconds(row["seconds"]),
+               milliseconds(row["exposed_seconds"]), base(row)]
+
+
+def against_one_rank(rows, cores):
+    """The time in parts of what one rank needs for the same work, on as many cores as the ranks can use."""
+    def work(row):
+        return row["seq"] ** 2 * row["heads"]
+    one = find(rows, ranks=1)
+
+    def share(row):
+        ideal = one["seconds"][1] * work(row) / work(one) / min(row["ranks"], cores)
+        return f"{row['seconds'][1] / ideal:.2f}"
+    return share
+
+
+def six_shards(row):
+    """Bytes."""
+    return 6 * 4 * row["heads"] * -(-row["seq"] // row["ranks"]) * row["dim"]
+
+
+def memory_table(results):
+    yield ["ranks", "S", "six shards, MiB", "tensors of a rank, MiB", "of the six shards", "process, MiB", "seconds"]
+    for row in [*results["memory"]["growth"], results["memory"]["long"]]:
+        shards = six_shards(row)
+        yield [str(row["ranks"]), str(row["seq"]), mib(shards), mib(row["tensor_bytes"]),
+               f"{row['tensor_bytes'] / shards:.2f}", mib(row["process_bytes"]), f"{row['seconds'][1]:.1f}"]
+
+
+def pytorch_table(results):
+    yield ["what", "mask", "D", "threads", "ours, ms", "PyTorch, ms", "PyTorch / ours"]
+    for row in results["pytorch"]["rows"]:
+        what = "forward" if row["what"] == "forward" else "forward + backward"
+        yield [what, row["mask"], str(row["dim"]), str(row["threads"]), milliseconds(row["ours"]),
+               milliseconds(row["torch"]), f"{row['ratio']:.2f}"]
+
+
+def goals(results):
+    """What the project asks of an AVX-512 machine, where it was measured: figure and goal."""
+    yield ["goal", "measured", "asked"]
+    rows = (results.get("attention") or {}).get("rows") or []
+
+    def speed(what, dim, threads=1):
+        row = find(rows, what=what, seq=4096, dim=dim, threads=threads)
+        return row and row["gflops"][1]
+
+    def ratio(name, above, below, asked):
+        if above and below:
+            yield [name, f"{above / below:.3f}", asked]
+    for dim, asked in ((64, "0.92"), (128, "0.88")):
+        yield from ratio(f"forward / sgemm, D {dim}", speed("fast_forward", dim), speed("sgemm", dim), f"at least {asked}")
+        yield from ratio(f"forward / sgemm, D {dim}, 2 threads", speed("fast_forward", dim, 2), speed("sgemm", dim, 2), "at least 0.90")
+        yield from ratio(f"causal / full, D {dim}", speed("fast_forward_causal", dim), speed("fast_forward", dim), "at least 0.92")
+        yield from ratio(f"backward / sgemm, D {dim}", speed("fast_backward", dim), speed("sgemm", dim), "at least 0.75")
+    for row in (results.get("pytorch") or {}).get("rows", []):
+        if row["mask"] == "full":
+            yield [f"PyTorch / ours, {row['what']}, D {row['dim']}, {row['threads']} thread(s)", f"{row['ratio']:.2f}", "at least 1.2"]
+
+    def seconds(part, **which):
+        row = find((results.get("ring") or {}).get(part, []), transport="overlapped", **which)
+        return row and row["seconds"][1]
+    one, two, eight = (seconds("strong", ranks=n) for n in (1, 2, 8))
+    yield from ratio("2 ranks / half of 1 rank", two, one and one / 2, "at most 1.03")
+    yield from ratio("8 ranks / 2 ranks", eight, two, "at most 1.25")
+    one = seconds("causal", ranks=1)
+    for placement, asked in (("zigzag", "at most 1.05"), ("contiguous", "")):
+        yield from ratio(f"causal, {placement}, 2 ranks / half of 1 rank", seconds("causal", ranks=2, placement=placement),
+                         one and one / 2, asked)
+    if results.get("memory"):
+        row = results["memory"]["long"]
+        yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks", f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
+
+
+def machine_line(results):
+    machine = results["machine"]
+    attention = results.get("attention") or {}
+    words = [machine["name"], f"{machine['cores']} cores", machine["system"]]
+    words += [attention[name] for name in ("isa", "peers") if attention.get(name)]
+    if results.get("pytorch"):
+        words.append("PyTorch " + results["pytorch"]["version"])
+    return ", ".join(words) + "; " + results["date"] + (" (--quick: figures mean little)" if results["quick"] else "")
+
+
+def usual_length(rows):
+    """4096, or the longest that was measured."""
+    lengths = {row["seq"] for row in rows}
+    return 4096 if 4096 in lengths else max(lengths)
+
+
+def brief(results):
+    """What the first page shows: one length, one transport."""
+    results = dict(results)
+    if rows := (results.get("attention") or {}).get("rows"):
+        results["attention"] = {**results["attention"], "rows": [r for r in rows if r["seq"] == usual_length(rows)]}
+    if results.get("ring"):
+        results["ring"] = {name: [row for row in results["ring"][name] if row["transport"] == "overlapped"]
+                           for name in ("strong", "causal")}
+    return results
+
+
+def all_tables(results):
+    """(heading, what it shows, rows) of each table that there are figures for."""
+    if (results.get("attention") or {}).get("rows"):
+        yield ("One device", "4 heads (one from 16384 tokens on), float32; medians, ± half the distance of the "
+               "quartiles. 4 S² D H operations forward, 10 backward, of the pairs that the mask leaves.",
+               attention_table(results))
+    cores = results["machine"]["cores"]
+    titles = {"strong": "Ring, the same problem on more ranks", "causal": "Ring, causal",
+              "weak": "Ring, tokens and ranks growing together"}
+    for name, heading in titles.items():
+        if rows := (results.get("ring") or {}).get(name):
+            yield (heading, f"Forward, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
+                   f"{cores} cores. Last column: the time in parts of one rank's, shared by as many cores as the ranks can use.",
+                   ring_table(rows, against_one_rank(rows, cores)))
+    if results.get("memory"):
+        yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
+               memory_table(results))
+    if results.get("pytorch"):
+        row = results["pytorch"]["rows"][0]
+        yield ("PyTorch", f"`scaled_dot_product_attention` on the CPU, S = {row['seq']}, H = {row['heads']}, float32, "
+               "the same arrays and threads; results agree within 1e-3.", pytorch_table(results))
+
+
+def text(results):
+    """For the terminal."""
+    blocks = [machine_line(results)]
+    for heading, note, rows in [*all_tables(results), ("Goals", "On an AVX-512 machine with nothing else running.", goals(results))]:
+        rows = list(rows)
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        blocks.append("\n".join([heading, "-" * len(heading), note.replace("`", ""), *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def markdown_rows(rows):
+    rows = list(rows)
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
