@@ -1,6 +1,7 @@
 // Lesson 05: the blocking ring. The one new idea is blocking_ring() below: K,V rotate, queries stay.
 #include "ring_attention/app/lesson.hpp"
 #include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
 
@@ -17,7 +18,7 @@ struct Cost {
 
 // ---- The idea ------------------------------------------------------------------------------------------
 // At step t rank r holds the K,V of rank (r - t) mod N. It merges them, then passes them on: N steps, N-1 hops.
-Cost blocking_ring(BlockwiseEngine<float>& engine, KvParcel<float>& kv, const Communicator& comm, int steps) {
+Cost blocking_ring(CpuEngine& engine, KvParcel<float>& kv, const Communicator& comm, int steps) {
   const Ring ring{comm.rank(), comm.size()};
   Cost cost;
   for (int step = 0; step < steps; ++step) {
@@ -68,7 +69,7 @@ void show_owners(Lesson& lesson, const Communicator& comm, const std::vector<Ind
 void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
                   const Placement& placement, const Tensor<float>& q, const Reference& want) {
   KvParcel<float> own = problem.parcel<float>(placement, comm.rank());
-  BlockwiseEngine<float> engine(problem.scoring);
+  CpuEngine engine(problem.scoring);
   engine.begin(q, placement.runs(comm.rank()));
   engine.accumulate(own.current());
   const Comparison alone = compare(engine.finish().out, want.out, {});
@@ -134,7 +135,7 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   show_failure(lesson, comm, problem, placement, q, want);
 
   lesson.heading("The ring, spelled out");
-  BlockwiseEngine<float> engine(problem.scoring);
+  CpuEngine engine(problem.scoring);
   engine.begin(q, runs);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
   check_mpi(MPI_Barrier(comm.handle()));

@@ -20,7 +20,7 @@ struct Cost {
 // ---- The idea ------------------------------------------------------------------------------------------
 // At step t rank r holds the K,V of rank (r - t) mod N. They travel on while it merges them: sending and merging
 // both only read them, and the next ones arrive in a buffer of their own. N steps, N-1 hops, as before.
-Cost overlapped_ring(BlockwiseEngine<float>& engine, auto& kv, const Communicator& comm, int steps) {
+Cost overlapped_ring(CpuEngine& engine, auto& kv, const Communicator& comm, int steps) {
   const Ring ring{comm.rank(), comm.size()};
   Cost cost;
   for (int step = 0; step < steps; ++step) {
@@ -72,7 +72,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
       "The ring of lesson 05, but K,V travel while the rank computes with them: start, compute, finish.\n"
       "The result is the same bit for bit. What changes is how long a rank waits.",
       &comm);
-  Index seq = 1024, heads = 4, kv_heads = 4, dim = 64;
+  Index seq = 2048, heads = 4, kv_heads = 4, dim = 64;
   lesson.options().option("--seq", seq, "Tokens S; any number, also fewer than ranks");
   lesson.options().option("--heads", heads, "Query heads Hq");
   lesson.options().option("--kv-heads", kv_heads, "KV heads Hkv; must divide --heads");
@@ -90,7 +90,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
 
   Cost cost;
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const RingLoop here = [&](BlockwiseEngine<float>& engine, KvParcel<float>& kv) {
+  const RingLoop here = [&](CpuEngine& engine, KvParcel<float>& kv) {
     if (lesson.mutant("early-advance")) {
       EarlyParcel early{std::move(kv)};
       cost = overlapped_ring(engine, early, comm, steps);

@@ -8,6 +8,7 @@
 
 #include "ring_attention/app/lesson.hpp"
 #include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
@@ -26,12 +27,12 @@ inline double now() {
 inline constexpr int repetitions = 5;
 
 /// One whole ring on this rank; returns the seconds during which it computed nothing.
-using RingLoop = std::function<double(BlockwiseEngine<float>&, KvParcel<float>&)>;
+using RingLoop = std::function<double(CpuEngine&, KvParcel<float>&)>;
 
 /// The library's ring over `Link`.
 template <Transport Link>
 RingLoop library_ring(const Communicator& comm) {
-  return [&comm](BlockwiseEngine<float>& engine, KvParcel<float>& kv) {
+  return [&comm](CpuEngine& engine, KvParcel<float>& kv) {
     Link link(comm);
     Activity activity;
     ring_forward(engine, link, kv, activity);
@@ -62,7 +63,7 @@ inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm
   const Runs runs = placement.runs(comm.rank());
   const auto q = problem.queries<float>(runs);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
-  BlockwiseEngine<float> engine(problem.scoring);
+  CpuEngine engine(problem.scoring);
   engine.begin(q, runs);
   barrier(comm);
   const double begin = now();

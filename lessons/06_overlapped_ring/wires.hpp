@@ -33,7 +33,7 @@ inline Rates measure_rates(const RandomProblem& problem, const Communicator& com
   const Runs runs = placement.runs(comm.rank());
   const auto q = problem.queries<float>(runs);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
-  BlockwiseEngine<float> engine(problem.scoring);
+  CpuEngine engine(problem.scoring);
   OverlappedRing link(comm);
   std::vector<double> compute, hop;
   for (int i = 0; i < repetitions; ++i) {
@@ -104,11 +104,11 @@ inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes
     LoopbackWorld world(ranks, {.bytes_per_second = bytes_per_second});
     double compute[ranks], exposed[ranks];
     world.run([&](int rank) {
-      const auto q = problem.queries<float>(placement.runs(rank));
-      KvParcel<float> kv = problem.parcel<float>(placement, rank);
+      const Tensor<float> q(problem.q.with_seq(tokens));  // zeros take as long to compute as other numbers
+      KvParcel<float> kv(problem.kv, placement, rank);
       LoopbackRing link(world, rank);
       Activity activity;
-      BlockwiseEngine<float> engine(problem.scoring);
+      CpuEngine engine(problem.scoring);
       engine.begin(q, placement.runs(rank));
       const double begin = now();
       ring_forward(engine, link, kv, activity);
@@ -121,9 +121,11 @@ inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes
   return fastest;
 }
 
-// Rank 0 alone, two threads. The wire is as slow as makes c* 512 tokens for the F measured over a free wire.
-inline void show_simulated_wire(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
-  constexpr Index smallest = 512;
+// Rank 0 alone, two threads, one head. The wire is as slow as makes c* 2048 tokens for the F measured over a free
+// wire: long shards, so that a hop takes much longer than a sleep is late, and a copy little beside a step.
+inline void show_simulated_wire(Lesson& lesson, const Communicator& comm, RandomProblem problem) {
+  constexpr Index smallest = 2048;
+  problem.q.heads = problem.kv.heads = 1;
   const std::vector<double> ratios{0.25, 0.5, 1, 2};  // c / c*
   std::vector<double> hop, compute, exposed, share;
   if (comm.rank() == 0) {

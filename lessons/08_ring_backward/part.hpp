@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
@@ -55,7 +56,7 @@ struct Part {
         runs(placement.runs(communicator.rank())),
         q(what.queries<float>(runs)),
         grad_out(what.make<float>(what.q, 3, runs)) {
-    BlockwiseEngine<float> engine(problem.scoring);
+    CpuEngine engine(problem.scoring);
     engine.begin(q, runs);
     engine.accumulate(kv().current());
     own_out = engine.finish().out;

@@ -14,8 +14,8 @@ namespace {
 // At step t rank r holds the K,V of rank (r - t) mod N, and adds what its queries contribute to their dK,dV.
 // K,V make N - 1 hops. dK,dV leave a rank once it has added its part, one beat behind, and make `gradient_hops`:
 // N, or none when N = 1. The last one brings them home.
-Cost ring_backward_by_hand(BlockwiseBackward<float>& engine, KvParcel<float>& kv_parcel,
-                           KvParcel<float>& gradient_parcel, const Communicator& comm, int gradient_hops) {
+Cost ring_backward_by_hand(CpuBackward& engine, KvParcel<float>& kv_parcel, KvParcel<float>& gradient_parcel,
+                           const Communicator& comm, int gradient_hops) {
   const Ring ring{comm.rank(), comm.size()};
   Channel kv{0, kv_parcel}, gradients{1, gradient_parcel};
   const auto start = [&](Channel& c, int step) {  // lesson 06: the receive first, then the send
@@ -67,14 +67,14 @@ int gradient_hops(Variant variant, int ranks) {
 }
 
 /// What a rank ends with.
-Gradients<float> taken(BlockwiseBackward<float>& engine, KvParcel<float>& gradients) {
+Gradients<float> taken(CpuBackward& engine, KvParcel<float>& gradients) {
   return {engine.finish(), converted<float>(View<const float>(gradients.k())),
           converted<float>(View<const float>(gradients.v()))};
 }
 
 /// The backward of one part, right or wrong.
 Outcome backward(const Part& part, Variant variant) {
-  BlockwiseBackward<float> engine(part.problem.scoring);
+  CpuBackward engine(part.problem.scoring);
   engine.begin(part.result(variant), part.runs);
   const Index before = allocation::current();
   allocation::reset_peak();
@@ -90,7 +90,7 @@ Outcome backward(const Part& part, Variant variant) {
 
 /// The same with the library's loop and transport.
 Gradients<float> library_backward(const Part& part) {
-  BlockwiseBackward<float> engine(part.problem.scoring);
+  CpuBackward engine(part.problem.scoring);
   engine.begin(part.result(Variant::right), part.runs);
   KvParcel<float> kv = part.kv(), gradients = part.no_gradients();
   OverlappedRing kv_link(part.comm, 0), gradient_link(part.comm, 1);

@@ -131,8 +131,9 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
                format("%.2f", wall[i] / wall.back())});
   }
   lesson.print(table);
-  lesson.say(
-      "  by pairs, by tiles: critical path over ideal; a tile of 64 x 64 counts whole, or not at all.");
+  lesson.say(format(
+      "  by pairs, by tiles: critical path over ideal; in a tile %d queries meet the keys of the last.",
+      static_cast<int>(tile_queries())));
   lesson.say(format(
       "  CPU: that path in seconds of the processor, the least of %d runs; wall: the loop, their median.",
       repetitions));
@@ -153,7 +154,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
       "A causal mask hides half of all pairs, and a ring in which rank r holds slice r makes half of\n"
       "the ranks wait for the other half. Deal the tokens out differently, and all are busy.",
       &comm);
-  Index seq = 2048, heads = 2, kv_heads = 2, dim = 64;
+  Index seq = 4096, heads = 2, kv_heads = 2, dim = 64;
   lesson.options().option("--seq", seq, "Tokens S of the measured run; any number, also fewer than ranks");
   lesson.options().option("--heads", heads, "Query heads Hq");
   lesson.options().option("--kv-heads", kv_heads, "KV heads Hkv; must divide --heads");

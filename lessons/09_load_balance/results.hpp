@@ -7,6 +7,7 @@
 
 #include "ring_attention/app/lesson.hpp"
 #include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
 
@@ -70,11 +71,11 @@ Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Pl
 }
 
 /// The mutant: every shard seems to start at position 0.
-struct LocalEngine : BlockwiseEngine<float> {
-  using BlockwiseEngine::BlockwiseEngine;
-  void begin(View<const float> q, const Runs& runs) { BlockwiseEngine::begin(q, whole(count(runs))); }
+struct LocalEngine : CpuEngine {
+  using CpuEngine::CpuEngine;
+  void begin(View<const float> q, const Runs& runs) { CpuEngine::begin(q, whole(count(runs))); }
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-    BlockwiseEngine::accumulate({kv.k, kv.v, whole(count(kv.runs))}, progress);
+    CpuEngine::accumulate({kv.k, kv.v, whole(count(kv.runs))}, progress);
   }
 };
 
@@ -115,7 +116,7 @@ inline void check_results(Lesson& lesson, const RandomProblem& problem, const Co
   const Index kv_bytes = 2 * problem.kv.size() * static_cast<Index>(sizeof(float));
   for (const Layout layout : layouts) {
     const Placement placement(layout, seq, comm.size());
-    BlockwiseEngine<float> engine(problem.scoring);
+    CpuEngine engine(problem.scoring);
     LocalEngine local(problem.scoring);
     const Ringed ran =
         local_mask ? run_ring(problem, comm, placement, local) : run_ring(problem, comm, placement, engine);

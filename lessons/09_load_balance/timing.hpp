@@ -11,19 +11,21 @@ namespace ring_attention {
 
 inline constexpr int repetitions = 5;
 
-/// The pairs in the tiles that the engine computes: all of a tile in which the mask leaves one.
+/// The engine takes this many queries of a head at a time, one in each SIMD lane.
+inline Index tile_queries() { return kernels(best_isa()).forward.lanes; }
+
+/// The pairs that the engine computes: every lane of a tile meets all keys up to the last one that the last query sees.
 inline std::vector<std::vector<Index>> tile_pairs(Layout layout, Index seq, int ranks) {
-  constexpr Index block = 64;  // the engine's
   const Placement placement(layout, seq, ranks);
   std::vector<std::vector<Index>> pairs;
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = pairs.emplace_back();
     for (int step = 0; step < ranks; ++step) {
       Index& sum = row.emplace_back(0);
-      for_each_block(placement.runs(rank), block, [&](const Run& queries, Index) {
-        for_each_block(placement.runs(Ring{rank, ranks}.owner(step)), block, [&](const Run& keys, Index) {
-          if (Mask::causal().coverage(queries, keys) != Coverage::none) sum += queries.count * keys.count;
-        });
+      for_each_block(placement.runs(rank), tile_queries(), [&](const Run& queries, Index) {
+        const Index last = queries.position(queries.count - 1);
+        for (const Run& keys : placement.runs(Ring{rank, ranks}.owner(step)))
+          for (Index j = 0; j < keys.count && keys.position(j) <= last; ++j) sum += tile_queries();
       });
     }
   }
@@ -38,14 +40,14 @@ inline double cpu_seconds() {
 }
 
 /// Notes what each step computes, without the messages that move between tiles.
-struct TimedEngine : BlockwiseEngine<float> {
-  using BlockwiseEngine::BlockwiseEngine;
+struct TimedEngine : CpuEngine {
+  using CpuEngine::CpuEngine;
   std::vector<double> seconds;  // per step
 
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
     double elsewhere = 0;
     const double begin = cpu_seconds();
-    BlockwiseEngine::accumulate(kv, [&] {
+    CpuEngine::accumulate(kv, [&] {
       const double left = cpu_seconds();
       progress();
       elsewhere += cpu_seconds() - left;
