@@ -75,7 +75,7 @@ format-check: ## say which files `make format` would change
 	@$(CXX_FILES) | xargs $(CLANG_FORMAT) --dry-run --Werror
 
 lint: format-check ## the format check, and clang-tidy over every file that is compiled
-	@$(SETUP) run test lint
+	@$(SETUP) run test lint bench
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(CXX_FILES) | grep -E '^(src/ring_attention|lessons|tests)/.*\.cpp$$' | grep -v '^tests/install/' \
 	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p $(BUILD) --quiet --extra-arg=-Wno-unknown-warning-option

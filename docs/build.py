@@ -27,7 +27,7 @@ def copy(source, target):
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, ROOT / "docs/notation.md", ROOT / "docs/architecture.md"]
-PAGES += ROOT.glob("lessons/README.md")
+PAGES += [*ROOT.glob("lessons/README.md"), *ROOT.glob("lessons/*/[A-Z]*.md")]
 
 
 def tab(kind, title, url="", inside=""):

@@ -92,8 +92,8 @@ def page(path):
     relative = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
     if relative in ("README.md", "docs/mainpage.md"):
         return "index"
-    match = re.fullmatch(r"docs/(\w+)\.md|(lessons)(?:/(\w+))?(?:/README\.md)?", relative)
-    return match and (match[1] or "_".join(filter(None, ("lesson" if match[3] else "lessons", match[3]))))
+    match = re.fullmatch(r"docs/(\w+)\.md|(lessons)(?:/(\w+))?(?:/(?:README|(\w+))\.md)?", relative)
+    return match and (match[1] or "_".join(filter(None, ("lesson" if match[3] else "lessons", match[3], match[4]))))
 
 
 class Filter(Document):
@@ -147,6 +147,8 @@ class Filter(Document):
 
     def programs(self):
         """The sources in a lesson's folder, the program first."""
+        if self.path.name != "README.md":
+            return []
         return sorted(self.path.parent.glob("*.cpp")) + sorted(self.path.parent.glob("*.hpp"))
 
     def listing(self):

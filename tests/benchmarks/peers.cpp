@@ -114,7 +114,7 @@ std::string peer_versions() {
   std::string versions;
 #if defined(RING_ATTENTION_OPENBLAS)
   const std::string config = openblas_get_config();  // "OpenBLAS 0.3.21 NO_LAPACKE ..."
-  versions += config.substr(0, config.find(' ', config.find(' ') + 1));
+  versions += config.substr(0, config.find(' ', config.find(' ') + 1)) + " for " + openblas_get_corename();
 #endif
 #if defined(RING_ATTENTION_ONEDNN)
   const dnnl_version_t& v = *dnnl_version();

@@ -106,7 +106,7 @@ def roofline(results):
     copied = tables.find(results["attention"]["rows"], what="copy", seq=seq, dim=64, threads=1)
     bandwidth = copied["gflops"][1]  # GB/s, read and written
     x_range, y_range = (0, 4), (0, math.ceil(math.log10(peak) + 0.05))
-    left, top, width, height = 80, 50, 620, 300
+    left, top, width, height = 80, 70, 620, 300
 
     def x_of(value):
         return left + width * (math.log10(value) - x_range[0]) / (x_range[1] - x_range[0])
@@ -126,14 +126,14 @@ def roofline(results):
     ridge = peak / bandwidth
     body += [f'<path class="line" d="M{x_of(1):.1f} {y_of(bandwidth):.1f}L{x_of(ridge):.1f} {y_of(peak):.1f}L{left + width} {y_of(peak):.1f}"/>',
              text(left + width, y_of(peak) - 8, f"{unit}: {peak:.0f} GFLOP/s", "dim end"),
-             text(x_of(1) + 10, y_of(bandwidth * 2.2) - 6, f"{bandwidth:.0f} GB/s from memory", "dim"),
+             text(x_of(1.4), y_of(bandwidth), f"memory: {bandwidth:.0f} GB/s copied", "dim"),
              text(left + width / 2, top + height + 40, "operations a byte that comes from memory", "dim mid"),
-             text(left, top - 6, "GFLOP/s", "dim")]
+             text(left, top - 10, "GFLOP/s", "dim mid")]
     at = intensities(seq, 64)
     for what, kind, place in [("fast_forward", "d64", "tiles"), ("textbook_eigen", "warn", "tiles"),
                               ("dense_eigen", "peer", "dense")]:
         if value := speed(what, 64):
             body += [f'<circle class="{kind}" cx="{x_of(at[place]):.1f}" cy="{y_of(value):.1f}" r="6"/>',
-                     text(x_of(at[place]) + (10 if place == "tiles" else -10), y_of(value) + (18 if what == "fast_forward" else 5),
-                          f"{LABELS[what]}, {value:.0f}", "dim" if place == "tiles" else "dim end")]
+                     text(x_of(at[place]) + 10, y_of(value) + (18 if what == "fast_forward" else 5),
+                          f"{LABELS[what]}, {value:.0f}", "dim")]
     return svg(760, top + height + 56, "A roofline: operations a byte against operations a second", body)

@@ -9,7 +9,7 @@ using namespace ladder_detail;
 
 namespace {
 
-constexpr Index query_rows = 128, key_block = 128;
+constexpr Index query_rows = 256, key_block = 256;
 
 /// A tile of one thread, row-major, taken once.
 struct Workspace {

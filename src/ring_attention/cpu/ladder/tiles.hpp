@@ -23,8 +23,8 @@ void for_each_query_tile(const Shape& q, const Shape& k, const Shape& v, Index r
   });
 }
 
-/// Calls visit(tile, masked) for every block of keys that some query of the tile may see.
-/// \param masked  false when all see all of it
+/// Calls visit(tile, masked) for every block of keys that some query of the tile may see; `masked` is false when all
+/// see all of it.
 template <class Visit>
 void for_each_key_block(const Scoring& scoring, const Tile& queries, Index keys, Index block, Visit visit) {
   Tile tile = queries;
