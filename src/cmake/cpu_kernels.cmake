@@ -24,4 +24,6 @@ foreach(isa IN LISTS kernel_isas)
   endif()
   set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_sources(ring_attention PRIVATE $<TARGET_OBJECTS:${kernels}>)
+  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_KERNEL_OBJECTS # with commas, for a test's command
+                                      "$<JOIN:$<TARGET_OBJECTS:${kernels}>,$<COMMA>>")
 endforeach()

@@ -1,7 +1,8 @@
 """The table under `Accuracy` in README.md: errors of 8 ranks in float32 against the dense reference in double.
 
 Writes it between the two markers. With `--check` it writes nothing and fails unless the table is there and each of
-its figures is within a factor of two of what comes out now: compilers differ in the last digits.
+its figures is near what comes out now: a mean within a factor of two, a largest error, which is that of one element,
+within a factor of five. Instruction sets and compilers differ in the last digits.
 """
 
 import json
@@ -46,10 +47,10 @@ def run(command, folder, *more):
 def measured():
     with tempfile.TemporaryDirectory() as folder:
         run(COMMANDS[0], folder)
-        return json.loads(run(COMMANDS[1], folder, "--json"))
+        return [json.loads(run(COMMANDS[1], folder, "--json", *more)) for more in ((), ("--wire", "bf16"))]
 
 
-def table(report):
+def table(report, over_bf16):
     batch, heads, tokens, dim = report["q_shape"]
     kv_heads = report["kv_shape"][1]
     assert batch == 1 and report["ranks"] == RANKS and report["dtype"] == "float32"
@@ -63,8 +64,12 @@ def table(report):
     for rank, errors in enumerate(report["per_rank"]):
         cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
         lines.append(f"| {rank} | " + " | ".join(cells) + " |")
+    for rank, errors in enumerate(over_bf16["per_rank"]):
+        if rank in (0, RANKS - 1):
+            cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
+            lines.append(f"| {rank}, K,V as bf16 | " + " | ".join(cells) + " |")
     command = COMMANDS[1].replace(" --q", " \\\n    --q").replace(" --dout", " \\\n    --dout")
-    return "\n".join([*lines, "", "```", COMMANDS[0], command, "```"])
+    return "\n".join([*lines, "", "```", COMMANDS[0], command, "```", "", "The last two rows: with `--wire bf16`."])
 
 
 def figures(text):
@@ -74,12 +79,15 @@ def figures(text):
 
 def check(stored, now):
     was, are = figures(stored), figures(now)
-    if len(was) != len(are) or len(are) != 2 * RANKS * len(RESULTS):
+    if len(was) != len(are) or len(are) != 2 * (RANKS + 2) * len(RESULTS):
         sys.exit(f"{README} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
-    worst = max((max(a / b, b / a) for a, b in zip(was, are) if a > 0 and b > 0), default=1)
-    if not worst <= 2 or any((a > 0) != (b > 0) for a, b in zip(was, are)):
-        sys.exit(f"{README} is off by a factor of {worst:.1f}: run {Path(__file__).name}\nnow\n{now}")
-    print(f"{len(are)} figures, all within a factor of {worst:.2f}")
+    if any((a > 0) != (b > 0) for a, b in zip(was, are)):
+        sys.exit(f"{README} has other zeros than what comes out now: run {Path(__file__).name}\nnow\n{now}")
+    factors = [max(a / b, b / a) if a > 0 else 1 for a, b in zip(was, are)]
+    largest, mean = max(factors[::2]), max(factors[1::2])  # a cell is "largest, mean"
+    if not (largest <= 5 and mean <= 2):
+        sys.exit(f"{README} is off by {largest:.1f} and {mean:.1f} times: run {Path(__file__).name}\nnow\n{now}")
+    print(f"{len(are)} figures: largest errors within a factor of {largest:.2f}, means {mean:.2f}")
 
 
 def main():
@@ -88,7 +96,7 @@ def main():
         sys.exit(f"{README} lacks the markers {BEGIN} and {END}")
     before, rest = text.split(BEGIN)
     stored, after = rest.split(END)
-    now = table(measured())
+    now = table(*measured())
     if "--check" in sys.argv[1:]:
         check(stored, now)
     else:

@@ -39,7 +39,7 @@ class MpiBackward : public testing::Test {
     EXPECT_TRUE(sent_what_it_should(got, problem, place));
     EXPECT_EQ(got.peak_bytes, threads[mine].peak_bytes);
     if (place.size == 1) {
-      EXPECT_TRUE(same_bits(got.gradients, device_gradients(problem)));
+      EXPECT_TRUE(same_bits(got.gradients, single_device_gradients(problem)));
     }
   }
 };

@@ -10,6 +10,15 @@
 
 namespace ring_attention::test {
 
+/// The single device with the library's engines: forward, then backward.
+template <class T>
+Gradients<T> single_device_gradients(const GradientProblem<T>& problem) {
+  const Problem<T>& p = problem.forward;
+  const auto attended = attention_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
+  return attention_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring,
+                               p.what.block);
+}
+
 /// What a rank ends with: dQ of its queries, dK and dV of its keys.
 template <class T>
 struct RankGradients {

@@ -59,8 +59,8 @@ using BackwardEngine = std::conditional_t<std::is_same_v<T, float>, CpuBackward,
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
-[[nodiscard]] Gradients<T> attention_backward(const ForwardResult<T>& forward, View<const T> k, View<const T> v,
-                                              const Scoring& scoring, Index block = 64,
+[[nodiscard]] Gradients<T> attention_backward(const ForwardResult<T>& forward, View<const T> k,
+                                              View<const T> v, const Scoring& scoring, Index block = 64,
                                               const CpuOptions& options = {}) {
   Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
   auto engine = make_engine<BackwardEngine<T>>(scoring, block, options);

@@ -3,10 +3,10 @@
 /// dimension in every lane where rows are dK and dV.
 ///
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile holds `lanes`
-/// queries: qt (times scale * log2(e)), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
+/// queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
 /// as they lie, [queries][dim], with rows padded to whole vectors. For each block of keys:
 ///
-///     1.  p[j]   = 2^(sum_c k[j][c] qt[c] - lse)
+///     1.  p[j]   = e^(sum_c k[j][c] qt[c] - lse)
 ///     2.  ds[j]  = p[j] (sum_c v[j][c] dot[c] - delta)
 ///     3.  dv[j] += sum_i p[j][i] do[i]
 ///     4.  dk[j] += sum_i ds[j][i] q[i]
@@ -36,7 +36,7 @@ struct Tile {
   static Size floats(int dim) {
     return static_cast<Size>((2 + 2 * block + 3 * static_cast<Offset>(dim) + 2 * padded(dim)) * lanes);
   }
-  float *lse, *delta;                 // [lanes]; lse in units of log 2
+  float *lse, *delta;                 // [lanes]
   float *p, *ds;                      // [block][lanes]
   float *qt, *grad_out_t, *grad_q_t;  // [dim][lanes]
   float *q, *grad_out;                // [lanes][padded dim]
@@ -48,7 +48,7 @@ void load_tile(const GradientRows& rows, float* workspace) {
   for (float* at = tile.qt; at < end; ++at) *at = 0;
   transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
   transpose(rows.grad_out, rows.dim, rows.queries, rows.dim, tile.grad_out_t, lanes);
-  const Floats scale = broadcast(rows.scale * log2_e);
+  const Floats scale = broadcast(rows.scale);
   for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
   for (Offset i = 0; i < rows.queries; ++i)
     for (Offset c = 0; c < rows.dim; ++c) {
@@ -58,7 +58,7 @@ void load_tile(const GradientRows& rows, float* workspace) {
   for (int i = 0; i < lanes; ++i) {
     const bool sees =
         i < rows.queries && rows.lse[i] != -infinity;  // else its scores are masked: any lse will do
-    tile.lse[i] = sees ? rows.lse[i] * log2_e : 0;
+    tile.lse[i] = sees ? rows.lse[i] : 0;
     tile.delta[i] = i < rows.queries ? rows.delta[i] : 0;
   }
 }
@@ -82,7 +82,7 @@ void probabilities(const KeySpan& span, Offset j, Offset n, bool masked, Offset 
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
         if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
-        store(tile.p + (i + r) * lanes + v * width, exp2(s[r][v] - load(tile.lse + v * width)));
+        store(tile.p + (i + r) * lanes + v * width, exp2((s[r][v] - load(tile.lse + v * width)) * log2_e));
       }
     }
   });

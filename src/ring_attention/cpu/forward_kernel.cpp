@@ -4,15 +4,15 @@
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile holds `lanes` queries, and every array
 /// of it has queries side by side, so that no step ever adds or compares across lanes:
 ///
-///     qt[dim][lanes]   the queries, transposed, times scale * log2(e)
+///     qt[dim][lanes]   the queries, transposed, times the scale
 ///     ot[dim][lanes]   sum 2^(s - m) v, not normalised
-///     m[lanes], l[lanes]
+///     m[lanes], l[lanes]  m in units of log 2
 ///     p[block][lanes]  the scores of a block of keys, then their exponentials
 ///
 /// For each block of keys, in four steps:
 ///
-///     1.  s[j]  = sum_c k[j][c] qt[c]          and m' = max(m, s[j])
-///     2.  p[j]  = 2^(s[j] - m')
+///     1.  s[j]  = sum_c k[j][c] qt[c]          and m' = max(m, log2(e) s[j])
+///     2.  p[j]  = 2^(log2(e) s[j] - m')        in one rounding where there is a fused multiply-add
 ///     3.  a     = 2^(m - m'),  l = a l + sum_j p[j]
 ///     4.  ot[c] = a ot[c] + sum_j v[j][c] p[j]
 ///
@@ -40,7 +40,7 @@ void load_tile(const QueryRows& rows, float* workspace) {
   for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) tile.qt[i] = 0;  // qt and ot
   transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
   transpose(rows.o, rows.dim, rows.queries, rows.dim, tile.ot, lanes);
-  const Floats scale = broadcast(rows.scale * log2_e);
+  const Floats scale = broadcast(rows.scale);
   for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
   for (int i = 0; i < lanes; ++i) {
     tile.m[i] = i < rows.queries ? rows.m[i] : -infinity;
@@ -57,11 +57,12 @@ void store_tile(const QueryRows& rows, const float* workspace) {
   }
 }
 
-/// Step 1 for the keys j .. j + n - 1 of the span.
+/// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
 /// \param plain  without bias and mask, as nearly all blocks are
 template <bool plain>
 void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile,
-            Floats (&m)[tile_vectors]) {
+            Floats (&top)[tile_vectors]) {
+  for (Floats& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
     Floats s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
@@ -69,25 +70,27 @@ void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, co
     for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
-      m[v] = larger(s[r][v], m[v]);
+      top[v] = larger(s[r][v], top[v]);
       store(tile.p + (i + r) * lanes + v * width, s[r][v]);
     }
   });
 }
 
-/// Steps 2 and 3: p = exponentials; m and l move on. The factor a takes the place of m until step 4 has read it.
-void exponentiate(Offset n, const Tile& tile, const Floats (&m)[tile_vectors], Floats (&a)[tile_vectors]) {
+/// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a.
+void exponentiate(Offset n, const Tile& tile, const Floats (&top)[tile_vectors], Floats (&a)[tile_vectors]) {
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
-    const Floats from = m[v] == -infinity ? broadcast(0) : m[v];  // no key seen yet: -inf - 0, not -inf + inf
+    const Floats before = load(tile.m + v * width);
+    const Floats m = larger(top[v] * log2_e, before);
+    const Floats from = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
     Floats l = {};
     for (Offset j = 0; j < n; ++j) {
-      const Floats p = exp2(load(tile.p + j * lanes + v * width) - from);
+      const Floats p = exp2(load(tile.p + j * lanes + v * width) * log2_e - from);
       store(tile.p + j * lanes + v * width, p);
       l += p;
     }
-    a[v] = exp2(load(tile.m + v * width) - from);
-    store(tile.m + v * width, m[v]);
+    a[v] = exp2(before - from);
+    store(tile.m + v * width, m);
     store(tile.l + v * width, a[v] * load(tile.l + v * width) + l);
   }
 }
@@ -96,7 +99,8 @@ void exponentiate(Offset n, const Tile& tile, const Floats (&m)[tile_vectors], F
 void accumulate(const float* values, Offset n, Offset dim, const Floats (&a)[tile_vectors],
                 const Tile& tile) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    Floats sum[rows.value][tile_vectors] = {};  // of this block by itself: then its rounding errors stay small
+    Floats sum[rows.value][tile_vectors] =
+        {};  // of this block by itself: then its rounding errors stay small
     multiply_add(sum, values + c, 1, dim, tile.p, lanes, n);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
@@ -115,13 +119,12 @@ void attend(const KeySpan& span, int dim, float* workspace) {
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     const bool masked = !seen.by_all(j, j + n);
-    Floats m[tile_vectors], a[tile_vectors];
-    for (int v = 0; v < tile_vectors; ++v) m[v] = load(tile.m + v * width);
+    Floats top[tile_vectors], a[tile_vectors];
     if (masked || span.slope != 0)
-      scores<false>(span, j, n, masked, dim, tile, m);
+      scores<false>(span, j, n, masked, dim, tile, top);
     else
-      scores<true>(span, j, n, masked, dim, tile, m);
-    exponentiate(n, tile, m, a);
+      scores<true>(span, j, n, masked, dim, tile, top);
+    exponentiate(n, tile, top, a);
     accumulate(span.v + j * dim, n, dim, a, tile);
   }
 }

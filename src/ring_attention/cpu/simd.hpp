@@ -156,8 +156,7 @@ constexpr float infinity = __builtin_inff();
 /// Bias and mask of the scores of key j with the queries of vector v.
 inline Floats adjusted(Floats s, const KeySpan& span, Offset j, int v, bool masked) {
   if (span.slope != 0)
-    s -=
-        span.slope * log2_e * absolute(load(span.distance + v * width) + static_cast<float>(j) * span.stride);
+    s -= span.slope * absolute(load(span.distance + v * width) + static_cast<float>(j) * span.stride);
   if (!masked) return s;
   const Ints key = Ints{} + static_cast<int>(j);
   const auto seen = (load(span.first + v * width) <= key) & (key < load(span.last + v * width));
