@@ -55,6 +55,17 @@ struct Sample {
   Index tensor_bytes = 0, process_bytes = 0, messages = 0, bytes_sent = 0;
 };
 
+/// The most that this process has held so far.
+Index process_peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  return usage.ru_maxrss;
+#else
+  return usage.ru_maxrss * 1024;
+#endif
+}
+
 template <Transport Link>
 Sample run(const Communicator& comm, const Case& what) {
   allocation::reset_peak();
@@ -78,12 +89,10 @@ Sample run(const Communicator& comm, const Case& what) {
   const Attended<float> result = engine.finish();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
 
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
   return {max_over_ranks(comm, seconds.count()),
           max_over_ranks(comm, link.statistics().exposed_seconds),
           -min_over_ranks(comm, -allocation::peak()),
-          -min_over_ranks(comm, -static_cast<Index>(usage.ru_maxrss) * 1024),
+          -min_over_ranks(comm, -process_peak_bytes()),
           link.statistics().messages_sent,
           link.statistics().bytes_sent};
 }

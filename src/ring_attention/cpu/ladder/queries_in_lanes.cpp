@@ -113,6 +113,7 @@ Attended<float> queries_in_lanes(View<const float> q, View<const float> k, View<
   const Index dim = q.shape().dim;
   Attended<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
   std::vector<Workspace> workspaces;
+  workspaces.reserve(static_cast<std::size_t>(threads));
   for (int worker = 0; worker < threads; ++worker) workspaces.emplace_back(dim);
 
   for_each_query_tile(q.shape(), k.shape(), v.shape(), lanes, threads, [&](const Tile& rows, int worker) {
