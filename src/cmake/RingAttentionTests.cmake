@@ -2,7 +2,14 @@
 
 # Three time limits, inner to outer: the watchdog of tests/support/mpi_main.cpp (20 s a test),
 # mpiexec's own (90 s), CTest's (120 s). The innermost knows most about what hangs.
-set(RING_ATTENTION_TEST_ENVIRONMENT MPIEXEC_TIMEOUT=90)
+# Sanitizers slow a program down: RING_ATTENTION_SLOWNESS times as long for the last two, and for the scripts.
+set(RING_ATTENTION_SLOWNESS 1)
+if(RING_ATTENTION_SANITIZE)
+  set(RING_ATTENTION_SLOWNESS 5)
+endif()
+math(EXPR ring_attention_mpiexec_timeout "90 * ${RING_ATTENTION_SLOWNESS}")
+set(RING_ATTENTION_TEST_ENVIRONMENT MPIEXEC_TIMEOUT=${ring_attention_mpiexec_timeout}
+                                    RING_ATTENTION_SLOWNESS=${RING_ATTENTION_SLOWNESS})
 if(RING_ATTENTION_SANITIZE)
   # MPI_Init loads hwloc's plugins, and some (OpenCL's) leak when they are unloaded: without them.
   list(APPEND RING_ATTENTION_TEST_ENVIRONMENT RING_ATTENTION_WATCHDOG_SECONDS=60

@@ -62,6 +62,7 @@ class BadOutputTest(harness.CommandTest):
         self.assertEqual(self.files_in("a/b/c d"), sorted(harness.OUTPUTS))
 
 
+@unittest.skipIf(harness.SLOWNESS > 1, "the address sanitizer needs more address space than there is")
 class MemoryTest(harness.CommandTest):
     """The limit is on the address space, so that the machine itself never runs short."""
 

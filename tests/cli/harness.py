@@ -18,6 +18,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 BUILD = os.environ.get("RING_ATTENTION_BUILD", os.path.join(SOURCE, "build", "release"))
 PROGRAM = os.path.abspath(os.path.join(BUILD, "ring-attention"))
 MPIRUN = os.path.abspath(os.environ.get("MPIRUN", os.path.join(BUILD, "mpirun")))
+SLOWNESS = int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # of the program, under sanitizers
 OUTPUTS = ("out.npy", "lse.npy", "report.json")
 
 # Every process of a job inherits this variable; its value finds them again in /proc.
@@ -90,10 +91,14 @@ class Job:
                     return pid
         return None
 
+    def errors_so_far(self):
+        """What it has written to standard error; the job goes on."""
+        return os.pread(self._err.fileno(), 1 << 20, 0).decode(errors="replace")
+
     def ended(self):
         return self._process.poll() is not None
 
-    def wait(self, limit=60):
+    def wait(self, limit=60 * SLOWNESS):
         """Waits for the launcher and for every process of the job. A job over its limit has code None."""
         try:
             code = self._process.wait(limit)
@@ -150,7 +155,7 @@ class CommandTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def run_ranks(self, ranks, *words, limit=60, **job_words):
+    def run_ranks(self, ranks, *words, limit=60 * SLOWNESS, **job_words):
         """Runs `ring-attention WORDS` on some ranks, in the test's folder; nothing may be left running."""
         with Job(ranks, *words, cwd=self.folder, **job_words) as job:
             result = job.wait(limit)
@@ -177,7 +182,7 @@ class CommandTest(unittest.TestCase):
     def array(self, name):
         return npy.read(self.path(name))
 
-    def assert_refused(self, result, *words, code=2, limit=5):
+    def assert_refused(self, result, *words, code=2, limit=5 * SLOWNESS):
         """Bad input: one line, from one rank, with all of `words`; soon; nothing on stdout."""
         self.assertEqual(result.code, code, str(result))
         self.assertEqual(result.out, "", str(result))

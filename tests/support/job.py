@@ -6,13 +6,15 @@ import subprocess
 import sys
 import time
 
+SLOWNESS = int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # of the programs, under sanitizers
+
 failures = []
 
 
 class Job:
     """One job of `ranks` ranks, run to its end. It is killed after `limit` seconds, which is a failure."""
 
-    def __init__(self, name, ranks, program, *arguments, limit=60):
+    def __init__(self, name, ranks, program, *arguments, limit=60 * SLOWNESS):
         self.name = name
         command = [os.environ["MPIRUN"], "-n", str(ranks), program, *map(str, arguments)]
         begin = time.monotonic()
