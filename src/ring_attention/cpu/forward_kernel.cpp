@@ -23,7 +23,7 @@
 namespace ring_attention::cpu {
 namespace {
 
-constexpr Offset block = 64;  // keys; with p, qt and ot of dim 64 it fits a first-level cache
+constexpr Offset block = 96;  // keys; p of so many, k and v stay in the caches while qt and ot are used
 
 /// A tile in the workspace of a thread.
 struct Tile {
@@ -78,21 +78,26 @@ void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, co
 
 /// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a.
 void exponentiate(Offset n, const Tile& tile, const Floats (&top)[tile_vectors], Floats (&a)[tile_vectors]) {
+  Floats from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
     const Floats before = load(tile.m + v * width);
     const Floats m = larger(top[v] * log2_e, before);
-    const Floats from = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
-    Floats l = {};
-    for (Offset j = 0; j < n; ++j) {
-      const Floats p = exp2(load(tile.p + j * lanes + v * width) * log2_e - from);
-      store(tile.p + j * lanes + v * width, p);
-      l += p;
-    }
-    a[v] = exp2(before - from);
+    from[v] = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
+    a[v] = exp2(before - from[v]);
     store(tile.m + v * width, m);
-    store(tile.l + v * width, a[v] * load(tile.l + v * width) + l);
   }
+  for (Offset j = 0; j < n; ++j) {
+    RING_ATTENTION_UNROLL
+    for (int v = 0; v < tile_vectors; ++v) {
+      float* s = tile.p + j * lanes + v * width;
+      const Floats p = exp2(load(s) * log2_e - from[v]);
+      store(s, p);
+      l[v] += p;
+    }
+  }
+  RING_ATTENTION_UNROLL
+  for (int v = 0; v < tile_vectors; ++v) store(tile.l + v * width, a[v] * load(tile.l + v * width) + l[v]);
 }
 
 /// Step 4.
