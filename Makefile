@@ -47,7 +47,7 @@ lessons: ## build and run the lessons
 	@$(COMPILE) --target lessons
 	@sh lessons/run_all.sh $(BUILD)
 
-bench: ## build and run the benchmarks (about 5 minutes on 2 cores; nothing else should run)
+bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing else should run)
 	@$(SETUP) run test bench
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE) --target bench

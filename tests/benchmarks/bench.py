@@ -3,7 +3,7 @@
     bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,memory,pytorch]
              [--python PYTHON] [--out FILE]
 
-About five minutes on two cores; --quick takes well under one and its figures mean little. What is compared runs in
+About ten minutes on two cores; --quick takes well under one and its figures mean little. What is compared runs in
 turn in one run, so that the ratios stand also where the clock does not. Figures are [quartile, median, quartile].
 """
 
