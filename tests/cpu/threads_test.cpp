@@ -34,10 +34,14 @@ TEST(Threads, WorkerZeroIsTheCallerAndOneThreadStartsNoOther) {
 
 TEST(Threads, WhatTheCallerThrowsArrivesAfterAllHaveStopped) {
   std::atomic<int> running{0};
+  std::atomic<bool> arrived{false};
   const auto work = [&](Index, int worker) {
-    if (worker == 0) throw std::runtime_error("stop");
+    if (worker == 0) {
+      arrived = true;
+      throw std::runtime_error("stop");
+    }
     ++running;
-    std::this_thread::yield();
+    while (!arrived) std::this_thread::yield();  // or the others might leave the caller no task
     --running;
   };
   EXPECT_THROW(for_each_task(1000, 4, work), std::runtime_error);
