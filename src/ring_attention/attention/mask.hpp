@@ -40,11 +40,6 @@ class Documents {
   std::vector<Index> borders_;
 };
 
-/// The positions first <= position < last.
-struct Interval {
-  Index first, last;
-};
-
 /// A band of visible keys around each query, within its document. The default hides nothing.
 ///
 /// Query i stands at key position i + offset. With Sq queries and Sk keys, offset = Sk - Sq aligns the

@@ -1,5 +1,5 @@
 /// \file
-/// `Run`: where the tokens of a shard stand in the whole sequence.
+/// `Run`: where the tokens of a shard stand in the whole sequence; `Interval`: a stretch of it.
 #pragma once
 
 #include <string>
@@ -23,6 +23,11 @@ struct Run {
   [[nodiscard]] constexpr Run slice(Index i, Index n) const { return {position(i), stride, n}; }
 
   friend constexpr bool operator==(const Run&, const Run&) = default;
+};
+
+/// The positions first <= position < last.
+struct Interval {
+  Index first, last;
 };
 
 /// A shard: its tokens lie in memory in the order of the runs. No run: a rank without tokens.
