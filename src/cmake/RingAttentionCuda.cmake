@@ -1,0 +1,78 @@
+# Whether the GPU parts are built (RING_ATTENTION_HAS_CUDA, RING_ATTENTION_HAS_NCCL), and how.
+#
+# AUTO takes CUDA and NCCL where they are found and work, and says in one line when they are left out. The CUDA
+# runtime is linked statically and the driver is never linked: programs of a GPU build start on a machine without one.
+
+set(RING_ATTENTION_CUDA AUTO CACHE STRING "Build the GPU parts: ON, OFF, or AUTO (when nvcc is found and works)")
+set_property(CACHE RING_ATTENTION_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+set(RING_ATTENTION_HAS_CUDA OFF)
+set(RING_ATTENTION_HAS_NCCL OFF)
+if(NOT RING_ATTENTION_CUDA)
+  return()
+endif()
+
+# Ampere, Ada and Hopper with Hopper's own instructions (the `a`); PTX for what comes later. To be set before the
+# language is enabled, which would otherwise choose one of its own.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;80-virtual" CACHE STRING "GPUs to compile for")
+endif()
+
+# A compiler that is there and does not work must not end the configuration: it is tried in a project of its own.
+if(NOT CMAKE_CUDA_COMPILER_LOADED AND NOT RING_ATTENTION_CUDA_TRIED)
+  if(CMAKE_CUDA_COMPILER)
+    set(ENV{CUDACXX} "${CMAKE_CUDA_COMPILER}")
+  elseif(NOT DEFINED ENV{CUDACXX}) # often installed and not in PATH
+    find_program(RING_ATTENTION_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+    mark_as_advanced(RING_ATTENTION_NVCC)
+    if(RING_ATTENTION_NVCC)
+      set(ENV{CUDACXX} "${RING_ATTENTION_NVCC}")
+    endif()
+  endif()
+  unset(CMAKE_CUDA_COMPILER) # what is set is believed untried
+  unset(CMAKE_CUDA_COMPILER CACHE)
+  set(CMAKE_MESSAGE_LOG_LEVEL NOTICE) # the line below says what came of it
+  include(CheckLanguage)
+  check_language(CUDA)
+  unset(CMAKE_MESSAGE_LOG_LEVEL)
+  if(CMAKE_CUDA_COMPILER)
+    set(RING_ATTENTION_CUDA_TRIED ON CACHE INTERNAL "The CUDA compiler was seen to work")
+  endif()
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  set(why "no CUDA compiler was found that works")
+else()
+  enable_language(CUDA)
+  find_package(CUDAToolkit QUIET)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
+    set(why "CUDA ${CMAKE_CUDA_COMPILER_VERSION} is too old, 12.4 is the oldest")
+  elseif(NOT TARGET CUDA::cudart_static)
+    set(why "the CUDA toolkit has no static runtime")
+  else()
+    set(RING_ATTENTION_HAS_CUDA ON)
+  endif()
+endif()
+if(NOT RING_ATTENTION_HAS_CUDA)
+  if(RING_ATTENTION_CUDA STREQUAL AUTO)
+    message(STATUS "The GPU parts are left out: ${why}")
+    return()
+  endif()
+  message(FATAL_ERROR "RING_ATTENTION_CUDA is ON, and ${why}. Remedy: put nvcc into PATH, or set CUDACXX.")
+endif()
+
+# CMake 3.25 knows no C++20 flag for some versions of nvcc, and drops the request without a word.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+
+find_package(NCCL QUIET)
+if(NCCL_FOUND)
+  set(RING_ATTENTION_HAS_NCCL ON)
+  set(nccl_words "NCCL ${NCCL_VERSION}")
+else()
+  set(nccl_words "no NCCL (set NCCL_ROOT): K,V travel through the host")
+endif()
+message(STATUS "GPU parts: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}, ${nccl_words}")

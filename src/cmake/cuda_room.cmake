@@ -1,0 +1,47 @@
+# The room `cuda` and the transports of the GPU: the library ring_attention_cuda. One source a line.
+
+# Kernels for every GPU, one step of the ladder a file.
+set(kernels
+    ring_attention/cuda/kernels/convert.cu
+)
+# Kernels of Hopper's own instructions: for the one architecture that has them, whatever else was asked for.
+set(hopper_kernels
+)
+
+add_library(
+  ring_attention_cuda STATIC
+  ring_attention/cuda/error.cpp
+  ring_attention/cuda/ladder.cpp
+)
+add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
+target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
+
+# Each kernel's compiler writes what ptxas says (registers, spills, C7508 and the like) beside its object,
+# <object>.ptxas: tests/cuda/ptxas_test.py reads it.
+set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers
+if(RING_ATTENTION_WERROR)
+  string(APPEND warnings ",-Werror")
+endif()
+function(ring_attention_add_kernels target)
+  if(NOT ARGN)
+    return()
+  endif()
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_compile_options(${target} PRIVATE -lineinfo -Xptxas=-v "-Xcompiler=${warnings}"
+                                           $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                        CUDA_COMPILER_LAUNCHER "sh;${CMAKE_CURRENT_SOURCE_DIR}/cmake/keep_ptxas_log.sh")
+  target_sources(ring_attention_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
+  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
+                                      "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
+endfunction()
+ring_attention_add_kernels(ring_attention_cuda_kernels ${kernels})
+ring_attention_add_kernels(ring_attention_hopper_kernels ${hopper_kernels})
+if(TARGET ring_attention_hopper_kernels)
+  set_target_properties(ring_attention_hopper_kernels PROPERTIES CUDA_ARCHITECTURES 90a-real)
+endif()
+
+if(RING_ATTENTION_HAS_NCCL)
+  target_link_libraries(ring_attention_cuda PUBLIC NCCL::nccl)
+endif()

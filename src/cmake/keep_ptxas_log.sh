@@ -1,0 +1,13 @@
+# keep_ptxas_log.sh NVCC ARGUMENT...   Runs the compiler, and keeps what ptxas says of each kernel in OBJECT.ptxas.
+# What it prints besides (warnings, errors) is passed on.
+object=
+previous=
+for argument in "$@"; do
+  [ "$previous" = -o ] && object=$argument
+  previous=$argument
+done
+log=$object.ptxas
+"$@" >"$log" 2>&1
+status=$?
+grep -v -e '^ptxas info' -e '^ *[0-9]* bytes stack frame' -e '^ *Function properties' "$log" >&2
+exit $status

@@ -1,0 +1,17 @@
+/// \file
+/// The steps of the ladder, each defined in a file of its own in cuda/kernels/. One line a step.
+#pragma once
+
+#include "ring_attention/cuda/kernels.hpp"
+
+namespace ring_attention::cuda {
+
+// forward
+[[nodiscard]] ForwardKernel naive_forward();
+[[nodiscard]] ForwardKernel tiled_forward();
+
+// backward
+[[nodiscard]] BackwardKernel tiled_backward();
+[[nodiscard]] BackwardKernel tiled_backward_with_atomics();
+
+}  // namespace ring_attention::cuda

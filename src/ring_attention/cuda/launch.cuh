@@ -1,0 +1,41 @@
+/// \file
+/// The one way in which kernels are launched.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/kernels.hpp"
+
+namespace ring_attention::cuda {
+
+/// Blocks, threads of a block, and bytes of dynamic shared memory.
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  int shared_bytes = 0;
+};
+
+/// Enqueues kernel(arguments...) on `stream`. More than 48 KB of shared memory are asked for here. A grid without
+/// blocks is nothing to do. \throws Error when CUDA refuses
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), const Grid& grid, StreamHandle stream,
+            const Arguments&... arguments) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+  if (grid.shared_bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes));
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+}
+
+/// Blocks of `size` that cover `count`.
+template <class Number>
+[[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
+  return (count + size - 1) / size;
+}
+
+}  // namespace ring_attention::cuda

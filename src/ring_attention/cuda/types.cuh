@@ -1,0 +1,45 @@
+/// \file
+/// The element types of device memory, inside kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cuda/kernels.hpp"
+
+namespace ring_attention::cuda {
+
+/// Every type as fp32, exactly.
+__device__ inline float widened(float x) { return x; }
+__device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widened(__half x) { return __half2float(x); }
+
+/// fp32 as T, to nearest even.
+template <class T>
+__device__ T narrowed(float x);
+template <>
+__device__ inline float narrowed<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 narrowed<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half narrowed<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+/// Calls use(T{}) with the element type that `type` names.
+template <class Use>
+void with_type(Type type, Use use) {
+  switch (type) {
+    case Type::fp32: return use(float{});
+    case Type::bf16: return use(__nv_bfloat16{});
+    case Type::fp16: return use(__half{});
+  }
+  require(false, "no type of device memory");
+}
+
+}  // namespace ring_attention::cuda
