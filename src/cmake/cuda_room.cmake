@@ -3,6 +3,9 @@
 # Kernels for every GPU, one step of the ladder a file.
 set(kernels
     ring_attention/cuda/kernels/convert.cu
+    ring_attention/cuda/kernels/naive_forward.cu
+    ring_attention/cuda/kernels/row_dots.cu
+    ring_attention/cuda/kernels/tiled_forward.cu
 )
 # Kernels of Hopper's own instructions: for the one architecture that has them, whatever else was asked for.
 set(hopper_kernels

@@ -1,5 +1,7 @@
 /// \file
-/// The one way in which kernels are launched.
+/// The one way in which kernels are launched, and get memory for the time of one launch.
+///
+/// The emulator of tests/cuda replaces this file.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,5 +39,32 @@ template <class Number>
 [[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
   return (count + size - 1) / size;
 }
+
+/// Inside a kernel: the dynamic shared memory of its block, aligned to 128 bytes.
+template <class T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char bytes[];
+  return reinterpret_cast<T*>(bytes);
+}
+
+/// Device memory for kernels that are enqueued on one stream: taken and given back in the stream's order, so that
+/// no host waits.
+template <class T>
+class Scratch {
+ public:
+  Scratch(Index count, StreamHandle stream) : stream_(stream) {
+    if (count > 0) check(cudaMallocAsync(&data_, static_cast<std::size_t>(count) * sizeof(T), stream));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (data_ != nullptr) (void)cudaFreeAsync(data_, stream_);
+  }
+  [[nodiscard]] T* data() const { return static_cast<T*>(data_); }
+
+ private:
+  StreamHandle stream_;
+  void* data_ = nullptr;
+};
 
 }  // namespace ring_attention::cuda
