@@ -1,0 +1,101 @@
+/// \file
+/// The instructions that C++ has no words for, each behind a name: what tensor cores and asynchronous copies need from
+/// sm_80 on. Source: the PTX ISA, version 9.0; the section stands at each.
+///
+/// An emulator takes this header's place in the tests (tests/cuda/emulator): no other file of the ladder's first steps
+/// has inline assembly. Addresses of shared memory are 32 bits wide here, as the instructions want them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+namespace ring_attention::cuda {
+
+/// The block's dynamic shared memory, of the size that the launch gave, at a multiple of 1024 bytes.
+template <class T>
+__device__ inline T* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
+  return reinterpret_cast<T*>(dynamic_shared_bytes);
+}
+
+__device__ inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+/// 16 bytes from global to shared memory, asynchronously and past the registers; zeros, and nothing is read, unless
+/// `valid`. Both addresses are multiples of 16. (cp.async)
+__device__ inline void copy_async_16(unsigned to, const void* from, bool valid) {
+  const unsigned bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+/// Ends a group of this thread's copies. (cp.async.commit_group)
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Returns when all of this thread's groups but the newest `newest` have arrived; others see them after a barrier.
+template <int newest>
+__device__ inline void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
+}
+
+/// Four 8x8 matrices of 16-bit numbers. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes; it gets, of
+/// each matrix, the two numbers at row lane / 4, columns 2 (lane % 4) and the next. (ldmatrix)
+__device__ inline void load_matrices(unsigned (&r)[4], unsigned row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
+}
+
+/// The same, and each matrix is transposed: a lane gets rows 2 (lane % 4) and the next of column lane / 4.
+__device__ inline void load_matrices_transposed(unsigned (&r)[4], unsigned row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
+}
+
+/// d += a b of a warp: a is 16x16, b 16x8, d 16x8 in fp32. With g = lane / 4 and t = lane % 4, a lane holds
+///
+///     a[0] = A(g, 2t..2t+1)   a[1] = A(g+8, 2t..)   a[2] = A(g, 2t+8..)   a[3] = A(g+8, 2t+8..)
+///     b0   = B(2t..2t+1, g)   b1   = B(2t+8.., g)
+///     d[0], d[1] = D(g, 2t..2t+1)   d[2], d[3] = D(g+8, 2t..2t+1)
+///
+/// So two neighbouring d, packed, are an a of the next product. (mma.m16n8k16)
+template <class T>
+__device__ inline void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Two numbers, rounded to nearest even, in one register: `low` in the lower half. (cvt.rn.x2)
+template <class T>
+__device__ inline unsigned packed(float low, float high) {
+  unsigned both;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+/// 2^x with a relative error of at most 2^-22; 0 for -inf and where the result would be subnormal. (ex2.approx)
+__device__ inline float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace ring_attention::cuda

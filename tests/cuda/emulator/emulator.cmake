@@ -1,0 +1,26 @@
+# The kernels' own source, compiled by g++ against headers that emulate the GPU: emulated_kernels. So their arithmetic,
+# their indices and their masks are tested on a machine without a GPU. The toolkit's headers are needed.
+
+file(RELATIVE_PATH emulator "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_LIST_DIR}")
+add_library(cuda_emulator STATIC ${emulator}/machine.cpp)
+# Searched before src: these headers take the place of those of the same name.
+target_compile_options(cuda_emulator PUBLIC "-iquote${CMAKE_CURRENT_LIST_DIR}")
+target_include_directories(cuda_emulator PUBLIC "${PROJECT_SOURCE_DIR}/tests")
+target_include_directories(cuda_emulator SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
+target_link_libraries(cuda_emulator PUBLIC ring_attention::ring_attention)
+target_compile_options(cuda_emulator PUBLIC -O2 -Wno-unknown-pragmas -Wno-pedantic -Wno-conversion)
+
+set(wrappers)
+foreach(target IN ITEMS ring_attention_cuda_kernels ring_attention_hopper_kernels)
+  if(TARGET ${target})
+    get_target_property(kernels ${target} SOURCES)
+    foreach(kernel IN LISTS kernels)
+      string(REGEX REPLACE "[/.]" "_" wrapper "${kernel}")
+      set(wrapper "${CMAKE_CURRENT_BINARY_DIR}/emulated/${wrapper}.cpp")
+      file(CONFIGURE OUTPUT "${wrapper}" CONTENT "#include \"${PROJECT_SOURCE_DIR}/src/${kernel}\"\n")
+      list(APPEND wrappers "${wrapper}")
+    endforeach()
+  endif()
+endforeach()
+add_library(emulated_kernels STATIC ${wrappers} "${PROJECT_SOURCE_DIR}/src/ring_attention/cuda/ladder.cpp")
+target_link_libraries(emulated_kernels PUBLIC cuda_emulator)

@@ -1,0 +1,43 @@
+// Emulated: in place of src/ring_attention/cuda/launch.cuh. Blocks run one after the other, in random order.
+#pragma once
+
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "cuda/emulator/language.hpp"
+#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/kernels.hpp"
+
+namespace ring_attention::cuda {
+
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  int shared_bytes = 0;
+};
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), const Grid& grid, StreamHandle, const Arguments&... arguments) {
+  std::vector<unsigned> order(std::size_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z);
+  std::iota(order.begin(), order.end(), 0U);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(emulator::options().seed));
+  emulator::seed_schedule(emulator::options().seed);
+  emulator::Indices& at = emulator::grid();
+  at.blocks = grid.blocks;
+  at.threads = grid.threads;
+  for (const unsigned block : order) {
+    at.block = {block % grid.blocks.x, block / grid.blocks.x % grid.blocks.y,
+                block / grid.blocks.x / grid.blocks.y};
+    emulator::run_block(grid.threads.x * grid.threads.y * grid.threads.z, grid.shared_bytes,
+                        [&](unsigned) { kernel(Parameters(arguments)...); });
+  }
+}
+
+template <class Number>
+[[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
+  return (count + size - 1) / size;
+}
+
+}  // namespace ring_attention::cuda
