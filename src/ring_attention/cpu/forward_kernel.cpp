@@ -76,8 +76,10 @@ void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, co
   });
 }
 
-/// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a.
-void exponentiate(Offset n, const Tile& tile, const Floats (&top)[tile_vectors], Floats (&a)[tile_vectors]) {
+/// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a. `values` are what
+/// step 4 reads next.
+void exponentiate(const float* values, Offset n, Offset dim, const Tile& tile,
+                  const Floats (&top)[tile_vectors], Floats (&a)[tile_vectors]) {
   Floats from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
@@ -88,6 +90,7 @@ void exponentiate(Offset n, const Tile& tile, const Floats (&top)[tile_vectors],
     store(tile.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
+    prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       float* s = tile.p + j * lanes + v * width;
@@ -129,7 +132,7 @@ void attend(const KeySpan& span, int dim, float* workspace) {
       scores<false>(span, j, n, masked, dim, tile, top);
     else
       scores<true>(span, j, n, masked, dim, tile, top);
-    exponentiate(n, tile, top, a);
+    exponentiate(span.v + j * dim, n, dim, tile, top, a);
     accumulate(span.v + j * dim, n, dim, a, tile);
   }
 }
