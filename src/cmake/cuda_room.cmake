@@ -3,8 +3,10 @@
 # Kernels for every GPU, one step of the ladder a file.
 set(kernels
     ring_attention/cuda/kernels/convert.cu
+    ring_attention/cuda/kernels/finish.cu
     ring_attention/cuda/kernels/naive_forward.cu
     ring_attention/cuda/kernels/row_dots.cu
+    ring_attention/cuda/kernels/tiled_backward.cu
     ring_attention/cuda/kernels/tiled_forward.cu
 )
 # Kernels of Hopper's own instructions: for the one architecture that has them, whatever else was asked for.
@@ -13,8 +15,13 @@ set(hopper_kernels
 
 add_library(
   ring_attention_cuda STATIC
+  ring_attention/cuda/choice.cpp
+  ring_attention/cuda/device.cpp
+  ring_attention/cuda/device_tensor.cpp
+  ring_attention/cuda/engine.cpp
   ring_attention/cuda/error.cpp
   ring_attention/cuda/ladder.cpp
+  ring_attention/cuda/task.cpp
 )
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)

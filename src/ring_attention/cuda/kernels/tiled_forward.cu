@@ -56,7 +56,7 @@ struct SharedMemory {
 };
 
 template <class T, int tile, int columns>
-__global__ void __launch_bounds__(threads) attend_tile(ForwardTask task, int tiles) {
+__global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int tiles) {
   constexpr int per_thread = tile / side;  // rows, and keys
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const Place me;

@@ -1,0 +1,63 @@
+#include "ring_attention/cuda/choice.hpp"
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention::cuda {
+namespace {
+
+template <class Task>
+std::string names_that_take(std::span<const Kernel<Task>> kernels, const DeviceTraits& device, Type type,
+                            int dim) {
+  std::string names;
+  for (const auto& kernel : kernels)
+    if (kernel.takes(device, type, dim)) names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+  return names;
+}
+
+template <class Task>
+const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::string& name,
+                           const DeviceTraits& device, Type type, int dim) {
+  const Kernel<Task>* best = nullptr;
+  bool known = name == "auto";
+  for (const auto& kernel : kernels) {
+    known = known || name == kernel.name;
+    const bool wanted = name == "auto" ? kernel.deterministic : name == kernel.name;
+    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.step >= best->step))
+      best = &kernel;
+  }
+  if (best != nullptr) return *best;
+
+  const std::string what = std::string(name_of(type)) + " with a head dim of " + std::to_string(dim);
+  const std::string capability =
+      std::to_string(device.compute_capability / 10) + "." + std::to_string(device.compute_capability % 10);
+  const std::string names = names_that_take(kernels, device, type, dim);
+  if (names.empty())
+    throw InputError("no kernel of the GPU takes " + what + " (compute capability " + capability +
+                     "): use --device cpu");
+  if (known)
+    throw InputError("--kernel " + name + " does not take " + what + " on a GPU of compute capability " +
+                     capability + ": these do: " + names);
+  throw InputError("--kernel " + name + ": there is none of this name: for " + what + " there are " + names);
+}
+
+}  // namespace
+
+const ForwardKernel& choose_forward(const std::string& name, const DeviceTraits& device, Type type, int dim) {
+  return choose(forward_kernels(), name, device, type, dim);
+}
+
+const BackwardKernel& choose_backward(const std::string& name, const DeviceTraits& device, Type type,
+                                      int dim) {
+  return choose(backward_kernels(), name, device, type, dim);
+}
+
+const char* name_of(Type type) {
+  switch (type) {
+    case Type::fp32: return "fp32";
+    case Type::bf16: return "bf16";
+    case Type::fp16: return "fp16";
+  }
+  return "?";
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,83 @@
+#include "ring_attention/cuda/device.hpp"
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cuda/error.hpp"
+
+namespace ring_attention::cuda {
+namespace {
+
+int attribute(cudaDeviceAttr what, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, what, device));
+  return value;
+}
+
+int capability(int device) {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+}  // namespace
+
+std::string why_no_device() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    return driver == 0 ? "this machine has no NVIDIA driver"
+                       : "the NVIDIA driver is too old for CUDA " + std::to_string(CUDART_VERSION / 1000);
+  }
+  if (code == cudaErrorNoDevice || (code == cudaSuccess && count == 0)) return "this machine has no GPU";
+  if (code != cudaSuccess) return std::string("CUDA does not start: ") + cudaGetErrorString(code);
+  for (int device = 0; device < count; ++device)
+    if (const int has = capability(device); has < oldest_compute_capability)
+      return "GPU " + std::to_string(device) + ", " + name_of(device) + ", is too old: compute capability " +
+             std::to_string(has / 10) + "." + std::to_string(has % 10) +
+             ", and 8.0 is the oldest that will do";
+  return "";
+}
+
+int device_count() {
+  if (!why_no_device().empty()) return 0;
+  int count = 0;
+  check(cudaGetDeviceCount(&count));
+  return count;
+}
+
+DeviceTraits traits_of(int device) {
+  return {capability(device), attribute(cudaDevAttrMultiProcessorCount, device),
+          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+}
+
+std::string name_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device));
+  return properties.name;
+}
+
+void use_device(int device) { check(cudaSetDevice(device)); }
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device));
+  return device;
+}
+
+Index free_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total));
+  return static_cast<Index>(free);
+}
+
+int device_for(int index, int count, bool share) {
+  const int devices = device_count();
+  if (devices == 0) throw InputError("--device cuda: " + why_no_device() + ": leave it out to use the CPU");
+  if (devices < count && !share)
+    throw InputError("--device cuda: " + std::to_string(count) + " ranks on this machine and " +
+                     std::to_string(devices) + (devices == 1 ? " GPU" : " GPUs") +
+                     ": start fewer, or give --share-gpu to try it out");
+  return index % devices;
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,38 @@
+/// \file
+/// The GPUs of this machine: is there one, what can it do, which one is mine.
+#pragma once
+
+#include <string>
+
+#include "ring_attention/cuda/kernels.hpp"
+
+namespace ring_attention::cuda {
+
+/// The oldest compute capability that the kernels are compiled for: Ampere.
+constexpr int oldest_compute_capability = 80;
+
+/// Why no GPU can be used, in a few words: no driver, no GPU, or one that is too old. Empty when all can be.
+/// Throws nothing, and works on a machine that has no driver.
+[[nodiscard]] std::string why_no_device();
+
+/// GPUs that this process sees; 0 where why_no_device() says why.
+[[nodiscard]] int device_count();
+
+/// What kernels need to know about a GPU.
+[[nodiscard]] DeviceTraits traits_of(int device);
+
+/// `NVIDIA H200`.
+[[nodiscard]] std::string name_of(int device);
+
+/// The GPU that this thread uses from now on, and the one it uses.
+void use_device(int device);
+[[nodiscard]] int current_device();
+
+/// Bytes that can still be had on the current GPU. Others may use it, too.
+[[nodiscard]] Index free_bytes();
+
+/// The GPU of the `index`-th of `count` processes on this machine. \throws InputError when there are fewer GPUs than
+/// processes and they may not `share`
+[[nodiscard]] int device_for(int index, int count, bool share);
+
+}  // namespace ring_attention::cuda

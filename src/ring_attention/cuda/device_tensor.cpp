@@ -1,0 +1,90 @@
+#include "ring_attention/cuda/device_tensor.hpp"
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/kernels/convert.hpp"
+
+namespace ring_attention::cuda {
+namespace detail {
+
+void* allocate_on_device(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* memory = nullptr;
+  const cudaError_t code = cudaMalloc(&memory, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw InputError("the GPU has no room for an array of " + std::to_string(bytes) + " bytes: " +
+                     std::to_string(free_bytes()) + " are free: use more GPUs, or a shorter sequence");
+  }
+  check(code);
+  check(cudaMemset(memory, 0, bytes));
+  check(cudaStreamSynchronize(cudaStreamLegacy));  // other streams do not wait for this one
+  return memory;
+}
+
+void free_on_device(void* memory) noexcept {
+  if (memory != nullptr) (void)cudaFree(memory);
+}
+
+void* allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  if (bytes > 0) check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
+  return memory;
+}
+
+void free_pinned(void* memory) noexcept {
+  if (memory != nullptr) (void)cudaFreeHost(memory);
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
+}  // namespace detail
+
+template <class T>
+void upload(View<T> device, View<const float> host, StreamHandle stream) {
+  require(device.shape() == host.shape(), "upload: arrays of one shape");
+  DeviceTensor<float> exact;
+  if constexpr (type_of<T> == Type::fp32) {
+    copy<float>(device.elements(), host.elements(), stream);
+  } else {
+    exact = DeviceTensor<float>(host.shape());
+    copy<float>(exact.view().elements(), host.elements(), stream);
+    narrow(exact.data(), device.data(), host.size(), type_of<T>, stream);
+  }
+  check(cudaStreamSynchronize(stream));
+}
+
+template <class T>
+Tensor<float> downloaded(View<const T> device, StreamHandle stream) {
+  Tensor<float> host(device.shape());
+  DeviceTensor<float> exact;
+  if constexpr (type_of<T> == Type::fp32) {
+    copy<float>(host.view().elements(), device.elements(), stream);
+  } else {
+    exact = DeviceTensor<float>(device.shape());
+    widen(device.data(), exact.data(), device.size(), type_of<T>, stream);
+    copy<float>(host.view().elements(), exact.view().elements(), stream);
+  }
+  check(cudaStreamSynchronize(stream));
+  return host;
+}
+
+template void upload(View<float>, View<const float>, StreamHandle);
+template void upload(View<Bf16>, View<const float>, StreamHandle);
+template void upload(View<Fp16>, View<const float>, StreamHandle);
+template Tensor<float> downloaded(View<const float>, StreamHandle);
+template Tensor<float> downloaded(View<const Bf16>, StreamHandle);
+template Tensor<float> downloaded(View<const Fp16>, StreamHandle);
+
+void DeviceMemory::zero(std::span<float> array) const {
+  if (!array.empty()) check(cudaMemsetAsync(array.data(), 0, array.size_bytes(), stream));
+}
+
+void DeviceMemory::add(std::span<float> sum, std::span<const float> term) const {
+  cuda::add(sum.data(), term.data(), static_cast<Index>(sum.size()), stream);
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,110 @@
+#include "ring_attention/cuda/engine.hpp"
+
+#include <numbers>
+
+#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/kernels/finish.hpp"
+
+namespace ring_attention {
+
+using namespace cuda;
+
+template <class T>
+CudaEngine<T>::CudaEngine(Scoring scoring, CudaOptions options)
+    : scoring_(std::move(scoring)), options_(std::move(options)) {}
+
+template <class T>
+void CudaEngine<T>::begin(View<const T> q, Runs runs) {
+  require(q.shape().seq == count(runs), "CudaEngine: q has other tokens than its runs");
+  device_ = traits_for(options_);
+  kernel_ = &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim));
+  q_ = q;
+  mask_ = MaskOnDevice(scoring_, runs, options_.stream);
+  o_ = DeviceTensor<float>(q.shape());
+  m_ = DeviceTensor<float>(q.shape().per_row());
+  l_ = DeviceTensor<float>(q.shape().per_row());
+  fresh_ = true;
+}
+
+template <class T>
+void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
+  (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+  require(kv.k.shape().seq == count(kv.runs), "CudaEngine: k has other tokens than its runs");
+  if (q_.size() > 0)
+    for_each_launch<ForwardTask>(
+        {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
+        kv.k.shape(), kv.k.data(), kv.v.data(), kv.runs, [&](const ForwardTask& task) {
+          ForwardTask next = task;
+          next.fresh = std::exchange(fresh_, false);
+          kernel_->launch(next, type_of<T>, device_, options_.stream);
+        });
+  if (progress) progress();
+}
+
+template <class T>
+DeviceAttended CudaEngine<T>::finish() {
+  // No key at all: o and l are the zeros that they were made with, and m does not matter.
+  finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(), static_cast<int>(q_.shape().dim),
+              options_.stream);
+  return {std::move(o_), std::move(m_)};
+}
+
+template <class T>
+Partial<float> CudaEngine<T>::to_partial() const {
+  if (fresh_) return Partial<float>::empty(q_.shape());
+  Partial<float> partial{downloaded(o_, options_.stream), downloaded(m_, options_.stream),
+                         downloaded(l_, options_.stream)};
+  for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
+  return partial;
+}
+
+template <class T>
+CudaBackward<T>::CudaBackward(Scoring scoring, CudaOptions options)
+    : scoring_(std::move(scoring)), options_(std::move(options)) {}
+
+template <class T>
+void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, Runs runs) {
+  const Shape& q = forward.q.shape();
+  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
+              q.seq == count(runs),
+          "CudaBackward: q, out, dO and lse belong to the same queries");
+  device_ = traits_for(options_);
+  kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim));
+  forward_ = forward;
+  mask_ = MaskOnDevice(scoring_, runs, options_.stream);
+  delta_ = DeviceTensor<float>(q.per_row());
+  grad_q_ = DeviceTensor<float>(q);
+  row_dots(forward.out.data(), forward.grad_out.data(), delta_.data(), q.per_row().size(),
+           static_cast<int>(q.dim), type_of<T>, options_.stream);
+}
+
+template <class T>
+void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
+                                 const Progress& progress) {
+  const Shape& q = forward_.q.shape();
+  (void)require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
+              kv.k.shape().seq == count(kv.runs),
+          "CudaBackward: k, v, dk and dv belong to the same keys");
+  if (q.size() > 0)
+    for_each_launch<BackwardTask>(
+        {task_of(q, forward_.q.data(), scoring_, mask_), forward_.grad_out.data(), forward_.lse.data(),
+         delta_.data(), grad_q_.data(), gradient.k.data(), gradient.v.data()},
+        kv.k.shape(), kv.k.data(), kv.v.data(), kv.runs,
+        [&](const BackwardTask& task) { kernel_->launch(task, type_of<T>, device_, options_.stream); });
+  if (progress) progress();
+}
+
+template <class T>
+DeviceTensor<float> CudaBackward<T>::finish() {
+  return std::move(grad_q_);
+}
+
+template class CudaEngine<float>;
+template class CudaEngine<Bf16>;
+template class CudaEngine<Fp16>;
+template class CudaBackward<float>;
+template class CudaBackward<Bf16>;
+template class CudaBackward<Fp16>;
+
+}  // namespace ring_attention

@@ -1,0 +1,62 @@
+#include "ring_attention/cuda/task.hpp"
+
+#include <limits>
+
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/error.hpp"
+
+namespace ring_attention::cuda {
+namespace {
+
+template <class T>
+DeviceTensor<T> on_device(const std::vector<T>& values, StreamHandle stream) {
+  DeviceTensor<T> array({1, 1, static_cast<Index>(values.size()), 1});
+  copy<T>(array.view().elements(), values, stream);
+  return array;
+}
+
+}  // namespace
+
+DeviceTraits traits_for(const CudaOptions& options) {
+  DeviceTraits traits = traits_of(current_device());
+  require(options.spared_multiprocessors < traits.multiprocessors,
+          "CudaOptions: all multiprocessors are spared");
+  traits.multiprocessors -= options.spared_multiprocessors;
+  return traits;
+}
+
+MaskOnDevice::MaskOnDevice(const Scoring& scoring, const Runs& queries, StreamHandle stream) {
+  std::vector<Index> position = positions(queries);
+  std::vector<Interval> visible;
+  for (Index& query : position) {
+    visible.push_back(scoring.mask.visible(query));
+    query += scoring.mask.offset;
+  }
+  visible_ = on_device(visible, stream);
+  position_ = on_device(position, stream);
+  alibi_slope_ =
+      on_device(std::vector<float>(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end()), stream);
+  check(cudaStreamSynchronize(stream));  // the vectors end here
+}
+
+void MaskOnDevice::fill_in(AttentionTask& task) const {
+  task.visible = visible_.data();
+  task.position = position_.data();
+  task.alibi_slope = alibi_slope_.data();
+}
+
+AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring, const MaskOnDevice& mask) {
+  for (const Index extent : {q.batch * q.heads, q.seq, q.dim})
+    require(extent <= std::numeric_limits<int>::max(), "CUDA: an extent beyond 2^31 - 1");
+  AttentionTask task{};
+  task.batch = static_cast<int>(q.batch);
+  task.heads = static_cast<int>(q.heads);
+  task.dim = static_cast<int>(q.dim);
+  task.queries = static_cast<int>(q.seq);
+  task.scale = static_cast<float>(scoring.scale);
+  task.q = data;
+  mask.fill_in(task);
+  return task;
+}
+
+}  // namespace ring_attention::cuda

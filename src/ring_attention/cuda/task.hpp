@@ -1,0 +1,60 @@
+/// \file
+/// What both engines of the GPU do before a kernel: masks as intervals, shards as tasks.
+#pragma once
+
+#include <functional>
+
+#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/cuda/device_tensor.hpp"
+
+namespace ring_attention::cuda {
+
+/// How an engine of the GPU computes. It belongs to the device that is current when it begins.
+struct CudaOptions {
+  StreamHandle stream = nullptr;   ///< everything is enqueued here; must outlive the engine
+  std::string kernel = "auto";     ///< a name of the ladder
+  int spared_multiprocessors = 0;  ///< left to communication
+};
+
+/// Traits of the current device, less what is spared.
+[[nodiscard]] DeviceTraits traits_for(const CudaOptions& options);
+
+/// What kernels read of a mask, for one shard of queries: copied to the device once.
+class MaskOnDevice {
+ public:
+  MaskOnDevice() = default;
+  MaskOnDevice(const Scoring& scoring, const Runs& queries, StreamHandle stream);
+
+  void fill_in(AttentionTask& task) const;
+
+ private:
+  DeviceTensor<Interval> visible_;   // [queries]
+  DeviceTensor<Index> position_;     // [queries]
+  DeviceTensor<float> alibi_slope_;  // [heads], or nothing
+};
+
+/// The part of a task that does not depend on the keys. \throws Error when an extent is too large for a kernel's int
+[[nodiscard]] AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring,
+                                    const MaskOnDevice& mask);
+
+/// Calls use(task) for the runs of a shard, `max_runs` at a time. No call for a shard without keys.
+template <class Task>
+void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const Runs& runs,
+                     const std::function<void(const Task&)>& use) {
+  task.kv_heads = static_cast<int>(keys.heads);
+  task.keys = static_cast<int>(keys.seq);
+  task.k = k;
+  task.v = v;
+  task.runs = 0;
+  Index first = 0;
+  for (const Run& run : runs) {
+    if (run.count > 0) task.run[task.runs++] = {run, first};
+    first += run.count;
+    if (task.runs < max_runs) continue;
+    use(task);
+    task.runs = 0;
+  }
+  if (task.runs > 0) use(task);
+}
+
+}  // namespace ring_attention::cuda
