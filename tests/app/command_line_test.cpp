@@ -151,7 +151,7 @@ TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {
             "\n"
             "Options:\n"
             "  --help, -h  Print this text and exit\n"
-            "  --version   Print the version and exit\n");
+            "  --version   Print the version and the instruction set, and exit\n");
   EXPECT_EQ(program.parse({"--version"})->substr(0, 5), "prog ");
 }
 

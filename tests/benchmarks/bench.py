@@ -102,15 +102,16 @@ def group(report, seq, dim, threads):
 
 
 def ring_cases(options):
-    """{name: [case]}; a case is ranks,tokens,heads,dim,mask,placement,transport."""
+    """{name: [case]}; a case is ranks,tokens,heads,dim,mask,placement,transport,pass."""
     seq, heads = (1024, 2) if options.quick else (8192, 8)
     counts, transports = (1, 2, 4, 8), ("odd-even", "overlapped")
     shard = 256 if options.quick else 2048
     return {
-        "strong": [f"{n},{seq},{heads},64,full,contiguous,{t}" for n in counts for t in transports if n > 1 or t == "overlapped"],
-        "causal": [f"{n},{seq},{heads},64,causal,{p},overlapped" for n in counts
+        "strong": [f"{n},{seq},{heads},64,full,contiguous,{t},forward" for n in counts for t in transports if n > 1 or t == "overlapped"],
+        "causal": [f"{n},{seq},{heads},64,causal,{p},overlapped,forward" for n in counts
                    for p in ("contiguous", "zigzag") if n > 1 or p == "contiguous"],
-        "weak": [f"{n},{shard * n},{heads // 2},64,full,contiguous,{t}" for n in counts for t in transports
+        "backward": [f"{n},{seq},{heads},64,full,contiguous,overlapped,backward" for n in counts],
+        "weak": [f"{n},{shard * n},{heads // 2},64,full,contiguous,{t},forward" for n in counts for t in transports
                  if n > 1 or t == "overlapped"],
     }
 
@@ -118,7 +119,7 @@ def ring_cases(options):
 def ring(options):
     results = {}
     for name, cases in ring_cases(options).items():
-        repetitions = 2 if options.quick else 3 if name == "weak" else 5
+        repetitions = 2 if options.quick else 3 if name in ("weak", "backward") else 5
         say(f"ring, {name}: {len(cases)} cases on up to 8 ranks, {repetitions} times")
         results[name] = run_ring(8, repetitions, cases)
     return results
@@ -129,9 +130,9 @@ def run_ring(ranks, repetitions, cases):
     rows = []
     for line in lines.splitlines():
         row = json.loads(line)
-        ranks, seq, heads, dim, mask, placement, transport = row.pop("case").split(",")
+        ranks, seq, heads, dim, mask, placement, transport, which = row.pop("case").split(",")
         rows.append({"ranks": int(ranks), "seq": int(seq), "heads": int(heads), "dim": int(dim), "mask": mask,
-                     "placement": placement, "transport": transport, **row,
+                     "placement": placement, "transport": transport, "pass": which, **row,
                      "seconds": quartiles(row["seconds"]), "exposed_seconds": quartiles(row["exposed_seconds"])})
     return rows
 
@@ -139,8 +140,8 @@ def run_ring(ranks, repetitions, cases):
 def memory(options):
     """A job of its own for each case: a process's peak never falls."""
     shard = 1024 if options.quick else 4096
-    growth = [f"{n},{n * shard},1,64,full,contiguous,overlapped" for n in (1, 2, 4, 8)]
-    long = f"4,{8192 if options.quick else 131072},1,64,full,contiguous,overlapped"
+    growth = [f"{n},{n * shard},1,64,full,contiguous,overlapped,forward" for n in (1, 2, 4, 8)]
+    long = f"4,{8192 if options.quick else 131072},1,64,full,contiguous,overlapped,forward"
     say(f"memory: {long.split(',')[1]} tokens on 4 ranks, and tokens and ranks growing together")
     return {"long": run_ring(4, 1, [long])[0],
             "growth": [run_ring(int(case.split(",")[0]), 1, [case])[0] for case in growth]}

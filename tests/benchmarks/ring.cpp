@@ -1,10 +1,11 @@
-// Times and memory of the ring forward, one thread a rank.
+// Times and memory of the ring, forward or backward, one thread a rank.
 //
 //     mpirun -n 8 benchmark_ring REPETITIONS CASE...
 //
-// A case is ranks,tokens,heads,dim,mask,placement,transport: 2,8192,8,64,causal,zigzag,overlapped. The cases take
-// turns, so that whatever else the machine does meets them all; ranks that a case does not use sleep. Rank 0 prints
-// one JSON object a case: the samples of the slowest rank, and bytes of the largest.
+// A case is ranks,tokens,heads,dim,mask,placement,transport,pass: 2,8192,8,64,causal,zigzag,overlapped,forward. The
+// cases take turns, so that whatever else the machine does meets them all; ranks that a case does not use sleep. Rank 0
+// prints one JSON object a case: the samples of the slowest rank, and bytes of the largest. The forward that comes
+// before a backward is in neither its times nor its memory.
 
 #include <sys/resource.h>
 
@@ -15,7 +16,8 @@
 #include <thread>
 
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
@@ -26,7 +28,7 @@ namespace {
 struct Case {
   int ranks = 1;
   Shape shape;
-  bool causal = false, overlapped = false;
+  bool causal = false, overlapped = false, backward = false;
   Layout layout = Layout::contiguous;
   std::string text;
 };
@@ -47,6 +49,7 @@ Case parse(const std::string& text) {
   c.causal = field() == "causal";
   c.layout = layout_named(field());
   c.overlapped = field() == "overlapped";
+  c.backward = field() == "backward";
   return c;
 }
 
@@ -66,35 +69,94 @@ Index process_peak_bytes() {
 #endif
 }
 
+/// One run of a case on one rank.
+template <Transport Link>
+class Run {
+ public:
+  Run(const Communicator& comm, const Case& what)
+      : comm_(comm),
+        shape_(what.shape),
+        placement_(what.layout, what.shape.seq, comm.size()),
+        runs_(placement_.runs(comm.rank())),
+        scoring_{1 / std::sqrt(static_cast<double>(what.shape.dim))} {
+    if (what.causal) scoring_.mask = Mask::causal();
+  }
+
+  Sample forward() {
+    allocation::reset_peak();
+    q_ = random(0);
+    KvParcel<float> kv = random_kv();
+    Link link(comm_);
+    return timed({&link}, [&] {
+      CpuEngine engine(scoring_);
+      engine.begin(q_, runs_);
+      ring_forward(engine, link, kv, activity_);
+      result_ = engine.finish();
+    });
+  }
+
+  /// After forward().
+  Sample backward() {
+    allocation::reset_peak();
+    const Tensor<float> grad_out = random(3);
+    KvParcel<float> kv = random_kv(), kv_gradients(shape_, placement_, comm_.rank());
+    Link kv_link(comm_, 0), gradient_link(comm_, 1);
+    return timed({&kv_link, &gradient_link}, [&] {
+      CpuBackward engine(scoring_);
+      engine.begin({q_, result_.out, result_.lse, grad_out}, runs_);
+      ring_backward(engine, kv_link, gradient_link, kv, kv_gradients, activity_);
+      const Tensor<float> grad_q = engine.finish();
+    });
+  }
+
+ private:
+  Tensor<float> random(std::uint64_t stream) const {
+    Tensor<float> tensor(shape_.with_seq(count(runs_)));
+    fill_random(tensor.view(), {.stream = stream}, shape_, runs_);
+    return tensor;
+  }
+
+  KvParcel<float> random_kv() const {
+    KvParcel<float> kv(shape_, placement_, comm_.rank());
+    fill_random(kv.k(), {.stream = 1}, shape_, runs_);
+    fill_random(kv.v(), {.stream = 2}, shape_, runs_);
+    return kv;
+  }
+
+  template <class Work>
+  Sample timed(const std::vector<const Link*>& links, Work work) const {
+    barrier(comm_);
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    Sample sample;
+    for (const Link* link : links) {
+      sample.exposed += link->statistics().exposed_seconds;
+      sample.messages += link->statistics().messages_sent;
+      sample.bytes_sent += link->statistics().bytes_sent;
+    }
+    sample.seconds = max_over_ranks(comm_, seconds.count());
+    sample.exposed = max_over_ranks(comm_, sample.exposed);
+    sample.tensor_bytes = -min_over_ranks(comm_, -allocation::peak());
+    sample.process_bytes = -min_over_ranks(comm_, -process_peak_bytes());
+    return sample;
+  }
+
+  const Communicator& comm_;
+  Shape shape_;
+  Placement placement_;
+  Runs runs_;
+  Scoring scoring_;
+  Activity activity_;
+  Tensor<float> q_;
+  Attended<float> result_;
+};
+
 template <Transport Link>
 Sample run(const Communicator& comm, const Case& what) {
-  allocation::reset_peak();
-  const Placement placement(what.layout, what.shape.seq, comm.size());
-  const Runs runs = placement.runs(comm.rank());
-  Tensor<float> q(what.shape.with_seq(count(runs)));
-  fill_random(q.view(), {.stream = 0}, what.shape, runs);
-  KvParcel<float> kv(what.shape, placement, comm.rank());
-  fill_random(kv.k(), {.stream = 1}, what.shape, runs);
-  fill_random(kv.v(), {.stream = 2}, what.shape, runs);
-  Scoring scoring{1 / std::sqrt(static_cast<double>(what.shape.dim))};
-  if (what.causal) scoring.mask = Mask::causal();
-
-  Activity activity;
-  Link link(comm);
-  barrier(comm);
-  const auto begin = std::chrono::steady_clock::now();
-  CpuEngine engine(scoring);
-  engine.begin(q, runs);
-  ring_forward(engine, link, kv, activity);
-  const Attended<float> result = engine.finish();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-
-  return {max_over_ranks(comm, seconds.count()),
-          max_over_ranks(comm, link.statistics().exposed_seconds),
-          -min_over_ranks(comm, -allocation::peak()),
-          -min_over_ranks(comm, -process_peak_bytes()),
-          link.statistics().messages_sent,
-          link.statistics().bytes_sent};
+  Run<Link> job(comm, what);
+  const Sample forward = job.forward();
+  return what.backward ? job.backward() : forward;
 }
 
 /// Waits for all ranks without taking a core from those that work.

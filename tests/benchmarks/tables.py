@@ -175,10 +175,10 @@ def all_tables(results):
                attention_table(results))
     cores = results["machine"]["cores"]
     titles = {"strong": "Ring, the same problem on more ranks", "causal": "Ring, causal",
-              "weak": "Ring, tokens and ranks growing together"}
+              "backward": "Ring backward, the same problem on more ranks", "weak": "Ring, tokens and ranks growing together"}
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
-            yield (heading, f"Forward, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
+            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
                    f"{cores} cores. Last column: the time in parts of one rank's, shared by as many cores as the ranks can use.",
                    ring_table(rows, against_one_rank(rows, cores)))
     if results.get("memory"):

@@ -139,7 +139,7 @@ class HelpTest(harness.CommandTest):
 
     def test_version(self):
         for ranks in (1, 3):
-            self.assertRegex(self.run_well(ranks, "--version").out, r"\Aring-attention \d+\.\d+\.\d+\n\Z")
+            self.assertRegex(self.run_well(ranks, "--version").out, r"\Aring-attention \d+\.\d+\.\d+ \(CPU kernels: \w+\)\n\Z")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include "ring_attention/app/option_value.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention {
 namespace {
@@ -65,7 +66,8 @@ CommandLine::CommandLine(const std::string& program, const std::string& descript
     : parser_(std::make_unique<Parser>()) {
   parser_->owned = std::make_unique<CLI::App>(description, program);
   parser_->app = parser_->owned.get();
-  parser_->app->set_version_flag("--version", program + " " RING_ATTENTION_VERSION);
+  parser_->app->set_version_flag(
+      "--version", program + " " RING_ATTENTION_VERSION " (CPU kernels: " + name_of(best_isa()) + ")");
   parser_->app->set_help_flag("--help,-h");
 }
 CommandLine::CommandLine(std::unique_ptr<Parser> parser) : parser_(std::move(parser)) {}
@@ -186,7 +188,7 @@ std::string CommandLine::help() const {
   for (const Entry& entry : parser_->entries) add_line(entry.section, entry.help);
   const std::string last = parser_->section == "Options" ? "Options" : "Help";
   add_line(last, {"--help, -h", "Print this text and exit"});
-  if (parser_->owned) add_line(last, {"--version", "Print the version and exit"});
+  if (parser_->owned) add_line(last, {"--version", "Print the version and the instruction set, and exit"});
 
   std::size_t width = 0;
   for (const auto& [section, lines] : sections) width = std::max(width, widest_name(lines));
