@@ -40,13 +40,6 @@ template <class Number>
   return (count + size - 1) / size;
 }
 
-/// Inside a kernel: the dynamic shared memory of its block, aligned to 128 bytes.
-template <class T>
-__device__ T* dynamic_shared() {
-  extern __shared__ __align__(128) unsigned char bytes[];
-  return reinterpret_cast<T*>(bytes);
-}
-
 /// Device memory for kernels that are enqueued on one stream: taken and given back in the stream's order, so that
 /// no host waits.
 template <class T>

@@ -17,10 +17,20 @@ foreach(target IN ITEMS ring_attention_cuda_kernels ring_attention_hopper_kernel
     foreach(kernel IN LISTS kernels)
       string(REGEX REPLACE "[/.]" "_" wrapper "${kernel}")
       set(wrapper "${CMAKE_CURRENT_BINARY_DIR}/emulated/${wrapper}.cpp")
-      file(CONFIGURE OUTPUT "${wrapper}" CONTENT "#include \"${PROJECT_SOURCE_DIR}/src/${kernel}\"\n")
+      file(CONFIGURE OUTPUT "${wrapper}" CONTENT
+        "#include \"cuda/emulator/language.hpp\"\n#include \"${PROJECT_SOURCE_DIR}/src/${kernel}\"\n")
       list(APPEND wrappers "${wrapper}")
     endforeach()
   endif()
 endforeach()
 add_library(emulated_kernels STATIC ${wrappers} "${PROJECT_SOURCE_DIR}/src/ring_attention/cuda/ladder.cpp")
 target_link_libraries(emulated_kernels PUBLIC cuda_emulator)
+
+# The whole room `cuda` on those kernels, over a runtime whose device memory is the host's: engines and rings can be
+# tested, too.
+get_target_property(sources ring_attention_cuda SOURCES)
+list(FILTER sources INCLUDE REGEX "ring_attention/cuda/.*\\.cpp$")
+list(FILTER sources EXCLUDE REGEX "ladder\\.cpp$")
+list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
+add_library(ring_attention_cuda_emulated STATIC ${emulator}/runtime.cpp ${sources})
+target_link_libraries(ring_attention_cuda_emulated PUBLIC emulated_kernels)

@@ -56,6 +56,7 @@ struct Machine {
   std::jmp_buf home;
   std::mt19937_64 random;
   std::uint64_t blocks = 0;
+  unsigned favoured = 0;
 };
 Machine machine;
 
@@ -125,7 +126,27 @@ bool complete(Barrier& barrier) {
   return true;
 }
 
+// Mostly a thread of the favoured warp, another one from time to time: so that warps run far ahead of others.
+unsigned take_next() {
+  if (machine.random() % 256 == 0) machine.favoured = static_cast<unsigned>(machine.random());
+  const unsigned warp = machine.favoured % (machine.threads / 32 + 1);
+  auto next = machine.ready.begin() + static_cast<std::ptrdiff_t>(machine.random() % machine.ready.size());
+  if (machine.random() % 16 != 0) {
+    const auto favoured = std::ranges::find(machine.ready, warp, [](unsigned i) { return i / 32; });
+    if (favoured != machine.ready.end()) next = favoured;
+  }
+  std::swap(*next, machine.ready.back());
+  const unsigned thread = machine.ready.back();
+  machine.ready.pop_back();
+  return thread;
+}
+
 }  // namespace
+
+std::mutex& in_use() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 Options& options() {
   static Options options;
@@ -252,10 +273,7 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
       if (machine.work.empty()) fail("all threads wait for each other");
       continue;
     }
-    std::swap(machine.ready[machine.random() % machine.ready.size()], machine.ready.back());
-    const unsigned next = machine.ready.back();
-    machine.ready.pop_back();
-    resume(next);
+    resume(take_next());
   }
   if (machine.error) std::rethrow_exception(machine.error);
   while (!machine.work.empty()) finish_one(machine.work.begin()->first);

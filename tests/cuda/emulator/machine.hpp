@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -34,6 +35,9 @@ std::vector<Place>& places();
 
 // Notes the place. True: act as if the line were not there.
 bool ignored(const std::source_location& where);
+
+// There is one machine: who launches a kernel locks it.
+std::mutex& in_use();
 
 // Runs `body` in each of so many threads, with so much shared memory, which starts as NaN.
 // Throws Error when a thread throws, when all wait, or when something was written behind the shared memory.

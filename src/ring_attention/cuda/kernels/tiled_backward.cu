@@ -20,6 +20,7 @@
 #include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
+#include "ring_attention/cuda/ptx.cuh"
 
 namespace ring_attention::cuda {
 namespace {
@@ -61,7 +62,7 @@ __device__ Queries queries_of(const BackwardTask& task, int batch_head, int firs
 /// Which keys of the run the queries see. By all threads.
 template <int tile>
 __device__ Keys look(const BackwardTask& task, const Queries& queries, const KeyRun& run, Keys* visible) {
-  __syncthreads();  // nobody reads what stood here
+  __syncthreads();  // nobody reads what stood here, or the tiles of the step before
   for (int i = static_cast<int>(threadIdx.x); i < tile; i += threads)
     visible[i] = i < queries.count ? seen(run, task.visible[queries.first + i]) : Keys{0, 0};
   __syncthreads();
@@ -147,8 +148,7 @@ __global__ void __launch_bounds__(threads, 1)
         add_rows(me, dq, queries.count, task.dim,
                  [&](int at, float value) { atomicAdd(task.grad_q + from + at, task.scale * value); });
       }
-      __syncthreads();  // before q and dO are loaded over
-    }
+    }  // look() makes all wait before q and dO are loaded over
   add_rows(me, dk, keys, task.dim,
            [&](int at, float value) { task.grad_k[key0 + at] += task.scale * value; });
   add_rows(me, dv, keys, task.dim, [&](int at, float value) { task.grad_v[key0 + at] += value; });

@@ -19,6 +19,7 @@
 #include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
+#include "ring_attention/cuda/ptx.cuh"
 
 namespace ring_attention::cuda {
 namespace {

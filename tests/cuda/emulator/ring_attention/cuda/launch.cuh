@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -20,6 +21,7 @@ struct Grid {
 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, StreamHandle, const Arguments&... arguments) {
+  const std::lock_guard one_at_a_time(emulator::in_use());
   std::vector<unsigned> order(std::size_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z);
   std::iota(order.begin(), order.end(), 0U);
   std::shuffle(order.begin(), order.end(), std::mt19937_64(emulator::options().seed));
@@ -34,6 +36,17 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, StreamHandle, const
                         [&](unsigned) { kernel(Parameters(arguments)...); });
   }
 }
+
+// Memory for one launch: it starts as NaN.
+template <class T>
+class Scratch {
+ public:
+  Scratch(Index count, StreamHandle) : memory_(static_cast<std::size_t>(count) * sizeof(T), 0xff) {}
+  [[nodiscard]] T* data() const { return reinterpret_cast<T*>(const_cast<unsigned char*>(memory_.data())); }
+
+ private:
+  std::vector<unsigned char> memory_;
+};
 
 template <class Number>
 [[nodiscard]] constexpr Number blocks_of(Number count, Number size) {

@@ -1,0 +1,120 @@
+// A problem on a GPU: the numbers rounded to its type, the engines, and the one check against the reference.
+#pragma once
+
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/cuda/stream.hpp"
+#include "support/gradients.hpp"
+
+namespace ring_attention::test {
+
+using cuda::StreamHandle;
+
+/// Relative rounding error of q, k, v (and p) in T, beyond fp32's.
+template <class T>
+constexpr double unit_of = 0;
+template <>
+inline constexpr double unit_of<Bf16> = 0x1p-8;
+template <>
+inline constexpr double unit_of<cuda::Fp16> = 0x1p-11;
+
+/// What the elements of `array` become in T, in float.
+template <class T>
+Tensor<float> rounded(const Tensor<float>& array, StreamHandle stream) {
+  return cuda::downloaded(cuda::uploaded<T>(array, stream), stream);
+}
+
+/// A problem whose arrays are numbers of T, so that kernel and reference start from the same.
+template <class T>
+GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
+  const GradientProblem<float> exact = make_gradient_problem<float>(what);
+  const auto same = [&](const Tensor<float>& array) { return rounded<T>(array, stream); };
+  Tensor<float> grad_out = same(exact.grad_out);
+  Problem<float> forward =
+      make_problem<float>(what, same(exact.forward.q), same(exact.forward.k), same(exact.forward.v));
+  ReferenceGradients want =
+      reference_backward(converted<double>(forward.q), converted<double>(forward.k),
+                         converted<double>(forward.v), converted<double>(grad_out), what.scoring);
+  return {std::move(forward), std::move(grad_out), std::move(want)};
+}
+
+inline Attended<float> downloaded(const DeviceAttended& device, StreamHandle stream) {
+  return {cuda::downloaded(device.out, stream), cuda::downloaded(device.lse, stream)};
+}
+
+/// The keys in pieces, in the order given.
+template <class T>
+Attended<float> forward_in_pieces(const Problem<float>& problem, const std::vector<Runs>& pieces,
+                                  const CudaOptions& options, const Runs& rows) {
+  CudaEngine<T> engine(problem.what.scoring, options);
+  const auto q = cuda::uploaded<T>(rows_of(problem.q, rows), options.stream);
+  engine.begin(q, rows);
+  for (const Runs& piece : pieces) {
+    const auto k = cuda::uploaded<T>(rows_of(problem.k, piece), options.stream);
+    const auto v = cuda::uploaded<T>(rows_of(problem.v, piece), options.stream);
+    engine.accumulate({k, v, piece});
+  }
+  return downloaded(engine.finish(), options.stream);
+}
+
+/// dQ, dK and dV from the reference's out and lse, the keys in pieces.
+template <class T>
+Gradients<float> backward_in_pieces(const GradientProblem<float>& problem, const std::vector<Runs>& pieces,
+                                    const CudaOptions& options) {
+  const Problem<float>& p = problem.forward;
+  const StreamHandle stream = options.stream;
+  const auto q = cuda::uploaded<T>(p.q, stream), grad_out = cuda::uploaded<T>(problem.grad_out, stream);
+  const auto out = cuda::uploaded<float>(converted<float>(p.want.out), stream);
+  const auto lse = cuda::uploaded<float>(converted<float>(p.want.lse), stream);
+  CudaBackward<T> engine(p.what.scoring, options);
+  engine.begin({q, out, lse, grad_out}, whole(p.what.queries));
+  Gradients<float> all{{}, Tensor<float>(p.what.kv()), Tensor<float>(p.what.kv())};
+  for (const Runs& piece : pieces) {
+    const auto k = cuda::uploaded<T>(rows_of(p.k, piece), stream),
+               v = cuda::uploaded<T>(rows_of(p.v, piece), stream);
+    cuda::DeviceTensor<float> dk(k.shape()), dv(k.shape());
+    engine.accumulate({k, v, piece}, {dk, dv});
+    put_rows(all.k, cuda::downloaded(dk, stream), piece);
+    put_rows(all.v, cuda::downloaded(dv, stream), piece);
+  }
+  all.q = cuda::downloaded(engine.finish(), stream);
+  return all;
+}
+
+/// Do out and lse of these rows agree, with what T may be off?
+/// \param unit  of what the kernel rounds to T on its way: p
+inline testing::AssertionResult agrees_in(double unit, const Attended<float>& got,
+                                          const Problem<float>& problem, const Runs& rows) {
+  const Reference& want = problem.want;
+  const Index keys = problem.what.keys;
+  const Tensor<double> lse = rows_of(want.lse, rows);
+  const bool nothing = lse.size() > 0 && all_fully_masked(lse);
+  Tolerance tolerance = attention_tolerance<float>(keys, want.max_abs_score, want.max_abs_value);
+  const Comparison statistic = compare(got.lse, lse, tolerance, {.allow_negative_infinity = true});
+  tolerance.absolute += unit * want.max_abs_value;  // p is rounded, scores are not
+  const Comparison out = compare(got.out, rows_of(want.out, rows), tolerance, {.expect_zero = nothing});
+  if (out.ok && statistic.ok) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "out " << describe(out) << "\n  lse " << describe(statistic) << "\n  "
+                                     << to_string(problem.what);
+}
+
+inline testing::AssertionResult gradients_agree_in(double unit, const Gradients<float>& got,
+                                                   const GradientProblem<float>& problem) {
+  const ReferenceGradients& want = problem.want;
+  const Case& what = problem.what();
+  const Index terms = std::max(what.keys, what.queries * what.group);
+  const auto check = [&](const char* name, const Tensor<float>& array, const Tensor<double>& wanted,
+                         double magnitude) -> testing::AssertionResult {
+    const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
+    Tolerance tolerance = gradient_tolerance<float>(terms, want.max_abs_score, magnitude);
+    tolerance.absolute += 2 * unit * magnitude;  // p and ds are rounded
+    const Comparison comparison = compare(array, wanted, tolerance, {.expect_zero = zero});
+    if (comparison.ok) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << name << " " << describe(comparison) << "\n  " << to_string(what);
+  };
+  if (auto verdict = check("dq", got.q, want.q, want.magnitude_q); !verdict) return verdict;
+  if (auto verdict = check("dk", got.k, want.k, want.magnitude_k); !verdict) return verdict;
+  return check("dv", got.v, want.v, want.magnitude_v);
+}
+
+}  // namespace ring_attention::test

@@ -1,0 +1,123 @@
+// The part of the CUDA runtime that the room `cuda` uses, on the CPU: device memory is the host's, every call is done
+// when it returns, and streams and events are numbers. Fresh memory is NaN.
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+cudaError_t allocate(void** memory, std::size_t bytes) {
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*memory, 0xff, bytes);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+struct CUstream_st {
+  int unused;
+};
+struct CUevent_st {
+  double recorded;
+};
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+// An H200's, as far as anyone asks.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+  switch (what) {
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; return cudaSuccess;
+    default: return cudaErrorInvalidValue;
+  }
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::strcpy(properties->name, "the emulator");
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 33U;
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated runtime"; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(memory, bytes); }
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return allocate(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+  return cudaMemset(memory, value, bytes);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  *stream = new CUstream_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->recorded = now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = static_cast<float>(1e3 * (to->recorded - from->recorded));
+  return cudaSuccess;
+}
+
+}  // extern "C"

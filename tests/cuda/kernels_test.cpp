@@ -1,0 +1,244 @@
+// Every kernel of the ladder against the dense reference in double: on a GPU, and emulated.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cuda/cuda_runs.hpp"
+#include "support/masks.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+using cuda::Fp16;
+using cuda::Type;
+
+/// Cases of each kernel and type. The emulator is slow.
+Index cases() { return cuda::name_of(0) == "the emulator" ? 6 : 200; }
+
+/// A dim that the kernel takes, or 0.
+template <class Kernel>
+Index dim_for(const Kernel& kernel, Type type, Index wish) {
+  const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
+  for (const Index dim : {wish, Index{64}, Index{128}})
+    if (kernel.takes(device, type, static_cast<int>(dim))) return dim;
+  return 0;
+}
+
+/// Calls visit(kernel, T{}) for every kernel and type that go together.
+template <class Kernels, class Visit>
+void for_each_kernel(const Kernels& kernels, Visit visit) {
+  for (const auto& kernel : kernels) {
+    const auto with = [&]<class T>(T zero) {
+      SCOPED_TRACE(std::string(kernel.name) + " in " + cuda::name_of(cuda::type_of<T>));
+      if (dim_for(kernel, cuda::type_of<T>, 64) != 0) visit(kernel, zero);
+    };
+    with(float{});
+    with(Bf16{});
+    with(Fp16{});
+  }
+}
+
+/// The keys in one to three pieces, which have runs with gaps and strides.
+std::vector<Runs> random_pieces(Dice& dice, Index keys) {
+  const Placement placement(dice.of({Layout::contiguous, Layout::striped, Layout::zigzag}), keys,
+                            static_cast<int>(dice.between(1, 3)));
+  std::vector<Runs> pieces;
+  for (int rank = placement.ranks() - 1; rank >= 0; --rank) pieces.push_back(placement.runs(rank));
+  return pieces;
+}
+
+Case case_for(Dice& dice, Index index, Index dim) {
+  Case what = random_case(dice, index, 3);
+  what.scoring.scale *= std::sqrt(static_cast<double>(what.dim) / static_cast<double>(dim));
+  what.dim = dim;
+  if (what.group == 8) what.batch = 1;
+  if (dice.one_in(3)) what.queries = dice.between(60, 140);
+  if (dice.one_in(3)) what.keys = dice.between(60, 200);
+  return what;
+}
+
+TEST(ForwardKernels, AgreeWithTheReferenceOnRandomProblems) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
+    for_each_case(cases(), [&](Dice& dice, Index index) {
+      const Index wish = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
+      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, wish));
+      const auto problem = problem_in<T>(what, stream.handle());
+      const CudaOptions options{.stream = stream.handle(), .kernel = kernel.name};
+      EXPECT_TRUE(agrees_in(
+          unit_of<T>,
+          forward_in_pieces<T>(problem.forward, random_pieces(dice, what.keys), options, whole(what.queries)),
+          problem.forward, whole(what.queries)));
+    });
+  });
+}
+
+TEST(ForwardKernels, KnowEveryMaskAndBias) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
+    if (cases() < 200 && cuda::type_of<T> == Type::fp16) return;
+    for (const auto& [queries, keys] : {std::pair<Index, Index>{150, 150}, {70, 130}})
+      for (const NamedScoring& named : every_scoring(queries, keys, 2, 0.3)) {
+        SCOPED_TRACE(named.name);
+        const auto problem = problem_in<T>({.kv_heads = 1,
+                                            .group = 2,
+                                            .queries = queries,
+                                            .keys = keys,
+                                            .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                            .scoring = named.scoring},
+                                           stream.handle());
+        const std::vector<Runs> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
+        EXPECT_TRUE(agrees_in(
+            unit_of<T>,
+            forward_in_pieces<T>(problem.forward, striped, {.stream = stream.handle(), .kernel = kernel.name},
+                                 whole(queries)),
+            problem.forward, whole(queries)));
+      }
+  });
+}
+
+TEST(ForwardKernels, QueriesMayStandAnywhere) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
+    const auto problem = problem_in<T>({.queries = 120,
+                                        .keys = 120,
+                                        .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                        .scoring = {0.2, Mask::causal()}},
+                                       stream.handle());
+    for (const Runs& rows : {Runs{{0, 3, 40}}, Runs{{0, 1, 20}, {100, 1, 20}}, Runs{}})
+      EXPECT_TRUE(agrees_in(unit_of<T>,
+                            forward_in_pieces<T>(problem.forward, {whole(120)},
+                                                 {.stream = stream.handle(), .kernel = kernel.name}, rows),
+                            problem.forward, rows));
+  });
+}
+
+/// What stands in the outputs of a fresh state is not read, and all of it is written.
+TEST(ForwardKernels, OverwriteWhatStoodInTheState) {
+  const cuda::Stream stream;
+  const StreamHandle handle = stream.handle();
+  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
+    // The first queries see no key.
+    const auto problem = problem_in<T>({.queries = 100,
+                                        .keys = 40,
+                                        .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                        .scoring = {0.2, Mask::causal(40 - 100)}},
+                                       handle);
+    const Problem<float>& p = problem.forward;
+    const auto q = cuda::uploaded<T>(p.q, handle), k = cuda::uploaded<T>(p.k, handle),
+               v = cuda::uploaded<T>(p.v, handle);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    auto o = cuda::uploaded<float>(Tensor<float>(p.q.shape(), nan), handle);
+    auto m = cuda::uploaded<float>(Tensor<float>(p.q.shape().per_row(), nan), handle);
+    auto l = cuda::uploaded<float>(Tensor<float>(p.q.shape().per_row(), nan), handle);
+    const cuda::MaskOnDevice mask(p.what.scoring, whole(100), handle);
+    cuda::for_each_launch<cuda::ForwardTask>(
+        {cuda::task_of(q.shape(), q.data(), p.what.scoring, mask), true, o.data(), m.data(), l.data()},
+        k.shape(), k.data(), v.data(), whole(40), [&](const cuda::ForwardTask& task) {
+          kernel.launch(task, cuda::type_of<T>, cuda::traits_of(cuda::current_device()), handle);
+        });
+    for (const auto* array : {&o, &m, &l}) {
+      const Tensor<float> host = cuda::downloaded(*array, handle);
+      EXPECT_TRUE(std::ranges::none_of(host.view().elements(), [](float x) { return std::isnan(x); }));
+    }
+  });
+}
+
+TEST(ForwardKernels, GoFromPieceToPieceWithTheReadableState) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
+    const auto problem = problem_in<T>({.queries = 50,
+                                        .keys = 60,
+                                        .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                        .scoring = {0.2, Mask::causal(10)}},
+                                       stream.handle());
+    const Problem<float>& p = problem.forward;
+    CudaEngine<T> engine(p.what.scoring, {.stream = stream.handle(), .kernel = kernel.name});
+    BlockwiseEngine<float> readable(p.what.scoring, 16);
+    const auto q = cuda::uploaded<T>(p.q, stream.handle());
+    engine.begin(q, whole(50));
+    readable.begin(p.q, whole(50));
+    for (const Runs& piece : {Runs{{30, 1, 30}}, Runs{{0, 1, 30}}}) {
+      const Tensor<float> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
+      const auto k_there = cuda::uploaded<T>(k, stream.handle()),
+                 v_there = cuda::uploaded<T>(v, stream.handle());
+      engine.accumulate({k_there, v_there, piece});
+      readable.accumulate({k, v, piece});
+      const Partial<float> got = engine.to_partial();
+      const Tensor<double> want = converted<double>(readable.to_partial().m);
+      EXPECT_TRUE(compare(got.m, want, {1e-4, 1e-5}, {.allow_negative_infinity = true}).ok);
+    }
+  });
+}
+
+TEST(BackwardKernels, AgreeWithTheReferenceOnRandomProblems) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
+    for_each_case(cases(), [&](Dice& dice, Index index) {
+      const Index wish = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
+      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, wish));
+      const auto problem = problem_in<T>(what, stream.handle());
+      const CudaOptions options{.stream = stream.handle(), .kernel = kernel.name};
+      EXPECT_TRUE(gradients_agree_in(
+          unit_of<T>, backward_in_pieces<T>(problem, random_pieces(dice, what.keys), options), problem));
+    });
+  });
+}
+
+TEST(BackwardKernels, KnowEveryMaskAndBias) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
+    if (cases() < 200 && cuda::type_of<T> == Type::fp16) return;
+    for (const NamedScoring& named : every_scoring(70, 90, 2, 0.3)) {
+      SCOPED_TRACE(named.name);
+      const auto problem = problem_in<T>({.kv_heads = 1,
+                                          .group = 2,
+                                          .queries = 70,
+                                          .keys = 90,
+                                          .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                          .scoring = named.scoring},
+                                         stream.handle());
+      EXPECT_TRUE(
+          gradients_agree_in(unit_of<T>,
+                             backward_in_pieces<T>(problem, {{{1, 2, 45}}, {{0, 2, 45}}},
+                                                   {.stream = stream.handle(), .kernel = kernel.name}),
+                             problem));
+    }
+  });
+}
+
+TEST(BackwardKernels, GiveTheSameBitsEveryTimeWhenTheySaySo) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
+    if (!kernel.deterministic) return;
+    const auto problem =
+        problem_in<T>({.group = 2, .queries = 150, .keys = 150, .dim = dim_for(kernel, cuda::type_of<T>, 32)},
+                      stream.handle());
+    const auto once = [&] {
+      return backward_in_pieces<T>(problem, {whole(150)}, {.stream = stream.handle(), .kernel = kernel.name});
+    };
+    const Gradients<float> first = once(), second = once();
+    EXPECT_TRUE(bitwise_equal(first.q, second.q) && bitwise_equal(first.k, second.k) &&
+                bitwise_equal(first.v, second.v));
+  });
+}
+
+TEST(Choice, NamesWhatThereIs) {
+  const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
+  EXPECT_STREQ(cuda::choose_forward("tiled", device, Type::fp32, 64).name, "tiled");
+  EXPECT_TRUE(cuda::choose_backward("auto", device, Type::bf16, 128).deterministic);
+  const auto message = [&](const std::string& name, int dim) {
+    try {
+      (void)cuda::choose_forward(name, device, Type::fp32, dim);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_NE(message("tield", 64).find("naive, tiled"), std::string::npos) << message("tield", 64);
+  EXPECT_NE(message("tiled", 300).find("these do: naive"), std::string::npos) << message("tiled", 300);
+}
+
+}  // namespace
+}  // namespace ring_attention::test
