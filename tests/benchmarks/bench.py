@@ -42,15 +42,6 @@ def run(command, timeout=900, **environment):
     return done.stdout
 
 
-def quartiles(values):
-    """[quartile, median, quartile]; of three values and fewer all of them count."""
-    values = sorted(values)
-    if len(values) < 4:
-        return [values[0], statistics.median(values), values[-1]]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return [low, middle, high]
-
-
 def machine():
     """Its processor by name."""
     name = platform.processor() or platform.machine()
@@ -97,7 +88,7 @@ def group(report, seq, dim, threads):
             gflops = entry["flop"] / (entry["real_time"] * 1e-3) / 1e9  # milliseconds
             speeds.setdefault(entry["name"].split("/")[0], []).append(gflops)
     sgemm = statistics.median(speeds["sgemm"]) if "sgemm" in speeds else None
-    return [{"what": what, "seq": seq, "dim": dim, "threads": threads, "gflops": quartiles(values),
+    return [{"what": what, "seq": seq, "dim": dim, "threads": threads, "gflops": tables.quartiles(values),
              "of_sgemm": statistics.median(values) / sgemm if sgemm else None} for what, values in speeds.items()]
 
 
@@ -133,7 +124,7 @@ def run_ring(ranks, repetitions, cases):
         ranks, seq, heads, dim, mask, placement, transport, which = row.pop("case").split(",")
         rows.append({"ranks": int(ranks), "seq": int(seq), "heads": int(heads), "dim": int(dim), "mask": mask,
                      "placement": placement, "transport": transport, "pass": which, **row,
-                     "seconds": quartiles(row["seconds"]), "exposed_seconds": quartiles(row["exposed_seconds"])})
+                     "seconds": tables.quartiles(row["seconds"]), "exposed_seconds": tables.quartiles(row["exposed_seconds"])})
     return rows
 
 

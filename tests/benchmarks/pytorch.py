@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import tables
+
 
 class Ours:
     """The program, which waits for a line and then runs once."""
@@ -55,12 +57,6 @@ def theirs(arrays, what, mask, threads):
     return seconds, results
 
 
-def quartiles(values):
-    if len(values) < 4:
-        return [min(values), statistics.median(values), max(values)]
-    return statistics.quantiles(values, n=4, method="inclusive")
-
-
 def compare(options, dim):
     random = np.random.default_rng(dim)
     shape = (1, options.heads, options.seq, dim)
@@ -81,7 +77,7 @@ def compare(options, dim):
                             times["ours"].append(mine)
                             times["torch"].append(other)
                     rows.append({"what": what, "mask": mask, "seq": options.seq, "heads": options.heads, "dim": dim,
-                                 "threads": threads, **{name: quartiles(values) for name, values in times.items()},
+                                 "threads": threads, **{name: tables.quartiles(values) for name, values in times.items()},
                                  "ratio": statistics.median(times["torch"]) / statistics.median(times["ours"])})
             ours.write()
             differences = {}

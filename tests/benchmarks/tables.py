@@ -1,5 +1,7 @@
 """What benchmarks measured, as tables: text for the terminal, Markdown for pages. One function a table."""
 
+import statistics
+
 NAMES = {
     "sgemm": "OpenBLAS sgemm, 2048 x 2048 x 2048",
     "textbook_eigen": "1. textbook Eigen",
@@ -21,6 +23,14 @@ def rounded(value, digits=5):
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+
+
+def quartiles(values):
+    """[quartile, median, quartile]; of three values and fewer all of them count."""
+    values = sorted(values)
+    if len(values) < 4:
+        return [values[0], statistics.median(values), values[-1]]
+    return statistics.quantiles(values, n=4, method="inclusive")
 
 
 def spread(figure):
