@@ -47,7 +47,10 @@ class LoopbackWorld {
   void require_running() const;
 
   /// The parcel on its way to `rank`.
-  Slot& slot(int rank, int channel) { return slots_[static_cast<std::size_t>(channel * ranks_ + rank)]; }
+  Slot& slot(int rank, int channel) {
+    return slots_[static_cast<std::size_t>(channel) * static_cast<std::size_t>(ranks_) +
+                  static_cast<std::size_t>(rank)];
+  }
 
   int ranks_;
   Wire wire_;
