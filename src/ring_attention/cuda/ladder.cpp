@@ -6,6 +6,7 @@ std::span<const ForwardKernel> forward_kernels() {
   static const ForwardKernel all[]{
       naive_forward(),
       tiled_forward(),
+      mma_forward(),
   };
   return all;
 }

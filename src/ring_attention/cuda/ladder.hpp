@@ -9,6 +9,7 @@ namespace ring_attention::cuda {
 // forward
 [[nodiscard]] ForwardKernel naive_forward();
 [[nodiscard]] ForwardKernel tiled_forward();
+[[nodiscard]] ForwardKernel mma_forward();
 
 // backward
 [[nodiscard]] BackwardKernel tiled_backward();

@@ -42,4 +42,14 @@ void with_type(Type type, Use use) {
   require(false, "no type of device memory");
 }
 
+/// The same for kernels that take bf16 and fp16 only.
+template <class Use>
+void with_half_type(Type type, Use use) {
+  require(type != Type::fp32, "a kernel of the tensor cores takes bf16 or fp16");
+  if (type == Type::bf16)
+    use(__nv_bfloat16{});
+  else
+    use(__half{});
+}
+
 }  // namespace ring_attention::cuda

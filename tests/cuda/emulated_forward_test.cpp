@@ -1,0 +1,79 @@
+// The forward kernels of the tensor cores, emulated: their own source on the CPU, with random schedules.
+
+#include <gtest/gtest.h>
+
+#include "cuda/emulator/machine.hpp"
+#include "cuda/kernel_cases.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr cuda::DeviceTraits device{90, 3, 227 * 1024};
+
+std::vector<cuda::ForwardKernel> kernels_of_the_tensor_cores() {
+  std::vector<cuda::ForwardKernel> kernels;
+  for (const cuda::ForwardKernel& kernel : cuda::forward_kernels())
+    if (kernel.step >= 2) kernels.push_back(kernel);
+  return kernels;
+}
+
+class EmulatedForward : public testing::TestWithParam<cuda::ForwardKernel> {
+ protected:
+  void SetUp() override {
+    emulator::options() = {};
+    emulator::places().clear();
+  }
+  void TearDown() override { emulator::options() = {}; }
+
+  static testing::AssertionResult agrees(const KernelCase& a) {
+    emulator::options().seed = a.what.seed;
+    return forward_agrees(
+        a, [](const cuda::ForwardTask& task, Type type) { GetParam().launch(task, type, device, nullptr); });
+  }
+  static bool takes(Type type, Index dim) { return GetParam().takes(device, type, static_cast<int>(dim)); }
+  static KernelCase random(Dice& dice, Index index) {
+    KernelCase a =
+        random_kernel_case(dice, index, {64, 128, 64, 128, 8, 40, 72, 120}, {Type::bf16, Type::fp16});
+    if (!takes(a.type, a.what.dim)) a.what.dim = 64;
+    return a;
+  }
+};
+
+TEST_P(EmulatedForward, AgreesWithTheReference) {
+  for_each_case(40, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
+}
+
+// Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
+TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
+  const auto a_case = [](Index seed) {
+    Dice dice(seed, 7);
+    KernelCase a;
+    a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
+    a.what.seed = dice.bits();
+    a.shards = {whole(400)};
+    if (seed % 2 == 1) a.shards = {{{0, 1, 200}, {200, 1, 200}}};
+    a.rows = whole(150);
+    return a;
+  };
+  ASSERT_TRUE(agrees(a_case(0)));
+  const std::vector<emulator::Place> places = emulator::places();
+  EXPECT_GE(places.size(), 2U);
+  for (const emulator::Place& place : places) {
+    emulator::options().ignore = place;
+    bool noticed = false;
+    for (Index seed = 1; seed <= 20 && !noticed; ++seed) {
+      try {
+        noticed = !agrees(a_case(seed));
+      } catch (const Error&) {
+        noticed = true;
+      }
+    }
+    EXPECT_TRUE(noticed) << place.file << ":" << place.line;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedForward, testing::ValuesIn(kernels_of_the_tensor_cores()),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace ring_attention::test
