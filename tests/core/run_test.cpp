@@ -24,6 +24,14 @@ TEST(Run, ASliceKeepsTheStride) {
   EXPECT_EQ(run.slice(1, 3).last(), run.position(3));
 }
 
+TEST(Run, TokensBeforeAPosition) {
+  const TokenRun run{3, 4, 3};  // 3, 7, 11
+  for (const auto& [position, tokens] :
+       {std::pair(-5, 0), {3, 0}, {4, 1}, {7, 1}, {8, 2}, {11, 2}, {12, 3}, {1000, 3}})
+    EXPECT_EQ(run.before(position), tokens) << position;
+  EXPECT_EQ((TokenRun{5, 1, 0}).before(9), 0);
+}
+
 TEST(Runs, TheWholeSequenceIsOneRun) {
   EXPECT_EQ(whole(6), (Runs{{0, 1, 6}}));
   EXPECT_EQ(whole(0), Runs{});

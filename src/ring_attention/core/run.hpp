@@ -2,6 +2,7 @@
 /// `Run`: where the tokens of a shard stand in the whole sequence; `Interval`: a stretch of it.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct Run {
   [[nodiscard]] constexpr Index first() const { return begin; }
   /// The last position; meaningless when count is 0.
   [[nodiscard]] constexpr Index last() const { return position(count - 1); }
+  /// How many of its tokens stand before `position`: 0 .. count.
+  [[nodiscard]] constexpr Index before(Index position) const {
+    const Index away = position - begin;
+    return away <= 0 ? 0 : std::min(count, (away + stride - 1) / stride);
+  }
   /// `n` tokens of this run from its `i`-th on: a block of it.
   [[nodiscard]] constexpr Run slice(Index i, Index n) const { return {position(i), stride, n}; }
 

@@ -5,15 +5,6 @@
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::cpu {
-namespace {
-
-/// The first key of the run that stands at `position` or after it.
-Index first_from(const Run& keys, Index position) {
-  const Index away = position - keys.begin;
-  return away <= 0 ? 0 : std::min(keys.count, (away + keys.stride - 1) / keys.stride);
-}
-
-}  // namespace
 
 std::vector<QueryTile> query_tiles(const Runs& queries, int lanes) {
   std::vector<QueryTile> tiles;
@@ -33,8 +24,8 @@ bool Lanes::look(const Scoring& scoring, Index head, const Run& queries, const R
   for (std::size_t i = 0; i < first_.size(); ++i) {
     const Index query = queries.position(std::min(static_cast<Index>(i), queries.count - 1));
     const Interval seen = scoring.mask.visible(query);
-    first_[i] = static_cast<int>(first_from(keys, seen.first));
-    last_[i] = static_cast<int>(first_from(keys, seen.last));
+    first_[i] = static_cast<int>(keys.before(seen.first));
+    last_[i] = static_cast<int>(keys.before(seen.last));
     distance_[i] = static_cast<float>(keys.begin - (query + scoring.mask.offset));
     any = any || first_[i] < last_[i];
   }

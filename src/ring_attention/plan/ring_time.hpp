@@ -1,0 +1,43 @@
+/// \file
+/// What a ring's forward should take, from what one rank computes and what one link carries.
+///
+/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, section 3.2: a hop hides behind the computing of the
+/// step when the step takes longer.
+#pragma once
+
+#include <vector>
+
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/shape.hpp"
+#include "ring_attention/ring/placement.hpp"
+
+namespace ring_attention {
+
+/// What a machine sustains, each for one rank while all ranks do the same.
+struct Rates {
+  double flops_per_second = 0;  ///< F
+  double bytes_per_second = 0;  ///< beta
+};
+
+/// FLOP of each rank at each step, [rank][step]: 4 D a visible pair and query head, two products.
+using StepFlops = std::vector<std::vector<double>>;
+
+/// \param q  [batch, heads, S, dim], global
+[[nodiscard]] StepFlops forward_flops(const Shape& q, const Mask& mask, const Placement& queries,
+                                      const Placement& keys);
+
+/// Of the rank that computes most in all steps together.
+[[nodiscard]] double busiest(const StepFlops& flops);
+
+/// Seconds of the whole forward.
+struct RingTime {
+  double ideal = 0;       ///< the work shared out evenly, and no messages
+  double overlapped = 0;  ///< each step takes the longer of its hop and its slowest rank's computing
+  double in_turn = 0;     ///< each step takes both
+};
+
+/// The ranks go in step: a step ends when the slowest has ended. The last step has no hop.
+/// \param hop_bytes  the largest parcel
+[[nodiscard]] RingTime predict(const StepFlops& flops, double hop_bytes, const Rates& rates);
+
+}  // namespace ring_attention
