@@ -173,7 +173,7 @@ def brief(results):
         results["attention"] = {**results["attention"], "rows": [r for r in rows if r["seq"] == usual_length(rows)]}
     if results.get("ring"):
         results["ring"] = {name: [row for row in results["ring"][name] if row["transport"] == "overlapped"]
-                           for name in ("strong", "causal")}
+                           for name in ("strong", "causal", "backward") if name in results["ring"]}
     return results
 
 

@@ -1,6 +1,7 @@
 // ring-attention: the command line. Under mpirun every rank parses, rank 0 prints, all end with one code.
 #include <cstdio>
 
+#include "ring_attention/app/bench_command.hpp"
 #include "ring_attention/app/example_command.hpp"
 #include "ring_attention/app/run_command.hpp"
 
@@ -14,12 +15,16 @@ struct Program {
                     "Each rank keeps its queries; keys and values go round a ring."};
   CommandLine& run_words =
       words.command("run", "Attention of your arrays (or random ones); start with mpirun -n N");
+  CommandLine& bench_words =
+      words.command("bench", "Times of a ring on these machines, beside what a model says");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
   RunOptions run;
+  BenchOptions bench;
   ExampleOptions example;
 
   Program() {
     declare_run_options(run_words, run);
+    declare_bench_options(bench_words, bench);
     declare_example_options(example_words, example);
   }
 };
@@ -32,6 +37,7 @@ int ring_attention_main(int argc, char** argv, const Communicator& comm, Activit
     return 0;
   }
   if (program.run_words.chosen()) return run_command(comm, program.run, activity, watchdog);
+  if (program.bench_words.chosen()) return bench_command(comm, program.bench, activity, watchdog);
   watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // rank 0 works, the others only wait
   agree(comm, [&] {
     if (comm.rank() == 0) example_command(program.example);
@@ -43,9 +49,14 @@ int ring_attention_main(int argc, char** argv, const Communicator& comm, Activit
 double timeout_of(int argc, char** argv) {
   try {
     Program program;
-    if (!program.words.parse(argc, argv) && program.run_words.chosen()) {
+    if (program.words.parse(argc, argv)) return RunOptions{}.timeout;
+    if (program.run_words.chosen()) {
       validate(program.run);
       return program.run.timeout;
+    }
+    if (program.bench_words.chosen()) {
+      validate(program.bench);
+      return program.bench.timeout;
     }
   } catch (const InputError&) {
   }

@@ -1,0 +1,58 @@
+"""`ring-attention bench`: what it prints holds together; the times themselves decide nothing."""
+
+import json
+
+import harness
+
+
+class Bench(harness.CommandTest):
+    def bench(self, ranks, *words):
+        return json.loads(self.run_well(ranks, "bench", "--repetitions", "1", "--json", *words).out)
+
+    def test_any_number_of_ranks_and_tokens(self):
+        for ranks, seq in ((1, 100), (2, 101), (3, 2), (5, 64)):
+            report = self.bench(ranks, "--seq", seq, "--heads", 2, "--dim", 16)
+            with self.subTest(ranks=ranks, seq=seq):
+                shard = -(-seq // ranks)
+                self.assertEqual((report["ranks"], report["hop_bytes"]), (ranks, 2 * 4 * 2 * shard * 16))
+                (row,) = report["placements"]
+                self.assertEqual(row["placement"], "contiguous")
+                for name, value in row.items():
+                    if name.endswith("_seconds"):
+                        self.assertGreaterEqual(value, 0, name)
+                flop = row["flops_per_second"] * row["compute_seconds"]
+                self.assertAlmostEqual(flop / (4 * shard * seq * 16 * 2), 1)
+                hops = (ranks - 1) * report["hop_bytes"]
+                self.assertAlmostEqual(row["bytes_per_second"] * row["messages_seconds"], hops, delta=1e-6 * hops)
+
+    def test_a_causal_mask_is_measured_in_two_placements(self):
+        report = self.bench(2, "--seq", 256, "--heads", 4, "--kv-heads", 2, "--dim", 32, "--causal")
+        self.assertEqual([row["placement"] for row in report["placements"]], ["contiguous", "zigzag"])
+        self.assertEqual(report["kv_shape"], [1, 2, 256, 32])
+        contiguous, zigzag = report["placements"]
+        # Contiguous: rank 1 computes its triangle and a square; zigzag: both ranks the same.
+        self.assertAlmostEqual(contiguous["flops_per_second"] * contiguous["compute_seconds"],
+                               4 * 32 * 4 * (128 * 129 / 2 + 128 * 128))
+        self.assertAlmostEqual(zigzag["flops_per_second"] * zigzag["compute_seconds"], 4 * 32 * 4 * 256 * 257 / 4)
+
+    def test_text(self):
+        out = self.run_well(2, "bench", "--seq", "64", "--repetitions", "1").out
+        for word in ("on 2 ranks", "beta", "c*", "overlapped", "x model", "Medians of 1"):
+            self.assertIn(word, out)
+        self.assertNotIn("beta", self.run_well(1, "bench", "--seq", "64", "--repetitions", "1").out)
+
+    def test_bad_flags(self):
+        for words, says in (
+            (("--kv-heads", "3"), ("--kv-heads 3", "--heads, 8")),
+            (("--seq", "0"), ("--seq",)),
+            (("--seq", str(1 << 60)), ("2^48",)),
+            (("--seq", str(1 << 38), "--heads", "1", "--dim", "128"), ("memory", "more ranks")),
+            (("--np", "3"), ("3",)),
+            (("--timeout", "0"), ("--timeout",)),
+        ):
+            with self.subTest(words=words):
+                self.assert_refused(self.run_ranks(2, "bench", *words), *says)
+
+
+if __name__ == "__main__":
+    harness.main()
