@@ -7,6 +7,7 @@ std::span<const ForwardKernel> forward_kernels() {
       naive_forward(),
       tiled_forward(),
       mma_forward(),
+      wgmma_forward(),
   };
   return all;
 }

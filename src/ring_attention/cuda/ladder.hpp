@@ -10,6 +10,7 @@ namespace ring_attention::cuda {
 [[nodiscard]] ForwardKernel naive_forward();
 [[nodiscard]] ForwardKernel tiled_forward();
 [[nodiscard]] ForwardKernel mma_forward();
+[[nodiscard]] ForwardKernel wgmma_forward();
 
 // backward
 [[nodiscard]] BackwardKernel tiled_backward();

@@ -1,0 +1,191 @@
+/// \file
+/// What only Hopper has (sm_90a): the copy engine (TMA), barriers in shared memory that count bytes, and wgmma, the product
+/// of a warpgroup. Source: the PTX ISA, version 9.0, sections on cp.async.bulk.tensor, mbarrier and wgmma.
+///
+/// An emulator takes this header's place in the tests. Compiled for another architecture the functions trap: such a
+/// kernel is never launched there.
+#pragma once
+
+#include "ring_attention/cuda/ptx.cuh"
+#include "ring_attention/cuda/tensor_map.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define RING_ATTENTION_HOPPER(...) asm volatile(__VA_ARGS__)
+#else
+#define RING_ATTENTION_HOPPER(...) __trap()
+#endif
+
+namespace ring_attention::cuda {
+
+// Barriers in shared memory, 8 bytes each. A phase ends when `count` threads have arrived and all bytes that were
+// announced are here; phases are told apart by their parity, 0 first.
+
+__device__ inline void barrier_init(unsigned barrier, unsigned count) {
+  RING_ATTENTION_HOPPER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+/// What was initialised is seen by the copy engine. One thread, before the block's own barrier.
+__device__ inline void barrier_init_done() {
+  RING_ATTENTION_HOPPER("fence.mbarrier_init.release.cluster;" ::: "memory");
+  RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void barrier_arrive(unsigned barrier) {
+  RING_ATTENTION_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives, and announces bytes that copies will bring.
+__device__ inline void barrier_arrive_expecting(unsigned barrier, unsigned bytes) {
+  RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                        : "memory");
+}
+/// Returns when the phase of this parity has ended.
+__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
+  RING_ATTENTION_HOPPER(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+/// One box of a tensor at these coordinates to shared memory, as the map says; its bytes arrive at `barrier`. What lies
+/// outside of the tensor becomes zero. One thread calls it.
+__device__ inline void copy_box_async(unsigned to, const TensorMap& map, int column, int row, int matrix,
+                                      unsigned barrier) {
+  RING_ATTENTION_HOPPER(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+      "%4}], "
+      "[%5];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+
+/// Barriers of the block by number (1 .. 15; 0 is __syncthreads): wait for, or only arrive among, `threads` threads.
+template <int threads>
+__device__ inline void numbered_barrier_wait(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
+}
+template <int threads>
+__device__ inline void numbered_barrier_arrive(int number) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(threads) : "memory");
+}
+
+/// Registers of each thread of the calling warpgroup from here on: given back, or taken when others have given.
+template <int registers>
+__device__ inline void keep_registers() {
+  RING_ATTENTION_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ inline void take_registers() {
+  RING_ATTENTION_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// wgmma. Four warps multiply together, asynchronously; the sums stay in their registers, of each warp 16 rows, laid out
+// as by multiply_add: d[4 j + i] of a lane is its d[i] of the j-th eight columns.
+
+/// A matrix in shared memory in rows of 128 bytes, swizzled as the copy engine does it: piece c of row r lies at
+/// c ^ (r % 8). Tiles start at multiples of 1024 bytes. `stride` is from eight rows to the next eight, `columns_on` from
+/// 64 columns to the next 64, both in bytes. (Matrix descriptor)
+__device__ inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on,
+                                                       unsigned stride = 1024) {
+  return static_cast<unsigned long long>((address & 0x3ffffU) >> 4U) |
+         static_cast<unsigned long long>(columns_on >> 4U) << 16U |
+         static_cast<unsigned long long>(stride >> 4U) << 32U | 1ULL << 62U;
+}
+
+/// What was written to registers before is seen by the products that follow.
+__device__ inline void products_begin() { RING_ATTENTION_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void products_commit() {
+  RING_ATTENTION_HOPPER("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/// Waits for all committed groups of products but the newest.
+template <int newest>
+__device__ inline void products_wait() {
+  RING_ATTENTION_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
+}
+/// The compiler reads these no earlier than here, and has them written by here.
+template <int count>
+__device__ inline void products_done(float (&d)[count]) {
+#pragma unroll
+  for (float& x : d) asm volatile("" : "+f"(x)::"memory");
+}
+
+#define RING_ATTENTION_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define RING_ATTENTION_16(i) \
+  RING_ATTENTION_4(i), RING_ATTENTION_4(i + 4), RING_ATTENTION_4(i + 8), RING_ATTENTION_4(i + 12)
+#define RING_ATTENTION_32 RING_ATTENTION_16(0), RING_ATTENTION_16(16)
+#define RING_ATTENTION_64 RING_ATTENTION_32, RING_ATTENTION_16(32), RING_ATTENTION_16(48)
+#define RING_ATTENTION_D32                                                         \
+  "{"                                                                              \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "         \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
+  "}"
+#define RING_ATTENTION_D64                                                           \
+  "{"                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"   \
+  "}"
+#define RING_ATTENTION_SHARED_64(type)                                                                  \
+  RING_ATTENTION_HOPPER(                                                                                \
+      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+      " " RING_ATTENTION_D32 ", %32, %33, p, 1, 1, %35, %36;}"                                          \
+      : RING_ATTENTION_32                                                                               \
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
+#define RING_ATTENTION_REGISTERS_64(type)                                                               \
+  RING_ATTENTION_HOPPER(                                                                                \
+      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+      " " RING_ATTENTION_D32 ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;}"                              \
+      : RING_ATTENTION_32                                                                               \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),          \
+        "n"(b_by_rows))
+#define RING_ATTENTION_SHARED_128(type)                                                                  \
+  RING_ATTENTION_HOPPER(                                                                                 \
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
+      " " RING_ATTENTION_D64 ", %64, %65, p, 1, 1, %67, %68;}"                                           \
+      : RING_ATTENTION_64                                                                                \
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
+#define RING_ATTENTION_REGISTERS_128(type)                                                               \
+  RING_ATTENTION_HOPPER(                                                                                 \
+      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
+      " " RING_ATTENTION_D64 ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;}"                               \
+      : RING_ATTENTION_64                                                                                \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),           \
+        "n"(b_by_rows))
+
+/// d (64 x n) = a (64 x 16) b (16 x n), or += when `accumulate`: a and b in shared memory. a has its sum index along
+/// rows of memory (a row of memory is a row of a), unless a_by_columns; b has it along rows of memory too (a row of
+/// memory is a column of b: a product with the transpose), unless b_by_rows.
+template <class T, int a_by_columns, int b_by_rows, int count>
+__device__ inline void multiply_async(float (&d)[count], unsigned long long a, unsigned long long b,
+                                      bool accumulate) {
+  static_assert(count == 32 || count == 64);
+  if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
+    RING_ATTENTION_SHARED_64("bf16");
+  else if constexpr (count == 32)
+    RING_ATTENTION_SHARED_64("f16");
+  else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    RING_ATTENTION_SHARED_128("bf16");
+  else
+    RING_ATTENTION_SHARED_128("f16");
+}
+
+/// The same with a in registers, each warp's 16 rows as multiply_add has them. They may be overwritten after the wait.
+template <class T, int b_by_rows, int count>
+__device__ inline void multiply_async(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
+                                      bool accumulate) {
+  static_assert(count == 32 || count == 64);
+  if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
+    RING_ATTENTION_REGISTERS_64("bf16");
+  else if constexpr (count == 32)
+    RING_ATTENTION_REGISTERS_64("f16");
+  else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    RING_ATTENTION_REGISTERS_128("bf16");
+  else
+    RING_ATTENTION_REGISTERS_128("f16");
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,39 @@
+/// \file
+/// `TensorMap`: what the copy engine has to know of a tensor in device memory. Made on the host, passed by value.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/kernels.hpp"
+
+namespace ring_attention::cuda {
+
+using TensorMap = CUtensorMap;
+
+/// `matrices` matrices of `rows` x `dim` numbers of 16 bits, one after the other, of which the copy engine brings boxes
+/// of box_rows x 64 numbers, in rows of 128 bytes that are swizzled (matrix_descriptor says how). dim is a multiple of 8,
+/// box_rows at most 256. The driver's function is asked for by name: programs start without a driver.
+inline TensorMap make_tensor_map(const void* first, Type type, int dim, Index rows, Index matrices,
+                                 int box_rows) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+  require(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled: it is too old");
+  const auto wide = [](Index n) { return static_cast<cuuint64_t>(n); };
+  const cuuint64_t sizes[]{wide(dim), wide(rows), wide(matrices)};
+  const cuuint64_t strides[]{wide(2 * dim), wide(2 * dim * rows)};  // in bytes, of rows and of matrices
+  const cuuint32_t box[]{64, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t every[]{1, 1, 1};
+  TensorMap map;
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+      &map, type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+      const_cast<void*>(first), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  require(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled refuses the tensor");
+  return map;
+}
+
+}  // namespace ring_attention::cuda
