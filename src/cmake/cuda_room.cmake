@@ -28,25 +28,30 @@ add_library(
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
 
-# Each kernel's compiler writes what ptxas says (registers, spills, C7508 and the like) beside its object,
-# <object>.ptxas: tests/cuda/ptxas_test.py reads it.
-set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers
-if(RING_ATTENTION_WERROR)
-  string(APPEND warnings ",-Werror")
-endif()
+# How a library of kernels is compiled: warnings are those of the other files, and each kernel's compiler writes what
+# ptxas says (registers, spills, C7508 and the like) beside its object, <object>.ptxas: tests/cuda/ptxas_test.py reads it.
+set(RING_ATTENTION_CUDA_ROOM "${CMAKE_CURRENT_SOURCE_DIR}" CACHE INTERNAL "Where src is")
+function(ring_attention_kernel_options target)
+  set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers
+  if(RING_ATTENTION_WERROR)
+    string(APPEND warnings ",-Werror")
+  endif()
+  target_include_directories(${target} PRIVATE "${RING_ATTENTION_CUDA_ROOM}")
+  target_compile_options(${target} PRIVATE -lineinfo -Xptxas=-v "-Xcompiler=${warnings}"
+                                           $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                        CUDA_COMPILER_LAUNCHER "sh;${RING_ATTENTION_CUDA_ROOM}/cmake/keep_ptxas_log.sh")
+  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
+                                      "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
+endfunction()
+
 function(ring_attention_add_kernels target)
   if(NOT ARGN)
     return()
   endif()
   add_library(${target} OBJECT ${ARGN})
-  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-  target_compile_options(${target} PRIVATE -lineinfo -Xptxas=-v "-Xcompiler=${warnings}"
-                                           $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
-                        CUDA_COMPILER_LAUNCHER "sh;${CMAKE_CURRENT_SOURCE_DIR}/cmake/keep_ptxas_log.sh")
+  ring_attention_kernel_options(${target})
   target_sources(ring_attention_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
-  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
-                                      "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
 endfunction()
 ring_attention_add_kernels(ring_attention_cuda_kernels ${kernels})
 ring_attention_add_kernels(ring_attention_hopper_kernels ${hopper_kernels})

@@ -1,6 +1,10 @@
 """A lesson as a reader uses it, and as a notebook does: flags, --json, and mutants, which must fail.
 
-Argument: the lesson's name, such as 05_blocking_ring.
+    lesson_test.py LESSON [PROGRAM ARGUMENT...]
+
+LESSON is a name such as 05_blocking_ring or 03_blockwise_attention_cuda. A lesson that needs a GPU may be skipped,
+always in the same words; this test is skipped then, too (exit code 77). PROGRAM, which takes the ARGUMENTs before all
+others, stands for <build>/lessons/LESSON: one whose GPU is emulated, which must not be skipped.
 """
 
 import json
@@ -15,12 +19,16 @@ BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).r
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
 
 LESSON = sys.argv[1]
-FOLDER = SOURCE / "lessons" / LESSON
+PROGRAM = sys.argv[2:] or [str(BUILD / "lessons" / LESSON)]
 NUMBER, NAME = LESSON.split("_", 1)
-SENDS_MESSAGES = "mpi_main(" in (FOLDER / f"{NAME}.cpp").read_text(encoding="utf-8")
+FOLDER = SOURCE / "lessons" / re.sub("_(cuda|nccl)$", "", LESSON)
+PROSE = FOLDER / ("README.md" if FOLDER.name == LESSON else "GPU.md")
+TEXT = (FOLDER / f"{NAME}.cpp").read_text(encoding="utf-8")
+SENDS_MESSAGES = "mpi_main(" in TEXT
+NEEDS_GPU = "needs_gpu(" in TEXT
 RANKS = 4
 LIMIT = 60 * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
-VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL) \| error \S+ \| \S.*")
+VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL|SKIPPED) \| error \S+ \| \S.*")
 
 failures = 0
 
@@ -30,7 +38,7 @@ class Run:
 
     def __init__(self, *arguments, ranks=RANKS):
         self.name = " ".join([f"{LESSON} on {ranks}" if SENDS_MESSAGES else LESSON, *arguments])
-        command = [str(BUILD / "lessons" / LESSON), *arguments]
+        command = [*PROGRAM, *arguments]
         if SENDS_MESSAGES:
             command = [MPIRUN, "-n", str(ranks), *command]
         try:
@@ -73,8 +81,7 @@ class Run:
 
 def promised_figures():
     """The names in the first column of the table `Figures in --json` of the README, or None."""
-    readme = FOLDER / "README.md"
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    text = PROSE.read_text(encoding="utf-8") if PROSE.exists() else ""
     section = re.search(r"^## Figures in `?--json`?\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if not section:
         return None
@@ -84,7 +91,8 @@ def promised_figures():
 
 def check_flags():
     well = Run("--help")
-    flags = {"--help", "--json", "--seed", "--mutant"} | ({"--np"} if SENDS_MESSAGES else set())
+    flags = {"--help", "--json", "--seed", "--mutant"}
+    flags |= ({"--np"} if SENDS_MESSAGES else set()) | ({"--device"} if NEEDS_GPU else set())
     well.expect(well.code == 0 and not well.err and all(flag in well.out for flag in flags), f"explains {flags}")
     Run("--no-such-flag").expect_one_line_error()
     Run("--seed", "many").expect_one_line_error()
@@ -137,7 +145,24 @@ def check_rank_counts():
             Run("--np", str(ranks), "--seq", str(seq), ranks=ranks).expect_end(0, "PASS")
 
 
+def skipped():
+    """Is it, for want of a GPU? Then it says so in every way that it promises."""
+    why = re.fullmatch(r".*: SKIPPED \| error - \| (no GPU: \S.*)", (Run().out.splitlines() or [""])[-1])
+    if not why:
+        return False
+    plain, json_run = Run(), Run("--json")
+    plain.expect(NEEDS_GPU and PROGRAM == [str(BUILD / "lessons" / LESSON)], "may be skipped")
+    plain.expect(plain.code == 0 and plain.verdict == "SKIPPED" and not plain.err, "exit code 0, no word on stderr")
+    report = json_run.report()
+    json_run.expect(json_run.code == 0 and report == {"lesson": LESSON, "skipped": why[1]}, "the same in JSON")
+    Run("--device", "cuda").expect_one_line_error()
+    print(f"skipped: {why[1]}")
+    return True
+
+
 help_text = check_flags()
+if skipped():
+    sys.exit(1 if failures else 77)
 check_json()
 check_mutants(help_text)
 if SENDS_MESSAGES and "--seq" in help_text:

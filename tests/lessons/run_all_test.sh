@@ -1,6 +1,6 @@
 #!/bin/sh
 # lessons/run_all.sh over stand-ins for the lessons: all pass; one fails; one lies, one ends without a
-# verdict, one is missing.
+# verdict, one is missing; one that needs a GPU is skipped, one that does not says so, too.
 
 set -eu
 
@@ -17,7 +17,10 @@ stand_in() { # lesson, verdict, exit code
   chmod +x "$folder/lessons/$1"
 }
 for lesson in "$RING_ATTENTION_SOURCE"/lessons/[0-9][0-9]_*/; do
-  stand_in "$(basename "$lesson")" PASS 0
+  number=$(basename "$lesson" | cut -c1-3)
+  for source in "$lesson"*.cpp; do # what is no program is not run
+    stand_in "$number$(basename "$source" .cpp)" PASS 0
+  done
 done
 
 failed=0
@@ -37,6 +40,15 @@ grep -q '^words of 05_blocking_ring, --np 3$' "$folder/lessons/output/05_blockin
   { echo 'FAIL: lesson 05 was not told how many ranks it has'; failed=1; }
 grep -q '^words of 01_safe_softmax, $' "$folder/lessons/output/01_safe_softmax.txt" ||
   { echo 'FAIL: lesson 01 runs alone'; failed=1; }
+
+printf '#!/bin/sh\necho "lesson 03 blockwise_attention_cuda: SKIPPED | error - | no GPU: why"\n' \
+  > "$folder/lessons/03_blockwise_attention_cuda"
+expect 0 'cuda \.\.\. SKIPPED, no GPU: why$' '^  03 blockwise_attention_cuda  *no GPU: why  *-  SKIPPED$' \
+  'All of .* lessons passed, 1 were skipped'
+stand_in 01_safe_softmax 'SKIPPED' 0
+sed -i.old 's/1.0e-07/-/' "$folder/lessons/01_safe_softmax"
+expect 1 'FAIL, it needs no GPU and was skipped' '^  01 .* FAIL$'
+stand_in 01_safe_softmax PASS 0
 
 stand_in 02_online_softmax FAIL 1
 expect 1 '^    words of 02_online_softmax' '^  02 online_softmax .* FAIL$' '^  03 .* PASS$' '^1 of '

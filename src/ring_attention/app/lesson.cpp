@@ -37,6 +37,12 @@ void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>
   options_.choice("--mutant", mutant_, words, help);
 }
 
+void Lesson::needs_gpu(const std::string& why_none) {
+  no_gpu_ = why_none;
+  options_.choice("--device", device_, {"auto", "cuda"},
+                  "auto: skip the lesson where there is no GPU; cuda: fail there");
+}
+
 bool Lesson::parse(int argc, const char* const* argv) {
   std::optional<std::string> help;
   if (comm_ != nullptr) {
@@ -48,6 +54,12 @@ bool Lesson::parse(int argc, const char* const* argv) {
   if (help) {
     if (speaks()) std::fputs(help->c_str(), stdout);
     return false;
+  }
+  if (comm_ != nullptr && !all_of_ranks(*comm_, has_gpu()) && has_gpu()) no_gpu_ = "no GPU: on another rank";
+  if (device_ == "cuda" && !has_gpu()) {
+    const std::string message = "--device cuda: " + no_gpu_ + ": leave it out to skip the lesson";
+    if (comm_ != nullptr) throw AgreedError(message);
+    throw InputError(message);
   }
   heading("Lesson " + number_ + ": " + name_);
   say(claim_);
@@ -120,6 +132,16 @@ int Lesson::finish(const std::string& showed) {
     std::printf("%s\n", report.dump(2).c_str());
   }
   return pass ? 0 : 1;
+}
+
+int Lesson::skip() const {
+  say();
+  say("lesson " + number_ + " " + name_ + ": SKIPPED | error - | " + no_gpu_);
+  if (json_ && (comm_ == nullptr || comm_->rank() == 0)) {
+    const nlohmann::ordered_json report{{"lesson", number_ + "_" + name_}, {"skipped", no_gpu_}};
+    std::printf("%s\n", report.dump(2).c_str());
+  }
+  return 0;
 }
 
 int serial_main(const std::function<int()>& body) {

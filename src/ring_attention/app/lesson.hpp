@@ -35,9 +35,15 @@ class Lesson {
   /// Offers `--mutant NAME`: the lesson with one known mistake in it, so that a reader (and a test) sees
   /// its checks fail. Pairs of name and description, before parse().
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
+  /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
+  /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one
+  void needs_gpu(const std::string& why_none);
+  /// After parse(): is there one, under MPI for every rank? If not, the lesson ends with skip().
+  [[nodiscard]] bool has_gpu() const { return no_gpu_.empty(); }
   /// Was this mutant asked for?
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
   /// False: help was asked for and printed. Under MPI collective.
+  /// \throws InputError (under MPI AgreedError) for bad flags, and for `--device cuda` where there is no GPU
   [[nodiscard]] bool parse(int argc, const char* const* argv);
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(seed_); }
 
@@ -66,6 +72,10 @@ class Lesson {
   /// exit code: 0 when every check held (and there was one), else 1.
   [[nodiscard]] int finish(const std::string& showed);
 
+  /// Instead of finish(), without a GPU: prints `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object
+  /// with `skipped`, and returns the exit code 0.
+  [[nodiscard]] int skip() const;
+
  private:
   struct Report;  // the JSON object
 
@@ -75,6 +85,7 @@ class Lesson {
   CommandLine options_;
   bool json_ = false;
   std::string mutant_ = "none";
+  std::string device_ = "auto", no_gpu_;
   Index seed_ = 1;
   Index promised_ranks_ = 0;
   int checks_ = 0;

@@ -1,0 +1,33 @@
+/// \file
+/// How long work on a GPU takes.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "ring_attention/cuda/stream.hpp"
+
+namespace ring_attention::cuda {
+
+/// Median, and the shortest and longest of all, in seconds.
+struct Times {
+  double median, least, most;
+};
+
+/// Times what `work` enqueues on the stream, by events before and after it, `times` times and once before to warm up.
+template <class Work>
+[[nodiscard]] Times time_on(StreamHandle stream, int times, const Work& work) {
+  std::vector<double> seconds;
+  for (int i = -1; i < times; ++i) {
+    Event begin, end;
+    begin.record(stream);
+    work();
+    end.record(stream);
+    end.wait();
+    if (i >= 0) seconds.push_back(end.seconds_since(begin));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds[seconds.size() / 2], seconds.front(), seconds.back()};
+}
+
+}  // namespace ring_attention::cuda
