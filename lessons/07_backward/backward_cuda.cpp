@@ -1,0 +1,171 @@
+// Lesson 07 on a GPU: backward_cuda.cu has the idea. Here stand the problem, the checks and the times.
+#include "backward_cuda.hpp"
+
+#include "../gpu.hpp"
+#include "ring_attention/app/lesson.hpp"
+#include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/cuda/timing.hpp"
+
+using namespace ring_attention;
+
+namespace {
+
+using lesson_07::dim, lesson_07::Mistakes;
+using FloatsThere = cuda::DeviceTensor<float>;
+
+/// A problem in device memory, with what the forward of lesson 03 left there.
+struct Forward {
+  Forward(const RandomProblem& problem, cuda::StreamHandle handle)
+      : p(problem),
+        stream(handle),
+        q(cuda::uploaded<float>(p.queries<float>(whole(p.q.seq)), stream)),
+        k(cuda::uploaded<float>(p.keys<float>(), stream)),
+        v(cuda::uploaded<float>(p.values<float>(), stream)),
+        grad_out(cuda::uploaded<float>(p.make<float>(p.q, 3, whole(p.q.seq)), stream)) {
+    CudaEngine<float> engine(p.scoring, {.stream = stream});
+    engine.begin(q, whole(p.q.seq));
+    engine.accumulate({k, v, whole(p.q.seq)});
+    result = engine.finish();
+  }
+  RandomProblem p;
+  cuda::StreamHandle stream;
+  FloatsThere q, k, v, grad_out;
+  DeviceAttended result;
+};
+
+/// dQ, dK, dV in device memory; zeros at first.
+struct Gradient {
+  explicit Gradient(const Shape& shape) : q(shape), k(shape), v(shape) {}
+  FloatsThere q, k, v;
+};
+
+void by_hand(const Forward& f, FloatsThere& delta, Gradient& d, const Mistakes& mistakes) {
+  lesson_07::backward(
+      {f.q.data(), f.k.data(), f.v.data(), f.result.out.data(), f.grad_out.data(), f.result.lse.data(),
+       delta.data(), d.q.data(), d.k.data(), d.v.data(), static_cast<int>(f.p.q.heads),
+       static_cast<int>(f.p.q.seq), static_cast<float>(f.p.scoring.scale)},
+      mistakes, f.stream);
+}
+Gradient by_hand(const Forward& f, const Mistakes& mistakes) {
+  Gradient d(f.p.q);
+  FloatsThere delta(f.p.q.per_row());
+  by_hand(f, delta, d, mistakes);
+  cuda::check(cudaStreamSynchronize(f.stream));  // delta ends here
+  return d;
+}
+
+Gradient by_library(const Forward& f, const char* kernel) {
+  CudaBackward<float> engine(f.p.scoring, {.stream = f.stream, .kernel = kernel});
+  Gradient d(f.p.q);
+  engine.begin({f.q, f.result.out, f.result.lse, f.grad_out}, whole(f.p.q.seq));
+  engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v});
+  d.q = engine.finish();
+  return d;
+}
+
+ReferenceGradients reference_of(const RandomProblem& p) {
+  const auto in_double = [](const Tensor<float>& array) { return converted<double>(array); };
+  return reference_backward(in_double(p.queries<float>(whole(p.q.seq))), in_double(p.keys<float>()),
+                            in_double(p.values<float>()), in_double(p.make<float>(p.q, 3, whole(p.q.seq))),
+                            p.scoring);
+}
+
+/// What each plausible mistake does to each gradient: some checks cannot see it.
+void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& want) {
+  Table table({"mistake", "dQ off by", "dK off by", "dV off by"});
+  std::vector<std::vector<double>> rows;
+  for (const auto& [name, mistakes] :
+       {std::pair("none", Mistakes{}), std::pair("no scale in dK", Mistakes{.missing_scale = true}),
+        std::pair("no delta", Mistakes{.no_delta = true}),
+        std::pair("no barrier before dQ", Mistakes{.no_barrier = true})}) {
+    const Gradient got = by_hand(f, mistakes);
+    const auto off = [&](const FloatsThere& array, const Tensor<double>& wanted) {
+      return compare(cuda::downloaded(array, f.stream), wanted, {}).relative_error;
+    };
+    rows.push_back({off(got.q, want.q), off(got.k, want.k), off(got.v, want.v)});
+    table.row({name, human_error(rows.back()[0]), human_error(rows.back()[1]), human_error(rows.back()[2])});
+  }
+  lesson.print(table);
+  lesson.record("mistakes", rows);
+}
+
+void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f, const Gradient& got,
+                     const ReferenceGradients& want) {
+  const auto agree = [&](const char* name, const FloatsThere& gradient, const Tensor<double>& reference,
+                         double magnitude) {
+    lesson.check(whose + name + " agrees with the dense reference in double",
+                 compare(cuda::downloaded(gradient, f.stream), reference,
+                         gradient_tolerance<float>(f.p.q.seq, want.max_abs_score, magnitude)));
+  };
+  agree("dQ", got.q, want.q, want.magnitude_q);
+  agree("dK", got.k, want.k, want.magnitude_k);
+  agree("dV", got.v, want.v, want.magnitude_v);
+}
+
+void show_times(Lesson& lesson, const Forward& f) {
+  Gradient d(f.p.q);
+  FloatsThere delta(f.p.q.per_row());
+  Table table({format("S = %lld, %lld heads, median of 5, this run", f.p.q.seq + 0LL, f.p.q.heads + 0LL),
+               "time", "TFLOP/s"});
+  const double operations = 5.0 * static_cast<double>(f.p.q.heads * f.p.q.seq * (f.p.q.seq + 1) * dim);
+  std::vector<double> seconds;
+  const auto row = [&](const char* name, double time) {
+    table.row({name, human_seconds(time), format("%.2f", operations / time / 1e12)});
+    seconds.push_back(time);
+  };
+  row("this lesson, dQ by atomics", cuda::time_on(f.stream, 5, [&] { by_hand(f, delta, d, {}); }).median);
+  for (const char* kernel : {"tiled", "tiled-atomics"}) {
+    CudaBackward<float> engine(f.p.scoring, {.stream = f.stream, .kernel = kernel});
+    engine.begin({f.q, f.result.out, f.result.lse, f.grad_out}, whole(f.p.q.seq));
+    row(kernel, cuda::time_on(f.stream, 5, [&] {
+                  engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v});
+                }).median);
+  }
+  lesson.print(table);
+  lesson.record("seconds", seconds);
+}
+
+RandomProblem problem_of(std::uint64_t seed, Index heads, Index seq) {
+  const Shape shape{1, heads, seq, dim};
+  return {shape, shape, {default_scale(dim), Mask::causal()}, seed};
+}
+
+int backward_cuda_lesson(int argc, char** argv) {
+  Lesson lesson("07", "backward_cuda",
+                "The five products of lesson 07 by a block of threads: each key's dK and dV in one thread's "
+                "registers,\n"
+                "and dQ, the sum over keys, added up in memory.");
+  Index seq = 300, time_seq = 4096;
+  lesson.options().option("--seq", seq, "Tokens S of the checks; need not be a multiple of a tile",
+                          {2, 1 << 13});
+  lesson.options().option("--time-seq", time_seq, "Tokens of the problem that is timed", {1, 1 << 17});
+  lesson.offer_mutants({{"missing-scale", "dK without the scale"},
+                        {"no-delta", "dS = P * dP"},
+                        {"no-barrier", "dS is read before all of it is there"}});
+  lesson.needs_gpu(gpu::why_none());
+  if (!lesson.parse(argc, argv)) return 0;
+  if (!lesson.has_gpu()) return lesson.skip();
+  const Mistakes mistakes{lesson.mutant("missing-scale"), lesson.mutant("no-delta"),
+                          lesson.mutant("no-barrier")};
+  const cuda::Stream stream;
+  lesson.say("On " + cuda::name_of(cuda::current_device()) + ".");
+  lesson.record("device", cuda::name_of(cuda::current_device()));
+  const Forward f(problem_of(lesson.seed(), 2, seq), stream.handle());
+  const ReferenceGradients want = reference_of(f.p);
+
+  lesson.heading("The failure: kernels that look right");
+  show_mistakes(lesson, f, want);
+  lesson.heading("The agreement");
+  check_agreement(lesson, "", f, by_hand(f, mistakes), want);
+  check_agreement(lesson, "the library's kernel `tiled`: ", f, by_library(f, "tiled"), want);
+  lesson.heading("The time");
+  show_times(lesson, Forward(problem_of(lesson.seed(), 8, time_seq), stream.handle()));
+  return lesson.finish("dQ, dK, dV by 64 threads a block; P is never stored");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return serial_main([&] { return backward_cuda_lesson(argc, argv); });
+}
