@@ -24,6 +24,7 @@ add_library(
   ring_attention/cuda/error.cpp
   ring_attention/cuda/ladder.cpp
   ring_attention/cuda/task.cpp
+  ring_attention/ring/device_ring.cpp
 )
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
@@ -60,5 +61,7 @@ if(TARGET ring_attention_hopper_kernels)
 endif()
 
 if(RING_ATTENTION_HAS_NCCL)
+  target_sources(ring_attention_cuda PRIVATE ring_attention/ring/nccl_ring.cpp)
   target_link_libraries(ring_attention_cuda PUBLIC NCCL::nccl)
+  target_compile_definitions(ring_attention_cuda PUBLIC RING_ATTENTION_HAS_NCCL)
 endif()

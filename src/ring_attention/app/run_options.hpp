@@ -25,6 +25,12 @@ struct RunOptions {
   bool alibi = false;
   std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
   std::optional<double> scale;    ///< else 1 / sqrt(D)
+  std::string device = "cpu";
+  std::string type = "fp32";             ///< of q, k, v and dO on a GPU
+  std::string kernel = "auto";           ///< of the GPU's ladder
+  std::string backward_kernel = "auto";  ///< the same for the backward
+  std::string ring = "auto";             ///< between GPUs: nccl or staged
+  bool share_gpu = false;
   std::string engine = "auto";
   Index block = 64;   ///< of the readable engine
   Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks

@@ -104,7 +104,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += "  kernel  " + report.engine + (report.isa.empty() ? "" : ", " + report.isa) + ", " +
           counted(largest(report, &RankReport::threads), "thread") + " a rank\n";
   text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
-                 options.transport.c_str(), report.wire.c_str());
+                 report.transport.c_str(), report.wire.c_str());
   text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
           counted(total(report, &RankReport::messages_sent), "message") + ", " +
           counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
@@ -141,8 +141,9 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"alibi", options.alibi},
             {"q_offset", report.q_offset},
             {"placement", options.placement},
-            {"transport", options.transport},
+            {"transport", report.transport},
             {"wire", report.wire},
+            {"device", report.device},
             {"engine", report.engine},
             {"isa", report.isa},
             {"threads", largest(report, &RankReport::threads)},

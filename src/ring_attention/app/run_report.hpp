@@ -50,8 +50,11 @@ struct RankReport {
 struct RunReport {
   Shape q, kv;
   std::string dtype;
-  std::string engine, isa;  ///< fast or readable; the instruction set of the fast one
-  std::string wire;         ///< type of K,V in messages
+  std::string engine,
+      isa;           ///< fast, readable or cuda; the instruction set of the fast one, the kernels of a GPU
+  std::string wire;  ///< type of K,V in messages
+  std::string device = "cpu";
+  std::string transport = "overlapped";
   double scale = 0;
   Index q_offset = 0;
   double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;

@@ -114,13 +114,14 @@ bool all_of_ranks(const Communicator& comm, bool value) {
 
 void barrier(const Communicator& comm) { check_mpi(MPI_Barrier(comm.handle())); }
 
-int ranks_on_this_host(const Communicator& comm) {
+HostPlace place_on_host(const Communicator& comm) {
   MPI_Comm host = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(comm.handle(), MPI_COMM_TYPE_SHARED, comm.rank(), MPI_INFO_NULL, &host));
-  int ranks = 1;
-  check_mpi(MPI_Comm_size(host, &ranks));
+  HostPlace place{};
+  check_mpi(MPI_Comm_rank(host, &place.rank));
+  check_mpi(MPI_Comm_size(host, &place.size));
   check_mpi(MPI_Comm_free(&host));
-  return ranks;
+  return place;
 }
 
 void require_world_size(const Communicator& comm, Index promised) {

@@ -75,8 +75,14 @@ void sum_over_ranks(const Communicator& comm, std::span<double> values);
 /// Waits until every rank is here. Collective.
 void barrier(const Communicator& comm);
 
+/// Which of the ranks of this machine this one is, and how many there are.
+struct HostPlace {
+  int rank, size;
+};
+/// Collective.
+[[nodiscard]] HostPlace place_on_host(const Communicator& comm);
 /// How many of these ranks share this rank's machine, itself included. Collective.
-[[nodiscard]] int ranks_on_this_host(const Communicator& comm);
+[[nodiscard]] inline int ranks_on_this_host(const Communicator& comm) { return place_on_host(comm).size; }
 
 /// Every rank's value, in the order of the ranks, on all ranks. Collective.
 template <class T>

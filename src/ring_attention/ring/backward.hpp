@@ -4,9 +4,6 @@
 /// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, appendix A (the backward of its code).
 #pragma once
 
-#include <algorithm>
-#include <functional>
-
 #include "ring_attention/attention/backward.hpp"
 #include "ring_attention/ring/activity.hpp"
 #include "ring_attention/ring/parcel.hpp"
@@ -30,22 +27,23 @@ struct BackwardRing : Ring {
 /// previous rank at the end of its own step t - 1, so it travels while this rank computes: N - 1 hops for
 /// K,V and N for dK,dV. Each step is summed by itself first and added to the parcel once, so that every
 /// transport adds in the same order. Memory: four KV shards, and six of gradients.
-template <class Engine, Transport Link, class Wire, class T, class Topology>
-void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<Wire>& kv,
-                   KvParcel<T>& gradients, Activity& activity, const Topology& ring) {
+template <class Engine, Transport Link, class Wire, class T, class Memory, class Topology>
+void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<Wire, Memory>& kv,
+                   KvParcel<T, Memory>& gradients, Activity& activity, const Topology& ring) {
   const Progress progress = [&] {
     activity.beat();
     kv_link.progress();
     gradient_link.progress();
   };
-  KvBuffer<T> step_gradient = gradients.another_buffer();
+  const Memory& memory = gradients.memory();
+  KvBuffer<T, Memory> step_gradient = gradients.another_buffer();
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
     const int owner = kv.owner();
     if (!last) kv_link.start(kv.exchange(ring.owner(step + 1)));
 
     activity.enter(Phase::compute, step);
-    std::ranges::fill(step_gradient.elements(owner), T{0});
+    memory.zero(step_gradient.elements(owner));
     engine.accumulate(kv.current(), {step_gradient.k(owner), step_gradient.v(owner)}, progress);
     kv_link.computed();
 
@@ -54,8 +52,7 @@ void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<
       gradient_link.finish();
       gradients.advance();
     }
-    std::ranges::transform(gradients.elements(), step_gradient.elements(owner), gradients.elements().begin(),
-                           std::plus<>());
+    memory.add(gradients.elements(), std::span<const T>(step_gradient.elements(owner)));
     if (step < ring.hops()) gradient_link.start(gradients.exchange(ring.owner(step + 1)));
     if (!last) {
       kv_link.finish();
@@ -71,9 +68,9 @@ void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<
   gradient_link.drain();
 }
 
-template <class Engine, Transport Link, class Wire, class T>
-void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<Wire>& kv,
-                   KvParcel<T>& gradients, Activity& activity) {
+template <class Engine, Transport Link, class Wire, class T, class Memory>
+void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<Wire, Memory>& kv,
+                   KvParcel<T, Memory>& gradients, Activity& activity) {
   ring_backward(engine, kv_link, gradient_link, kv, gradients, activity, BackwardRing{kv_link.ring()});
 }
 

@@ -18,8 +18,9 @@ namespace ring_attention {
 /// \param ring  steps and owners; the transport's own unless a test says otherwise
 ///
 /// N steps, N - 1 hops. A rank without tokens sends an empty parcel: the rhythm is the same for all.
-template <class Engine, Transport Link, class T, class Topology = Ring>
-void ring_forward(Engine& engine, Link& link, KvParcel<T>& kv, Activity& activity, const Topology& ring) {
+template <class Engine, Transport Link, class T, class Memory, class Topology = Ring>
+void ring_forward(Engine& engine, Link& link, KvParcel<T, Memory>& kv, Activity& activity,
+                  const Topology& ring) {
   const Progress progress = [&] {
     activity.beat();
     link.progress();
@@ -42,8 +43,8 @@ void ring_forward(Engine& engine, Link& link, KvParcel<T>& kv, Activity& activit
   link.drain();
 }
 
-template <class Engine, Transport Link, class T>
-void ring_forward(Engine& engine, Link& link, KvParcel<T>& kv, Activity& activity) {
+template <class Engine, Transport Link, class T, class Memory>
+void ring_forward(Engine& engine, Link& link, KvParcel<T, Memory>& kv, Activity& activity) {
   ring_forward(engine, link, kv, activity, link.ring());
 }
 

@@ -18,11 +18,17 @@ struct Wire {
   double bytes_per_second = 0;  ///< 0: infinite
 };
 
+/// Moves one parcel; both spans are of one length.
+using CopyParcel = std::function<void(std::span<const std::byte> from, std::span<std::byte> to)>;
+void copy_in_host_memory(std::span<const std::byte> from, std::span<std::byte> to);
+
 /// The meeting place of the ranks: one slot per rank and channel for the parcel on its way to it.
 class LoopbackWorld {
  public:
+  /// \param copy  how a parcel gets from the memory of one rank into that of another
   explicit LoopbackWorld(int ranks, Wire wire = {},
-                         std::chrono::duration<double> timeout = std::chrono::seconds(60));
+                         std::chrono::duration<double> timeout = std::chrono::seconds(60),
+                         CopyParcel copy = copy_in_host_memory);
 
   [[nodiscard]] int ranks() const { return ranks_; }
 
@@ -55,6 +61,7 @@ class LoopbackWorld {
   int ranks_;
   Wire wire_;
   std::chrono::duration<double> timeout_;
+  CopyParcel copy_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;

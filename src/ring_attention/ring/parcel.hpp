@@ -2,6 +2,8 @@
 /// `KvParcel`: K and V of one shard as one message, and the buffer the next one arrives in.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -11,42 +13,62 @@
 
 namespace ring_attention {
 
+/// Where parcels live, and the two things that a ring does with them besides sending: in the host's memory, at once.
+/// cuda::DeviceMemory is the other one: there both are enqueued.
+struct HostMemory {
+  template <class T>
+  using Array = Tensor<T>;  ///< zeros at first
+
+  /// array = 0.
+  template <class T>
+  void zero(std::span<T> array) const {
+    std::ranges::fill(array, T{0});
+  }
+  /// sum += term.
+  template <class T>
+  void add(std::span<T> sum, std::span<const T> term) const {
+    std::ranges::transform(sum, term, sum.begin(), std::plus<>());
+  }
+};
+
 /// Room for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
-template <class T>
+template <class T, class Memory = HostMemory>
 class KvBuffer {
  public:
   /// \param kv  shape of K (and of V); its seq is ignored, the placement says who holds how many tokens
-  KvBuffer(const Shape& kv, const Placement& placement)
-      : kv_(kv), placement_(placement), memory_(kv.with_seq(2 * placement.max_tokens())) {}
+  KvBuffer(const Shape& kv, const Placement& placement, const Memory& memory = {})
+      : kv_(kv), placement_(placement), memory_(memory), array_(kv.with_seq(2 * placement.max_tokens())) {}
 
-  [[nodiscard]] KvBuffer another() const { return KvBuffer(kv_, placement_); }
+  [[nodiscard]] KvBuffer another() const { return KvBuffer(kv_, placement_, memory_); }
 
-  [[nodiscard]] View<T> k(int owner) { return {memory_.data(), shape(owner)}; }
-  [[nodiscard]] View<T> v(int owner) { return {memory_.data() + shape(owner).size(), shape(owner)}; }
+  [[nodiscard]] View<T> k(int owner) { return {array_.data(), shape(owner)}; }
+  [[nodiscard]] View<T> v(int owner) { return {array_.data() + shape(owner).size(), shape(owner)}; }
   /// Both: 2 * batch * kv_heads * tokens * dim elements.
   [[nodiscard]] std::span<T> elements(int owner) {
-    return {memory_.data(), static_cast<std::size_t>(2 * shape(owner).size())};
+    return {array_.data(), static_cast<std::size_t>(2 * shape(owner).size())};
   }
+  [[nodiscard]] const Memory& memory() const { return memory_; }
 
  private:
   [[nodiscard]] Shape shape(int owner) const { return kv_.with_seq(placement_.tokens(owner)); }
 
   Shape kv_;
   Placement placement_;
-  Tensor<T> memory_;
+  Memory memory_;
+  typename Memory::template Array<T> array_;
 };
 
 /// One message a hop: the K,V of one rank in `current`, and `incoming`, where the next one arrives.
 ///
 /// The caller writes its own K,V into k() and v() before the first step. From three ranks on the rotation
 /// overwrites them: a caller who needs them later keeps a copy. Memory: four KV shards (two in a ring of one).
-template <class T>
+template <class T, class Memory = HostMemory>
 class KvParcel {
  public:
   /// \param owner  the rank whose K,V stand in `current` now
-  KvParcel(const Shape& kv, const Placement& placement, int owner)
-      : placement_(placement), owner_(owner), incoming_owner_(owner), current_(kv, placement) {
-    if (placement.ranks() > 1) incoming_.emplace(kv, placement);
+  KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = {})
+      : placement_(placement), owner_(owner), incoming_owner_(owner), current_(kv, placement, memory) {
+    if (placement.ranks() > 1) incoming_.emplace(kv, placement, memory);
   }
 
   /// Writable K and V of the current owner.
@@ -55,7 +77,8 @@ class KvParcel {
   [[nodiscard]] std::span<T> elements() { return current_.elements(owner_); }
 
   /// Room of the same size for something else: what one step adds to the gradients.
-  [[nodiscard]] KvBuffer<T> another_buffer() const { return current_.another(); }
+  [[nodiscard]] KvBuffer<T, Memory> another_buffer() const { return current_.another(); }
+  [[nodiscard]] const Memory& memory() const { return current_.memory(); }
 
   [[nodiscard]] int owner() const { return owner_; }
   [[nodiscard]] KeyValue<T> current() { return {k(), v(), placement_.runs(owner_)}; }
@@ -78,8 +101,8 @@ class KvParcel {
   Placement placement_;
   int owner_;
   int incoming_owner_;
-  KvBuffer<T> current_;
-  std::optional<KvBuffer<T>> incoming_;
+  KvBuffer<T, Memory> current_;
+  std::optional<KvBuffer<T, Memory>> incoming_;
 };
 
 }  // namespace ring_attention

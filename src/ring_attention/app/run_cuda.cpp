@@ -1,0 +1,164 @@
+#include "ring_attention/app/run_cuda.hpp"
+
+#include "ring_attention/app/gpu_links.hpp"
+#include "ring_attention/app/table.hpp"
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/ring/backward.hpp"
+#include "ring_attention/ring/forward.hpp"
+
+namespace ring_attention {
+namespace {
+
+using cuda::DeviceMemory;
+using cuda::DeviceTensor;
+using cuda::type_of;
+
+/// A rank's GPU: q, k, v and dO of type T there, sums and results in fp32.
+template <class T, class Links>
+class Gpu {
+ public:
+  using Value = float;
+
+  explicit Gpu(const RunPlace& place)
+      : place_(place),
+        links_(place.comm, place.options, place.activity, most_bytes(place), stream_.handle()) {
+    const cuda::DeviceTraits device = cuda::traits_for(with({}));
+    const auto dim = static_cast<int>(place.input.q().dim);
+    agree(place.comm, [&] {
+      forward_ = &cuda::choose_forward(place.options.kernel, device, type_of<T>, dim);
+      if (place.options.wants_gradients())
+        backward_ = &cuda::choose_backward(place.options.backward_kernel, device, type_of<T>, dim);
+    });
+  }
+
+  void describe(RunReport& report, RankReport&) const {
+    report.device = cuda::name_of(cuda::current_device());
+    report.engine = "cuda";
+    report.isa = report.device + ", " + cuda::name_of(type_of<T>) + ", forward " + forward_->name;
+    if (backward_ != nullptr) report.isa += std::string(", backward ") + backward_->name;
+    report.wire = cuda::name_of(type_of<T>);
+    report.transport = Links::name;
+    if (links_.shares_gpu())
+      report.warnings.emplace_back("ranks share a GPU: correctness only, times mean nothing");
+  }
+
+  /// q, k, v and dO are rounded, and on the way p and dS.
+  [[nodiscard]] double unit() const {
+    return type_of<T> == cuda::Type::fp32 ? 0 : type_of<T> == cuda::Type::bf16 ? 0x1p-7 : 0x1p-10;
+  }
+
+  /// q and the state (with gradients also dO and dQ), four KV shards (and six of dK,dV), and an array on its way.
+  void require_memory() const {
+    const Index q = place_.most_queries(), kv = place_.most_keys();
+    const Index wide = sizeof(float), narrow = sizeof(T);
+    const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * q / place_.input.q().dim +
+                        (place_.options.wants_gradients() ? narrow * q + wide * (q + 6 * kv) : 0);
+    agree(place_.comm, [&] {
+      const Index free = cuda::free_bytes() / links_.ranks_of_gpu();
+      if (bytes > free)
+        throw InputError("rank " + std::to_string(place_.comm.rank()) + " needs " + human_bytes(bytes) +
+                         " on its GPU and can have " + human_bytes(free) +
+                         ": use more GPUs, --type bf16, or a shorter sequence");
+    });
+  }
+
+  void read_keys(const ReadKeys<float>& read) {
+    kv_.emplace(place_.input.kv(), place_.keys, place_.comm.rank(), DeviceMemory{stream_.handle()});
+    Tensor<float> host(kv_->k().shape());
+    read(InputArray::k, host);
+    cuda::upload<T>(kv_->k(), host, stream_.handle());
+    read(InputArray::v, host);
+    cuda::upload<T>(kv_->v(), host, stream_.handle());
+  }
+
+  Attended<float> forward(const Tensor<float>& q, RankReport& mine) {
+    q_ = cuda::uploaded<T>(q, stream_.handle());
+    auto link = links_.link(0);
+    CudaEngine<T> engine(place_.input.scoring(), with(forward_->name));
+    engine.begin(q_, place_.query_runs);
+    ring_forward(engine, link, *kv_, place_.activity);
+    attended_ = engine.finish();
+    mine.forward_exposed_seconds = count_statistics(mine, link.statistics());
+    kv_.reset();
+    return {cuda::downloaded(attended_.out, stream_.handle()),
+            cuda::downloaded(attended_.lse, stream_.handle())};
+  }
+
+  Gradients<float> backward(const Tensor<float>&, const Attended<float>&, const Tensor<float>& grad_out,
+                            RankReport& mine) {
+    const StreamHandle stream = stream_.handle();
+    const auto upstream = cuda::uploaded<T>(grad_out, stream);
+    KvParcel<float, DeviceMemory> sums(place_.input.kv(), place_.keys, place_.comm.rank(),
+                                       DeviceMemory{stream});
+    auto kv_link = links_.link(0), gradient_link = links_.link(1);
+    CudaBackward<T> engine(place_.input.scoring(), with(backward_->name));
+    engine.begin({q_, attended_.out, attended_.lse, upstream}, place_.query_runs);
+    ring_backward(engine, kv_link, gradient_link, *kv_, sums, place_.activity);
+    Gradients<float> gradients{cuda::downloaded(engine.finish(), stream),
+                               cuda::downloaded<float>(sums.k(), stream),
+                               cuda::downloaded<float>(sums.v(), stream)};
+    mine.backward_exposed_seconds =
+        count_statistics(mine, kv_link.statistics()) + count_statistics(mine, gradient_link.statistics());
+    kv_.reset();
+    return gradients;
+  }
+
+ private:
+  using StreamHandle = cuda::StreamHandle;
+
+  [[nodiscard]] CudaOptions with(const std::string& kernel) const {
+    return {stream_.handle(), kernel, place_.comm.size() > 1 ? Links::multiprocessors : 0};
+  }
+  /// Of the largest parcel: one of gradients, where there are any.
+  static std::size_t most_bytes(const RunPlace& place) {
+    const std::size_t element = place.options.wants_gradients() ? sizeof(float) : sizeof(T);
+    return static_cast<std::size_t>(2 * place.most_keys()) * element;
+  }
+
+  const RunPlace& place_;
+  cuda::Stream stream_;
+  Links links_;
+  const cuda::ForwardKernel* forward_ = nullptr;
+  const cuda::BackwardKernel* backward_ = nullptr;
+  std::optional<KvParcel<T, DeviceMemory>> kv_;
+  DeviceTensor<T> q_;
+  DeviceAttended attended_;
+};
+
+template <class T, class Links>
+int run_over(const RunPlace& place) {
+  Gpu<T, Links> gpu(place);
+  return Job(place, gpu)();
+}
+
+template <class T>
+int run_with(const RunPlace& place) {
+#ifdef RING_ATTENTION_HAS_NCCL
+  if (place.options.ring != "staged") return run_over<T, NcclLinks>(place);
+#endif
+  return run_over<T, StagedLinks>(place);
+}
+
+}  // namespace
+
+void require_gpus(const Communicator& comm, const RunOptions& options) {
+  const HostPlace host = place_on_host(comm);
+  agree(comm, [&] {
+#ifndef RING_ATTENTION_HAS_NCCL
+    if (options.ring == "nccl")
+      throw InputError(
+          "--ring nccl: this program was built without NCCL: build it with NCCL_ROOT set, or use staged");
+#endif
+    cuda::use_device(cuda::device_for(host.rank, host.size, options.share_gpu));
+  });
+}
+
+int run_on_gpus(const RunPlace& place) {
+  const std::string& type = place.options.type;
+  return type == "bf16"   ? run_with<Bf16>(place)
+         : type == "fp16" ? run_with<cuda::Fp16>(place)
+                          : run_with<float>(place);
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,18 @@
+// In place of run_cuda.cpp, where the build has no CUDA.
+#include "ring_attention/app/run_cuda.hpp"
+
+namespace ring_attention {
+
+void require_gpus(const Communicator&, const RunOptions&) {
+  throw AgreedError(
+      "--device cuda: this program was built without CUDA: build it where nvcc is, with "
+      "-DRING_ATTENTION_CUDA=ON, or "
+      "leave it out to use the CPU");
+}
+
+int run_on_gpus(const RunPlace& place) {
+  require_gpus(place.comm, place.options);
+  return 2;
+}
+
+}  // namespace ring_attention
