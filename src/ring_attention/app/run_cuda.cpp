@@ -14,6 +14,8 @@ using cuda::DeviceMemory;
 using cuda::DeviceTensor;
 using cuda::type_of;
 
+constexpr const char* sharing = "ranks share a GPU: correctness only, times mean nothing";
+
 /// A rank's GPU: q, k, v and dO of type T there, sums and results in fp32.
 template <class T, class Links>
 class Gpu {
@@ -30,6 +32,7 @@ class Gpu {
       if (place.options.wants_gradients())
         backward_ = &cuda::choose_backward(place.options.backward_kernel, device, type_of<T>, dim);
     });
+    if (links_.shares_gpu() && place.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", sharing);
   }
 
   void describe(RunReport& report, RankReport&) const {
@@ -40,7 +43,7 @@ class Gpu {
     report.wire = cuda::name_of(type_of<T>);
     report.transport = Links::name;
     if (links_.shares_gpu())
-      report.warnings.emplace_back("ranks share a GPU: correctness only, times mean nothing");
+      report.warnings.emplace_back(sharing);
   }
 
   /// q, k, v and dO are rounded, and on the way p and dS.

@@ -101,8 +101,10 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
-  text += "  kernel  " + report.engine + (report.isa.empty() ? "" : ", " + report.isa) + ", " +
-          counted(largest(report, &RankReport::threads), "thread") + " a rank\n";
+  text += "  kernel  " + report.engine + (report.isa.empty() ? "" : ", " + report.isa);
+  if (report.device == "cpu")
+    text += ", " + counted(largest(report, &RankReport::threads), "thread") + " a rank";
+  text += "\n";
   text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
                  report.transport.c_str(), report.wire.c_str());
   text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +

@@ -6,6 +6,11 @@ namespace ring_attention::cuda {
 namespace {
 
 template <class Task>
+constexpr const char* way = "forward";
+template <>
+inline constexpr const char* way<BackwardTask> = "backward";
+
+template <class Task>
 std::string names_that_take(std::span<const Kernel<Task>> kernels, const DeviceTraits& device, Type type,
                             int dim) {
   std::string names;
@@ -32,7 +37,7 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
       std::to_string(device.compute_capability / 10) + "." + std::to_string(device.compute_capability % 10);
   const std::string names = names_that_take(kernels, device, type, dim);
   if (names.empty())
-    throw InputError("no kernel of the GPU takes " + what + " (compute capability " + capability +
+    throw InputError("no " + std::string(way<Task>) + " kernel of the GPU takes " + what + " (compute capability " + capability +
                      "): use --device cpu");
   if (known)
     throw InputError("--kernel " + name + " does not take " + what + " on a GPU of compute capability " +

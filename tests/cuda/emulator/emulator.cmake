@@ -34,3 +34,17 @@ list(FILTER sources EXCLUDE REGEX "ladder\\.cpp$")
 list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 add_library(ring_attention_cuda_emulated STATIC ${emulator}/runtime.cpp ${sources})
 target_link_libraries(ring_attention_cuda_emulated PUBLIC emulated_kernels)
+
+# NCCL's transport over an emulated NCCL, and the program as a user has it.
+if(RING_ATTENTION_HAS_NCCL)
+  target_sources(ring_attention_cuda_emulated
+                 PRIVATE ${emulator}/nccl.cpp "${PROJECT_SOURCE_DIR}/src/ring_attention/ring/nccl_ring.cpp")
+  target_include_directories(ring_attention_cuda_emulated SYSTEM PUBLIC ${NCCL_INCLUDE_DIR})
+  target_compile_definitions(ring_attention_cuda_emulated PUBLIC RING_ATTENTION_HAS_NCCL)
+endif()
+if(TARGET ring-attention)
+  get_target_property(sources ring-attention SOURCES)
+  list(TRANSFORM sources REPLACE "(ring_attention/)" "${PROJECT_SOURCE_DIR}/src/\\1")
+  add_executable(ring-attention-emulated ${sources})
+  target_link_libraries(ring-attention-emulated PRIVATE ring_attention_app ring_attention_cuda_emulated)
+endif()
