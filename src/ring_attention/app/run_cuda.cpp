@@ -42,8 +42,7 @@ class Gpu {
     if (backward_ != nullptr) report.isa += std::string(", backward ") + backward_->name;
     report.wire = cuda::name_of(type_of<T>);
     report.transport = Links::name;
-    if (links_.shares_gpu())
-      report.warnings.emplace_back(sharing);
+    if (links_.shares_gpu()) report.warnings.emplace_back(sharing);
   }
 
   /// q, k, v and dO are rounded, and on the way p and dS.

@@ -5,10 +5,12 @@
 namespace ring_attention::cuda {
 namespace {
 
-template <class Task>
-constexpr const char* way = "forward";
-template <>
-inline constexpr const char* way<BackwardTask> = "backward";
+/// How messages call a kernel of this kind, and the flag that names one.
+struct Words {
+  const char *kind, *flag;
+};
+Words words_of(const ForwardTask*) { return {"forward", "--kernel "}; }
+Words words_of(const BackwardTask*) { return {"backward", "--backward-kernel "}; }
 
 template <class Task>
 std::string names_that_take(std::span<const Kernel<Task>> kernels, const DeviceTraits& device, Type type,
@@ -32,17 +34,18 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
   }
   if (best != nullptr) return *best;
 
+  const Words words = words_of(static_cast<const Task*>(nullptr));
   const std::string what = std::string(name_of(type)) + " with a head dim of " + std::to_string(dim);
   const std::string capability =
       std::to_string(device.compute_capability / 10) + "." + std::to_string(device.compute_capability % 10);
   const std::string names = names_that_take(kernels, device, type, dim);
   if (names.empty())
-    throw InputError("no " + std::string(way<Task>) + " kernel of the GPU takes " + what + " (compute capability " + capability +
-                     "): use --device cpu");
+    throw InputError("no " + std::string(words.kind) + " kernel of the GPU takes " + what +
+                     " (compute capability " + capability + "): use --device cpu");
   if (known)
-    throw InputError("--kernel " + name + " does not take " + what + " on a GPU of compute capability " +
+    throw InputError(words.flag + name + " does not take " + what + " on a GPU of compute capability " +
                      capability + ": these do: " + names);
-  throw InputError("--kernel " + name + ": there is none of this name: for " + what + " there are " + names);
+  throw InputError(words.flag + name + ": there is none of this name: for " + what + " there are " + names);
 }
 
 }  // namespace

@@ -48,9 +48,10 @@ ncclResult_t ncclGroupEnd() {
   group().clear();
   return result_of(code);
 }
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t) {
-  return result_of(MPI_Isend(from, static_cast<int>(count), MPI_BYTE, peer, 0, comm->world,
-                             &group().emplace_back()));
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t) {
+  return result_of(
+      MPI_Isend(from, static_cast<int>(count), MPI_BYTE, peer, 0, comm->world, &group().emplace_back()));
 }
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t) {
   return result_of(

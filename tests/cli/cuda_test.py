@@ -1,0 +1,85 @@
+"""`ring-attention run --device cuda`: cuda_test.py [EMULATED], the same program over an emulated GPU."""
+
+import sys
+import unittest
+
+import harness
+
+EMULATED = sys.argv.pop(1) if len(sys.argv) > 1 else None
+
+
+class WithoutGpuTest(harness.CommandTest):
+    """The program as it is built: without CUDA, or on a machine that may have no GPU."""
+
+    def test_it_says_what_is_missing(self):
+        for ranks in (1, 3):
+            result = self.run_ranks(ranks, *"run --random 1,1,64,8 --device cuda".split())
+            if result.code == 0:
+                self.skipTest("this machine has a GPU")
+            self.assert_refused(result, "--device cuda")
+
+    def test_flags_go_with_their_device(self):
+        for words in (
+            "--type bf16",
+            "--kernel tiled",
+            "--backward-kernel tiled",
+            "--ring staged",
+            "--share-gpu",
+            "--device cuda --engine fast",
+            "--device cuda --threads 2",
+            "--device cuda --block 32",
+            "--device cuda --transport odd-even",
+            "--device cuda --wire bf16",
+        ):
+            with self.subTest(words=words):
+                result = self.run_ranks(2, *"run --random 1,1,64,8".split(), *words.split())
+                self.assert_refused(result, "goes with --device")
+
+
+@unittest.skipIf(EMULATED is None, "the build has no CUDA, so no emulated GPU")
+class EmulatedTest(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.program, harness.PROGRAM = harness.PROGRAM, EMULATED
+
+    def tearDown(self):
+        harness.PROGRAM = self.program
+        super().tearDown()
+
+    def test_it_agrees_with_the_reference(self):
+        cases = (
+            (1, "1,2,40,16 --type fp32"),
+            (2, "1,4,33,64 --kv-heads 2 --type bf16 --causal --placement zigzag"),
+            (3, "2,2,29,16 --type fp16 --causal --placement striped --ring staged"),
+            (5, "1,2,7,64 --type bf16 --ring staged --window 3,2 --alibi"),
+            (3, "1,2,20,5 --type fp32 --kernel naive --backward-kernel tiled-atomics"),
+        )
+        for ranks, words in cases:
+            with self.subTest(ranks=ranks, words=words):
+                result = self.run_well(
+                    ranks,
+                    *"run --backward --check --out results --device cuda --share-gpu --random".split(),
+                    *words.split(),
+                )
+                report = self.report()
+                self.assertEqual((report["engine"], report["device"]), ("cuda", "the emulator"))
+                self.assertEqual(report["transport"], "staged" if "staged" in words else report["transport"])
+                self.assertEqual("correctness only" in result.err, ranks > 1)
+                self.assertEqual(report["hops"], 3 * ranks - 2 if ranks > 1 else 0)
+                self.assertIs(report["ok"], True)
+
+    def test_what_cannot_be_is_refused(self):
+        for words, message in (
+            ("1,1,64,8", "2 ranks on this machine and 1 GPU"),
+            ("1,64,1000000,128 --share-gpu", "needs"),
+            ("1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
+            ("1,1,64,64 --share-gpu --kernel tield", "--kernel tield: there is none of this name"),
+            ("1,1,64,300 --share-gpu --kernel tiled", "these do: naive"),
+        ):
+            with self.subTest(words=words):
+                result = self.run_ranks(2, *"run --device cuda --random".split(), *words.split())
+                self.assert_refused(result, message)
+
+
+if __name__ == "__main__":
+    harness.main()
