@@ -1,0 +1,148 @@
+// Lesson 11, beside its story: one kernel of the ladder run on one problem, checked and timed.
+#pragma once
+
+#include <optional>
+
+#include "ring_attention/app/lesson.hpp"
+#include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/cuda/ladder.hpp"
+#include "ring_attention/cuda/timing.hpp"
+
+namespace ring_attention::tensor_cores {
+
+enum class Mistake { none, mask_offset, forgotten_piece };
+
+template <class T>
+bool takes(const cuda::ForwardKernel& kernel, Index dim) {
+  return kernel.takes(cuda::traits_for({}), cuda::type_of<T>, static_cast<int>(dim));
+}
+
+// A problem and its reference, for every kernel that takes T.
+template <class T>
+class Checker {
+ public:
+  Checker(const RandomProblem& problem, cuda::StreamHandle stream)
+      : p_(problem),
+        stream_(stream),
+        q_(in_T(p_.queries<float>(whole(p_.q.seq)))),
+        k_(in_T(p_.keys<float>())),
+        v_(in_T(p_.values<float>())),
+        want_(reference_forward(converted<double>(q_), converted<double>(k_), converted<double>(v_),
+                                p_.scoring)) {}
+
+  // The keys come in two pieces, the later ones first, as in a ring.
+  [[nodiscard]] Comparison run(const cuda::ForwardKernel& kernel, Mistake mistake) const {
+    Scoring scoring = p_.scoring;
+    if (mistake == Mistake::mask_offset) ++scoring.mask.offset;
+    CudaEngine<T> engine(scoring, {.stream = stream_, .kernel = kernel.name});
+    const auto q = cuda::uploaded<T>(q_, stream_);
+    engine.begin(q, whole(p_.q.seq));
+    const Index cut = p_.kv.seq / 3;
+    for (const Run& piece : {Run{cut, 1, p_.kv.seq - cut}, Run{0, 1, cut}}) {
+      const auto k = cuda::uploaded<T>(rows(k_, piece), stream_),
+                 v = cuda::uploaded<T>(rows(v_, piece), stream_);
+      if (mistake == Mistake::forgotten_piece) engine.begin(q, whole(p_.q.seq));
+      engine.accumulate({k, v, {piece}});
+      (void)engine.to_partial();  // k and v end here
+    }
+    // p is rounded to T on its way to the tensor cores; the scores are not.
+    const double unit = cuda::type_of<T> == cuda::Type::fp32   ? 0
+                        : cuda::type_of<T> == cuda::Type::bf16 ? 0x1p-8
+                                                               : 0x1p-11;
+    Tolerance tolerance = p_.template tolerance<float>(want_);
+    const DeviceAttended got = engine.finish();
+    const Comparison lse =
+        compare(cuda::downloaded(got.lse, stream_), want_.lse, tolerance, {.allow_negative_infinity = true});
+    tolerance.absolute += unit * want_.max_abs_value;
+    const Comparison out = compare(cuda::downloaded(got.out, stream_), want_.out, tolerance);
+    return out.ok ? (lse.ok ? out : lse) : out;
+  }
+
+ private:
+  [[nodiscard]] Tensor<float> in_T(const Tensor<float>& array) const {
+    return cuda::downloaded(cuda::uploaded<T>(array, stream_), stream_);
+  }
+  static Tensor<float> rows(const Tensor<float>& all, const Run& run) {
+    Tensor<float> some(all.shape().with_seq(run.count));
+    for (Index h = 0; h < all.shape().heads; ++h)
+      matrix(some.view(), 0, h) = matrix(all.view(), 0, h, run.begin, run.count);
+    return some;
+  }
+
+  RandomProblem p_;
+  cuda::StreamHandle stream_;
+  Tensor<float> q_, k_, v_;  // numbers of T
+  Reference want_;
+};
+
+// A step and the type in which it is timed: bf16 where it takes that on tensor cores, else fp32.
+struct Contender {
+  const cuda::ForwardKernel* kernel;
+  cuda::Type type;
+};
+
+inline std::vector<Contender> contenders(Index dim) {
+  std::vector<Contender> all;
+  for (const cuda::ForwardKernel& kernel : cuda::forward_kernels()) {
+    if (takes<float>(kernel, dim))
+      all.push_back({&kernel, cuda::Type::fp32});
+    else if (takes<Bf16>(kernel, dim))
+      all.push_back({&kernel, cuda::Type::bf16});
+  }
+  return all;
+}
+
+template <class T>
+double flops_in(const Contender& contender, const Shape& shape, bool causal, cuda::StreamHandle stream) {
+  const RandomProblem p{shape, shape, {default_scale(shape.dim), causal ? Mask::causal() : Mask{}}};
+  const auto q = cuda::uploaded<T>(p.queries<float>(whole(shape.seq)), stream);
+  const auto k = cuda::uploaded<T>(p.keys<float>(), stream), v = cuda::uploaded<T>(p.values<float>(), stream);
+  CudaEngine<T> engine(p.scoring, {.stream = stream, .kernel = contender.kernel->name});
+  engine.begin(q, whole(shape.seq));
+  const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}); };
+  const double longest = 0.2;  // seconds: what takes longer is timed once
+  const double first = cuda::time_on(stream, 1, once).median;
+  const double seconds = first > longest ? first : cuda::time_on(stream, 9, once).median;
+  const auto pairs = static_cast<double>(causal ? shape.seq * (shape.seq + 1) / 2 : shape.seq * shape.seq);
+  return 4 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs / seconds;
+}
+
+// Operations a second, 4 D a visible pair of query and key. 0 when the GPU has too little memory for it.
+inline double flops(const Contender& contender, const Shape& shape, bool causal, cuda::StreamHandle stream) {
+  const Index arrays = 8 * 4 * shape.size();  // q, k, v, o and the way there
+  const Index scores = contender.kernel->step == 0 ? 4 * shape.seq * shape.seq : 0;
+  if (arrays + scores > cuda::free_bytes()) return 0;
+  return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, shape, causal, stream)
+                                            : flops_in<Bf16>(contender, shape, causal, stream);
+}
+
+// What the current GPU can do in a second at its highest clock; zeros where that is not known.
+struct Chip {
+  int count = 0;
+  double hertz = 0, tensor_flops = 0, exponentials = 0, fp32_flops = 0;
+};
+
+// Rates of one multiprocessor a clock, from NVIDIA's white papers of the A100 and the H100: dense 16-bit operations with
+// fp32 sums, exponentials (the special-function units), fp32 operations.
+inline Chip chip() {
+  struct Rates {
+    int capability;
+    double tensor, exponentials, fp32;
+  };
+  const cuda::DeviceTraits traits = cuda::traits_for({});
+  int kilohertz = 0;
+  if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, cuda::current_device()) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return {};
+  }
+  for (const Rates& rates : {Rates{80, 2048, 16, 128}, Rates{90, 4096, 16, 256}}) {
+    if (rates.capability != traits.compute_capability) continue;
+    const double hertz = 1e3 * kilohertz, clocks = hertz * traits.multiprocessors;
+    return {traits.multiprocessors, hertz, clocks * rates.tensor, clocks * rates.exponentials,
+            clocks * rates.fp32};
+  }
+  return {};
+}
+
+}  // namespace ring_attention::tensor_cores

@@ -1,0 +1,143 @@
+// Lesson 11: tensor cores. The ladder's steps are files of the library, src/ring_attention/cuda/kernels/; this program
+// runs each one that the GPU takes: is it right, how fast is it, and what is it of the step before and of the chip?
+#include "../gpu.hpp"
+#include "ladder_runs.hpp"
+
+using namespace ring_attention;
+
+namespace {
+
+using tensor_cores::Contender, tensor_cores::Mistake;
+
+struct Sizes {
+  Index check_queries = 300, check_keys = 420;  // ragged: no multiple of any tile
+  Index longest = 8192, heads = 16, dim = 128;
+};
+
+/// Each kernel on ragged problems, one a mask, with keys that come in two pieces.
+template <class T>
+void check_all(Lesson& lesson, const Sizes& sizes, Mistake mistake, cuda::StreamHandle stream) {
+  const Shape q{1, 4, sizes.check_queries, sizes.dim}, kv{1, 2, sizes.check_keys, sizes.dim};
+  const Index ahead = kv.seq - q.seq;  // query i stands beside key i + ahead
+  for (const auto& [name, mask] : {std::pair{"full", Mask{}}, std::pair{"causal", Mask::causal(ahead)},
+                                   std::pair{"window", Mask{.left = 70, .right = 0, .offset = ahead}}}) {
+    const RandomProblem problem{q, kv, {default_scale(sizes.dim), mask}, lesson.seed()};
+    const tensor_cores::Checker<T> checker(problem, stream);
+    for (const cuda::ForwardKernel& kernel : cuda::forward_kernels())
+      if (tensor_cores::takes<T>(kernel, sizes.dim))
+        lesson.check(format("step %d, %s, %s, %s agrees with the dense reference in double", kernel.step,
+                            kernel.name, cuda::name_of(cuda::type_of<T>), name),
+                     checker.run(kernel, mistake));
+  }
+}
+
+/// What a tile asks of each unit of a multiprocessor, counted, and what the chip could do at its highest clock.
+void show_roofline(Lesson& lesson, Index dim) {
+  const tensor_cores::Chip chip = tensor_cores::chip();
+  lesson.say(
+      format("  a score: %lld operations on tensor cores, 1 exponential; a key and value: %lld bytes in bf16",
+             4LL * dim, 4LL * dim));
+  lesson.record("operations_a_score", Index{4 * dim});
+  lesson.record("tensor_tflops", chip.tensor_flops / 1e12);
+  if (!(chip.tensor_flops > 0)) {
+    lesson.say("  this chip's rates are not known here");
+    return;
+  }
+  const double exp_flops = chip.exponentials * 4 * static_cast<double>(dim);
+  Table table({"if only this counted", "TFLOP/s"});
+  table.row({"tensor cores, 16-bit types", format("%.0f", chip.tensor_flops / 1e12)});
+  table.row({"exponentials, one a score", format("%.0f", exp_flops / 1e12)});
+  table.row({"fp32 multiply-adds", format("%.0f", chip.fp32_flops / 1e12)});
+  lesson.print(table);
+  lesson.say(format("  %d multiprocessors at %.2f GHz; one after the other the first two allow %.0f TFLOP/s",
+                    chip.count, chip.hertz / 1e9, 1e-12 / (1 / chip.tensor_flops + 1 / exp_flops)));
+}
+
+/// One table a mask: step by step, at three lengths.
+void show_ladder(Lesson& lesson, const Sizes& sizes, bool causal, cuda::StreamHandle stream) {
+  const double chip_flops = tensor_cores::chip().tensor_flops;
+  std::vector<Index> lengths;
+  std::vector<std::string> head{"step", "kernel", "type"};
+  for (const Index part : {4, 2, 1}) {
+    lengths.push_back(std::max<Index>(1, sizes.longest / part));
+    head.push_back(format("S = %lld", lengths.back() + 0LL));
+  }
+  head.insert(head.end(), {"of the step before", "of the chip"});
+  Table table(head);
+  std::vector<std::vector<double>> rates;
+  for (const Contender& contender : tensor_cores::contenders(sizes.dim)) {
+    std::vector<std::string> row{std::to_string(contender.kernel->step), contender.kernel->name,
+                                 cuda::name_of(contender.type)};
+    std::vector<double> mine;
+    for (const Index seq : lengths) {
+      const Shape shape{1, sizes.heads, seq, sizes.dim};
+      mine.push_back(tensor_cores::flops(contender, shape, causal, stream));
+      row.push_back(mine.back() > 0 ? format("%.1f", mine.back() / 1e12) : "no room");
+    }
+    const bool first = rates.empty();
+    row.push_back(first ? "" : format("%.2f", mine.back() / rates.back().back()));
+    row.push_back(chip_flops > 0 ? format("%.0f %%", 100 * mine.back() / chip_flops) : "");
+    table.row(row);
+    rates.push_back(mine);
+  }
+  lesson.print(table);
+  lesson.record(causal ? "causal_flops" : "full_flops", rates);
+  lesson.record("lengths", lengths);
+}
+
+void record_names(Lesson& lesson, const Sizes& sizes) {
+  std::string steps;
+  for (const Contender& contender : tensor_cores::contenders(sizes.dim)) {
+    steps += format("%s%d %s %s", steps.empty() ? "" : ", ", contender.kernel->step, contender.kernel->name,
+                    cuda::name_of(contender.type));
+    lesson.say(format("  step %d, %s: %s", contender.kernel->step, contender.kernel->name,
+                      contender.kernel->computes));
+  }
+  lesson.record("steps", steps);
+}
+
+int tensor_cores_lesson(int argc, char** argv) {
+  Lesson lesson("11", "tensor_cores",
+                "The same attention, step by step closer to the chip: from one thread an entry to tensor "
+                "cores that are\n"
+                "fed by copies which run by themselves.");
+  Sizes sizes;
+  lesson.options().option("--longest", sizes.longest, "The longest of three lengths S that are timed",
+                          {1, 1 << 17});
+  lesson.options().option("--heads", sizes.heads, "Heads of the problems that are timed", {1, 1024});
+  lesson.options().option("--dim", sizes.dim, "Head dim D", {1, 256});
+  lesson.options().option("--check-queries", sizes.check_queries, "Queries of the checks", {1, 4096});
+  lesson.options().option("--check-keys", sizes.check_keys, "Keys of the checks", {1, 4096});
+  lesson.offer_mutants({{"mask-offset", "the mask of the query after: each query sees one key too many"},
+                        {"forgotten-piece", "the second piece of keys starts from an empty state"}});
+  lesson.needs_gpu(gpu::why_none());
+  if (!lesson.parse(argc, argv)) return 0;
+  if (!lesson.has_gpu()) return lesson.skip();
+  require(sizes.check_keys >= sizes.check_queries, "--check-keys must not be less than --check-queries");
+  const Mistake mistake = lesson.mutant("mask-offset")       ? Mistake::mask_offset
+                          : lesson.mutant("forgotten-piece") ? Mistake::forgotten_piece
+                                                             : Mistake::none;
+  const cuda::Stream stream;
+  lesson.say("On " + cuda::name_of(cuda::current_device()) + ".");
+  lesson.record("device", cuda::name_of(cuda::current_device()));
+
+  lesson.heading("The steps");
+  record_names(lesson, sizes);
+  lesson.heading("The agreement: ragged, grouped heads, keys in two pieces");
+  check_all<float>(lesson, sizes, mistake, stream.handle());
+  check_all<Bf16>(lesson, sizes, mistake, stream.handle());
+  check_all<cuda::Fp16>(lesson, sizes, mistake, stream.handle());
+  lesson.heading("The roofs of this chip");
+  show_roofline(lesson, sizes.dim);
+  lesson.heading("The ladder: TFLOP/s, full");
+  show_ladder(lesson, sizes, false, stream.handle());
+  lesson.heading("The ladder: TFLOP/s, causal; masked pairs are not counted");
+  show_ladder(lesson, sizes, true, stream.handle());
+  return lesson.finish("each step is exact attention; only the speed differs");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return serial_main([&] { return tensor_cores_lesson(argc, argv); });
+}
