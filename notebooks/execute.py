@@ -1,6 +1,6 @@
 """Executes notebooks: `execute.py NOTEBOOK... [--save FOLDER]`. A failing cell is a failure.
 
-Exit code 77 and a reason when no Python here can do it.
+Exit code 77 and a reason when no Python here can do it, or when every one of them needs what is not here (a GPU).
 """
 
 import os
@@ -30,24 +30,34 @@ def use_python_that_can():
 
 
 def execute(path, folder, scratch):
+    """False when the notebook was skipped: its lesson cannot run here."""
     import nbformat
     from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
     from traitlets.config import Config
 
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
+    client = NotebookClient(
         notebook,
         timeout=SECONDS_A_CELL,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         # Files instead of ports: two notebooks at once never want the same one.
         config=Config({"KernelManager": {"transport": "ipc", "ip": f"{scratch}/{path.stem}"}}),
-    ).execute()
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        if error.ename != "Skipped":
+            raise
+        print(f"{path.name}: skipped: {error.evalue}")
+        return False
     print(f"{path.name}: all cells ran")
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, folder / path.name)
         print(f"  with its pictures: {folder / path.name}")
+    return True
 
 
 def main(arguments):
@@ -60,9 +70,8 @@ def main(arguments):
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     with tempfile.TemporaryDirectory(dir="/tmp") as scratch:  # the home folder may be read-only, and stays clean
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = scratch
-        for name in arguments:
-            execute(Path(name).resolve(), folder, scratch)
-    return 0
+        ran = [execute(Path(name).resolve(), folder, scratch) for name in arguments]
+    return 0 if any(ran) or not ran else 77
 
 
 if __name__ == "__main__":

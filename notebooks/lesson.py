@@ -8,9 +8,14 @@ from pathlib import Path
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or Path(__file__).parent / "../build/release").resolve()
 
 
+class Skipped(Exception):
+    """The lesson cannot run here. A notebook ends with it; execute.py takes it for no failure."""
+
+
 def run(name, *arguments, ranks=None):
     """The report of lesson `name`, on `ranks` ranks if it needs MPI; its numbers are in ["figures"].
 
+    Raises Skipped where the lesson needs a GPU and there is none.
     JSON has no NaN and no infinity: they arrive as None. np.array(figure, dtype=float) makes them NaN.
     """
     program = BUILD / "lessons" / name
@@ -22,4 +27,7 @@ def run(name, *arguments, ranks=None):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
     if done.returncode not in (0, 1):  # 1: it ran, and a check did not hold; the report says which
         raise RuntimeError(done.stderr)
-    return json.loads(done.stdout)
+    report = json.loads(done.stdout)
+    if "skipped" in report:
+        raise Skipped(report["skipped"])
+    return report
