@@ -172,6 +172,48 @@ TEST(ForwardKernels, GoFromPieceToPieceWithTheReadableState) {
   });
 }
 
+/// The checks above can fail: a mask that is off by one key does not agree.
+TEST(ForwardKernels, WithAWrongMaskDoNotAgree) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
+    for (const Index shift : {-1, 1}) {
+      auto problem = problem_in<T>({.queries = 50,
+                                    .keys = 60,
+                                    .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                    .scoring = {0.2, Mask::causal(10)}},
+                                   stream.handle());
+      problem.forward.what.scoring.mask.offset += shift;
+      EXPECT_FALSE(
+          agrees_in(unit_of<T>,
+                    forward_in_pieces<T>(problem.forward, {whole(60)},
+                                         {.stream = stream.handle(), .kernel = kernel.name}, whole(50)),
+                    problem.forward, whole(50)));
+    }
+  });
+}
+
+/// The same of the backward: with another lse, and with delta = 0.
+TEST(BackwardKernels, WithWrongStatisticsDoNotAgree) {
+  const cuda::Stream stream;
+  for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
+    for (const bool wrong_lse : {true, false}) {
+      auto problem = problem_in<T>({.queries = 50,
+                                    .keys = 60,
+                                    .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                    .scoring = {0.2, Mask::causal(10)}},
+                                   stream.handle());
+      if (wrong_lse)
+        for (double& lse : problem.forward.want.lse.view().elements()) lse += 0.1;
+      else
+        problem.forward.want.out.fill(0);
+      EXPECT_FALSE(gradients_agree_in(
+          unit_of<T>,
+          backward_in_pieces<T>(problem, {whole(60)}, {.stream = stream.handle(), .kernel = kernel.name}),
+          problem));
+    }
+  });
+}
+
 TEST(BackwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   const cuda::Stream stream;
   for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {

@@ -1,0 +1,60 @@
+"""Rings of real GPUs, as a user starts them: on several ranks, on one GPU if there is no more. Skipped without a GPU."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+
+import harness  # noqa: E402
+
+ON_GPU = "--device cuda --share-gpu --timeout 20".split()
+
+
+class RingsTest(harness.CommandTest):
+    def test_they_agree_with_the_reference(self):
+        for ring in ("nccl", "staged"):
+            for ranks, words in (
+                (1, "--type fp32"),
+                (2, "--type fp32 --causal"),
+                (2, "--type bf16"),
+                (3, "--type bf16 --causal --placement zigzag"),
+                (3, "--type fp16 --causal --placement striped"),
+                (4, "--type bf16 --causal --placement zigzag"),
+            ):
+                with self.subTest(ring=ring, ranks=ranks, words=words):
+                    result = self.run_ranks(
+                        ranks,
+                        *"run --random 1,8,1001,64 --kv-heads 2 --backward --check --ring".split(),
+                        ring,
+                        *ON_GPU,
+                        *words.split(),
+                    )
+                    if "without NCCL" in result.err:
+                        self.skipTest(result.err)
+                    self.assertEqual(result.code, 0, str(result))
+
+    def test_a_rank_that_dies_ends_the_job(self):
+        for ring in ("nccl", "staged"):
+            with self.subTest(ring=ring):
+                words = "run --random 1,32,131072,128 --type bf16 --backward --ring".split()
+                with harness.Job(2, *words, ring, *ON_GPU) as job:
+                    time.sleep(8)
+                    if job.ended():
+                        self.skipTest("the job was over before a rank could be stopped")
+                    harness.send(job.rank(1), signal.SIGKILL)
+                    result = job.wait(60)
+                    self.assertNotIn(result.code, (0, None), str(result))
+                    self.assertEqual(result.survivors, [])
+
+
+if __name__ == "__main__":
+    probe = subprocess.run([harness.PROGRAM, "run", "--random", "1,1,8,8", "--device", "cuda"],
+                           capture_output=True, text=True, timeout=120)
+    if probe.returncode == 2:
+        print("skipped:", probe.stderr.strip())
+        sys.exit(77)
+    harness.main()

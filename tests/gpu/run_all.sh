@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, on a machine that may have no package registry: builds, tests, compute-sanitizer, the
+# benchmark. Under 9 minutes; a stage that takes too long is stopped and the next one begins.
+# The last lines are a short table.
+#
+#     tests/gpu/run_all.sh [OUT]      logs and results go to OUT (default build/gpu/results)
+#
+# What the build needs is looked for in RING_ATTENTION_DEPS, or unpacked from .gpukit/unpack.sh where that exists.
+# Only one architecture is compiled, that of this machine's GPU.
+set -u
+cd "$(dirname "$0")/../.."
+build=build/gpu
+out=${1:-$build/results}
+mkdir -p "$out"
+jobs=$(nproc)
+
+if [ -f .gpukit/unpack.sh ]; then
+  # shellcheck disable=SC1091
+  . .gpukit/unpack.sh "${GPUKIT_PREFIX:-/opt/gpukit}"
+  RING_ATTENTION_DEPS=${RING_ATTENTION_DEPS:-$GPUKIT_PREFIX/usr}
+fi
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+if [ -z "$capability" ]; then
+  echo "skipped: nvidia-smi names no GPU"
+  exit 77
+fi
+architecture=$capability-real
+[ "$capability" = 90 ] && architecture=90a-real
+
+table=
+failed=0
+# stage NAME SECONDS COMMAND...: runs it, keeps its output in OUT/NAME.log, notes the verdict
+stage() {
+  local name=$1 limit=$2 begin=$SECONDS verdict
+  shift 2
+  printf '\n===== %s (%d s so far)\n' "$name" "$SECONDS"
+  timeout --kill-after=5 "$limit" "$@" >"$out/$name.log" 2>&1
+  case $? in
+    0) verdict=ok ;;
+    77) verdict=skipped ;;
+    124 | 137) verdict="STOPPED after $limit s" failed=1 ;;
+    *) verdict=FAILED failed=1 ;;
+  esac
+  tail -n 12 "$out/$name.log"
+  table+=$(printf '%-28s %5d s  %s' "$name" $((SECONDS - begin)) "$verdict")$'\n'
+}
+
+configure() {
+  cmake --preset release -B "$build" -DRING_ATTENTION_CUDA=ON -DRING_ATTENTION_TESTS=ON \
+    -DCMAKE_CUDA_ARCHITECTURES="$architecture" ${RING_ATTENTION_DEPS:+-DRING_ATTENTION_DEPS="$RING_ATTENTION_DEPS"} &&
+    cmake --build "$build" --parallel "$jobs" --target gpu_tests ring-attention ring_attention_benchmark
+}
+
+sanitized() {
+  compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tests/gpu_cuda_kernels_test" \
+    --gtest_filter='*RandomProblems:*OverwriteWhatStood*'
+}
+
+export -f sanitized configure
+export build out jobs architecture RING_ATTENTION_DEPS
+
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,memory.total --format=csv | tee "$out/gpu.txt"
+stage build 200 bash -c configure
+stage tests 150 ctest --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error
+stage memcheck 50 env RING_ATTENTION_CASES=3 bash -c 'sanitized memcheck'
+stage racecheck 50 env RING_ATTENTION_CASES=1 bash -c 'sanitized racecheck'
+left=$((530 - SECONDS)) # of 9 minutes
+stage benchmark $((left > 20 ? left : 20)) python3 tests/benchmarks/cuda/bench_cuda.py \
+  "$(find "$build" -name libring_attention_benchmark.so)" --seconds $((left > 60 ? left - 40 : 20)) \
+  --out "$out/benchmark.json"
+
+printf '\n===== %s, %d s\n%s' "$(head -n 2 "$out/gpu.txt" | tail -n 1)" "$SECONDS" "$table"
+exit $failed
