@@ -69,15 +69,15 @@ class EmulatedTest(harness.CommandTest):
                 self.assertIs(report["ok"], True)
 
     def test_what_cannot_be_is_refused(self):
-        for words, message in (
-            ("1,1,64,8", "2 ranks on this machine and 1 GPU"),
-            ("1,64,1000000,128 --share-gpu", "needs"),
-            ("1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
-            ("1,1,64,64 --share-gpu --kernel tield", "--kernel tield: there is none of this name"),
-            ("1,1,64,300 --share-gpu --kernel tiled", "these do: naive"),
+        for ranks, words, message in (
+            (2, "1,1,64,8", "2 ranks on this machine and 1 GPU"),
+            (1, "1,64,1000000,128", "needs"),
+            (2, "1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
+            (2, "1,1,64,64 --share-gpu --kernel tield", "--kernel tield: there is none of this name"),
+            (2, "1,1,64,300 --share-gpu --kernel tiled", "these do: naive"),
         ):
             with self.subTest(words=words):
-                result = self.run_ranks(2, *"run --device cuda --random".split(), *words.split())
+                result = self.run_ranks(ranks, *"run --device cuda --random".split(), *words.split())
                 self.assert_refused(result, message)
 
 

@@ -32,6 +32,7 @@ class Gpu {
       if (place.options.wants_gradients())
         backward_ = &cuda::choose_backward(place.options.backward_kernel, device, type_of<T>, dim);
     });
+    if (links_.shares_gpu() && place.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", sharing);
   }
 
   void describe(RunReport& report, RankReport&) const {
@@ -62,7 +63,6 @@ class Gpu {
                          " on its GPU and can have " + human_bytes(free) +
                          ": use more GPUs, --type bf16, or a shorter sequence");
     });
-    if (links_.shares_gpu() && place_.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", sharing);
   }
 
   void read_keys(const ReadKeys<float>& read) {
