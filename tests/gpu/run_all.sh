@@ -60,10 +60,10 @@ export -f sanitized configure
 export build out jobs architecture RING_ATTENTION_DEPS
 
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,memory.total --format=csv | tee "$out/gpu.txt"
-stage build 200 bash -c configure
-stage tests 150 ctest --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error
-stage memcheck 50 env RING_ATTENTION_CASES=3 bash -c 'sanitized memcheck'
-stage racecheck 50 env RING_ATTENTION_CASES=1 bash -c 'sanitized racecheck'
+stage build 170 bash -c configure
+stage tests 180 ctest --parallel 4 --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error
+stage memcheck 45 env RING_ATTENTION_CASES=3 bash -c 'sanitized memcheck'
+stage racecheck 45 env RING_ATTENTION_CASES=1 bash -c 'sanitized racecheck'
 left=$((530 - SECONDS)) # of 9 minutes
 stage benchmark $((left > 20 ? left : 20)) python3 tests/benchmarks/cuda/bench_cuda.py \
   "$(find "$build" -name libring_attention_benchmark.so)" --seconds $((left > 60 ? left - 40 : 20)) \

@@ -34,8 +34,8 @@ MaskOnDevice::MaskOnDevice(const Scoring& scoring, const Runs& queries, StreamHa
   }
   visible_ = on_device(visible, stream);
   position_ = on_device(position, stream);
-  alibi_slope_ =
-      on_device(std::vector<float>(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end()), stream);
+  const std::vector<float> slopes(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end());
+  alibi_slope_ = on_device(slopes, stream);
   check(cudaStreamSynchronize(stream));  // the vectors end here
 }
 
