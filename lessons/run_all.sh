@@ -23,7 +23,9 @@ lesson_of() { echo "$(basename "$(dirname "$1")" | cut -c1-3)$(basename "$1" .cp
 
 run_lesson() { # its source
   if grep -q 'mpi_main(' "$1"; then
-    "$build/mpirun" -n "$ranks" "$build/lessons/$(lesson_of "$1")" --np "$ranks"
+    share=''
+    case $1 in *_nccl.cpp) share=--share-gpu ;; esac # more ranks than GPUs do, to see that it is right
+    "$build/mpirun" -n "$ranks" "$build/lessons/$(lesson_of "$1")" --np "$ranks" $share
   else
     "$build/lessons/$(lesson_of "$1")"
   fi

@@ -10,6 +10,8 @@ int skipped_lesson(int argc, char** argv, const Communicator* comm) {
                 "This lesson needs a GPU, and this program was built without " LESSON_MISSES ".", comm);
   lesson.needs_gpu("no GPU: this program was built without " LESSON_MISSES);
   lesson.offer_mutants({});
+  bool share = false;
+  if (comm != nullptr) lesson.options().flag("--share-gpu", share, "Means nothing without a GPU");
   if (!lesson.parse(argc, argv)) return 0;
   return lesson.skip();
 }
@@ -17,7 +19,7 @@ int skipped_lesson(int argc, char** argv, const Communicator* comm) {
 }  // namespace
 
 int main(int argc, char** argv) {
-#if LESSON_SENDS_MESSAGES
+#if LESSON_NEEDS_NCCL
   return mpi_main(argc, argv, [&](const Communicator& comm) { return skipped_lesson(argc, argv, &comm); });
 #else
   return serial_main([&] { return skipped_lesson(argc, argv, nullptr); });

@@ -26,6 +26,7 @@ PROSE = FOLDER / ("README.md" if FOLDER.name == LESSON else "GPU.md")
 TEXT = (FOLDER / f"{NAME}.cpp").read_text(encoding="utf-8")
 SENDS_MESSAGES = "mpi_main(" in TEXT
 NEEDS_GPU = "needs_gpu(" in TEXT
+SHARE = ["--share-gpu"] if "--share-gpu" in TEXT else []  # one GPU is enough for correctness
 RANKS = 4
 LIMIT = 60 * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
 VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL|SKIPPED) \| error \S+ \| \S.*")
@@ -38,7 +39,7 @@ class Run:
 
     def __init__(self, *arguments, ranks=RANKS):
         self.name = " ".join([f"{LESSON} on {ranks}" if SENDS_MESSAGES else LESSON, *arguments])
-        command = [*PROGRAM, *arguments]
+        command = [*PROGRAM, *SHARE, *arguments]
         if SENDS_MESSAGES:
             command = [MPIRUN, "-n", str(ranks), *command]
         try:
