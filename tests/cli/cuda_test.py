@@ -1,5 +1,6 @@
 """`ring-attention run --device cuda`: cuda_test.py [EMULATED], the same program over an emulated GPU."""
 
+import json
 import sys
 import unittest
 
@@ -13,10 +14,11 @@ class WithoutGpuTest(harness.CommandTest):
 
     def test_it_says_what_is_missing(self):
         for ranks in (1, 3):
-            result = self.run_ranks(ranks, *"run --random 1,1,64,8 --device cuda".split())
-            if result.code == 0:
-                self.skipTest("this machine has a GPU")
-            self.assert_refused(result, "--device cuda")
+            for command in ("run --random 1,1,64,8", "bench --seq 64"):
+                result = self.run_ranks(ranks, *command.split(), "--device", "cuda")
+                if result.code == 0:
+                    self.skipTest("this machine has a GPU")
+                self.assert_refused(result, "--device cuda")
 
     def test_flags_go_with_their_device(self):
         for words in (
@@ -67,6 +69,19 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual("correctness only" in result.err, ranks > 1)
                 self.assertEqual(report["hops"], 3 * ranks - 2 if ranks > 1 else 0)
                 self.assertIs(report["ok"], True)
+
+    def test_bench(self):
+        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --ring staged --causal"), (3, "--type fp16 --kernel tiled")):
+            with self.subTest(ranks=ranks, words=words):
+                result = self.run_well(ranks, *"bench --device cuda --share-gpu --seq 41 --heads 2 --dim 16".split(),
+                                       *"--repetitions 1 --json".split(), *words.split())
+                report = json.loads(result.out)
+                self.assertIn("the emulator", report["kernel"])
+                self.assertEqual("correctness only" in report["kernel"], ranks > 1)
+                self.assertEqual(len(report["placements"]), 2 if "causal" in words else 1)
+                self.assertEqual(report["hop_bytes"], 2 * 2 * -(-41 // ranks) * 16 * (4 if "fp32" in words else 2))
+        self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "2 ranks on this machine and 1 GPU")
+        self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
 
     def test_what_cannot_be_is_refused(self):
         for ranks, words, message in (

@@ -2,7 +2,9 @@
 
 #include <cstdio>
 
+#include "ring_attention/app/bench_cuda.hpp"
 #include "ring_attention/app/bench_ring.hpp"
+#include "ring_attention/app/run_cuda.hpp"
 #include "ring_attention/app/table.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/core/text.hpp"
@@ -39,10 +41,14 @@ class BenchOnCpu {
     fill(parcel.elements(), kv);
     return parcel;
   }
-  /// What one rank holds: q, out, and a KvBuffer or two of a parcel.
-  static Index bytes(const Shape& q, const Shape& kv, Index tokens) {
-    return static_cast<Index>(sizeof(float)) *
-           (2 * q.with_seq(tokens).size() + 4 * kv.with_seq(tokens).size());
+  /// For shards of these shapes: q and out, and four of K or V.
+  static void require_memory(const Communicator& comm, const Shape& q, const Shape& kv) {
+    const Index bytes = static_cast<Index>(sizeof(float)) * (2 * q.size() + 4 * kv.size());
+    agree(comm, [&] {
+      if (!allocation::available(bytes))
+        throw InputError("rank " + std::to_string(comm.rank()) + " cannot have " + human_bytes(bytes) +
+                         " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
+    });
   }
   static OverlappedRing link(const Communicator& comm, Index) { return OverlappedRing(comm); }
   static void synchronize() {}
@@ -57,29 +63,14 @@ class BenchOnCpu {
   Tensor<float> q_;
 };
 
-/// All ranks end together when one of them cannot have the memory.
-template <class Device>
-void require_memory(const Device& device, const Communicator& comm, const BenchOptions& options) {
-  const Index tokens = Placement(Layout::contiguous, options.seq, comm.size()).max_tokens();
-  const Index bytes = device.bytes(options.q(), options.kv(), tokens);
-  agree(comm, [&] {
-    if (!allocation::available(bytes))
-      throw InputError("rank " + std::to_string(comm.rank()) + " cannot have " + human_bytes(bytes) +
-                       " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
-  });
-}
-
-template <class Device>
-void measure(BenchReport& report, Device& device, const Communicator& comm, const BenchOptions& options,
-             Activity& activity) {
-  require_memory(device, comm, options);
-  report.element_bytes = sizeof(typename Device::Element);
-  for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
-    if (layout == Layout::zigzag && (!options.causal || comm.size() == 1)) continue;  // the same work
-    RingBench bench(device, comm, options, layout, activity);
-    report.hop_bytes = bench.hop_bytes();
-    report.placements.push_back(bench.measure(options.repetitions));
-  }
+BenchReport bench_on_cpu(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  const int threads = options.threads > 0 ? static_cast<int>(options.threads)
+                                          : std::max(1, usable_cores() / ranks_on_this_host(comm));
+  BenchOnCpu device(threads);
+  BenchReport report = measure_ring(device, comm, options, activity);
+  report.element = "float32";
+  report.kernel = "fast, " + std::string(name_of(best_isa())) + ", " + counted(threads, "thread") + " a rank";
+  return report;
 }
 
 }  // namespace
@@ -90,15 +81,9 @@ int bench_command(const Communicator& comm, const BenchOptions& options, Activit
   require_world_size(comm, options.ranks);
   watchdog.expect(std::chrono::duration<double>(options.timeout), comm.rank());
 
-  BenchReport report;
-  report.ranks = comm.size();
-  report.element = "float32";
-  const int threads = options.threads > 0 ? static_cast<int>(options.threads)
-                                          : std::max(1, usable_cores() / ranks_on_this_host(comm));
-  report.kernel = "fast, " + std::string(name_of(best_isa())) + ", " + counted(threads, "thread") + " a rank";
-  BenchOnCpu device(threads);
-  measure(report, device, comm, options, activity);
-
+  if (options.device == "cuda") require_gpus(comm, options);
+  BenchReport report = options.device == "cuda" ? bench_on_gpus(comm, options, activity)
+                                                : bench_on_cpu(comm, options, activity);
   if (comm.rank() == 0)
     std::fputs((options.json ? to_json(report, options) : to_text(report, options)).c_str(), stdout);
   return 0;

@@ -12,6 +12,8 @@ constexpr const char* notes = R"(Examples:
       Four ranks, 8192 tokens, 8 heads of 64.
   mpirun -n 8 ring-attention bench --seq 65536 --heads 32 --kv-heads 8 --dim 128 --causal
       Grouped queries under a causal mask: contiguous and zigzag placement beside each other.
+  mpirun -n 8 ring-attention bench --device cuda --type bf16 --seq 262144 --heads 32 --dim 128
+      On eight GPUs.
 
 What is measured, each in turn and the median of --repetitions, of the slowest rank:
   compute     all steps of the ring, and nothing is sent
@@ -34,6 +36,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  declare_gpu_options(command, options);
   command.section("Kernel");
   command.option("--threads", options.threads,
                  "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
@@ -44,6 +47,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 }
 
 void validate(const BenchOptions& options) {
+  validate_device(options, {{"--threads", options.threads != BenchOptions{}.threads}});
   double elements = 1;  // in floating point, so that nothing wraps round
   for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
     elements *= static_cast<double>(extent);

@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "ring_attention/app/command_line.hpp"
+#include "ring_attention/app/gpu_options.hpp"
 
 namespace ring_attention {
 
 /// The flags of `bench`, with their defaults. Flags that `run` has, too, mean the same.
-struct BenchOptions {
+struct BenchOptions : GpuOptions {
   Index batch = 1, seq = 8192, heads = 8, dim = 64;
   Index kv_heads = 0;  ///< 0: as many as heads
   bool causal = false;

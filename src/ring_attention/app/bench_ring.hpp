@@ -4,6 +4,7 @@
 /// A Device says where arrays live and what computes. It has the type `Element` of K,V, and
 /// - `begin(q, scoring, runs)`: an engine that has begun on random queries, which the device keeps;
 /// - `buffer(kv, placement)`, `parcel(kv, placement, rank)`: a KvBuffer and a KvParcel of random numbers;
+/// - `require_memory(comm, q_shard, kv_shard)`: all ranks end together when one cannot have it;
 /// - `link(comm, most_bytes)`: a transport for parcels of at most so many bytes;
 /// - `synchronize()`: returns when all that was enqueued is done.
 #pragma once
@@ -168,5 +169,23 @@ class RingBench {
   Activity& activity_;
   Scoring scoring_;
 };
+
+/// Every placement that makes a difference.
+template <class Device>
+BenchReport measure_ring(Device& device, const Communicator& comm, const BenchOptions& options,
+                         Activity& activity) {
+  const Index tokens = Placement(Layout::contiguous, options.seq, comm.size()).max_tokens();
+  device.require_memory(comm, options.q().with_seq(tokens), options.kv().with_seq(tokens));
+  BenchReport report;
+  report.ranks = comm.size();
+  report.element_bytes = sizeof(typename Device::Element);
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
+    if (layout == Layout::zigzag && (!options.causal || comm.size() == 1)) continue;  // the same work
+    RingBench bench(device, comm, options, layout, activity);
+    report.hop_bytes = bench.hop_bytes();
+    report.placements.push_back(bench.measure(options.repetitions));
+  }
+  return report;
+}
 
 }  // namespace ring_attention

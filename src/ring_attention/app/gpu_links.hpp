@@ -3,8 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 
-#include "ring_attention/app/run_options.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/ring/activity.hpp"
 #include "ring_attention/ring/device_ring.hpp"
@@ -38,7 +38,7 @@ class StagedLinks : public GpuShare {
   static constexpr const char* name = "staged";
   static constexpr int multiprocessors = 0;  // that communication takes
 
-  StagedLinks(const Communicator& comm, const RunOptions&, Activity&, std::size_t most_bytes,
+  StagedLinks(const Communicator& comm, std::chrono::duration<double>, Activity&, std::size_t most_bytes,
               cuda::StreamHandle stream)
       : GpuShare(comm), comm_(comm), most_bytes_(most_bytes), stream_(stream) {}
 
@@ -59,11 +59,10 @@ class NcclLinks : public GpuShare {
   static constexpr const char* name = "nccl";
   static constexpr int multiprocessors = 8;
 
-  NcclLinks(const Communicator& comm, const RunOptions& options, Activity& activity, std::size_t,
+  NcclLinks(const Communicator& comm, std::chrono::duration<double> timeout, Activity& activity, std::size_t,
             cuda::StreamHandle stream)
       : GpuShare(comm),
-        world_(comm, {multiprocessors, std::chrono::duration<double>(options.timeout),
-                      [&] { activity.beat(); }, shares_gpu()}),
+        world_(comm, {multiprocessors, timeout, [&] { activity.beat(); }, shares_gpu()}),
         stream_(stream) {}
 
   [[nodiscard]] NcclRing link(int) { return NcclRing(world_, stream_); }

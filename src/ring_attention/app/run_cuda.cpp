@@ -24,7 +24,8 @@ class Gpu {
 
   explicit Gpu(const RunPlace& place)
       : place_(place),
-        links_(place.comm, place.options, place.activity, most_bytes(place), stream_.handle()) {
+        links_(place.comm, std::chrono::duration<double>(place.options.timeout), place.activity,
+               most_bytes(place), stream_.handle()) {
     const cuda::DeviceTraits device = cuda::traits_for(with({}));
     const auto dim = static_cast<int>(place.input.q().dim);
     agree(place.comm, [&] {
@@ -144,7 +145,7 @@ int run_with(const RunPlace& place) {
 
 }  // namespace
 
-void require_gpus(const Communicator& comm, const RunOptions& options) {
+void require_gpus(const Communicator& comm, const GpuOptions& options) {
   const HostPlace host = place_on_host(comm);
   agree(comm, [&] {
 #ifndef RING_ATTENTION_HAS_NCCL

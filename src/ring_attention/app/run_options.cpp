@@ -13,7 +13,7 @@ constexpr const char* examples = R"(Examples:
       Attention of your own arrays on 4 ranks. results/ gets out.npy, lse.npy and report.json.
   mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --dout do.npy --out results
       The same with gradients: results/ also gets dq.npy, dk.npy and dv.npy.
-  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --out results --device cuda --type bf16
+  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --out results --device cuda
       The same on four GPUs.
   mpirun -n 8 ring-attention run --random 1,8,4096,64 --causal --placement zigzag --backward --check
       A random problem, balanced, checked against the dense reference; nothing is written.
@@ -80,16 +80,9 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
                  "Messages travel while ranks compute, or in between");
   command.choice("--wire", options.wire, {"same", "bf16"},
                  "Type of K,V in messages: that of the arithmetic, or bf16 (float32 only): half the bytes");
-  command.section("GPU");
-  command.choice("--device", options.device, {"cpu", "cuda"}, "What computes");
-  command.choice("--type", options.type, {"fp32", "bf16", "fp16"},
-                 "Type of q, k, v and dO on the GPU; sums and results are float32");
-  command.option("--kernel", options.kernel, "Kernel of the forward; auto takes the fastest that fits");
+  declare_gpu_options(command, options);
   command.option("--backward-kernel", options.backward_kernel,
                  "Kernel of the backward; auto takes the fastest that is deterministic");
-  command.choice("--ring", options.ring, {"auto", "nccl", "staged"},
-                 "From GPU to GPU with NCCL, or through the hosts' memory with MPI");
-  command.flag("--share-gpu", options.share_gpu, "More ranks than GPUs, to try things out: correctness only");
   command.section("Kernel");
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast is float32 only; auto takes it where it can");
@@ -111,23 +104,14 @@ namespace {
 /// Flags that would change nothing on the device that was chosen.
 void validate_device(const RunOptions& options) {
   const RunOptions defaults;
-  const auto only = [](const char* flag, bool given, const char* device) {
-    if (given) throw InputError(std::string(flag) + " goes with --device " + device);
-  };
-  if (options.device == "cuda") {
-    only("--engine", options.engine != defaults.engine, "cpu");
-    only("--threads", options.threads != defaults.threads, "cpu");
-    only("--isa", options.isa != defaults.isa, "cpu");
-    only("--block", options.block != defaults.block, "cpu");
-    only("--transport", options.transport != defaults.transport, "cpu (see --ring)");
-    only("--wire", options.wire != defaults.wire, "cpu (K,V travel in --type)");
-  } else {
-    only("--type", options.type != defaults.type, "cuda");
-    only("--kernel", options.kernel != defaults.kernel, "cuda");
-    only("--backward-kernel", options.backward_kernel != defaults.backward_kernel, "cuda");
-    only("--ring", options.ring != defaults.ring, "cuda");
-    only("--share-gpu", options.share_gpu, "cuda");
-  }
+  validate_device(options,
+                  {{"--engine", options.engine != defaults.engine},
+                   {"--threads", options.threads != defaults.threads},
+                   {"--isa", options.isa != defaults.isa},
+                   {"--block", options.block != defaults.block},
+                   {"--transport", options.transport != defaults.transport, " (see --ring)"},
+                   {"--wire", options.wire != defaults.wire, " (K,V travel in --type)"}},
+                  {{"--backward-kernel", options.backward_kernel != defaults.backward_kernel}});
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/app/command_line.hpp"
+#include "ring_attention/app/gpu_options.hpp"
 
 namespace ring_attention {
 
 /// The flags of `run`, with their defaults.
-struct RunOptions {
+struct RunOptions : GpuOptions {
   std::string q, k, v;        ///< input files, or empty with --random
   std::string dout;           ///< gradient of the result, a file; empty: no backward, or --random
   std::vector<Index> random;  ///< B, H, S, D, or empty with files
@@ -23,14 +23,9 @@ struct RunOptions {
   std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
   std::string documents;      ///< a file of cu_seqlens; empty: one document
   bool alibi = false;
-  std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
-  std::optional<double> scale;    ///< else 1 / sqrt(D)
-  std::string device = "cpu";
-  std::string type = "fp32";             ///< of q, k, v and dO on a GPU
-  std::string kernel = "auto";           ///< of the GPU's ladder
-  std::string backward_kernel = "auto";  ///< the same for the backward
-  std::string ring = "auto";             ///< between GPUs: nccl or staged
-  bool share_gpu = false;
+  std::optional<Index> q_offset;         ///< key position of query 0; else Sk - Sq
+  std::optional<double> scale;           ///< else 1 / sqrt(D)
+  std::string backward_kernel = "auto";  ///< of the GPU's backward
   std::string engine = "auto";
   Index block = 64;   ///< of the readable engine
   Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks

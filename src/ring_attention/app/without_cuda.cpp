@@ -1,9 +1,10 @@
-// In place of run_cuda.cpp, where the build has no CUDA.
+// In place of run_cuda.cpp and bench_cuda.cpp, where the build has no CUDA.
+#include "ring_attention/app/bench_cuda.hpp"
 #include "ring_attention/app/run_cuda.hpp"
 
 namespace ring_attention {
 
-void require_gpus(const Communicator&, const RunOptions&) {
+void require_gpus(const Communicator&, const GpuOptions&) {
   throw AgreedError(
       "--device cuda: this program was built without CUDA: build it where nvcc is, with "
       "-DRING_ATTENTION_CUDA=ON, or "
@@ -13,6 +14,11 @@ void require_gpus(const Communicator&, const RunOptions&) {
 int run_on_gpus(const RunPlace& place) {
   require_gpus(place.comm, place.options);
   return 2;
+}
+
+BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity&) {
+  require_gpus(comm, options);
+  return {};
 }
 
 }  // namespace ring_attention

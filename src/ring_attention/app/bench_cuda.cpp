@@ -1,0 +1,118 @@
+#include "ring_attention/app/bench_cuda.hpp"
+
+#include "ring_attention/app/bench_ring.hpp"
+#include "ring_attention/app/gpu_links.hpp"
+#include "ring_attention/app/table.hpp"
+#include "ring_attention/core/random.hpp"
+#include "ring_attention/cuda/engine.hpp"
+
+namespace ring_attention {
+namespace {
+
+using cuda::DeviceMemory;
+
+/// A rank's GPU.
+template <class T, class Links>
+class BenchOnGpu {
+ public:
+  using Element = T;
+
+  BenchOnGpu(const Communicator& comm, const BenchOptions& options, Activity& activity)
+      : options_{stream_.handle(), options.kernel, comm.size() > 1 ? Links::multiprocessors : 0},
+        links_(comm, std::chrono::duration<double>(options.timeout), activity,
+               static_cast<std::size_t>(2 * shard(options.kv(), comm).size()) * sizeof(T), stream_.handle()) {
+    agree(comm, [&] {
+      options_.kernel = cuda::choose_forward(options.kernel, cuda::traits_for(options_), cuda::type_of<T>,
+                                             static_cast<int>(options.dim))
+                            .name;
+    });
+  }
+
+  CudaEngine<T> begin(const Shape& q, const Scoring& scoring, const Runs& runs) {
+    q_ = cuda::uploaded<T>(random(q.with_seq(count(runs))), stream_.handle());
+    CudaEngine<T> engine(scoring, options_);
+    engine.begin(q_, runs);
+    return engine;
+  }
+
+  KvBuffer<T, DeviceMemory> buffer(const Shape& kv, const Placement& placement) const {
+    KvBuffer<T, DeviceMemory> buffer(kv, placement, {stream_.handle()});
+    for (int rank = 0; rank < placement.ranks(); ++rank)  // of unequal shards the largest one fills it
+      if (placement.tokens(rank) == placement.max_tokens()) fill(buffer.elements(rank), kv);
+    return buffer;
+  }
+  KvParcel<T, DeviceMemory> parcel(const Shape& kv, const Placement& placement, int rank) const {
+    KvParcel<T, DeviceMemory> parcel(kv, placement, rank, {stream_.handle()});
+    fill(parcel.elements(), kv);
+    return parcel;
+  }
+
+  /// For shards of these shapes: q, the state, four of K or V, and one on its way through fp32.
+  void require_memory(const Communicator& comm, const Shape& q, const Shape& kv) const {
+    const Index wide = sizeof(float), narrow = sizeof(T);
+    const Index bytes =
+        narrow * (q.size() + 4 * kv.size()) + wide * (q.size() + std::max(q.size(), 2 * kv.size()));
+    agree(comm, [&] {
+      const Index free = cuda::free_bytes() / links_.ranks_of_gpu();
+      if (bytes > free)
+        throw InputError("rank " + std::to_string(comm.rank()) + " needs " + human_bytes(bytes) +
+                         " on its GPU and can have " + human_bytes(free) +
+                         ": use more GPUs, --type bf16, or a shorter sequence");
+    });
+  }
+
+  auto link(const Communicator&, Index) { return links_.link(0); }
+  void synchronize() const { stream_.wait(); }
+
+  /// Of the report: what computed, and what the times are worth.
+  [[nodiscard]] std::string words() const {
+    return cuda::name_of(cuda::current_device()) + ", " + options_.kernel + ", " + Links::name + " ring" +
+           (links_.shares_gpu() ? "; ranks share a GPU: correctness only, times mean nothing" : "");
+  }
+
+ private:
+  static Shape shard(const Shape& kv, const Communicator& comm) {
+    return kv.with_seq(Placement(Layout::contiguous, kv.seq, comm.size()).max_tokens());
+  }
+  static Tensor<float> random(const Shape& shape) {
+    Tensor<float> host(shape);
+    fill_random(host.view(), {.stream = 1}, shape, whole(shape.seq));
+    return host;
+  }
+  void fill(std::span<T> elements, const Shape& kv) const {
+    const Shape rows{1, 1, static_cast<Index>(elements.size()) / kv.dim, kv.dim};
+    cuda::upload<T>(View<T>(elements.data(), rows), random(rows), stream_.handle());
+  }
+
+  cuda::Stream stream_;
+  CudaOptions options_;
+  Links links_;
+  cuda::DeviceTensor<T> q_;
+};
+
+template <class T, class Links>
+BenchReport bench_over(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  BenchOnGpu<T, Links> device(comm, options, activity);
+  BenchReport report = measure_ring(device, comm, options, activity);
+  report.element = options.type;
+  report.kernel = device.words();
+  return report;
+}
+
+template <class T>
+BenchReport bench_with(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+#ifdef RING_ATTENTION_HAS_NCCL
+  if (options.ring != "staged") return bench_over<T, NcclLinks>(comm, options, activity);
+#endif
+  return bench_over<T, StagedLinks>(comm, options, activity);
+}
+
+}  // namespace
+
+BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  return options.type == "bf16"   ? bench_with<Bf16>(comm, options, activity)
+         : options.type == "fp16" ? bench_with<cuda::Fp16>(comm, options, activity)
+                                  : bench_with<float>(comm, options, activity);
+}
+
+}  // namespace ring_attention
