@@ -1,8 +1,6 @@
 // Lesson 11, beside its story: one kernel of the ladder run on one problem, checked and timed.
 #pragma once
 
-#include <optional>
-
 #include "ring_attention/app/lesson.hpp"
 #include "ring_attention/app/random_problem.hpp"
 #include "ring_attention/cuda/engine.hpp"
@@ -13,9 +11,26 @@ namespace ring_attention::tensor_cores {
 
 enum class Mistake { none, mask_offset, forgotten_piece };
 
-template <class T>
-bool takes(const cuda::ForwardKernel& kernel, Index dim) {
+template <class T, class Kernel>
+bool takes(const Kernel& kernel, Index dim) {
   return kernel.takes(cuda::traits_for({}), cuda::type_of<T>, static_cast<int>(dim));
+}
+
+// Relative rounding error of T, beyond fp32's.
+template <class T>
+constexpr double unit_of() {
+  return cuda::type_of<T> == cuda::Type::fp32 ? 0 : cuda::type_of<T> == cuda::Type::bf16 ? 0x1p-8 : 0x1p-11;
+}
+
+// The numbers of T that are nearest.
+template <class T>
+Tensor<float> in(const Tensor<float>& array, cuda::StreamHandle stream) {
+  return cuda::downloaded(cuda::uploaded<T>(array, stream), stream);
+}
+
+// Of queries and keys that see each other.
+inline double pairs(Index seq, bool causal) {
+  return static_cast<double>(causal ? seq * (seq + 1) / 2 : seq * seq);
 }
 
 // A problem and its reference, for every kernel that takes T.
@@ -25,9 +40,9 @@ class Checker {
   Checker(const RandomProblem& problem, cuda::StreamHandle stream)
       : p_(problem),
         stream_(stream),
-        q_(in_T(p_.queries<float>(whole(p_.q.seq)))),
-        k_(in_T(p_.keys<float>())),
-        v_(in_T(p_.values<float>())),
+        q_(in<T>(p_.queries<float>(whole(p_.q.seq)), stream)),
+        k_(in<T>(p_.keys<float>(), stream)),
+        v_(in<T>(p_.values<float>(), stream)),
         want_(reference_forward(converted<double>(q_), converted<double>(k_), converted<double>(v_),
                                 p_.scoring)) {}
 
@@ -47,22 +62,16 @@ class Checker {
       (void)engine.to_partial();  // k and v end here
     }
     // p is rounded to T on its way to the tensor cores; the scores are not.
-    const double unit = cuda::type_of<T> == cuda::Type::fp32   ? 0
-                        : cuda::type_of<T> == cuda::Type::bf16 ? 0x1p-8
-                                                               : 0x1p-11;
     Tolerance tolerance = p_.template tolerance<float>(want_);
     const DeviceAttended got = engine.finish();
     const Comparison lse =
         compare(cuda::downloaded(got.lse, stream_), want_.lse, tolerance, {.allow_negative_infinity = true});
-    tolerance.absolute += unit * want_.max_abs_value;
+    tolerance.absolute += unit_of<T>() * want_.max_abs_value;
     const Comparison out = compare(cuda::downloaded(got.out, stream_), want_.out, tolerance);
     return out.ok ? (lse.ok ? out : lse) : out;
   }
 
  private:
-  [[nodiscard]] Tensor<float> in_T(const Tensor<float>& array) const {
-    return cuda::downloaded(cuda::uploaded<T>(array, stream_), stream_);
-  }
   static Tensor<float> rows(const Tensor<float>& all, const Run& run) {
     Tensor<float> some(all.shape().with_seq(run.count));
     for (Index h = 0; h < all.shape().heads; ++h)
@@ -76,15 +85,17 @@ class Checker {
   Reference want_;
 };
 
-// A step and the type in which it is timed: bf16 where it takes that on tensor cores, else fp32.
+// A step and the type in which it is timed: fp32 where it takes that, else bf16.
+template <class Kernel>
 struct Contender {
-  const cuda::ForwardKernel* kernel;
+  const Kernel* kernel;
   cuda::Type type;
 };
 
-inline std::vector<Contender> contenders(Index dim) {
-  std::vector<Contender> all;
-  for (const cuda::ForwardKernel& kernel : cuda::forward_kernels()) {
+template <class Kernel>
+std::vector<Contender<Kernel>> contenders(std::span<const Kernel> kernels, Index dim) {
+  std::vector<Contender<Kernel>> all;
+  for (const Kernel& kernel : kernels) {
     if (takes<float>(kernel, dim))
       all.push_back({&kernel, cuda::Type::fp32});
     else if (takes<Bf16>(kernel, dim))
@@ -92,29 +103,44 @@ inline std::vector<Contender> contenders(Index dim) {
   }
   return all;
 }
+using ForwardContender = Contender<cuda::ForwardKernel>;
+
+// Random q, k and v of a length, made once for all contenders.
+struct Inputs {
+  explicit Inputs(const Shape& of) : shape(of) {
+    const RandomProblem p{shape, shape, {}};
+    q = p.queries<float>(whole(shape.seq));
+    k = p.keys<float>();
+    v = p.values<float>();
+  }
+  Shape shape;
+  Tensor<float> q, k, v;
+};
 
 template <class T>
-double flops_in(const Contender& contender, const Shape& shape, bool causal, cuda::StreamHandle stream) {
-  const RandomProblem p{shape, shape, {default_scale(shape.dim), causal ? Mask::causal() : Mask{}}};
-  const auto q = cuda::uploaded<T>(p.queries<float>(whole(shape.seq)), stream);
-  const auto k = cuda::uploaded<T>(p.keys<float>(), stream), v = cuda::uploaded<T>(p.values<float>(), stream);
-  CudaEngine<T> engine(p.scoring, {.stream = stream, .kernel = contender.kernel->name});
+double flops_in(const ForwardContender& contender, const Inputs& inputs, bool causal,
+                cuda::StreamHandle stream) {
+  const Shape& shape = inputs.shape;
+  const auto q = cuda::uploaded<T>(inputs.q, stream), k = cuda::uploaded<T>(inputs.k, stream),
+             v = cuda::uploaded<T>(inputs.v, stream);
+  const Scoring scoring{default_scale(shape.dim), causal ? Mask::causal() : Mask{}};
+  CudaEngine<T> engine(scoring, {.stream = stream, .kernel = contender.kernel->name});
   engine.begin(q, whole(shape.seq));
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}); };
   const double longest = 0.2;  // seconds: what takes longer is timed once
   const double first = cuda::time_on(stream, 1, once).median;
   const double seconds = first > longest ? first : cuda::time_on(stream, 9, once).median;
-  const auto pairs = static_cast<double>(causal ? shape.seq * (shape.seq + 1) / 2 : shape.seq * shape.seq);
-  return 4 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs / seconds;
+  return 4 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 
 // Operations a second, 4 D a visible pair of query and key. 0 when the GPU has too little memory for it.
-inline double flops(const Contender& contender, const Shape& shape, bool causal, cuda::StreamHandle stream) {
-  const Index arrays = 8 * 4 * shape.size();  // q, k, v, o and the way there
-  const Index scores = contender.kernel->step == 0 ? 4 * shape.seq * shape.seq : 0;
+inline double flops(const ForwardContender& contender, const Inputs& inputs, bool causal,
+                    cuda::StreamHandle stream) {
+  const Index arrays = 8 * 4 * inputs.shape.size();  // q, k, v, o and the way there
+  const Index scores = contender.kernel->step == 0 ? 4 * inputs.shape.seq * inputs.shape.seq : 0;
   if (arrays + scores > cuda::free_bytes()) return 0;
-  return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, shape, causal, stream)
-                                            : flops_in<Bf16>(contender, shape, causal, stream);
+  return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, inputs, causal, stream)
+                                            : flops_in<Bf16>(contender, inputs, causal, stream);
 }
 
 // What the current GPU can do in a second at its highest clock; zeros where that is not known.

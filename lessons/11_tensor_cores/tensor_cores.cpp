@@ -1,13 +1,13 @@
 // Lesson 11: tensor cores. The ladder's steps are files of the library, src/ring_attention/cuda/kernels/; this program
 // runs each one that the GPU takes: is it right, how fast is it, and what is it of the step before and of the chip?
 #include "../gpu.hpp"
-#include "ladder_runs.hpp"
+#include "backward_runs.hpp"
 
 using namespace ring_attention;
 
 namespace {
 
-using tensor_cores::Contender, tensor_cores::Mistake;
+using tensor_cores::Mistake;
 
 struct Sizes {
   Index check_queries = 300, check_keys = 420;  // ragged: no multiple of any tile
@@ -29,6 +29,19 @@ void check_all(Lesson& lesson, const Sizes& sizes, Mistake mistake, cuda::Stream
                             kernel.name, cuda::name_of(cuda::type_of<T>), name),
                      checker.run(kernel, mistake));
   }
+}
+
+/// The backward's kernels on one such problem, causal.
+template <class T>
+void check_backward(Lesson& lesson, const Sizes& sizes, cuda::StreamHandle stream) {
+  const Shape q{1, 4, sizes.check_queries, sizes.dim}, kv{1, 2, sizes.check_keys, sizes.dim};
+  const tensor_cores::BackwardChecker<T> checker(
+      {q, kv, {default_scale(sizes.dim), Mask::causal(kv.seq - q.seq)}, lesson.seed()}, stream);
+  for (const cuda::BackwardKernel& kernel : cuda::backward_kernels())
+    if (tensor_cores::takes<T>(kernel, sizes.dim))
+      lesson.check(format("backward, %s, %s, causal: dQ, dK and dV agree", kernel.name,
+                          cuda::name_of(cuda::type_of<T>)),
+                   checker.run(kernel));
 }
 
 /// What a tile asks of each unit of a multiprocessor, counted, and what the chip could do at its highest clock.
@@ -54,28 +67,29 @@ void show_roofline(Lesson& lesson, Index dim) {
 }
 
 /// One table a mask: step by step, at three lengths.
-void show_ladder(Lesson& lesson, const Sizes& sizes, bool causal, cuda::StreamHandle stream) {
+void show_ladder(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inputs>& inputs, bool causal,
+                 cuda::StreamHandle stream) {
   const double chip_flops = tensor_cores::chip().tensor_flops;
   std::vector<Index> lengths;
   std::vector<std::string> head{"step", "kernel", "type"};
-  for (const Index part : {4, 2, 1}) {
-    lengths.push_back(std::max<Index>(1, sizes.longest / part));
+  for (const auto& input : inputs) {
+    lengths.push_back(input.shape.seq);
     head.push_back(format("S = %lld", lengths.back() + 0LL));
   }
   head.insert(head.end(), {"of the step before", "of the chip"});
   Table table(head);
   std::vector<std::vector<double>> rates;
-  for (const Contender& contender : tensor_cores::contenders(sizes.dim)) {
+  for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), dim)) {
     std::vector<std::string> row{std::to_string(contender.kernel->step), contender.kernel->name,
                                  cuda::name_of(contender.type)};
     std::vector<double> mine;
-    for (const Index seq : lengths) {
-      const Shape shape{1, sizes.heads, seq, sizes.dim};
-      mine.push_back(tensor_cores::flops(contender, shape, causal, stream));
+    for (const auto& input : inputs) {
+      mine.push_back(tensor_cores::flops(contender, input, causal, stream));
       row.push_back(mine.back() > 0 ? format("%.1f", mine.back() / 1e12) : "no room");
     }
     const bool first = rates.empty();
-    row.push_back(first ? "" : format("%.2f", mine.back() / rates.back().back()));
+    row.push_back(first || !(rates.back().back() > 0) ? ""
+                                                      : format("%.2f", mine.back() / rates.back().back()));
     row.push_back(chip_flops > 0 ? format("%.0f %%", 100 * mine.back() / chip_flops) : "");
     table.row(row);
     rates.push_back(mine);
@@ -85,9 +99,27 @@ void show_ladder(Lesson& lesson, const Sizes& sizes, bool causal, cuda::StreamHa
   lesson.record("lengths", lengths);
 }
 
+/// The backward at the longest length.
+void show_backward(Lesson& lesson, const tensor_cores::Inputs& inputs, cuda::StreamHandle stream) {
+  Table table({format("S = %lld", inputs.shape.seq + 0LL), "type", "same bits every time", "full", "causal"});
+  std::string names;
+  std::vector<std::vector<double>> rates;
+  for (const auto& [kernel, type] : tensor_cores::contenders(cuda::backward_kernels(), inputs.shape.dim)) {
+    rates.emplace_back();
+    for (const bool causal : {false, true})
+      rates.back().push_back(tensor_cores::backward_flops(*kernel, type, inputs, causal, stream));
+    table.row({kernel->name, cuda::name_of(type), kernel->deterministic ? "yes" : "no",
+               format("%.1f", rates.back()[0] / 1e12), format("%.1f", rates.back()[1] / 1e12)});
+    names += (names.empty() ? "" : ", ") + std::string(kernel->name) + " " + cuda::name_of(type);
+  }
+  lesson.print(table);
+  lesson.record("backward_kernels", names);
+  lesson.record("backward_flops", rates);
+}
+
 void record_names(Lesson& lesson, const Sizes& sizes) {
   std::string steps;
-  for (const Contender& contender : tensor_cores::contenders(sizes.dim)) {
+  for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), sizes.dim)) {
     steps += format("%s%d %s %s", steps.empty() ? "" : ", ", contender.kernel->step, contender.kernel->name,
                     cuda::name_of(contender.type));
     lesson.say(format("  step %d, %s: %s", contender.kernel->step, contender.kernel->name,
@@ -127,12 +159,20 @@ int tensor_cores_lesson(int argc, char** argv) {
   check_all<float>(lesson, sizes, mistake, stream.handle());
   check_all<Bf16>(lesson, sizes, mistake, stream.handle());
   check_all<cuda::Fp16>(lesson, sizes, mistake, stream.handle());
+  check_backward<float>(lesson, sizes, stream.handle());
+  check_backward<Bf16>(lesson, sizes, stream.handle());
+  check_backward<cuda::Fp16>(lesson, sizes, stream.handle());
   lesson.heading("The roofs of this chip");
   show_roofline(lesson, sizes.dim);
+  std::vector<tensor_cores::Inputs> inputs;
+  for (const Index part : {4, 2, 1})
+    inputs.emplace_back(Shape{1, sizes.heads, std::max<Index>(1, sizes.longest / part), sizes.dim});
   lesson.heading("The ladder: TFLOP/s, full");
-  show_ladder(lesson, sizes, false, stream.handle());
+  show_ladder(lesson, sizes.dim, inputs, false, stream.handle());
   lesson.heading("The ladder: TFLOP/s, causal; masked pairs are not counted");
-  show_ladder(lesson, sizes, true, stream.handle());
+  show_ladder(lesson, sizes.dim, inputs, true, stream.handle());
+  lesson.heading("The backward: TFLOP/s, 10 D operations a pair");
+  show_backward(lesson, inputs.back(), stream.handle());
   return lesson.finish("each step is exact attention; only the speed differs");
 }
 

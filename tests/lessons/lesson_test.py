@@ -28,7 +28,7 @@ SENDS_MESSAGES = "mpi_main(" in TEXT
 NEEDS_GPU = "needs_gpu(" in TEXT
 SHARE = ["--share-gpu"] if "--share-gpu" in TEXT else []  # one GPU is enough for correctness
 RANKS = 4
-LIMIT = 60 * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
+LIMIT = (120 if NEEDS_GPU else 60) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
 VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL|SKIPPED) \| error \S+ \| \S.*")
 
 failures = 0

@@ -1,0 +1,86 @@
+// Lesson 11: the backward's kernels, checked and timed as the forward's are.
+#pragma once
+
+#include "ladder_runs.hpp"
+
+namespace ring_attention::tensor_cores {
+
+// A problem with its dO, and what dense attention in double makes of it.
+template <class T>
+class BackwardChecker {
+ public:
+  BackwardChecker(const RandomProblem& problem, cuda::StreamHandle stream)
+      : p_(problem),
+        stream_(stream),
+        q_(in<T>(p_.queries<float>(whole(p_.q.seq)), stream)),
+        k_(in<T>(p_.keys<float>(), stream)),
+        v_(in<T>(p_.values<float>(), stream)),
+        grad_out_(in<T>(p_.make<float>(p_.q, 3, whole(p_.q.seq)), stream)) {
+    const auto q = converted<double>(q_), k = converted<double>(k_), v = converted<double>(v_);
+    forward_ = reference_forward(q, k, v, p_.scoring);
+    want_ = reference_backward(q, k, v, converted<double>(grad_out_), p_.scoring);
+  }
+
+  // The worst of dQ, dK and dV.
+  [[nodiscard]] Comparison run(const cuda::BackwardKernel& kernel) const {
+    const auto there = [&](const Tensor<float>& array) { return cuda::uploaded<T>(array, stream_); };
+    const auto q = there(q_), k = there(k_), v = there(v_), grad_out = there(grad_out_);
+    const auto out = cuda::uploaded<float>(converted<float>(forward_.out), stream_),
+               lse = cuda::uploaded<float>(converted<float>(forward_.lse), stream_);
+    cuda::DeviceTensor<float> dk(k.shape()), dv(v.shape());
+    CudaBackward<T> engine(p_.scoring, {.stream = stream_, .kernel = kernel.name});
+    engine.begin({q, out, lse, grad_out}, whole(p_.q.seq));
+    engine.accumulate({k, v, whole(p_.kv.seq)}, {dk, dv});
+    const Comparison of_q = compared(engine.finish(), want_.q, want_.magnitude_q),
+                     of_k = compared(dk, want_.k, want_.magnitude_k),
+                     of_v = compared(dv, want_.v, want_.magnitude_v);
+    for (const Comparison* each : {&of_q, &of_k})
+      if (!each->ok) return *each;
+    return of_v;
+  }
+
+ private:
+  [[nodiscard]] Comparison compared(const cuda::DeviceTensor<float>& got, const Tensor<double>& want,
+                                    double magnitude) const {
+    const Index terms = std::max(p_.kv.seq, p_.q.seq * p_.q.heads / p_.kv.heads);
+    Tolerance tolerance = gradient_tolerance<float>(terms, want_.max_abs_score, magnitude);
+    tolerance.absolute += 2 * unit_of<T>() * magnitude;  // p and ds are rounded
+    return compare(cuda::downloaded(got, stream_), want, tolerance);
+  }
+
+  RandomProblem p_;
+  cuda::StreamHandle stream_;
+  Tensor<float> q_, k_, v_, grad_out_;  // numbers of T
+  Reference forward_;
+  ReferenceGradients want_;
+};
+
+template <class T>
+double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& inputs, bool causal,
+                         cuda::StreamHandle stream) {
+  const Shape& shape = inputs.shape;
+  const auto q = cuda::uploaded<T>(inputs.q, stream), k = cuda::uploaded<T>(inputs.k, stream),
+             v = cuda::uploaded<T>(inputs.v, stream);
+  const Scoring scoring{default_scale(shape.dim), causal ? Mask::causal() : Mask{}};
+  CudaEngine<T> forward(scoring, {.stream = stream});
+  forward.begin(q, whole(shape.seq));
+  forward.accumulate({k, v, whole(shape.seq)});
+  const DeviceAttended attended = forward.finish();
+  CudaBackward<T> engine(scoring, {.stream = stream, .kernel = kernel.name});
+  engine.begin({q, attended.out, attended.lse, v}, whole(shape.seq));  // any numbers will do for dO
+  cuda::DeviceTensor<float> dk(shape), dv(shape);
+  const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}, {dk, dv}); };
+  const double first = cuda::time_on(stream, 1, once).median;
+  const double seconds = first > 0.2 ? first : cuda::time_on(stream, 5, once).median;
+  return 10 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
+}
+
+// Operations a second, 10 D a visible pair. 0 when the GPU has too little memory for it.
+inline double backward_flops(const cuda::BackwardKernel& kernel, cuda::Type type, const Inputs& inputs,
+                             bool causal, cuda::StreamHandle stream) {
+  if (12 * 4 * inputs.shape.size() > cuda::free_bytes()) return 0;
+  return type == cuda::Type::fp32 ? backward_flops_in<float>(kernel, inputs, causal, stream)
+                                  : backward_flops_in<Bf16>(kernel, inputs, causal, stream);
+}
+
+}  // namespace ring_attention::tensor_cores
