@@ -26,6 +26,8 @@ PROSE = FOLDER / ("README.md" if FOLDER.name == LESSON else "GPU.md")
 TEXT = (FOLDER / f"{NAME}.cpp").read_text(encoding="utf-8")
 SENDS_MESSAGES = "mpi_main(" in TEXT
 NEEDS_GPU = "needs_gpu(" in TEXT
+EMULATED = bool(sys.argv[2:])
+RACES = {"no-barrier"}  # on a GPU they may show or not; the emulator looks for a schedule in which they do
 SHARE = ["--share-gpu"] if "--share-gpu" in TEXT else []  # one GPU is enough for correctness
 RANKS = 4
 LIMIT = (120 if NEEDS_GPU else 60) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
@@ -129,6 +131,9 @@ def check_mutants(help_text):
     Run("--mutant", "none").expect_end(0, "PASS")
     for mutant in mutants:
         run = Run("--mutant", mutant)
+        if mutant in RACES and not EMULATED and run.verdict == "PASS":
+            print(f"     {run.name}: the race did not show", flush=True)
+            continue
         run.expect_end(1, "FAIL")
         run.expect("  FAIL  " in run.out, "names the check that fails")
     if not mutants:
@@ -152,7 +157,7 @@ def skipped():
     if not why:
         return False
     plain, json_run = Run(), Run("--json")
-    plain.expect(NEEDS_GPU and PROGRAM == [str(BUILD / "lessons" / LESSON)], "may be skipped")
+    plain.expect(NEEDS_GPU and not EMULATED, "may be skipped")
     plain.expect(plain.code == 0 and plain.verdict == "SKIPPED" and not plain.err, "exit code 0, no word on stderr")
     report = json_run.report()
     json_run.expect(json_run.code == 0 and report == {"lesson": LESSON, "skipped": why[1]}, "the same in JSON")
