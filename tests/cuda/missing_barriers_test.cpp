@@ -3,43 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "cuda/cuda_runs.hpp"
-#include "cuda/emulator/machine.hpp"
+#include "cuda/needed_barriers.hpp"
 
 namespace ring_attention::test {
 namespace {
-
-using emulator::Options;
-using emulator::Place;
-
-constexpr std::uint64_t seeds = 12;
 
 /// Two tiles of queries and three of keys, in two runs; of the first run of the last piece nobody sees a key.
 const Case what{
     .kv_heads = 1, .group = 2, .queries = 70, .keys = 250, .dim = 64, .scoring = {0.2, Mask::causal(140)}};
 const std::vector<Runs> pieces{{{0, 1, 90}, {100, 1, 110}}, {{210, 1, 40}, {90, 1, 10}}};
-
-/// Runs `agrees` as the kernel stands, then without each of its barriers.
-template <class Agrees>
-void expect_all_needed(const char* kernel, Agrees agrees) {
-  emulator::options() = {};
-  emulator::places().clear();
-  ASSERT_TRUE(agrees());
-  const std::vector<Place> places = emulator::places();
-  EXPECT_FALSE(places.empty());
-  for (const Place& place : places) {
-    bool noticed = false;
-    for (std::uint64_t seed = 1; seed <= seeds && !noticed; ++seed) {
-      emulator::options() = Options{seed, place};
-      try {
-        noticed = !agrees();
-      } catch (const Error&) {
-        noticed = true;
-      }
-    }
-    EXPECT_TRUE(noticed) << kernel << ": " << place.file << ":" << place.line << " is not missed";
-  }
-  emulator::options() = {};
-}
 
 TEST(MissingBarriers, OfTheTiledForwardAreNoticed) {
   const auto problem = problem_in<float>(what, nullptr);
