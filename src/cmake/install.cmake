@@ -16,6 +16,16 @@ install(
   NAMESPACE ring_attention::
   DESTINATION "${package_dir}")
 
+if(RING_ATTENTION_HAS_CUDA)
+  # An export of its own: who has no CUDA can use the rest.
+  install(TARGETS ring_attention_cuda EXPORT ring_attention_cuda_targets)
+  install(
+    EXPORT ring_attention_cuda_targets
+    NAMESPACE ring_attention::
+    DESTINATION "${package_dir}")
+  install(FILES cmake/FindNCCL.cmake DESTINATION "${package_dir}")
+endif()
+
 configure_package_config_file(
   cmake/ring_attentionConfig.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfig.cmake"
   INSTALL_DESTINATION "${package_dir}")

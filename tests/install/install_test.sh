@@ -20,6 +20,9 @@ cmake -S "$RING_ATTENTION_SOURCE/tests/install" -B "$work/build" -DCMAKE_BUILD_T
 cmake --build "$work/build"
 
 "$work/build/consumer" 1
+if [ -e "$work/prefix"/lib*/libring_attention_cuda.a ]; then
+  "$work/build/cuda_consumer"
+fi
 "$MPIRUN" -n 3 "$work/build/consumer" 3
 [ "$("$MPIRUN" --version)" = "$("$(cat "$work/build/mpiexec.txt")" --version)" ] || {
   echo "the package names another launcher than the build uses" >&2
