@@ -40,9 +40,9 @@ class RingsTest(harness.CommandTest):
     def test_a_rank_that_dies_ends_the_job(self):
         for ring in ("nccl", "staged"):
             with self.subTest(ring=ring):
-                words = "run --random 1,32,131072,128 --type bf16 --backward --ring".split()
+                words = "run --random 1,1,393216,128 --kernel tiled --backward --ring".split()  # seconds a step
                 with harness.Job(2, *words, ring, *ON_GPU) as job:
-                    time.sleep(8)
+                    time.sleep(10)
                     if job.ended():
                         self.skipTest("the job was over before a rank could be stopped")
                     harness.send(job.rank(1), signal.SIGKILL)
