@@ -12,6 +12,9 @@ set(kernels
 )
 # Kernels of Hopper's own instructions: for the one architecture that has them, whatever else was asked for.
 set(hopper_kernels
+    ring_attention/cuda/kernels/overlapped_forward.cu
+    ring_attention/cuda/kernels/persistent_forward.cu
+    ring_attention/cuda/kernels/roles_forward.cu
     ring_attention/cuda/kernels/wgmma_forward.cu
 )
 

@@ -40,7 +40,7 @@ class EmulatedForward : public testing::TestWithParam<cuda::ForwardKernel> {
 };
 
 TEST_P(EmulatedForward, AgreesWithTheReference) {
-  for_each_case(40, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
+  for_each_case(20, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
 }
 
 // Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
@@ -49,19 +49,20 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
     Dice dice(seed, 7);
     KernelCase a;
     a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
+    if (seed % 3 == 2) a.what.batch = 3, a.what.keys = 60;  // many short tiles
     a.what.seed = dice.bits();
-    a.shards = {whole(400)};
-    if (seed % 2 == 1) a.shards = {{{0, 1, 200}, {200, 1, 200}}};
+    a.shards = {whole(a.what.keys)};
+    if (seed % 2 == 1) a.shards = {{{0, 1, 30}, {30, 1, a.what.keys - 30}}};
     a.rows = whole(150);
     return a;
   };
   ASSERT_TRUE(agrees(a_case(0)));
-  const std::vector<emulator::Place> places = emulator::places();
+  const std::vector<emulator::Place> places = emulator::places();  // a copy
   EXPECT_GE(places.size(), 2U);
   for (const emulator::Place& place : places) {
     emulator::options().ignore = place;
     bool noticed = false;
-    for (Index seed = 1; seed <= 20 && !noticed; ++seed) {
+    for (Index seed = 1; seed <= 80 && !noticed; ++seed) {
       try {
         noticed = !agrees(a_case(seed));
       } catch (const Error&) {

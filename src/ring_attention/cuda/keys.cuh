@@ -11,11 +11,23 @@ struct Keys {
   int first, last;
 };
 
-/// How many keys of the run stand before global position `position`: 0 .. count.
+/// How many keys of the run stand before global position `position`: 0 .. count. A search, because a division of 64 bits
+/// takes as long and more registers than a warp that only copies has.
 __device__ inline int keys_before(const Run& run, Index position) {
-  if (position <= run.begin) return 0;
-  const Index before = (position - run.begin + run.stride - 1) / run.stride;
-  return static_cast<int>(before < run.count ? before : run.count);
+  const Index away = position - run.begin;
+  if (away <= 0) return 0;
+  if (run.stride == 1) return static_cast<int>(away < run.count ? away : run.count);
+  int before = 0, rest = static_cast<int>(run.count);  // the answer is in before .. before + rest
+  while (rest > 0) {
+    const int half = rest / 2;
+    if ((before + half) * run.stride < away) {
+      before += half + 1;
+      rest -= half + 1;
+    } else {
+      rest = half;
+    }
+  }
+  return before;
 }
 
 /// The keys of the run whose positions lie in `visible`.

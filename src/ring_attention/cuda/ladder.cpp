@@ -8,6 +8,9 @@ std::span<const ForwardKernel> forward_kernels() {
       tiled_forward(),
       mma_forward(),
       wgmma_forward(),
+      roles_forward(),
+      overlapped_forward(),
+      persistent_forward(),
   };
   return all;
 }

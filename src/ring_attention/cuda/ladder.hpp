@@ -11,6 +11,9 @@ namespace ring_attention::cuda {
 [[nodiscard]] ForwardKernel tiled_forward();
 [[nodiscard]] ForwardKernel mma_forward();
 [[nodiscard]] ForwardKernel wgmma_forward();
+[[nodiscard]] ForwardKernel roles_forward();
+[[nodiscard]] ForwardKernel overlapped_forward();
+[[nodiscard]] ForwardKernel persistent_forward();
 
 // backward
 [[nodiscard]] BackwardKernel tiled_backward();

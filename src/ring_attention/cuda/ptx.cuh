@@ -40,6 +40,11 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
 }
 
+/// Four bytes to shared memory.
+__device__ inline void store_shared(unsigned to, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
 /// Four 8x8 matrices of 16-bit numbers. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes; it gets, of
 /// each matrix, the two numbers at row lane / 4, columns 2 (lane % 4) and the next. (ldmatrix)
 __device__ inline void load_matrices(unsigned (&r)[4], unsigned row) {

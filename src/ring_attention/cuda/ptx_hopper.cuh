@@ -105,11 +105,20 @@ template <int newest>
 __device__ inline void products_wait() {
   RING_ATTENTION_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
+/// Registers that products are about to read have their values from here on: the compiler would put it off until
+/// after products_begin, and then serialise (C7519).
+template <int rows, int count>
+__device__ inline void products_will_read(unsigned (&a)[rows][count]) {
+#pragma unroll
+  for (int i = 0; i < rows; ++i)
+#pragma unroll
+    for (int j = 0; j < count; ++j) asm volatile("" : "+r"(a[i][j])::"memory");
+}
 /// The compiler reads these no earlier than here, and has them written by here.
 template <int count>
 __device__ inline void products_done(float (&d)[count]) {
 #pragma unroll
-  for (float& x : d) asm volatile("" : "+f"(x)::"memory");
+  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 #define RING_ATTENTION_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])

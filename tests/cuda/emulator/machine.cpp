@@ -250,7 +250,7 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
   machine.error = nullptr;
   machine.waiting_in_vain = 0;
   machine.ready.clear();
-  for (unsigned& slowness : machine.slowness) slowness = 1U << 3U * (machine.random() % 4);
+  for (unsigned& slowness : machine.slowness) slowness = 1U << 4U * (machine.random() % 4);
   machine.barriers.clear();
   machine.meetings.clear();
   machine.work.clear();

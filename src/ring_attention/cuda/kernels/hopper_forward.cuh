@@ -41,16 +41,23 @@ inline Maps maps_of(const ForwardTask& task, Type type) {
           keys(task.v)};
 }
 
-/// A tile of queries of one head. The last tiles see most keys under a causal mask: they come first, so that the blocks
-/// end together. The heads of a group follow each other and share K,V in the cache.
+constexpr Index cached_bytes = 24 << 20;  ///< of K and V, that surely stay in the L2 cache
+
+/// A tile of queries of one head. Heads come in sections whose K and V stay in the cache together. In a section the last
+/// tiles come first: they see most keys under a causal mask, so the blocks end together.
 struct Place {
   int batch_head, first_query;
 
   __device__ Place(const AttentionTask& task, int number, int tile_queries) {
+    const int tiles = (task.queries + tile_queries - 1) / tile_queries, group = task.heads / task.kv_heads;
+    const Index pairs = cached_bytes / (4 * static_cast<Index>(task.keys + 1) * task.dim);
     const int all_heads = task.batch * task.heads;
-    const int tiles = (task.queries + tile_queries - 1) / tile_queries;
-    batch_head = number % all_heads;
-    first_query = (tiles - 1 - number / all_heads) * tile_queries;
+    const int section_heads = pairs * group < all_heads ? max(static_cast<int>(pairs), 1) * group : all_heads;
+    const int section = number / (tiles * section_heads),
+              in_section = number - section * tiles * section_heads;
+    const int heads = min(section_heads, all_heads - section * section_heads);
+    batch_head = section * section_heads + in_section % heads;
+    first_query = (tiles - 1 - in_section / heads) * tile_queries;
   }
   [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
     return static_cast<Index>(batch_head) * task.queries + first_query;
@@ -147,7 +154,8 @@ struct SharedMemory {
   }
 };
 
-/// A thread's part of a warpgroup's 64 queries: of rows g and g + 8 of its warp's 16, with g = lane / 4.
+/// A thread's part of a warpgroup's 64 queries: of rows g and g + 8 of its warp's 16, with g = lane / 4. All functions are
+/// inlined, because only then the arrays are registers.
 template <class T, int columns>
 struct Queries {
   const ForwardTask& task;
@@ -172,7 +180,7 @@ struct Queries {
   }
 
   /// Empty, or what the step before left.
-  __device__ void begin() {
+  __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool carry = !task.fresh && exists(i);
@@ -190,7 +198,7 @@ struct Queries {
     }
   }
 
-  __device__ void store() const {
+  __device__ __forceinline__ void store() const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float l = row[i].sum_of_quad();
@@ -211,7 +219,7 @@ struct Queries {
   }
 
   /// Starts s = q k^T.
-  __device__ void start_scores(unsigned q, unsigned k) {
+  __device__ __forceinline__ void start_scores(unsigned q, unsigned k) {
     products_begin();
 #pragma unroll
     for (int d = 0; d < columns / 16; ++d)
@@ -222,7 +230,7 @@ struct Queries {
   }
 
   /// Starts o += p v.
-  __device__ void start_values(unsigned v) {
+  __device__ __forceinline__ void start_values(unsigned v) {
     products_begin();
 #pragma unroll
     for (int k = 0; k < tile_keys / 16; ++k)
@@ -233,7 +241,8 @@ struct Queries {
 
   /// Makes weights of s, which stay in s, and raises m. o is to be multiplied by `keep`, row by row.
   template <class QueryExtents>
-  __device__ void weigh(const QueryExtents& extents, int run, int first_key, float (&keep)[2]) {
+  __device__ __forceinline__ void weigh(const QueryExtents& extents, int run, int first_key,
+                                        float (&keep)[2]) {
     const float scale = task.scale * log2_e;  // scores in units of log 2
     const float slope =
         task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[place.batch_head % task.heads];
@@ -242,33 +251,34 @@ struct Queries {
       weigh_rows(scale, keep);
       return;
     }
-    const CarefulScores careful{task, run, scale, slope};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const Keys visible = extents.visible[run][row_in_tile(i)];
-      const int query = min(place.first_query + row_in_tile(i), task.queries - 1);
+      const CarefulRow careful(task, task.run[run], scale, slope, extents.visible[run][row_in_tile(i)],
+                               min(place.first_query + row_in_tile(i), task.queries - 1),
+                               first_key + 2 * (lane() % 4));
 #pragma unroll
       for (int j = 0; j < tile_keys / 8; ++j)
-        careful.make(s[4 * j + 2 * i], s[4 * j + 2 * i + 1], first_key + 8 * j + 2 * (lane() % 4), visible,
-                     query);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) s[4 * j + 2 * i + e] = careful.score(s[4 * j + 2 * i + e], 8 * j + e);
     }
     weigh_rows(1, keep);
   }
 
-  __device__ void pack() {
+  __device__ __forceinline__ void pack() {
 #pragma unroll
     for (int k = 0; k < tile_keys / 16; ++k)
 #pragma unroll
       for (int i = 0; i < 4; ++i) p[k][i] = packed<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+    products_will_read(p);
   }
 
-  __device__ void rescale(const float (&keep)[2]) {
+  __device__ __forceinline__ void rescale(const float (&keep)[2]) {
 #pragma unroll
     for (int e = 0; e < columns / 2; ++e) o[e] *= keep[e / 2 % 2];
   }
 
  private:
-  __device__ void weigh_rows(float scale, float (&keep)[2]) {
+  __device__ __forceinline__ void weigh_rows(float scale, float (&keep)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float top = -infinity;

@@ -242,18 +242,21 @@ __global__ void __launch_bounds__(threads, 2)
     if (slope == 0 && scale >= 0 && extent.sees_all(first_key, tile_keys)) {
       mine.weigh(scale);
     } else {
-      const CarefulScores careful{task, run, scale, slope};
 #pragma unroll
       for (int h = 0; h < halves; ++h)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int row = warp_query + 16 * h + 8 * i + lane / 4;
-          const int query = min(shared.place->first_query + row, task.queries - 1);
-          const Keys visible = shared.extents->visible[run][row];
+          const CarefulRow careful(task, task.run[run], scale, slope, shared.extents->visible[run][row],
+                                   min(shared.place->first_query + row, task.queries - 1),
+                                   first_key + 2 * (lane % 4));
 #pragma unroll
           for (int n = 0; n < tile_keys / 8; ++n)
-            careful.make(mine.s[h][n][2 * i], mine.s[h][n][2 * i + 1], first_key + 8 * n + 2 * (lane % 4),
-                         visible, query);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              float& x = mine.s[h][n][2 * i + e];
+              x = careful.score(x, 8 * n + e);
+            }
         }
       mine.weigh(1);
     }

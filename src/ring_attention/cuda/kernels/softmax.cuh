@@ -19,7 +19,7 @@ struct RowState {
   }
 
   /// Takes in the largest score of this thread. Returns what o and l have been multiplied by, o by the caller.
-  __device__ float raise(float top) {
+  __device__ __forceinline__ float raise(float top) {
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
     const float before = m;
@@ -37,25 +37,29 @@ struct RowState {
 };
 
 /// Makes scores of raw products where the plain way does not do: a mask, a bias, or a scale below 0, whose largest
-/// score is not at the largest product. Afterwards they are in units of log 2.
-struct CarefulScores {
-  const AttentionTask& task;
-  int run;
-  float scale, slope;  ///< in units of log 2
+/// score is not at the largest product. Afterwards they are in units of log 2. Of one row of one thread, whose keys are
+/// first_key, first_key + 1, first_key + 8, first_key + 9, first_key + 16, ...
+class CarefulRow {
+ public:
+  /// \param scale, slope  in units of log 2
+  __device__ CarefulRow(const AttentionTask& task, const KeyRun& run, float scale, float slope, Keys visible,
+                        int query, int first_key)
+      : scale_(scale), slope_(slope), first_(visible.first - first_key), last_(visible.last - first_key) {
+    if (slope == 0) return;
+    distance_ = static_cast<float>(run.tokens.begin + (first_key - run.first) * run.tokens.stride -
+                                   task.position[query]);
+    stride_ = static_cast<float>(run.tokens.stride);
+  }
 
-  /// s of key `key` and the next, as the query sees them.
-  __device__ void make(float& s0, float& s1, int key, Keys visible, int query) const {
-    s0 = one(s0, key, visible, query);
-    s1 = one(s1, key + 1, visible, query);
+  /// The score of the key that stands `on` keys after first_key.
+  [[nodiscard]] __device__ __forceinline__ float score(float product, int on) const {
+    const float s = fmaf(-slope_, fabsf(fmaf(static_cast<float>(on), stride_, distance_)), product * scale_);
+    return on >= first_ && on < last_ ? s : -infinity;
   }
 
  private:
-  [[nodiscard]] __device__ float one(float product, int key, Keys visible, int query) const {
-    if (key < visible.first || key >= visible.last) return -infinity;
-    float s = product * scale;
-    if (slope != 0) s += alibi(slope, task.run[run], key, task.position[query]);
-    return s;
-  }
+  float scale_, slope_, distance_ = 0, stride_ = 0;
+  int first_, last_;
 };
 
 }  // namespace ring_attention::cuda

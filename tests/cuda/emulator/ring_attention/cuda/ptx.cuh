@@ -79,6 +79,10 @@ void copy_async_wait(const std::source_location& where = std::source_location::c
   }
 }
 
+inline void store_shared(unsigned to, unsigned value) {
+  std::memcpy(emulator::shared_at(to, 4, 4), &value, 4);
+}
+
 namespace detail {
 // A lane's row is read when the lane arrives: what other lanes write must have been ordered before.
 template <bool transposed>

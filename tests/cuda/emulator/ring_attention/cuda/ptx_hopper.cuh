@@ -187,6 +187,8 @@ void products_wait(const std::source_location& where = std::source_location::cur
     emulator::finish_work(thread / emulator::warpgroup,
                           products.started - commits[commits.size() - 1 - newest]);
 }
+template <int rows, int count>
+void products_will_read(unsigned (&)[rows][count]) {}
 template <int count>
 void products_done(float (&)[count]) {}
 

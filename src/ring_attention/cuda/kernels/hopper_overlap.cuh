@@ -1,0 +1,102 @@
+/// \file
+/// How a warpgroup keeps the tensor cores busy during its softmax: two overlaps, used by steps 5 and 6.
+///
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2, algorithm 2.
+///
+///      group 0   QK1 PV0 | softmax 1 | QK2 PV1 | softmax 2 |        within a group: the next QK is issued before the
+///      group 1           | QK1 PV0   | softmax | QK2 PV1   | ...    last PV, and the softmax runs beside that PV
+///
+/// Between groups: each issues its products when it is its turn, and so is in its softmax while the other multiplies.
+#pragma once
+
+#include "ring_attention/cuda/kernels/hopper_forward.cuh"
+
+namespace ring_attention::cuda::hopper {
+
+/// Two warpgroups that issue products in turns, by barriers 1 and 2. Both take the same number of turns.
+class Turns {
+ public:
+  __device__ explicit Turns(int group) : group_(group) {
+    if (group_ == 1) pass();  // group 0 begins
+  }
+  __device__ void wait() const { numbered_barrier_wait<256>(1 + group_); }
+  __device__ void pass() const { numbered_barrier_arrive<256>(2 - group_); }
+  /// After the last turn: nobody is left behind at a barrier.
+  __device__ void end() const {
+    if (group_ == 0) wait();
+  }
+
+ private:
+  int group_;
+};
+
+/// One tile of queries against all keys that they see. `number` counts the tiles of keys of this block, over all of its
+/// tiles of queries.
+template <class T, int columns, class Memory>
+__device__ __forceinline__ void attend_overlapped(const Memory& shared, const ForwardTask& task,
+                                                  const Place& place, int group, int thread, int item,
+                                                  const Turns& turns, int& number) {
+  const auto& extents = shared.extents(item);
+  const bool speaks = thread % 32 == 0;  // for its warp
+  const auto parity_of = [](int n) { return static_cast<unsigned>(n / stages % 2); };
+  Queries<T, columns> mine(task, place, group, thread);
+  mine.begin();
+  KeyTiles tile(extents, task.runs, tile_keys);
+  if (tile.more()) {
+    float keep[2];
+    barrier_wait(shared.k_full(number % stages), parity_of(number));
+    turns.wait();
+    mine.start_scores(shared.q(item, group), shared.k(number % stages));
+    turns.pass();
+    products_wait<0>();
+    products_done(mine.s);
+    if (speaks) barrier_arrive(shared.k_empty(number % stages));
+    mine.weigh(extents, tile.run(), tile.first(), keep);
+    mine.rescale(keep);
+    mine.pack();
+
+    for (tile.next(); tile.more(); tile.next()) {
+      const int last = number++;
+      barrier_wait(shared.v_full(last % stages), parity_of(last));
+      barrier_wait(shared.k_full(number % stages), parity_of(number));
+      turns.wait();
+      mine.start_scores(shared.q(item, group), shared.k(number % stages));
+      mine.start_values(shared.v(last % stages));
+      turns.pass();
+      products_wait<1>();
+      products_done(mine.s);
+      if (speaks) barrier_arrive(shared.k_empty(number % stages));
+      mine.weigh(extents, tile.run(), tile.first(), keep);
+      products_wait<0>();
+      products_done(mine.o);
+      if (speaks) barrier_arrive(shared.v_empty(last % stages));
+      mine.rescale(keep);
+      mine.pack();
+    }
+
+    barrier_wait(shared.v_full(number % stages), parity_of(number));
+    mine.start_values(shared.v(number % stages));
+    products_wait<0>();
+    products_done(mine.o);
+    if (speaks) barrier_arrive(shared.v_empty(number % stages));
+    ++number;
+  }
+  mine.store();
+}
+
+/// Brings all tiles of keys that some query of an item sees. One thread.
+template <class Memory>
+__device__ void copy_all_keys(const Memory& shared, const ForwardTask& task, const Maps& maps,
+                              const Place& place, int item, int& number) {
+  for (KeyTiles tile(shared.extents(item), task.runs, tile_keys); tile.more(); tile.next(), ++number) {
+    const int stage = number % stages;
+    const auto before =
+        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
+    barrier_wait(shared.k_empty(stage), before);
+    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), place.batch_kv_head(task));
+    barrier_wait(shared.v_empty(stage), before);
+    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
+  }
+}
+
+}  // namespace ring_attention::cuda::hopper

@@ -1,0 +1,66 @@
+/// \file
+/// Step 5: the softmax is hidden. What changed since step 4: two warpgroups take turns, and in each the next QK is issued
+/// before the last PV (hopper_overlap.cuh has both, and the picture). The exponentials cost about as long as a third of
+/// the products at a dim of 128; now they run beside them.
+///
+/// Expects a dim of at most 128 that is a multiple of 8.
+#include "ring_attention/cuda/kernels/hopper_overlap.cuh"
+#include "ring_attention/cuda/ladder.hpp"
+
+namespace ring_attention::cuda {
+namespace {
+
+using namespace hopper;  // NOLINT: the ladder's own words
+
+template <int columns>
+using Memory = SharedMemory<columns, 2>;
+
+template <class T, int columns>
+__global__ void __launch_bounds__(384, 1)
+    attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
+  const Memory<columns> shared;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const Place place(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
+  shared.extents(0).look(task, place.first_query, thread);
+  if (thread == 0) shared.init_barriers();
+  __syncthreads();
+  int number = 0;
+  if (group == 2) {
+    keep_registers<32>();
+    if (thread % 128 == 0) {
+      shared.copy_q(maps, place, 0);
+      copy_all_keys(shared, task, maps, place, 0, number);
+    }
+  } else {
+    take_registers<240>();
+    const Turns turns(group);
+    barrier_wait(shared.q_full(0), 0);
+    attend_overlapped<T, columns>(shared, task, place, group, thread % 128, 0, turns, number);
+    turns.end();
+  }
+}
+
+void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+  if (task.queries == 0) return;
+  const auto launch_columns = [&]<int columns>(auto kernel) {
+    launch(kernel,
+           Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(384),
+                Memory<columns>::bytes},
+           stream, task, maps_of(task, type));
+  };
+  with_half_type(type, [&]<class T>(T) {
+    if (task.dim <= 64)
+      launch_columns.template operator()<64>(attend_tile<T, 64>);
+    else
+      launch_columns.template operator()<128>(attend_tile<T, 128>);
+  });
+}
+
+}  // namespace
+
+ForwardKernel overlapped_forward() {
+  return {5,    "overlapped",       "two warpgroups in turns, next QK before last PV",
+          true, takes<Memory<128>>, attend};
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,105 @@
+/// \file
+/// Step 6: as many blocks as multiprocessors, each with a list of tiles. What changed since step 5: a block starts its
+/// next tile of queries while the last one is still being finished. Its producer brings the next Q, looks what these
+/// queries see, and goes on with K and V; the consumers write o meanwhile. Q and what it sees have two buffers.
+///
+/// Under a causal mask tiles differ in length. They are dealt out longest first, to and fro, so that a block with a long
+/// tile gets a short one in the next round:
+///
+///      round   block 0   block 1   block 2
+///        0        0         1         2
+///        1        5         4         3
+///        2        6         7         8
+///
+/// Only tiles of keys at the border of the mask are tested key by key. The device's `multiprocessors` may be fewer than
+/// it has: the ring leaves some to NCCL. Expects a dim of at most 128 that is a multiple of 8.
+#include "ring_attention/cuda/kernels/hopper_overlap.cuh"
+#include "ring_attention/cuda/ladder.hpp"
+
+#include <algorithm>
+
+namespace ring_attention::cuda {
+namespace {
+
+using namespace hopper;  // NOLINT: the ladder's own words
+
+constexpr int items = 2;
+template <int columns>
+using Memory = SharedMemory<columns, 2, items>;
+
+/// The place of this block in a round.
+__device__ int number_in(int round) {
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+}
+
+/// One warp.
+template <int columns>
+__device__ void produce(const Memory<columns>& shared, const ForwardTask& task, const Maps& maps,
+                        int places) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int number = 0;
+  for (int round = 0; number_in(round) < places; ++round) {
+    const int item = round % items;
+    const Place place(task, number_in(round), Memory<columns>::tile_queries);
+    barrier_wait(shared.q_empty(item), static_cast<unsigned>(round / items % 2) ^ 1U);
+#pragma unroll 1
+    for (int query = lane; query < Memory<columns>::tile_queries; query += 32)
+      shared.extents(item).look(task, place.first_query, query);
+    __syncwarp();
+    if (lane == 0) {
+      shared.copy_q(maps, place, item);  // its barrier also says that the extents are there
+      copy_all_keys(shared, task, maps, place, item, number);
+    }
+  }
+}
+
+template <class T, int columns>
+__global__ void __launch_bounds__(384, 1)
+    attend_tiles(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps, int places) {
+  const Memory<columns> shared;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  if (thread == 0) shared.init_barriers();
+  __syncthreads();
+  if (group == 2) {
+    keep_registers<32>();
+    if (thread % 128 < 32) produce<columns>(shared, task, maps, places);
+  } else {
+    take_registers<240>();
+    const Turns turns(group);
+    int number = 0;
+    for (int round = 0; number_in(round) < places; ++round) {
+      const int item = round % items;
+      const Place place(task, number_in(round), Memory<columns>::tile_queries);
+      barrier_wait(shared.q_full(item), static_cast<unsigned>(round / items % 2));
+      attend_overlapped<T, columns>(shared, task, place, group, thread % 128, item, turns, number);
+      if (thread % 32 == 0) barrier_arrive(shared.q_empty(item));
+    }
+    turns.end();
+  }
+}
+
+void attend(const ForwardTask& task, Type type, const DeviceTraits& device, StreamHandle stream) {
+  if (task.queries == 0) return;
+  const auto launch_columns = [&]<int columns>(auto kernel) {
+    const int places = places_of(task, Memory<columns>::tile_queries);
+    launch(kernel,
+           Grid{dim3(static_cast<unsigned>(std::min(places, device.multiprocessors))), dim3(384),
+                Memory<columns>::bytes},
+           stream, task, maps_of(task, type), places);
+  };
+  with_half_type(type, [&]<class T>(T) {
+    if (task.dim <= 64)
+      launch_columns.template operator()<64>(attend_tiles<T, 64>);
+    else
+      launch_columns.template operator()<128>(attend_tiles<T, 128>);
+  });
+}
+
+}  // namespace
+
+ForwardKernel persistent_forward() {
+  return {6, "persistent", "a block a multiprocessor, longest tiles first", true, takes<Memory<128>>, attend};
+}
+
+}  // namespace ring_attention::cuda

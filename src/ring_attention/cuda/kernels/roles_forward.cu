@@ -1,0 +1,113 @@
+/// \file
+/// Step 4: roles. One warp only copies, two warpgroups only compute.
+///
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, algorithm 1. What changed since step 3: no
+/// barrier of the whole block. A producer runs ahead as far as there are buffers; a warpgroup waits only for the data it
+/// needs, and is in its softmax while another multiplies:
+///
+///      producer     K0 V0 K1 V1 | K2 ....            waits for "empty", says "full"
+///      group 0         S0 softmax O  S1 softmax O    waits for "full", says "empty"
+///      group 1           S0 softmax O  S1 ..
+///
+/// A producer needs few registers and a consumer many (64 of S, 64 of O, 32 of P): setmaxnreg moves them. 3 x 128 threads
+/// start with 168 each; the producer's keep 24, the others take 240. Expects a dim of at most 128 that is a multiple of 8.
+#include "ring_attention/cuda/kernels/hopper_forward.cuh"
+#include "ring_attention/cuda/ladder.hpp"
+
+namespace ring_attention::cuda {
+namespace {
+
+using namespace hopper;  // NOLINT: the ladder's own words
+
+constexpr int groups = 2;
+constexpr int threads = 128 * (groups + 1);
+template <int columns>
+using Memory = SharedMemory<columns, groups>;
+
+/// Brings all tiles that some query sees. One thread.
+template <int columns>
+__device__ void produce(const Memory<columns>& shared, const ForwardTask& task, const Maps& maps,
+                        const Place& place) {
+  KeyTiles tile(shared.extents(0), task.runs, tile_keys);
+  if (tile.more()) shared.copy_q(maps, place, 0);
+  for (int number = 0; tile.more(); ++number, tile.next()) {
+    const int stage = number % stages;
+    const auto before =
+        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
+    barrier_wait(shared.k_empty(stage), before);
+    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), place.batch_kv_head(task));
+    barrier_wait(shared.v_empty(stage), before);
+    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
+  }
+}
+
+template <class T, int columns>
+__device__ void consume(const Memory<columns>& shared, const ForwardTask& task, const Place& place, int group,
+                        int thread) {
+  const auto& extents = shared.extents(0);
+  Queries<T, columns> mine(task, place, group, thread);
+  mine.begin();
+  KeyTiles tile(extents, task.runs, tile_keys);
+  if (tile.more()) barrier_wait(shared.q_full(0), 0);
+  for (int number = 0; tile.more(); ++number, tile.next()) {
+    const int stage = number % stages;
+    const auto parity = static_cast<unsigned>(number / stages % 2);
+    barrier_wait(shared.k_full(stage), parity);
+    mine.start_scores(shared.q(0, group), shared.k(stage));
+    products_wait<0>();
+    products_done(mine.s);
+    if (thread % 32 == 0) barrier_arrive(shared.k_empty(stage));
+    float keep[2];
+    mine.weigh(extents, tile.run(), tile.first(), keep);
+    mine.rescale(keep);
+    mine.pack();
+    barrier_wait(shared.v_full(stage), parity);
+    mine.start_values(shared.v(stage));
+    products_wait<0>();
+    products_done(mine.o);
+    if (thread % 32 == 0) barrier_arrive(shared.v_empty(stage));
+  }
+  mine.store();
+}
+
+template <class T, int columns>
+__global__ void __launch_bounds__(threads, 1)
+    attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
+  const Memory<columns> shared;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const Place place(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
+  shared.extents(0).look(task, place.first_query, thread);
+  if (thread == 0) shared.init_barriers();
+  __syncthreads();
+  if (group == groups) {
+    keep_registers<24>();
+    if (thread % 128 == 0) produce<columns>(shared, task, maps, place);
+  } else {
+    take_registers<240>();
+    consume<T, columns>(shared, task, place, group, thread % 128);
+  }
+}
+
+void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+  if (task.queries == 0) return;
+  const auto with_columns = [&]<class T, int columns>(T) {
+    launch(attend_tile<T, columns>,
+           Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(threads),
+                Memory<columns>::bytes},
+           stream, task, maps_of(task, type));
+  };
+  with_half_type(type, [&]<class T>(T zero) {
+    if (task.dim <= 64)
+      with_columns.template operator()<T, 64>(zero);
+    else
+      with_columns.template operator()<T, 128>(zero);
+  });
+}
+
+}  // namespace
+
+ForwardKernel roles_forward() {
+  return {4, "roles", "a warp that copies, two warpgroups that compute", true, takes<Memory<128>>, attend};
+}
+
+}  // namespace ring_attention::cuda
