@@ -4,6 +4,7 @@
 set(kernels
     ring_attention/cuda/kernels/convert.cu
     ring_attention/cuda/kernels/finish.cu
+    ring_attention/cuda/kernels/mma_backward.cu
     ring_attention/cuda/kernels/mma_forward.cu
     ring_attention/cuda/kernels/naive_forward.cu
     ring_attention/cuda/kernels/row_dots.cu

@@ -12,8 +12,9 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
 
-# Bytes spilled, by file and architecture. On Hopper the kernel of step 2 is for comparison, and for odd head dims.
-ALLOWED = {"mma_forward": {"sm_90a": 64}}
+# Bytes spilled and read again, by file and architecture: dQ by atomics at 128 columns wants a few registers more than
+# there are.
+ALLOWED = {"mma_backward": {"sm_80": 72, "sm_89": 72, "sm_90a": 32}}
 
 
 def kernels(log):

@@ -19,6 +19,8 @@ std::span<const BackwardKernel> backward_kernels() {
   static const BackwardKernel all[]{
       tiled_backward(),
       tiled_backward_with_atomics(),
+      mma_backward(),
+      mma_backward_with_atomics(),
   };
   return all;
 }

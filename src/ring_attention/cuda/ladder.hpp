@@ -18,5 +18,7 @@ namespace ring_attention::cuda {
 // backward
 [[nodiscard]] BackwardKernel tiled_backward();
 [[nodiscard]] BackwardKernel tiled_backward_with_atomics();
+[[nodiscard]] BackwardKernel mma_backward();
+[[nodiscard]] BackwardKernel mma_backward_with_atomics();
 
 }  // namespace ring_attention::cuda

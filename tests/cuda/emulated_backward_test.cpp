@@ -1,0 +1,130 @@
+// The backward kernels of the tensor cores, emulated: their own source on the CPU, with random schedules.
+
+#include <gtest/gtest.h>
+
+#include "cuda/emulator/machine.hpp"
+#include "cuda/kernel_cases.hpp"
+#include "support/gradients.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr cuda::DeviceTraits device{90, 3, 227 * 1024};
+
+std::vector<cuda::BackwardKernel> kernels_of_the_tensor_cores() {
+  std::vector<cuda::BackwardKernel> kernels;
+  for (const cuda::BackwardKernel& kernel : cuda::backward_kernels())
+    if (std::string(kernel.name).find("tiled") == std::string::npos) kernels.push_back(kernel);
+  return kernels;
+}
+
+Memory zeros(Index floats) { return Memory(std::vector<float>(static_cast<std::size_t>(floats))); }
+
+/// Runs the backward over all shards, and compares dQ, dK and dV with the reference.
+testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::BackwardKernel& kernel) {
+  const Problem<float> problem = rounded_problem(a);
+  Tensor<float> grad_out(a.what.q());
+  fill_random(grad_out.view(), {.seed = a.what.seed, .stream = 3});
+  for (float& x : grad_out.view().elements()) x = rounded(x, a.type);
+  const ReferenceGradients want =
+      reference_backward(converted<double>(problem.q), converted<double>(problem.k),
+                         converted<double>(problem.v), converted<double>(grad_out), a.what.scoring);
+  TaskMemory memory(a, problem);
+  const Tensor<float> lse = converted<float>(problem.want.lse), out = converted<float>(problem.want.out);
+  const Tensor<float> delta = row_dot<float>(grad_out.view(), out.view());
+  Memory of_grad_out(grad_out, a.type), of_lse(lse, Type::fp32), of_delta(delta, Type::fp32);
+  const Shape q = a.what.q(), kv = a.what.kv();
+  Memory grad_q = zeros(q.size());
+  Tensor<float> got_q(q), got_k(kv), got_v(kv);
+  for (const Runs& shard : a.shards) {
+    Memory k(rows_of(problem.k, shard), a.type), v(rows_of(problem.v, shard), a.type);
+    const Shape of_shard = kv.with_seq(count(shard));
+    Memory grad_k = zeros(of_shard.size()), grad_v = zeros(of_shard.size());
+    memory.set_keys(shard, k, v);
+    kernel.launch({memory.task, of_grad_out.as<void>(), of_lse.as<float>(), of_delta.as<float>(),
+                   grad_q.as<float>(), grad_k.as<float>(), grad_v.as<float>()},
+                  a.type, device, nullptr);
+    for (const Memory* array : {&grad_q, &grad_k, &grad_v, &k, &v})
+      if (array->overrun()) return testing::AssertionFailure() << "written out of bounds, " << to_string(a);
+    Tensor<float> part(of_shard);
+    std::copy_n(grad_k.as<float>(), part.size(), part.data());
+    put_rows(got_k, part, shard);
+    std::copy_n(grad_v.as<float>(), part.size(), part.data());
+    put_rows(got_v, part, shard);
+  }
+  std::copy_n(grad_q.as<float>(), got_q.size(), got_q.data());
+
+  const Index terms = std::max(a.what.keys, a.what.queries * a.what.group);
+  const auto check = [&](const char* name, const Tensor<float>& got, const Tensor<double>& wanted,
+                         double magnitude) {
+    const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
+    Tolerance tolerance = gradient_tolerance<float>(terms, want.max_abs_score, magnitude);
+    tolerance.absolute += 4 * unit(a.type) * magnitude;  // p and ds are rounded
+    const Comparison comparison = compare(got, wanted, tolerance, {.expect_zero = zero});
+    return comparison.ok
+               ? testing::AssertionSuccess()
+               : testing::AssertionFailure() << name << " " << describe(comparison) << "\n  " << to_string(a);
+  };
+  if (const auto verdict = check("dq", got_q, want.q, want.magnitude_q); !verdict) return verdict;
+  if (const auto verdict = check("dk", got_k, want.k, want.magnitude_k); !verdict) return verdict;
+  return check("dv", got_v, want.v, want.magnitude_v);
+}
+
+class EmulatedBackward : public testing::TestWithParam<cuda::BackwardKernel> {
+ protected:
+  void SetUp() override {
+    emulator::options() = {};
+    emulator::places().clear();
+  }
+  void TearDown() override { emulator::options() = {}; }
+};
+
+TEST_P(EmulatedBackward, AgreesWithTheReference) {
+  for_each_case(12, [&](Dice& dice, Index index) {
+    KernelCase a =
+        random_kernel_case(dice, index, {64, 128, 64, 128, 8, 40, 72, 120}, {Type::bf16, Type::fp16});
+    a.rows = whole(a.what.queries);
+    emulator::options().seed = a.what.seed;
+    EXPECT_TRUE(backward_agrees(a, GetParam()));
+  });
+}
+
+// Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
+TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
+  const auto a_case = [](Index seed) {
+    Dice dice(seed, 7);
+    KernelCase a;
+    a.what = {.group = 2, .queries = 150, .keys = 200, .dim = 64, .scoring = {0.2, Mask::causal(50)}};
+    a.what.seed = dice.bits();
+    a.shards = {whole(a.what.keys)};
+    if (seed % 2 == 1) a.shards = {{{0, 1, 100}, {100, 1, 100}}};
+    a.rows = whole(150);
+    emulator::options().seed = a.what.seed;
+    return a;
+  };
+  ASSERT_TRUE(backward_agrees(a_case(0), GetParam()));
+  const std::vector<emulator::Place> places = emulator::places();
+  EXPECT_GE(places.size(), 3U);
+  for (const emulator::Place& place : places) {
+    emulator::options().ignore = place;
+    bool noticed = false;
+    for (Index seed = 1; seed <= 80 && !noticed; ++seed) {
+      try {
+        noticed = !backward_agrees(a_case(seed), GetParam());
+      } catch (const Error&) {
+        noticed = true;
+      }
+    }
+    EXPECT_TRUE(noticed) << place.file << ":" << place.line;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedBackward, testing::ValuesIn(kernels_of_the_tensor_cores()),
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace ring_attention::test
