@@ -24,7 +24,10 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
 
   float q[dim], o[dim], m = -infinity, l = 0;
 #pragma unroll
-  for (int c = 0; c < dim; ++c) q[c] = i < a.seq ? a.scale * a.q[row * dim + c] : 0, o[c] = 0;
+  for (int c = 0; c < dim; ++c) {
+    q[c] = i < a.seq ? a.scale * a.q[row * dim + c] : 0;
+    o[c] = 0;
+  }
 
   const int end = min(a.seq, first_query + tile_queries);  // causal: nobody here sees a later key
   for (int first_key = 0; first_key < end; first_key += tile_keys) {
