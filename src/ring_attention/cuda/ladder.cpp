@@ -4,13 +4,8 @@ namespace ring_attention::cuda {
 
 std::span<const ForwardKernel> forward_kernels() {
   static const ForwardKernel all[]{
-      naive_forward(),
-      tiled_forward(),
-      mma_forward(),
-      wgmma_forward(),
-      roles_forward(),
-      overlapped_forward(),
-      persistent_forward(),
+      naive_forward(), tiled_forward(),      mma_forward(),        wgmma_forward(),
+      roles_forward(), overlapped_forward(), persistent_forward(),
   };
   return all;
 }
