@@ -45,9 +45,14 @@ stage() {
   table+=$(printf '%-28s %5d s  %s' "$name" $((SECONDS - begin)) "$verdict")$'\n'
 }
 
+# Of an unpacked MPI the wrapper in PATH knows where it lies; the one beside the library, which CMake would prefer,
+# believes in /usr.
 configure() {
+  local wrapper launcher
+  wrapper=$(command -v mpicxx) launcher=$(command -v mpiexec)
   cmake --preset release -B "$build" -DRING_ATTENTION_CUDA=ON -DRING_ATTENTION_TESTS=ON \
-    -DCMAKE_CUDA_ARCHITECTURES="$architecture" ${RING_ATTENTION_DEPS:+-DRING_ATTENTION_DEPS="$RING_ATTENTION_DEPS"} &&
+    -DCMAKE_CUDA_ARCHITECTURES="$architecture" ${RING_ATTENTION_DEPS:+-DRING_ATTENTION_DEPS="$RING_ATTENTION_DEPS"} \
+    ${wrapper:+-DMPI_CXX_COMPILER="$wrapper"} ${launcher:+-DMPIEXEC_EXECUTABLE="$launcher"} &&
     cmake --build "$build" --parallel "$jobs" --target gpu_tests ring-attention ring_attention_benchmark
 }
 
