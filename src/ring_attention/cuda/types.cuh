@@ -42,14 +42,22 @@ void with_type(Type type, Use use) {
   require(false, "no type of device memory");
 }
 
-/// The same for kernels that take bf16 and fp16 only.
+/// For the kernels of the tensor cores: calls use.operator()<T, columns>() with bf16 or fp16, and rows of 64 or of 128
+/// elements, whichever has room for `dim`.
 template <class Use>
-void with_half_type(Type type, Use use) {
-  require(type != Type::fp32, "a kernel of the tensor cores takes bf16 or fp16");
+void with_half_type_and_columns(Type type, int dim, Use use) {
+  require(type != Type::fp32 && dim <= 128,
+          "a kernel of the tensor cores takes bf16 or fp16 and a dim of 128");
+  const auto with_columns = [&]<class T>(T) {
+    if (dim <= 64)
+      use.template operator()<T, 64>();
+    else
+      use.template operator()<T, 128>();
+  };
   if (type == Type::bf16)
-    use(__nv_bfloat16{});
+    with_columns(__nv_bfloat16{});
   else
-    use(__half{});
+    with_columns(__half{});
 }
 
 }  // namespace ring_attention::cuda

@@ -84,19 +84,4 @@ __device__ __forceinline__ void attend_overlapped(const Memory& shared, const Fo
   mine.store();
 }
 
-/// Brings all tiles of keys that some query of an item sees. One thread.
-template <class Memory>
-__device__ void copy_all_keys(const Memory& shared, const ForwardTask& task, const Maps& maps,
-                              const Place& place, int item, int& number) {
-  for (KeyTiles tile(shared.extents(item), task.runs, tile_keys); tile.more(); tile.next(), ++number) {
-    const int stage = number % stages;
-    const auto before =
-        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
-    barrier_wait(shared.k_empty(stage), before);
-    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), place.batch_kv_head(task));
-    barrier_wait(shared.v_empty(stage), before);
-    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
-  }
-}
-
 }  // namespace ring_attention::cuda::hopper

@@ -189,7 +189,7 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
   for (int run = 0; run < task.runs; ++run)
     key_tiles += static_cast<unsigned>(blocks_of(task.run[run].tokens.count, Index{tile}));
   if (key_tiles == 0 || task.queries == 0) return;
-  const auto launch_columns = [&]<class T, int columns>(T) {
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     constexpr int bytes = SharedMemory<columns>::bytes;
     const dim3 of_keys(key_tiles, static_cast<unsigned>(task.batch * task.kv_heads));
     launch(differentiate_keys<T, columns, with_atomics>, Grid{of_keys, dim3(threads), bytes}, stream, task);
@@ -198,12 +198,6 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
                             static_cast<unsigned>(task.batch * task.heads));
       launch(differentiate_queries<T, columns>, Grid{of_queries, dim3(threads), bytes}, stream, task);
     }
-  };
-  with_half_type(type, [&]<class T>(T zero) {
-    if (task.dim <= 64)
-      launch_columns.template operator()<T, 64>(zero);
-    else
-      launch_columns.template operator()<T, 128>(zero);
   });
 }
 

@@ -286,12 +286,8 @@ void attend_with(const ForwardTask& task, StreamHandle stream) {
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  with_half_type(type, [&]<class T>(T) {
-    if (task.dim <= 64)
-      attend_with<T, 64>(task, stream);
-    else
-      attend_with<T, 128>(task, stream);
-  });
+  with_half_type_and_columns(type, task.dim,
+                             [&]<class T, int columns>() { attend_with<T, columns>(task, stream); });
 }
 
 bool takes(const DeviceTraits& device, Type type, int dim) {

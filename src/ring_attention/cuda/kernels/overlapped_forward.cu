@@ -42,17 +42,11 @@ __global__ void __launch_bounds__(384, 1)
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   if (task.queries == 0) return;
-  const auto launch_columns = [&]<int columns>(auto kernel) {
-    launch(kernel,
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
+    launch(attend_tile<T, columns>,
            Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(384),
                 Memory<columns>::bytes},
            stream, task, maps_of(task, type));
-  };
-  with_half_type(type, [&]<class T>(T) {
-    if (task.dim <= 64)
-      launch_columns.template operator()<64>(attend_tile<T, 64>);
-    else
-      launch_columns.template operator()<128>(attend_tile<T, 128>);
   });
 }
 

@@ -24,23 +24,6 @@ constexpr int threads = 128 * (groups + 1);
 template <int columns>
 using Memory = SharedMemory<columns, groups>;
 
-/// Brings all tiles that some query sees. One thread.
-template <int columns>
-__device__ void produce(const Memory<columns>& shared, const ForwardTask& task, const Maps& maps,
-                        const Place& place) {
-  KeyTiles tile(shared.extents(0), task.runs, tile_keys);
-  if (tile.more()) shared.copy_q(maps, place, 0);
-  for (int number = 0; tile.more(); ++number, tile.next()) {
-    const int stage = number % stages;
-    const auto before =
-        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
-    barrier_wait(shared.k_empty(stage), before);
-    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), place.batch_kv_head(task));
-    barrier_wait(shared.v_empty(stage), before);
-    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
-  }
-}
-
 template <class T, int columns>
 __device__ void consume(const Memory<columns>& shared, const ForwardTask& task, const Place& place, int group,
                         int thread) {
@@ -48,7 +31,7 @@ __device__ void consume(const Memory<columns>& shared, const ForwardTask& task, 
   Queries<T, columns> mine(task, place, group, thread);
   mine.begin();
   KeyTiles tile(extents, task.runs, tile_keys);
-  if (tile.more()) barrier_wait(shared.q_full(0), 0);
+  barrier_wait(shared.q_full(0), 0);
   for (int number = 0; tile.more(); ++number, tile.next()) {
     const int stage = number % stages;
     const auto parity = static_cast<unsigned>(number / stages % 2);
@@ -81,7 +64,11 @@ __global__ void __launch_bounds__(threads, 1)
   __syncthreads();
   if (group == groups) {
     keep_registers<24>();
-    if (thread % 128 == 0) produce<columns>(shared, task, maps, place);
+    if (thread % 128 == 0) {
+      shared.copy_q(maps, place, 0);
+      int number = 0;
+      copy_all_keys(shared, task, maps, place, 0, number);
+    }
   } else {
     take_registers<240>();
     consume<T, columns>(shared, task, place, group, thread % 128);
@@ -90,17 +77,11 @@ __global__ void __launch_bounds__(threads, 1)
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   if (task.queries == 0) return;
-  const auto with_columns = [&]<class T, int columns>(T) {
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     launch(attend_tile<T, columns>,
            Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(threads),
                 Memory<columns>::bytes},
            stream, task, maps_of(task, type));
-  };
-  with_half_type(type, [&]<class T>(T zero) {
-    if (task.dim <= 64)
-      with_columns.template operator()<T, 64>(zero);
-    else
-      with_columns.template operator()<T, 128>(zero);
   });
 }
 

@@ -74,17 +74,11 @@ __global__ void __launch_bounds__(threads, 1)
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   if (task.queries == 0) return;
-  const auto with_columns = [&]<class T, int columns>(T) {
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     launch(attend_tile<T, columns>,
            Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(threads),
                 Memory<columns>::bytes},
            stream, task, maps_of(task, type));
-  };
-  with_half_type(type, [&]<class T>(T zero) {
-    if (task.dim <= 64)
-      with_columns.template operator()<T, 64>(zero);
-    else
-      with_columns.template operator()<T, 128>(zero);
   });
 }
 

@@ -1,0 +1,167 @@
+/// \file
+/// What the Hopper steps of the ladder have in common, the first half: which queries a block takes, where things lie in
+/// shared memory, and what a producer brings there.
+///
+/// Q, K and V lie in parts of 64 columns, in rows of 128 bytes that the copy engine swizzles and wgmma reads.
+#pragma once
+
+#include "ring_attention/cuda/kernels/softmax.cuh"
+#include "ring_attention/cuda/launch.cuh"
+#include "ring_attention/cuda/ptx_hopper.cuh"
+#include "ring_attention/cuda/types.cuh"
+
+namespace ring_attention::cuda::hopper {
+
+constexpr int group_queries = 64;
+constexpr int tile_keys = 128;
+constexpr int stages = 2;
+constexpr int part_columns = 64;                   ///< 128 bytes
+constexpr int q_part_bytes = group_queries * 128;  ///< 64 columns of a warpgroup's queries
+constexpr int kv_part_bytes = tile_keys * 128;     ///< 64 columns of a tile of keys
+
+/// The tensors as the copy engine sees them.
+struct Maps {
+  TensorMap q, k, v;
+};
+
+inline Maps maps_of(const ForwardTask& task, Type type) {
+  const Index q_heads = static_cast<Index>(task.batch) * task.heads;
+  const Index kv_heads = static_cast<Index>(task.batch) * task.kv_heads;
+  // A shard without keys is never read; a map of it cannot be made.
+  const bool none = task.keys == 0;
+  const auto keys = [&](const void* array) {
+    return make_tensor_map(none ? task.q : array, type, task.dim, none ? 1 : task.keys, kv_heads, tile_keys);
+  };
+  return {make_tensor_map(task.q, type, task.dim, task.queries, q_heads, group_queries), keys(task.k),
+          keys(task.v)};
+}
+
+constexpr Index cached_bytes = 24 << 20;  ///< of K and V, that surely stay in the L2 cache
+
+/// A tile of queries of one head. Heads come in sections whose K and V stay in the cache together. In a section the last
+/// tiles come first: they see most keys under a causal mask, so the blocks end together.
+struct Place {
+  int batch_head, first_query;
+
+  __device__ Place(const AttentionTask& task, int number, int tile_queries) {
+    const int tiles = (task.queries + tile_queries - 1) / tile_queries, group = task.heads / task.kv_heads;
+    const Index pairs = cached_bytes / (4 * static_cast<Index>(task.keys + 1) * task.dim);
+    const int all_heads = task.batch * task.heads;
+    const int section_heads = pairs * group < all_heads ? max(static_cast<int>(pairs), 1) * group : all_heads;
+    const int section = number / (tiles * section_heads),
+              in_section = number - section * tiles * section_heads;
+    const int heads = min(section_heads, all_heads - section * section_heads);
+    batch_head = section * section_heads + in_section % heads;
+    first_query = (tiles - 1 - in_section / heads) * tile_queries;
+  }
+  [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
+    return static_cast<Index>(batch_head) * task.queries + first_query;
+  }
+  [[nodiscard]] __device__ int batch_kv_head(const AttentionTask& task) const {
+    return batch_head / (task.heads / task.kv_heads);
+  }
+};
+
+inline int places_of(const AttentionTask& task, int tile_queries) {
+  return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
+}
+
+/// Shared memory for `groups` warpgroups and `items` tiles of queries under way.
+template <int columns, int groups, int items = 1>
+struct SharedMemory {
+  static constexpr int parts = columns / part_columns;
+  static constexpr int tile_queries = groups * group_queries;
+  static constexpr int q_bytes = groups * parts * q_part_bytes;
+  static constexpr int kv_bytes = parts * kv_part_bytes;
+  using QueryExtents = Extents<tile_queries, 16>;
+
+  static constexpr int k_offset = items * q_bytes;
+  static constexpr int v_offset = k_offset + stages * kv_bytes;
+  static constexpr int extents_offset = v_offset + stages * kv_bytes;
+  static constexpr int barriers_offset = extents_offset + items * static_cast<int>(sizeof(QueryExtents));
+  static constexpr int barriers = 2 * items + 4 * stages;
+  static constexpr int bytes = barriers_offset + 8 * barriers;
+
+  unsigned char* memory;
+  unsigned start;
+
+  __device__ SharedMemory() : memory(dynamic_shared<unsigned char>()), start(shared_address(memory)) {}
+
+  [[nodiscard]] __device__ unsigned q(int item, int group) const {
+    return start + static_cast<unsigned>((item * groups + group) * parts * q_part_bytes);
+  }
+  [[nodiscard]] __device__ unsigned k(int stage) const {
+    return start + static_cast<unsigned>(k_offset + stage * kv_bytes);
+  }
+  [[nodiscard]] __device__ unsigned v(int stage) const {
+    return start + static_cast<unsigned>(v_offset + stage * kv_bytes);
+  }
+  [[nodiscard]] __device__ QueryExtents& extents(int item) const {
+    return reinterpret_cast<QueryExtents*>(memory + extents_offset)[item];
+  }
+  // Barriers: "full" when data has arrived, "empty" when nobody reads it any more.
+  [[nodiscard]] __device__ unsigned q_full(int item) const { return barrier(item); }
+  [[nodiscard]] __device__ unsigned q_empty(int item) const { return barrier(items + item); }
+  [[nodiscard]] __device__ unsigned k_full(int stage) const { return barrier(2 * items + stage); }
+  [[nodiscard]] __device__ unsigned k_empty(int stage) const { return barrier(2 * items + stages + stage); }
+  [[nodiscard]] __device__ unsigned v_full(int stage) const {
+    return barrier(2 * items + 2 * stages + stage);
+  }
+  [[nodiscard]] __device__ unsigned v_empty(int stage) const {
+    return barrier(2 * items + 3 * stages + stage);
+  }
+
+  /// One thread, before a barrier of the block. A warp that has read arrives once.
+  __device__ void init_barriers() const {
+    for (int i = 0; i < items; ++i) {
+      barrier_init(q_full(i), 1);
+      barrier_init(q_empty(i), 4 * groups);
+    }
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(k_full(i), 1);
+      barrier_init(k_empty(i), 4 * groups);
+      barrier_init(v_full(i), 1);
+      barrier_init(v_empty(i), 4 * groups);
+    }
+    barrier_init_done();
+  }
+
+  // What one thread asks the copy engine for. Rows behind the last and columns from dim on become zero.
+  __device__ void copy_q(const Maps& maps, const Place& place, int item) const {
+    barrier_arrive_expecting(q_full(item), q_bytes);
+    for (int group = 0; group < groups; ++group)
+      for (int part = 0; part < parts; ++part)
+        copy_box_async(q(item, group) + static_cast<unsigned>(part * q_part_bytes), maps.q,
+                       part * part_columns, place.first_query + group * group_queries, place.batch_head,
+                       q_full(item));
+  }
+  __device__ void copy_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
+                          int batch_kv_head) const {
+    barrier_arrive_expecting(full, kv_bytes);
+    for (int part = 0; part < parts; ++part)
+      copy_box_async(to + static_cast<unsigned>(part * kv_part_bytes), map, part * part_columns, first_key,
+                     batch_kv_head, full);
+  }
+
+ private:
+  [[nodiscard]] __device__ unsigned barrier(int number) const {
+    return start + static_cast<unsigned>(barriers_offset + 8 * number);
+  }
+};
+
+/// Brings all tiles of keys that some query of an item sees. One thread.
+template <class Memory>
+__device__ void copy_all_keys(const Memory& shared, const ForwardTask& task, const Maps& maps,
+                              const Place& place, int item, int& number) {
+  for (KeyTiles tile(shared.extents(item), task.runs, tile_keys); tile.more(); tile.next(), ++number) {
+    const int stage = number % stages;
+    const auto before =
+        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
+    barrier_wait(shared.k_empty(stage), before);
+    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), place.batch_kv_head(task));
+    barrier_wait(shared.v_empty(stage), before);
+    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
+  }
+}
+
+}  // namespace ring_attention::cuda::hopper
