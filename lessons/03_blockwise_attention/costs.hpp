@@ -1,11 +1,11 @@
 // Lesson 03, beside the idea: dense attention, and what both methods cost.
 #pragma once
 
-#include <array>
 #include <chrono>
 
 #include "ring_attention/app/lesson.hpp"
 #include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/core/median.hpp"
 
 namespace ring_attention::costs {
 
@@ -85,14 +85,13 @@ inline void show_memory(Lesson& lesson, Index dim, Index block, Tiled blockwise_
 
 template <class Work>
 double median_seconds(Work work) {
-  std::array<double, 5> seconds{};
+  std::vector<double> seconds(5);
   for (double& each : seconds) {
     const auto begin = std::chrono::steady_clock::now();
     const auto result = work();
     each = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(seconds);
 }
 
 inline void show_time(Lesson& lesson, Index dim, Index block, Tiled blockwise_attention) {

@@ -8,17 +8,13 @@
 
 #include "ring_attention/app/lesson.hpp"
 #include "ring_attention/app/random_problem.hpp"
+#include "ring_attention/core/median.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/odd_even_ring.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
 
 namespace ring_attention {
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ring_attention/core/median.hpp"
 #include "ring_attention/cuda/stream.hpp"
 
 namespace ring_attention::cuda {
@@ -26,8 +27,8 @@ template <class Work>
     end.wait();
     if (i >= 0) seconds.push_back(end.seconds_since(begin));
   }
-  std::sort(seconds.begin(), seconds.end());
-  return {seconds[seconds.size() / 2], seconds.front(), seconds.back()};
+  const auto [least, most] = std::ranges::minmax(seconds);
+  return {ring_attention::median(seconds), least, most};
 }
 
 }  // namespace ring_attention::cuda
