@@ -4,8 +4,8 @@
 
 #include "ring_attention/app/bench_cuda.hpp"
 #include "ring_attention/app/bench_ring.hpp"
+#include "ring_attention/app/host_memory.hpp"
 #include "ring_attention/app/run_cuda.hpp"
-#include "ring_attention/app/table.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cpu/engine.hpp"
@@ -19,6 +19,7 @@ namespace {
 class BenchOnCpu {
  public:
   using Element = float;
+  using Memory = HostMemory;
 
   explicit BenchOnCpu(int threads) : threads_(threads) {}
 
@@ -30,35 +31,19 @@ class BenchOnCpu {
     return engine;
   }
 
-  static KvBuffer<float> buffer(const Shape& kv, const Placement& placement) {
-    KvBuffer<float> buffer(kv, placement);
-    for (int rank = 0; rank < placement.ranks(); ++rank)  // of unequal shards the largest one fills it
-      if (placement.tokens(rank) == placement.max_tokens()) fill(buffer.elements(rank), kv);
-    return buffer;
-  }
-  static KvParcel<float> parcel(const Shape& kv, const Placement& placement, int rank) {
-    KvParcel<float> parcel(kv, placement, rank);
-    fill(parcel.elements(), kv);
-    return parcel;
+  static HostMemory memory() { return {}; }
+  static void fill(std::span<float> elements, Index dim) {
+    const Shape rows{1, 1, static_cast<Index>(elements.size()) / dim, dim};
+    fill_random(View<float>(elements.data(), rows), {.stream = 1}, rows, whole(rows.seq));
   }
   /// For shards of these shapes: q and out, and four of K or V.
   static void require_memory(const Communicator& comm, const Shape& q, const Shape& kv) {
-    const Index bytes = static_cast<Index>(sizeof(float)) * (2 * q.size() + 4 * kv.size());
-    agree(comm, [&] {
-      if (!allocation::available(bytes))
-        throw InputError("rank " + std::to_string(comm.rank()) + " cannot have " + human_bytes(bytes) +
-                         " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
-    });
+    require_host_memory(comm, static_cast<Index>(sizeof(float)) * (2 * q.size() + 4 * kv.size()));
   }
   static OverlappedRing link(const Communicator& comm, Index) { return OverlappedRing(comm); }
   static void synchronize() {}
 
  private:
-  static void fill(std::span<float> elements, const Shape& kv) {
-    const Shape rows{1, 1, static_cast<Index>(elements.size()) / kv.dim, kv.dim};
-    fill_random(View<float>(elements.data(), rows), {.stream = 1}, rows, whole(rows.seq));
-  }
-
   int threads_;
   Tensor<float> q_;
 };

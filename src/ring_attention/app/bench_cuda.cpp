@@ -16,6 +16,7 @@ template <class T, class Links>
 class BenchOnGpu {
  public:
   using Element = T;
+  using Memory = DeviceMemory;
 
   BenchOnGpu(const Communicator& comm, const BenchOptions& options, Activity& activity)
       : options_{stream_.handle(), options.kernel, comm.size() > 1 ? Links::multiprocessors : 0},
@@ -35,16 +36,10 @@ class BenchOnGpu {
     return engine;
   }
 
-  KvBuffer<T, DeviceMemory> buffer(const Shape& kv, const Placement& placement) const {
-    KvBuffer<T, DeviceMemory> buffer(kv, placement, {stream_.handle()});
-    for (int rank = 0; rank < placement.ranks(); ++rank)  // of unequal shards the largest one fills it
-      if (placement.tokens(rank) == placement.max_tokens()) fill(buffer.elements(rank), kv);
-    return buffer;
-  }
-  KvParcel<T, DeviceMemory> parcel(const Shape& kv, const Placement& placement, int rank) const {
-    KvParcel<T, DeviceMemory> parcel(kv, placement, rank, {stream_.handle()});
-    fill(parcel.elements(), kv);
-    return parcel;
+  [[nodiscard]] DeviceMemory memory() const { return {stream_.handle()}; }
+  void fill(std::span<T> elements, Index dim) const {
+    const Shape rows{1, 1, static_cast<Index>(elements.size()) / dim, dim};
+    cuda::upload<T>(View<T>(elements.data(), rows), random(rows), stream_.handle());
   }
 
   /// For shards of these shapes: q, the state, four of K or V, and one on its way through fp32.
@@ -52,13 +47,7 @@ class BenchOnGpu {
     const Index wide = sizeof(float), narrow = sizeof(T);
     const Index bytes =
         narrow * (q.size() + 4 * kv.size()) + wide * (q.size() + std::max(q.size(), 2 * kv.size()));
-    agree(comm, [&] {
-      const Index free = cuda::free_bytes() / links_.ranks_of_gpu();
-      if (bytes > free)
-        throw InputError("rank " + std::to_string(comm.rank()) + " needs " + human_bytes(bytes) +
-                         " on its GPU and can have " + human_bytes(free) +
-                         ": use more GPUs, --type bf16, or a shorter sequence");
-    });
+    links_.require_memory(comm, bytes);
   }
 
   auto link(const Communicator&, Index) { return links_.link(0); }
@@ -78,10 +67,6 @@ class BenchOnGpu {
     Tensor<float> host(shape);
     fill_random(host.view(), {.stream = 1}, shape, whole(shape.seq));
     return host;
-  }
-  void fill(std::span<T> elements, const Shape& kv) const {
-    const Shape rows{1, 1, static_cast<Index>(elements.size()) / kv.dim, kv.dim};
-    cuda::upload<T>(View<T>(elements.data(), rows), random(rows), stream_.handle());
   }
 
   cuda::Stream stream_;

@@ -1,9 +1,9 @@
 /// \file
 /// The measurements of `ring-attention bench`, for any device.
 ///
-/// A Device says where arrays live and what computes. It has the type `Element` of K,V, and
+/// A Device says where arrays live and what computes. It has the types `Element` of K,V and `Memory` of parcels, and
 /// - `begin(q, scoring, runs)`: an engine that has begun on random queries, which the device keeps;
-/// - `buffer(kv, placement)`, `parcel(kv, placement, rank)`: a KvBuffer and a KvParcel of random numbers;
+/// - `memory()`: where parcels live; `fill(elements, dim)`: rows of random numbers there;
 /// - `require_memory(comm, q_shard, kv_shard)`: all ranks end together when one cannot have it;
 /// - `link(comm, most_bytes)`: a transport for parcels of at most so many bytes;
 /// - `synchronize()`: returns when all that was enqueued is done.
@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "ring_attention/app/bench_report.hpp"
+#include "ring_attention/core/median.hpp"
 #include "ring_attention/ring/activity.hpp"
 #include "ring_attention/ring/forward.hpp"
 
@@ -66,15 +67,13 @@ class RingBench {
     std::vector<double> compute, messages, in_turn, overlapped, exposed;
     for (Index i = -1; i < repetitions; ++i) {  // the first warms up
       const double all_steps = only_compute(), all_hops = only_messages();
-      const auto [late, late_wait] = whole_ring(true);
-      const auto [early, wait] = whole_ring(false);
-      (void)late_wait;
+      const Timing late = whole_ring(true), early = whole_ring(false);
       if (i < 0) continue;
       compute.push_back(all_steps);
       messages.push_back(all_hops);
-      in_turn.push_back(late);
-      overlapped.push_back(early);
-      exposed.push_back(wait);
+      in_turn.push_back(late.seconds);
+      overlapped.push_back(early.seconds);
+      exposed.push_back(early.exposed);
     }
     const StepFlops flops = forward_flops(q_, scoring_.mask, placement_, placement_);
     PlacementTimes times{name(layout_),
@@ -100,11 +99,25 @@ class RingBench {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using Element = typename Device::Element;
 
-  [[nodiscard]] static double median(std::vector<double> values) {
-    std::ranges::sort(values);
-    const std::size_t middle = values.size() / 2;
-    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  struct Timing {
+    double seconds, exposed;  // exposed: waited for messages
+  };
+
+  /// This rank's K,V, random.
+  [[nodiscard]] auto random_parcel() const {
+    KvParcel<Element, typename Device::Memory> kv(kv_, placement_, ring_.rank, device_.memory());
+    device_.fill(kv.elements(), kv_.dim);
+    return kv;
+  }
+  /// Room for the K,V of any rank, random: of unequal shards the largest fills it.
+  [[nodiscard]] auto random_buffer() const {
+    KvBuffer<Element, typename Device::Memory> kv(kv_, placement_, device_.memory());
+    int largest = 0;
+    while (placement_.tokens(largest) < placement_.max_tokens()) ++largest;
+    device_.fill(kv.elements(largest), kv_.dim);
+    return kv;
   }
 
   template <class Work>
@@ -120,7 +133,7 @@ class RingBench {
   double only_compute() {
     activity_.enter(Phase::compute);
     auto engine = device_.begin(q_, scoring_, placement_.runs(ring_.rank));
-    auto room = device_.buffer(kv_, placement_);
+    auto room = random_buffer();
     return seconds_of([&] {
       for (int step = 0; step < ring_.steps(); ++step) {
         const int owner = ring_.owner(step);
@@ -130,7 +143,7 @@ class RingBench {
   }
 
   double only_messages() {
-    auto kv = device_.parcel(kv_, placement_, ring_.rank);
+    auto kv = random_parcel();
     auto link = device_.link(comm_, hop_bytes());
     return seconds_of([&] {
       for (int step = 0; step + 1 < ring_.steps(); ++step) {
@@ -144,10 +157,9 @@ class RingBench {
     });
   }
 
-  /// (seconds, of these waited for messages)
-  std::pair<double, double> whole_ring(bool hops_after_steps) {
+  Timing whole_ring(bool hops_after_steps) {
     auto engine = device_.begin(q_, scoring_, placement_.runs(ring_.rank));
-    auto kv = device_.parcel(kv_, placement_, ring_.rank);
+    auto kv = random_parcel();
     auto link = device_.link(comm_, hop_bytes());
     const double seconds = seconds_of([&] {
       if (hops_after_steps) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ring_attention/app/table.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/ring/activity.hpp"
 #include "ring_attention/ring/device_ring.hpp"
@@ -23,7 +24,16 @@ class GpuShare {
     ranks_ = (here + devices - 1) / devices;
     anywhere_ = max_over_ranks(comm, ranks_) > 1;
   }
-  [[nodiscard]] int ranks_of_gpu() const { return ranks_; }
+  /// All ranks end together when one of them cannot have so many bytes on its GPU. Collective.
+  void require_memory(const Communicator& comm, Index bytes) const {
+    agree(comm, [&] {
+      const Index free = cuda::free_bytes() / ranks_;
+      if (bytes > free)
+        throw InputError("rank " + std::to_string(comm.rank()) + " needs " + human_bytes(bytes) +
+                         " on its GPU and can have " + human_bytes(free) +
+                         ": use more GPUs, --type bf16, or a shorter sequence");
+    });
+  }
   /// On any machine of the job.
   [[nodiscard]] bool shares_gpu() const { return anywhere_; }
 

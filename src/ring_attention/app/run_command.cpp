@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include "ring_attention/app/host_memory.hpp"
 #include "ring_attention/app/progress_line.hpp"
 #include "ring_attention/app/run_cuda.hpp"
 #include "ring_attention/app/run_job.hpp"
@@ -77,11 +78,7 @@ class Cores {
         (place_.options.wants_gradients() ? 4 * q + 6 * kv : 2 * q) + (Kind::is_narrow ? 2 * kv : 0);
     const Index bytes =
         elements * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Wire));
-    agree(place_.comm, [&] {
-      if (!allocation::available(bytes))
-        throw InputError("rank " + std::to_string(place_.comm.rank()) + " cannot have " + human_bytes(bytes) +
-                         " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
-    });
+    require_host_memory(place_.comm, bytes);
   }
 
   void read_keys(const ReadKeys<Value>& read) {

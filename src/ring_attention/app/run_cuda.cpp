@@ -57,13 +57,7 @@ class Gpu {
     const Index wide = sizeof(float), narrow = sizeof(T);
     const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * q / place_.input.q().dim +
                         (place_.options.wants_gradients() ? narrow * q + wide * (q + 6 * kv) : 0);
-    agree(place_.comm, [&] {
-      const Index free = cuda::free_bytes() / links_.ranks_of_gpu();
-      if (bytes > free)
-        throw InputError("rank " + std::to_string(place_.comm.rank()) + " needs " + human_bytes(bytes) +
-                         " on its GPU and can have " + human_bytes(free) +
-                         ": use more GPUs, --type bf16, or a shorter sequence");
-    });
+    links_.require_memory(place_.comm, bytes);
   }
 
   void read_keys(const ReadKeys<float>& read) {
