@@ -1,0 +1,55 @@
+"""Are the races seen that a missing barrier makes? racecheck_test.py PROGRAM SOURCE [PROGRAM SOURCE ...]
+
+compute-sanitizer's racecheck finds nothing in a kernel as it stands, and something when any one of its barriers or
+waits for copies is left out. Skipped without a GPU or without compute-sanitizer."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+BARRIER = re.compile(r"__syncthreads\(\)|copy_async_wait<")
+HAZARDS = 9
+
+
+def breakable_lines(source):
+    lines = Path(source).read_text().splitlines()
+    return [number for number, line in enumerate(lines, 1) if BARRIER.search(line.split("//")[0])]
+
+
+def racecheck(sanitizer, program, line):
+    """True when races were found, False when none; the output tells why it is neither."""
+    run = subprocess.run([sanitizer, "--tool", "racecheck", "--error-exitcode", str(HAZARDS), program, str(line)],
+                         capture_output=True, text=True, timeout=120)
+    if run.returncode not in (0, HAZARDS):
+        sys.exit(f"{program} {line}: exit status {run.returncode}\n{run.stdout}{run.stderr}")
+    return run.returncode == HAZARDS
+
+
+def main(pairs):
+    # A list that found no barrier would pass.
+    assert all(len(breakable_lines(source)) >= 2 for _, source in pairs), "no barriers in the sources?"
+    probe = subprocess.run([pairs[0][0]], capture_output=True, text=True, timeout=120)
+    if probe.returncode == 77:
+        print(probe.stdout.strip())
+        return 77
+    cuda = os.environ.get("CUDA_PATH", "/usr/local/cuda")
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=f"{cuda}/bin")
+    if not sanitizer:
+        print("skipped: there is no compute-sanitizer in PATH")
+        return 77
+    bad = 0
+    for program, source in pairs:
+        for line in [0] + breakable_lines(source):
+            found, wanted = racecheck(sanitizer, program, line), line != 0
+            what = f"without line {line}" if line else "as it stands"
+            print(f"{Path(source).name:20} {what:20} {'races' if found else 'no race':8} "
+                  f"{'ok' if found == wanted else 'WRONG'}")
+            bad += found != wanted
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(list(zip(sys.argv[1::2], sys.argv[2::2]))))
