@@ -39,10 +39,7 @@ void by_hand(OnDevice& a, const RandomProblem& p, const Rules& rules, cuda::Stre
 
 DeviceAttended by_library(const OnDevice& a, const RandomProblem& p, const char* kernel,
                           cuda::StreamHandle stream) {
-  CudaEngine<float> engine(p.scoring, {.stream = stream, .kernel = kernel});
-  engine.begin(a.q, whole(p.q.seq));
-  engine.accumulate({a.k, a.v, whole(p.q.seq)});
-  return engine.finish();
+  return attention_forward<float>(a.q, a.k, a.v, p.scoring, {.stream = stream, .kernel = kernel});
 }
 
 /// What both methods ask of device memory, counted from the loops. Caches serve a part of it.

@@ -22,46 +22,36 @@ struct Forward {
         q(cuda::uploaded<float>(p.queries<float>(whole(p.q.seq)), stream)),
         k(cuda::uploaded<float>(p.keys<float>(), stream)),
         v(cuda::uploaded<float>(p.values<float>(), stream)),
-        grad_out(cuda::uploaded<float>(p.make<float>(p.q, 3, whole(p.q.seq)), stream)) {
-    CudaEngine<float> engine(p.scoring, {.stream = stream});
-    engine.begin(q, whole(p.q.seq));
-    engine.accumulate({k, v, whole(p.q.seq)});
-    result = engine.finish();
-  }
+        grad_out(cuda::uploaded<float>(p.make<float>(p.q, 3, whole(p.q.seq)), stream)),
+        result(attention_forward<float>(q, k, v, p.scoring, {.stream = stream})) {}
   RandomProblem p;
   cuda::StreamHandle stream;
   FloatsThere q, k, v, grad_out;
   DeviceAttended result;
 };
 
-/// dQ, dK, dV in device memory; zeros at first.
-struct Gradient {
-  explicit Gradient(const Shape& shape) : q(shape), k(shape), v(shape) {}
-  FloatsThere q, k, v;
-};
+DeviceGradients zeros(const Shape& shape) {
+  return {FloatsThere(shape), FloatsThere(shape), FloatsThere(shape)};
+}
 
-void by_hand(const Forward& f, FloatsThere& delta, Gradient& d, const Mistakes& mistakes) {
+void by_hand(const Forward& f, FloatsThere& delta, DeviceGradients& d, const Mistakes& mistakes) {
   lesson_07::backward(
       {f.q.data(), f.k.data(), f.v.data(), f.result.out.data(), f.grad_out.data(), f.result.lse.data(),
        delta.data(), d.q.data(), d.k.data(), d.v.data(), static_cast<int>(f.p.q.heads),
        static_cast<int>(f.p.q.seq), static_cast<float>(f.p.scoring.scale)},
       mistakes, f.stream);
 }
-Gradient by_hand(const Forward& f, const Mistakes& mistakes) {
-  Gradient d(f.p.q);
+DeviceGradients by_hand(const Forward& f, const Mistakes& mistakes) {
+  DeviceGradients d = zeros(f.p.q);
   FloatsThere delta(f.p.q.per_row());
   by_hand(f, delta, d, mistakes);
   cuda::check(cudaStreamSynchronize(f.stream));  // delta ends here
   return d;
 }
 
-Gradient by_library(const Forward& f, const char* kernel) {
-  CudaBackward<float> engine(f.p.scoring, {.stream = f.stream, .kernel = kernel});
-  Gradient d(f.p.q);
-  engine.begin({f.q, f.result.out, f.result.lse, f.grad_out}, whole(f.p.q.seq));
-  engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v});
-  d.q = engine.finish();
-  return d;
+DeviceGradients by_library(const Forward& f, const char* kernel) {
+  return attention_backward<float>({f.q, f.result.out, f.result.lse, f.grad_out}, f.k, f.v, f.p.scoring,
+                                   {.stream = f.stream, .kernel = kernel});
 }
 
 ReferenceGradients reference_of(const RandomProblem& p) {
@@ -79,7 +69,7 @@ void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& w
        {std::pair("none", Mistakes{}), std::pair("no scale in dK", Mistakes{.missing_scale = true}),
         std::pair("no delta", Mistakes{.no_delta = true}),
         std::pair("no barrier before dQ", Mistakes{.no_barrier = true})}) {
-    const Gradient got = by_hand(f, mistakes);
+    const DeviceGradients got = by_hand(f, mistakes);
     const auto off = [&](const FloatsThere& array, const Tensor<double>& wanted) {
       return compare(cuda::downloaded(array, f.stream), wanted, {}).relative_error;
     };
@@ -90,7 +80,7 @@ void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& w
   lesson.record("mistakes", rows);
 }
 
-void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f, const Gradient& got,
+void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f, const DeviceGradients& got,
                      const ReferenceGradients& want) {
   const auto agree = [&](const char* name, const FloatsThere& gradient, const Tensor<double>& reference,
                          double magnitude) {
@@ -104,7 +94,7 @@ void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f,
 }
 
 void show_times(Lesson& lesson, const Forward& f) {
-  Gradient d(f.p.q);
+  DeviceGradients d = zeros(f.p.q);
   FloatsThere delta(f.p.q.per_row());
   Table table({format("S = %lld, %lld heads, median of 5, this run", f.p.q.seq + 0LL, f.p.q.heads + 0LL),
                "time", "TFLOP/s"});

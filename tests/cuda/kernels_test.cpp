@@ -114,6 +114,35 @@ TEST(ForwardKernels, QueriesMayStandAnywhere) {
   });
 }
 
+TEST(ForwardKernels, TheBestOfThemComputesAndIsNamed) {
+  const cuda::Stream stream;
+  const auto compare_with_reference = [&]<class T>(T) {
+    SCOPED_TRACE(cuda::name_of(cuda::type_of<T>));
+    const auto problem =
+        problem_in<T>({.group = 2, .queries = 70, .keys = 90, .dim = 64, .scoring = {0.2, Mask::causal(20)}},
+                      stream.handle());
+    const Problem<float>& p = problem.forward;
+    const auto q = cuda::uploaded<T>(p.q, stream.handle()), k = cuda::uploaded<T>(p.k, stream.handle()),
+               v = cuda::uploaded<T>(p.v, stream.handle());
+    const auto grad_out = cuda::uploaded<T>(problem.grad_out, stream.handle());
+    const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
+    const CudaOptions options{.stream = stream.handle()};
+
+    const DeviceAttended attended = attention_forward<T>(q, k, v, p.what.scoring, options);
+    EXPECT_STREQ(attended.kernel, cuda::choose_forward("auto", device, cuda::type_of<T>, 64).name);
+    EXPECT_TRUE(agrees_in(unit_of<T>, downloaded(attended, stream.handle()), p, whole(70)));
+
+    const DeviceGradients got =
+        attention_backward<T>({q, attended.out, attended.lse, grad_out}, k, v, p.what.scoring, options);
+    EXPECT_STREQ(got.kernel, cuda::choose_backward("auto", device, cuda::type_of<T>, 64).name);
+    const auto here = [&](const auto& array) { return cuda::downloaded(array, stream.handle()); };
+    EXPECT_TRUE(gradients_agree_in(unit_of<T>, {here(got.q), here(got.k), here(got.v)}, problem));
+  };
+  compare_with_reference(float{});
+  compare_with_reference(Bf16{});
+  compare_with_reference(Fp16{});
+}
+
 /// What stands in the outputs of a fresh state is not read, and all of it is written.
 TEST(ForwardKernels, OverwriteWhatStoodInTheState) {
   const cuda::Stream stream;

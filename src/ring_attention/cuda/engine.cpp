@@ -46,7 +46,7 @@ DeviceAttended CudaEngine<T>::finish() {
   // No key at all: o and l are the zeros that they were made with, and m does not matter.
   finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(), static_cast<int>(q_.shape().dim),
               options_.stream);
-  return {std::move(o_), std::move(m_)};
+  return {std::move(o_), std::move(m_), kernel_->name};
 }
 
 template <class T>

@@ -18,6 +18,7 @@ using cuda::CudaOptions;
 struct DeviceAttended {
   cuda::DeviceTensor<float> out;
   cuda::DeviceTensor<float> lse;
+  const char* kernel = "";  ///< the step of the ladder that computed them
 };
 
 /// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish(). T is float, Bf16 or
@@ -99,5 +100,37 @@ class CudaBackward {
   cuda::DeviceTensor<float> delta_;   // [batch, heads, seq, 1]
   cuda::DeviceTensor<float> grad_q_;  // [batch, heads, seq, dim]
 };
+
+/// Single device: begin, one accumulate, finish, all enqueued on `options.stream`. q, k and v are in device memory. With
+/// the kernel "auto" the best one for the device computes; the result says which.
+/// \throws InputError when no kernel takes this type and dim on this device
+template <class T>
+[[nodiscard]] DeviceAttended attention_forward(View<const T> q, View<const T> k, View<const T> v,
+                                               const Scoring& scoring, const CudaOptions& options) {
+  CudaEngine<T> engine(scoring, options);
+  engine.begin(q, whole(q.shape().seq));
+  engine.accumulate({k, v, whole(k.shape().seq)});
+  return engine.finish();
+}
+
+/// The gradients of a whole attention, in device memory.
+struct DeviceGradients {
+  cuda::DeviceTensor<float> q, k, v;
+  const char* kernel = "";  ///< the step of the ladder that computed them
+};
+
+/// Single device, like attention_forward. \throws InputError when no kernel takes this type and dim on this device
+template <class T>
+[[nodiscard]] DeviceGradients attention_backward(const DeviceForwardResult<T>& forward, View<const T> k,
+                                                 View<const T> v, const Scoring& scoring,
+                                                 const CudaOptions& options) {
+  CudaBackward<T> engine(scoring, options);
+  DeviceGradients gradients{{}, cuda::DeviceTensor<float>(k.shape()), cuda::DeviceTensor<float>(v.shape())};
+  engine.begin(forward, whole(forward.q.shape().seq));
+  engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
+  gradients.q = engine.finish();
+  gradients.kernel = engine.kernel().name;
+  return gradients;
+}
 
 }  // namespace ring_attention
