@@ -83,6 +83,14 @@ class EmulatedTest(harness.CommandTest):
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "2 ranks on this machine and 1 GPU")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
 
+    def test_a_slow_gpu_is_not_a_dead_one(self):
+        """The last step takes longer than the time-out: 64 blocks of the forward, 128 of the backward."""
+        for words in ("run --random 1,64,2,8 --backward", "bench --heads 64 --seq 2 --dim 8 --repetitions 1"):
+            with self.subTest(words=words):
+                result = self.run_well(1, *words.split(), *"--device cuda --type fp32 --kernel tiled --timeout 1".split(),
+                                       environment={"EMULATED_BLOCKS_PER_SECOND": "50"})
+                self.assertGreater(result.seconds, 3)
+
     def test_what_cannot_be_is_refused(self):
         for ranks, words, message in (
             (2, "1,1,64,8", "2 ranks on this machine and 1 GPU"),

@@ -19,7 +19,8 @@ class BenchOnGpu {
   using Memory = DeviceMemory;
 
   BenchOnGpu(const Communicator& comm, const BenchOptions& options, Activity& activity)
-      : options_{stream_.handle(), options.kernel, comm.size() > 1 ? Links::multiprocessors : 0},
+      : activity_(activity),
+        options_{stream_.handle(), options.kernel, comm.size() > 1 ? Links::multiprocessors : 0},
         links_(comm, std::chrono::duration<double>(options.timeout), activity,
                static_cast<std::size_t>(2 * shard(options.kv(), comm).size()) * sizeof(T), stream_.handle()) {
     agree(comm, [&] {
@@ -51,7 +52,9 @@ class BenchOnGpu {
   }
 
   auto link(const Communicator&, Index) { return links_.link(0); }
-  void synchronize() const { stream_.wait(); }
+  void synchronize() const {
+    memory().wait([&] { activity_.beat(); });
+  }
 
   /// Of the report: what computed, and what the times are worth.
   [[nodiscard]] std::string words() const {
@@ -69,6 +72,7 @@ class BenchOnGpu {
     return host;
   }
 
+  Activity& activity_;
   cuda::Stream stream_;
   CudaOptions options_;
   Links links_;

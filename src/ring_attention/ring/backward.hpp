@@ -66,6 +66,7 @@ void ring_backward(Engine& engine, Link& kv_link, Link& gradient_link, KvParcel<
   activity.enter(Phase::drain);
   kv_link.drain();
   gradient_link.drain();
+  memory.wait([&] { activity.beat(); });
 }
 
 template <class Engine, Transport Link, class Wire, class T, class Memory>

@@ -32,10 +32,7 @@ class SynchronizedRing {
   void progress() { link_.progress(); }
   void computed() { link_.computed(); }
   void finish() { link_.finish(); }
-  void drain() {
-    link_.drain();
-    cuda::check(cudaStreamSynchronize(stream_));
-  }
+  void drain() { link_.drain(); }
 
  private:
   cuda::StreamHandle stream_;
@@ -85,7 +82,6 @@ class StagedRing {
   void drain() {
     link_.drain();
     copies_.wait();
-    cuda::check(cudaStreamSynchronize(stream_));
   }
 
  private:

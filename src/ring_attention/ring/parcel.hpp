@@ -13,8 +13,8 @@
 
 namespace ring_attention {
 
-/// Where parcels live, and the two things that a ring does with them besides sending: in the host's memory, at once.
-/// cuda::DeviceMemory is the other one: there both are enqueued.
+/// Where parcels live, and what a ring does with them besides sending: in the host's memory, at once.
+/// cuda::DeviceMemory is the other one: there sums are enqueued.
 struct HostMemory {
   template <class T>
   using Array = Tensor<T>;  ///< zeros at first
@@ -29,6 +29,8 @@ struct HostMemory {
   void add(std::span<T> sum, std::span<const T> term) const {
     std::ranges::transform(sum, term, sum.begin(), std::plus<>());
   }
+  /// Returns when all that was enqueued is done; alive() is called meanwhile.
+  void wait(const Progress& alive) const { (void)alive; }
 };
 
 /// Room for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.

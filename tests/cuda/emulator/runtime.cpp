@@ -1,16 +1,43 @@
 // The part of the CUDA runtime that the room `cuda` uses, on the CPU: device memory is the host's, every call is done
 // when it returns, and streams and events are numbers. Fresh memory is NaN.
+//
+// EMULATED_BLOCKS_PER_SECOND makes the GPU slow: what waits for kernels waits as if so many blocks were done in a
+// second, one after the other.
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "cuda/emulator/machine.hpp"
 
 namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// When all that was launched until now will be done.
+double time_of_end() {
+  static const char* const rate = std::getenv("EMULATED_BLOCKS_PER_SECOND");
+  if (rate == nullptr) return now();
+  const std::lock_guard lock(ring_attention::emulator::in_use());
+  static std::uint64_t counted = 0;
+  static double end = 0;
+  const std::uint64_t begun = ring_attention::emulator::blocks_begun();
+  end = std::max(end, now()) + static_cast<double>(begun - std::exchange(counted, begun)) / std::atof(rate);
+  return end;
+}
+
+cudaError_t wait_until(double time) {
+  if (const double left = time - now(); left > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(left));
+  return cudaSuccess;
 }
 
 cudaError_t allocate(void** memory, std::size_t bytes) {
@@ -26,7 +53,7 @@ struct CUstream_st {
   int unused;
 };
 struct CUevent_st {
-  double recorded;
+  double happens;
 };
 
 extern "C" {
@@ -68,6 +95,7 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(memory, bytes); }
 cudaError_t cudaFree(void* memory) {
+  wait_until(time_of_end());
   std::free(memory);
   return cudaSuccess;
 }
@@ -98,7 +126,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return stream == cudaStreamLegacy ? cudaSuccess : wait_until(time_of_end());
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -110,13 +140,15 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->recorded = now();
+  event->happens = time_of_end();
   return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return now() < event->happens ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return wait_until(event->happens); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  *milliseconds = static_cast<float>(1e3 * (to->recorded - from->recorded));
+  *milliseconds = static_cast<float>(1e3 * (to->happens - from->happens));
   return cudaSuccess;
 }
 
