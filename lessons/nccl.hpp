@@ -5,19 +5,12 @@
 
 #include "gpu.hpp"
 #include "ring_attention/ring/nccl_ring.hpp"
+#include "ring_attention/ring/own_gpu.hpp"
 
 namespace ring_attention::gpu {
 
 inline void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
   if (code != ncclSuccess) throw Error(located(std::string("NCCL: ") + ncclGetErrorString(code), where));
-}
-
-// Takes a GPU for this rank. True: ranks share one. Collective. \throws AgreedError when there are fewer GPUs than ranks
-// and they may not share them
-inline bool use_own_device(const Communicator& comm, bool may_share) {
-  const HostPlace here = place_on_host(comm);
-  agree(comm, [&] { cuda::use_device(cuda::device_for(here.rank, here.size, may_share)); });
-  return !all_of_ranks(comm, here.size <= cuda::device_count());
 }
 
 // A blocking communicator of the ranks of `comm`; none in a ring of one. To be made after the library's NcclWorld, which

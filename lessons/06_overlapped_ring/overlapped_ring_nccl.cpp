@@ -122,7 +122,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   agree(comm, [&] {
     if (heads % kv_heads != 0) throw InputError("--kv-heads must divide --heads");
   });
-  const bool shared = gpu::use_own_device(comm, share);
+  const bool shared = use_own_gpu(comm, share).anywhere();
   const cuda::Stream compute, transfer(cuda::Stream::Priority::high);
   NcclWorld world(comm, {.share_gpu = shared});
   const gpu::NcclRanks ranks(comm);

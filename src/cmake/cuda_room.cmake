@@ -29,6 +29,7 @@ add_library(
   ring_attention/cuda/ladder.cpp
   ring_attention/cuda/task.cpp
   ring_attention/ring/device_ring.cpp
+  ring_attention/ring/own_gpu.cpp
 )
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)

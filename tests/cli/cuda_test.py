@@ -1,6 +1,7 @@
 """`ring-attention run --device cuda`: cuda_test.py [EMULATED], the same program over an emulated GPU."""
 
 import json
+import os
 import sys
 import unittest
 
@@ -80,8 +81,34 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual("correctness only" in report["kernel"], ranks > 1)
                 self.assertEqual(len(report["placements"]), 2 if "causal" in words else 1)
                 self.assertEqual(report["hop_bytes"], 2 * 2 * -(-41 // ranks) * 16 * (4 if "fp32" in words else 2))
-        self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "2 ranks on this machine and 1 GPU")
+        self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
+
+    def test_gpus_are_told_apart_by_what_they_are(self):
+        """A launcher may show every rank a GPU of its own, each as number 0."""
+        words = "run --random 1,1,9,8 --device cuda --ring staged".split()
+        of_rank = self.path("of_rank.sh")
+        with open(of_rank, "w", encoding="utf-8") as script:
+            script.write(f"""#!/bin/sh
+set -- $GPUS_OF_RANKS -- "$@"
+shift "${{PMI_RANK:-${{PMIX_RANK:-$OMPI_COMM_WORLD_RANK}}}}"
+export EMULATED_DEVICES="$1"
+while [ "$1" != -- ]; do shift; done
+shift
+exec "{EMULATED}" "$@"
+""")
+        os.chmod(of_rank, 0o755)
+        harness.PROGRAM = of_rank
+        for gpus, of_whom in (("0 1 2", None), ("012 012 012", None), ("0 1 0", 0), ("2 01 01", None), ("3 01 1", 1)):
+            with self.subTest(gpus=gpus):
+                result = self.run_ranks(3, *words, environment={"GPUS_OF_RANKS": gpus})
+                if of_whom is None:
+                    self.assertEqual(result.code, 0, str(result))
+                    self.assertNotIn("correctness only", result.err)
+                else:
+                    self.assert_refused(result, f"rank {of_whom} would share its GPU", "visible to this process")
+                    shared = self.run_well(3, *words, "--share-gpu", environment={"GPUS_OF_RANKS": gpus})
+                    self.assertIn("correctness only", shared.err)
 
     def test_a_slow_gpu_is_not_a_dead_one(self):
         """The last step takes longer than the time-out: 64 blocks of the forward, 128 of the backward."""
@@ -93,7 +120,7 @@ class EmulatedTest(harness.CommandTest):
 
     def test_what_cannot_be_is_refused(self):
         for ranks, words, message in (
-            (2, "1,1,64,8", "2 ranks on this machine and 1 GPU"),
+            (2, "1,1,64,8", "2 ranks on this machine, 1 GPU visible to this process: start fewer, or give --share-gpu"),
             (1, "1,64,1000000,128", "needs"),
             (2, "1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
             (2, "1,1,64,64 --share-gpu --kernel tield", "--kernel tield: there is none of this name"),

@@ -20,9 +20,9 @@ class BenchOnGpu {
 
   BenchOnGpu(const Communicator& comm, const BenchOptions& options, Activity& activity)
       : activity_(activity),
-        options_{stream_.handle(), options.kernel, comm.size() > 1 ? Links::multiprocessors : 0},
-        links_(comm, std::chrono::duration<double>(options.timeout), activity,
-               static_cast<std::size_t>(2 * shard(options.kv(), comm).size()) * sizeof(T), stream_.handle()) {
+        share_(comm),
+        options_{stream_.handle(), options.kernel, Links::spared(comm)},
+        links_({comm, share_, options.timeout, activity, stream_.handle(), most_bytes(options, comm)}) {
     agree(comm, [&] {
       options_.kernel = cuda::choose_forward(options.kernel, cuda::traits_for(options_), cuda::type_of<T>,
                                              static_cast<int>(options.dim))
@@ -48,7 +48,7 @@ class BenchOnGpu {
     const Index wide = sizeof(float), narrow = sizeof(T);
     const Index bytes =
         narrow * (q.size() + 4 * kv.size()) + wide * (q.size() + std::max(q.size(), 2 * kv.size()));
-    links_.require_memory(comm, bytes);
+    require_gpu_memory(comm, share_, bytes);
   }
 
   auto link(const Communicator&, Index) { return links_.link(0); }
@@ -59,12 +59,14 @@ class BenchOnGpu {
   /// Of the report: what computed, and what the times are worth.
   [[nodiscard]] std::string words() const {
     return cuda::name_of(cuda::current_device()) + ", " + options_.kernel + ", " + Links::name + " ring" +
-           (links_.shares_gpu() ? "; ranks share a GPU: correctness only, times mean nothing" : "");
+           (share_.anywhere() ? "; ranks share a GPU: correctness only, times mean nothing" : "");
   }
 
  private:
-  static Shape shard(const Shape& kv, const Communicator& comm) {
-    return kv.with_seq(Placement(Layout::contiguous, kv.seq, comm.size()).max_tokens());
+  /// Of the largest parcel.
+  static std::size_t most_bytes(const BenchOptions& options, const Communicator& comm) {
+    const Index tokens = Placement(Layout::contiguous, options.seq, comm.size()).max_tokens();
+    return static_cast<std::size_t>(2 * options.kv().with_seq(tokens).size()) * sizeof(T);
   }
   static Tensor<float> random(const Shape& shape) {
     Tensor<float> host(shape);
@@ -73,6 +75,7 @@ class BenchOnGpu {
   }
 
   Activity& activity_;
+  GpuShare share_;
   cuda::Stream stream_;
   CudaOptions options_;
   Links links_;

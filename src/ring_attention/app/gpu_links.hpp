@@ -2,7 +2,6 @@
 /// The two rings between GPUs that a run can choose from: each makes links for its channels.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 
 #include "ring_attention/app/table.hpp"
@@ -10,74 +9,68 @@
 #include "ring_attention/ring/activity.hpp"
 #include "ring_attention/ring/device_ring.hpp"
 #include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/own_gpu.hpp"
 #ifdef RING_ATTENTION_HAS_NCCL
 #include "ring_attention/ring/nccl_ring.hpp"
 #endif
 
 namespace ring_attention {
 
-/// How many ranks of this machine use one GPU, at most.
-class GpuShare {
- public:
-  explicit GpuShare(const Communicator& comm) {
-    const int devices = cuda::device_count(), here = ranks_on_this_host(comm);
-    ranks_ = (here + devices - 1) / devices;
-    anywhere_ = max_over_ranks(comm, ranks_) > 1;
-  }
-  /// All ranks end together when one of them cannot have so many bytes on its GPU. Collective.
-  void require_memory(const Communicator& comm, Index bytes) const {
-    agree(comm, [&] {
-      const Index free = cuda::free_bytes() / ranks_;
-      if (bytes > free)
-        throw InputError("rank " + std::to_string(comm.rank()) + " needs " + human_bytes(bytes) +
-                         " on its GPU and can have " + human_bytes(free) +
-                         ": use more GPUs, --type bf16, or a shorter sequence");
-    });
-  }
-  /// On any machine of the job.
-  [[nodiscard]] bool shares_gpu() const { return anywhere_; }
+/// All ranks end together when one of them cannot have so many bytes on its GPU. Collective.
+inline void require_gpu_memory(const Communicator& comm, const GpuShare& share, Index bytes) {
+  agree(comm, [&] {
+    const Index free = cuda::free_bytes() / share.ranks();
+    if (bytes > free)
+      throw InputError("rank " + std::to_string(comm.rank()) + " needs " + human_bytes(bytes) +
+                       " on its GPU and can have " + human_bytes(free) +
+                       ": use more GPUs, --type bf16, or a shorter sequence");
+  });
+}
 
- private:
-  int ranks_ = 1;
-  bool anywhere_ = false;
+/// What the links of a rank are made for.
+struct LinkNeeds {
+  const Communicator& comm;
+  const GpuShare& share;
+  double timeout;  ///< seconds
+  Activity& activity;
+  cuda::StreamHandle stream;  ///< of the engine
+  std::size_t most_bytes;     ///< of the largest parcel
 };
 
 /// Through the memory of the hosts, with MPI.
-class StagedLinks : public GpuShare {
+class StagedLinks {
  public:
   static constexpr const char* name = "staged";
-  static constexpr int multiprocessors = 0;  // that communication takes
+  /// Multiprocessors that communication takes.
+  static int spared(const Communicator&) { return 0; }
 
-  StagedLinks(const Communicator& comm, std::chrono::duration<double>, Activity&, std::size_t most_bytes,
-              cuda::StreamHandle stream)
-      : GpuShare(comm), comm_(comm), most_bytes_(most_bytes), stream_(stream) {}
+  explicit StagedLinks(const LinkNeeds& needs) : needs_(needs) {}
 
   [[nodiscard]] StagedRing<OverlappedRing> link(int channel) const {
-    return StagedRing<OverlappedRing>(stream_, most_bytes_, comm_, channel);
+    return StagedRing<OverlappedRing>(needs_.stream, needs_.most_bytes, needs_.comm, channel);
   }
 
  private:
-  const Communicator& comm_;
-  std::size_t most_bytes_;
-  cuda::StreamHandle stream_;
+  LinkNeeds needs_;
 };
 
 #ifdef RING_ATTENTION_HAS_NCCL
 /// From GPU to GPU.
-class NcclLinks : public GpuShare {
+class NcclLinks {
  public:
   static constexpr const char* name = "nccl";
-  static constexpr int multiprocessors = 8;
+  static int spared(const Communicator& comm) { return comm.size() > 1 ? most_spared : 0; }
 
-  NcclLinks(const Communicator& comm, std::chrono::duration<double> timeout, Activity& activity, std::size_t,
-            cuda::StreamHandle stream)
-      : GpuShare(comm),
-        world_(comm, {multiprocessors, timeout, [&] { activity.beat(); }, shares_gpu()}),
-        stream_(stream) {}
+  explicit NcclLinks(const LinkNeeds& needs)
+      : world_(needs.comm, {most_spared, std::chrono::duration<double>(needs.timeout),
+                            [&activity = needs.activity] { activity.beat(); }, needs.share.anywhere()}),
+        stream_(needs.stream) {}
 
   [[nodiscard]] NcclRing link(int) { return NcclRing(world_, stream_); }
 
  private:
+  static constexpr int most_spared = 8;
+
   NcclWorld world_;
   cuda::StreamHandle stream_;
 };

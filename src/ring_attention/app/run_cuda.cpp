@@ -6,6 +6,7 @@
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/own_gpu.hpp"
 
 namespace ring_attention {
 namespace {
@@ -24,8 +25,9 @@ class Gpu {
 
   explicit Gpu(const RunPlace& place)
       : place_(place),
-        links_(place.comm, std::chrono::duration<double>(place.options.timeout), place.activity,
-               most_bytes(place), stream_.handle()) {
+        share_(place.comm),
+        links_({place.comm, share_, place.options.timeout, place.activity, stream_.handle(),
+                most_bytes(place)}) {
     const cuda::DeviceTraits device = cuda::traits_for(with({}));
     const auto dim = static_cast<int>(place.input.q().dim);
     agree(place.comm, [&] {
@@ -33,7 +35,7 @@ class Gpu {
       if (place.options.wants_gradients())
         backward_ = &cuda::choose_backward(place.options.backward_kernel, device, type_of<T>, dim);
     });
-    if (links_.shares_gpu() && place.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", sharing);
+    if (share_.anywhere() && place.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", sharing);
   }
 
   void describe(RunReport& report, RankReport&) const {
@@ -43,7 +45,7 @@ class Gpu {
     if (backward_ != nullptr) report.isa += std::string(", backward ") + backward_->name;
     report.wire = cuda::name_of(type_of<T>);
     report.transport = Links::name;
-    if (links_.shares_gpu()) report.warnings.emplace_back(sharing);
+    if (share_.anywhere()) report.warnings.emplace_back(sharing);
   }
 
   /// q, k, v and dO are rounded, and on the way p and dS.
@@ -57,7 +59,7 @@ class Gpu {
     const Index wide = sizeof(float), narrow = sizeof(T);
     const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * q / place_.input.q().dim +
                         (place_.options.wants_gradients() ? narrow * q + wide * (q + 6 * kv) : 0);
-    links_.require_memory(place_.comm, bytes);
+    require_gpu_memory(place_.comm, share_, bytes);
   }
 
   void read_keys(const ReadKeys<float>& read) {
@@ -105,7 +107,7 @@ class Gpu {
   using StreamHandle = cuda::StreamHandle;
 
   [[nodiscard]] CudaOptions with(const std::string& kernel) const {
-    return {stream_.handle(), kernel, place_.comm.size() > 1 ? Links::multiprocessors : 0};
+    return {stream_.handle(), kernel, Links::spared(place_.comm)};
   }
   /// Of the largest parcel: one of gradients, where there are any.
   static std::size_t most_bytes(const RunPlace& place) {
@@ -114,6 +116,7 @@ class Gpu {
   }
 
   const RunPlace& place_;
+  GpuShare share_;
   cuda::Stream stream_;
   Links links_;
   const cuda::ForwardKernel* forward_ = nullptr;
@@ -140,15 +143,14 @@ int run_with(const RunPlace& place) {
 }  // namespace
 
 void require_gpus(const Communicator& comm, const GpuOptions& options) {
-  const HostPlace host = place_on_host(comm);
-  agree(comm, [&] {
 #ifndef RING_ATTENTION_HAS_NCCL
+  agree(comm, [&] {
     if (options.ring == "nccl")
       throw InputError(
           "--ring nccl: this program was built without NCCL: build it with NCCL_ROOT set, or use staged");
-#endif
-    cuda::use_device(cuda::device_for(host.rank, host.size, options.share_gpu));
   });
+#endif
+  (void)use_own_gpu(comm, options.share_gpu);
 }
 
 int run_on_gpus(const RunPlace& place) {

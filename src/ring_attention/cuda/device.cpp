@@ -1,6 +1,7 @@
 #include "ring_attention/cuda/device.hpp"
 
-#include "ring_attention/core/error.hpp"
+#include <algorithm>
+
 #include "ring_attention/cuda/error.hpp"
 
 namespace ring_attention::cuda {
@@ -15,6 +16,12 @@ int attribute(cudaDeviceAttr what, int device) {
 int capability(int device) {
   return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
          attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+cudaDeviceProp properties_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device));
+  return properties;
 }
 
 }  // namespace
@@ -50,10 +57,13 @@ DeviceTraits traits_of(int device) {
           attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
 }
 
-std::string name_of(int device) {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device));
-  return properties.name;
+std::string name_of(int device) { return properties_of(device).name; }
+
+DeviceId id_of(int device) {
+  const cudaDeviceProp properties = properties_of(device);
+  DeviceId id{};
+  std::ranges::copy(properties.uuid.bytes, id.begin());
+  return id;
 }
 
 void use_device(int device) { check(cudaSetDevice(device)); }
@@ -68,16 +78,6 @@ Index free_bytes() {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));
   return static_cast<Index>(free);
-}
-
-int device_for(int index, int count, bool share) {
-  const int devices = device_count();
-  if (devices == 0) throw InputError("--device cuda: " + why_no_device() + ": leave it out to use the CPU");
-  if (devices < count && !share)
-    throw InputError("--device cuda: " + std::to_string(count) + " ranks on this machine and " +
-                     std::to_string(devices) + (devices == 1 ? " GPU" : " GPUs") +
-                     ": start fewer, or give --share-gpu to try it out");
-  return index % devices;
 }
 
 }  // namespace ring_attention::cuda

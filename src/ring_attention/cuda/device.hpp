@@ -2,6 +2,7 @@
 /// The GPUs of this machine: is there one, what can it do, which one is mine.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "ring_attention/cuda/kernels.hpp"
@@ -24,15 +25,15 @@ constexpr int oldest_compute_capability = 80;
 /// `NVIDIA H200`.
 [[nodiscard]] std::string name_of(int device);
 
+/// A GPU's UUID: the same for every process that sees it, under whatever number.
+using DeviceId = std::array<char, 16>;
+[[nodiscard]] DeviceId id_of(int device);
+
 /// The GPU that this thread uses from now on, and the one it uses.
 void use_device(int device);
 [[nodiscard]] int current_device();
 
 /// Bytes that can still be had on the current GPU. Others may use it, too.
 [[nodiscard]] Index free_bytes();
-
-/// The GPU of the `index`-th of `count` processes on this machine. \throws InputError when there are fewer GPUs than
-/// processes and they may not `share`
-[[nodiscard]] int device_for(int index, int count, bool share);
 
 }  // namespace ring_attention::cuda

@@ -29,7 +29,7 @@ target_link_libraries(emulated_kernels PUBLIC cuda_emulator)
 # The whole room `cuda` on those kernels, over a runtime whose device memory is the host's: engines and rings can be
 # tested, too.
 get_target_property(sources ring_attention_cuda SOURCES)
-list(FILTER sources INCLUDE REGEX "ring_attention/(cuda/.*|ring/device_ring)\\.cpp$")
+list(FILTER sources INCLUDE REGEX "ring_attention/(cuda/.*|ring/(device_ring|own_gpu))\\.cpp$")
 list(FILTER sources EXCLUDE REGEX "ladder\\.cpp$")
 list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 add_library(ring_attention_cuda_emulated STATIC ${emulator}/runtime.cpp ${sources})

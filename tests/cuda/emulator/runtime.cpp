@@ -2,7 +2,8 @@
 // when it returns, and streams and events are numbers. Fresh memory is NaN.
 //
 // EMULATED_BLOCKS_PER_SECOND makes the GPU slow: what waits for kernels waits as if so many blocks were done in a
-// second, one after the other.
+// second, one after the other. EMULATED_DEVICES says which GPUs the process sees, as CUDA_VISIBLE_DEVICES does: "01" are
+// the first two of the machine; otherwise the first.
 
 #include <cuda_runtime_api.h>
 
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -40,6 +42,13 @@ cudaError_t wait_until(double time) {
   return cudaSuccess;
 }
 
+// The GPUs that this process sees, a digit each.
+std::string_view visible_devices() {
+  static const char* const wish = std::getenv("EMULATED_DEVICES");
+  return wish == nullptr ? "0" : wish;
+}
+thread_local int current_device = 0;
+
 cudaError_t allocate(void** memory, std::size_t bytes) {
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (*memory == nullptr) return cudaErrorMemoryAllocation;
@@ -59,7 +68,7 @@ struct CUevent_st {
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(visible_devices().size());
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -76,13 +85,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
     default: return cudaErrorInvalidValue;
   }
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::strcpy(properties->name, "the emulator");
+  properties->uuid.bytes[0] = visible_devices().at(static_cast<std::size_t>(device));
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
