@@ -21,37 +21,32 @@ class BenchOnCpu {
   using Element = float;
   using Memory = HostMemory;
 
-  explicit BenchOnCpu(int threads) : threads_(threads) {}
+  BenchOnCpu(const Communicator& comm, int threads) : comm_(comm), threads_(threads) {}
 
-  CpuEngine begin(const Shape& q, const Scoring& scoring, const Runs& runs) {
-    q_ = Tensor<float>(q.with_seq(count(runs)));
-    fill_random(q_.view(), {.stream = 0}, q, runs);
-    CpuEngine engine(scoring, {.threads = threads_});
-    engine.begin(q_, runs);
-    return engine;
+  [[nodiscard]] CpuEngine engine(const Scoring& scoring) const {
+    return CpuEngine(scoring, {.threads = threads_});
   }
-
   static HostMemory memory() { return {}; }
-  static void fill(std::span<float> elements, Index dim) {
+  static void fill(std::span<float> elements, Index dim, std::uint64_t stream) {
     const Shape rows{1, 1, static_cast<Index>(elements.size()) / dim, dim};
-    fill_random(View<float>(elements.data(), rows), {.stream = 1}, rows, whole(rows.seq));
+    fill_random(View<float>(elements.data(), rows), {.stream = stream});
   }
   /// For shards of these shapes: q and out, and four of K or V.
-  static void require_memory(const Communicator& comm, const Shape& q, const Shape& kv) {
-    require_host_memory(comm, static_cast<Index>(sizeof(float)) * (2 * q.size() + 4 * kv.size()));
+  void require_memory(const Shape& q, const Shape& kv) const {
+    require_host_memory(comm_, static_cast<Index>(sizeof(float)) * (2 * q.size() + 4 * kv.size()));
   }
-  static OverlappedRing link(const Communicator& comm, Index) { return OverlappedRing(comm); }
+  [[nodiscard]] OverlappedRing link() const { return OverlappedRing(comm_); }
   static void synchronize() {}
 
  private:
+  const Communicator& comm_;
   int threads_;
-  Tensor<float> q_;
 };
 
 BenchReport bench_on_cpu(const Communicator& comm, const BenchOptions& options, Activity& activity) {
   const int threads = options.threads > 0 ? static_cast<int>(options.threads)
                                           : std::max(1, usable_cores() / ranks_on_this_host(comm));
-  BenchOnCpu device(threads);
+  BenchOnCpu device(comm, threads);
   BenchReport report = measure_ring(device, comm, options, activity);
   report.element = "float32";
   report.kernel = "fast, " + std::string(name_of(best_isa())) + ", " + counted(threads, "thread") + " a rank";

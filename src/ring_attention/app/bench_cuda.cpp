@@ -19,7 +19,8 @@ class BenchOnGpu {
   using Memory = DeviceMemory;
 
   BenchOnGpu(const Communicator& comm, const BenchOptions& options, Activity& activity)
-      : activity_(activity),
+      : comm_(comm),
+        activity_(activity),
         share_(comm),
         options_{stream_.handle(), options.kernel, Links::spared(comm)},
         links_({comm, share_, options.timeout, activity, stream_.handle(), most_bytes(options, comm)}) {
@@ -30,28 +31,25 @@ class BenchOnGpu {
     });
   }
 
-  CudaEngine<T> begin(const Shape& q, const Scoring& scoring, const Runs& runs) {
-    q_ = cuda::uploaded<T>(random(q.with_seq(count(runs))), stream_.handle());
-    CudaEngine<T> engine(scoring, options_);
-    engine.begin(q_, runs);
-    return engine;
+  [[nodiscard]] CudaEngine<T> engine(const Scoring& scoring) const {
+    return CudaEngine<T>(scoring, options_);
   }
-
   [[nodiscard]] DeviceMemory memory() const { return {stream_.handle()}; }
-  void fill(std::span<T> elements, Index dim) const {
-    const Shape rows{1, 1, static_cast<Index>(elements.size()) / dim, dim};
-    cuda::upload<T>(View<T>(elements.data(), rows), random(rows), stream_.handle());
+  void fill(std::span<T> elements, Index dim, std::uint64_t stream) const {
+    Tensor<float> host({1, 1, static_cast<Index>(elements.size()) / dim, dim});
+    fill_random(host.view(), {.stream = stream});
+    cuda::upload<T>(View<T>(elements.data(), host.shape()), host, stream_.handle());
   }
 
   /// For shards of these shapes: q, the state, four of K or V, and one on its way through fp32.
-  void require_memory(const Communicator& comm, const Shape& q, const Shape& kv) const {
+  void require_memory(const Shape& q, const Shape& kv) const {
     const Index wide = sizeof(float), narrow = sizeof(T);
     const Index bytes =
         narrow * (q.size() + 4 * kv.size()) + wide * (q.size() + std::max(q.size(), 2 * kv.size()));
-    require_gpu_memory(comm, share_, bytes);
+    require_gpu_memory(comm_, share_, bytes);
   }
 
-  auto link(const Communicator&, Index) { return links_.link(0); }
+  auto link() { return links_.link(0); }
   void synchronize() const {
     memory().wait([&] { activity_.beat(); });
   }
@@ -68,18 +66,13 @@ class BenchOnGpu {
     const Index tokens = Placement(Layout::contiguous, options.seq, comm.size()).max_tokens();
     return static_cast<std::size_t>(2 * options.kv().with_seq(tokens).size()) * sizeof(T);
   }
-  static Tensor<float> random(const Shape& shape) {
-    Tensor<float> host(shape);
-    fill_random(host.view(), {.stream = 1}, shape, whole(shape.seq));
-    return host;
-  }
 
+  const Communicator& comm_;
   Activity& activity_;
   GpuShare share_;
   cuda::Stream stream_;
   CudaOptions options_;
   Links links_;
-  cuda::DeviceTensor<T> q_;
 };
 
 template <class T, class Links>

@@ -2,10 +2,10 @@
 /// The measurements of `ring-attention bench`, for any device.
 ///
 /// A Device says where arrays live and what computes. It has the types `Element` of K,V and `Memory` of parcels, and
-/// - `begin(q, scoring, runs)`: an engine that has begun on random queries, which the device keeps;
-/// - `memory()`: where parcels live; `fill(elements, dim)`: rows of random numbers there;
-/// - `require_memory(comm, q_shard, kv_shard)`: all ranks end together when one cannot have it;
-/// - `link(comm, most_bytes)`: a transport for parcels of at most so many bytes;
+/// - `engine(scoring)`: what computes;
+/// - `memory()`: where parcels live; `fill(elements, dim, stream)`: rows of random numbers there;
+/// - `require_memory(q_shard, kv_shard)`: all ranks end together when one cannot have it;
+/// - `link()`: a transport;
 /// - `synchronize()`: returns when all that was enqueued is done.
 #pragma once
 
@@ -55,12 +55,19 @@ class RingBench {
         comm_(comm),
         ring_{comm.rank(), comm.size()},
         layout_(layout),
-        q_(options.q()),
-        kv_(options.kv()),
         placement_(layout, options.seq, comm.size()),
-        activity_(activity) {
-    scoring_.scale = 1 / std::sqrt(static_cast<double>(q_.dim));
+        activity_(activity),
+        q_shape_(options.q()),
+        kv_shape_(options.kv()),
+        q_(q_shape_.with_seq(placement_.tokens(comm.rank()))),
+        kv_(kv_shape_, placement_, largest_shard(), device.memory()) {
+    scoring_.scale = 1 / std::sqrt(static_cast<double>(q_shape_.dim));
     if (options.causal) scoring_.mask = Mask::causal();
+    device_.fill(q_.view().elements(), q_shape_.dim, 0);
+    for (std::uint64_t buffer = 1; buffer <= (ring_.size > 1 ? 2 : 1); ++buffer) {
+      device_.fill(kv_.elements(), kv_shape_.dim, buffer);
+      label(largest_shard());
+    }
   }
 
   PlacementTimes measure(Index repetitions) {
@@ -75,7 +82,7 @@ class RingBench {
       overlapped.push_back(early.seconds);
       exposed.push_back(early.exposed);
     }
-    const StepFlops flops = forward_flops(q_, scoring_.mask, placement_, placement_);
+    const StepFlops flops = forward_flops(q_shape_, scoring_.mask, placement_, placement_);
     PlacementTimes times{name(layout_),
                          median(compute),
                          median(messages),
@@ -93,7 +100,7 @@ class RingBench {
 
   /// The largest parcel.
   [[nodiscard]] Index hop_bytes() const {
-    return 2 * kv_.with_seq(placement_.max_tokens()).size() *
+    return 2 * kv_shape_.with_seq(placement_.max_tokens()).size() *
            static_cast<Index>(sizeof(typename Device::Element));
   }
 
@@ -105,19 +112,23 @@ class RingBench {
     double seconds, exposed;  // exposed: waited for messages
   };
 
-  /// This rank's K,V, random.
-  [[nodiscard]] auto random_parcel() const {
-    KvParcel<Element, typename Device::Memory> kv(kv_, placement_, ring_.rank, device_.memory());
-    device_.fill(kv.elements(), kv_.dim);
-    return kv;
-  }
-  /// Room for the K,V of any rank, random: of unequal shards the largest fills it.
-  [[nodiscard]] auto random_buffer() const {
-    KvBuffer<Element, typename Device::Memory> kv(kv_, placement_, device_.memory());
+  /// A rank whose shard fills a buffer.
+  [[nodiscard]] int largest_shard() const {
     int largest = 0;
     while (placement_.tokens(largest) < placement_.max_tokens()) ++largest;
-    device_.fill(kv.elements(largest), kv_.dim);
-    return kv;
+    return largest;
+  }
+  /// From now on the parcel is that of `owner`. Nothing is sent: both of its buffers are full of random numbers, which
+  /// are as good as any.
+  void label(int owner) {
+    if (ring_.size == 1) return;
+    (void)kv_.exchange(owner);
+    kv_.advance();
+  }
+  [[nodiscard]] auto begun_engine() {
+    auto engine = device_.engine(scoring_);
+    engine.begin(q_, placement_.runs(ring_.rank));
+    return engine;
   }
 
   template <class Work>
@@ -132,41 +143,40 @@ class RingBench {
 
   double only_compute() {
     activity_.enter(Phase::compute);
-    auto engine = device_.begin(q_, scoring_, placement_.runs(ring_.rank));
-    auto room = random_buffer();
+    auto engine = begun_engine();
     return seconds_of([&] {
       for (int step = 0; step < ring_.steps(); ++step) {
-        const int owner = ring_.owner(step);
-        engine.accumulate({room.k(owner), room.v(owner), placement_.runs(owner)}, [&] { activity_.beat(); });
+        label(ring_.owner(step));
+        engine.accumulate(kv_.current(), [&] { activity_.beat(); });
       }
     });
   }
 
   double only_messages() {
-    auto kv = random_parcel();
-    auto link = device_.link(comm_, hop_bytes());
+    label(ring_.rank);
+    auto link = device_.link();
     return seconds_of([&] {
       for (int step = 0; step + 1 < ring_.steps(); ++step) {
         activity_.enter(Phase::exchange, step, ring_.prev());
-        link.start(kv.exchange(ring_.owner(step + 1)));
+        link.start(kv_.exchange(ring_.owner(step + 1)));
         link.computed();
         link.finish();
-        kv.advance();
+        kv_.advance();
       }
       link.drain();
     });
   }
 
   Timing whole_ring(bool hops_after_steps) {
-    auto engine = device_.begin(q_, scoring_, placement_.runs(ring_.rank));
-    auto kv = random_parcel();
-    auto link = device_.link(comm_, hop_bytes());
+    auto engine = begun_engine();
+    label(ring_.rank);
+    auto link = device_.link();
     const double seconds = seconds_of([&] {
       if (hops_after_steps) {
         InTurn late(link);
-        ring_forward(engine, late, kv, activity_);
+        ring_forward(engine, late, kv_, activity_);
       } else {
-        ring_forward(engine, link, kv, activity_);
+        ring_forward(engine, link, kv_, activity_);
       }
     });
     return {seconds, max_over_ranks(comm_, link.statistics().exposed_seconds)};
@@ -176,10 +186,12 @@ class RingBench {
   const Communicator& comm_;
   Ring ring_;
   Layout layout_;
-  Shape q_, kv_;  // global
   Placement placement_;
   Activity& activity_;
   Scoring scoring_;
+  Shape q_shape_, kv_shape_;  // global
+  typename Device::Memory::template Array<Element> q_;
+  KvParcel<Element, typename Device::Memory> kv_;
 };
 
 /// Every placement that makes a difference.
@@ -187,7 +199,7 @@ template <class Device>
 BenchReport measure_ring(Device& device, const Communicator& comm, const BenchOptions& options,
                          Activity& activity) {
   const Index tokens = Placement(Layout::contiguous, options.seq, comm.size()).max_tokens();
-  device.require_memory(comm, options.q().with_seq(tokens), options.kv().with_seq(tokens));
+  device.require_memory(options.q().with_seq(tokens), options.kv().with_seq(tokens));
   BenchReport report;
   report.ranks = comm.size();
   report.element_bytes = sizeof(typename Device::Element);
