@@ -1,16 +1,22 @@
-// Tests that need a GPU: without one they are skipped, with the reason.
+// Tests that need a GPU: without one they are skipped, with the reason. A GPU that does not work is a failure.
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (const std::string why = ring_attention::cuda::why_no_device(); !why.empty()) {
-    std::printf("skipped: %s\n", why.c_str());
-    return 77;
+  try {
+    if (const std::string why = ring_attention::cuda::why_no_device(); !why.empty()) {
+      std::printf("skipped: %s\n", why.c_str());
+      return 77;
+    }
+  } catch (const ring_attention::Error& error) {
+    std::printf("error: %s\n", error.what());
+    return 1;
   }
   return RUN_ALL_TESTS();
 }

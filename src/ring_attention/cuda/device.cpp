@@ -36,7 +36,7 @@ std::string why_no_device() {
                        : "the NVIDIA driver is too old for CUDA " + std::to_string(CUDART_VERSION / 1000);
   }
   if (code == cudaErrorNoDevice || (code == cudaSuccess && count == 0)) return "this machine has no GPU";
-  if (code != cudaSuccess) return std::string("CUDA does not start: ") + cudaGetErrorString(code);
+  check(code);
   for (int device = 0; device < count; ++device)
     if (const int has = capability(device); has < oldest_compute_capability)
       return "GPU " + std::to_string(device) + ", " + name_of(device) + ", is too old: compute capability " +

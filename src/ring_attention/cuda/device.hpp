@@ -12,8 +12,9 @@ namespace ring_attention::cuda {
 /// The oldest compute capability that the kernels are compiled for: Ampere.
 constexpr int oldest_compute_capability = 80;
 
-/// Why no GPU can be used, in a few words: no driver, no GPU, or one that is too old. Empty when all can be.
-/// Throws nothing, and works on a machine that has no driver.
+/// Why no GPU can be used, in a few words: no driver or one that is too old, no GPU or one that is too old. Empty when
+/// all can be. Works on a machine that has no driver. \throws Error when CUDA fails for another reason: then there may
+/// be a GPU
 [[nodiscard]] std::string why_no_device();
 
 /// GPUs that this process sees; 0 where why_no_device() says why.

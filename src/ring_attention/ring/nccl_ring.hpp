@@ -36,7 +36,8 @@ struct NcclOptions {
 /// A NCCL communicator of the same ranks as `comm`, on each rank's current GPU.
 class NcclWorld {
  public:
-  /// Collective. \throws AgreedError when NCCL does not start, Error when a rank does not come in time
+  /// Collective. \throws AgreedError when NCCL cannot be loaded or finds no network, Error on a rank that NCCL refuses, or
+  /// whose peers do not come in time
   NcclWorld(const Communicator& comm, NcclOptions options = {});
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
