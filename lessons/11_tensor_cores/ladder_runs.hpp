@@ -16,12 +16,6 @@ bool takes(const Kernel& kernel, Index dim) {
   return kernel.takes(cuda::traits_for({}), cuda::type_of<T>, static_cast<int>(dim));
 }
 
-// Relative rounding error of T, beyond fp32's.
-template <class T>
-constexpr double unit_of() {
-  return cuda::type_of<T> == cuda::Type::fp32 ? 0 : cuda::type_of<T> == cuda::Type::bf16 ? 0x1p-8 : 0x1p-11;
-}
-
 // The numbers of T that are nearest.
 template <class T>
 Tensor<float> in(const Tensor<float>& array, cuda::StreamHandle stream) {
@@ -66,7 +60,7 @@ class Checker {
     const DeviceAttended got = engine.finish();
     const Comparison lse =
         compare(cuda::downloaded(got.lse, stream_), want_.lse, tolerance, {.allow_negative_infinity = true});
-    tolerance.absolute += unit_of<T>() * want_.max_abs_value;
+    tolerance.absolute += 0.75 * cuda::unit_roundoff(cuda::type_of<T>) * want_.max_abs_value;
     const Comparison out = compare(cuda::downloaded(got.out, stream_), want_.out, tolerance);
     return out.ok ? (lse.ok ? out : lse) : out;
   }

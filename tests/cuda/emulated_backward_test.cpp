@@ -59,7 +59,8 @@ testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::Backwa
                          double magnitude) {
     const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
     Tolerance tolerance = gradient_tolerance<float>(terms, want.max_abs_score, magnitude);
-    tolerance.absolute += 4 * unit(a.type) * magnitude;  // p and ds are rounded
+    tolerance.absolute +=
+        cuda::unit_roundoff(a.type) * magnitude;  // each sum has one rounded factor, p or ds
     const Comparison comparison = compare(got, wanted, tolerance, {.expect_zero = zero});
     return comparison.ok
                ? testing::AssertionSuccess()

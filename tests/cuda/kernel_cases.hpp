@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ring_attention/attention/backward.hpp"
-#include "ring_attention/cuda/kernels.hpp"
+#include "ring_attention/cuda/choice.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -21,9 +21,6 @@ using cuda::Type;
 inline const char* name(Type type) {
   return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16";
 }
-
-// The largest relative error of rounding to the type.
-inline double unit(Type type) { return type == Type::fp32 ? 0x1p-24 : type == Type::bf16 ? 0x1p-9 : 0x1p-11; }
 
 // A case, and how its keys come: shards of at most two runs each, and the positions of the rank's queries.
 struct KernelCase {
@@ -236,7 +233,7 @@ inline testing::AssertionResult forward_agrees(const KernelCase& a, const RunFor
   const Comparison statistic = compare(got.lse, lse, tolerance, {.allow_negative_infinity = true});
   if (!statistic.ok)
     return testing::AssertionFailure() << "lse " << describe(statistic) << "\n  " << to_string(a);
-  if (a.type != Type::fp32) tolerance.absolute += 1.5 * unit(a.type) * want.max_abs_value;  // of p
+  tolerance.absolute += 0.75 * cuda::unit_roundoff(a.type) * want.max_abs_value;  // of p
   const Comparison out =
       compare(got.out, rows_of(want.out, a.rows), tolerance, {.expect_zero = all_fully_masked(lse)});
   if (!out.ok) return testing::AssertionFailure() << "out " << describe(out) << "\n  " << to_string(a);

@@ -50,7 +50,7 @@ class Gpu {
 
   /// q, k, v and dO are rounded, and on the way p and dS.
   [[nodiscard]] double unit() const {
-    return type_of<T> == cuda::Type::fp32 ? 0 : type_of<T> == cuda::Type::bf16 ? 0x1p-7 : 0x1p-10;
+    return 2 * cuda::unit_roundoff(type_of<T>);
   }
 
   /// q and the state (with gradients also dO and dQ), four KV shards (and six of dK,dV), and an array on its way.

@@ -19,4 +19,10 @@ namespace ring_attention::cuda {
 /// `fp32`, `bf16`, `fp16`.
 [[nodiscard]] const char* name_of(Type type);
 
+/// What rounding a float to the nearest number of this type may be off, relative to it: the unit roundoff, half the
+/// distance from 1 to the next number. bf16 has 8 significant bits, fp16 has 11; fp32 rounds nothing: 0.
+[[nodiscard]] constexpr double unit_roundoff(Type type) {
+  return type == Type::bf16 ? 0x1p-8 : type == Type::fp16 ? 0x1p-11 : 0;
+}
+
 }  // namespace ring_attention::cuda
