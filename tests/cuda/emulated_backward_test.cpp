@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda/emulator/machine.hpp"
 #include "cuda/kernel_cases.hpp"
+#include "cuda/needed_barriers.hpp"
 #include "support/gradients.hpp"
 
 namespace ring_attention::test {
@@ -73,10 +73,7 @@ testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::Backwa
 
 class EmulatedBackward : public testing::TestWithParam<cuda::BackwardKernel> {
  protected:
-  void SetUp() override {
-    emulator::options() = {};
-    emulator::places().clear();
-  }
+  void SetUp() override { emulator::options() = {}; }
   void TearDown() override { emulator::options() = {}; }
 };
 
@@ -92,7 +89,7 @@ TEST_P(EmulatedBackward, AgreesWithTheReference) {
 
 // Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
 TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
-  const auto a_case = [](Index seed) {
+  const auto a_case = [](std::uint64_t seed) {
     Dice dice(seed, 7);
     KernelCase a;
     a.what = {.group = 2, .queries = 150, .keys = 200, .dim = 64, .scoring = {0.2, Mask::causal(50)}};
@@ -103,21 +100,9 @@ TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
     emulator::options().seed = a.what.seed;
     return a;
   };
-  ASSERT_TRUE(backward_agrees(a_case(0), GetParam()));
-  const std::vector<emulator::Place> places = emulator::places();
-  EXPECT_GE(places.size(), 3U);
-  for (const emulator::Place& place : places) {
-    emulator::options().ignore = place;
-    bool noticed = false;
-    for (Index seed = 1; seed <= 80 && !noticed; ++seed) {
-      try {
-        noticed = !backward_agrees(a_case(seed), GetParam());
-      } catch (const Error&) {
-        noticed = true;
-      }
-    }
-    EXPECT_TRUE(noticed) << place.file << ":" << place.line;
-  }
+  expect_all_needed(
+      GetParam().name, [&](std::uint64_t seed) { return bool(backward_agrees(a_case(seed), GetParam())); },
+      80, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedBackward, testing::ValuesIn(kernels_of_the_tensor_cores()),

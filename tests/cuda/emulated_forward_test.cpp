@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda/emulator/machine.hpp"
 #include "cuda/kernel_cases.hpp"
+#include "cuda/needed_barriers.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -19,10 +19,7 @@ std::vector<cuda::ForwardKernel> kernels_of_the_tensor_cores() {
 
 class EmulatedForward : public testing::TestWithParam<cuda::ForwardKernel> {
  protected:
-  void SetUp() override {
-    emulator::options() = {};
-    emulator::places().clear();
-  }
+  void SetUp() override { emulator::options() = {}; }
   void TearDown() override { emulator::options() = {}; }
 
   static testing::AssertionResult agrees(const KernelCase& a) {
@@ -45,7 +42,7 @@ TEST_P(EmulatedForward, AgreesWithTheReference) {
 
 // Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
 TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
-  const auto a_case = [](Index seed) {
+  const auto a_case = [](std::uint64_t seed) {
     Dice dice(seed, 7);
     KernelCase a;
     a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
@@ -56,21 +53,8 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
     a.rows = whole(150);
     return a;
   };
-  ASSERT_TRUE(agrees(a_case(0)));
-  const std::vector<emulator::Place> places = emulator::places();  // a copy
-  EXPECT_GE(places.size(), 2U);
-  for (const emulator::Place& place : places) {
-    emulator::options().ignore = place;
-    bool noticed = false;
-    for (Index seed = 1; seed <= 80 && !noticed; ++seed) {
-      try {
-        noticed = !agrees(a_case(seed));
-      } catch (const Error&) {
-        noticed = true;
-      }
-    }
-    EXPECT_TRUE(noticed) << place.file << ":" << place.line;
-  }
+  expect_all_needed(
+      GetParam().name, [&](std::uint64_t seed) { return bool(agrees(a_case(seed))); }, 80);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedForward, testing::ValuesIn(kernels_of_the_tensor_cores()),

@@ -17,7 +17,7 @@ TEST(LessonBarriers, OfTheForwardAreNoticed) {
   const Problem<float>& p = problem.forward;
   const auto q = cuda::uploaded<float>(p.q, nullptr), k = cuda::uploaded<float>(p.k, nullptr),
              v = cuda::uploaded<float>(p.v, nullptr);
-  expect_all_needed("lesson 03", [&] {
+  expect_all_needed("lesson 03", [&](std::uint64_t) {
     cuda::DeviceTensor<float> out(p.q.shape()), lse(p.q.shape().per_row());
     lesson_03::blockwise_attention({q.data(), k.data(), v.data(), out.data(), lse.data(), 2, 150, 0.125F}, {},
                                    nullptr);
@@ -33,7 +33,7 @@ TEST(LessonBarriers, OfTheBackwardAreNoticed) {
   const auto there = [](const Tensor<float>& array) { return cuda::uploaded<float>(array, nullptr); };
   const auto q = there(p.q), k = there(p.k), v = there(p.v), grad_out = there(problem.grad_out),
              out = there(converted<float>(p.want.out)), lse = there(converted<float>(p.want.lse));
-  expect_all_needed("lesson 07", [&] {
+  expect_all_needed("lesson 07", [&](std::uint64_t) {
     cuda::DeviceTensor<float> delta(p.q.shape().per_row()), dq(p.q.shape()), dk(p.k.shape()), dv(p.k.shape());
     lesson_07::backward({q.data(), k.data(), v.data(), out.data(), grad_out.data(), lse.data(), delta.data(),
                          dq.data(), dk.data(), dv.data(), 2, 150, 0.2F},

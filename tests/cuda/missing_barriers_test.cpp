@@ -15,7 +15,7 @@ const std::vector<Runs> pieces{{{0, 1, 90}, {100, 1, 110}}, {{210, 1, 40}, {90, 
 
 TEST(MissingBarriers, OfTheTiledForwardAreNoticed) {
   const auto problem = problem_in<float>(what, nullptr);
-  expect_all_needed("tiled", [&] {
+  expect_all_needed("tiled", [&](std::uint64_t) {
     return bool(agrees_in(0,
                           forward_in_pieces<float>(problem.forward, pieces, {.kernel = "tiled"}, whole(70)),
                           problem.forward, whole(70)));
@@ -25,7 +25,7 @@ TEST(MissingBarriers, OfTheTiledForwardAreNoticed) {
 TEST(MissingBarriers, OfTheTiledBackwardAreNoticed) {
   const auto problem = problem_in<float>(what, nullptr);
   for (const char* kernel : {"tiled", "tiled-atomics"})
-    expect_all_needed(kernel, [&] {
+    expect_all_needed(kernel, [&](std::uint64_t) {
       return bool(
           gradients_agree_in(0, backward_in_pieces<float>(problem, pieces, {.kernel = kernel}), problem));
     });

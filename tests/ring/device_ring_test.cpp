@@ -127,7 +127,7 @@ TEST(DeviceRings, AgreeWithTheReferenceForwardAndBackward) {
   });
 }
 
-TEST(DeviceRings, KeepTheirParcelsInFourShards) {
+TEST(DeviceRings, TravelAsKFollowedByVOfTheirOwner) {
   const Placement placement(Layout::zigzag, 8, 3);
   KvParcel<float, DeviceMemory> kv({1, 2, 8, 4}, placement, 1);
   EXPECT_EQ(kv.elements().size(), static_cast<std::size_t>(2 * 2 * 4 * placement.tokens(1)));
