@@ -22,11 +22,12 @@ constexpr unsigned first_address = 1024;  // of shared memory: 0 is never right
 constexpr std::size_t guard_bytes = 4096;
 constexpr unsigned char poison = 0xff;  // NaN in every type
 
+// Begun once, it takes part in one block after the other: to begin a context costs two system calls.
 struct Fiber {
   std::unique_ptr<char[]> stack;
   ucontext_t start;
   std::jmp_buf at;
-  bool started, done;
+  bool begun = false, idle = false;  // idle: between two blocks
 };
 
 struct Barrier {
@@ -80,30 +81,32 @@ void finish_some() {
   if (machine.random() % machine.slowness[at->first % machine.slowness.size()] == 0) finish_one(at->first);
 }
 
-void enter() {
-  try {
-    (*machine.body)(machine.running);
-  } catch (...) {
-    machine.error = std::current_exception();
-    std::longjmp(machine.home, 1);
-  }
-  machine.fibers[machine.running].done = true;
-  --machine.left;
-  progress();
-  std::longjmp(machine.home, 1);
-}
-
 // Out of the running fiber, to the scheduler.
 __attribute__((noinline)) void leave() {
   if (_setjmp(machine.fibers[machine.running].at) == 0) _longjmp(machine.home, 1);
+}
+
+void enter() {
+  for (;;) {
+    try {
+      (*machine.body)(machine.running);
+    } catch (...) {
+      machine.error = std::current_exception();
+    }
+    machine.fibers[machine.running].idle = true;
+    --machine.left;
+    progress();
+    leave();
+  }
 }
 
 __attribute__((noinline)) void resume(unsigned thread) {
   Fiber& fiber = machine.fibers[thread];
   machine.running = thread;
   if (_setjmp(machine.home) != 0) return;
-  if (fiber.started) _longjmp(fiber.at, 1);
-  fiber.started = true;
+  fiber.idle = false;
+  if (fiber.begun) _longjmp(fiber.at, 1);
+  fiber.begun = true;
   setcontext(&fiber.start);
 }
 
@@ -261,15 +264,16 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
   std::memset(machine.shared, poison, machine.shared_bytes + guard_bytes - 1024);
   if (machine.fibers.size() < threads) machine.fibers.resize(threads);
   for (unsigned i = 0; i < threads; ++i) {
+    machine.ready.push_back(i);
     Fiber& fiber = machine.fibers[i];
+    if (fiber.idle) continue;
     if (!fiber.stack) fiber.stack.reset(new char[stack_bytes]);  // not written to: most is never touched
-    fiber.started = fiber.done = false;
+    fiber.begun = false;  // or left in the middle of a block that failed
     getcontext(&fiber.start);
     fiber.start.uc_stack.ss_sp = fiber.stack.get();
     fiber.start.uc_stack.ss_size = stack_bytes;
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, enter, 0);
-    machine.ready.push_back(i);
   }
   while (machine.left > 0 && !machine.error) {
     finish_some();
