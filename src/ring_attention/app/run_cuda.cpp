@@ -49,9 +49,7 @@ class Gpu {
   }
 
   /// q, k, v and dO are rounded, and on the way p and dS.
-  [[nodiscard]] double unit() const {
-    return 2 * cuda::unit_roundoff(type_of<T>);
-  }
+  [[nodiscard]] double unit() const { return 2 * cuda::unit_roundoff(type_of<T>); }
 
   /// q and the state (with gradients also dO and dQ), four KV shards (and six of dK,dV), and an array on its way.
   void require_memory() const {
