@@ -29,6 +29,11 @@ HeadGradients backward_by_hand(const MatrixMap<const double>& q, const MatrixMap
   Matrix<double> p, ds;
   for (Index i0 = 0; i0 < seq; i0 += block) {
     const Index rows = std::min(block, seq - i0);
+    std::vector<double> delta(static_cast<std::size_t>(rows));  // one number a row: dO . O
+    for (Index i = 0; i < rows && !mistakes.no_delta; ++i)
+      for (Index c = 0; c < out.cols(); ++c)
+        delta[static_cast<std::size_t>(i)] += grad_out(i0 + i, c) * out(i0 + i, c);
+
     for (Index j0 = 0; j0 < i0 + rows; j0 += block) {  // tiles above the diagonal have P = 0
       const Index keys = std::min(block, seq - j0);
 
@@ -44,13 +49,9 @@ HeadGradients backward_by_hand(const MatrixMap<const double>& q, const MatrixMap
       d.v.middleRows(j0, keys).noalias() += p.transpose() * grad_out.middleRows(i0, rows);
       ds.noalias() = grad_out.middleRows(i0, rows) * v.middleRows(j0, keys).transpose();
 
-      // forward: P = softmax(s), row by row; so now dS = P * (dP - delta) with delta = dO . O.
-      for (Index i = 0; i < rows; ++i) {
-        double delta = 0;
-        for (Index c = 0; c < out.cols() && !mistakes.no_delta; ++c)
-          delta += grad_out(i0 + i, c) * out(i0 + i, c);
-        for (Index j = 0; j < keys; ++j) ds(i, j) = p(i, j) * (ds(i, j) - delta);
-      }
+      // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
+      for (Index i = 0; i < rows; ++i)
+        for (Index j = 0; j < keys; ++j) ds(i, j) = p(i, j) * (ds(i, j) - delta[static_cast<std::size_t>(i)]);
       // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
       d.q.middleRows(i0, rows).noalias() += scale * ds * k.middleRows(j0, keys);
       const double key_scale = mistakes.missing_scale ? 1.0 : scale;
@@ -197,7 +198,7 @@ int backward_lesson(int argc, char** argv) {
   lesson.heading("The cost");
   const Index kept = 2 * seq * static_cast<Index>(sizeof(double));
   const Index stored = seq * seq * static_cast<Index>(sizeof(double));
-  lesson.say("  kept from the forward, a head: lse and delta, " + human_bytes(kept) + "; P would be " +
+  lesson.say("  kept a row beside out: lse and delta, of a head " + human_bytes(kept) + "; P would be " +
              human_bytes(stored));
   lesson.say("  products of a tile: 2 forward (q k^T, P V), 5 backward (q k^T again, dV, dP, dQ, dK)");
   lesson.record("kept_bytes", kept);
