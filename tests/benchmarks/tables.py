@@ -189,7 +189,7 @@ def all_tables(results):
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
-                   f"{cores} cores. Last column: the time in parts of one rank's, shared by as many cores as the ranks can use.",
+                   f"{cores} cores. Last column: time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
