@@ -7,7 +7,7 @@
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/launch.cuh"
-#include "ring_attention/cuda/ptx.cuh"
+#include "ring_attention/cuda/ptx_hopper.cuh"
 
 namespace ring_attention::cuda {
 namespace {
@@ -67,11 +67,22 @@ __global__ void waits_for_ever(int) {
 
 __global__ void writes_behind(int) { dynamic_shared<char>()[64 + threadIdx.x] = 0; }
 
+__global__ void does_nothing(int) {}
+
 __global__ void parts_ways(int) {
   if (threadIdx.x == 0)
     (void)__ballot_sync(0xffffffff, 1);
   else
     (void)__shfl_xor_sync(0xffffffff, 1, 1);
+}
+
+// A warpgroup that gives registers, and two that take them.
+template <int given, int taken>
+__global__ void moves_registers(int) {
+  if (threadIdx.x < 128)
+    keep_registers<given>();
+  else
+    take_registers<taken>();
 }
 
 class Emulator : public testing::Test {
@@ -131,6 +142,17 @@ TEST_F(Emulator, NoticesWhatIsMissing) {
 TEST_F(Emulator, SaysWhenNothingMoves) {
   EXPECT_THROW(launch(waits_for_ever, {dim3(1), dim3(64), 0}, nullptr, 0), Error);
   EXPECT_THROW(launch(parts_ways, {dim3(1), dim3(32), 0}, nullptr, 0), Error);
+}
+
+TEST_F(Emulator, SaysWhenRegistersDoNotSuffice) {
+  EXPECT_NO_THROW(launch(moves_registers<24, 240>, {dim3(1), dim3(384), 0}, nullptr, 0));
+  EXPECT_THROW(launch(moves_registers<32, 240>, {dim3(1), dim3(384), 0}, nullptr, 0), Error);
+}
+
+TEST_F(Emulator, SaysWhenAGridIsTooLarge) {
+  for (const dim3 blocks : {dim3(1, 65536), dim3(1, 1, 65536)})
+    EXPECT_THROW(launch(does_nothing, {blocks, dim3(32), 0}, nullptr, 0), Error);
+  EXPECT_NO_THROW(launch(does_nothing, {dim3(70000), dim3(32), 0}, nullptr, 0));
 }
 
 TEST_F(Emulator, SaysWhenMemoryIsOverrun) {

@@ -20,6 +20,13 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 
+/// The same number, in a way that the compiler does not see to be the same: what follows of it is computed where it is
+/// needed, and not kept in registers around a loop.
+__device__ inline int computed_anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }

@@ -61,7 +61,36 @@ __device__ inline void copy_box_async(unsigned to, const TensorMap& map, int col
       : "memory");
 }
 
-/// Barriers of the block by number (1 .. 15; 0 is __syncthreads): wait for, or only arrive among, `threads` threads.
+/// So many bytes that stand side by side, from global to shared memory; they arrive at `barrier`. Both addresses and the
+/// number are multiples of 16. One thread calls it. (cp.async.bulk)
+__device__ inline void copy_bytes_async(unsigned to, const void* from, int bytes, unsigned barrier) {
+  RING_ATTENTION_HOPPER(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+/// What this thread has stored to shared memory is seen by the copy engine and by wgmma, which read past the caches that
+/// ordinary accesses go through. Before the barrier behind which others start them. (fence.proxy.async)
+__device__ inline void stores_to_async() {
+  RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Adds to two numbers in device memory, to each atomically. `to` is a multiple of 8 bytes. (red.add.v2.f32)
+__device__ inline void add_pair(float* to, float first, float second) {
+  RING_ATTENTION_HOPPER("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+                        "f"(first), "f"(second)
+                        : "memory");
+}
+
+/// A barrier of the block by number (1 .. 15; 0 is __syncthreads): what these `threads` threads wrote before is seen by
+/// all of them behind it. (bar.sync)
+template <int threads>
+__device__ inline void numbered_barrier(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
+}
+
+/// The same to take turns: wait for, or only arrive among, `threads` threads.
 template <int threads>
 __device__ inline void numbered_barrier_wait(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");

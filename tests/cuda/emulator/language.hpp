@@ -110,6 +110,7 @@ inline unsigned __ballot_sync(unsigned mask, int value) {
   ::ring_attention::emulator::require_whole_warp(mask);
   return ::ring_attention::emulator::ballot(value != 0);
 }
+inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
 inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, value) != 0; }
 inline int __all_sync(unsigned mask, int value) { return __ballot_sync(mask, value) == 0xffffffffU; }
 template <class T>

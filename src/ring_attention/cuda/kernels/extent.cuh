@@ -36,7 +36,7 @@ __device__ inline Extent united(const Extent& a, const Extent& b) {
           {max(a.all.first, b.all.first), min(a.all.last, b.all.last)}};
 }
 
-/// In shared memory: of `queries` rows, in every run, and their extents in groups of `group` rows (16 or 32).
+/// Of `rows` queries, in every run, and their extents in groups of `group` rows (16 or 32).
 template <int rows, int group>
 struct Extents {
   static constexpr int groups = rows / group;
@@ -44,8 +44,8 @@ struct Extents {
   Keys visible[max_runs][rows];
   Extent of_group[max_runs][groups];
 
-  /// Thread i < rows looks for query first_query + i; those beyond the last look like the last. All threads of the
-  /// block call it; a barrier follows.
+  /// Thread i < rows looks for query first_query + i; those beyond the last look like the last. All threads of a
+  /// warp call it; a barrier follows.
   __device__ void look(const AttentionTask& task, int first_query, int thread) {
     if (thread >= rows) return;
     const int query = min(first_query + thread, task.queries - 1);

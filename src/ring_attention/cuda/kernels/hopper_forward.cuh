@@ -10,6 +10,7 @@
 #pragma once
 
 #include "ring_attention/cuda/kernels/hopper_memory.cuh"
+#include "ring_attention/cuda/kernels/hopper_products.cuh"
 
 namespace ring_attention::cuda::hopper {
 
@@ -79,23 +80,12 @@ struct Queries {
 
   /// Starts s = q k^T.
   __device__ __forceinline__ void start_scores(unsigned q, unsigned k) {
-    products_begin();
-#pragma unroll
-    for (int d = 0; d < columns / 16; ++d)
-      multiply_async<T, 0, 0>(
-          s, matrix_descriptor(q + static_cast<unsigned>(d / 4 * q_part_bytes + d % 4 * 32), 16),
-          matrix_descriptor(k + static_cast<unsigned>(d / 4 * kv_part_bytes + d % 4 * 32), 16), d > 0);
-    products_commit();
+    start_rows_by_rows<T, columns>(s, q, q_part_bytes, k, kv_part_bytes);
   }
 
   /// Starts o += p v.
   __device__ __forceinline__ void start_values(unsigned v) {
-    products_begin();
-#pragma unroll
-    for (int k = 0; k < tile_keys / 16; ++k)
-      multiply_async<T, 1>(o, p[k], matrix_descriptor(v + static_cast<unsigned>(k * 16 * 128), kv_part_bytes),
-                           true);
-    products_commit();
+    start_adding_product<T>(o, p, v, kv_part_bytes);
   }
 
   /// Makes weights of s, which stay in s, and raises m. o is to be multiplied by `keep`, row by row.
@@ -123,13 +113,7 @@ struct Queries {
     weigh_rows(1, keep);
   }
 
-  __device__ __forceinline__ void pack() {
-#pragma unroll
-    for (int k = 0; k < tile_keys / 16; ++k)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[k][i] = packed<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-    products_will_read(p);
-  }
+  __device__ __forceinline__ void pack() { hopper::pack<T>(s, p); }
 
   __device__ __forceinline__ void rescale(const float (&keep)[2]) {
 #pragma unroll
@@ -157,12 +141,5 @@ struct Queries {
     }
   }
 };
-
-/// What the Hopper steps can do.
-template <class SharedMemory128>
-[[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
-  return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
-         device.shared_bytes_of_block >= SharedMemory128::bytes;
-}
 
 }  // namespace ring_attention::cuda::hopper

@@ -15,16 +15,27 @@ namespace ring_attention::cuda::hopper {
 constexpr int group_queries = 64;
 constexpr int tile_keys = 128;
 constexpr int stages = 2;
-constexpr int part_columns = 64;                   ///< 128 bytes
-constexpr int q_part_bytes = group_queries * 128;  ///< 64 columns of a warpgroup's queries
-constexpr int kv_part_bytes = tile_keys * 128;     ///< 64 columns of a tile of keys
+constexpr int part_columns = 64;
+constexpr int row_bytes = 2 * part_columns;
+constexpr int q_part_bytes = group_queries * row_bytes;  ///< 64 columns of a warpgroup's queries
+constexpr int kv_part_bytes = tile_keys * row_bytes;     ///< 64 columns of a tile of keys
+
+/// Of each thread, in blocks of one warpgroup that copies and two that compute. The three start with 168 each, all that
+/// a multiprocessor has; no more than that can be taken, or the last to take would wait for ever.
+constexpr int copying_registers = 24;
+constexpr int computing_registers = 240;
+static_assert(copying_registers + 2 * computing_registers <= 3 * (65536 / 384 / 8 * 8));
+
+/// The warpgroup of a thread, in a way that the compiler sees to be the same for a warp: what is computed of it takes no
+/// registers of the threads.
+__device__ inline int warpgroup_of(int thread) { return __shfl_sync(0xffffffffU, thread / 128, 0); }
 
 /// The tensors as the copy engine sees them.
 struct Maps {
   TensorMap q, k, v;
 };
 
-inline Maps maps_of(const ForwardTask& task, Type type) {
+inline Maps maps_of(const AttentionTask& task, Type type) {
   const Index q_heads = static_cast<Index>(task.batch) * task.heads;
   const Index kv_heads = static_cast<Index>(task.batch) * task.kv_heads;
   // A shard without keys is never read; a map of it cannot be made.
@@ -36,23 +47,35 @@ inline Maps maps_of(const ForwardTask& task, Type type) {
           keys(task.v)};
 }
 
-constexpr Index cached_bytes = 24 << 20;  ///< of K and V, that surely stay in the L2 cache
+constexpr Index cached_bytes = 24 << 20;  ///< that surely stay in the L2 cache
 
-/// A tile of queries of one head. Heads come in sections whose K and V stay in the cache together. In a section the last
-/// tiles come first: they see most keys under a causal mask, so the blocks end together.
+/// What a block takes of `heads` heads with so many tiles each. Heads come in sections of whole groups, whose data,
+/// bytes_of_group each, stay in the cache together; in a section the first tile of each head, the second of each, ...
+struct TileOfHead {
+  int head, tile;
+
+  __device__ TileOfHead(int number, int tiles, int heads, int group, Index bytes_of_group) {
+    const Index groups = cached_bytes / bytes_of_group;
+    const int section_heads = groups * group < heads ? max(static_cast<int>(groups), 1) * group : heads;
+    const int section = number / (tiles * section_heads),
+              in_section = number - section * tiles * section_heads;
+    const int heads_here = min(section_heads, heads - section * section_heads);
+    head = section * section_heads + in_section % heads_here;
+    tile = in_section / heads_here;
+  }
+};
+
+/// A tile of queries of one head. The last tiles come first: they see most keys under a causal mask, so the blocks end
+/// together.
 struct Place {
   int batch_head, first_query;
 
   __device__ Place(const AttentionTask& task, int number, int tile_queries) {
-    const int tiles = (task.queries + tile_queries - 1) / tile_queries, group = task.heads / task.kv_heads;
-    const Index pairs = cached_bytes / (4 * static_cast<Index>(task.keys + 1) * task.dim);
-    const int all_heads = task.batch * task.heads;
-    const int section_heads = pairs * group < all_heads ? max(static_cast<int>(pairs), 1) * group : all_heads;
-    const int section = number / (tiles * section_heads),
-              in_section = number - section * tiles * section_heads;
-    const int heads = min(section_heads, all_heads - section * section_heads);
-    batch_head = section * section_heads + in_section % heads;
-    first_query = (tiles - 1 - in_section / heads) * tile_queries;
+    const int tiles = (task.queries + tile_queries - 1) / tile_queries;
+    const TileOfHead mine(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
+                          4 * static_cast<Index>(task.keys + 1) * task.dim);  // K and V
+    batch_head = mine.head;
+    first_query = (tiles - 1 - mine.tile) * tile_queries;
   }
   [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
     return static_cast<Index>(batch_head) * task.queries + first_query;
@@ -64,6 +87,19 @@ struct Place {
 
 inline int places_of(const AttentionTask& task, int tile_queries) {
   return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
+}
+
+/// Starts to copy a tile of `rows` rows, in boxes of box_rows, which the map must have. Rows behind the last and columns
+/// from dim on become zero. The barrier is to expect 2 * rows * columns bytes.
+template <int columns, int rows, int box_rows>
+__device__ __forceinline__ void copy_tile_async(unsigned to, const TensorMap& map, int first_row, int matrix,
+                                                unsigned full) {
+#pragma unroll 1
+  for (int part = 0; part < columns / part_columns; ++part)
+#pragma unroll 1
+    for (int row = 0; row < rows; row += box_rows)
+      copy_box_async(to + static_cast<unsigned>((part * rows + row) * row_bytes), map, part * part_columns,
+                     first_row + row, matrix, full);
 }
 
 /// Shared memory for `groups` warpgroups and `items` tiles of queries under way.
@@ -126,21 +162,18 @@ struct SharedMemory {
     barrier_init_done();
   }
 
-  // What one thread asks the copy engine for. Rows behind the last and columns from dim on become zero.
-  __device__ void copy_q(const Maps& maps, const Place& place, int item) const {
-    barrier_arrive_expecting(q_full(item), q_bytes);
+  // What one thread asks the copy engine for.
+  __device__ void copy_q(const TensorMap& map, const Place& place, int item, int more_to_come = 0) const {
+    barrier_arrive_expecting(q_full(item), static_cast<unsigned>(q_bytes + more_to_come));
+#pragma unroll 1
     for (int group = 0; group < groups; ++group)
-      for (int part = 0; part < parts; ++part)
-        copy_box_async(q(item, group) + static_cast<unsigned>(part * q_part_bytes), maps.q,
-                       part * part_columns, place.first_query + group * group_queries, place.batch_head,
-                       q_full(item));
+      copy_tile_async<columns, group_queries, group_queries>(
+          q(item, group), map, place.first_query + group * group_queries, place.batch_head, q_full(item));
   }
   __device__ void copy_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
                           int batch_kv_head) const {
     barrier_arrive_expecting(full, kv_bytes);
-    for (int part = 0; part < parts; ++part)
-      copy_box_async(to + static_cast<unsigned>(part * kv_part_bytes), map, part * part_columns, first_key,
-                     batch_kv_head, full);
+    copy_tile_async<columns, tile_keys, tile_keys>(to, map, first_key, batch_kv_head, full);
   }
 
  private:
@@ -149,11 +182,11 @@ struct SharedMemory {
   }
 };
 
-/// Brings all tiles of keys that some query of an item sees. One thread.
+/// Brings all tiles of keys that some query of a tile sees. One thread.
 template <class Memory>
-__device__ void copy_all_keys(const Memory& shared, const ForwardTask& task, const Maps& maps,
-                              const Place& place, int item, int& number) {
-  for (KeyTiles tile(shared.extents(item), task.runs, tile_keys); tile.more(); tile.next(), ++number) {
+__device__ void copy_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
+                              const Place& place, const typename Memory::QueryExtents& extents, int& number) {
+  for (KeyTiles tile(extents, task.runs, tile_keys); tile.more(); tile.next(), ++number) {
     const int stage = number % stages;
     const auto before =
         static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
@@ -162,6 +195,13 @@ __device__ void copy_all_keys(const Memory& shared, const ForwardTask& task, con
     barrier_wait(shared.v_empty(stage), before);
     shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
   }
+}
+
+/// What the Hopper steps can do, with so much shared memory for 128 columns.
+template <class SharedMemory128>
+[[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
+  return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
+         device.shared_bytes_of_block >= SharedMemory128::bytes;
 }
 
 }  // namespace ring_attention::cuda::hopper

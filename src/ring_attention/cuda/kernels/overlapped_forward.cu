@@ -26,13 +26,13 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   int number = 0;
   if (group == 2) {
-    keep_registers<32>();
+    keep_registers<copying_registers>();
     if (thread % 128 == 0) {
-      shared.copy_q(maps, place, 0);
-      copy_all_keys(shared, task, maps, place, 0, number);
+      shared.copy_q(maps.q, place, 0);
+      copy_all_keys(shared, task, maps, place, shared.extents(0), number);
     }
   } else {
-    take_registers<240>();
+    take_registers<computing_registers>();
     const Turns turns(group);
     barrier_wait(shared.q_full(0), 0);
     attend_overlapped<T, columns>(shared, task, place, group, thread % 128, 0, turns, number);

@@ -1,6 +1,6 @@
 /// \file
 /// Step 6: as many blocks as multiprocessors, each with a list of tiles. What changed since step 5: a block starts its
-/// next tile of queries while the last one is still being finished. Its producer brings the next Q, looks what these
+/// next tile of queries while the last one is still being finished. Its producer brings the next Q and what these
 /// queries see, and goes on with K and V; the consumers write o meanwhile. Q and what it sees have two buffers.
 ///
 /// Under a causal mask tiles differ in length. They are dealt out longest first, to and fro, so that a block with a long
@@ -33,39 +33,44 @@ __device__ int number_in(int round) {
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
 
-/// One warp.
+/// What each tile of queries sees: a block a tile. A kernel of its own, because a thread that only copies has too few
+/// registers for it, and because all heads see the same.
+template <class Extents>
+__global__ void look_at_tiles(const __grid_constant__ ForwardTask task, int tile_queries, Extents* tiles) {
+  const int tile = static_cast<int>(blockIdx.x);
+  tiles[tile].look(task, tile * tile_queries, static_cast<int>(threadIdx.x));
+}
+
+/// One thread.
 template <int columns>
 __device__ void produce(const Memory<columns>& shared, const ForwardTask& task, const Maps& maps,
-                        int places) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                        const typename Memory<columns>::QueryExtents* tiles, int places) {
+  constexpr int tile_queries = Memory<columns>::tile_queries, bytes = static_cast<int>(sizeof(*tiles));
   int number = 0;
   for (int round = 0; number_in(round) < places; ++round) {
     const int item = round % items;
-    const Place place(task, number_in(round), Memory<columns>::tile_queries);
+    const Place place(task, number_in(round), tile_queries);
+    const auto* const extents = tiles + place.first_query / tile_queries;
     barrier_wait(shared.q_empty(item), static_cast<unsigned>(round / items % 2) ^ 1U);
-#pragma unroll 1
-    for (int query = lane; query < Memory<columns>::tile_queries; query += 32)
-      shared.extents(item).look(task, place.first_query, query);
-    __syncwarp();
-    if (lane == 0) {
-      shared.copy_q(maps, place, item);  // its barrier also says that the extents are there
-      copy_all_keys(shared, task, maps, place, item, number);
-    }
+    shared.copy_q(maps.q, place, item, bytes);
+    copy_bytes_async(shared_address(&shared.extents(item)), extents, bytes, shared.q_full(item));
+    copy_all_keys(shared, task, maps, place, *extents, number);
   }
 }
 
 template <class T, int columns>
 __global__ void __launch_bounds__(384, 1)
-    attend_tiles(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps, int places) {
+    attend_tiles(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps,
+                 const typename Memory<columns>::QueryExtents* tiles, int places) {
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {
-    keep_registers<32>();
-    if (thread % 128 < 32) produce<columns>(shared, task, maps, places);
+    keep_registers<copying_registers>();
+    if (thread % 128 == 0) produce<columns>(shared, task, maps, tiles, places);
   } else {
-    take_registers<240>();
+    take_registers<computing_registers>();
     const Turns turns(group);
     int number = 0;
     for (int round = 0; number_in(round) < places; ++round) {
@@ -82,11 +87,16 @@ __global__ void __launch_bounds__(384, 1)
 void attend(const ForwardTask& task, Type type, const DeviceTraits& device, StreamHandle stream) {
   if (task.queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    const int places = places_of(task, Memory<columns>::tile_queries);
+    using Extents = typename Memory<columns>::QueryExtents;
+    constexpr int tile_queries = Memory<columns>::tile_queries;
+    const int query_tiles = blocks_of(task.queries, tile_queries), places = places_of(task, tile_queries);
+    const Scratch<Extents> tiles(query_tiles, stream);
+    launch(look_at_tiles<Extents>, Grid{dim3(static_cast<unsigned>(query_tiles)), dim3(tile_queries)}, stream,
+           task, tile_queries, tiles.data());
     launch(attend_tiles<T, columns>,
            Grid{dim3(static_cast<unsigned>(std::min(places, device.multiprocessors))), dim3(384),
                 Memory<columns>::bytes},
-           stream, task, maps_of(task, type), places);
+           stream, task, maps_of(task, type), tiles.data(), places);
   });
 }
 

@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(threads, 1)
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == groups) {
-    keep_registers<24>();
+    keep_registers<copying_registers>();
     if (thread % 128 == 0) {
-      shared.copy_q(maps, place, 0);
+      shared.copy_q(maps.q, place, 0);
       int number = 0;
-      copy_all_keys(shared, task, maps, place, 0, number);
+      copy_all_keys(shared, task, maps, place, shared.extents(0), number);
     }
   } else {
-    take_registers<240>();
+    take_registers<computing_registers>();
     consume<T, columns>(shared, task, place, group, thread % 128);
   }
 }

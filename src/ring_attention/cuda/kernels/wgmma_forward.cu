@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(threads, 1)
   };
   const bool any = tile.more();
   if (thread == 0 && any) {
-    shared.copy_q(maps, place, 0);
+    shared.copy_q(maps.q, place, 0);
     start_copy(0);
   }
 

@@ -21,6 +21,7 @@ struct Grid {
 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, StreamHandle, const Arguments&... arguments) {
+  if (grid.blocks.y > 65535 || grid.blocks.z > 65535) emulator::fail("more than 65535 blocks in y or z");
   const std::lock_guard one_at_a_time(emulator::in_use());
   std::vector<unsigned> order(std::size_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z);
   std::iota(order.begin(), order.end(), 0U);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <type_traits>
+#include <unordered_map>
 
 #include "cuda/emulator/language.hpp"
 #include "ring_attention/core/error.hpp"
@@ -45,6 +46,26 @@ inline CopyGroups& copy_groups() {
   return all[thread()];
 }
 
+// Where store_shared has stored, and the same thread has not fenced since: what the async proxy does not see.
+class UnfencedStores {
+ public:
+  void store(unsigned address) { by_[address / 4] = thread() + 1; }
+  void fence() {
+    std::erase_if(by_, [](const auto& store) { return store.second == thread() + 1; });
+  }
+  [[nodiscard]] bool at(unsigned address) const { return !by_.empty() && by_.contains(address / 4); }
+
+ private:
+  std::unordered_map<unsigned, unsigned> by_;  // thread + 1, by words
+};
+inline UnfencedStores& unfenced_stores() {
+  static UnfencedStores state;
+  static std::uint64_t block = 0;
+  if (block != blocks_begun()) state = {};
+  block = blocks_begun();
+  return state;
+}
+
 }  // namespace ring_attention::emulator
 
 namespace ring_attention::cuda {
@@ -53,6 +74,8 @@ template <class T>
 T* dynamic_shared() {
   return reinterpret_cast<T*>(emulator::shared_memory());
 }
+
+inline int computed_anew(int x) { return x; }
 
 inline unsigned shared_address(const void* pointer) { return emulator::shared_address(pointer); }
 
@@ -81,6 +104,7 @@ void copy_async_wait(const std::source_location& where = std::source_location::c
 
 inline void store_shared(unsigned to, unsigned value) {
   std::memcpy(emulator::shared_at(to, 4, 4), &value, 4);
+  emulator::unfenced_stores().store(to);
 }
 
 namespace detail {

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <map>
-#include <memory>
 
 #include "ring_attention/cuda/ptx.cuh"
 #include "ring_attention/cuda/tensor_map.cuh"
@@ -30,9 +29,28 @@ struct Products {
   std::array<std::vector<std::size_t>, 128> commits;
 };
 
+// Registers, counted thread by thread. At the start each has an equal part of the multiprocessor's 65536.
+struct Registers {
+  int free = 0;
+  std::map<unsigned, int> held;  // by threads that have changed what they hold
+
+  static int at_start() {
+    const dim3& threads = blockDim;
+    return std::min(255, 65536 / static_cast<int>(threads.x * threads.y * threads.z)) / 8 * 8;
+  }
+  void hold(int count) {
+    const auto mine = held.try_emplace(thread(), at_start()).first;
+    wait_until([&] { return free >= count - mine->second; });
+    free -= count - mine->second;
+    mine->second = count;
+    progress();
+  }
+};
+
 struct HopperBlock {
   std::map<unsigned, CountingBarrier> barriers;
   std::array<Products, 8> products;
+  Registers registers;
 };
 
 inline HopperBlock& hopper_block() {
@@ -71,7 +89,8 @@ struct SharedMatrix {
                                                   along / 8 * stride + along % 8 * 128;
     unsigned short bits;
     std::memcpy(&bits, shared_at(swizzled(address), 2, 2), 2);
-    return element<T>(bits, 0);
+    return unfenced_stores().at(swizzled(address)) ? std::numeric_limits<float>::quiet_NaN()
+                                                   : element<T>(bits, 0);
   }
 };
 
@@ -147,6 +166,35 @@ inline void copy_box_async(unsigned to, const TensorMap& map, int column, int ro
   });
 }
 
+inline void copy_bytes_async(unsigned to, const void* from, int bytes, unsigned barrier) {
+  if (bytes % 16 != 0 || to % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
+    emulator::fail("cp.async.bulk: not a multiple of 16 bytes");
+  (void)emulator::counting_barrier(barrier);
+  emulator::start_work(emulator::copy_engine, [=] {
+    std::memcpy(emulator::shared_at(to, static_cast<unsigned>(bytes), 16), from,
+                static_cast<std::size_t>(bytes));
+    emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
+    state.bytes -= bytes;
+    state.look();
+  });
+}
+
+inline void stores_to_async(const std::source_location& where = std::source_location::current()) {
+  if (!emulator::ignored(where)) emulator::unfenced_stores().fence();
+}
+
+inline void add_pair(float* to, float first, float second) {
+  if (reinterpret_cast<std::uintptr_t>(to) % 8 != 0) emulator::fail("red.v2: memory is not aligned");
+  to[0] += first;
+  to[1] += second;
+}
+
+template <int threads>
+void numbered_barrier(int number, const std::source_location& where = std::source_location::current()) {
+  if (!emulator::ignored(where)) emulator::barrier_sync(number, threads);
+}
+
+// Only for turns: that a program is right without them is no mistake.
 template <int threads>
 void numbered_barrier_wait(int number, const std::source_location& where = std::source_location::current()) {
   (void)where;
@@ -160,10 +208,13 @@ void numbered_barrier_arrive(int number) {
 template <int registers>
 void keep_registers() {
   static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
+  if (registers > emulator::Registers::at_start()) emulator::fail("setmaxnreg.dec to more than there are");
+  emulator::hopper_block().registers.hold(registers);
 }
 template <int registers>
 void take_registers() {
   static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
+  emulator::hopper_block().registers.hold(registers);
 }
 
 inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on, unsigned stride = 1024) {
@@ -217,22 +268,22 @@ template <class T, int b_by_rows, int count>
 void multiply_async(float (&d)[count], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
   struct Arguments {
     float* d;
-    std::array<unsigned, 4> a;
+    const unsigned* a;
     unsigned long long b;
     bool accumulate;
-  } mine{d, {a[0], a[1], a[2], a[3]}, b, accumulate};
+  } mine{d, a, b, accumulate};
   emulator::together(emulator::warpgroup, mine, [](Arguments* const* each) {
     std::array<float*, emulator::warpgroup> of_each;
-    const auto registers = std::make_shared<std::array<std::array<unsigned, 4>, emulator::warpgroup>>();
+    std::array<const unsigned*, emulator::warpgroup> registers;  // read when the product is made
     for (unsigned t = 0; t < emulator::warpgroup; ++t) {
       of_each[t] = each[t]->d;
-      (*registers)[t] = each[t]->a;
+      registers[t] = each[t]->a;
       if (each[t]->b != each[0]->b || each[t]->accumulate != each[0]->accumulate)
         emulator::fail("the threads of a warpgroup disagree about a product");
     }
     const auto of_a = [registers](unsigned i, unsigned k) {
       const unsigned t = i / 16 * 32 + i % 8 * 4 + k % 8 / 2;
-      return emulator::element<T>((*registers)[t][i % 16 / 8 + k / 8 * 2], k % 2);
+      return emulator::element<T>(registers[t][i % 16 / 8 + k / 8 * 2], k % 2);
     };
     emulator::start_products<T, count>(of_each, of_a, emulator::SharedMatrix(each[0]->b), b_by_rows != 0,
                                        each[0]->accumulate);
