@@ -28,16 +28,13 @@ using namespace mma_backward_tiles;  // NOLINT: its only users
 
 /// dK and dV of 64 keys; dQ too, by atomics, if asked for.
 template <class T, int columns, bool with_grad_q>
-__global__ void __launch_bounds__(threads) differentiate_keys(const __grid_constant__ BackwardTask task) {
+__global__ void __launch_bounds__(threads)
+    differentiate_keys(const __grid_constant__ BackwardTask task, int tiles) {
   const SharedMemory<columns> shared(dynamic_shared<unsigned char>());
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp_row = thread / 32 * 16;
-  const int group = task.heads / task.kv_heads, kv_head = static_cast<int>(blockIdx.y);  // of all batches
-  int run = 0, number = static_cast<int>(blockIdx.x);
-  for (int tiles = 0; number >= (tiles = static_cast<int>((task.run[run].tokens.count + tile - 1) / tile));
-       ++run)
-    number -= tiles;
-  const int first_key = static_cast<int>(task.run[run].first) + number * tile;
-  const int keys = min(tile, static_cast<int>(task.run[run].tokens.count) - number * tile);
+  const int thread = static_cast<int>(threadIdx.x), warp_row = thread / 32 * 16;
+  const int group = task.heads / task.kv_heads, block = static_cast<int>(blockIdx.x);
+  const int kv_head = block / tiles;  // of all batches
+  const auto [run, first_key, keys] = TileOfKeys(task, block % tiles, tile);
   const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
   shared.k.template copy_async<tile, threads>(static_cast<const T*>(task.k) + key_row * task.dim, keys,
                                               task.dim, thread);
@@ -66,16 +63,13 @@ __global__ void __launch_bounds__(threads) differentiate_keys(const __grid_const
     copy_async_wait<0>();
     __syncthreads();
 
+    const int lane = computed_anew(thread) % 32;  // and the addresses that follow of it
     float p[tile / 8][4], ds[tile / 8][4];  // of keys warp_row + g and + 8, queries 8 j + 2 t and the next
     rows_with_rows<T>(shared.k, warp_row, shared.q, lane, p);
     rows_with_rows<T>(shared.v, warp_row, shared.grad_out, lane, ds);
-    const Pairs pairs = pairs_of(task, run, batch_head % task.heads, first_key, extent);
-#pragma unroll
-    for (int j = 0; j < tile / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        pairs.differentiate(*shared.of, 8 * j + lane % 4 * 2 + e % 2, warp_row + lane / 4 + e / 2 * 8,
-                            p[j][e], ds[j][e]);
+    const Pairs pairs =
+        pairs_of(task, run, batch_head % task.heads, first_key, extent.sees_all(first_key, tile));
+    make_p_and_ds<false>(pairs, run, *shared.of, warp_row, lane, p, ds);
 #pragma unroll
     for (int k = 0; k < tile / 16; ++k) {
       unsigned a[4];
@@ -114,6 +108,7 @@ __global__ void __launch_bounds__(threads) differentiate_keys(const __grid_const
       }
     }
   }
+  const int lane = thread % 32;
 #pragma unroll
   for (int j = 0; j < columns / 8; ++j)
 #pragma unroll
@@ -127,10 +122,12 @@ __global__ void __launch_bounds__(threads) differentiate_keys(const __grid_const
 
 /// dQ of 64 queries.
 template <class T, int columns>
-__global__ void __launch_bounds__(threads) differentiate_queries(const __grid_constant__ BackwardTask task) {
+__global__ void __launch_bounds__(threads)
+    differentiate_queries(const __grid_constant__ BackwardTask task, int tiles) {
   const SharedMemory<columns> shared(dynamic_shared<unsigned char>());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp_row = thread / 32 * 16;
-  const int batch_head = static_cast<int>(blockIdx.y), first_query = static_cast<int>(blockIdx.x) * tile;
+  const int block = static_cast<int>(blockIdx.x), batch_head = block / tiles,
+            first_query = block % tiles * tile;
   const int kv_head = batch_head / (task.heads / task.kv_heads), queries = task.queries - first_query;
   const Index query_row = static_cast<Index>(batch_head) * task.queries + first_query;
   shared.q.template copy_async<tile, threads>(static_cast<const T*>(task.q) + query_row * task.dim, queries,
@@ -157,13 +154,9 @@ __global__ void __launch_bounds__(threads) differentiate_queries(const __grid_co
       float p[tile / 8][4], ds[tile / 8][4];  // of queries warp_row + g and + 8, keys 8 j + 2 t and the next
       rows_with_rows<T>(shared.q, warp_row, shared.k, lane, p);
       rows_with_rows<T>(shared.grad_out, warp_row, shared.v, lane, ds);
-      const Pairs pairs = pairs_of(task, run, batch_head % task.heads, first_key, extent);
-#pragma unroll
-      for (int j = 0; j < tile / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          pairs.differentiate(*shared.of, warp_row + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2,
-                              p[j][e], ds[j][e]);
+      const Pairs pairs =
+          pairs_of(task, run, batch_head % task.heads, first_key, extent.sees_all(first_key, tile));
+      make_p_and_ds<true>(pairs, run, *shared.of, warp_row, lane, p, ds);
 #pragma unroll
       for (int k = 0; k < tile / 16; ++k) {
         unsigned a[4];
@@ -185,19 +178,17 @@ __global__ void __launch_bounds__(threads) differentiate_queries(const __grid_co
 
 template <bool with_atomics>
 void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  unsigned key_tiles = 0;
-  for (int run = 0; run < task.runs; ++run)
-    key_tiles += static_cast<unsigned>(blocks_of(task.run[run].tokens.count, Index{tile}));
-  if (key_tiles == 0 || task.queries == 0) return;
+  const int of_keys = tiles_of_keys(task, tile), of_queries = blocks_of(task.queries, tile);
+  if (of_keys == 0 || of_queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    constexpr int bytes = SharedMemory<columns>::bytes;
-    const dim3 of_keys(key_tiles, static_cast<unsigned>(task.batch * task.kv_heads));
-    launch(differentiate_keys<T, columns, with_atomics>, Grid{of_keys, dim3(threads), bytes}, stream, task);
-    if constexpr (!with_atomics) {
-      const dim3 of_queries(static_cast<unsigned>(blocks_of(task.queries, tile)),
-                            static_cast<unsigned>(task.batch * task.heads));
-      launch(differentiate_queries<T, columns>, Grid{of_queries, dim3(threads), bytes}, stream, task);
-    }
+    const auto grid = [&](int blocks) {
+      return Grid{dim3(static_cast<unsigned>(blocks * task.batch)), dim3(threads),
+                  SharedMemory<columns>::bytes};
+    };
+    launch(differentiate_keys<T, columns, with_atomics>, grid(of_keys * task.kv_heads), stream, task,
+           of_keys);
+    if constexpr (!with_atomics)
+      launch(differentiate_queries<T, columns>, grid(of_queries * task.heads), stream, task, of_queries);
   });
 }
 

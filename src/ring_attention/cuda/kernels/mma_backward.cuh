@@ -1,10 +1,9 @@
 /// \file
-/// What both grids of mma_backward.cu use: four tiles in shared memory, their products, and what makes p and ds.
+/// What both grids of mma_backward.cu use: four tiles in shared memory, and their products.
 #pragma once
 
-#include "ring_attention/cuda/kernels/extent.cuh"
+#include "ring_attention/cuda/kernels/backward_pairs.cuh"
 #include "ring_attention/cuda/kernels/mma_tiles.cuh"
-#include "ring_attention/cuda/math.cuh"
 
 namespace ring_attention::cuda::mma_backward_tiles {
 
@@ -16,9 +15,7 @@ template <int columns>
 struct SharedMemory {
   struct OfQueries {
     Extents<tile, 32> extents;
-    float lse[tile];  ///< in units of log 2; +inf where p is to be 0
-    float delta[tile];
-    float position[tile];  ///< from the first key's, exact up to 2^24 tokens
+    Statistics<tile> statistics;
   };
   static constexpr int tile_bytes = 2 * tile * columns;
   static constexpr int bytes = 4 * tile_bytes + 2 * tile * tile + static_cast<int>(sizeof(OfQueries));
@@ -35,18 +32,34 @@ struct SharedMemory {
         ds{grad_out.start + tile_bytes},
         of(reinterpret_cast<OfQueries*>(memory + 4 * tile_bytes + 2 * tile * tile)) {}
 
-  /// What belongs to the queries from first_query on. A barrier follows.
+  /// What belongs to the queries from first_query on; row0 is the first of their rows. A barrier follows.
   __device__ void look(const BackwardTask& task, Index row0, int first_query, int thread) const {
     of->extents.look(task, first_query, thread);
     if (thread >= tile) return;
     const bool exists = first_query + thread < task.queries;
-    const float lse = exists ? task.lse[row0 + thread] : -infinity;
-    of->lse[thread] = lse == -infinity ? infinity : lse * log2_e;
-    of->delta[thread] = exists ? task.delta[row0 + thread] : 0;
+    of->statistics.lse[thread] = exists ? lse_of(task, row0 + thread) : infinity;
+    of->statistics.delta[thread] = exists ? task.delta[row0 + thread] : 0;
     const Index position = exists && task.alibi_slope != nullptr ? task.position[first_query + thread] : 0;
-    of->position[thread] = static_cast<float>(position - task.run[0].tokens.begin);
+    of->statistics.position[thread] = from_first_key(task, position);
   }
 };
+
+/// p and ds of what products left, in their place: grad_p is dO v^T. Rows are keys and columns are queries, or the other
+/// way round with `by_queries`; warp_row is the warp's first row.
+template <bool by_queries, class Of>
+__device__ __forceinline__ void make_p_and_ds(const Pairs& pairs, int run, const Of& of, int warp_row,
+                                              int lane, float (&product)[tile / 8][4],
+                                              float (&grad_p)[tile / 8][4]) {
+#pragma unroll
+  for (int j = 0; j < tile / 8; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = warp_row + lane / 4 + e / 2 * 8, column = 8 * j + lane % 4 * 2 + e % 2;
+      const int query = by_queries ? row : column, key = by_queries ? column : row;
+      product[j][e] = pairs.weight(of.statistics, of.extents.visible[run], query, key, product[j][e]);
+      grad_p[j][e] = product[j][e] * (grad_p[j][e] - of.statistics.delta[query]);
+    }
+}
 
 /// d[j] = a rows x (b rows)^T: 16 rows of `a` from `a_row` on, 64 of `b`.
 template <class T, int columns>
@@ -99,44 +112,6 @@ __device__ __forceinline__ void clear(float (&d)[columns / 8][4]) {
   for (int j = 0; j < columns / 8; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) d[j][e] = 0;
-}
-
-/// What makes p and ds of a pair.
-struct Pairs {
-  float scale, slope;  ///< in units of log 2
-  bool plain;          ///< every pair of the tile is visible, and there is no bias
-  int run, first_key;
-  float position, stride;  ///< of the first key, as OfQueries has it, and to the next
-
-  /// product becomes p, and grad_p, which is dO v^T, becomes ds.
-  template <class Of>
-  __device__ __forceinline__ void differentiate(const Of& of, int query, int key, float& product,
-                                                float& grad_p) const {
-    float s = product * scale;
-    if (!plain) {
-      const Keys visible = of.extents.visible[run][query];
-      if (slope != 0)
-        s = fmaf(-slope, fabsf(fmaf(static_cast<float>(key), stride, position) - of.position[query]), s);
-      if (first_key + key < visible.first || first_key + key >= visible.last) s = -infinity;
-    }
-    product = exp2_approximate(s - of.lse[query]);
-    grad_p = product * (grad_p - of.delta[query]);
-  }
-};
-
-__device__ inline Pairs pairs_of(const BackwardTask& task, int run, int head, int first_key,
-                                 const Extent& extent) {
-  const float slope = task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[head];
-  const Run& tokens = task.run[run].tokens;
-  const Index position =
-      tokens.begin + (first_key - task.run[run].first) * tokens.stride - task.run[0].tokens.begin;
-  return {task.scale * log2_e,
-          slope,
-          slope == 0 && extent.sees_all(first_key, tile),
-          run,
-          first_key,
-          static_cast<float>(position),
-          static_cast<float>(tokens.stride)};
 }
 
 }  // namespace ring_attention::cuda::mma_backward_tiles
