@@ -16,6 +16,7 @@ set(hopper_kernels
     ring_attention/cuda/kernels/overlapped_forward.cu
     ring_attention/cuda/kernels/persistent_forward.cu
     ring_attention/cuda/kernels/roles_forward.cu
+    ring_attention/cuda/kernels/wgmma_backward.cu
     ring_attention/cuda/kernels/wgmma_forward.cu
 )
 

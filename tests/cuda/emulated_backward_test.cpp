@@ -92,10 +92,10 @@ TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
   const auto a_case = [](std::uint64_t seed) {
     Dice dice(seed, 7);
     KernelCase a;
-    a.what = {.group = 2, .queries = 150, .keys = 200, .dim = 64, .scoring = {0.2, Mask::causal(50)}};
+    a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
     a.what.seed = dice.bits();
     a.shards = {whole(a.what.keys)};
-    if (seed % 2 == 1) a.shards = {{{0, 1, 100}, {100, 1, 100}}};
+    if (seed % 2 == 1) a.shards = {{{0, 1, 150}, {150, 1, 250}}};
     a.rows = whole(150);
     emulator::options().seed = a.what.seed;
     return a;

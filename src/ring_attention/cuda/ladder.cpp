@@ -12,10 +12,8 @@ std::span<const ForwardKernel> forward_kernels() {
 
 std::span<const BackwardKernel> backward_kernels() {
   static const BackwardKernel all[]{
-      tiled_backward(),
-      tiled_backward_with_atomics(),
-      mma_backward(),
-      mma_backward_with_atomics(),
+      tiled_backward(), tiled_backward_with_atomics(), mma_backward(), mma_backward_with_atomics(),
+      wgmma_backward(), wgmma_backward_with_atomics(),
   };
   return all;
 }

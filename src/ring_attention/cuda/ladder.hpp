@@ -20,5 +20,7 @@ namespace ring_attention::cuda {
 [[nodiscard]] BackwardKernel tiled_backward_with_atomics();
 [[nodiscard]] BackwardKernel mma_backward();
 [[nodiscard]] BackwardKernel mma_backward_with_atomics();
+[[nodiscard]] BackwardKernel wgmma_backward();
+[[nodiscard]] BackwardKernel wgmma_backward_with_atomics();
 
 }  // namespace ring_attention::cuda

@@ -56,17 +56,21 @@ struct Pairs {
   int first_key;
   float position, stride;  ///< of the first key, and to the next
 
-  /// p of the product q k^T of a query and the `key`-th of the keys. `visible` are those of the run, of each query.
+  /// p of the product q k^T of a query and the `key`-th of the keys, where all is plain and where it is not. `visible` are
+  /// the keys of the run, of each query.
   template <int rows>
-  [[nodiscard]] __device__ __forceinline__ float weight(const Statistics<rows>& of,
-                                                        const Keys (&visible)[rows], int query, int key,
-                                                        float product) const {
+  [[nodiscard]] __device__ __forceinline__ float plain_weight(const Statistics<rows>& of, int query,
+                                                              float product) const {
+    return exp2_approximate(product * scale - of.lse[query]);
+  }
+  template <int rows>
+  [[nodiscard]] __device__ __forceinline__ float careful_weight(const Statistics<rows>& of,
+                                                                const Keys (&visible)[rows], int query,
+                                                                int key, float product) const {
     float s = product * scale;
-    if (!plain) {
-      if (slope != 0)
-        s = fmaf(-slope, fabsf(fmaf(static_cast<float>(key), stride, position) - of.position[query]), s);
-      if (first_key + key < visible[query].first || first_key + key >= visible[query].last) s = -infinity;
-    }
+    if (slope != 0)
+      s = fmaf(-slope, fabsf(fmaf(static_cast<float>(key), stride, position) - of.position[query]), s);
+    if (first_key + key < visible[query].first || first_key + key >= visible[query].last) s = -infinity;
     return exp2_approximate(s - of.lse[query]);
   }
 };

@@ -56,7 +56,9 @@ __device__ __forceinline__ void make_p_and_ds(const Pairs& pairs, int run, const
     for (int e = 0; e < 4; ++e) {
       const int row = warp_row + lane / 4 + e / 2 * 8, column = 8 * j + lane % 4 * 2 + e % 2;
       const int query = by_queries ? row : column, key = by_queries ? column : row;
-      product[j][e] = pairs.weight(of.statistics, of.extents.visible[run], query, key, product[j][e]);
+      product[j][e] = pairs.plain ? pairs.plain_weight(of.statistics, query, product[j][e])
+                                  : pairs.careful_weight(of.statistics, of.extents.visible[run], query, key,
+                                                         product[j][e]);
       grad_p[j][e] = product[j][e] * (grad_p[j][e] - of.statistics.delta[query]);
     }
 }
