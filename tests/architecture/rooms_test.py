@@ -43,6 +43,8 @@ WORDS = [
      "arithmetic modulo over ranks belongs to ring/topology.hpp"),
     (r"\b\w*rank_?(\(\))?\s*%\s*2\b", r"src/ring_attention/ring/odd_even_ring\.cpp|lessons/|tests/",
      "the parity of a rank belongs to ring/odd_even_ring.cpp"),
+    (r"\b(blockIdx|gridDim)\.[yz]\b", "lessons/|tests/",
+     "blocks are numbered in x: y and z end at 65535, and there may be more heads"),
 ]
 FAST_MATH = r"-ffast-math|-Ofast|use_fast_math|unsafe-math|finite-math|float_control|fp:fast"
 LONGEST = 320  # lines of a file of src or lessons
@@ -94,6 +96,7 @@ MUST_FAIL = [
     ("src/ring_attention/cellar/a.hpp", "\n"),
     ("src/ring_attention/ring/loopback_ring.cpp", "MPI_Barrier(comm);\n"),
     ("src/ring_attention/cuda/a.cpp", "kernel<<<1, 2>>>();\n"),
+    ("src/ring_attention/cuda/a.cu", "const int head = blockIdx.y;\n"),
     ("src/ring_attention/ring/a.cpp", 'std::printf("%d", 1);\n'),
     ("src/ring_attention/core/a.cpp", "std::cerr << 1;\n"),
     ("src/ring_attention/ring/placement.cpp", "next = (r + 1) % ranks;\n"),
