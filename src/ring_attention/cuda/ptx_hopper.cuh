@@ -114,13 +114,11 @@ __device__ inline void take_registers() {
 // as by multiply_add: d[4 j + i] of a lane is its d[i] of the j-th eight columns.
 
 /// A matrix in shared memory in rows of 128 bytes, swizzled as the copy engine does it: piece c of row r lies at
-/// c ^ (r % 8). Tiles start at multiples of 1024 bytes. `stride` is from eight rows to the next eight, `columns_on` from
-/// 64 columns to the next 64, both in bytes. (Matrix descriptor)
-__device__ inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on,
-                                                       unsigned stride = 1024) {
+/// c ^ (r % 8). Tiles start at multiples of 1024 bytes, as eight rows do. `columns_on` is from 64 columns to the next
+/// 64, in bytes. (Matrix descriptor)
+__device__ inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on) {
   return static_cast<unsigned long long>((address & 0x3ffffU) >> 4U) |
-         static_cast<unsigned long long>(columns_on >> 4U) << 16U |
-         static_cast<unsigned long long>(stride >> 4U) << 32U | 1ULL << 62U;
+         static_cast<unsigned long long>(columns_on >> 4U) << 16U | 1024ULL >> 4U << 32U | 1ULL << 62U;
 }
 
 /// What was written to registers before is seen by the products that follow.
@@ -225,5 +223,17 @@ __device__ inline void multiply_async(float (&d)[count], const unsigned (&a)[4],
   else
     RING_ATTENTION_REGISTERS_128("f16");
 }
+
+#undef RING_ATTENTION_16
+#undef RING_ATTENTION_32
+#undef RING_ATTENTION_4
+#undef RING_ATTENTION_64
+#undef RING_ATTENTION_D32
+#undef RING_ATTENTION_D64
+#undef RING_ATTENTION_HOPPER
+#undef RING_ATTENTION_REGISTERS_128
+#undef RING_ATTENTION_REGISTERS_64
+#undef RING_ATTENTION_SHARED_128
+#undef RING_ATTENTION_SHARED_64
 
 }  // namespace ring_attention::cuda

@@ -63,10 +63,10 @@ struct Extents {
     }
   }
 
-  /// Of the groups first <= g < last.
-  [[nodiscard]] __device__ Extent of_groups(int run, int first = 0, int last = groups) const {
-    Extent extent = of_group[run][first];
-    for (int g = first + 1; g < last; ++g) extent = united(extent, of_group[run][g]);
+  /// Of all of them.
+  [[nodiscard]] __device__ Extent of_run(int run) const {
+    Extent extent = of_group[run][0];
+    for (int g = 1; g < groups; ++g) extent = united(extent, of_group[run][g]);
     return extent;
   }
 };
@@ -93,10 +93,10 @@ class KeyTiles {
 
  private:
   // Looked up when it is needed: registers are what these kernels have least of.
-  [[nodiscard]] __device__ int last() const { return extents_.of_groups(run_).any.last; }
+  [[nodiscard]] __device__ int last() const { return extents_.of_run(run_).any.last; }
   __device__ void enter() {
     for (; run_ < runs_; ++run_) {
-      first_ = extents_.of_groups(run_).any.first;
+      first_ = extents_.of_run(run_).any.first;
       if (first_ < last()) return;
     }
   }

@@ -19,12 +19,12 @@ namespace ring_attention::cuda::hopper {
 template <class T, int columns>
 struct Queries {
   const ForwardTask& task;
-  Place place;
+  QueryTile q_tile;
   int group_query;  ///< of the warpgroup's first query in the tile
   int thread;       ///< in the warpgroup
 
-  __device__ Queries(const ForwardTask& a_task, const Place& a_place, int group, int thread_of_group)
-      : task(a_task), place(a_place), group_query(group * group_queries), thread(thread_of_group) {}
+  __device__ Queries(const ForwardTask& a_task, const QueryTile& a_tile, int group, int thread_of_group)
+      : task(a_task), q_tile(a_tile), group_query(group * group_queries), thread(thread_of_group) {}
 
   float s[tile_keys / 2];
   float o[columns / 2];
@@ -36,7 +36,7 @@ struct Queries {
     return group_query + thread / 32 * 16 + lane() / 4 + 8 * i;
   }
   [[nodiscard]] __device__ bool exists(int i) const {
-    return place.first_query + row_in_tile(i) < task.queries;
+    return q_tile.first_query + row_in_tile(i) < task.queries;
   }
 
   /// Empty, or what the step before left.
@@ -44,7 +44,7 @@ struct Queries {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool carry = !task.fresh && exists(i);
-      const Index at = place.query_row(task) + row_in_tile(i);
+      const Index at = q_tile.query_row(task) + row_in_tile(i);
       row[i] = RowState::begin(carry, task.m + at, task.l + at, lane() % 4);
 #pragma unroll
       for (int j = 0; j < columns / 8; ++j) {
@@ -63,7 +63,7 @@ struct Queries {
     for (int i = 0; i < 2; ++i) {
       const float l = row[i].sum_of_quad();
       if (!exists(i)) continue;
-      const Index at = place.query_row(task) + row_in_tile(i);
+      const Index at = q_tile.query_row(task) + row_in_tile(i);
       if (lane() % 4 == 0) {
         task.m[at] = row[i].m;
         task.l[at] = l;
@@ -94,7 +94,7 @@ struct Queries {
                                         float (&keep)[2]) {
     const float scale = task.scale * log2_e;  // scores in units of log 2
     const float slope =
-        task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[place.batch_head % task.heads];
+        task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[q_tile.batch_head % task.heads];
     const Extent extent = extents.of_group[run][(group_query + thread / 32 * 16) / 16];
     if (slope == 0 && scale >= 0 && extent.sees_all(first_key, tile_keys)) {
       weigh_rows(scale, keep);
@@ -103,7 +103,7 @@ struct Queries {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const CarefulRow careful(task, task.run[run], scale, slope, extents.visible[run][row_in_tile(i)],
-                               min(place.first_query + row_in_tile(i), task.queries - 1),
+                               min(q_tile.first_query + row_in_tile(i), task.queries - 1),
                                first_key + 2 * (lane() % 4));
 #pragma unroll
       for (int j = 0; j < tile_keys / 8; ++j)

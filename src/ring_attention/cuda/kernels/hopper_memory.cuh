@@ -67,10 +67,10 @@ struct TileOfHead {
 
 /// A tile of queries of one head. The last tiles come first: they see most keys under a causal mask, so the blocks end
 /// together.
-struct Place {
+struct QueryTile {
   int batch_head, first_query;
 
-  __device__ Place(const AttentionTask& task, int number, int tile_queries) {
+  __device__ QueryTile(const AttentionTask& task, int number, int tile_queries) {
     const int tiles = (task.queries + tile_queries - 1) / tile_queries;
     const TileOfHead mine(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
                           4 * static_cast<Index>(task.keys + 1) * task.dim);  // K and V
@@ -85,7 +85,7 @@ struct Place {
   }
 };
 
-inline int places_of(const AttentionTask& task, int tile_queries) {
+inline int query_tiles_of(const AttentionTask& task, int tile_queries) {
   return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
 }
 
@@ -163,12 +163,13 @@ struct SharedMemory {
   }
 
   // What one thread asks the copy engine for.
-  __device__ void copy_q(const TensorMap& map, const Place& place, int item, int more_to_come = 0) const {
+  __device__ void copy_q(const TensorMap& map, const QueryTile& q_tile, int item,
+                         int more_to_come = 0) const {
     barrier_arrive_expecting(q_full(item), static_cast<unsigned>(q_bytes + more_to_come));
 #pragma unroll 1
     for (int group = 0; group < groups; ++group)
       copy_tile_async<columns, group_queries, group_queries>(
-          q(item, group), map, place.first_query + group * group_queries, place.batch_head, q_full(item));
+          q(item, group), map, q_tile.first_query + group * group_queries, q_tile.batch_head, q_full(item));
   }
   __device__ void copy_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
                           int batch_kv_head) const {
@@ -185,15 +186,16 @@ struct SharedMemory {
 /// Brings all tiles of keys that some query of a tile sees. One thread.
 template <class Memory>
 __device__ void copy_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
-                              const Place& place, const typename Memory::QueryExtents& extents, int& number) {
+                              const QueryTile& q_tile, const typename Memory::QueryExtents& extents,
+                              int& number) {
   for (KeyTiles tile(extents, task.runs, tile_keys); tile.more(); tile.next(), ++number) {
     const int stage = number % stages;
     const auto before =
         static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
     barrier_wait(shared.k_empty(stage), before);
-    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), place.batch_kv_head(task));
+    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));
     barrier_wait(shared.v_empty(stage), before);
-    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), place.batch_kv_head(task));
+    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), q_tile.batch_kv_head(task));
   }
 }
 
@@ -202,6 +204,19 @@ template <class SharedMemory128>
 [[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
   return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
          device.shared_bytes_of_block >= SharedMemory128::bytes;
+}
+
+/// Enqueues a kernel with a block of `threads` for each tile of queries; choose<T, columns>() names it.
+template <int threads, class Choose>
+void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Choose choose) {
+  if (task.queries == 0) return;
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
+    using Memory = SharedMemory<columns, 2>;
+    launch(choose.template operator()<T, columns>(),
+           Grid{dim3(static_cast<unsigned>(query_tiles_of(task, Memory::tile_queries))), dim3(threads),
+                Memory::bytes},
+           stream, task, maps_of(task, type));
+  });
 }
 
 }  // namespace ring_attention::cuda::hopper

@@ -34,12 +34,12 @@ class Turns {
 /// tiles of queries.
 template <class T, int columns, class Memory>
 __device__ __forceinline__ void attend_overlapped(const Memory& shared, const ForwardTask& task,
-                                                  const Place& place, int group, int thread, int item,
+                                                  const QueryTile& q_tile, int group, int thread, int item,
                                                   const Turns& turns, int& number) {
   const auto& extents = shared.extents(item);
   const bool speaks = thread % 32 == 0;  // for its warp
   const auto parity_of = [](int n) { return static_cast<unsigned>(n / stages % 2); };
-  Queries<T, columns> mine(task, place, group, thread);
+  Queries<T, columns> mine(task, q_tile, group, thread);
   mine.begin();
   KeyTiles tile(extents, task.runs, tile_keys);
   if (tile.more()) {

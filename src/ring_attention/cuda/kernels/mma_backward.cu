@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(threads)
     __syncthreads();  // nobody reads the queries before any more
     shared.look(task, query_row, first_query, thread);
     __syncthreads();
-    const Extent extent = shared.of->extents.of_groups(run);
+    const Extent extent = shared.of->extents.of_run(run);
     if (!extent.sees_some(first_key, keys)) continue;
     const int queries = task.queries - first_query;
     shared.q.template copy_async<tile, threads>(static_cast<const T*>(task.q) + query_row * task.dim, queries,
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(threads)
   shared.look(task, query_row, first_query, thread);
   __syncthreads();
   for (int run = 0; run < task.runs; ++run) {
-    const Extent extent = shared.of->extents.of_groups(run);
+    const Extent extent = shared.of->extents.of_run(run);
     for (int first_key = extent.any.first; first_key < extent.any.last; first_key += tile) {
       const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
       const int keys = min(tile, extent.any.last - first_key);

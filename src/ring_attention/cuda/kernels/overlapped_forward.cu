@@ -20,34 +20,28 @@ __global__ void __launch_bounds__(384, 1)
     attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const Place place(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
-  shared.extents(0).look(task, place.first_query, thread);
+  const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
+  shared.extents(0).look(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   int number = 0;
   if (group == 2) {
     keep_registers<copying_registers>();
     if (thread % 128 == 0) {
-      shared.copy_q(maps.q, place, 0);
-      copy_all_keys(shared, task, maps, place, shared.extents(0), number);
+      shared.copy_q(maps.q, q_tile, 0);
+      copy_all_keys(shared, task, maps, q_tile, shared.extents(0), number);
     }
   } else {
     take_registers<computing_registers>();
     const Turns turns(group);
     barrier_wait(shared.q_full(0), 0);
-    attend_overlapped<T, columns>(shared, task, place, group, thread % 128, 0, turns, number);
+    attend_overlapped<T, columns>(shared, task, q_tile, group, thread % 128, 0, turns, number);
     turns.end();
   }
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  if (task.queries == 0) return;
-  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    launch(attend_tile<T, columns>,
-           Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(384),
-                Memory<columns>::bytes},
-           stream, task, maps_of(task, type));
-  });
+  launch_on_tiles<384>(task, type, stream, [&]<class T, int columns>() { return attend_tile<T, columns>; });
 }
 
 }  // namespace

@@ -49,12 +49,12 @@ __device__ void produce(const Memory<columns>& shared, const ForwardTask& task, 
   int number = 0;
   for (int round = 0; number_in(round) < places; ++round) {
     const int item = round % items;
-    const Place place(task, number_in(round), tile_queries);
-    const auto* const extents = tiles + place.first_query / tile_queries;
+    const QueryTile q_tile(task, number_in(round), tile_queries);
+    const auto* const extents = tiles + q_tile.first_query / tile_queries;
     barrier_wait(shared.q_empty(item), static_cast<unsigned>(round / items % 2) ^ 1U);
-    shared.copy_q(maps.q, place, item, bytes);
+    shared.copy_q(maps.q, q_tile, item, bytes);
     copy_bytes_async(shared_address(&shared.extents(item)), extents, bytes, shared.q_full(item));
-    copy_all_keys(shared, task, maps, place, *extents, number);
+    copy_all_keys(shared, task, maps, q_tile, *extents, number);
   }
 }
 
@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(384, 1)
     int number = 0;
     for (int round = 0; number_in(round) < places; ++round) {
       const int item = round % items;
-      const Place place(task, number_in(round), Memory<columns>::tile_queries);
+      const QueryTile q_tile(task, number_in(round), Memory<columns>::tile_queries);
       barrier_wait(shared.q_full(item), static_cast<unsigned>(round / items % 2));
-      attend_overlapped<T, columns>(shared, task, place, group, thread % 128, item, turns, number);
+      attend_overlapped<T, columns>(shared, task, q_tile, group, thread % 128, item, turns, number);
       if (thread % 32 == 0) barrier_arrive(shared.q_empty(item));
     }
     turns.end();
@@ -89,7 +89,8 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits& device, Stre
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     using Extents = typename Memory<columns>::QueryExtents;
     constexpr int tile_queries = Memory<columns>::tile_queries;
-    const int query_tiles = blocks_of(task.queries, tile_queries), places = places_of(task, tile_queries);
+    const int query_tiles = blocks_of(task.queries, tile_queries),
+              places = query_tiles_of(task, tile_queries);
     const Scratch<Extents> tiles(query_tiles, stream);
     launch(look_at_tiles<Extents>, Grid{dim3(static_cast<unsigned>(query_tiles)), dim3(tile_queries)}, stream,
            task, tile_queries, tiles.data());

@@ -25,10 +25,10 @@ template <int columns>
 using Memory = SharedMemory<columns, groups>;
 
 template <class T, int columns>
-__device__ void consume(const Memory<columns>& shared, const ForwardTask& task, const Place& place, int group,
-                        int thread) {
+__device__ void consume(const Memory<columns>& shared, const ForwardTask& task, const QueryTile& q_tile,
+                        int group, int thread) {
   const auto& extents = shared.extents(0);
-  Queries<T, columns> mine(task, place, group, thread);
+  Queries<T, columns> mine(task, q_tile, group, thread);
   mine.begin();
   KeyTiles tile(extents, task.runs, tile_keys);
   barrier_wait(shared.q_full(0), 0);
@@ -58,31 +58,26 @@ __global__ void __launch_bounds__(threads, 1)
     attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const Place place(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
-  shared.extents(0).look(task, place.first_query, thread);
+  const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
+  shared.extents(0).look(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == groups) {
     keep_registers<copying_registers>();
     if (thread % 128 == 0) {
-      shared.copy_q(maps.q, place, 0);
+      shared.copy_q(maps.q, q_tile, 0);
       int number = 0;
-      copy_all_keys(shared, task, maps, place, shared.extents(0), number);
+      copy_all_keys(shared, task, maps, q_tile, shared.extents(0), number);
     }
   } else {
     take_registers<computing_registers>();
-    consume<T, columns>(shared, task, place, group, thread % 128);
+    consume<T, columns>(shared, task, q_tile, group, thread % 128);
   }
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  if (task.queries == 0) return;
-  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    launch(attend_tile<T, columns>,
-           Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(threads),
-                Memory<columns>::bytes},
-           stream, task, maps_of(task, type));
-  });
+  launch_on_tiles<threads>(task, type, stream,
+                           [&]<class T, int columns>() { return attend_tile<T, columns>; });
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
            task, maps, all, key_tiles);
     if constexpr (!with_atomics)
       launch(differentiate_queries<T, columns>,
-             grid(places_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes), stream, task,
-             maps);
+             grid(query_tiles_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes), stream,
+             task, maps);
   });
 }
 

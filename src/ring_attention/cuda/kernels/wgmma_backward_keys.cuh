@@ -78,7 +78,7 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
     auto& note = shared.note(stage);
     note.batch_head = batch_head;
     note.first_query = tile * rows;
-    const Extent extent = all.extents[tile].of_groups(keys.run);
+    const Extent extent = all.extents[tile].of_run(keys.run);
     for (int group = 0; group < 2; ++group)
       note.plain[group] = task.alibi_slope == nullptr && extent.sees_all(keys.first_key + 64 * group, 64);
     const bool plain = note.plain[0] && note.plain[1];
@@ -100,7 +100,7 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
   for (int member = 0; member < group; ++member)
     for (int first = 0; first < all.tiles; first += 32) {
       const bool sees = first + lane < all.tiles &&
-                        all.extents[first + lane].of_groups(keys.run).sees_some(keys.first_key, keys.keys);
+                        all.extents[first + lane].of_run(keys.run).sees_some(keys.first_key, keys.keys);
       for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1) {
         const int stage = wait_for_stage();
         if (lane == 0)

@@ -15,21 +15,22 @@ using QueriesMemory = BackwardMemory<columns, tile_keys, Extents<tile_rows, 16>,
 /// dQ of the 64 queries of one warpgroup.
 template <class T, int columns>
 __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemory<columns>& shared,
-                                                               const BackwardTask& task, const Place& place,
-                                                               int group, int thread) {
+                                                               const BackwardTask& task,
+                                                               const QueryTile& q_tile, int group,
+                                                               int thread) {
   constexpr int part = QueriesMemory<columns>::part_bytes;
   const auto& extents = shared.note(0);
   const int lane = thread % 32, first_row = 64 * group + thread / 32 * 16;  // of the warp, in the block
   const float scale = task.scale * log2_e;
   const float slope =
-      task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[place.batch_head % task.heads];
+      task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[q_tile.batch_head % task.heads];
   float lse[2], delta[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + lane / 4 + 8 * i;
-    const bool exists = place.first_query + row < task.queries;
-    lse[i] = exists ? lse_of(task, place.query_row(task) + row) : infinity;
-    delta[i] = exists ? task.delta[place.query_row(task) + row] : 0;
+    const bool exists = q_tile.first_query + row < task.queries;
+    lse[i] = exists ? lse_of(task, q_tile.query_row(task) + row) : infinity;
+    delta[i] = exists ? task.delta[q_tile.query_row(task) + row] : 0;
   }
   float dq[columns / 2];
   clear(dq);
@@ -61,7 +62,7 @@ __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemo
       } else {
         const int row = first_row + lane / 4 + 8 * i;
         const CarefulRow careful(task, task.run[tile.run()], scale, slope, extents.visible[tile.run()][row],
-                                 min(place.first_query + row, task.queries - 1),
+                                 min(q_tile.first_query + row, task.queries - 1),
                                  tile.first() + 2 * (lane % 4));
         each([&](float product, int on) { return careful.score(product, on); });
       }
@@ -79,8 +80,8 @@ __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemo
   }
   for_pairs(dq, lane, [&](int row, int column, float one, float other) {
     row += first_row;
-    if (place.first_query + row < task.queries && column < task.dim)
-      add_to(task.grad_q + (place.query_row(task) + row) * task.dim + column, task.scale * one,
+    if (q_tile.first_query + row < task.queries && column < task.dim)
+      add_to(task.grad_q + (q_tile.query_row(task) + row) * task.dim + column, task.scale * one,
              task.scale * other);
   });
 }
@@ -92,25 +93,25 @@ __global__ void __launch_bounds__(backward_threads, 1)
                           const __grid_constant__ BackwardMaps maps) {
   const QueriesMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  const Place place(task, static_cast<int>(blockIdx.x), tile_rows);
-  shared.note(0).look(task, place.first_query, thread);
+  const QueryTile q_tile(task, static_cast<int>(blockIdx.x), tile_rows);
+  shared.note(0).look(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {
     keep_registers<copying_registers>();
     if (thread % 128 != 0) return;
-    shared.template copy_staying<group_queries>(maps.attention.q, maps.grad_out, place.first_query,
-                                                place.batch_head);
+    shared.template copy_staying<group_queries>(maps.attention.q, maps.grad_out, q_tile.first_query,
+                                                q_tile.batch_head);
     int number = 0;
     for (KeyTiles tile(shared.note(0), task.runs, tile_keys); tile.more(); tile.next(), ++number) {
       const int stage = number % stages;
       barrier_wait(shared.empty(stage), static_cast<unsigned>(number / stages % 2) ^ 1U);
       shared.template copy_passing<tile_keys>(stage, maps.attention.k, maps.attention.v, tile.first(),
-                                              place.batch_kv_head(task));
+                                              q_tile.batch_kv_head(task));
     }
   } else {
     take_registers<computing_registers>();
-    differentiate_queries_of_group<T, columns>(shared, task, place, group, thread % 128);
+    differentiate_queries_of_group<T, columns>(shared, task, q_tile, group, thread % 128);
   }
 }
 

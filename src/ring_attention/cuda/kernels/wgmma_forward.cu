@@ -29,25 +29,25 @@ __global__ void __launch_bounds__(threads, 1)
     attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const Place place(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
+  const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
   auto& extents = shared.extents(0);
-  extents.look(task, place.first_query, thread);
+  extents.look(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
 
   KeyTiles tile(extents, task.runs, tile_keys), ahead = tile;
   const auto start_copy = [&](int stage) {
-    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), ahead.first(), place.batch_kv_head(task));
-    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), ahead.first(), place.batch_kv_head(task));
+    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), ahead.first(), q_tile.batch_kv_head(task));
+    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), ahead.first(), q_tile.batch_kv_head(task));
     ahead.next();
   };
   const bool any = tile.more();
   if (thread == 0 && any) {
-    shared.copy_q(maps.q, place, 0);
+    shared.copy_q(maps.q, q_tile, 0);
     start_copy(0);
   }
 
-  Queries<T, columns> mine(task, place, group, thread % 128);
+  Queries<T, columns> mine(task, q_tile, group, thread % 128);
   mine.begin();
   if (any) barrier_wait(shared.q_full(0), 0);
   for (int number = 0; tile.more(); ++number, tile.next()) {
@@ -73,13 +73,8 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  if (task.queries == 0) return;
-  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    launch(attend_tile<T, columns>,
-           Grid{dim3(static_cast<unsigned>(places_of(task, Memory<columns>::tile_queries))), dim3(threads),
-                Memory<columns>::bytes},
-           stream, task, maps_of(task, type));
-  });
+  launch_on_tiles<threads>(task, type, stream,
+                           [&]<class T, int columns>() { return attend_tile<T, columns>; });
 }
 
 }  // namespace

@@ -217,9 +217,9 @@ void take_registers() {
   emulator::hopper_block().registers.hold(registers);
 }
 
-inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on, unsigned stride = 1024) {
+inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on) {
   return (address & 0x3ffffU) >> 4U | static_cast<unsigned long long>(columns_on >> 4U) << 16U |
-         static_cast<unsigned long long>(stride >> 4U) << 32U | 1ULL << 62U;
+         (1024ULL >> 4U) << 32U | 1ULL << 62U;
 }
 
 inline void products_begin() {}
