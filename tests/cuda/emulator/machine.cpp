@@ -45,8 +45,8 @@ struct Meeting {
 struct Machine {
   std::vector<Fiber> fibers;
   unsigned threads = 0, left = 0, running = 0;
-  std::vector<unsigned> ready;
-  std::array<unsigned, 17> slowness;  // of owners of work
+  std::vector<unsigned> ready, ready_of_warp;  // threads, and how many of each warp
+  std::array<unsigned, 17> slowness;           // of owners of work
   std::map<int, Barrier> barriers;
   std::map<unsigned, Meeting> meetings;  // by size and group
   std::map<unsigned, std::deque<Work>> work;
@@ -110,8 +110,13 @@ __attribute__((noinline)) void resume(unsigned thread) {
   setcontext(&fiber.start);
 }
 
+void make_ready(unsigned thread) {
+  machine.ready.push_back(thread);
+  ++machine.ready_of_warp[thread / 32];
+}
+
 void make_ready(std::vector<unsigned>& waiting) {
-  machine.ready.insert(machine.ready.end(), waiting.begin(), waiting.end());
+  for (const unsigned thread : waiting) make_ready(thread);
   waiting.clear();
   progress();
 }
@@ -132,18 +137,28 @@ bool complete(Barrier& barrier) {
   return true;
 }
 
+// For its first block, or after one that failed and left it in the middle.
+__attribute__((noinline)) void prepare(Fiber& fiber) {
+  if (!fiber.stack) fiber.stack.reset(new char[stack_bytes]);  // not written to: most is never touched
+  fiber.begun = false;
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = fiber.stack.get();
+  fiber.start.uc_stack.ss_size = stack_bytes;
+  fiber.start.uc_link = nullptr;
+  makecontext(&fiber.start, enter, 0);
+}
+
 // Mostly a thread of the favoured warp, another one from time to time: so that warps run far ahead of others.
 unsigned take_next() {
   if (machine.random() % 256 == 0) machine.favoured = static_cast<unsigned>(machine.random());
   const unsigned warp = machine.favoured % (machine.threads / 32 + 1);
   auto next = machine.ready.begin() + static_cast<std::ptrdiff_t>(machine.random() % machine.ready.size());
-  if (machine.random() % 16 != 0) {
-    const auto favoured = std::ranges::find(machine.ready, warp, [](unsigned i) { return i / 32; });
-    if (favoured != machine.ready.end()) next = favoured;
-  }
+  if (machine.random() % 16 != 0 && machine.ready_of_warp[warp] > 0)
+    next = std::ranges::find(machine.ready, warp, [](unsigned i) { return i / 32; });
   std::swap(*next, machine.ready.back());
   const unsigned thread = machine.ready.back();
   machine.ready.pop_back();
+  --machine.ready_of_warp[thread / 32];
   return thread;
 }
 
@@ -191,7 +206,7 @@ unsigned shared_address(const void* pointer) {
 }
 
 void yield() {
-  machine.ready.push_back(machine.running);
+  make_ready(machine.running);
   leave();
 }
 
@@ -253,27 +268,20 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
   machine.error = nullptr;
   machine.waiting_in_vain = 0;
   machine.ready.clear();
+  machine.ready_of_warp.assign(threads / 32 + 1, 0);
   for (unsigned& slowness : machine.slowness) slowness = 1U << 4U * (machine.random() % 4);
   machine.barriers.clear();
   machine.meetings.clear();
   machine.work.clear();
   machine.shared_bytes = static_cast<unsigned>(shared_bytes);
-  machine.memory = std::make_unique<std::byte[]>(machine.shared_bytes + guard_bytes + 1024);
+  machine.memory = std::make_unique_for_overwrite<std::byte[]>(machine.shared_bytes + guard_bytes + 1024);
   const auto start = reinterpret_cast<std::uintptr_t>(machine.memory.get());
   machine.shared = machine.memory.get() + (1024 - start % 1024) % 1024;
   std::memset(machine.shared, poison, machine.shared_bytes + guard_bytes - 1024);
   if (machine.fibers.size() < threads) machine.fibers.resize(threads);
   for (unsigned i = 0; i < threads; ++i) {
-    machine.ready.push_back(i);
-    Fiber& fiber = machine.fibers[i];
-    if (fiber.idle) continue;
-    if (!fiber.stack) fiber.stack.reset(new char[stack_bytes]);  // not written to: most is never touched
-    fiber.begun = false;  // or left in the middle of a block that failed
-    getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = fiber.stack.get();
-    fiber.start.uc_stack.ss_size = stack_bytes;
-    fiber.start.uc_link = nullptr;
-    makecontext(&fiber.start, enter, 0);
+    make_ready(i);
+    if (!machine.fibers[i].idle) prepare(machine.fibers[i]);
   }
   while (machine.left > 0 && !machine.error) {
     finish_some();
