@@ -45,8 +45,9 @@ struct Meeting {
 struct Machine {
   std::vector<Fiber> fibers;
   unsigned threads = 0, left = 0, running = 0;
-  std::vector<unsigned> ready, ready_of_warp;  // threads, and how many of each warp
-  std::array<unsigned, 17> slowness;           // of owners of work
+  std::vector<std::vector<unsigned>> ready;  // threads, by warp
+  std::size_t ready_threads = 0;
+  std::array<unsigned, 17> slowness;  // of owners of work
   std::map<int, Barrier> barriers;
   std::map<unsigned, Meeting> meetings;  // by size and group
   std::map<unsigned, std::deque<Work>> work;
@@ -111,8 +112,8 @@ __attribute__((noinline)) void resume(unsigned thread) {
 }
 
 void make_ready(unsigned thread) {
-  machine.ready.push_back(thread);
-  ++machine.ready_of_warp[thread / 32];
+  machine.ready[thread / 32].push_back(thread);
+  ++machine.ready_threads;
 }
 
 void make_ready(std::vector<unsigned>& waiting) {
@@ -151,14 +152,14 @@ __attribute__((noinline)) void prepare(Fiber& fiber) {
 // Mostly a thread of the favoured warp, another one from time to time: so that warps run far ahead of others.
 unsigned take_next() {
   if (machine.random() % 256 == 0) machine.favoured = static_cast<unsigned>(machine.random());
-  const unsigned warp = machine.favoured % (machine.threads / 32 + 1);
-  auto next = machine.ready.begin() + static_cast<std::ptrdiff_t>(machine.random() % machine.ready.size());
-  if (machine.random() % 16 != 0 && machine.ready_of_warp[warp] > 0)
-    next = std::ranges::find(machine.ready, warp, [](unsigned i) { return i / 32; });
-  std::swap(*next, machine.ready.back());
-  const unsigned thread = machine.ready.back();
-  machine.ready.pop_back();
-  --machine.ready_of_warp[thread / 32];
+  std::size_t warp = machine.favoured % machine.ready.size();
+  if (machine.random() % 16 == 0) warp = machine.random() % machine.ready.size();
+  while (machine.ready[warp].empty()) warp = (warp + 1) % machine.ready.size();
+  std::vector<unsigned>& threads = machine.ready[warp];
+  std::swap(threads[machine.random() % threads.size()], threads.back());
+  const unsigned thread = threads.back();
+  threads.pop_back();
+  --machine.ready_threads;
   return thread;
 }
 
@@ -267,8 +268,8 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
   machine.body = &body;
   machine.error = nullptr;
   machine.waiting_in_vain = 0;
-  machine.ready.clear();
-  machine.ready_of_warp.assign(threads / 32 + 1, 0);
+  machine.ready.assign((threads + 31) / 32, {});
+  machine.ready_threads = 0;
   for (unsigned& slowness : machine.slowness) slowness = 1U << 4U * (machine.random() % 4);
   machine.barriers.clear();
   machine.meetings.clear();
@@ -285,7 +286,7 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
   }
   while (machine.left > 0 && !machine.error) {
     finish_some();
-    if (machine.ready.empty()) {
+    if (machine.ready_threads == 0) {
       if (machine.work.empty()) fail("all threads wait for each other");
       continue;
     }
