@@ -10,7 +10,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <random>
 
 #include "ring_attention/core/error.hpp"
 
@@ -28,6 +27,17 @@ struct Fiber {
   ucontext_t start;
   std::jmp_buf at;
   bool begun = false, idle = false;  // idle: between two blocks
+};
+
+// SplitMix64 (Steele, Lea, Flood 2014): a few instructions a number, of which the scheduler needs many.
+struct Random {
+  std::uint64_t state = 0;
+  std::uint64_t operator()() {
+    std::uint64_t z = state += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31U);
+  }
 };
 
 struct Barrier {
@@ -58,7 +68,7 @@ struct Machine {
   const std::function<void(unsigned)>* body = nullptr;
   std::exception_ptr error;
   std::jmp_buf home;
-  std::mt19937_64 random;
+  Random random;
   std::uint64_t blocks = 0;
   unsigned favoured = 0;
 };
@@ -300,6 +310,6 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
 }
 
 std::uint64_t blocks_begun() { return machine.blocks; }
-void seed_schedule(std::uint64_t seed) { machine.random.seed(seed); }
+void seed_schedule(std::uint64_t seed) { machine.random.state = seed; }
 
 }  // namespace ring_attention::emulator
