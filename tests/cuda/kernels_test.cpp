@@ -298,6 +298,29 @@ TEST(BackwardKernels, GiveTheSameBitsEveryTimeWhenTheySaySo) {
   });
 }
 
+/// Kernels add a tile to an int: more tokens are refused before there is memory for them.
+TEST(Tasks, AreRefusedWhenAKernelCannotCountTheirTokens) {
+  const Index most = std::numeric_limits<int>::max() - Index{1024};
+  int launches = 0;
+  const auto launch = [&](Index keys) {
+    cuda::for_each_launch<cuda::ForwardTask>({}, {1, 1, keys, 8}, nullptr, nullptr, whole(keys),
+                                             [&](const cuda::ForwardTask& task) {
+                                               EXPECT_EQ(task.keys, keys);
+                                               ++launches;
+                                             });
+  };
+  const auto queries = [](Index count) {
+    return cuda::task_of({1, 1, count, 8}, nullptr, {}, cuda::MaskOnDevice()).queries;
+  };
+  launch(most);
+  EXPECT_EQ(launches, 1);
+  EXPECT_EQ(queries(most), most);
+  EXPECT_THROW(launch(most + 1), Error);
+  EXPECT_THROW((void)queries(most + 1), Error);
+  EXPECT_THROW(launch((Index{1} << 32U) + 5), Error);
+  EXPECT_EQ(launches, 1);
+}
+
 TEST(Choice, NamesWhatThereIs) {
   const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
   EXPECT_STREQ(cuda::choose_forward("tiled", device, Type::fp32, 64).name, "tiled");

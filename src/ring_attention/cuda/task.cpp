@@ -1,6 +1,7 @@
 #include "ring_attention/cuda/task.hpp"
 
 #include <limits>
+#include <string>
 
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/error.hpp"
@@ -45,14 +46,20 @@ void MaskOnDevice::fill_in(AttentionTask& task) const {
   task.alibi_slope = alibi_slope_.data();
 }
 
+int extent_of(Index extent, const char* name) {
+  constexpr Index most = std::numeric_limits<int>::max() - longest_tile;
+  require(extent <= most,
+          "CUDA: " + std::to_string(extent) + " " + name + ": a kernel counts to " + std::to_string(most));
+  return static_cast<int>(extent);
+}
+
 AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring, const MaskOnDevice& mask) {
-  for (const Index extent : {q.batch * q.heads, q.seq, q.dim})
-    require(extent <= std::numeric_limits<int>::max(), "CUDA: an extent beyond 2^31 - 1");
   AttentionTask task{};
-  task.batch = static_cast<int>(q.batch);
-  task.heads = static_cast<int>(q.heads);
-  task.dim = static_cast<int>(q.dim);
-  task.queries = static_cast<int>(q.seq);
+  (void)extent_of(q.batch * q.heads, "query heads of the batch");
+  task.batch = extent_of(q.batch, "sequences of the batch");
+  task.heads = extent_of(q.heads, "query heads");
+  task.dim = extent_of(q.dim, "columns of a head");
+  task.queries = extent_of(q.seq, "queries of one rank");
   task.scale = static_cast<float>(scoring.scale);
   task.q = data;
   mask.fill_in(task);

@@ -33,16 +33,23 @@ class MaskOnDevice {
   DeviceTensor<float> alibi_slope_;  // [heads], or nothing
 };
 
+/// Kernels count tokens in an int, and the end of a tile may lie so far behind the last one.
+constexpr Index longest_tile = 1024;
+
+/// An extent as a kernel's int. \throws Error, which names it, when it is too large for that
+[[nodiscard]] int extent_of(Index extent, const char* name);
+
 /// The part of a task that does not depend on the keys. \throws Error when an extent is too large for a kernel's int
 [[nodiscard]] AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring,
                                     const MaskOnDevice& mask);
 
-/// Calls use(task) for the runs of a shard, `max_runs` at a time. No call for a shard without keys.
+/// Calls use(task) for the runs of a shard, `max_runs` at a time. No call for a shard without keys. \throws Error when
+/// there are too many keys for a kernel's int
 template <class Task>
 void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const Runs& runs,
                      const std::function<void(const Task&)>& use) {
-  task.kv_heads = static_cast<int>(keys.heads);
-  task.keys = static_cast<int>(keys.seq);
+  task.kv_heads = extent_of(keys.heads, "KV heads");
+  task.keys = extent_of(keys.seq, "keys of one rank");
   task.k = k;
   task.v = v;
   task.runs = 0;
