@@ -1,7 +1,7 @@
 /// \file
 /// Step 5: the softmax is hidden. What changed since step 4: two warpgroups take turns, and in each the next QK is issued
-/// before the last PV (hopper_overlap.cuh has both, and the picture). The exponentials cost about as long as a third of
-/// the products at a dim of 128; now they run beside them.
+/// before the last PV (hopper_overlap.cuh has both, and the picture). The exponentials take half as
+/// long as the products at a dim of 128; now they run beside them.
 ///
 /// Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/hopper_overlap.cuh"
