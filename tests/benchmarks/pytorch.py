@@ -1,6 +1,6 @@
 """Times PyTorch's CPU scaled_dot_product_attention beside ours, on the same arrays, and compares the results.
 
-    pytorch.py PROGRAM [--seq 4096] [--heads 4] [--repetitions 5]
+    pytorch.py PROGRAM [--seq 4096] [--heads 4] [--repetitions 7]
 
 Needs a Python with torch and numpy. PROGRAM is benchmark_arrays. Arrays go through .npy files; float32, the same
 number of threads. The two take turns; prints JSON, figures in seconds as [quartile, median, quartile].
@@ -67,18 +67,19 @@ def compare(options, dim):
             np.save(Path(folder) / f"{name}.npy", array)
         for mask in ("full", "causal"):
             ours = Ours(options.program, folder)
-            for what in ("forward", "both"):
-                for threads in (1, 2):
-                    times = {"ours": [], "torch": []}
-                    for repetition in range(-1, options.repetitions):  # the first warms up
-                        mine = ours.seconds(what, mask, threads)
-                        other, results = theirs(arrays, what, mask, threads)
-                        if repetition >= 0:
-                            times["ours"].append(mine)
-                            times["torch"].append(other)
-                    rows.append({"what": what, "mask": mask, "seq": options.seq, "heads": options.heads, "dim": dim,
-                                 "threads": threads, **{name: tables.quartiles(values) for name, values in times.items()},
-                                 "ratio": statistics.median(times["torch"]) / statistics.median(times["ours"])})
+            times = {(what, threads): ([], []) for what in ("forward", "both") for threads in (1, 2)}
+            # All rows once, then all again: a machine that is slow for some seconds is slow for all of them.
+            for repetition in range(-1, options.repetitions):  # the first warms up
+                for (what, threads), (mine, other) in times.items():
+                    own = ours.seconds(what, mask, threads)
+                    seconds, results = theirs(arrays, what, mask, threads)
+                    if repetition >= 0:
+                        mine.append(own)
+                        other.append(seconds)
+            for (what, threads), (mine, other) in times.items():
+                rows.append({"what": what, "mask": mask, "seq": options.seq, "heads": options.heads, "dim": dim,
+                             "threads": threads, "ours": tables.quartiles(mine), "torch": tables.quartiles(other),
+                             "ratio": statistics.median(other) / statistics.median(mine)})
             ours.write()
             differences = {}
             for name, array in results.items():
@@ -94,7 +95,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=7)
     options = parser.parse_args()
     rows = [row for dim in (64, 128) for row in compare(options, dim)]
     print(json.dumps({"version": torch.__version__, "rows": rows}))
