@@ -83,7 +83,7 @@ apt_missing() {
       choice=
       for name in $(printf '%s' "$names" | tr / ' '); do
         if apt_installed "$name"; then continue 2; fi
-        if [ -z "$choice" ] && apt_available "$name"; then choice=$name; fi
+        if apt_available "$name"; then choice=$name && break; fi
       done
       if [ -z "$choice" ] && [ -n "$optional" ]; then continue; fi
       printf '%s %s\n' "${choice:-${names%%/*}}" "$why"

@@ -1,7 +1,7 @@
 // Lesson 01: safe softmax. The one new idea is safe_softmax() below: subtract the maximum first.
 #include <numeric>
 
-#include "ring_attention/app/lesson.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/random.hpp"

@@ -1,7 +1,7 @@
 // Lesson 02, second half: merging two results that are already divided by their l.
 #pragma once
 
-#include "ring_attention/app/lesson.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/attention/partial.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/random.hpp"
@@ -130,18 +130,18 @@ inline Tensor<double> merged_at_once(const Pieces& pieces) {
 
 // One piece after the other, from the state "no score yet": against the library's form and the oracle.
 inline void check_chain(Lesson& lesson, const std::string& name, Merge form,
-                        void (*library)(Attended<float>&, const Attended<float>&)) {
+                        void (*library)(AttentionResult<float>&, const AttentionResult<float>&)) {
   const Pieces pieces(lesson.seed());
   const Shape one{1, 1, 1, 1};
-  const auto attended = [&](const Result& r) { return Attended<float>{{one, r.out}, {one, r.lse}}; };
+  const auto attended = [&](const Result& r) { return AttentionResult<float>{{one, r.out}, {one, r.lse}}; };
   Result all = no_score;
-  Attended<float> theirs = attended(no_score);
+  AttentionResult<float> theirs = attended(no_score);
   for (Index i = 0; i < pieces.out.size(); ++i) {
     const Result piece{pieces.out.data()[i], pieces.lse.data()[i]};
     all = form(all, piece);
     library(theirs, attended(piece));
   }
-  const Attended<float> ours = attended(all);
+  const AttentionResult<float> ours = attended(all);
   lesson.check(name + " form, bit for bit the library's",
                bitwise_equal(ours.out, theirs.out) && bitwise_equal(ours.lse, theirs.lse));
   Tensor<float> got(Shape{1, 1, 1, 2});

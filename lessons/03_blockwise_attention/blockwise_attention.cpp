@@ -46,15 +46,15 @@ void merge_tile(Partial<float>& sum, Index first_query, const Partial<float>& ti
 }
 
 // One head. Of the S x S scores one tile [block, block] exists at a time.
-Attended<float> blockwise_attention(const FloatView& q, const FloatView& k, const FloatView& v,
-                                    const Scoring& scoring, Index block, const Rules& rules = {}) {
+AttentionResult<float> blockwise_attention(const FloatView& q, const FloatView& k, const FloatView& v,
+                                           const Scoring& scoring, Index block, const Rules& rules = {}) {
   const Index seq = q.shape().seq;
   Partial<float> sum = Partial<float>::empty(q.shape()),
                  tile = Partial<float>::empty(q.shape().with_seq(block));
   Tensor<float> scores(Shape{1, 1, block, block});
   for (Index i = 0; i < seq; i += block) {
     for (Index j = 0; j < seq; j += block) {
-      const Run queries{i, 1, std::min(block, seq - i)}, keys{j, 1, std::min(block, seq - j)};
+      const TokenRange queries{i, 1, std::min(block, seq - i)}, keys{j, 1, std::min(block, seq - j)};
       const Coverage coverage = scoring.mask.coverage(queries, keys);
       if (rules.skip(coverage)) continue;
       MatrixMap<float> s{scores.data(), queries.count, keys.count};
@@ -101,14 +101,14 @@ void show_masked_tiles(Lesson& lesson, const Head& h, const Scoring& scoring, In
   Rules visit_all = rules, unguarded;
   visit_all.skip = unguarded.skip = [](Coverage) { return false; };
   unguarded.factor = [](float from, float to) { return std::exp(from - to); };
-  const Attended<float> broken = blockwise_attention(h.q, h.k, h.v, scoring, block, unguarded);
+  const AttentionResult<float> broken = blockwise_attention(h.q, h.k, h.v, scoring, block, unguarded);
   const Index lost = count_non_finite(broken.lse.view()).count;
   lesson.say(
       format("  no tile skipped, no guard: NaN in %lld of %lld rows", lost + 0LL, h.q.shape().seq + 0LL));
   lesson.say("  (finish() looks for l == 0, but there l is NaN)");
   lesson.record("nan_rows", lost);
-  const Attended<float> skipped = blockwise_attention(h.q, h.k, h.v, scoring, block, rules),
-                        visited = blockwise_attention(h.q, h.k, h.v, scoring, block, visit_all);
+  const AttentionResult<float> skipped = blockwise_attention(h.q, h.k, h.v, scoring, block, rules),
+                               visited = blockwise_attention(h.q, h.k, h.v, scoring, block, visit_all);
   lesson.check("no tile skipped, with the guard: a masked tile changes no bit",
                bitwise_equal(skipped.out, visited.out) && bitwise_equal(skipped.lse, visited.lse));
 }
@@ -118,7 +118,7 @@ void check_blocks(Lesson& lesson, const Head& h, const RandomProblem& problem, I
                   const Rules& rules) {
   const Reference want = problem.reference<float>(whole(problem.q.seq));
   const Tolerance tolerance = problem.tolerance<float>(want);
-  const Attended<float> usual = blockwise_attention(h.q, h.k, h.v, problem.scoring, block, rules);
+  const AttentionResult<float> usual = blockwise_attention(h.q, h.k, h.v, problem.scoring, block, rules);
   Comparison worst_out = compare(usual.out, want.out, tolerance),
              worst_lse = compare(usual.lse, want.lse, tolerance);
   const auto keep_worst = [](Comparison& worst, const Comparison& next) {
@@ -130,8 +130,8 @@ void check_blocks(Lesson& lesson, const Head& h, const RandomProblem& problem, I
   std::vector<Index> blocks{1, 7, 16, 64, 100, problem.q.seq}, unlike;
   std::vector<double> errors;
   for (const Index size : blocks) {
-    const Attended<float> got = blockwise_attention(h.q, h.k, h.v, problem.scoring, size, rules),
-                          library = blockwise_forward<float>(h.q, h.k, h.v, problem.scoring, size);
+    const AttentionResult<float> got = blockwise_attention(h.q, h.k, h.v, problem.scoring, size, rules),
+                                 library = blockwise_forward<float>(h.q, h.k, h.v, problem.scoring, size);
     same_bits = same_bits && bitwise_equal(got.out, library.out) && bitwise_equal(got.lse, library.lse);
     const Comparison out = compare(got.out, want.out, tolerance);
     keep_worst(worst_out, out);

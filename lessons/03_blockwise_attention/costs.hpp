@@ -3,16 +3,18 @@
 
 #include <chrono>
 
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
+#include "ring_attention/attention/softmax.hpp"
+#include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/median.hpp"
 
 namespace ring_attention::costs {
 
 using FloatView = View<const float>;
 // The method of this lesson, with a block.
-using Tiled = Attended<float> (*)(const FloatView& q, const FloatView& k, const FloatView& v,
-                                  const Scoring& scoring, Index block);
+using Tiled = AttentionResult<float> (*)(const FloatView& q, const FloatView& k, const FloatView& v,
+                                         const Scoring& scoring, Index block);
 
 // The previous method: all scores at once, then lesson 01 on every row.
 inline Tensor<float> dense_attention(const FloatView& q, const FloatView& k, const FloatView& v,
@@ -63,10 +65,10 @@ inline void show_memory(Lesson& lesson, Index dim, Index block, Tiled blockwise_
     if (measured) {
       const RandomProblem problem = problem_of(lesson.seed(), seq, dim);
       const Head h(problem);
-      const auto dense_run = [&] { return dense_attention(h.q, h.k, h.v, problem.scoring); };
-      const auto tiled_run = [&] { return blockwise_attention(h.q, h.k, h.v, problem.scoring, block); };
-      agrees =
-          agrees && peak_bytes(dense_run) == dense + e * seq * dim && peak_bytes(tiled_run) == state + tile;
+      const auto dense_range = [&] { return dense_attention(h.q, h.k, h.v, problem.scoring); };
+      const auto tiled_range = [&] { return blockwise_attention(h.q, h.k, h.v, problem.scoring, block); };
+      agrees = agrees && peak_bytes(dense_range) == dense + e * seq * dim &&
+               peak_bytes(tiled_range) == state + tile;
     }
     table.row({std::to_string(seq), measured ? "measured" : "formula", human_bytes(dense), human_bytes(state),
                human_bytes(tile),

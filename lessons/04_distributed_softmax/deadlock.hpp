@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "ring_attention/app/lesson.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {

@@ -2,8 +2,8 @@
 #include <array>
 #include <bit>
 
+#include "common/lesson.hpp"
 #include "deadlock.hpp"
-#include "ring_attention/app/lesson.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/random.hpp"
@@ -58,9 +58,9 @@ State all_reduce(State state, const Communicator& comm) {
 }
 
 // Scores of a seeded row, near -10200 and a few of them spiked: softmax does not care where its scores stand.
-Tensor<float> scores(const Lesson& lesson, Index seq, const Runs& runs) {
-  Tensor<float> x({1, 1, count(runs), 1});
-  fill_random(x.view(), {.seed = lesson.seed(), .spike_every = 100}, {1, 1, seq, 1}, runs);
+Tensor<float> scores(const Lesson& lesson, Index seq, const TokenRanges& ranges) {
+  Tensor<float> x({1, 1, count(ranges), 1});
+  fill_random(x.view(), {.seed = lesson.seed(), .spike_every = 100}, {1, 1, seq, 1}, ranges);
   for (float& score : x.view().elements()) score -= 10200;
   return x;
 }
@@ -79,13 +79,13 @@ double sum_over_row(const Tensor<float>& p, const Communicator& comm) {
   return sum;
 }
 
-// The oracle: what a dense softmax of the whole row, in double, gives at `runs`.
-Tensor<double> dense_softmax(const Tensor<float>& row, const Runs& runs) {
+// The oracle: what a dense softmax of the whole row, in double, gives at `ranges`.
+Tensor<double> dense_softmax(const Tensor<float>& row, const TokenRanges& ranges) {
   const Vector<double> x = matrix(row.view(), 0, 0).cast<double>();
   const Vector<double> e = (x.array() - x.maxCoeff()).exp();
-  Tensor<double> part({1, 1, count(runs), 1});
+  Tensor<double> part({1, 1, count(ranges), 1});
   Index i = 0;
-  for (const Index position : positions(runs)) part.data()[i++] = e[position] / e.sum();
+  for (const Index position : positions(ranges)) part.data()[i++] = e[position] / e.sum();
   return part;
 }
 
@@ -160,9 +160,9 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
     rules.update = [](const State& a, const State& b) { return State{std::max(a.m, b.m), a.l + b.l}; };
   rules.broadcast = !lesson.mutant("no-broadcast");
 
-  const Placement placement(Layout::contiguous, seq, comm.size());
-  const Runs runs = placement.runs(comm.rank());
-  const Tensor<float> x = scores(lesson, seq, runs);
+  const Placement placement(PlacementKind::contiguous, seq, comm.size());
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const Tensor<float> x = scores(lesson, seq, ranges);
   const State own = state_of(x);
   lesson.heading("The failures: no messages, and a finite start");
   show_failures(lesson, comm, x);
@@ -174,14 +174,14 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.heading("The agreement");
   State merged;
   for (int rank = 0; rank < comm.size(); ++rank)
-    merged = merge(merged, state_of(scores(lesson, seq, placement.runs(rank))));
+    merged = merge(merged, state_of(scores(lesson, seq, placement.ranges(rank))));
   lesson.check("bit for bit the states merged in rank order by one process",
                std::bit_cast<std::uint64_t>(result.whole) == std::bit_cast<std::uint64_t>(merged));
   const Tensor<float> p = normalised(x, result.whole);
   // x - m is exact this near to m; l is a running sum of S terms, which loses eps/2 a term at most.
   const double eps = std::numeric_limits<float>::epsilon() * static_cast<double>(8 + seq);
   lesson.check("p agrees with a dense softmax in double",
-               compare(p, dense_softmax(scores(lesson, seq, whole(seq)), runs), {.relative = eps}));
+               compare(p, dense_softmax(scores(lesson, seq, whole(seq)), ranges), {.relative = eps}));
   const double sum = sum_over_row(p, comm);
   lesson.check("p sums to 1 over all ranks", std::abs(sum - 1) <= eps, format("%.6f", sum));
   const State reduced = all_reduce(own, comm);

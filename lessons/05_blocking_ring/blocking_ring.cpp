@@ -1,9 +1,9 @@
 // Lesson 05: the blocking ring. The one new idea is blocking_ring() below: K,V rotate, queries stay.
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 
 using namespace ring_attention;
 
@@ -70,7 +70,7 @@ void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem&
                   const Placement& placement, const Tensor<float>& q, const Reference& want) {
   KvParcel<float> own = problem.parcel<float>(placement, comm.rank());
   CpuEngine engine(problem.scoring);
-  engine.begin(q, placement.runs(comm.rank()));
+  engine.begin(q, placement.ranges(comm.rank()));
   engine.accumulate(own.current());
   const Comparison alone = compare(engine.finish().out, want.out, {});
   const double relative = max_over_ranks(comm, alone.relative_error);
@@ -126,33 +126,32 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   });
   const RandomProblem problem{
       {1, heads, seq, dim}, {1, kv_heads, seq, dim}, {default_scale(dim)}, lesson.seed()};
-  const Placement placement(Layout::contiguous, seq, comm.size());
-  const Runs runs = placement.runs(comm.rank());
-  const auto q = problem.queries<float>(runs);
-  const Reference want = problem.reference<float>(runs);
+  const Placement placement(PlacementKind::contiguous, seq, comm.size());
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const auto q = problem.queries<float>(ranges);
+  const Reference want = problem.reference<float>(ranges);
 
   lesson.heading("The failure: a rank that only sees its own K,V");
   show_failure(lesson, comm, problem, placement, q, want);
 
   lesson.heading("The ring, spelled out");
   CpuEngine engine(problem.scoring);
-  engine.begin(q, runs);
+  engine.begin(q, ranges);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
   check_mpi(MPI_Barrier(comm.handle()));
   const double begin = MPI_Wtime();
   const Cost cost =
       blocking_ring(engine, kv, comm, lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size());
   const double seconds = max_over_ranks(comm, MPI_Wtime() - begin);
-  const Attended<float> got = engine.finish();
+  const AttentionResult<float> got = engine.finish();
   show_owners(lesson, comm, cost.owners);
 
   lesson.heading("The agreement");
   const auto library = [&] {
-    OddEvenRing link(comm);
-    Activity activity;
+    OddEvenTransport transport(comm);
     KvParcel<float> parcel = problem.parcel<float>(placement, comm.rank());
-    engine.begin(q, runs);
-    ring_forward(engine, link, parcel, activity);
+    engine.begin(q, ranges);
+    ring_forward(engine, transport, parcel);
     return engine.finish();
   }();
   lesson.check("bit for bit the library's ring",

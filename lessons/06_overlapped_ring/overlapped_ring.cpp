@@ -2,7 +2,7 @@
 // and is finished after it.
 #include <unistd.h>
 
-#include "ring_attention/app/lesson.hpp"
+#include "common/lesson.hpp"
 #include "rings.hpp"
 #include "wires.hpp"
 
@@ -85,8 +85,8 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   });
   const RandomProblem problem{
       {1, heads, seq, dim}, {1, kv_heads, seq, dim}, {default_scale(dim)}, lesson.seed()};
-  const Placement placement(Layout::contiguous, seq, comm.size());
-  const Runs runs = placement.runs(comm.rank());
+  const Placement placement(PlacementKind::contiguous, seq, comm.size());
+  const TokenRanges ranges = placement.ranges(comm.rank());
 
   Cost cost;
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
@@ -99,16 +99,16 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
     }
     return cost.exposed_seconds;
   };
-  const RingLoop blocking = library_ring<OddEvenRing>(comm);
+  const RingLoop blocking = library_ring<OddEvenTransport>(comm);
   const std::vector<RingTiming> timings =
-      time_in_turn(problem, comm, {blocking, library_ring<SilentRing>(comm), here});
+      time_in_turn(problem, comm, {blocking, library_ring<SilentTransport>(comm), here});
 
   lesson.heading("The failure: in lesson 05's ring nobody computes while K,V travel");
   lesson.say("  blocking: " + human_seconds(timings[0].exposed) + " of " + human_seconds(timings[0].total) +
              format(" exposed, that is %.1f %%", 100 * timings[0].share()));
 
   lesson.heading("The ring, spelled out");
-  const Attended<float> got = run_ring(problem, comm, here).result;
+  const AttentionResult<float> got = run_ring(problem, comm, here).result;
   lesson.say("  " + counted(steps, "step") + ", " + counted(cost.hops, "hop") + ", " +
              human_bytes(cost.bytes) +
              " sent by rank 0; each hop starts before a step's compute and is finished after it");
@@ -120,12 +120,12 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
     in_turn = in_turn && cost.owners[step] == ring.owner(static_cast<int>(step));
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N", in_turn);
   const auto same = [&](const RingLoop& loop) {
-    const Attended<float> other = run_ring(problem, comm, loop).result;
+    const AttentionResult<float> other = run_ring(problem, comm, loop).result;
     return bitwise_equal(got.out, other.out) && bitwise_equal(got.lse, other.lse);
   };
-  lesson.check("bit for bit the library's overlapped ring", same(library_ring<OverlappedRing>(comm)));
+  lesson.check("bit for bit the library's overlapped ring", same(library_ring<OverlappedTransport>(comm)));
   lesson.check("bit for bit the blocking ring of lesson 05", same(blocking));
-  const Reference want = problem.reference<float>(runs);
+  const Reference want = problem.reference<float>(ranges);
   const Tolerance tolerance = problem.tolerance<float>(want);
   lesson.check("out agrees with the dense reference in double", compare(got.out, want.out, tolerance));
   lesson.check("lse agrees with the dense reference in double", compare(got.lse, want.lse, tolerance));

@@ -1,8 +1,8 @@
 // Lesson 06 between GPUs. Beside the lesson's loop only this differs: start, compute and finish are enqueued, on two
 // streams, and events say what comes after what. The host waits once, at the end.
-#include "../nccl.hpp"
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
+#include "common/nccl.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 
@@ -32,9 +32,9 @@ Cost nccl_ring(Engine& engine, auto& kv, const Ring& ring, ncclComm_t comm, cons
       const auto [outgoing, incoming] = kv.exchange(ring.owner(step + 1));
       hops.emplace_back();
       hops.back().ready.record(
-          compute.handle());                      // the transfer begins when all before it has been computed:
-      hops.back().ready.hold(transfer.handle());  // until then the incoming buffer is read
-      gpu::check(ncclGroupStart());               // both at once: a send alone may wait for its receiver
+          compute.handle());  // the transfer begins when all before it has been computed:
+      hops.back().ready.block(transfer.handle());  // until then the incoming buffer is read
+      gpu::check(ncclGroupStart());                // both at once: a send alone may wait for its receiver
       if (!outgoing.empty())
         gpu::check(
             ncclSend(outgoing.data(), outgoing.size(), ncclUint8, ring.next(), comm, transfer.handle()));
@@ -51,13 +51,13 @@ Cost nccl_ring(Engine& engine, auto& kv, const Ring& ring, ncclComm_t comm, cons
     if (last) break;
 
     hops.back().idle.record(compute.handle());
-    hops.back().arrived.hold(compute.handle());  // the next step begins when its K,V are there
+    hops.back().arrived.block(compute.handle());  // the next step begins when its K,V are there
     hops.back().resumed.record(compute.handle());
     ++cost.hops;
     kv.advance();
   }
-  transfer.wait();
-  compute.wait();
+  transfer.synchronize();
+  compute.synchronize();
   cost.exposed_seconds = gpu::exposed_seconds(hops);
   return cost;
 }
@@ -77,25 +77,25 @@ struct EarlyParcel : Parcel {
 struct Part {
   Part(const RandomProblem& problem, const Placement& placement, int rank, const cuda::Stream& compute)
       : p(problem),
-        runs(placement.runs(rank)),
-        q(cuda::uploaded<float>(p.queries<float>(runs), compute.handle())),
+        ranges(placement.ranges(rank)),
+        q(cuda::uploaded<float>(p.queries<float>(ranges), compute.handle())),
         kv(p.kv, placement, rank, cuda::DeviceMemory{compute.handle()}) {
     KvParcel<float> host = p.parcel<float>(placement, rank);
     cuda::upload<float>(kv.k(), host.k(), compute.handle());
     cuda::upload<float>(kv.v(), host.v(), compute.handle());
   }
   RandomProblem p;
-  Runs runs;
+  TokenRanges ranges;
   cuda::DeviceTensor<float> q;
   Parcel kv;
 };
 
 // Runs `loop(engine, kv)` on a fresh part; what it left on the GPU comes back.
-Attended<float> attended(const RandomProblem& problem, const Placement& placement, int rank,
-                         const cuda::Stream& compute, const auto& loop) {
+AttentionResult<float> attended(const RandomProblem& problem, const Placement& placement, int rank,
+                                const cuda::Stream& compute, const auto& loop) {
   Part part(problem, placement, rank, compute);
   Engine engine(problem.scoring, {.stream = compute.handle()});
-  engine.begin(part.q, part.runs);
+  engine.begin(part.q, part.ranges);
   loop(engine, part.kv);
   const DeviceAttended there = engine.finish();
   return {cuda::downloaded(there.out, compute.handle()), cuda::downloaded(there.lse, compute.handle())};
@@ -129,7 +129,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const Ring ring{comm.rank(), comm.size()};
   const RandomProblem problem{
       {1, heads, seq, dim}, {1, kv_heads, seq, dim}, {default_scale(dim), Mask::causal()}, lesson.seed()};
-  const Placement placement(Layout::zigzag, seq, comm.size());
+  const Placement placement(PlacementKind::zigzag, seq, comm.size());
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
 
   lesson.heading("The ring, spelled out");
@@ -142,7 +142,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
       cost = nccl_ring(engine, kv, ring, ranks.handle(), compute, transfer, steps);
     }
   };
-  const Attended<float> got = attended(problem, placement, comm.rank(), compute, here);
+  const AttentionResult<float> got = attended(problem, placement, comm.rank(), compute, here);
   lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) + ": " + counted(steps, "step") + ", " +
              counted(cost.hops, "hop") + ", " + human_bytes(cost.bytes) + " sent");
   if (shared) lesson.say("  ranks share a GPU: correctness only, times mean nothing");
@@ -153,15 +153,14 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   for (std::size_t step = 0; step < cost.owners.size(); ++step)
     in_turn = in_turn && cost.owners[step] == ring.owner(static_cast<int>(step));
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N", in_turn);
-  const Attended<float> library =
+  const AttentionResult<float> library =
       attended(problem, placement, comm.rank(), compute, [&](Engine& engine, Parcel& kv) {
-        NcclRing link(world, compute.handle());
-        Activity activity;
-        ring_forward(engine, link, kv, activity);
+        NcclTransport transport(world, compute.handle());
+        ring_forward(engine, transport, kv);
       });
-  lesson.check("bit for bit the library's NcclRing",
+  lesson.check("bit for bit the library's NcclTransport",
                bitwise_equal(got.out, library.out) && bitwise_equal(got.lse, library.lse));
-  const Reference want = problem.reference<float>(placement.runs(comm.rank()));
+  const Reference want = problem.reference<float>(placement.ranges(comm.rank()));
   const Tolerance tolerance = problem.tolerance<float>(want);
   lesson.check("out agrees with the dense reference in double", compare(got.out, want.out, tolerance));
   lesson.check("lse agrees with the dense reference in double", compare(got.lse, want.lse, tolerance));

@@ -6,13 +6,13 @@
 #include <functional>
 #include <thread>
 
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/odd_even_ring.hpp"
-#include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
 
@@ -29,17 +29,16 @@ using RingLoop = std::function<double(CpuEngine&, KvParcel<float>&)>;
 template <Transport Link>
 RingLoop library_ring(const Communicator& comm) {
   return [&comm](CpuEngine& engine, KvParcel<float>& kv) {
-    Link link(comm);
-    Activity activity;
-    ring_forward(engine, link, kv, activity);
-    return link.statistics().exposed_seconds;
+    Link transport(comm);
+    ring_forward(engine, transport, kv);
+    return transport.statistics().exposed_seconds;
   };
 }
 
 /// The common mistake: starts and finishes like the right one, and calls no MPI in between.
-class SilentRing : public OverlappedRing {
+class SilentTransport : public OverlappedTransport {
  public:
-  using OverlappedRing::OverlappedRing;
+  using OverlappedTransport::OverlappedTransport;
   void progress() {}
 };
 
@@ -48,19 +47,19 @@ struct RingTiming {
   [[nodiscard]] double share() const { return exposed / total; }
 };
 
-struct TimedRing {
-  Attended<float> result;
+struct TimedTransport {
+  AttentionResult<float> result;
   RingTiming timing;
 };
 
 /// Runs `loop` once on this rank's part of the problem.
-inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm, const RingLoop& loop) {
-  const Placement placement(Layout::contiguous, problem.kv.seq, comm.size());
-  const Runs runs = placement.runs(comm.rank());
-  const auto q = problem.queries<float>(runs);
+inline TimedTransport run_ring(const RandomProblem& problem, const Communicator& comm, const RingLoop& loop) {
+  const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const auto q = problem.queries<float>(ranges);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
   CpuEngine engine(problem.scoring);
-  engine.begin(q, runs);
+  engine.begin(q, ranges);
   barrier(comm);
   const double begin = now();
   const double exposed = loop(engine, kv);

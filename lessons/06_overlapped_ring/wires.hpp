@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "ring_attention/ring/loopback_ring.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "rings.hpp"
 
 namespace ring_attention {
@@ -28,16 +28,16 @@ inline double parcel_bytes(const RandomProblem& problem, Index tokens) {
 
 /// Takes the largest shard's size; needs two ranks. A hop that is not the fastest waited for a core.
 inline Rates measure_rates(const RandomProblem& problem, const Communicator& comm) {
-  const Placement placement(Layout::contiguous, problem.kv.seq, comm.size());
+  const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
   const Ring ring{comm.rank(), comm.size()};
-  const Runs runs = placement.runs(comm.rank());
-  const auto q = problem.queries<float>(runs);
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const auto q = problem.queries<float>(ranges);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
   CpuEngine engine(problem.scoring);
-  OverlappedRing link(comm);
+  OverlappedTransport transport(comm);
   std::vector<double> compute, hop;
   for (int i = 0; i < repetitions; ++i) {
-    engine.begin(q, runs);
+    engine.begin(q, ranges);
     barrier(comm);
     const double begin = now();
     engine.accumulate(kv.current());
@@ -45,8 +45,8 @@ inline Rates measure_rates(const RandomProblem& problem, const Communicator& com
 
     barrier(comm);
     const double start = now();
-    link.start(kv.exchange(ring.owner(1)));
-    link.finish();
+    transport.start(kv.exchange(ring.owner(1)));
+    transport.finish();
     hop.push_back(max_over_ranks(comm, now() - start));
   }
   const Index tokens = placement.max_tokens();
@@ -63,7 +63,7 @@ inline double smallest_shard(const RandomProblem& problem, const Rates& rates) {
 inline void show_condition(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
   if (comm.size() == 1) return lesson.say("  One rank: no hop, nothing to hide.");
   const Rates rates = measure_rates(problem, comm);
-  const Index shard = Placement(Layout::contiguous, problem.kv.seq, comm.size()).max_tokens();
+  const Index shard = Placement(PlacementKind::contiguous, problem.kv.seq, comm.size()).max_tokens();
   const double smallest = smallest_shard(problem, rates);
   lesson.say(format("  F = %.3g FLOP/s a rank, beta = %.3g bytes/s: c* = e F / (2 g beta) = %.3g tokens",
                     rates.flops_per_second, rates.bytes_per_second, smallest));
@@ -100,7 +100,7 @@ struct WireStep {
 inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes_per_second) {
   constexpr int ranks = 2;
   problem.q.seq = problem.kv.seq = ranks * tokens;
-  const Placement placement(Layout::contiguous, problem.kv.seq, ranks);
+  const Placement placement(PlacementKind::contiguous, problem.kv.seq, ranks);
   WireStep fastest{std::numeric_limits<double>::infinity(), 0};
   for (int i = 0; i < wire_repetitions; ++i) {
     LoopbackWorld world(ranks, {.bytes_per_second = bytes_per_second});
@@ -108,13 +108,12 @@ inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes
     world.run([&](int rank) {
       const Tensor<float> q(problem.q.with_seq(tokens));  // zeros take as long to compute as other numbers
       KvParcel<float> kv(problem.kv, placement, rank);
-      LoopbackRing link(world, rank);
-      Activity activity;
+      LoopbackTransport transport(world, rank);
       CpuEngine engine(problem.scoring);
-      engine.begin(q, placement.runs(rank));
+      engine.begin(q, placement.ranges(rank));
       const double begin = now();
-      ring_forward(engine, link, kv, activity);
-      exposed[rank] = link.statistics().exposed_seconds;
+      ring_forward(engine, transport, kv);
+      exposed[rank] = transport.statistics().exposed_seconds;
       compute[rank] = (now() - begin - exposed[rank]) / ranks;
     });
     const WireStep step{(compute[0] + compute[1]) / ranks, (exposed[0] + exposed[1]) / ranks};

@@ -1,8 +1,8 @@
 // Lesson 07: the backward, derived by hand. The idea is backward_by_hand() below: tile by tile, from q, k, v and
 // two numbers a row (lse and delta), without ever storing P.
 #include "ring_attention/attention/backward.hpp"
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
 
 using namespace ring_attention;
 
@@ -92,7 +92,7 @@ double relative_error(const Matrix<double>& got, const Array& want) {
 
 struct Forward {
   Array q, k, v, grad_out;
-  Attended<double> result;
+  AttentionResult<double> result;
 };
 
 Forward forward(const RandomProblem& problem) {

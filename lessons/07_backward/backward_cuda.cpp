@@ -1,9 +1,9 @@
 // Lesson 07 on a GPU: backward_cuda.cu has the idea. Here stand the problem, the checks and the times.
 #include "backward_cuda.hpp"
 
-#include "../gpu.hpp"
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/gpu.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/timing.hpp"
 

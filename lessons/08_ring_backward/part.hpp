@@ -3,11 +3,11 @@
 
 #include <array>
 
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention::lesson_08 {
 
@@ -36,10 +36,10 @@ struct Outcome {
   double seconds = 0;      // the loop
 };
 
-// The tokens at `runs` of an array of the whole sequence.
-inline Tensor<double> rows_of(const Tensor<double>& whole, const Runs& runs) {
-  const std::vector<Index> from = positions(runs);
-  Tensor<double> rows(whole.shape().with_seq(count(runs)));
+// The tokens at `ranges` of an array of the whole sequence.
+inline Tensor<double> rows_of(const Tensor<double>& whole, const TokenRanges& ranges) {
+  const std::vector<Index> from = positions(ranges);
+  Tensor<double> rows(whole.shape().with_seq(count(ranges)));
   for (Index b = 0; b < rows.shape().batch; ++b)
     for (Index h = 0; h < rows.shape().heads; ++h)
       for (Index s = 0; s < rows.shape().seq; ++s)
@@ -52,20 +52,19 @@ struct Part {
   Part(const Communicator& communicator, const RandomProblem& what)
       : comm(communicator),
         problem(what),
-        placement(Layout::contiguous, what.kv.seq, communicator.size()),
-        runs(placement.runs(communicator.rank())),
-        q(what.queries<float>(runs)),
-        grad_out(what.make<float>(what.q, 3, runs)) {
+        placement(PlacementKind::contiguous, what.kv.seq, communicator.size()),
+        ranges(placement.ranges(communicator.rank())),
+        q(what.queries<float>(ranges)),
+        grad_out(what.make<float>(what.q, 3, ranges)) {
     CpuEngine engine(problem.scoring);
-    engine.begin(q, runs);
+    engine.begin(q, ranges);
     engine.accumulate(kv().current());
     own_out = engine.finish().out;
 
-    engine.begin(q, runs);
+    engine.begin(q, ranges);
     KvParcel<float> parcel = kv();
-    OverlappedRing link(comm);
-    Activity activity;
-    ring_forward(engine, link, parcel, activity);
+    OverlappedTransport transport(comm);
+    ring_forward(engine, transport, parcel);
     forward = engine.finish();
     ask_the_oracle();
   }
@@ -79,11 +78,11 @@ struct Part {
   const Communicator& comm;
   RandomProblem problem;
   Placement placement;
-  Runs runs;  // where this rank's tokens stand
+  TokenRanges ranges;  // where this rank's tokens stand
   Tensor<float> q, grad_out;
-  Attended<float> forward;  // over all keys
-  Tensor<float> own_out;    // over this rank's own keys
-  Reference want_forward;   // of this rank's tokens, and so is:
+  AttentionResult<float> forward;  // over all keys
+  Tensor<float> own_out;           // over this rank's own keys
+  Reference want_forward;          // of this rank's tokens, and so is:
   ReferenceGradients want;
 
  private:
@@ -91,14 +90,15 @@ struct Part {
   void ask_the_oracle() {
     const auto k = converted<double>(problem.keys<float>());
     const auto v = converted<double>(problem.values<float>());
-    want_forward = problem.reference<float>(runs);
-    want = reference_backward(converted<double>(q), k, v, converted<double>(grad_out), problem.scoring, runs);
+    want_forward = problem.reference<float>(ranges);
+    want =
+        reference_backward(converted<double>(q), k, v, converted<double>(grad_out), problem.scoring, ranges);
     sum_over_ranks(comm, want.k.view().elements());
     sum_over_ranks(comm, want.v.view().elements());
     std::array magnitudes{want.magnitude_k, want.magnitude_v};
     sum_over_ranks(comm, std::span<double>(magnitudes));
-    want.k = rows_of(want.k, runs);
-    want.v = rows_of(want.v, runs);
+    want.k = rows_of(want.k, ranges);
+    want.v = rows_of(want.v, ranges);
     want.magnitude_k = magnitudes[0];
     want.magnitude_v = magnitudes[1];
   }

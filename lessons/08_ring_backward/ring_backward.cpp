@@ -75,7 +75,7 @@ Gradients<float> taken(CpuBackward& engine, KvParcel<float>& gradients) {
 /// The backward of one part, right or wrong.
 Outcome backward(const Part& part, Variant variant) {
   CpuBackward engine(part.problem.scoring);
-  engine.begin(part.result(variant), part.runs);
+  engine.begin(part.result(variant), part.ranges);
   const Index before = allocation::current();
   allocation::reset_peak();
   KvParcel<float> kv = part.kv(), gradients = part.no_gradients();
@@ -91,11 +91,10 @@ Outcome backward(const Part& part, Variant variant) {
 /// The same with the library's loop and transport.
 Gradients<float> library_backward(const Part& part) {
   CpuBackward engine(part.problem.scoring);
-  engine.begin(part.result(Variant::right), part.runs);
+  engine.begin(part.result(Variant::right), part.ranges);
   KvParcel<float> kv = part.kv(), gradients = part.no_gradients();
-  OverlappedRing kv_link(part.comm, 0), gradient_link(part.comm, 1);
-  Activity activity;
-  ring_backward(engine, kv_link, gradient_link, kv, gradients, activity);
+  OverlappedTransport kv_transport(part.comm, 0), gradient_transport(part.comm, 1);
+  ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
   return taken(engine, gradients);
 }
 

@@ -1,8 +1,8 @@
 // Lesson 08 between GPUs. Beside the lesson's loop only this differs: hops and sums are enqueued, on two streams, and
 // events say what comes after what.
-#include "../nccl.hpp"
+#include "common/lesson.hpp"
+#include "common/nccl.hpp"
 #include "part.hpp"
-#include "ring_attention/app/lesson.hpp"
 #include "ring_attention/cuda/engine.hpp"
 
 using namespace ring_attention;
@@ -32,7 +32,7 @@ Cost nccl_backward(Engine& engine, Parcel& kv_parcel, Parcel& gradient_parcel, c
     const auto [out, in] = c.parcel.exchange(ring.owner(step + 1));
     c.hops.emplace_back();
     c.hops.back().ready.record(compute.handle());
-    c.hops.back().ready.hold(transfer.handle());
+    c.hops.back().ready.block(transfer.handle());
     gpu::check(ncclGroupStart());
     if (!out.empty())
       gpu::check(ncclSend(out.data(), out.size(), ncclUint8, ring.next(), comm, transfer.handle()));
@@ -44,7 +44,7 @@ Cost nccl_backward(Engine& engine, Parcel& kv_parcel, Parcel& gradient_parcel, c
   };
   const auto finish = [&](Travelling& c) {  // what is enqueued from here on sees the parcel
     c.hops.back().idle.record(compute.handle());
-    c.hops.back().arrived.hold(compute.handle());
+    c.hops.back().arrived.block(compute.handle());
     c.hops.back().resumed.record(compute.handle());
     c.parcel.advance();
   };
@@ -65,8 +65,8 @@ Cost nccl_backward(Engine& engine, Parcel& kv_parcel, Parcel& gradient_parcel, c
     if (!last) finish(kv);
   }
   if (gradient_hops == ring.steps()) finish(gradients);  // home, with what all N ranks added
-  transfer.wait();
-  compute.wait();
+  transfer.synchronize();
+  compute.synchronize();
   kv.traffic.exposed_seconds = gpu::exposed_seconds(kv.hops);
   gradients.traffic.exposed_seconds = gpu::exposed_seconds(gradients.hops);
   return {kv.traffic, gradients.traffic};
@@ -94,7 +94,7 @@ Gradients<float> gradients_of(const Part& part, Variant variant, const cuda::Str
   cuda::upload<float>(kv.k(), host.k(), stream);
   cuda::upload<float>(kv.v(), host.v(), stream);
   Engine engine(part.problem.scoring, {.stream = stream});
-  engine.begin({q, out, lse, grad_out}, part.runs);
+  engine.begin({q, out, lse, grad_out}, part.ranges);
   loop(engine, kv, gradients);
   return {cuda::downloaded(engine.finish(), stream), cuda::downloaded<float>(gradients.k(), stream),
           cuda::downloaded<float>(gradients.v(), stream)};
@@ -141,13 +141,12 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
       });
   const Gradients<float> library =
       gradients_of(part, Variant::right, compute, [&](Engine& engine, Parcel& kv, Parcel& gradients) {
-        NcclRing kv_link(world, compute.handle()), gradient_link(world, compute.handle());
-        Activity activity;
-        ring_backward(engine, kv_link, gradient_link, kv, gradients, activity);
+        NcclTransport kv_transport(world, compute.handle()), gradient_transport(world, compute.handle());
+        ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
       });
-  lesson.check("bit for bit the library's ring backward over NcclRing", bitwise_equal(got.q, library.q) &&
-                                                                            bitwise_equal(got.k, library.k) &&
-                                                                            bitwise_equal(got.v, library.v));
+  lesson.check(
+      "bit for bit the library's ring backward over NcclTransport",
+      bitwise_equal(got.q, library.q) && bitwise_equal(got.k, library.k) && bitwise_equal(got.v, library.v));
   lesson.check("dQ agrees with the dense reference in double", compare_q(part, got));
   lesson.check("dK agrees with the dense reference in double", compare_k(part, got));
   lesson.check("dV agrees with the dense reference in double", compare_v(part, got));

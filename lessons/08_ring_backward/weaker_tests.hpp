@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
+#include "common/lesson.hpp"
 #include "part.hpp"
-#include "ring_attention/app/lesson.hpp"
 
 namespace ring_attention::lesson_08 {
 

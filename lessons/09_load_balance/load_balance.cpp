@@ -3,7 +3,7 @@
 #include <numeric>
 #include <thread>
 
-#include "ring_attention/app/lesson.hpp"
+#include "common/lesson.hpp"
 #include "timing.hpp"
 
 using namespace ring_attention;
@@ -25,14 +25,14 @@ void add_chunk(Tokens& tokens, Index seq, Index part, Index parts) {
 }
 
 // The tokens of rank r of n.
-Tokens tokens_of(Layout layout, Index seq, Index r, Index n, Partner partner) {
+Tokens tokens_of(PlacementKind kind, Index seq, Index r, Index n, Partner partner) {
   Tokens tokens;
-  switch (layout) {
-    case Layout::contiguous: add_chunk(tokens, seq, r, n); break;
-    case Layout::striped:
+  switch (kind) {
+    case PlacementKind::contiguous: add_chunk(tokens, seq, r, n); break;
+    case PlacementKind::striped:
       for (Index i = r; i < seq; i += n) tokens.push_back(i);
       break;
-    case Layout::zigzag:
+    case PlacementKind::zigzag:
       add_chunk(tokens, seq, r, 2 * n);
       add_chunk(tokens, seq, partner(r, n), 2 * n);
       break;
@@ -71,62 +71,62 @@ double critical_path(const std::vector<std::vector<Number>>& work) {
 }
 // --------------------------------------------------------------------------------------------------------
 
-std::vector<Tokens> shards_of(Layout layout, Index seq, Index n, Partner partner) {
+std::vector<Tokens> shards_of(PlacementKind kind, Index seq, Index n, Partner partner) {
   std::vector<Tokens> shards;
-  for (Index r = 0; r < n; ++r) shards.push_back(tokens_of(layout, seq, r, n, partner));
+  for (Index r = 0; r < n; ++r) shards.push_back(tokens_of(kind, seq, r, n, partner));
   return shards;
 }
 
-bool same_as_library(Layout layout, Index seq, int n, Partner partner) {
-  const Placement placement(layout, seq, n);
+bool same_as_library(PlacementKind kind, Index seq, int n, Partner partner) {
+  const Placement placement(kind, seq, n);
   for (int r = 0; r < n; ++r)
-    if (tokens_of(layout, seq, r, n, partner) != positions(placement.runs(r))) return false;
+    if (tokens_of(kind, seq, r, n, partner) != positions(placement.ranges(r))) return false;
   return true;
 }
 
 // N = 8, S = 256, whatever this run has.
-void show_placement(Lesson& lesson, Layout layout, const std::string& expected, Partner partner) {
+void show_placement(Lesson& lesson, PlacementKind kind, const std::string& expected, Partner partner) {
   constexpr Index ranks = 8, seq = 256;
-  const Work work = count_pairs(shards_of(layout, seq, ranks, partner));
+  const Work work = count_pairs(shards_of(kind, seq, ranks, partner));
   const std::string ratio = format("%.3f", critical_path(work) / ideal(work));
   print_work(lesson, work);
-  lesson.check(name(layout) + ": the pairs are S (S + 1) / 2 in all", total(work) == seq * (seq + 1) / 2);
-  lesson.check(name(layout) + ": critical path over ideal is " + expected, ratio == expected, ratio);
-  lesson.record("work_" + name(layout), work);
+  lesson.check(name(kind) + ": the pairs are S (S + 1) / 2 in all", total(work) == seq * (seq + 1) / 2);
+  lesson.check(name(kind) + ": critical path over ideal is " + expected, ratio == expected, ratio);
+  lesson.record("work_" + name(kind), work);
 }
 
 void show_rule(Lesson& lesson, const Communicator& comm, Index seq, Partner partner) {
   const std::vector<Tokens> megatron{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}};
-  for (const Layout layout : layouts) {
+  for (const PlacementKind kind : placement_kinds) {
     std::string line;
-    for (const Tokens& shard : shards_of(layout, 16, 4, partner)) {
+    for (const Tokens& shard : shards_of(kind, 16, 4, partner)) {
       line += line.empty() ? "[" : " [";
       for (std::size_t i = 0; i < shard.size(); ++i) line += (i ? "," : "") + std::to_string(shard[i]);
       line += "]";
     }
-    lesson.say(format("  %-10s  ", name(layout).c_str()) + line);
+    lesson.say(format("  %-10s  ", name(kind).c_str()) + line);
   }
   lesson.check("zigzag is Megatron's, for N = 4 and S = 16",
-               shards_of(Layout::zigzag, 16, 4, partner) == megatron);
-  for (const Layout layout : layouts)
-    lesson.check(
-        name(layout) + ": the tokens of every rank are the library's, at N = 8 and here",
-        same_as_library(layout, 256, 8, partner) && same_as_library(layout, seq, comm.size(), partner));
+               shards_of(PlacementKind::zigzag, 16, 4, partner) == megatron);
+  for (const PlacementKind kind : placement_kinds)
+    lesson.check(name(kind) + ": the tokens of every rank are the library's, at N = 8 and here",
+                 same_as_library(kind, 256, 8, partner) && same_as_library(kind, seq, comm.size(), partner));
 }
 
 void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem& problem, Partner partner) {
   Table table({"placement", "by pairs", "by tiles", "CPU", "x zigzag", "wall", "x zigzag"});
   std::vector<double> by_pairs, by_tiles, cpu, wall;
   for (const Timing& timing : time_placements(problem, comm)) {
-    lesson.record("cpu_seconds_" + name(layouts[cpu.size()]), timing.cpu);
+    lesson.record("cpu_seconds_" + name(placement_kinds[cpu.size()]), timing.cpu);
     cpu.push_back(critical_path(timing.cpu));
     wall.push_back(timing.wall);
   }
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const Work pairs = count_pairs(shards_of(layouts[i], problem.q.seq, comm.size(), partner));
+  for (std::size_t i = 0; i < placement_kinds.size(); ++i) {
+    const Work pairs = count_pairs(shards_of(placement_kinds[i], problem.q.seq, comm.size(), partner));
     by_pairs.push_back(critical_path(pairs) / ideal(pairs));
-    by_tiles.push_back(critical_path(tile_pairs(layouts[i], problem.q.seq, comm.size())) / ideal(pairs));
-    table.row({name(layouts[i]), format("%.3f", by_pairs[i]), format("%.3f", by_tiles[i]),
+    by_tiles.push_back(critical_path(tile_pairs(placement_kinds[i], problem.q.seq, comm.size())) /
+                       ideal(pairs));
+    table.row({name(placement_kinds[i]), format("%.3f", by_pairs[i]), format("%.3f", by_tiles[i]),
                human_seconds(cpu[i]), format("%.2f", cpu[i] / cpu.back()), human_seconds(wall[i]),
                format("%.2f", wall[i] / wall.back())});
   }
@@ -170,16 +170,16 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
       {1, heads, seq, dim}, {1, kv_heads, seq, dim}, {default_scale(dim), Mask::causal()}, lesson.seed()};
 
   lesson.heading("The failure: rank r holds slice r. Pairs per rank and step, 8 ranks, 256 tokens, causal");
-  show_placement(lesson, Layout::contiguous, "1.872", partner);
+  show_placement(lesson, PlacementKind::contiguous, "1.872", partner);
 
   lesson.heading("The idea: deal the tokens out differently, here 16 tokens on 4 ranks");
   show_rule(lesson, comm, seq, partner);
 
   lesson.heading("Striped: token i on rank i mod N");
-  show_placement(lesson, Layout::striped, "1.027", partner);
+  show_placement(lesson, PlacementKind::striped, "1.027", partner);
 
   lesson.heading("Zigzag: chunks r and 2N - 1 - r of 2N");
-  show_placement(lesson, Layout::zigzag, "1.000", partner);
+  show_placement(lesson, PlacementKind::zigzag, "1.000", partner);
 
   lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),
                         counted(comm.size(), "rank").c_str()));

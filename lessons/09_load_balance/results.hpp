@@ -5,15 +5,16 @@
 #include <array>
 #include <numeric>
 
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
 
-inline constexpr std::array layouts{Layout::contiguous, Layout::striped, Layout::zigzag};
+inline constexpr std::array placement_kinds{PlacementKind::contiguous, PlacementKind::striped,
+                                            PlacementKind::zigzag};
 
 using Work = std::vector<std::vector<Index>>;  // pairs, [rank][step]
 
@@ -49,41 +50,40 @@ inline void print_work(Lesson& lesson, const Work& work) {
 }
 
 struct Ringed {
-  Attended<float> rows;  // of this rank
-  double wall = 0;       // seconds, slowest rank
+  AttentionResult<float> rows;  // of this rank
+  double wall = 0;              // seconds, slowest rank
   TransportStatistics statistics;
 };
 
 template <class Engine>
 Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Placement& placement,
                 Engine& engine) {
-  const Runs runs = placement.runs(comm.rank());
-  const auto q = problem.queries<float>(runs);
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const auto q = problem.queries<float>(ranges);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
-  engine.begin(q, runs);
-  OverlappedRing link(comm);
-  Activity activity;
+  engine.begin(q, ranges);
+  OverlappedTransport transport(comm);
   barrier(comm);
   const double begin = MPI_Wtime();
-  ring_forward(engine, link, kv, activity);
+  ring_forward(engine, transport, kv);
   const double wall = max_over_ranks(comm, MPI_Wtime() - begin);
-  return {engine.finish(), wall, link.statistics()};
+  return {engine.finish(), wall, transport.statistics()};
 }
 
 /// The mutant: every shard seems to start at position 0.
 struct LocalEngine : CpuEngine {
   using CpuEngine::CpuEngine;
-  void begin(View<const float> q, const Runs& runs) { CpuEngine::begin(q, whole(count(runs))); }
+  void begin(View<const float> q, const TokenRanges& ranges) { CpuEngine::begin(q, whole(count(ranges))); }
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-    CpuEngine::accumulate({kv.k, kv.v, whole(count(kv.runs))}, progress);
+    CpuEngine::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
   }
 };
 
 /// The rows of all ranks, each at its position, on every rank.
-inline Tensor<float> natural_order(const Tensor<float>& rows, const Runs& runs, Index seq,
+inline Tensor<float> natural_order(const Tensor<float>& rows, const TokenRanges& ranges, Index seq,
                                    const Communicator& comm) {
   Tensor<float> all(rows.shape().with_seq(seq));
-  const std::vector<Index> place = positions(runs);
+  const std::vector<Index> place = positions(ranges);
   for (Index b = 0; b < rows.shape().batch; ++b)
     for (Index h = 0; h < rows.shape().heads; ++h)
       for (std::size_t i = 0; i < place.size(); ++i)
@@ -94,10 +94,10 @@ inline Tensor<float> natural_order(const Tensor<float>& rows, const Runs& runs, 
   return all;
 }
 
-/// The rows at `runs` of a whole array.
-inline Tensor<float> rows_at(const Tensor<float>& all, const Runs& runs) {
-  const std::vector<Index> place = positions(runs);
-  Tensor<float> rows(all.shape().with_seq(count(runs)));
+/// The rows at `ranges` of a whole array.
+inline Tensor<float> rows_at(const Tensor<float>& all, const TokenRanges& ranges) {
+  const std::vector<Index> place = positions(ranges);
+  Tensor<float> rows(all.shape().with_seq(count(ranges)));
   for (Index b = 0; b < all.shape().batch; ++b)
     for (Index h = 0; h < all.shape().heads; ++h)
       for (std::size_t i = 0; i < place.size(); ++i)
@@ -110,26 +110,26 @@ inline Tensor<float> rows_at(const Tensor<float>& all, const Runs& runs) {
 inline void check_results(Lesson& lesson, const RandomProblem& problem, const Communicator& comm,
                           bool local_mask) {
   const Index seq = problem.q.seq;
-  const Runs slice = Placement(Layout::contiguous, seq, comm.size()).runs(comm.rank());
+  const TokenRanges slice = Placement(PlacementKind::contiguous, seq, comm.size()).ranges(comm.rank());
   const Reference want = problem.reference<float>(slice);
   const Tolerance tolerance = problem.tolerance<float>(want);
   const Index kv_bytes = 2 * problem.kv.size() * static_cast<Index>(sizeof(float));
-  for (const Layout layout : layouts) {
-    const Placement placement(layout, seq, comm.size());
+  for (const PlacementKind kind : placement_kinds) {
+    const Placement placement(kind, seq, comm.size());
     CpuEngine engine(problem.scoring);
     LocalEngine local(problem.scoring);
     const Ringed ran =
         local_mask ? run_ring(problem, comm, placement, local) : run_ring(problem, comm, placement, engine);
-    const Runs runs = placement.runs(comm.rank());
+    const TokenRanges ranges = placement.ranges(comm.rank());
     const auto gathered = [&](const Tensor<float>& rows) {
-      return rows_at(natural_order(rows, runs, seq, comm), slice);
+      return rows_at(natural_order(rows, ranges, seq, comm), slice);
     };
-    lesson.check(name(layout) + ": out agrees with the dense reference",
+    lesson.check(name(kind) + ": out agrees with the dense reference",
                  compare(gathered(ran.rows.out), want.out, tolerance));
-    lesson.check(name(layout) + ": lse agrees with the dense reference",
+    lesson.check(name(kind) + ": lse agrees with the dense reference",
                  compare(gathered(ran.rows.lse), want.lse, tolerance));
     const Index sent = sum_over_ranks(comm, ran.statistics.bytes_sent);
-    lesson.check(name(layout) + ": N - 1 hops, and N - 1 times the whole K,V sent, as without a mask",
+    lesson.check(name(kind) + ": N - 1 hops, and N - 1 times the whole K,V sent, as without a mask",
                  ran.statistics.messages_sent == comm.size() - 1 && sent == (comm.size() - 1) * kv_bytes,
                  human_bytes(sent));
   }

@@ -15,16 +15,16 @@ inline constexpr int repetitions = 5;
 inline Index tile_queries() { return kernels(best_isa()).forward.lanes; }
 
 /// The pairs that the engine computes: every lane of a tile meets all keys up to the last one that the last query sees.
-inline std::vector<std::vector<Index>> tile_pairs(Layout layout, Index seq, int ranks) {
-  const Placement placement(layout, seq, ranks);
+inline std::vector<std::vector<Index>> tile_pairs(PlacementKind kind, Index seq, int ranks) {
+  const Placement placement(kind, seq, ranks);
   std::vector<std::vector<Index>> pairs;
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = pairs.emplace_back();
     for (int step = 0; step < ranks; ++step) {
       Index& sum = row.emplace_back(0);
-      for_each_block(placement.runs(rank), tile_queries(), [&](const Run& queries, Index) {
+      for_each_block(placement.ranges(rank), tile_queries(), [&](const TokenRange& queries, Index) {
         const Index last = queries.position(queries.count - 1);
-        for (const Run& keys : placement.runs(Ring{rank, ranks}.owner(step)))
+        for (const TokenRange& keys : placement.ranges(Ring{rank, ranks}.owner(step)))
           for (Index j = 0; j < keys.count && keys.position(j) <= last; ++j) sum += tile_queries();
       });
     }
@@ -71,13 +71,14 @@ inline double median(std::vector<double> values) {
 inline std::vector<Timing> time_placements(const RandomProblem& problem, const Communicator& comm) {
   const auto steps = static_cast<std::size_t>(comm.size());
   std::vector<Timing> timings(
-      layouts.size(), {std::vector(steps, std::vector(steps, std::numeric_limits<double>::infinity())), 0});
-  std::vector<std::vector<double>> wall(layouts.size());
+      placement_kinds.size(),
+      {std::vector(steps, std::vector(steps, std::numeric_limits<double>::infinity())), 0});
+  std::vector<std::vector<double>> wall(placement_kinds.size());
   for (int i = 0; i < repetitions; ++i)
-    for (std::size_t l = 0; l < layouts.size(); ++l) {
+    for (std::size_t l = 0; l < placement_kinds.size(); ++l) {
       TimedEngine engine(problem.scoring);
       wall[l].push_back(
-          run_ring(problem, comm, Placement(layouts[l], problem.kv.seq, comm.size()), engine).wall);
+          run_ring(problem, comm, Placement(placement_kinds[l], problem.kv.seq, comm.size()), engine).wall);
       for (std::size_t step = 0; step < steps; ++step) {
         const std::vector<double> seconds = gather(comm, engine.seconds[step]);
         for (std::size_t rank = 0; rank < steps; ++rank) {
@@ -86,7 +87,7 @@ inline std::vector<Timing> time_placements(const RandomProblem& problem, const C
         }
       }
     }
-  for (std::size_t l = 0; l < layouts.size(); ++l) timings[l].wall = median(wall[l]);
+  for (std::size_t l = 0; l < placement_kinds.size(); ++l) timings[l].wall = median(wall[l]);
   return timings;
 }
 

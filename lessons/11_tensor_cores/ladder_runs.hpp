@@ -1,8 +1,9 @@
 // Lesson 11, beside its story: one kernel of the ladder run on one problem, checked and timed.
 #pragma once
 
-#include "ring_attention/app/lesson.hpp"
-#include "ring_attention/app/random_problem.hpp"
+#include "cli/random_problem.hpp"
+#include "common/lesson.hpp"
+#include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/timing.hpp"
@@ -48,7 +49,7 @@ class Checker {
     const auto q = cuda::uploaded<T>(q_, stream_);
     engine.begin(q, whole(p_.q.seq));
     const Index cut = p_.kv.seq / 3;
-    for (const Run& piece : {Run{cut, 1, p_.kv.seq - cut}, Run{0, 1, cut}}) {
+    for (const TokenRange& piece : {TokenRange{cut, 1, p_.kv.seq - cut}, TokenRange{0, 1, cut}}) {
       const auto k = cuda::uploaded<T>(rows(k_, piece), stream_),
                  v = cuda::uploaded<T>(rows(v_, piece), stream_);
       if (mistake == Mistake::forgotten_piece) engine.begin(q, whole(p_.q.seq));
@@ -66,7 +67,7 @@ class Checker {
   }
 
  private:
-  static Tensor<float> rows(const Tensor<float>& all, const Run& run) {
+  static Tensor<float> rows(const Tensor<float>& all, const TokenRange& run) {
     Tensor<float> some(all.shape().with_seq(run.count));
     for (Index h = 0; h < all.shape().heads; ++h)
       matrix(some.view(), 0, h) = matrix(all.view(), 0, h, run.begin, run.count);

@@ -1,7 +1,7 @@
 // Lesson 11: tensor cores. The ladder's steps are files of the library, src/ring_attention/cuda/kernels/; this program
 // runs each one that the GPU takes: is it right, how fast is it, and what is it of the step before and of the chip?
-#include "../gpu.hpp"
 #include "backward_runs.hpp"
+#include "common/gpu.hpp"
 
 using namespace ring_attention;
 

@@ -1,4 +1,4 @@
-# The kernels of the room `cpu`, compiled once for each instruction set into the same library; the best
+# The kernels of the folder `cpu`, compiled once for each instruction set into the same library; the best
 # one is chosen when the program runs. Only these files may use wide instructions, and only these may
 # fuse a multiply and an add: both would change what the rest of the project computes.
 
@@ -24,6 +24,5 @@ foreach(isa IN LISTS kernel_isas)
   endif()
   set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_sources(ring_attention PRIVATE $<TARGET_OBJECTS:${kernels}>)
-  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_KERNEL_OBJECTS # with commas, for a test's command
-                                      "$<JOIN:$<TARGET_OBJECTS:${kernels}>,$<COMMA>>")
+  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:${kernels}>)
 endforeach()

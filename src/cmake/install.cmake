@@ -9,8 +9,7 @@ install(
   DIRECTORY ring_attention
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILES_MATCHING
-  PATTERN "*.hpp"
-  PATTERN app EXCLUDE)
+  PATTERN "*.hpp")
 install(
   EXPORT ring_attention_targets
   NAMESPACE ring_attention::

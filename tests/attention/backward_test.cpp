@@ -96,7 +96,7 @@ TEST(Gradients, OfOneQueryAndTwoKeysByHand) {
   Tensor<double> q({1, 1, 1, 1}, 3.0), k({1, 1, 2, 1}, 5.0), v({1, 1, 2, 1}), grad_out({1, 1, 1, 1}, 1.0);
   v.data()[1] = 2;
   const ReferenceGradients dense = reference_backward(q, k, v, grad_out, {0.5});
-  const Attended<double> attended = blockwise_forward<double>(q, k, v, {0.5});
+  const AttentionResult<double> attended = blockwise_forward<double>(q, k, v, {0.5});
   const auto tiled = blockwise_backward<double>({q, attended.out, attended.lse, grad_out}, k, v, {0.5});
   for (const Tensor<double>* grad_q : {&dense.q, &tiled.q}) EXPECT_DOUBLE_EQ(grad_q->data()[0], 0);
   for (const Tensor<double>* grad_k : {&dense.k, &tiled.k}) {
@@ -209,13 +209,13 @@ TYPED_TEST(GradientsIn, KeysThatNobodySeesHaveNone) {
 
 /// Accumulates the keys in pieces, in the order given; each piece has gradients of its own.
 template <class T>
-Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<Runs>& pieces) {
+Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<TokenRanges>& pieces) {
   const Problem<T>& p = problem.forward;
   const auto attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
   Gradients<T> whole_gradients{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
   BlockwiseBackward<T> engine(p.what.scoring, p.what.block);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
-  for (const Runs& piece : pieces) {
+  for (const TokenRanges& piece : pieces) {
     const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
     Tensor<T> grad_k(k.shape()), grad_v(v.shape());
     engine.accumulate({k, v, piece}, {grad_k, grad_v});

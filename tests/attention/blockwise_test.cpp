@@ -12,7 +12,7 @@ namespace ring_attention::test {
 namespace {
 
 template <class T>
-Attended<T> forward(const Problem<T>& problem) {
+AttentionResult<T> forward(const Problem<T>& problem) {
   return blockwise_forward<T>(problem.q, problem.k, problem.v, problem.what.scoring, problem.what.block);
 }
 
@@ -57,10 +57,10 @@ TYPED_TEST(Blockwise, FullyMaskedRowsAreZeroAndMinusInfinity) {
 
 /// Accumulates the keys in pieces, in the order given, and finishes.
 template <class T>
-Attended<T> in_pieces(const Problem<T>& problem, const std::vector<Runs>& pieces) {
+AttentionResult<T> in_pieces(const Problem<T>& problem, const std::vector<TokenRanges>& pieces) {
   BlockwiseEngine<T> engine(problem.what.scoring, problem.what.block);
   engine.begin(problem.q, whole(problem.what.queries));
-  for (const Runs& piece : pieces) {
+  for (const TokenRanges& piece : pieces) {
     const Tensor<T> k = rows_of(problem.k, piece);
     const Tensor<T> v = rows_of(problem.v, piece);
     engine.accumulate({k, v, piece});
@@ -86,7 +86,8 @@ TYPED_TEST(Blockwise, KeysMayComeInAnyOrderAndAnyRuns) {
 TYPED_TEST(Blockwise, QueriesMayStandAnywhere) {
   const auto problem = make_problem<TypeParam>(
       {.queries = 12, .keys = 12, .dim = 5, .scoring = {0.5, Mask::causal()}, .block = 3});
-  for (const Runs& rows : {Runs{{0, 3, 4}}, Runs{{2, 3, 3}}, Runs{{0, 1, 2}, {10, 1, 2}}, Runs{}}) {
+  for (const TokenRanges& rows :
+       {TokenRanges{{0, 3, 4}}, TokenRanges{{2, 3, 3}}, TokenRanges{{0, 1, 2}, {10, 1, 2}}, TokenRanges{}}) {
     const Tensor<TypeParam> q = rows_of(problem.q, rows);
     BlockwiseEngine<TypeParam> engine(problem.what.scoring, problem.what.block);
     engine.begin(q, rows);

@@ -132,7 +132,7 @@ TEST(Mask, CoverageOfLiteralTiles) {
   EXPECT_EQ(Mask{}.coverage({0, 1, 4}, {100, 7, 3}), Coverage::full);
 }
 
-Run random_run(Dice& dice) { return {dice.between(0, 30), dice.between(1, 5), dice.between(1, 8)}; }
+TokenRange random_range(Dice& dice) { return {dice.between(0, 30), dice.between(1, 5), dice.between(1, 8)}; }
 
 Mask random_mask(Dice& dice) {
   Mask mask{.offset = dice.between(-20, 20)};
@@ -142,7 +142,7 @@ Mask random_mask(Dice& dice) {
   return mask;
 }
 
-Coverage by_every_pair(const Mask& mask, const Run& queries, const Run& keys) {
+Coverage by_every_pair(const Mask& mask, const TokenRange& queries, const TokenRange& keys) {
   Index seen = 0;
   for (Index i = 0; i < queries.count; ++i)
     for (Index j = 0; j < keys.count; ++j)
@@ -155,11 +155,11 @@ TEST(Mask, CoverageAgreesWithEveryPair) {
   Index met[3] = {0, 0, 0};
   for_each_case(20000, [&](Dice& dice, Index) {
     const Mask mask = random_mask(dice);
-    const auto queries = random_run(dice);
-    const auto keys = random_run(dice);
+    const auto queries = random_range(dice);
+    const auto keys = random_range(dice);
     const Coverage claimed = mask.coverage(queries, keys);
     const Coverage found = by_every_pair(mask, queries, keys);
-    // A band with two sides, and documents, can fall between the tokens of two runs, or leave a pair out at
+    // A band with two sides, and documents, can fall between the tokens of two ranges, or leave a pair out at
     // its corner: then `partial` is said where more is true, which costs time and nothing else.
     const bool two_sided = mask.left != Mask::unlimited && mask.right != Mask::unlimited;
     const bool cautious = (two_sided || mask.documents != nullptr) && claimed == Coverage::partial;

@@ -44,7 +44,7 @@ Partial<T> merged(const Partial<T>& a, const Partial<T>& b) {
 }
 
 template <class T>
-Attended<T> finished(const Partial<T>& state) {
+AttentionResult<T> finished(const Partial<T>& state) {
   return finish(clone(state));
 }
 
@@ -57,7 +57,7 @@ bool equal(const Partial<T>& a, const Partial<T>& b) {
 
 /// Agreement of pieces whose lse are at most 1000 in size.
 template <class T>
-void expect_near(const Attended<T>& got, const Attended<T>& want) {
+void expect_near(const AttentionResult<T>& got, const AttentionResult<T>& want) {
   const Tolerance tolerance = attention_tolerance<T>(8, 300, 10);
   const Comparison out = compare(got.out, want.out, tolerance);
   EXPECT_TRUE(out.ok) << "out " << describe(out);
@@ -67,7 +67,7 @@ void expect_near(const Attended<T>& got, const Attended<T>& want) {
 
 /// One row of one number.
 template <class T>
-Attended<T> piece(T out, T lse) {
+AttentionResult<T> piece(T out, T lse) {
   return {Tensor<T>({1, 1, 1, 1}, out), Tensor<T>({1, 1, 1, 1}, lse)};
 }
 
@@ -77,7 +77,7 @@ using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(PartialState, Types);
 
 TYPED_TEST(PartialState, EmptyHasSeenNoKey) {
-  const Attended<TypeParam> none = finish(Partial<TypeParam>::empty(shape));
+  const AttentionResult<TypeParam> none = finish(Partial<TypeParam>::empty(shape));
   EXPECT_EQ(none.out.shape(), shape);
   EXPECT_EQ(none.lse.shape(), shape.per_row());
   EXPECT_TRUE(std::ranges::all_of(none.out.view().elements(), [](TypeParam x) { return x == 0; }));
@@ -91,7 +91,7 @@ TYPED_TEST(PartialState, FinishDividesByTheSum) {
   state.o.view()(0, 0, 0, 1) = -2;
   state.m.fill(5);
   state.l.fill(4);
-  const Attended<TypeParam> result = finish(std::move(state));
+  const AttentionResult<TypeParam> result = finish(std::move(state));
   EXPECT_EQ(result.out.view()(0, 0, 0, 0), TypeParam(1.5));
   EXPECT_EQ(result.out.view()(0, 0, 0, 1), TypeParam(-0.5));
   EXPECT_NEAR(result.lse.view()(0, 0, 0), 6.3862943611198906, 1e-6);  // 5 + log 4
@@ -137,7 +137,7 @@ TYPED_TEST(PartialState, BothLseMergesAgreeWithTheMergeOfStates) {
   for_each_case(100, [](Dice& dice, Index) {
     const auto a = random_partial<TypeParam>(dice);
     const auto b = random_partial<TypeParam>(dice);
-    const Attended<TypeParam> want = finished(merged(a, b));
+    const AttentionResult<TypeParam> want = finished(merged(a, b));
     auto by_lse = finished(a);
     merge_normalised(by_lse, finished(b));
     expect_near(by_lse, want);
@@ -149,7 +149,7 @@ TYPED_TEST(PartialState, BothLseMergesAgreeWithTheMergeOfStates) {
 
 /// lse + log(1 + e^{lse_b - lse}), as seed documents and textbooks have it.
 template <class T>
-void merge_textbook(Attended<T>& into, const Attended<T>& from) {
+void merge_textbook(AttentionResult<T>& into, const AttentionResult<T>& from) {
   const T lse = into.lse.view()(0, 0, 0);
   const T lse_b = from.lse.view()(0, 0, 0);
   const T merged = lse + std::log(1 + std::exp(lse_b - lse));
@@ -160,7 +160,7 @@ void merge_textbook(Attended<T>& into, const Attended<T>& from) {
 
 /// out' = out - sigmoid(lse_b - lse) (out - out_b), lse' = lse - log sigmoid(lse - lse_b), unguarded.
 template <class T>
-void merge_sigmoid_textbook(Attended<T>& into, const Attended<T>& from) {
+void merge_sigmoid_textbook(AttentionResult<T>& into, const AttentionResult<T>& from) {
   const T lse = into.lse.view()(0, 0, 0);
   const T lse_b = from.lse.view()(0, 0, 0);
   T& out = into.out.view()(0, 0, 0);
@@ -176,8 +176,9 @@ struct Join {
 };
 
 template <class T>
-testing::AssertionResult joins(void (*merge)(Attended<T>&, const Attended<T>&), const Join<T>& c) {
-  Attended<T> both = piece(c.out, c.lse);
+testing::AssertionResult joins(void (*merge)(AttentionResult<T>&, const AttentionResult<T>&),
+                               const Join<T>& c) {
+  AttentionResult<T> both = piece(c.out, c.lse);
   merge(both, piece(c.out_b, c.lse_b));
   const Tolerance tolerance = attention_tolerance<T>(2, 1000, 3);
   const Comparison out =

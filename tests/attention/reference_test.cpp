@@ -2,6 +2,9 @@
 
 #include "ring_attention/attention/reference.hpp"
 
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/softmax.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -162,7 +165,7 @@ TEST(Reference, AFewRowsAreTheRowsOfTheWhole) {
   const Scoring scoring{0.5, Mask::causal(9 - 7)};
   const Reference all = reference_forward(q, k, v, scoring);
 
-  const Runs rows{{1, 4, 2}, {6, 1, 1}};  // 1, 5, 6
+  const TokenRanges rows{{1, 4, 2}, {6, 1, 1}};  // 1, 5, 6
   Tensor<double> some(q.shape().with_seq(3));
   fill_random(some.view(), {.stream = 0}, q.shape(), rows);
   const Reference result = reference_forward(some, k, v, scoring, rows);

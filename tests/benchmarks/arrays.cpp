@@ -11,8 +11,8 @@
 #include <string>
 
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/npy.hpp"
 #include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/io/npy.hpp"
 
 namespace {
 
@@ -22,8 +22,8 @@ void serve(const std::string& folder) {
   const auto array = [&](const char* name) { return folder + "/" + name + ".npy"; };
   const auto q = read_npy<float>(array("q")), k = read_npy<float>(array("k")),
              v = read_npy<float>(array("v")), grad_out = read_npy<float>(array("dout"));
-  const Runs all = whole(q.shape().seq);
-  Attended<float> attended;
+  const TokenRanges all = whole(q.shape().seq);
+  AttentionResult<float> attended;
   Gradients<float> gradients;
   for (std::string what, mask; std::cin >> what && what != "write";) {
     int threads = 1;

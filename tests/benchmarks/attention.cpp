@@ -43,7 +43,7 @@ struct Arrays {
   }
   Tensor<float> q, k, v, grad_out;
   Scoring scoring, causal;
-  Attended<float> want, want_causal;
+  AttentionResult<float> want, want_causal;
 };
 
 /// Those of the latest setting: the benchmarks of a group share them.
@@ -73,8 +73,8 @@ void time_calls(benchmark::State& state, double flop, const std::function<void()
 
 void forward(benchmark::State& state, LadderStep* step, const Setting& setting, bool causal) {
   const Arrays& arrays = arrays_of(setting);
-  const Attended<float>& want = causal ? arrays.want_causal : arrays.want;
-  Attended<float> got{Tensor<float>(setting.shape()), {}};
+  const AttentionResult<float>& want = causal ? arrays.want_causal : arrays.want;
+  AttentionResult<float> got{Tensor<float>(setting.shape()), {}};
   const auto call = [&] {
     got = step(arrays.q, arrays.k, arrays.v, causal ? arrays.causal : arrays.scoring, setting.threads);
   };
@@ -87,7 +87,7 @@ void forward(benchmark::State& state, LadderStep* step, const Setting& setting, 
 
 void backward(benchmark::State& state, const Setting& setting, bool causal) {
   const Arrays& arrays = arrays_of(setting);
-  const Attended<float>& attended = causal ? arrays.want_causal : arrays.want;
+  const AttentionResult<float>& attended = causal ? arrays.want_causal : arrays.want;
   Tensor<float> grad_k(setting.shape()), grad_v(setting.shape());
   for (auto _ : state) {
     CpuBackward engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});

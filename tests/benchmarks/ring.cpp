@@ -19,8 +19,8 @@
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/odd_even_ring.hpp"
-#include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
 namespace {
@@ -29,7 +29,7 @@ struct Case {
   int ranks = 1;
   Shape shape;
   bool causal = false, overlapped = false, backward = false;
-  Layout layout = Layout::contiguous;
+  PlacementKind kind = PlacementKind::contiguous;
   std::string text;
 };
 
@@ -47,7 +47,7 @@ Case parse(const std::string& text) {
   c.shape.heads = std::stoll(field());
   c.shape.dim = std::stoll(field());
   c.causal = field() == "causal";
-  c.layout = layout_named(field());
+  c.kind = placement_kind_named(field());
   c.overlapped = field() == "overlapped";
   c.backward = field() == "backward";
   return c;
@@ -71,13 +71,13 @@ Index process_peak_bytes() {
 
 /// One run of a case on one rank.
 template <Transport Link>
-class Run {
+class TimedCase {
  public:
-  Run(const Communicator& comm, const Case& what)
+  TimedCase(const Communicator& comm, const Case& what)
       : comm_(comm),
         shape_(what.shape),
-        placement_(what.layout, what.shape.seq, comm.size()),
-        runs_(placement_.runs(comm.rank())),
+        placement_(what.kind, what.shape.seq, comm.size()),
+        ranges_(placement_.ranges(comm.rank())),
         scoring_{1 / std::sqrt(static_cast<double>(what.shape.dim))} {
     if (what.causal) scoring_.mask = Mask::causal();
   }
@@ -86,11 +86,11 @@ class Run {
     allocation::reset_peak();
     q_ = random(0);
     KvParcel<float> kv = random_kv();
-    Link link(comm_);
-    return timed({&link}, [&] {
+    Link transport(comm_);
+    return timed({&transport}, [&] {
       CpuEngine engine(scoring_);
-      engine.begin(q_, runs_);
-      ring_forward(engine, link, kv, activity_);
+      engine.begin(q_, ranges_);
+      ring_forward(engine, transport, kv);
       result_ = engine.finish();
     });
   }
@@ -100,40 +100,40 @@ class Run {
     allocation::reset_peak();
     const Tensor<float> grad_out = random(3);
     KvParcel<float> kv = random_kv(), kv_gradients(shape_, placement_, comm_.rank());
-    Link kv_link(comm_, 0), gradient_link(comm_, 1);
-    return timed({&kv_link, &gradient_link}, [&] {
+    Link kv_transport(comm_, 0), gradient_transport(comm_, 1);
+    return timed({&kv_transport, &gradient_transport}, [&] {
       CpuBackward engine(scoring_);
-      engine.begin({q_, result_.out, result_.lse, grad_out}, runs_);
-      ring_backward(engine, kv_link, gradient_link, kv, kv_gradients, activity_);
+      engine.begin({q_, result_.out, result_.lse, grad_out}, ranges_);
+      ring_backward(engine, kv_transport, gradient_transport, kv, kv_gradients);
       const Tensor<float> grad_q = engine.finish();
     });
   }
 
  private:
   Tensor<float> random(std::uint64_t stream) const {
-    Tensor<float> tensor(shape_.with_seq(count(runs_)));
-    fill_random(tensor.view(), {.stream = stream}, shape_, runs_);
+    Tensor<float> tensor(shape_.with_seq(count(ranges_)));
+    fill_random(tensor.view(), {.stream = stream}, shape_, ranges_);
     return tensor;
   }
 
   KvParcel<float> random_kv() const {
     KvParcel<float> kv(shape_, placement_, comm_.rank());
-    fill_random(kv.k(), {.stream = 1}, shape_, runs_);
-    fill_random(kv.v(), {.stream = 2}, shape_, runs_);
+    fill_random(kv.k(), {.stream = 1}, shape_, ranges_);
+    fill_random(kv.v(), {.stream = 2}, shape_, ranges_);
     return kv;
   }
 
   template <class Work>
-  Sample timed(const std::vector<const Link*>& links, Work work) const {
+  Sample timed(const std::vector<const Link*>& transports, Work work) const {
     barrier(comm_);
     const auto begin = std::chrono::steady_clock::now();
     work();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     Sample sample;
-    for (const Link* link : links) {
-      sample.exposed += link->statistics().exposed_seconds;
-      sample.messages += link->statistics().messages_sent;
-      sample.bytes_sent += link->statistics().bytes_sent;
+    for (const Link* transport : transports) {
+      sample.exposed += transport->statistics().exposed_seconds;
+      sample.messages += transport->statistics().messages_sent;
+      sample.bytes_sent += transport->statistics().bytes_sent;
     }
     sample.seconds = max_over_ranks(comm_, seconds.count());
     sample.exposed = max_over_ranks(comm_, sample.exposed);
@@ -145,16 +145,15 @@ class Run {
   const Communicator& comm_;
   Shape shape_;
   Placement placement_;
-  Runs runs_;
+  TokenRanges ranges_;
   Scoring scoring_;
-  Activity activity_;
   Tensor<float> q_;
-  Attended<float> result_;
+  AttentionResult<float> result_;
 };
 
 template <Transport Link>
 Sample run(const Communicator& comm, const Case& what) {
-  Run<Link> job(comm, what);
+  TimedCase<Link> job(comm, what);
   const Sample forward = job.forward();
   return what.backward ? job.backward() : forward;
 }
@@ -196,8 +195,8 @@ int run_cases(const Communicator& world, int repetitions, const std::vector<Case
       check_mpi(MPI_Comm_split(world.handle(), mine ? 0 : MPI_UNDEFINED, world.rank(), &part));
       if (mine) {
         const Communicator comm(part);
-        const Sample sample =
-            cases[i].overlapped ? run<OverlappedRing>(comm, cases[i]) : run<OddEvenRing>(comm, cases[i]);
+        const Sample sample = cases[i].overlapped ? run<OverlappedTransport>(comm, cases[i])
+                                                  : run<OddEvenTransport>(comm, cases[i]);
         if (repetition >= 0) samples[i].push_back(sample);
         check_mpi(MPI_Comm_free(&part));
       }

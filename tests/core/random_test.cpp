@@ -76,24 +76,24 @@ TEST(FillRandom, AShardIsTheSliceOfTheWhole) {
   const RandomFill fill{.seed = 11, .stream = 2, .spike_every = 4};
   Tensor<float> all(shape);
   fill_random<float>(all, fill);
-  const Runs cases[] = {{},
-                        whole(29),
-                        {{0, 1, 8}},
-                        {{28, 1, 1}},
-                        {{3, 4, 7}},
-                        {{0, 1, 5}, {24, 1, 5}},
-                        {{7, 2, 3}, {0, 1, 3}, {28, 5, 1}, {4, 1, 0}}};
-  for (const Runs& runs : cases) {
-    Tensor<float> shard(shape.with_seq(count(runs)));
-    fill_random<float>(shard, fill, shape, runs);
+  const TokenRanges cases[] = {{},
+                               whole(29),
+                               {{0, 1, 8}},
+                               {{28, 1, 1}},
+                               {{3, 4, 7}},
+                               {{0, 1, 5}, {24, 1, 5}},
+                               {{7, 2, 3}, {0, 1, 3}, {28, 5, 1}, {4, 1, 0}}};
+  for (const TokenRanges& ranges : cases) {
+    Tensor<float> shard(shape.with_seq(count(ranges)));
+    fill_random<float>(shard, fill, shape, ranges);
     Tensor<float> slice(shard.shape());
-    const std::vector<Index> where = positions(runs);
+    const std::vector<Index> where = positions(ranges);
     for (Index b = 0; b < shape.batch; ++b)
       for (Index h = 0; h < shape.heads; ++h)
-        for (Index s = 0; s < count(runs); ++s)
+        for (Index s = 0; s < count(ranges); ++s)
           for (Index d = 0; d < shape.dim; ++d)
             slice.view()(b, h, s, d) = all.view()(b, h, where[static_cast<std::size_t>(s)], d);
-    EXPECT_TRUE(bitwise_equal(shard, slice)) << count(runs);
+    EXPECT_TRUE(bitwise_equal(shard, slice)) << count(ranges);
   }
 }
 

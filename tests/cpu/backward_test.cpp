@@ -12,18 +12,18 @@ namespace ring_attention::test {
 namespace {
 
 /// Forward and backward with the fast engines; the backward's keys in pieces, in the order given.
-Gradients<float> in_pieces(const GradientProblem<float>& problem, const std::vector<Runs>& pieces,
+Gradients<float> in_pieces(const GradientProblem<float>& problem, const std::vector<TokenRanges>& pieces,
                            const CpuOptions& options) {
   const Problem<float>& p = problem.forward;
   CpuEngine forward(p.what.scoring, options);
   forward.begin(p.q, whole(p.what.queries));
   forward.accumulate({p.k, p.v, whole(p.what.keys)});
-  const Attended<float> attended = forward.finish();
+  const AttentionResult<float> attended = forward.finish();
 
   Gradients<float> all{{}, Tensor<float>(p.what.kv()), Tensor<float>(p.what.kv())};
   CpuBackward engine(p.what.scoring, options);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
-  for (const Runs& piece : pieces) {
+  for (const TokenRanges& piece : pieces) {
     const Tensor<float> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
     Tensor<float> grad_k(k.shape()), grad_v(v.shape());
     engine.accumulate({k, v, piece}, {grad_k, grad_v});
@@ -71,9 +71,10 @@ TEST(CpuBackward, KnowsEveryMaskAndBias) {
           {.group = 2, .queries = queries, .keys = keys, .dim = 12, .scoring = named.scoring});
       for_each_isa([&](Isa isa) {
         EXPECT_TRUE(agrees(gradients(problem, {.isa = isa}), problem));
-        const std::vector<Runs> striped{{{1, 2, keys / 2}}, {}, {{0, 2, keys - keys / 2}}};
+        const std::vector<TokenRanges> striped{{{1, 2, keys / 2}}, {}, {{0, 2, keys - keys / 2}}};
         EXPECT_TRUE(agrees(in_pieces(problem, striped, {.isa = isa}), problem));
-        const std::vector<Runs> zigzag{{{20, 1, 20}, {40, 1, keys - 60}}, {{0, 1, 20}, {keys - 20, 1, 20}}};
+        const std::vector<TokenRanges> zigzag{{{20, 1, 20}, {40, 1, keys - 60}},
+                                              {{0, 1, 20}, {keys - 20, 1, 20}}};
         EXPECT_TRUE(agrees(in_pieces(problem, zigzag, {.isa = isa}), problem));
       });
     }

@@ -12,18 +12,18 @@ namespace ring_attention::test {
 namespace {
 
 /// Accumulates the keys in pieces, in the order given, and finishes.
-Attended<float> in_pieces(const Problem<float>& problem, const std::vector<Runs>& pieces,
-                          const CpuOptions& options) {
+AttentionResult<float> in_pieces(const Problem<float>& problem, const std::vector<TokenRanges>& pieces,
+                                 const CpuOptions& options) {
   CpuEngine engine(problem.what.scoring, options);
   engine.begin(problem.q, whole(problem.what.queries));
-  for (const Runs& piece : pieces) {
+  for (const TokenRanges& piece : pieces) {
     const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
     engine.accumulate({k, v, piece});
   }
   return engine.finish();
 }
 
-Attended<float> forward(const Problem<float>& problem, const CpuOptions& options) {
+AttentionResult<float> forward(const Problem<float>& problem, const CpuOptions& options) {
   return in_pieces(problem, {whole(problem.what.keys)}, options);
 }
 
@@ -63,7 +63,7 @@ TEST(CpuEngine, KnowsEveryMaskAndBias) {
       for_each_isa([&](Isa isa) {
         EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem));
         // Every second key, then the others: runs with a stride.
-        const std::vector<Runs> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
+        const std::vector<TokenRanges> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
         EXPECT_TRUE(agrees(in_pieces(problem, striped, {.isa = isa}), problem));
       });
     }
@@ -89,7 +89,8 @@ TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRuns) {
 TEST(CpuEngine, QueriesMayStandAnywhere) {
   const auto problem =
       make_problem<float>({.queries = 120, .keys = 120, .dim = 5, .scoring = {0.5, Mask::causal()}});
-  for (const Runs& rows : {Runs{{0, 3, 40}}, Runs{{2, 3, 30}}, Runs{{0, 1, 20}, {100, 1, 20}}, Runs{}}) {
+  for (const TokenRanges& rows : {TokenRanges{{0, 3, 40}}, TokenRanges{{2, 3, 30}},
+                                  TokenRanges{{0, 1, 20}, {100, 1, 20}}, TokenRanges{}}) {
     const Tensor<float> q = rows_of(problem.q, rows);
     for_each_isa([&](Isa isa) {
       CpuEngine engine(problem.what.scoring, {.isa = isa});
@@ -170,7 +171,7 @@ TEST(CpuEngine, TheStateIsThatOfTheReadableEngine) {
   BlockwiseEngine<float> readable(problem.what.scoring);
   fast.begin(problem.q, whole(90));
   readable.begin(problem.q, whole(90));
-  for (const Runs& piece : {Runs{{0, 1, 30}}, Runs{{30, 1, 40}}}) {
+  for (const TokenRanges& piece : {TokenRanges{{0, 1, 30}}, TokenRanges{{30, 1, 40}}}) {
     const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
     fast.accumulate({k, v, piece});
     readable.accumulate({k, v, piece});

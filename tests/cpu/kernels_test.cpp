@@ -29,7 +29,7 @@ TEST(Mask, TheVisibleKeysAreThoseThatAreAllowed) {
       for (Index query = 0; query < queries; ++query) {
         const Interval seen = named.scoring.mask.visible(query);
         for (Index key = 0; key < keys; ++key)
-          EXPECT_EQ(seen.first <= key && key < seen.last, named.scoring.mask.allowed(query, key))
+          EXPECT_EQ(seen.begin <= key && key < seen.end, named.scoring.mask.allowed(query, key))
               << "query " << query << ", key " << key;
       }
     }

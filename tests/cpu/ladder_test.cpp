@@ -11,7 +11,7 @@
 namespace ring_attention::test {
 namespace {
 
-Attended<float> attended(const NamedLadderStep& step, const Problem<float>& problem, int threads = 1) {
+AttentionResult<float> attended(const NamedLadderStep& step, const Problem<float>& problem, int threads = 1) {
   return step.attend(problem.q, problem.k, problem.v, problem.what.scoring, threads);
 }
 

@@ -33,18 +33,19 @@ GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
   return {std::move(forward), std::move(grad_out), std::move(want)};
 }
 
-inline Attended<float> downloaded(const DeviceAttended& device, StreamHandle stream) {
+inline AttentionResult<float> downloaded(const DeviceAttended& device, StreamHandle stream) {
   return {cuda::downloaded(device.out, stream), cuda::downloaded(device.lse, stream)};
 }
 
 /// The keys in pieces, in the order given.
 template <class T>
-Attended<float> forward_in_pieces(const Problem<float>& problem, const std::vector<Runs>& pieces,
-                                  const CudaOptions& options, const Runs& rows) {
+AttentionResult<float> forward_in_pieces(const Problem<float>& problem,
+                                         const std::vector<TokenRanges>& pieces, const CudaOptions& options,
+                                         const TokenRanges& rows) {
   CudaEngine<T> engine(problem.what.scoring, options);
   const auto q = cuda::uploaded<T>(rows_of(problem.q, rows), options.stream);
   engine.begin(q, rows);
-  for (const Runs& piece : pieces) {
+  for (const TokenRanges& piece : pieces) {
     const auto k = cuda::uploaded<T>(rows_of(problem.k, piece), options.stream);
     const auto v = cuda::uploaded<T>(rows_of(problem.v, piece), options.stream);
     engine.accumulate({k, v, piece});
@@ -54,8 +55,8 @@ Attended<float> forward_in_pieces(const Problem<float>& problem, const std::vect
 
 /// dQ, dK and dV from the reference's out and lse, the keys in pieces.
 template <class T>
-Gradients<float> backward_in_pieces(const GradientProblem<float>& problem, const std::vector<Runs>& pieces,
-                                    const CudaOptions& options) {
+Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
+                                    const std::vector<TokenRanges>& pieces, const CudaOptions& options) {
   const Problem<float>& p = problem.forward;
   const StreamHandle stream = options.stream;
   const auto q = cuda::uploaded<T>(p.q, stream), grad_out = cuda::uploaded<T>(problem.grad_out, stream);
@@ -64,7 +65,7 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem, const
   CudaBackward<T> engine(p.what.scoring, options);
   engine.begin({q, out, lse, grad_out}, whole(p.what.queries));
   Gradients<float> all{{}, Tensor<float>(p.what.kv()), Tensor<float>(p.what.kv())};
-  for (const Runs& piece : pieces) {
+  for (const TokenRanges& piece : pieces) {
     const auto k = cuda::uploaded<T>(rows_of(p.k, piece), stream),
                v = cuda::uploaded<T>(rows_of(p.v, piece), stream);
     cuda::DeviceTensor<float> dk(k.shape()), dv(k.shape());
@@ -79,8 +80,8 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem, const
 /// Do out and lse of these rows agree, with what T may be off?
 /// \param unit  roundoff of what the kernel rounds to T on its way: p. The largest p is 1, exactly, and others are off in
 ///   both directions: three quarters of a unit, at most
-inline testing::AssertionResult agrees_in(double unit, const Attended<float>& got,
-                                          const Problem<float>& problem, const Runs& rows) {
+inline testing::AssertionResult agrees_in(double unit, const AttentionResult<float>& got,
+                                          const Problem<float>& problem, const TokenRanges& rows) {
   const Reference& want = problem.want;
   const Index keys = problem.what.keys;
   const Tensor<double> lse = rows_of(want.lse, rows);

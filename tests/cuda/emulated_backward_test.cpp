@@ -36,7 +36,7 @@ testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::Backwa
   const Shape q = a.what.q(), kv = a.what.kv();
   Memory grad_q = zeros(q.size());
   Tensor<float> got_q(q), got_k(kv), got_v(kv);
-  for (const Runs& shard : a.shards) {
+  for (const TokenRanges& shard : a.shards) {
     Memory k(rows_of(problem.k, shard), a.type), v(rows_of(problem.v, shard), a.type);
     const Shape of_shard = kv.with_seq(count(shard));
     Memory grad_k = zeros(of_shard.size()), grad_v = zeros(of_shard.size());

@@ -1,4 +1,4 @@
-// Random cases for the kernels of the ladder: shards of keys one after the other, any runs, any mask, against the
+// Random cases for the kernels of the ladder: shards of keys one after the other, any ranges, any mask, against the
 // reference in double. Where the memory lies is the test's business: the emulator's is the host's.
 #pragma once
 
@@ -22,25 +22,25 @@ inline const char* name(Type type) {
   return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16";
 }
 
-// A case, and how its keys come: shards of at most two runs each, and the positions of the rank's queries.
+// A case, and how its keys come: shards of at most two ranges each, and the positions of the rank's queries.
 struct KernelCase {
   Case what;
   Type type = Type::bf16;
-  std::vector<Runs> shards;
-  Runs rows;
+  std::vector<TokenRanges> shards;
+  TokenRanges rows;
 };
 
-// All keys once, in up to three shards: whole, striped over several, or two runs each.
-inline std::vector<Runs> random_shards(Dice& dice, Index keys) {
+// All keys once, in up to three shards: whole, striped over several, or two ranges each.
+inline std::vector<TokenRanges> random_shards(Dice& dice, Index keys) {
   if (dice.one_in(3)) return {whole(keys)};
   const Index shards = dice.between(2, 3);
-  std::vector<Runs> all;
+  std::vector<TokenRanges> all;
   const bool striped = dice.one_in(2), zigzag = dice.one_in(2);
   const auto cut = [&](Index i) { return keys * i / (2 * shards); };
   for (Index i = 0; i < shards; ++i) {
-    Runs runs;
+    TokenRanges ranges;
     const auto add = [&](Index begin, Index stride, Index count) {
-      if (count > 0) runs.push_back({begin, stride, count});
+      if (count > 0) ranges.push_back({begin, stride, count});
     };
     if (striped) {
       add(i, shards, (keys - i + shards - 1) / shards);
@@ -51,7 +51,7 @@ inline std::vector<Runs> random_shards(Dice& dice, Index keys) {
     } else {
       add(cut(2 * i), 1, cut(2 * i + 2) - cut(2 * i));
     }
-    if (!runs.empty()) all.push_back(runs);
+    if (!ranges.empty()) all.push_back(ranges);
   }
   return all;
 }
@@ -84,11 +84,11 @@ inline KernelCase random_kernel_case(Dice& dice, Index index, std::initializer_l
 inline std::string to_string(const KernelCase& a) {
   std::string text =
       to_string(a.what) + ", " + name(a.type) + ", " + std::to_string(count(a.rows)) + " rows, shards";
-  for (const Runs& runs : a.shards) {
+  for (const TokenRanges& ranges : a.shards) {
     text += " [";
-    for (const Run& run : runs)
-      text += " " + std::to_string(run.begin) + "+" + std::to_string(run.stride) + "*" +
-              std::to_string(run.count);
+    for (const TokenRange& range : ranges)
+      text += " " + std::to_string(range.begin) + "+" + std::to_string(range.stride) + "*" +
+              std::to_string(range.count);
     text += " ]";
   }
   return text;
@@ -178,12 +178,12 @@ struct TaskMemory {
     task.position = position.as<Index>();
     task.alibi_slope = a.what.scoring.has_bias() ? slopes.as<float>() : nullptr;
   }
-  void set_keys(const Runs& shard, Memory& k, Memory& v) {
-    task.runs = 0;
+  void set_keys(const TokenRanges& shard, Memory& k, Memory& v) {
+    task.ranges = 0;
     Index first = 0;
-    for (const Run& run : shard) {
-      task.run[task.runs++] = {run, first};
-      first += run.count;
+    for (const TokenRange& range : shard) {
+      task.range[task.ranges++] = {range, first};
+      first += range.count;
     }
     task.keys = static_cast<int>(first);
     task.k = k.as<void>();
@@ -213,7 +213,7 @@ inline testing::AssertionResult forward_agrees(const KernelCase& a, const RunFor
   const auto floats = [](Index n) { return static_cast<std::size_t>(n) * sizeof(float); };
   Memory o(floats(rows.size())), m(floats(rows.per_row().size())), l(floats(rows.per_row().size()));
   bool fresh = true;
-  for (const Runs& shard : a.shards) {
+  for (const TokenRanges& shard : a.shards) {
     Memory k(rows_of(problem.k, shard), a.type), v(rows_of(problem.v, shard), a.type);
     memory.set_keys(shard, k, v);
     run({memory.task, std::exchange(fresh, false), o.as<float>(), m.as<float>(), l.as<float>()}, a.type);
@@ -225,7 +225,7 @@ inline testing::AssertionResult forward_agrees(const KernelCase& a, const RunFor
   std::copy_n(l.as<float>(), rows.per_row().size(), partial.l.data());
   for (Index i = 0; i < rows.per_row().size(); ++i)
     partial.m.data()[i] = static_cast<float>(m.as<float>()[i] * std::numbers::ln2);
-  const Attended<float> got = finish(std::move(partial));
+  const AttentionResult<float> got = finish(std::move(partial));
 
   const Reference& want = problem.want;
   Tolerance tolerance = attention_tolerance<float>(a.what.keys, want.max_abs_score, want.max_abs_value);

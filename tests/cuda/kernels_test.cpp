@@ -40,11 +40,12 @@ void for_each_kernel(const Kernels& kernels, Visit visit) {
 }
 
 /// The keys in one to three pieces, which have runs with gaps and strides.
-std::vector<Runs> random_pieces(Dice& dice, Index keys) {
-  const Placement placement(dice.of({Layout::contiguous, Layout::striped, Layout::zigzag}), keys,
-                            static_cast<int>(dice.between(1, 3)));
-  std::vector<Runs> pieces;
-  for (int rank = placement.ranks() - 1; rank >= 0; --rank) pieces.push_back(placement.runs(rank));
+std::vector<TokenRanges> random_pieces(Dice& dice, Index keys) {
+  const Placement placement(
+      dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}), keys,
+      static_cast<int>(dice.between(1, 3)));
+  std::vector<TokenRanges> pieces;
+  for (int rank = placement.ranks() - 1; rank >= 0; --rank) pieces.push_back(placement.ranges(rank));
   return pieces;
 }
 
@@ -88,7 +89,7 @@ TEST(ForwardKernels, KnowEveryMaskAndBias) {
                                             .dim = dim_for(kernel, cuda::type_of<T>, 32),
                                             .scoring = named.scoring},
                                            stream.handle());
-        const std::vector<Runs> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
+        const std::vector<TokenRanges> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
         EXPECT_TRUE(agrees_in(
             unit_of<T>,
             forward_in_pieces<T>(problem.forward, striped, {.stream = stream.handle(), .kernel = kernel.name},
@@ -106,7 +107,8 @@ TEST(ForwardKernels, QueriesMayStandAnywhere) {
                                         .dim = dim_for(kernel, cuda::type_of<T>, 32),
                                         .scoring = {0.2, Mask::causal()}},
                                        stream.handle());
-    for (const Runs& rows : {Runs{{0, 3, 40}}, Runs{{0, 1, 20}, {100, 1, 20}}, Runs{}})
+    for (const TokenRanges& rows :
+         {TokenRanges{{0, 3, 40}}, TokenRanges{{0, 1, 20}, {100, 1, 20}}, TokenRanges{}})
       EXPECT_TRUE(agrees_in(unit_of<T>,
                             forward_in_pieces<T>(problem.forward, {whole(120)},
                                                  {.stream = stream.handle(), .kernel = kernel.name}, rows),
@@ -189,7 +191,7 @@ TEST(ForwardKernels, GoFromPieceToPieceWithTheReadableState) {
     const auto q = cuda::uploaded<T>(p.q, stream.handle());
     engine.begin(q, whole(50));
     readable.begin(p.q, whole(50));
-    for (const Runs& piece : {Runs{{30, 1, 30}}, Runs{{0, 1, 30}}}) {
+    for (const TokenRanges& piece : {TokenRanges{{30, 1, 30}}, TokenRanges{{0, 1, 30}}}) {
       const Tensor<float> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
       const auto k_there = cuda::uploaded<T>(k, stream.handle()),
                  v_there = cuda::uploaded<T>(v, stream.handle());

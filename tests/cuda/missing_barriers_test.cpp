@@ -8,10 +8,10 @@
 namespace ring_attention::test {
 namespace {
 
-/// Two tiles of queries and three of keys, in two runs; of the first run of the last piece nobody sees a key.
+/// Two tiles of queries and three of keys, in two ranges; of the first range of the last piece nobody sees a key.
 const Case what{
     .kv_heads = 1, .group = 2, .queries = 70, .keys = 250, .dim = 64, .scoring = {0.2, Mask::causal(140)}};
-const std::vector<Runs> pieces{{{0, 1, 90}, {100, 1, 110}}, {{210, 1, 40}, {90, 1, 10}}};
+const std::vector<TokenRanges> pieces{{{0, 1, 90}, {100, 1, 110}}, {{210, 1, 40}, {90, 1, 10}}};
 
 TEST(MissingBarriers, OfTheTiledForwardAreNoticed) {
   const auto problem = problem_in<float>(what, nullptr);

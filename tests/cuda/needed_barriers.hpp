@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda/emulator/machine.hpp"
+#include "emulator/machine.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::test {

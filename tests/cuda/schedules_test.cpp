@@ -3,24 +3,24 @@
 #include <gtest/gtest.h>
 
 #include "cuda/cuda_runs.hpp"
-#include "cuda/emulator/machine.hpp"
+#include "emulator/machine.hpp"
 
 namespace ring_attention::test {
 namespace {
 
 const Case what{
     .kv_heads = 1, .group = 2, .queries = 150, .keys = 170, .dim = 64, .scoring = {0.2, Mask::causal(20)}};
-const std::vector<Runs> pieces{{{0, 1, 90}}, {{90, 2, 40}, {91, 2, 40}}};
+const std::vector<TokenRanges> pieces{{{0, 1, 90}}, {{90, 2, 40}, {91, 2, 40}}};
 
-/// Does run() give the same bits in five schedules?
-template <class Run>
-bool all_the_same(Run run) {
+/// Does body() give the same bits in five schedules?
+template <class Body>
+bool all_the_same(Body body) {
   bool all = true;
   emulator::options() = {};
-  const auto first = run();
+  const auto first = body();
   for (std::uint64_t seed = 2; seed <= 5; ++seed) {
     emulator::options().seed = seed;
-    all = all && same_bits(first, run());
+    all = all && same_bits(first, body());
   }
   emulator::options() = {};
   return all;

@@ -12,16 +12,16 @@
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 
 namespace ra = ring_attention;
 
 namespace {
 
 /// The tokens `runs` of one of the three random arrays.
-ra::Tensor<double> make(const ra::Shape& global, std::uint64_t stream, const ra::Runs& runs) {
-  ra::Tensor<double> array(global.with_seq(ra::count(runs)));
-  ra::fill_random(array.view(), {.seed = 7, .stream = stream}, global, runs);
+ra::Tensor<double> make(const ra::Shape& global, std::uint64_t stream, const ra::TokenRanges& ranges) {
+  ra::Tensor<double> array(global.with_seq(ra::count(ranges)));
+  ra::fill_random(array.view(), {.seed = 7, .stream = stream}, global, ranges);
   return array;
 }
 
@@ -29,8 +29,8 @@ int body(const ra::Communicator& comm, int ranks) {
   ra::require_world_size(comm, ranks);
   const ra::Shape shape{1, 2, 37, 8};
   const ra::Scoring scoring{1 / std::sqrt(8.0), ra::Mask::causal()};
-  const ra::Placement placement(ra::Layout::contiguous, shape.seq, comm.size());
-  const ra::Runs mine = placement.runs(comm.rank());
+  const ra::Placement placement(ra::PlacementKind::contiguous, shape.seq, comm.size());
+  const ra::TokenRanges mine = placement.ranges(comm.rank());
 
   const ra::Tensor<double> q = make(shape, 0, mine);
   ra::KvParcel<double> kv(shape, placement, comm.rank());
@@ -38,11 +38,10 @@ int body(const ra::Communicator& comm, int ranks) {
   ra::fill_random(kv.v(), {.seed = 7, .stream = 2}, shape, mine);
 
   ra::BlockwiseEngine<double> engine(scoring, 16);
-  ra::OddEvenRing transport(comm);
-  ra::Activity activity;
+  ra::OddEvenTransport transport(comm);
   engine.begin(q.view(), mine);
-  ra::ring_forward(engine, transport, kv, activity);
-  const ra::Attended<double> result = engine.finish();
+  ra::ring_forward(engine, transport, kv);
+  const ra::AttentionResult<double> result = engine.finish();
 
   const ra::Tensor<double> k = make(shape, 1, ra::whole(shape.seq));
   const ra::Tensor<double> v = make(shape, 2, ra::whole(shape.seq));

@@ -47,10 +47,10 @@ TEST_F(Comm, SuccessIsNoError) { EXPECT_NO_THROW(check_mpi(MPI_SUCCESS)); }
 // ---- agreement -----------------------------------------------------------------------------------------
 
 /// The message of the AgreedError that this rank gets; empty when it gets none.
-template <class Run>
-std::string agreed(Run run) {
+template <class Body>
+std::string agreed(Body body) {
   try {
-    run();
+    body();
   } catch (const AgreedError& error) {
     return error.what();
   }

@@ -5,13 +5,13 @@
 namespace ring_attention {
 namespace {
 
-StepFlops flops_of(Layout layout, Index seq, int ranks, const Mask& mask) {
-  const Placement placement(layout, seq, ranks);
+StepFlops flops_of(PlacementKind kind, Index seq, int ranks, const Mask& mask) {
+  const Placement placement(kind, seq, ranks);
   return forward_flops({1, 1, seq, 1}, mask, placement, placement);
 }
 
 TEST(ForwardFlops, FourDForEveryPairAndQueryHead) {
-  const Placement queries(Layout::contiguous, 6, 2), keys(Layout::contiguous, 4, 2);
+  const Placement queries(PlacementKind::contiguous, 6, 2), keys(PlacementKind::contiguous, 4, 2);
   const StepFlops flops = forward_flops({2, 3, 6, 5}, {}, queries, keys);
   const double step = 4.0 * 3 * 2 * (2 * 3 * 5);  // 3 queries, 2 keys
   EXPECT_EQ(flops, (StepFlops{{step, step}, {step, step}}));
@@ -19,19 +19,19 @@ TEST(ForwardFlops, FourDForEveryPairAndQueryHead) {
 
 TEST(ForwardFlops, ACausalMaskLeavesWhatLiesBelowTheDiagonal) {
   // Rank 0 sees its own triangle and nothing of rank 1; rank 1 its triangle and all of rank 0.
-  EXPECT_EQ(flops_of(Layout::contiguous, 8, 2, Mask::causal()),
+  EXPECT_EQ(flops_of(PlacementKind::contiguous, 8, 2, Mask::causal()),
             (StepFlops{{4.0 * 10, 0}, {4.0 * 10, 4.0 * 16}}));
 }
 
 TEST(ForwardFlops, CriticalPathsOfTheLayouts) {
   // Lesson 09's figures at N = 8, S = 256: the critical path over the ideal.
-  const auto ratio = [](Layout layout) {
-    const RingTime time = predict(flops_of(layout, 256, 8, Mask::causal()), 0, {1, 1});
+  const auto ratio = [](PlacementKind kind) {
+    const RingTime time = predict(flops_of(kind, 256, 8, Mask::causal()), 0, {1, 1});
     return time.overlapped / time.ideal;
   };
-  EXPECT_NEAR(ratio(Layout::contiguous), 1.872, 5e-4);
-  EXPECT_NEAR(ratio(Layout::striped), 1.027, 5e-4);
-  EXPECT_NEAR(ratio(Layout::zigzag), 1.000, 5e-4);
+  EXPECT_NEAR(ratio(PlacementKind::contiguous), 1.872, 5e-4);
+  EXPECT_NEAR(ratio(PlacementKind::striped), 1.027, 5e-4);
+  EXPECT_NEAR(ratio(PlacementKind::zigzag), 1.000, 5e-4);
 }
 
 TEST(Predict, AHopHidesBehindALongerStep) {

@@ -5,6 +5,7 @@
 
 #include "support/backward_mutants.hpp"
 #include "support/backward_runs.hpp"
+#include "support/mutants.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -16,17 +17,17 @@ testing::AssertionResult engine_agrees(const GradientProblem<T>& problem, int ra
 
 template <class T, class Topology>
 testing::AssertionResult topology_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, BackwardEngine<T>, Topology>(problem, ranks);
+  return ring_gradients_agree<T, BestBackward<T>, WithRing<Topology>>(problem, ranks);
 }
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, BackwardEngine<T>, BackwardRing, Link>(problem, ranks);
+  return ring_gradients_agree<T, BestBackward<T>, Link>(problem, ranks);
 }
 
 template <class T, class Link>
 Gradients<T> with_transport(const GradientProblem<T>& problem, int ranks) {
-  return gathered(run_loopback_backward<T, BackwardEngine<T>, BackwardRing, Link>(problem, ranks), problem);
+  return gathered(run_loopback_backward<T, BestBackward<T>, Link>(problem, ranks), problem);
 }
 
 /// The sum over all keys, for each batch, head and column: a checksum.
@@ -55,7 +56,7 @@ testing::AssertionResult checksums_agree(const Gradients<T>& got, const Gradient
 template <class T>
 class BackwardMutant : public testing::Test {
  protected:
-  using Right = BackwardEngine<T>;
+  using Right = BestBackward<T>;
 
   /// 16 tokens, so that shards of 2 and 4 ranks are of equal length.
   static Case sixteen(const Scoring& scoring = {0.5}) {
@@ -72,7 +73,7 @@ const Scoring causal{0.5, Mask::causal()};
 TYPED_TEST(BackwardMutant, GradientsThatStayLocalAreNoticed) {
   for (const Scoring& scoring : {Scoring{0.5}, causal}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
-    EXPECT_TRUE((transport_agrees<TypeParam, LoopbackRing>(problem, 4)));
+    EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, 4)));
     EXPECT_FALSE((transport_agrees<TypeParam, LocalGradients>(problem, 4)));
 
     const auto wrong = with_transport<TypeParam, LocalGradients>(problem, 4);
@@ -91,11 +92,11 @@ TYPED_TEST(BackwardMutant, GradientsThatStayLocalPassOnOneRank) {
 TYPED_TEST(BackwardMutant, GradientsThatAreNotBroughtHomeAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
   for (const int ranks : {2, 4, 8}) {
-    EXPECT_TRUE((topology_agrees<TypeParam, BackwardRing>(problem, ranks)));
+    EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
     EXPECT_FALSE((topology_agrees<TypeParam, NotBroughtHome>(problem, ranks))) << ranks;
   }
   const auto results =
-      run_loopback_backward<TypeParam, BackwardEngine<TypeParam>, NotBroughtHome>(problem, 4);
+      run_loopback_backward<TypeParam, BestBackward<TypeParam>, WithRing<NotBroughtHome>>(problem, 4);
   const auto wrong = gathered(results, problem);
   EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
   EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";
@@ -106,7 +107,7 @@ TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
   for (const Scoring& scoring : {Scoring{0.5}, causal}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     for (const int ranks : {2, 4, 8}) {
-      EXPECT_TRUE((transport_agrees<TypeParam, LoopbackRing>(problem, ranks)));
+      EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, ranks)));
       EXPECT_FALSE((transport_agrees<TypeParam, StaleKeysAndValues>(problem, ranks))) << ranks;
     }
   }
@@ -116,8 +117,7 @@ TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
 TYPED_TEST(BackwardMutant, StaleKeysAndValuesPassByTheirMessages) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen());
   const auto results =
-      run_loopback_backward<TypeParam, BackwardEngine<TypeParam>, BackwardRing, StaleKeysAndValues>(problem,
-                                                                                                    4);
+      run_loopback_backward<TypeParam, BestBackward<TypeParam>, StaleKeysAndValues>(problem, 4);
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, 4}));
 }
@@ -129,10 +129,10 @@ template <class T>
 std::vector<RankResult<T>> over_own_keys(const Problem<T>& problem, int ranks) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    const Runs rows = query_runs(problem, rank, ranks);
-    const Runs keys = Placement(problem.what.layout, problem.what.keys, ranks).runs(rank);
+    const TokenRanges rows = query_ranges(problem, rank, ranks);
+    const TokenRanges keys = Placement(problem.what.kind, problem.what.keys, ranks).ranges(rank);
     const Tensor<T> q = rows_of(problem.q, rows), k = rows_of(problem.k, keys), v = rows_of(problem.v, keys);
-    auto engine = make_engine<ForwardEngine<T>>(problem.what.scoring, problem.what.block);
+    auto engine = make_engine<BestForward<T>>(problem.what.scoring, problem.what.block);
     engine.begin(q, rows);
     engine.accumulate({k, v, keys});
     results[static_cast<std::size_t>(rank)].attended = engine.finish();
@@ -190,7 +190,7 @@ TYPED_TEST(BackwardMutant, OutAndLseOfOneBlockPassOnOneRank) {
 TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
   using Wrong = BlockwiseBackward<TypeParam, KeysWithoutScale>;
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
-  EXPECT_TRUE((engine_agrees<TypeParam, BackwardEngine<TypeParam>>(problem, 2)));
+  EXPECT_TRUE((engine_agrees<TypeParam, BestBackward<TypeParam>>(problem, 2)));
   EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
   const auto wrong = gathered(run_loopback_backward<TypeParam, Wrong>(problem, 2), problem);
   EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
@@ -203,13 +203,14 @@ TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
 // ---- mask ----------------------------------------------------------------------------------------------
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
-  using Wrong = LocalPositions<BackwardEngine<TypeParam>>;
-  for (const Layout layout : {Layout::contiguous, Layout::striped, Layout::zigzag}) {
+  using Wrong = LocalPositions<BestBackward<TypeParam>>;
+  for (const PlacementKind kind :
+       {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
     Case what = this->sixteen(causal);
-    what.layout = layout;
+    what.kind = kind;
     const auto problem = make_gradient_problem<TypeParam>(what);
-    EXPECT_TRUE((engine_agrees<TypeParam, BackwardEngine<TypeParam>>(problem, 4)));
-    EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 4))) << name(layout);
+    EXPECT_TRUE((engine_agrees<TypeParam, BestBackward<TypeParam>>(problem, 4)));
+    EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 4))) << name(kind);
     EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(problem, 1))) << "one rank does not show it";
     what.scoring = {0.5};
     EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(make_gradient_problem<TypeParam>(what), 4)))
@@ -218,11 +219,11 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
 }
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
-  using Wrong = LocalPositions<ForwardEngine<TypeParam>>;
+  using Wrong = LocalPositions<BestForward<TypeParam>>;
   const auto problem = make_problem<TypeParam>(this->sixteen(causal));
   EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
-  EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, Ring, LoopbackRing, Wrong>(problem, 4)));
-  EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, Ring, LoopbackRing, Wrong>(problem, 1)));
+  EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 4)));
+  EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 1)));
 }
 
 /// The ring's mask is replaced; the reference keeps the right one. Forward and backward have to notice, and the

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/ring/wire.hpp"
+#include "ring_attention/ring/widening_engine.hpp"
 #include "support/backward_runs.hpp"
 
 namespace ring_attention::test {
@@ -32,7 +32,7 @@ class OwnShardUnrounded : public Widening<Engine> {
       : Widening<Engine>(engine, shard), engine_(engine), k_(k), v_(v) {}
   void accumulate(const KeyValue<Bf16>& kv, const Progress& progress) {
     if (std::exchange(first_, false))
-      engine_.accumulate({k_, v_, kv.runs}, progress);
+      engine_.accumulate({k_, v_, kv.ranges}, progress);
     else
       Widening<Engine>::accumulate(kv, progress);
   }
@@ -56,63 +56,63 @@ BothWays run(const GradientProblem<float>& problem, int ranks, bool own_unrounde
                std::vector<RankGradients<float>>(static_cast<std::size_t>(ranks))};
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
-    const Placement keys(p.what.layout, p.what.keys, ranks);
-    const Runs rows = query_runs(p, rank, ranks);
+    const Placement keys(p.what.kind, p.what.keys, ranks);
+    const TokenRanges rows = query_ranges(p, rank, ranks);
     const Tensor<float> q = rows_of(p.q, rows), grad_out = rows_of(problem.grad_out, rows);
-    const Tensor<float> k = rows_of(p.k, keys.runs(rank)), v = rows_of(p.v, keys.runs(rank));
+    const Tensor<float> k = rows_of(p.k, keys.ranges(rank)), v = rows_of(p.v, keys.ranges(rank));
     const auto parcel = [&] {
       KvParcel<Bf16> kv(p.k.shape(), keys, rank);
-      copy_rows<Bf16>(kv.k(), converted<Bf16>(p.k), keys.runs(rank));
-      copy_rows<Bf16>(kv.v(), converted<Bf16>(p.v), keys.runs(rank));
+      copy_rows<Bf16>(kv.k(), converted<Bf16>(p.k), keys.ranges(rank));
+      copy_rows<Bf16>(kv.v(), converted<Bf16>(p.v), keys.ranges(rank));
       return kv;
     };
     const Shape shard = p.k.shape().with_seq(keys.max_tokens());
-    Activity activity;
     RankResult<float>& forward = all.forward[static_cast<std::size_t>(rank)];
     {
       CpuEngine engine(p.what.scoring);
       engine.begin(q, rows);
       KvParcel<Bf16> kv = parcel();
-      LoopbackRing link(world, rank, 0);
+      LoopbackTransport transport(world, rank, 0);
       if (own_unrounded) {
         OwnShardUnrounded<CpuEngine> widening(engine, shard, k, v);
-        ring_forward(widening, link, kv, activity);
+        ring_forward(widening, transport, kv);
       } else {
         Widening<CpuEngine> widening(engine, shard);
-        ring_forward(widening, link, kv, activity);
+        ring_forward(widening, transport, kv);
       }
       forward.attended = engine.finish();
-      forward.statistics = link.statistics();
+      forward.statistics = transport.statistics();
     }
     CpuBackward engine(p.what.scoring);
     engine.begin({q, forward.attended.out, forward.attended.lse, grad_out}, rows);
     Widening<CpuBackward> widening(engine, shard);
     KvParcel<Bf16> kv = parcel();
     KvParcel<float> gradients(p.k.shape(), keys, rank);
-    LoopbackRing kv_link(world, rank, 0), gradient_link(world, rank, 1);
-    ring_backward(widening, kv_link, gradient_link, kv, gradients, activity);
+    LoopbackTransport kv_transport(world, rank, 0), gradient_transport(world, rank, 1);
+    ring_backward(widening, kv_transport, gradient_transport, kv, gradients);
     RankGradients<float>& backward = all.backward[static_cast<std::size_t>(rank)];
     backward.gradients = {engine.finish(), converted<float>(View<const float>(gradients.k())),
                           converted<float>(View<const float>(gradients.v()))};
-    backward.kv = kv_link.statistics();
-    backward.gradient = gradient_link.statistics();
+    backward.kv = kv_transport.statistics();
+    backward.gradient = gradient_transport.statistics();
   });
   return all;
 }
 
-GradientProblem<float> a_problem(Layout layout = Layout::zigzag) {
+GradientProblem<float> a_problem(PlacementKind kind = PlacementKind::zigzag) {
   return make_gradient_problem<float>({.batch = 2,
                                        .group = 2,
                                        .queries = 45,
                                        .keys = 53,
                                        .dim = 16,
                                        .scoring = {0.25, Mask::causal(53 - 45)},
-                                       .layout = layout});
+                                       .kind = kind});
 }
 
 TEST(Bf16Wire, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
-  for (const Layout layout : {Layout::contiguous, Layout::striped, Layout::zigzag}) {
-    const auto problem = a_problem(layout);
+  for (const PlacementKind kind :
+       {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
+    const auto problem = a_problem(kind);
     const auto exact = after_rounding(problem);
     for (const int ranks : {1, 2, 3, 4, 7}) {
       const BothWays got = run(problem, ranks);
@@ -146,7 +146,7 @@ TEST(Bf16Wire, SendsHalfTheBytesForwardAndFloatGradients) {
   const Index all = 2 * problem.what().kv().size();
   for (const int ranks : {2, 3}) {
     const BothWays got = run(problem, ranks);
-    const Placement keys(problem.what().layout, problem.what().keys, ranks);
+    const Placement keys(problem.what().kind, problem.what().keys, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
       const Index not_sent = 2 * problem.what().kv().with_seq(keys.tokens(Ring{rank, ranks}.next())).size();

@@ -8,8 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "program/activity.hpp"
+#include "program/watched.hpp"
+#include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/odd_even_ring.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 
 using namespace ring_attention;
 
@@ -26,15 +29,17 @@ void suffer(const std::string& fault) {
 }
 
 /// Suffers `fault` on rank 1 at the end of the compute of step 1.
-class FaultyRing : public OddEvenRing {
+class FaultyEngine : public BlockwiseEngine<float> {
  public:
-  FaultyRing(const Communicator& comm, std::string fault) : OddEvenRing(comm), fault_(std::move(fault)) {}
-  void computed() {
-    if (ring().rank == 1 && step_++ == 1) suffer(fault_);
-    OddEvenRing::computed();
+  FaultyEngine(int rank, std::string fault) : BlockwiseEngine({}), rank_(rank), fault_(std::move(fault)) {}
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+    BlockwiseEngine::accumulate(kv, progress);
+    if (rank_ == 1 && step_ == 1) suffer(fault_);
+    ++step_;
   }
 
  private:
+  int rank_;
   std::string fault_;
   int step_ = 0;
 };
@@ -42,25 +47,25 @@ class FaultyRing : public OddEvenRing {
 int ring_with(const std::string& fault, double timeout, const Communicator& comm) {
   // On a length that the ranks disagree about, each is right by its own reckoning.
   const Index seq = 64 + (fault == "disagree" && comm.rank() == 1 ? 16 : 0);
-  const Placement placement(Layout::contiguous, seq, comm.size());
-  const Runs rows = placement.runs(comm.rank());
+  const Placement placement(PlacementKind::contiguous, seq, comm.size());
+  const TokenRanges rows = placement.ranges(comm.rank());
   const Tensor<float> q({1, 1, count(rows), 4});
   KvParcel<float> kv({1, 1, seq, 4}, placement, comm.rank());
-  BlockwiseEngine<float> engine({});
+  FaultyEngine engine(comm.rank(), fault);
   engine.begin(q, rows);
   Activity activity;
-  FaultyRing link(comm, fault);
+  Watched<OddEvenTransport> transport(activity, [&] { return OddEvenTransport(comm); });
   const Watchdog watchdog(activity, std::chrono::duration<double>(timeout), comm.rank());
-  ring_forward(engine, link, kv, activity);
+  ring_forward(engine, transport, kv);
   return 0;
 }
 
 /// One exchange in which rank 0 sends `length` bytes where 8 are due.
 int exchange_with(std::size_t length, const Communicator& comm) {
   std::vector<std::byte> mine(comm.rank() == 0 ? length : 8), theirs(8);
-  OddEvenRing link(comm);
-  link.start({mine, theirs});
-  link.finish();
+  OddEvenTransport transport(comm);
+  transport.start({mine, theirs});
+  transport.finish();
   return 0;
 }
 

@@ -5,8 +5,8 @@
 
 #include <array>
 
-#include "ring_attention/ring/odd_even_ring.hpp"
-#include "ring_attention/ring/overlapped_ring.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
 #include "support/backward_runs.hpp"
 #include "support/masks.hpp"
 #include "support/thrown_message.hpp"
@@ -14,7 +14,8 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<Layout> layouts{Layout::contiguous, Layout::striped, Layout::zigzag};
+constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
+                                                               PlacementKind::striped, PlacementKind::zigzag};
 
 template <class Link>
 class MpiBackward : public testing::Test {
@@ -44,8 +45,8 @@ class MpiBackward : public testing::Test {
   }
 };
 
-using Links = testing::Types<OddEvenRing, OverlappedRing>;
-TYPED_TEST_SUITE(MpiBackward, Links);
+using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
+TYPED_TEST_SUITE(MpiBackward, Transports);
 
 // Ranks that share cores spend their time waiting for each other: the bulk of the random problems runs on
 // threads. Up to four ranks, with and without the causal mask, 1, 2 and 8 query heads to a KV head, float and
@@ -62,16 +63,16 @@ TYPED_TEST(MpiBackward, RandomProblems) {
 
 TYPED_TEST(MpiBackward, EveryPlacement) {
   const Scoring scoring = every_scoring(13, 17, 4, 0.5).back().scoring;  // documents, a window, ALiBi
-  for (const Layout layout : layouts)
+  for (const PlacementKind kind : placement_kinds)
     this->expect_a_right_ring(make_gradient_problem<float>(
-        {.group = 2, .queries = 13, .keys = 17, .scoring = scoring, .block = 3, .layout = layout}));
+        {.group = 2, .queries = 13, .keys = 17, .scoring = scoring, .block = 3, .kind = kind}));
 }
 
 TYPED_TEST(MpiBackward, FewerTokensThanRanks) {
   this->expect_a_right_ring(make_gradient_problem<float>(
-      {.group = 2, .queries = 5, .keys = 5, .scoring = {1, Mask::causal()}, .layout = Layout::zigzag}));
+      {.group = 2, .queries = 5, .keys = 5, .scoring = {1, Mask::causal()}, .kind = PlacementKind::zigzag}));
   this->expect_a_right_ring(
-      make_gradient_problem<float>({.queries = 9, .keys = 1, .layout = Layout::striped}));
+      make_gradient_problem<float>({.queries = 9, .keys = 1, .kind = PlacementKind::striped}));
 }
 
 // 256 KiB a message on both channels: far past what MPI buffers.
@@ -102,32 +103,32 @@ TYPED_TEST(MpiBackward, ChannelsDoNotMeet) {
 
 // Every rank sends four bytes where eight are due. (In the blocking ring an odd rank would notice before it
 // sends, and leave the even ones waiting: it has to end the job.)
-TEST(OverlappedRing, AParcelThatIsTooShortIsAnError) {
+TEST(OverlappedTransport, AParcelThatIsTooShortIsAnError) {
   const Communicator comm(MPI_COMM_WORLD);
   const std::array<std::byte, 4> mine{};
   std::array<std::byte, 8> theirs{};
-  OverlappedRing link(comm);
-  link.start({mine, theirs});
-  const std::string message = thrown_message([&] { link.finish(); });
-  const std::string sender = "rank " + std::to_string(link.ring().prev());
+  OverlappedTransport transport(comm);
+  transport.start({mine, theirs});
+  const std::string message = thrown_message([&] { transport.finish(); });
+  const std::string sender = "rank " + std::to_string(transport.ring().prev());
   EXPECT_NE(message.find(sender + " sent 4 bytes where 8 were due"), std::string::npos) << message;
 }
 
-TEST(OverlappedRing, FinishingTwiceIsAnError) {
+TEST(OverlappedTransport, FinishingTwiceIsAnError) {
   const Communicator comm(MPI_COMM_WORLD);
   const int mine = comm.rank();
   int theirs = -1;
-  OverlappedRing link(comm);
-  link.progress();  // nothing is under way: nothing to do
-  link.start({std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(&theirs, 1))});
-  link.progress();
-  link.finish();
-  link.progress();
-  EXPECT_EQ(theirs, link.ring().prev());
-  EXPECT_NE(thrown_message([&] { link.finish(); }).find("finish() without start()"), std::string::npos);
-  link.drain();
-  EXPECT_EQ(link.statistics().messages_sent, 1);
-  EXPECT_EQ(link.statistics().bytes_received, 4);
+  OverlappedTransport transport(comm);
+  transport.progress();  // nothing is under way: nothing to do
+  transport.start({std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(&theirs, 1))});
+  transport.progress();
+  transport.finish();
+  transport.progress();
+  EXPECT_EQ(theirs, transport.ring().prev());
+  EXPECT_NE(thrown_message([&] { transport.finish(); }).find("finish() without start()"), std::string::npos);
+  transport.drain();
+  EXPECT_EQ(transport.statistics().messages_sent, 1);
+  EXPECT_EQ(transport.statistics().bytes_received, 4);
 }
 
 }  // namespace

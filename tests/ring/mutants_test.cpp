@@ -16,12 +16,12 @@ testing::AssertionResult engine_agrees(const Problem<T>& problem, int ranks = 2)
 
 template <class T, class Topology>
 testing::AssertionResult topology_agrees(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, StandardRules, Topology>(problem, ranks);
+  return ring_agrees<T, StandardRules, WithRing<Topology>>(problem, ranks);
 }
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, StandardRules, Ring, Link>(problem, ranks);
+  return ring_agrees<T, StandardRules, Link>(problem, ranks);
 }
 
 template <class T>
@@ -73,7 +73,7 @@ TYPED_TEST(Mutant, WrongOwnersPassWithoutAMask) {
 TYPED_TEST(Mutant, BuffersSwappedTooEarlyAreNoticed) {
   for (const int ranks : {2, 3, 4, 5}) {
     const auto problem = make_problem<TypeParam>({.queries = 15, .keys = 15, .scoring = causal});
-    EXPECT_TRUE((transport_agrees<TypeParam, LoopbackRing>(problem, ranks)));
+    EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, ranks)));
     EXPECT_FALSE((transport_agrees<TypeParam, SwapsTooEarly>(problem, ranks))) << ranks;
   }
 }
@@ -81,7 +81,7 @@ TYPED_TEST(Mutant, BuffersSwappedTooEarlyAreNoticed) {
 TYPED_TEST(Mutant, AHopTooManyIsNoticedByItsMessages) {
   const auto problem = make_problem<TypeParam>({.queries = 15, .keys = 15});
   const auto right = run_loopback<TypeParam>(problem, 4);
-  const auto wrong = run_loopback<TypeParam, StandardRules, Ring, OneHopTooMany>(problem, 4);
+  const auto wrong = run_loopback<TypeParam, StandardRules, OneHopTooMany>(problem, 4);
   EXPECT_TRUE(all_agree(wrong, problem)) << "the numbers do not show it";
   for (int rank = 0; rank < 4; ++rank) {
     const auto at = static_cast<std::size_t>(rank);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ring_attention/attention/backward.hpp"
-#include "ring_attention/ring/loopback_ring.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::test {
 
@@ -27,43 +27,43 @@ class LocalPositions : public Engine {
   using Value = typename Engine::value_type;
 
   template <class Queries>
-  void begin(const Queries& queries, const Runs& runs) {
-    Engine::begin(queries, whole(count(runs)));
+  void begin(const Queries& queries, const TokenRanges& ranges) {
+    Engine::begin(queries, whole(count(ranges)));
   }
   void accumulate(KeyValue<Value> kv, const Progress& progress) {
-    kv.runs = whole(count(kv.runs));
+    kv.ranges = whole(count(kv.ranges));
     Engine::accumulate(kv, progress);
   }
   void accumulate(KeyValue<Value> kv, const KeyValueGradient<Value>& gradient, const Progress& progress) {
-    kv.runs = whole(count(kv.runs));
+    kv.ranges = whole(count(kv.ranges));
     Engine::accumulate(kv, gradient, progress);
   }
 };
 
 // ---- the ring's topology -------------------------------------------------------------------------------
 
-/// Gradients stop where K,V stop: one hop short of home.
+/// Gradients stop where K,V stop: one hop short of their owner.
 struct NotBroughtHome : Ring {
-  [[nodiscard]] constexpr int hops() const { return size - 1; }
+  [[nodiscard]] constexpr int gradient_hops() const { return size - 1; }
 };
 
 // ---- the transport; for shards of equal length -----------------------------------------------------------
 
 /// dK,dV stay: what a rank computes for anybody's keys, it adds to its own.
-class LocalGradients : public LoopbackRing {
+class LocalGradients : public LoopbackTransport {
  public:
   LocalGradients(LoopbackWorld& world, int rank, int channel)
-      : LoopbackRing(world, rank, channel), local_(channel == 1) {}
+      : LoopbackTransport(world, rank, channel), local_(channel == 1) {}
 
   void start(const Exchange& exchange) {
     exchange_ = exchange;
-    if (!local_) LoopbackRing::start(exchange);
+    if (!local_) LoopbackTransport::start(exchange);
   }
   void finish() {
     if (local_)
       std::ranges::copy(exchange_.send, exchange_.receive.begin());
     else
-      LoopbackRing::finish();
+      LoopbackTransport::finish();
   }
 
  private:
@@ -72,18 +72,19 @@ class LocalGradients : public LoopbackRing {
 };
 
 /// The right K,V travel, but a step computes with those of the step before: a buffer reused one step too long.
-class StaleKeysAndValues : public LoopbackRing {
+class StaleKeysAndValues : public LoopbackTransport {
  public:
   StaleKeysAndValues(LoopbackWorld& world, int rank, int channel)
-      : LoopbackRing(world, rank, channel), stale_(channel == 0) {}
+      : LoopbackTransport(world, rank, channel), stale_(channel == 0) {}
 
   void start(const Exchange& exchange) {
     if (stale_ && current_.empty()) current_.assign(exchange.send.begin(), exchange.send.end());
     exchange_ = exchange;
-    LoopbackRing::start({stale_ ? std::span<const std::byte>(current_) : exchange.send, exchange.receive});
+    LoopbackTransport::start(
+        {stale_ ? std::span<const std::byte>(current_) : exchange.send, exchange.receive});
   }
   void finish() {
-    LoopbackRing::finish();
+    LoopbackTransport::finish();
     if (stale_) std::swap_ranges(current_.begin(), current_.end(), exchange_.receive.begin());
   }
 

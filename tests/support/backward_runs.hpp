@@ -29,37 +29,36 @@ struct RankGradients {
 
 /// One rank's part of the backward.
 /// \param attended  what the forward ended with on this rank
-/// \param make_link  makes this rank's transport for a channel; called last, because it borrows the parcels
-template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class MakeLink>
-RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Attended<T>& attended,
-                                   const Ring& place, MakeLink make_link) {
+/// \param make_transport  makes this rank's transport for a channel; called last, because it borrows the parcels
+template <class T, class Engine = BestBackward<T>, class MakeTransport>
+RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
+                                   const Ring& place, MakeTransport make_transport) {
   const Problem<T>& p = problem.forward;
   const Index before = allocation::current();
   allocation::reset_peak();
-  const Runs rows = query_runs(p, place.rank, place.size);
+  const TokenRanges rows = query_ranges(p, place.rank, place.size);
   const Tensor<T> q = rows_of(p.q, rows), grad_out = rows_of(problem.grad_out, rows);
   const Tensor<T> out = attended.out.clone(), lse = attended.lse.clone();
-  const Placement keys(p.what.layout, p.what.keys, place.size);
+  const Placement keys(p.what.kind, p.what.keys, place.size);
   KvParcel<T> kv(p.k.shape(), keys, place.rank), gradients(p.k.shape(), keys, place.rank);
-  copy_rows(kv.k(), p.k.view(), keys.runs(place.rank));
-  copy_rows(kv.v(), p.v.view(), keys.runs(place.rank));
+  copy_rows(kv.k(), p.k.view(), keys.ranges(place.rank));
+  copy_rows(kv.v(), p.v.view(), keys.ranges(place.rank));
 
   auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
   engine.begin(ForwardResult<T>{q, out, lse, grad_out}, rows);
-  Activity activity;
-  auto&& kv_link = make_link(0);
-  auto&& gradient_link = make_link(1);
-  ring_backward(engine, kv_link, gradient_link, kv, gradients, activity, Topology{place});
+  auto&& kv_transport = make_transport(0);
+  auto&& gradient_transport = make_transport(1);
+  ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
   const Index peak = allocation::peak() - before;
   return {{engine.finish(), converted<T>(View<const T>(gradients.k())),
            converted<T>(View<const T>(gradients.v()))},
-          kv_link.statistics(),
-          gradient_link.statistics(),
+          kv_transport.statistics(),
+          gradient_transport.statistics(),
           peak};
 }
 
 /// All ranks of a ring in this process: the backward of forwards that have been.
-template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class Link = LoopbackRing>
+template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
                                                     const std::vector<RankResult<T>>& forward) {
   const int ranks = static_cast<int>(forward.size());
@@ -67,17 +66,16 @@ std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& pr
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
-    results[at] =
-        run_rank_backward<T, Engine, Topology>(problem, forward[at].attended, {rank, ranks},
+    results[at] = run_rank_backward<T, Engine>(problem, forward[at].attended, {rank, ranks},
                                                [&](int channel) { return Link(world, rank, channel); });
   });
   return results;
 }
 
 /// Forward and backward. The type parameters are those of the backward.
-template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class Link = LoopbackRing>
+template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem, int ranks) {
-  return run_loopback_backward<T, Engine, Topology, Link>(problem, run_loopback(problem.forward, ranks));
+  return run_loopback_backward<T, Engine, Link>(problem, run_loopback(problem.forward, ranks));
 }
 
 /// The gradients of the whole problem, put together from those of the ranks.
@@ -85,21 +83,21 @@ template <class T>
 Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const GradientProblem<T>& problem) {
   const Case& what = problem.what();
   const int ranks = static_cast<int>(results.size());
-  const Placement keys(what.layout, what.keys, ranks);
+  const Placement keys(what.kind, what.keys, ranks);
   Gradients<T> all{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv())};
   for (int rank = 0; rank < ranks; ++rank) {
     const Gradients<T>& part = results[static_cast<std::size_t>(rank)].gradients;
-    put_rows(all.q, part.q, query_runs(problem.forward, rank, ranks));
-    put_rows(all.k, part.k, keys.runs(rank));
-    put_rows(all.v, part.v, keys.runs(rank));
+    put_rows(all.q, part.q, query_ranges(problem.forward, rank, ranks));
+    put_rows(all.k, part.k, keys.ranges(rank));
+    put_rows(all.v, part.v, keys.ranges(rank));
   }
   return all;
 }
 
 /// The check that the right ring passes and each mutant has to fail.
-template <class T, class Engine = BackwardEngine<T>, class Topology = BackwardRing, class Link = LoopbackRing>
+template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
 testing::AssertionResult ring_gradients_agree(const GradientProblem<T>& problem, int ranks) {
-  return agrees(gathered(run_loopback_backward<T, Engine, Topology, Link>(problem, ranks), problem), problem);
+  return agrees(gathered(run_loopback_backward<T, Engine, Link>(problem, ranks), problem), problem);
 }
 
 /// What rank `ring.rank` sends and receives in the backward: K,V as in the forward; dK,dV once for every rank,

@@ -108,7 +108,7 @@ testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b)
 template <class T>
 Gradients<T> device_gradients(const GradientProblem<T>& problem) {
   const Problem<T>& p = problem.forward;
-  const Attended<T> attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
+  const AttentionResult<T> attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
   return blockwise_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring,
                                p.what.block);
 }

@@ -9,11 +9,11 @@
 
 namespace ring_attention::test {
 
-/// The message of the InputError that `run` throws. No error, or more than one line, is a failure.
-template <class Run>
-std::string input_error(Run&& run) {
+/// The message of the InputError that `body` throws. No error, or more than one line, is a failure.
+template <class Body>
+std::string input_error(Body&& body) {
   try {
-    run();
+    body();
   } catch (const InputError& error) {
     const std::string message = error.what();
     EXPECT_EQ(message.find('\n'), std::string::npos) << "more than one line: " << message;
@@ -23,10 +23,10 @@ std::string input_error(Run&& run) {
   return "";
 }
 
-/// \param part has to stand in the message of the InputError that `run` throws.
-template <class Run>
-void expect_input_error(Run&& run, const std::string& part) {
-  const std::string message = input_error(run);
+/// \param part has to stand in the message of the InputError that `body` throws.
+template <class Body>
+void expect_input_error(Body&& body, const std::string& part) {
+  const std::string message = input_error(body);
   EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
 }
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ring_attention/attention/blockwise.hpp"
-#include "ring_attention/ring/loopback_ring.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::test {
 
@@ -96,7 +96,15 @@ struct InterleavedHeads : StandardRules {
   static Index kv_head(Index head, Index) { return head % KvHeads; }
 };
 
-// ---- the ring's topology -------------------------------------------------------------------------------
+// ---- the ring's topology: a transport that says a wrong one ---------------------------------------------
+
+/// Moves parcels as it should, and gives the loop WrongRing.
+template <class WrongRing, class Base = LoopbackTransport>
+class WithRing : public Base {
+ public:
+  using Base::Base;
+  [[nodiscard]] WrongRing ring() const { return {Base::ring()}; }
+};
 
 /// Algorithm 1 as printed: count = 1 .. N-1.
 struct OneStepTooFew : Ring {
@@ -116,14 +124,14 @@ struct OwnerBackwards : Ring {
 // ---- the transport -------------------------------------------------------------------------------------
 
 /// Swaps current and incoming as soon as the hop begins, not when the compute on current is over.
-class SwapsTooEarly : public LoopbackRing {
+class SwapsTooEarly : public LoopbackTransport {
  public:
-  using LoopbackRing::LoopbackRing;
+  using LoopbackTransport::LoopbackTransport;
 
   void start(const Exchange& exchange) {
     exchange_ = exchange;
-    LoopbackRing::start(exchange);
-    LoopbackRing::finish();
+    LoopbackTransport::start(exchange);
+    LoopbackTransport::finish();
     swap();  // what is computed with now belongs to the next step
   }
   void finish() { swap(); }
@@ -138,18 +146,18 @@ class SwapsTooEarly : public LoopbackRing {
 };
 
 /// Takes the parcels home with an N-th hop that nobody needs.
-class OneHopTooMany : public LoopbackRing {
+class OneHopTooMany : public LoopbackTransport {
  public:
-  using LoopbackRing::LoopbackRing;
+  using LoopbackTransport::LoopbackTransport;
 
   void start(const Exchange& exchange) {
     exchange_ = exchange;
-    LoopbackRing::start(exchange);
+    LoopbackTransport::start(exchange);
   }
   void drain() {
-    LoopbackRing::start(exchange_);
-    LoopbackRing::finish();
-    LoopbackRing::drain();
+    LoopbackTransport::start(exchange_);
+    LoopbackTransport::finish();
+    LoopbackTransport::drain();
   }
 
  private:

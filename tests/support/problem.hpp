@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "ring_attention/attention/partial.hpp"
 #include "ring_attention/attention/reference.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
@@ -24,7 +25,7 @@ struct Case {
   Index dim = 4;
   Scoring scoring = {};
   Index block = 64;
-  Layout layout = Layout::contiguous;  // on a ring
+  PlacementKind kind = PlacementKind::contiguous;  // on a ring
   Index spike_every = 0;
   std::uint64_t seed = 1;
 
@@ -36,7 +37,7 @@ inline std::string to_string(const Case& c) {
   const Mask& mask = c.scoring.mask;
   const auto side = [](Index keys) { return keys == Mask::unlimited ? "all" : std::to_string(keys); };
   return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) + ", " +
-         name(c.layout) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
+         name(c.kind) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
          " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
          (mask.documents ? ", documents" : "") + (c.scoring.has_bias() ? ", ALiBi" : "") + ", spike_every " +
          std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
@@ -68,7 +69,7 @@ Problem<T> make_problem(const Case& what) {
 
 /// Copies the tokens at `rows` of `whole` into `shard`, in memory order.
 template <class T>
-void copy_rows(View<T> shard, View<const T> whole, const Runs& rows) {
+void copy_rows(View<T> shard, View<const T> whole, const TokenRanges& rows) {
   const std::vector<Index> from = positions(rows);
   for (Index b = 0; b < shard.shape().batch; ++b)
     for (Index h = 0; h < shard.shape().heads; ++h)
@@ -77,7 +78,7 @@ void copy_rows(View<T> shard, View<const T> whole, const Runs& rows) {
 }
 
 template <class T>
-Tensor<T> rows_of(const Tensor<T>& whole, const Runs& rows) {
+Tensor<T> rows_of(const Tensor<T>& whole, const TokenRanges& rows) {
   Tensor<T> shard(whole.shape().with_seq(count(rows)));
   copy_rows(shard.view(), whole.view(), rows);
   return shard;
@@ -85,7 +86,7 @@ Tensor<T> rows_of(const Tensor<T>& whole, const Runs& rows) {
 
 /// The way back: the rows of `part` to the tokens at `rows` of `whole`.
 template <class T>
-void put_rows(Tensor<T>& whole, const Tensor<T>& part, const Runs& rows) {
+void put_rows(Tensor<T>& whole, const Tensor<T>& part, const TokenRanges& rows) {
   const View<const T> shard = part;
   const std::vector<Index> to = positions(rows);
   for (Index b = 0; b < shard.shape().batch; ++b)
@@ -102,7 +103,8 @@ inline bool all_fully_masked(const Tensor<double>& lse) {
 
 /// Do `got`'s rows, which stand at `rows` of the problem, agree with the reference?
 template <class T>
-testing::AssertionResult agrees(const Attended<T>& got, const Problem<T>& problem, const Runs& rows) {
+testing::AssertionResult agrees(const AttentionResult<T>& got, const Problem<T>& problem,
+                                const TokenRanges& rows) {
   const Reference& want = problem.want;
   const Tolerance tolerance =
       attention_tolerance<T>(problem.what.keys, want.max_abs_score, want.max_abs_value);
@@ -118,13 +120,13 @@ testing::AssertionResult agrees(const Attended<T>& got, const Problem<T>& proble
 }
 
 template <class T>
-testing::AssertionResult agrees(const Attended<T>& got, const Problem<T>& problem) {
+testing::AssertionResult agrees(const AttentionResult<T>& got, const Problem<T>& problem) {
   return agrees(got, problem, whole(problem.what.queries));
 }
 
 /// The same bits in out and lse.
 template <class T>
-testing::AssertionResult same_bits(const Attended<T>& a, const Attended<T>& b) {
+testing::AssertionResult same_bits(const AttentionResult<T>& a, const AttentionResult<T>& b) {
   if (!bitwise_equal(a.out, b.out)) return testing::AssertionFailure() << "out differs in its bits";
   if (!bitwise_equal(a.lse, b.lse)) return testing::AssertionFailure() << "lse differs in its bits";
   return testing::AssertionSuccess();
@@ -166,7 +168,7 @@ inline Case random_case(Dice& dice, Index index, Index ranks) {
   if (dice.one_in(8)) what.scoring.mask.left = dice.between(0, what.keys);
   what.spike_every = dice.one_in(3) ? 4 : 0;
   what.seed = dice.bits();
-  what.layout = dice.of({Layout::contiguous, Layout::striped, Layout::zigzag});
+  what.kind = dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag});
   if (dice.one_in(6)) what.scoring.mask.documents = random_documents(dice, what.keys);
   if (dice.one_in(6)) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
   return what;

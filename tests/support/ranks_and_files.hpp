@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/core/run.hpp"
 #include "ring_attention/core/tensor.hpp"
+#include "ring_attention/core/token_range.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -45,12 +45,12 @@ class RanksAndFiles : public testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  /// The message of the AgreedError that `run` throws, here as on every rank.
-  template <class Run>
-  std::string agreed_error(Run&& run) {
+  /// The message of the AgreedError that `body` throws, here as on every rank.
+  template <class Body>
+  std::string agreed_error(Body&& body) {
     std::string message;
     try {
-      run();
+      body();
       ADD_FAILURE() << "no AgreedError";
     } catch (const AgreedError& error) {
       message = error.what();
@@ -64,9 +64,9 @@ class RanksAndFiles : public testing::Test {
     EXPECT_EQ(message, first.c_str()) << "rank 0 says something else";
     return message;
   }
-  template <class Run>
-  void expect_agreed(Run&& run, const std::string& part) {
-    const std::string message = agreed_error(run);
+  template <class Body>
+  void expect_agreed(Body&& body, const std::string& part) {
+    const std::string message = agreed_error(body);
     EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
   }
 
@@ -81,9 +81,9 @@ inline double value_at(const Shape& shape, Index b, Index h, Index s, Index d) {
 }
 
 template <class T>
-Tensor<T> shard_of(const Shape& shape, const Runs& runs) {
-  Tensor<T> shard(shape.with_seq(count(runs)));
-  const std::vector<Index> where = positions(runs);
+Tensor<T> shard_of(const Shape& shape, const TokenRanges& ranges) {
+  Tensor<T> shard(shape.with_seq(count(ranges)));
+  const std::vector<Index> where = positions(ranges);
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
       for (Index s = 0; s < shard.shape().seq; ++s)
@@ -98,32 +98,34 @@ bool same(const Tensor<T>& a, const Tensor<T>& b) {
   return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.size(), b.data());
 }
 
-using Placement = Runs (*)(Index seq, int rank, int ranks);
+using Placement = TokenRanges (*)(Index seq, int rank, int ranks);
 
-inline Runs contiguous(Index seq, int rank, int ranks) {
+inline TokenRanges contiguous(Index seq, int rank, int ranks) {
   const Index begin = seq * rank / ranks;
   const Index end = seq * (rank + 1) / ranks;
-  return begin < end ? Runs{{begin, 1, end - begin}} : Runs{};
+  return begin < end ? TokenRanges{{begin, 1, end - begin}} : TokenRanges{};
 }
-inline Runs striped(Index seq, int rank, int ranks) {
-  return rank < seq ? Runs{{rank, ranks, (seq - rank + ranks - 1) / ranks}} : Runs{};
+inline TokenRanges striped(Index seq, int rank, int ranks) {
+  return rank < seq ? TokenRanges{{rank, ranks, (seq - rank + ranks - 1) / ranks}} : TokenRanges{};
 }
-inline Runs zigzag(Index seq, int rank, int ranks) {
-  Runs runs = contiguous(seq, rank, 2 * ranks);
-  for (const Run& run : contiguous(seq, 2 * ranks - 1 - rank, 2 * ranks)) runs.push_back(run);
-  return runs;
+inline TokenRanges zigzag(Index seq, int rank, int ranks) {
+  TokenRanges ranges = contiguous(seq, rank, 2 * ranks);
+  for (const TokenRange& range : contiguous(seq, 2 * ranks - 1 - rank, 2 * ranks)) ranges.push_back(range);
+  return ranges;
 }
 /// All but one rank have nothing.
-inline Runs one_rank(Index seq, int rank, int ranks) { return rank == ranks / 2 ? whole(seq) : Runs{}; }
-/// Odd tokens striped, even tokens in blocks of one: several strided runs, out of order, of different numbers.
-inline Runs shuffled(Index seq, int rank, int ranks) {
-  Runs runs;
+inline TokenRanges one_rank(Index seq, int rank, int ranks) {
+  return rank == ranks / 2 ? whole(seq) : TokenRanges{};
+}
+/// Odd tokens striped, even tokens in blocks of one: several strided ranges, out of order, of different numbers.
+inline TokenRanges shuffled(Index seq, int rank, int ranks) {
+  TokenRanges ranges;
   for (Index first : {1, 0}) {
     const Index begin = 2 * rank + first;
     const Index tokens = begin < seq ? (seq - begin + 2 * ranks - 1) / (2 * ranks) : 0;
-    if (tokens > 0) runs.push_back({begin, 2 * ranks, tokens});
+    if (tokens > 0) ranges.push_back({begin, 2 * ranks, tokens});
   }
-  return runs;
+  return ranges;
 }
 inline constexpr Placement placements[] = {contiguous, striped, zigzag, one_rank, shuffled};
 

@@ -6,7 +6,7 @@
 
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/loopback_ring.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -14,7 +14,7 @@ namespace ring_attention::test {
 /// The library's engine; with other rules the readable one, which takes them.
 template <class T, class Rules>
 using EngineOf =
-    std::conditional_t<std::is_same_v<Rules, StandardRules>, ForwardEngine<T>, BlockwiseEngine<T, Rules>>;
+    std::conditional_t<std::is_same_v<Rules, StandardRules>, BestForward<T>, BlockwiseEngine<T, Rules>>;
 
 /// Elements of the one tile that the engine for T keeps: the fast one's are counted, the readable one's are Eigen's.
 template <class T>
@@ -25,49 +25,47 @@ Index tile_elements(cpu::Size (*floats)(int), Index dim) {
 /// What a rank ends with.
 template <class T>
 struct RankResult {
-  Attended<T> attended;
+  AttentionResult<T> attended;
   TransportStatistics statistics;
   Index peak_bytes = 0;  // of tensors, with the rank's own q and K,V
 };
 
 template <class T>
-Runs query_runs(const Problem<T>& problem, int rank, int ranks) {
-  return Placement(problem.what.layout, problem.what.queries, ranks).runs(rank);
+TokenRanges query_ranges(const Problem<T>& problem, int rank, int ranks) {
+  return Placement(problem.what.kind, problem.what.queries, ranks).ranges(rank);
 }
 
 /// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
-/// \param make_link  makes this rank's transport; called last, because a transport borrows the parcel
-template <class T, class Rules = StandardRules, class Topology = Ring, class Engine = EngineOf<T, Rules>,
-          class MakeLink>
-RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeLink make_link) {
+/// \param make_transport  makes this rank's transport; called last, because a transport borrows the parcel
+template <class T, class Rules = StandardRules, class Engine = EngineOf<T, Rules>, class MakeTransport>
+RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTransport make_transport) {
   const Index before = allocation::current();
   allocation::reset_peak();
-  const Runs rows = query_runs(problem, place.rank, place.size);
+  const TokenRanges rows = query_ranges(problem, place.rank, place.size);
   Tensor<T> q(problem.q.shape().with_seq(count(rows)));
   copy_rows(q.view(), problem.q.view(), rows);
-  const Placement keys(problem.what.layout, problem.what.keys, place.size);
+  const Placement keys(problem.what.kind, problem.what.keys, place.size);
   KvParcel<T> kv(problem.k.shape(), keys, place.rank);
-  copy_rows(kv.k(), problem.k.view(), keys.runs(place.rank));
-  copy_rows(kv.v(), problem.v.view(), keys.runs(place.rank));
+  copy_rows(kv.k(), problem.k.view(), keys.ranges(place.rank));
+  copy_rows(kv.v(), problem.v.view(), keys.ranges(place.rank));
 
   auto engine = make_engine<Engine>(problem.what.scoring, problem.what.block);
   engine.begin(q, rows);
-  Activity activity;
-  auto&& link = make_link();
-  ring_forward(engine, link, kv, activity, Topology{place});
-  Attended<T> attended = engine.finish();
-  return {std::move(attended), link.statistics(), allocation::peak() - before};
+  auto&& transport = make_transport();
+  ring_forward(engine, transport, kv);
+  AttentionResult<T> attended = engine.finish();
+  return {std::move(attended), transport.statistics(), allocation::peak() - before};
 }
 
 /// All ranks of a ring in this process.
-template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing,
+template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
           class Engine = EngineOf<T, Rules>>
 std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     results[static_cast<std::size_t>(rank)] =
-        run_rank<T, Rules, Topology, Engine>(problem, {rank, ranks}, [&] { return Link(world, rank); });
+        run_rank<T, Rules, Engine>(problem, {rank, ranks}, [&] { return Link(world, rank); });
   });
   return results;
 }
@@ -78,7 +76,7 @@ testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, co
   const int ranks = static_cast<int>(results.size());
   for (int rank = 0; rank < ranks; ++rank) {
     const auto verdict =
-        agrees(results[static_cast<std::size_t>(rank)].attended, problem, query_runs(problem, rank, ranks));
+        agrees(results[static_cast<std::size_t>(rank)].attended, problem, query_ranges(problem, rank, ranks));
     if (!verdict)
       return testing::AssertionFailure() << "rank " << rank << " of " << ranks << ": " << verdict.message();
   }
@@ -86,10 +84,10 @@ testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, co
 }
 
 /// The check that the right ring passes and each mutant has to fail.
-template <class T, class Rules = StandardRules, class Topology = Ring, class Link = LoopbackRing,
+template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
           class Engine = EngineOf<T, Rules>>
 testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
-  return all_agree(run_loopback<T, Rules, Topology, Link, Engine>(problem, ranks), problem);
+  return all_agree(run_loopback<T, Rules, Link, Engine>(problem, ranks), problem);
 }
 
 /// What facts about the ring say rank `rank` sends: N-1 messages, and every parcel but the one of its next
@@ -97,7 +95,7 @@ testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
 template <class T>
 testing::AssertionResult sent_what_it_should(const TransportStatistics& statistics, const Problem<T>& problem,
                                              const Ring& ring) {
-  const Placement keys(problem.what.layout, problem.what.keys, ring.size);
+  const Placement keys(problem.what.kind, problem.what.keys, ring.size);
   const Shape kv = problem.what.kv();
   const auto parcel = [&](int owner) {
     return 2 * kv.batch * kv.heads * keys.tokens(owner) * kv.dim * static_cast<Index>(sizeof(T));

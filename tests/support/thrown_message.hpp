@@ -9,11 +9,11 @@
 
 namespace ring_attention::test {
 
-/// The message of the Error that `run` throws. No error is a failure.
-template <class Run>
-std::string thrown_message(Run&& run) {
+/// The message of the Error that `body` throws. No error is a failure.
+template <class Body>
+std::string thrown_message(Body&& body) {
   try {
-    run();
+    body();
   } catch (const Error& error) {
     return error.what();
   }

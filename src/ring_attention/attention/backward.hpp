@@ -11,22 +11,6 @@
 
 namespace ring_attention {
 
-/// What the backward needs of the forward, for a rank's queries. All views stay with the caller.
-template <class T>
-struct ForwardResult {
-  View<const T> q;         ///< [batch, heads, seq, dim]
-  View<const T> out;       ///< like q; over all keys, not over some
-  View<const T> lse;       ///< [batch, heads, seq, 1]; over all keys, not over some
-  View<const T> grad_out;  ///< dO, like q
-};
-
-/// Gradients of some keys and values, `[batch, kv_heads, tokens, dim]`.
-template <class T>
-struct KeyValueGradient {
-  View<T> k;
-  View<T> v;
-};
-
 /// delta = rowsum(dO * O), [batch, heads, seq, 1]. It stands for the sum over all keys of P * dP that the
 /// derivative of a softmax subtracts: sum_j P_ij dP_ij = sum_j P_ij dO_i.V_j = dO_i.O_i.
 template <class T>
@@ -60,14 +44,14 @@ class BlockwiseBackward {
     require(block >= 1, "BlockwiseBackward: a block has at least one token");
   }
 
-  /// Starts with dQ = 0. The queries stand at `runs`.
-  void begin(const ForwardResult<T>& forward, Runs runs) {
+  /// Starts with dQ = 0. The queries stand at `ranges`.
+  void begin(const ForwardResult<T>& forward, TokenRanges ranges) {
     const Shape& q = forward.q.shape();
     require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-                q.seq == count(runs),
+                q.seq == count(ranges),
             "BlockwiseBackward: q, out, dO and lse belong to the same queries");
     forward_ = forward;
-    q_runs_ = std::move(runs);
+    q_ranges_ = std::move(ranges);
     delta_ = row_dot(forward.grad_out, forward.out);
     grad_q_ = Tensor<T>(q);
   }
@@ -77,10 +61,11 @@ class BlockwiseBackward {
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {}) {
     const Index group = require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape());
     require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-                kv.k.shape().seq == count(kv.runs),
+                kv.k.shape().seq == count(kv.ranges),
             "BlockwiseBackward: k, v, dk and dv belong to the same keys");
     for_each_tile(
-        forward_.q.shape(), q_runs_, kv.runs, block_, [group](Index h) { return Rules::kv_head(h, group); },
+        forward_.q.shape(), q_ranges_, kv.ranges, block_,
+        [group](Index h) { return Rules::kv_head(h, group); },
         [&](const Tile& tile) {
           if (score_tile(scoring_, tile, forward_.q, kv.k, p_)) differentiate(kv, gradient, tile);
           if (progress) progress();
@@ -123,17 +108,11 @@ class BlockwiseBackward {
   Scoring scoring_;
   Index block_;
   ForwardResult<T> forward_;
-  Runs q_runs_;
+  TokenRanges q_ranges_;
   Tensor<T> delta_;   // [batch, heads, seq, 1]
   Tensor<T> grad_q_;  // [batch, heads, seq, dim]
   Matrix<T> p_;       // one tile of scores, then of P
   Matrix<T> ds_;      // dP, then dS, of that tile
-};
-
-/// dQ, dK and dV of a single device.
-template <class T>
-struct Gradients {
-  Tensor<T> q, k, v;
 };
 
 template <class T>

@@ -6,26 +6,13 @@
 /// tile of scores, whatever the length.
 #pragma once
 
-#include <functional>
 #include <utility>
 
 #include "ring_attention/attention/partial.hpp"
-#include "ring_attention/attention/reference.hpp"
 #include "ring_attention/attention/tile.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
-
-/// Some keys and their values, `[batch, kv_heads, tokens, dim]`, and where they stand.
-template <class T>
-struct KeyValue {
-  View<const T> k;
-  View<const T> v;
-  Runs runs;
-};
-
-/// Called between tiles, so that a ring can keep messages moving while it computes.
-using Progress = std::function<void()>;
 
 /// The decisions an engine can get subtly wrong, in one place: the tests replace one at a time and
 /// require that the checks notice.
@@ -64,11 +51,11 @@ class BlockwiseEngine {
   }
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens stand at `runs`.
-  void begin(View<const T> q, Runs runs) {
-    require(q.shape().seq == count(runs), "BlockwiseEngine: q has other tokens than its runs");
+  /// its tokens stand at `ranges`.
+  void begin(View<const T> q, TokenRanges ranges) {
+    require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its runs");
     q_ = q;
-    q_runs_ = std::move(runs);
+    q_ranges_ = std::move(ranges);
     partial_ = Partial<T>::empty(q.shape());
     partial_.m.fill(Rules::template initial_max<T>);
   }
@@ -77,9 +64,9 @@ class BlockwiseEngine {
   /// \throws Error when the shapes do not belong together.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
     const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-    require(kv.k.shape().seq == count(kv.runs), "BlockwiseEngine: k has other tokens than its runs");
+    require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its runs");
     for_each_tile(
-        q_.shape(), q_runs_, kv.runs, block_, [group](Index h) { return Rules::kv_head(h, group); },
+        q_.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
         [&](const Tile& tile) {
           if (score_tile(scoring_, tile, q_, kv.k, s_)) merge_tile(kv, tile);
           if (progress) progress();
@@ -87,7 +74,7 @@ class BlockwiseEngine {
   }
 
   /// out = o / l and lse = m + log l. Ends the work on these queries.
-  [[nodiscard]] Attended<T> finish() { return ring_attention::finish(std::move(partial_)); }
+  [[nodiscard]] AttentionResult<T> finish() { return ring_attention::finish(std::move(partial_)); }
 
   /// The state (o, m, l) as it stands.
   [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
@@ -127,7 +114,7 @@ class BlockwiseEngine {
   Scoring scoring_;
   Index block_;
   View<const T> q_;
-  Runs q_runs_;
+  TokenRanges q_ranges_;
   Partial<T> partial_;
   Matrix<T> s_;                          // one tile of scores, then of p
   Matrix<T> o_;                          // p v of that tile
@@ -136,8 +123,8 @@ class BlockwiseEngine {
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
-[[nodiscard]] Attended<T> blockwise_forward(View<const T> q, View<const T> k, View<const T> v,
-                                            const Scoring& scoring, Index block = 64) {
+[[nodiscard]] AttentionResult<T> blockwise_forward(View<const T> q, View<const T> k, View<const T> v,
+                                                   const Scoring& scoring, Index block = 64) {
   BlockwiseEngine<T> engine(scoring, block);
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});

@@ -24,18 +24,18 @@ Interval Mask::visible(Index query) const {
   if (documents == nullptr) return seen;
   const Index document = documents->of(at);
   if (document < 0) return {at, at};
-  return {std::max(seen.first, documents->begin(document)), std::min(seen.last, documents->end(document))};
+  return {std::max(seen.begin, documents->begin(document)), std::min(seen.end, documents->end(document))};
 }
 
-Coverage Mask::coverage(const Run& queries, const Run& keys) const {
-  const Run aligned{queries.begin + offset, queries.stride, queries.count};
-  const Index nearest = keys.first() - aligned.last();   // the smallest distance
-  const Index farthest = keys.last() - aligned.first();  // the largest
+Coverage Mask::coverage(const TokenRange& queries, const TokenRange& keys) const {
+  const TokenRange aligned{queries.begin + offset, queries.stride, queries.count};
+  const Index nearest = keys.begin - (aligned.end() - 1);  // the smallest distance
+  const Index farthest = keys.end() - 1 - aligned.begin;   // the largest
   if (nearest > right || farthest < -left) return Coverage::none;
   bool full = nearest >= -left && farthest <= right;
   if (documents != nullptr) {
-    const Index first_query = documents->of(aligned.first()), last_query = documents->of(aligned.last());
-    const Index first_key = documents->of(keys.first()), last_key = documents->of(keys.last());
+    const Index first_query = documents->of(aligned.begin), last_query = documents->of(aligned.end() - 1);
+    const Index first_key = documents->of(keys.begin), last_key = documents->of(keys.end() - 1);
     // Outside all documents the order of the numbers says nothing.
     const bool inside = std::min({first_query, last_query, first_key, last_key}) >= 0;
     if (inside && (last_query < first_key || last_key < first_query)) return Coverage::none;

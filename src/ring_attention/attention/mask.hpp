@@ -10,11 +10,11 @@
 #include <memory>
 #include <vector>
 
-#include "ring_attention/core/run.hpp"
+#include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
 
-/// What a mask does to all pairs of two runs.
+/// What a mask does to all pairs of two ranges.
 enum class Coverage {
   none,    ///< every pair is masked: skip
   full,    ///< no pair is masked: no test needed
@@ -66,9 +66,9 @@ struct Mask {
   /// All the keys that `allowed` allows a query: they stand side by side. May reach beyond the keys there are.
   [[nodiscard]] Interval visible(Index query) const;
 
-  /// Decides all pairs at once, from the ends of both runs, which must not be empty. `partial` where the ends
+  /// Decides all pairs at once, from the ends of both ranges, which must not be empty. `partial` where the ends
   /// do not tell.
-  [[nodiscard]] Coverage coverage(const Run& queries, const Run& keys) const;
+  [[nodiscard]] Coverage coverage(const TokenRange& queries, const TokenRange& keys) const;
 };
 
 /// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key.

@@ -41,8 +41,8 @@ void merge(Partial<T>& into, const Partial<T>& from) {
 }
 
 template <class T>
-Attended<T> finish(Partial<T>&& partial) {
-  Attended<T> result{std::move(partial.o), std::move(partial.m)};
+AttentionResult<T> finish(Partial<T>&& partial) {
+  AttentionResult<T> result{std::move(partial.o), std::move(partial.m)};
   const View<T> out = result.out;
   const View<T> lse = result.lse;
   for_each_row(out.shape(), [&](Index b, Index h, Index s) {
@@ -55,7 +55,7 @@ Attended<T> finish(Partial<T>&& partial) {
 }
 
 template <class T>
-void merge_normalised(Attended<T>& into, const Attended<T>& piece) {
+void merge_normalised(AttentionResult<T>& into, const AttentionResult<T>& piece) {
   require(into.out.shape() == piece.out.shape(), "merge_normalised: the pieces have different shapes");
   for_each_row(into.out.shape(), [&](Index b, Index h, Index s) {
     T& lse = into.lse.view()(b, h, s);
@@ -73,7 +73,7 @@ void merge_normalised(Attended<T>& into, const Attended<T>& piece) {
 }
 
 template <class T>
-void merge_normalised_sigmoid(Attended<T>& into, const Attended<T>& piece) {
+void merge_normalised_sigmoid(AttentionResult<T>& into, const AttentionResult<T>& piece) {
   require(into.out.shape() == piece.out.shape(),
           "merge_normalised_sigmoid: the pieces have different shapes");
   for_each_row(into.out.shape(), [&](Index b, Index h, Index s) {
@@ -93,11 +93,11 @@ void merge_normalised_sigmoid(Attended<T>& into, const Attended<T>& piece) {
   });
 }
 
-#define RING_ATTENTION_INSTANTIATE(T)                               \
-  template void merge(Partial<T>&, const Partial<T>&);              \
-  template Attended<T> finish(Partial<T>&&);                        \
-  template void merge_normalised(Attended<T>&, const Attended<T>&); \
-  template void merge_normalised_sigmoid(Attended<T>&, const Attended<T>&);
+#define RING_ATTENTION_INSTANTIATE(T)                                             \
+  template void merge(Partial<T>&, const Partial<T>&);                            \
+  template AttentionResult<T> finish(Partial<T>&&);                               \
+  template void merge_normalised(AttentionResult<T>&, const AttentionResult<T>&); \
+  template void merge_normalised_sigmoid(AttentionResult<T>&, const AttentionResult<T>&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

@@ -7,18 +7,10 @@
 
 #include <span>
 
+#include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/softmax.hpp"
-#include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {
-
-/// What attention returns: out `[batch, heads, seq, dim]`, normalised, and lse `[batch, heads, seq, 1]`.
-/// A row that sees no key has out = 0 and lse = -inf.
-template <class T>
-struct Attended {
-  Tensor<T> out;
-  Tensor<T> lse;
-};
 
 /// Attention over some of the keys, not yet normalised, for queries `[batch, heads, seq, dim]`:
 ///
@@ -56,7 +48,7 @@ void merge(Partial<T>& into, const Partial<T>& from);
 
 /// out = o / l, lse = m + log l. Consumes the state: out takes over the memory of o.
 template <class T>
-[[nodiscard]] Attended<T> finish(Partial<T>&& partial);
+[[nodiscard]] AttentionResult<T> finish(Partial<T>&& partial);
 
 /// Merges a normalised piece (out_b, lse_b) into (out, lse), row by row:
 ///
@@ -65,7 +57,7 @@ template <class T>
 ///
 /// The textbook form lse + log(1 + e^{lse_b - lse}) overflows in float when lse_b - lse reaches 89.
 template <class T>
-void merge_normalised(Attended<T>& into, const Attended<T>& piece);
+void merge_normalised(AttentionResult<T>& into, const AttentionResult<T>& piece);
 
 /// The same merge as ring-flash-attention writes it:
 ///
@@ -73,6 +65,6 @@ void merge_normalised(Attended<T>& into, const Attended<T>& piece);
 ///
 /// Guarded where it gives NaN: when either lse is -inf.
 template <class T>
-void merge_normalised_sigmoid(Attended<T>& into, const Attended<T>& piece);
+void merge_normalised_sigmoid(AttentionResult<T>& into, const AttentionResult<T>& piece);
 
 }  // namespace ring_attention

@@ -2,18 +2,12 @@
 
 #include <cmath>
 
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
-
-Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v) {
-  const std::string shapes = "q " + to_string(q) + ", k " + to_string(k) + ", v " + to_string(v);
-  require(k == v, "k and v differ in shape: " + shapes);
-  require(q.batch == k.batch && q.dim == k.dim, "q and k differ in batch or dim: " + shapes);
-  require(k.heads > 0 && q.heads % k.heads == 0, "the KV heads must divide the query heads: " + shapes);
-  return q.heads / k.heads;
-}
 
 namespace {
 
@@ -56,7 +50,7 @@ Softmax dense_softmax(const MatrixMap<const double>& q, const MatrixMap<const do
 }  // namespace
 
 Reference reference_forward(View<const double> q, View<const double> k, View<const double> v,
-                            const Scoring& scoring, const Runs& rows) {
+                            const Scoring& scoring, const TokenRanges& rows) {
   const Index group = require_attention_shapes(q.shape(), k.shape(), v.shape());
   require(count(rows) == q.shape().seq, "reference: q has other rows than `rows` says");
   const std::vector<Index> position = positions(rows);
@@ -73,7 +67,8 @@ Reference reference_forward(View<const double> q, View<const double> k, View<con
 }
 
 ReferenceGradients reference_backward(View<const double> q, View<const double> k, View<const double> v,
-                                      View<const double> grad_out, const Scoring& scoring, const Runs& rows) {
+                                      View<const double> grad_out, const Scoring& scoring,
+                                      const TokenRanges& rows) {
   const Index group = require_attention_shapes(q.shape(), k.shape(), v.shape());
   require(count(rows) == q.shape().seq, "reference: q has other rows than `rows` says");
   require(grad_out.shape() == q.shape(), "reference: grad_out has another shape than q");

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ring_attention/attention/mask.hpp"
-#include "ring_attention/attention/partial.hpp"
+#include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {
 
@@ -24,7 +24,7 @@ struct Reference {
 /// Query head h uses KV head h / (heads / kv_heads). Memory: rows * keys * 8 bytes.
 /// \throws Error when the shapes do not belong together.
 [[nodiscard]] Reference reference_forward(View<const double> q, View<const double> k, View<const double> v,
-                                          const Scoring& scoring, const Runs& rows);
+                                          const Scoring& scoring, const TokenRanges& rows);
 
 /// All rows: q's tokens stand at 0 .. seq-1.
 [[nodiscard]] inline Reference reference_forward(View<const double> q, View<const double> k,
@@ -47,16 +47,12 @@ struct ReferenceGradients {
 /// is written with its definition, delta_i = sum_j P_ij dP_ij, not with the rowsum(dO * O) that the engines use.
 [[nodiscard]] ReferenceGradients reference_backward(View<const double> q, View<const double> k,
                                                     View<const double> v, View<const double> grad_out,
-                                                    const Scoring& scoring, const Runs& rows);
+                                                    const Scoring& scoring, const TokenRanges& rows);
 
 [[nodiscard]] inline ReferenceGradients reference_backward(View<const double> q, View<const double> k,
                                                            View<const double> v, View<const double> grad_out,
                                                            const Scoring& scoring) {
   return reference_backward(q, k, v, grad_out, scoring, whole(q.shape().seq));
 }
-
-/// \throws Error unless k and v are [batch, kv_heads, keys, dim] with q's batch and dim, and kv_heads
-/// divides q's heads. Returns g = heads / kv_heads.
-Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v);
 
 }  // namespace ring_attention

@@ -13,7 +13,7 @@ namespace ring_attention {
 /// Some queries of one head against some keys of its KV head.
 struct Tile {
   Index batch, head, kv_head;
-  Run queries, keys;             // where its tokens stand in the sequence
+  TokenRange queries, keys;      // where its tokens stand in the sequence
   Index first_query, first_key;  // where they lie in memory
 
   /// The tile's rows of an array of queries, [queries, dim], without a copy. Likewise for keys.
@@ -27,26 +27,26 @@ struct Tile {
   }
 };
 
-/// Cuts each run into blocks of at most `block` tokens: visit(block, index of its first token in memory).
+/// Cuts each range into blocks of at most `block` tokens: visit(block, index of its first token in memory).
 template <class Visit>
-void for_each_block(const Runs& runs, Index block, Visit visit) {
+void for_each_block(const TokenRanges& ranges, Index block, Visit visit) {
   Index first = 0;
-  for (const Run& run : runs) {
-    for (Index i = 0; i < run.count; i += block)
-      visit(run.slice(i, std::min(block, run.count - i)), first + i);
-    first += run.count;
+  for (const TokenRange& range : ranges) {
+    for (Index i = 0; i < range.count; i += block)
+      visit(range.slice(i, std::min(block, range.count - i)), first + i);
+    first += range.count;
   }
 }
 
 /// Every tile of queries `q` at `q_runs` against keys at `k_runs`, head by head, queries outside, keys inside.
 /// \param kv_head  the KV head of a query head
 template <class KvHead, class Visit>
-void for_each_tile(const Shape& q, const Runs& q_runs, const Runs& k_runs, Index block, KvHead kv_head,
-                   Visit visit) {
+void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRanges& k_ranges, Index block,
+                   KvHead kv_head, Visit visit) {
   for (Index b = 0; b < q.batch; ++b)
     for (Index h = 0; h < q.heads; ++h)
-      for_each_block(q_runs, block, [&](const Run& queries, Index first_query) {
-        for_each_block(k_runs, block, [&](const Run& keys, Index first_key) {
+      for_each_block(q_ranges, block, [&](const TokenRange& queries, Index first_query) {
+        for_each_block(k_ranges, block, [&](const TokenRange& keys, Index first_key) {
           visit(Tile{b, h, kv_head(h), queries, keys, first_query, first_key});
         });
       });

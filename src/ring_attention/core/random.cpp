@@ -34,12 +34,12 @@ double random_element(const RandomFill& fill, const Shape& global, Index batch, 
 }
 
 template <class T>
-void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, const Runs& runs) {
+void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, const TokenRanges& ranges) {
   const Shape& shape = shard.shape();
-  require(shape == global.with_seq(count(runs)), "fill_random: the shard " + to_string(shape) +
-                                                     " does not fit " + std::to_string(count(runs)) +
-                                                     " tokens of " + to_string(global));
-  const std::vector<Index> where = positions(runs);
+  require(shape == global.with_seq(count(ranges)), "fill_random: the shard " + to_string(shape) +
+                                                       " does not fit " + std::to_string(count(ranges)) +
+                                                       " tokens of " + to_string(global));
+  const std::vector<Index> where = positions(ranges);
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
       for (Index s = 0; s < shape.seq; ++s)
@@ -48,7 +48,7 @@ void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, con
               static_cast<T>(random_element(fill, global, b, h, where[static_cast<std::size_t>(s)], d));
 }
 
-template void fill_random(View<float>, const RandomFill&, const Shape&, const Runs&);
-template void fill_random(View<double>, const RandomFill&, const Shape&, const Runs&);
+template void fill_random(View<float>, const RandomFill&, const Shape&, const TokenRanges&);
+template void fill_random(View<double>, const RandomFill&, const Shape&, const TokenRanges&);
 
 }  // namespace ring_attention

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ring_attention/core/run.hpp"
+#include "ring_attention/core/token_range.hpp"
 #include "ring_attention/core/view.hpp"
 
 namespace ring_attention {
@@ -25,10 +25,10 @@ struct RandomFill {
 [[nodiscard]] double random_element(const RandomFill& fill, const Shape& global, Index batch, Index head,
                                     Index position, Index column);
 
-/// Fills `shard`, whose tokens stand at `runs` of the array of shape `global`.
-/// \throws Error when the shapes differ in more than seq, or seq is not the runs' count.
+/// Fills `shard`, whose tokens stand at `ranges` of the array of shape `global`.
+/// \throws Error when the shapes differ in more than seq, or seq is not the ranges' count.
 template <class T>
-void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, const Runs& runs);
+void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, const TokenRanges& ranges);
 
 /// Fills a whole array.
 template <class T>

@@ -11,14 +11,14 @@ CpuBackward::CpuBackward(Scoring scoring, const CpuOptions& options)
   require(threads_ >= 1, "CpuBackward: at least one thread");
 }
 
-void CpuBackward::begin(const ForwardResult<float>& forward, Runs runs) {
+void CpuBackward::begin(const ForwardResult<float>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-              q.seq == count(runs),
+              q.seq == count(ranges),
           "CpuBackward: q, out, dO and lse belong to the same queries");
   forward_ = forward;
-  q_runs_ = std::move(runs);
-  tiles_ = cpu::query_tiles(q_runs_, kernel_.lanes);
+  q_ranges_ = std::move(ranges);
+  tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
   delta_ = row_dot(forward.grad_out, forward.out);
   grad_q_ = Tensor<float>(q);
   workspace_ = cpu::workspaces(threads_, kernel_.workspace(static_cast<int>(q.dim)));
@@ -29,12 +29,12 @@ void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<f
   const Shape& q = forward_.q.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-              kv.k.shape().seq == count(kv.runs),
+              kv.k.shape().seq == count(kv.ranges),
           "CpuBackward: k, v, dk and dv belong to the same keys");
   const Index kv_heads = kv.k.shape().heads, pairs = q.batch * kv_heads;
 
   // Every tile of queries of the group of one KV head, in one order.
-  const auto pass = [&](Index pair, const std::vector<KeySegment>& segments, Wanted wanted, int worker) {
+  const auto pass = [&](Index pair, const std::vector<KeyRange>& segments, Wanted wanted, int worker) {
     for (Index in_group = 0; in_group < group; ++in_group)
       for (const QueryTile& tile : tiles_) {
         differentiate(kv, gradient, pair / kv_heads, pair % kv_heads * group + in_group, pair % kv_heads,
@@ -42,9 +42,9 @@ void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<f
         if (progress && worker == 0) progress();
       }
   };
-  std::vector<KeySegment> all;
+  std::vector<KeyRange> all;
   Index first = 0;
-  for (const Run& keys : kv.runs) {
+  for (const TokenRange& keys : kv.ranges) {
     all.push_back({keys, first});
     first += keys.count;
   }
@@ -56,11 +56,11 @@ void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<f
   // Fewer pairs than threads: dK,dV by segments of keys, then dQ by tiles of queries. No two tasks write the same.
   const Index parts = (threads_ + pairs - 1) / std::max<Index>(pairs, 1);
   for_each_task(pairs * parts, threads_, [&](Index task, int worker) {
-    std::vector<KeySegment> part;
-    for (const KeySegment& run : all) {
-      const Index from = run.keys.count * (task % parts) / parts;
-      const Index to = run.keys.count * (task % parts + 1) / parts;
-      if (from < to) part.push_back({run.keys.slice(from, to - from), run.first + from});
+    std::vector<KeyRange> part;
+    for (const KeyRange& range : all) {
+      const Index from = range.keys.count * (task % parts) / parts;
+      const Index to = range.keys.count * (task % parts + 1) / parts;
+      if (from < to) part.push_back({range.keys.slice(from, to - from), range.first + from});
     }
     pass(task / parts, part, Wanted::keys, worker);
   });
@@ -75,7 +75,7 @@ void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<f
 
 void CpuBackward::differentiate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                                 Index batch, Index head, Index kv_head, const QueryTile& tile,
-                                const std::vector<KeySegment>& segments, Wanted wanted, float* workspace) {
+                                const std::vector<KeyRange>& segments, Wanted wanted, float* workspace) {
   const cpu::GradientRows rows{
       static_cast<int>(tile.queries.count),
       static_cast<int>(forward_.q.shape().dim),
@@ -87,7 +87,7 @@ void CpuBackward::differentiate(const KeyValue<float>& kv, const KeyValueGradien
       wanted == Wanted::keys ? nullptr : grad_q_.view().row(batch, head, tile.first).data()};
   cpu::Lanes lanes;
   bool loaded = false;
-  for (const KeySegment& segment : segments) {
+  for (const KeyRange& segment : segments) {
     const auto at = [&](const auto& array) { return array.row(batch, kv_head, segment.first).data(); };
     if (!lanes.look(scoring_, head, tile.queries, segment.keys, at(kv.k), at(kv.v))) continue;
     if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);

@@ -19,8 +19,8 @@ class CpuBackward {
 
   explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
 
-  /// Starts with dQ = 0. The queries stand at `runs`.
-  void begin(const ForwardResult<float>& forward, Runs runs);
+  /// Starts with dQ = 0. The queries stand at `ranges`.
+  void begin(const ForwardResult<float>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
   /// Calls `progress` after every tile that the calling thread has done.
@@ -31,22 +31,22 @@ class CpuBackward {
   [[nodiscard]] Tensor<float> finish();
 
  private:
-  /// Of the keys a rank has, those of one run with first <= key < last.
-  struct KeySegment {
-    Run keys;
+  /// Of the keys a rank has, those of one range with begin <= key < end.
+  struct KeyRange {
+    TokenRange keys;
     Index first;
   };
   enum class Wanted { all, queries, keys };
 
   void differentiate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient, Index batch,
                      Index head, Index kv_head, const cpu::QueryTile& tile,
-                     const std::vector<KeySegment>& segments, Wanted wanted, float* workspace);
+                     const std::vector<KeyRange>& segments, Wanted wanted, float* workspace);
 
   Scoring scoring_;
   int threads_;
   const cpu::BackwardKernel& kernel_;
   ForwardResult<float> forward_;
-  Runs q_runs_;
+  TokenRanges q_ranges_;
   std::vector<cpu::QueryTile> tiles_;
   Tensor<float> delta_;      // [batch, heads, seq, 1]
   Tensor<float> grad_q_;     // [batch, heads, seq, dim]
@@ -55,7 +55,7 @@ class CpuBackward {
 
 /// The backward for arithmetic in T: the fast one for float, the readable one for double.
 template <class T>
-using BackwardEngine = std::conditional_t<std::is_same_v<T, float>, CpuBackward, BlockwiseBackward<T>>;
+using BestBackward = std::conditional_t<std::is_same_v<T, float>, CpuBackward, BlockwiseBackward<T>>;
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
@@ -63,7 +63,7 @@ template <class T>
                                               View<const T> v, const Scoring& scoring, Index block = 64,
                                               const CpuOptions& options = {}) {
   Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-  auto engine = make_engine<BackwardEngine<T>>(scoring, block, options);
+  auto engine = make_engine<BestBackward<T>>(scoring, block, options);
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();

@@ -13,11 +13,11 @@ CpuEngine::CpuEngine(Scoring scoring, const CpuOptions& options)
   require(threads_ >= 1, "CpuEngine: at least one thread");
 }
 
-void CpuEngine::begin(View<const float> q, Runs runs) {
-  require(q.shape().seq == count(runs), "CpuEngine: q has other tokens than its runs");
+void CpuEngine::begin(View<const float> q, TokenRanges ranges) {
+  require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its runs");
   q_ = q;
-  q_runs_ = std::move(runs);
-  tiles_ = cpu::query_tiles(q_runs_, kernel_.lanes);
+  q_ranges_ = std::move(ranges);
+  tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
   state_ = Partial<float>::empty(q.shape());
   workspace_ = cpu::workspaces(threads_, kernel_.workspace(static_cast<int>(q.shape().dim)));
 }
@@ -25,7 +25,7 @@ void CpuEngine::begin(View<const float> q, Runs runs) {
 void CpuEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
-  require(kv.k.shape().seq == count(kv.runs), "CpuEngine: k has other tokens than its runs");
+  require(kv.k.shape().seq == count(kv.ranges), "CpuEngine: k has other tokens than its runs");
   const auto tiles = static_cast<Index>(tiles_.size());
 
   // The heads of a group follow each other and share K,V in the cache. The last tiles see most under a causal mask:
@@ -53,7 +53,7 @@ void CpuEngine::attend(const KeyValue<float>& kv, Index batch, Index head, Index
   cpu::Lanes lanes;
   bool loaded = false;
   Index first_key = 0;
-  for (const Run& keys : kv.runs) {
+  for (const TokenRange& keys : kv.ranges) {
     if (lanes.look(scoring_, head, tile.queries, keys, kv.k.row(batch, kv_head, first_key).data(),
                    kv.v.row(batch, kv_head, first_key).data())) {
       if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
@@ -70,7 +70,7 @@ Partial<float> CpuEngine::to_partial() const {
   return partial;
 }
 
-Attended<float> CpuEngine::finish() {
+AttentionResult<float> CpuEngine::finish() {
   workspace_ = {};
   for (float& m : state_.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
   return ring_attention::finish(std::move(state_));

@@ -29,15 +29,15 @@ class CpuEngine {
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens stand at `runs`.
-  void begin(View<const float> q, Runs runs);
+  /// its tokens stand at `ranges`.
+  void begin(View<const float> q, TokenRanges ranges);
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
   void accumulate(const KeyValue<float>& kv, const Progress& progress = {});
 
   /// out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
-  [[nodiscard]] Attended<float> finish();
+  [[nodiscard]] AttentionResult<float> finish();
 
   /// The state (o, m, l) as it stands, with m in units of the natural logarithm.
   [[nodiscard]] Partial<float> to_partial() const;
@@ -50,7 +50,7 @@ class CpuEngine {
   int threads_;
   const cpu::ForwardKernel& kernel_;
   View<const float> q_;
-  Runs q_runs_;
+  TokenRanges q_ranges_;
   std::vector<cpu::QueryTile> tiles_;
   Partial<float> state_;     // m in units of log 2
   Tensor<float> workspace_;  // [1, 1, threads, floats of a tile]
@@ -58,7 +58,7 @@ class CpuEngine {
 
 /// The engine for arithmetic in T: the fast one for float, the readable one for double.
 template <class T>
-using ForwardEngine = std::conditional_t<std::is_same_v<T, float>, CpuEngine, BlockwiseEngine<T>>;
+using BestForward = std::conditional_t<std::is_same_v<T, float>, CpuEngine, BlockwiseEngine<T>>;
 
 /// Makes an engine of either kind, forward or backward.
 /// \param block    what a readable engine asks for
@@ -73,10 +73,10 @@ template <class Engine>
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
-[[nodiscard]] Attended<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
-                                            const Scoring& scoring, Index block = 64,
-                                            const CpuOptions& options = {}) {
-  auto engine = make_engine<ForwardEngine<T>>(scoring, block, options);
+[[nodiscard]] AttentionResult<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
+                                                   const Scoring& scoring, Index block = 64,
+                                                   const CpuOptions& options = {}) {
+  auto engine = make_engine<BestForward<T>>(scoring, block, options);
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();

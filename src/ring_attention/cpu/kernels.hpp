@@ -13,13 +13,13 @@ using Offset = decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr
 
 constexpr int max_lanes = 64;  ///< no kernel has more queries in a tile
 
-/// The keys of one run, as a tile of queries sees them. An array of lanes has `max_lanes` entries, of which the
+/// The keys of one range, as a tile of queries sees them. An array of lanes has `max_lanes` entries, of which the
 /// kernel reads as many as it has lanes; those without a query repeat one that has.
 struct KeySpan {
   const float* k;    ///< [keys][dim]
   const float* v;    ///< [keys][dim]
-  const int* first;  ///< of each lane: its query sees the keys first <= j < last of this run
-  const int* last;   ///< of each lane
+  const int* begin;  ///< of each lane: its query sees the keys begin <= j < end of this range
+  const int* end;    ///< of each lane
   float slope = 0;   ///< ALiBi: the score of key j falls by slope * |distance + j * stride|, ...
   float stride = 1;  ///< ... in tokens ...
   const float* distance = nullptr;  ///< ... where this is the distance of key 0, of each lane

@@ -17,8 +17,8 @@ namespace ring_attention {
 /// \param k, v  [batch, kv_heads, keys, dim]
 /// \param threads  tiles of queries are shared out over them; the result is the same for any number
 /// \throws Error when the shapes do not belong together
-using LadderStep = Attended<float>(View<const float> q, View<const float> k, View<const float> v,
-                                   const Scoring& scoring, int threads);
+using LadderStep = AttentionResult<float>(View<const float> q, View<const float> k, View<const float> v,
+                                          const Scoring& scoring, int threads);
 
 /// 1. The formulas as Eigen expressions: each result is a new matrix, in Eigen's own order (column by column).
 LadderStep textbook_eigen;

@@ -6,9 +6,11 @@
 
 namespace ring_attention::cpu {
 
-std::vector<QueryTile> query_tiles(const Runs& queries, int lanes) {
+std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes) {
   std::vector<QueryTile> tiles;
-  for_each_block(queries, lanes, [&](const Run& run, Index first) { tiles.push_back({run, first}); });
+  for_each_block(queries, lanes, [&](const TokenRange& range, Index first) {
+    tiles.push_back({range, first});
+  });
   return tiles;
 }
 
@@ -19,19 +21,19 @@ Tensor<float> workspaces(int threads, Size floats) {
   return Tensor<float>(Shape{1, 1, threads, static_cast<Index>((floats + line - 1) / line * line + page)});
 }
 
-bool Lanes::look(const Scoring& scoring, Index head, const Run& queries, const Run& keys, const float* k,
-                 const float* v) {
+bool Lanes::look(const Scoring& scoring, Index head, const TokenRange& queries, const TokenRange& keys,
+                 const float* k, const float* v) {
   require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a run");
   bool any = false;
-  for (std::size_t i = 0; i < first_.size(); ++i) {
+  for (std::size_t i = 0; i < begin_.size(); ++i) {
     const Index query = queries.position(std::min(static_cast<Index>(i), queries.count - 1));
     const Interval seen = scoring.mask.visible(query);
-    first_[i] = static_cast<int>(keys.before(seen.first));
-    last_[i] = static_cast<int>(keys.before(seen.last));
+    begin_[i] = static_cast<int>(keys.before(seen.begin));
+    end_[i] = static_cast<int>(keys.before(seen.end));
     distance_[i] = static_cast<float>(keys.begin - (query + scoring.mask.offset));
-    any = any || first_[i] < last_[i];
+    any = any || begin_[i] < end_[i];
   }
-  span_ = {k, v, first_.data(), last_.data()};
+  span_ = {k, v, begin_.data(), end_.data()};
   if (scoring.has_bias()) {
     span_.slope = static_cast<float>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);
     span_.stride = static_cast<float>(keys.stride);

@@ -1,5 +1,5 @@
 /// \file
-/// What the engines of this room share: tiles of queries, and a run of keys as the lanes of a kernel see it.
+/// What the engines of this room share: tiles of queries, and a range of keys as the lanes of a kernel see it.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace ring_attention::cpu {
 
-/// At most `lanes` queries of one run, and where the first of them lies in memory.
+/// At most `lanes` queries of one range, and where the first of them lies in memory.
 struct QueryTile {
-  Run queries;
+  TokenRange queries;
   Index first;
 };
 
-[[nodiscard]] std::vector<QueryTile> query_tiles(const Runs& queries, int lanes);
+[[nodiscard]] std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes);
 
 /// Room for the tile of every thread: row `worker` of the result is one.
 [[nodiscard]] Tensor<float> workspaces(int threads, Size floats);
@@ -30,17 +30,17 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  /// What the queries of a tile see of a run of keys.
-  /// \param k, v  the first key of the run, [keys][dim]
+  /// What the queries of a tile see of a range of keys.
+  /// \param k, v  the first key of the range, [keys][dim]
   /// \returns false when they see none of it
-  [[nodiscard]] bool look(const Scoring& scoring, Index head, const Run& queries, const Run& keys,
-                          const float* k, const float* v);
+  [[nodiscard]] bool look(const Scoring& scoring, Index head, const TokenRange& queries,
+                          const TokenRange& keys, const float* k, const float* v);
 
   [[nodiscard]] const KeySpan& span() const { return span_; }
 
  private:
   KeySpan span_{};
-  std::array<int, max_lanes> first_{}, last_{};
+  std::array<int, max_lanes> begin_{}, end_{};
   std::array<float, max_lanes> distance_{};
 };
 

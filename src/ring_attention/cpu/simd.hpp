@@ -165,7 +165,7 @@ inline Floats adjusted(Floats s, const KeySpan& span, Offset j, int v, bool mask
     s -= span.slope * absolute(load(span.distance + v * width) + static_cast<float>(j) * span.stride);
   if (!masked) return s;
   const Ints key = Ints{} + static_cast<int>(j);
-  const auto seen = (load(span.first + v * width) <= key) & (key < load(span.last + v * width));
+  const auto seen = (load(span.begin + v * width) <= key) & (key < load(span.end + v * width));
   return seen ? s : broadcast(-infinity);
 }
 
@@ -173,10 +173,10 @@ inline Floats adjusted(Floats s, const KeySpan& span, Offset j, int v, bool mask
 struct SeenKeys {
   explicit SeenKeys(const KeySpan& span) {
     for (int i = 0; i < lanes; ++i) {
-      begin = span.first[i] < begin ? span.first[i] : begin;
-      end = span.last[i] > end ? span.last[i] : end;
-      all_begin = span.first[i] > all_begin ? span.first[i] : all_begin;
-      all_end = span.last[i] < all_end ? span.last[i] : all_end;
+      begin = span.begin[i] < begin ? span.begin[i] : begin;
+      end = span.end[i] > end ? span.end[i] : end;
+      all_begin = span.begin[i] > all_begin ? span.begin[i] : all_begin;
+      all_end = span.end[i] < all_end ? span.end[i] : all_end;
     }
   }
   [[nodiscard]] bool by_all(Offset from, Offset to) const { return all_begin <= from && to <= all_end; }

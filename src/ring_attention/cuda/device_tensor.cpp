@@ -1,12 +1,9 @@
 #include "ring_attention/cuda/device_tensor.hpp"
 
-#include <chrono>
-#include <thread>
-
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/convert.hpp"
+#include "ring_attention/cuda/kernels/common/convert.hpp"
 #include "ring_attention/cuda/stream.hpp"
 
 namespace ring_attention::cuda {
@@ -89,12 +86,6 @@ void DeviceMemory::zero(std::span<float> array) const {
 
 void DeviceMemory::add(std::span<float> sum, std::span<const float> term) const {
   cuda::add(sum.data(), term.data(), static_cast<Index>(sum.size()), stream);
-}
-
-void DeviceMemory::wait(const std::function<void()>& alive) const {
-  Event done;
-  for (done.record(stream); !done.happened(); alive())
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 }  // namespace ring_attention::cuda

@@ -122,9 +122,6 @@ struct DeviceMemory {
   void zero(std::span<float> array) const;
   /// Enqueues sum += term.
   void add(std::span<float> sum, std::span<const float> term) const;
-  /// Waits for the stream, however long it takes, and calls alive() meanwhile: the host is well. \throws Error when a
-  /// kernel failed
-  void wait(const std::function<void()>& alive) const;
 };
 
 }  // namespace ring_attention::cuda

@@ -3,7 +3,7 @@
 #include <numbers>
 
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/finish.hpp"
+#include "ring_attention/cuda/kernels/common/finish.hpp"
 
 namespace ring_attention {
 
@@ -14,12 +14,12 @@ CudaEngine<T>::CudaEngine(Scoring scoring, CudaOptions options)
     : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
 template <class T>
-void CudaEngine<T>::begin(View<const T> q, Runs runs) {
-  require(q.shape().seq == count(runs), "CudaEngine: q has other tokens than its runs");
+void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges) {
+  require(q.shape().seq == count(ranges), "CudaEngine: q has other tokens than its runs");
   device_ = traits_for(options_);
   kernel_ = &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim));
   q_ = q;
-  mask_ = MaskOnDevice(scoring_, runs, options_.stream);
+  mask_ = MaskOnDevice(scoring_, ranges, options_.stream);
   o_ = DeviceTensor<float>(q.shape());
   m_ = DeviceTensor<float>(q.shape().per_row());
   l_ = DeviceTensor<float>(q.shape().per_row());
@@ -29,11 +29,11 @@ void CudaEngine<T>::begin(View<const T> q, Runs runs) {
 template <class T>
 void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-  require(kv.k.shape().seq == count(kv.runs), "CudaEngine: k has other tokens than its runs");
+  require(kv.k.shape().seq == count(kv.ranges), "CudaEngine: k has other tokens than its runs");
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
         {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
-        kv.k.shape(), kv.k.data(), kv.v.data(), kv.runs, [&](const ForwardTask& task) {
+        kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const ForwardTask& task) {
           ForwardTask next = task;
           next.fresh = std::exchange(fresh_, false);
           kernel_->launch(next, type_of<T>, device_, options_.stream);
@@ -63,15 +63,15 @@ CudaBackward<T>::CudaBackward(Scoring scoring, CudaOptions options)
     : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
 template <class T>
-void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, Runs runs) {
+void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-              q.seq == count(runs),
+              q.seq == count(ranges),
           "CudaBackward: q, out, dO and lse belong to the same queries");
   device_ = traits_for(options_);
   kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim));
   forward_ = forward;
-  mask_ = MaskOnDevice(scoring_, runs, options_.stream);
+  mask_ = MaskOnDevice(scoring_, ranges, options_.stream);
   delta_ = DeviceTensor<float>(q.per_row());
   grad_q_ = DeviceTensor<float>(q);
   row_dots(forward.out.data(), forward.grad_out.data(), delta_.data(), q.per_row().size(),
@@ -84,13 +84,13 @@ void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<f
   const Shape& q = forward_.q.shape();
   (void)require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-              kv.k.shape().seq == count(kv.runs),
+              kv.k.shape().seq == count(kv.ranges),
           "CudaBackward: k, v, dk and dv belong to the same keys");
   if (q.size() > 0)
     for_each_launch<BackwardTask>(
         {task_of(q, forward_.q.data(), scoring_, mask_), forward_.grad_out.data(), forward_.lse.data(),
          delta_.data(), grad_q_.data(), gradient.k.data(), gradient.v.data()},
-        kv.k.shape(), kv.k.data(), kv.v.data(), kv.runs,
+        kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges,
         [&](const BackwardTask& task) { kernel_->launch(task, type_of<T>, device_, options_.stream); });
   if (progress) progress();
 }

@@ -14,7 +14,7 @@ namespace ring_attention {
 /// How an engine of the GPU computes.
 using cuda::CudaOptions;
 
-/// What attention on a GPU leaves there: out and lse as in Attended, in fp32.
+/// What attention on a GPU leaves there: out and lse as in AttentionResult, in fp32.
 struct DeviceAttended {
   cuda::DeviceTensor<float> out;
   cuda::DeviceTensor<float> lse;
@@ -33,8 +33,8 @@ class CudaEngine {
   explicit CudaEngine(Scoring scoring, CudaOptions options = {});
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish(); its
-  /// tokens stand at `runs`. \throws InputError when no kernel takes this type and dim on this device
-  void begin(View<const T> q, Runs runs);
+  /// tokens stand at `ranges`. \throws InputError when no kernel takes this type and dim on this device
+  void begin(View<const T> q, TokenRanges ranges);
 
   /// Enqueues the merge of these keys into the state; `kv` must stay until the stream has come past it. Calls
   /// `progress` once. \throws Error when the shapes do not belong together
@@ -78,8 +78,8 @@ class CudaBackward {
 
   explicit CudaBackward(Scoring scoring, CudaOptions options = {});
 
-  /// Starts with dQ = 0. The queries stand at `runs`.
-  void begin(const DeviceForwardResult<T>& forward, Runs runs);
+  /// Starts with dQ = 0. The queries stand at `ranges`.
+  void begin(const DeviceForwardResult<T>& forward, TokenRanges ranges);
 
   /// Enqueues: adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,

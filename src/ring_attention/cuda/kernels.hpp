@@ -7,7 +7,7 @@
 
 #include <span>
 
-#include "ring_attention/core/run.hpp"
+#include "ring_attention/core/token_range.hpp"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -19,23 +19,23 @@ using StreamHandle = CUstream_st*;
 enum class Type { fp32, bf16, fp16 };
 
 /// Keys that stand at equal distances in the sequence, and where the first of them lies in the shard's memory.
-struct KeyRun {
-  Run tokens;
+struct KeyRange {
+  TokenRange tokens;
   Index first;
 };
 
-constexpr int max_runs = 2;  ///< of keys in one launch: what a zigzag shard has
+constexpr int max_ranges = 2;  ///< of keys in one launch: what a zigzag shard has
 
 /// What both directions read. All pointers are to device memory, 16-byte aligned.
 ///
-/// A mask is two intervals to a kernel: query i sees the keys of a run whose global positions lie in visible[i], which
-/// is what `Mask::visible` says, for every mask. Within a run those keys stand side by side.
+/// A mask is two intervals to a kernel: query i sees the keys of a range whose global positions lie in visible[i], which
+/// is what `Mask::visible` says, for every mask. Within a range those keys stand side by side.
 struct AttentionTask {
   int batch, heads, kv_heads, dim;
   int queries;  ///< tokens of the rank's q
-  int keys;     ///< tokens of the shard, all of its runs: k and v have `keys * dim` elements a head
-  int runs;
-  KeyRun run[max_runs];
+  int keys;     ///< tokens of the shard, all of its ranges: k and v have `keys * dim` elements a head
+  int ranges;
+  KeyRange range[max_ranges];
   float scale;               ///< of the scores
   const void* q;             ///< [batch][heads][queries][dim]
   const void* k;             ///< [batch][kv_heads][keys][dim]
@@ -77,7 +77,7 @@ struct Kernel {
   const char* name;      ///< for reports and `--kernel`
   const char* computes;  ///< one line for tables: "bf16 mma.sync, cp.async, two stages"
   bool deterministic;    ///< the same bits every time: no atomics
-  /// Can it do this on this device? Any number of queries and keys, any runs, any head ratio.
+  /// Can it do this on this device? Any number of queries and keys, any ranges, any head ratio.
   bool (*takes)(const DeviceTraits&, Type, int dim);
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
 };

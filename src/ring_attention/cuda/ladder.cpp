@@ -4,16 +4,21 @@ namespace ring_attention::cuda {
 
 std::span<const ForwardKernel> forward_kernels() {
   static const ForwardKernel all[]{
-      naive_forward(), tiled_forward(),      mma_forward(),        wgmma_forward(),
-      roles_forward(), overlapped_forward(), persistent_forward(),
+      forward_0_naive(),
+      forward_1_tiled(),
+      forward_2_mma(),
+      forward_3_wgmma(),
+      forward_4_warp_specialized(),
+      forward_5_pingpong(),
+      forward_6_persistent(),
   };
   return all;
 }
 
 std::span<const BackwardKernel> backward_kernels() {
   static const BackwardKernel all[]{
-      tiled_backward(), tiled_backward_with_atomics(), mma_backward(), mma_backward_with_atomics(),
-      wgmma_backward(), wgmma_backward_with_atomics(),
+      backward_1_tiled(), backward_1_tiled_with_atomics(), backward_2_mma(), backward_2_mma_with_atomics(),
+      backward_3_wgmma(), backward_3_wgmma_with_atomics(),
   };
   return all;
 }

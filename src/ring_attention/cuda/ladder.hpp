@@ -7,20 +7,20 @@
 namespace ring_attention::cuda {
 
 // forward
-[[nodiscard]] ForwardKernel naive_forward();
-[[nodiscard]] ForwardKernel tiled_forward();
-[[nodiscard]] ForwardKernel mma_forward();
-[[nodiscard]] ForwardKernel wgmma_forward();
-[[nodiscard]] ForwardKernel roles_forward();
-[[nodiscard]] ForwardKernel overlapped_forward();
-[[nodiscard]] ForwardKernel persistent_forward();
+[[nodiscard]] ForwardKernel forward_0_naive();
+[[nodiscard]] ForwardKernel forward_1_tiled();
+[[nodiscard]] ForwardKernel forward_2_mma();
+[[nodiscard]] ForwardKernel forward_3_wgmma();
+[[nodiscard]] ForwardKernel forward_4_warp_specialized();
+[[nodiscard]] ForwardKernel forward_5_pingpong();
+[[nodiscard]] ForwardKernel forward_6_persistent();
 
 // backward
-[[nodiscard]] BackwardKernel tiled_backward();
-[[nodiscard]] BackwardKernel tiled_backward_with_atomics();
-[[nodiscard]] BackwardKernel mma_backward();
-[[nodiscard]] BackwardKernel mma_backward_with_atomics();
-[[nodiscard]] BackwardKernel wgmma_backward();
-[[nodiscard]] BackwardKernel wgmma_backward_with_atomics();
+[[nodiscard]] BackwardKernel backward_1_tiled();
+[[nodiscard]] BackwardKernel backward_1_tiled_with_atomics();
+[[nodiscard]] BackwardKernel backward_2_mma();
+[[nodiscard]] BackwardKernel backward_2_mma_with_atomics();
+[[nodiscard]] BackwardKernel backward_3_wgmma();
+[[nodiscard]] BackwardKernel backward_3_wgmma_with_atomics();
 
 }  // namespace ring_attention::cuda

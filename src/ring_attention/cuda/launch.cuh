@@ -12,7 +12,7 @@
 namespace ring_attention::cuda {
 
 /// Blocks, threads of a block, and bytes of dynamic shared memory.
-struct Grid {
+struct LaunchConfig {
   dim3 blocks;
   dim3 threads;
   int shared_bytes = 0;
@@ -21,7 +21,7 @@ struct Grid {
 /// Enqueues kernel(arguments...) on `stream`. More than 48 KB of shared memory are asked for here. A grid without
 /// blocks is nothing to do. \throws Error when CUDA refuses
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), const Grid& grid, StreamHandle stream,
+void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle stream,
             const Arguments&... arguments) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   if (grid.shared_bytes > 48 * 1024)

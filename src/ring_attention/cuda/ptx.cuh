@@ -33,17 +33,17 @@ __device__ inline unsigned shared_address(const void* pointer) {
 
 /// 16 bytes from global to shared memory, asynchronously and past the registers; zeros, and nothing is read, unless
 /// `valid`. Both addresses are multiples of 16. (cp.async)
-__device__ inline void copy_async_16(unsigned to, const void* from, bool valid) {
+__device__ inline void cp_async_16(unsigned to, const void* from, bool valid) {
   const unsigned bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 /// Ends a group of this thread's copies. (cp.async.commit_group)
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Returns when all of this thread's groups but the newest `newest` have arrived; others see them after a barrier.
 template <int newest>
-__device__ inline void copy_async_wait() {
+__device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
 }
 
@@ -54,7 +54,7 @@ __device__ inline void store_shared(unsigned to, unsigned value) {
 
 /// Four 8x8 matrices of 16-bit numbers. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes; it gets, of
 /// each matrix, the two numbers at row lane / 4, columns 2 (lane % 4) and the next. (ldmatrix)
-__device__ inline void load_matrices(unsigned (&r)[4], unsigned row) {
+__device__ inline void ldmatrix_x4(unsigned (&r)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row)
@@ -62,7 +62,7 @@ __device__ inline void load_matrices(unsigned (&r)[4], unsigned row) {
 }
 
 /// The same, and each matrix is transposed: a lane gets rows 2 (lane % 4) and the next of column lane / 4.
-__device__ inline void load_matrices_transposed(unsigned (&r)[4], unsigned row) {
+__device__ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row)
@@ -77,7 +77,7 @@ __device__ inline void load_matrices_transposed(unsigned (&r)[4], unsigned row) 
 ///
 /// So two neighbouring d, packed, are an a of the next product. (mma.m16n8k16)
 template <class T>
-__device__ inline void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -104,7 +104,7 @@ __device__ inline unsigned packed(float low, float high) {
 }
 
 /// 2^x with a relative error of at most 2^-22; 0 for -inf and where the result would be subnormal. (ex2.approx)
-__device__ inline float exp2_approximate(float x) {
+__device__ inline float ex2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

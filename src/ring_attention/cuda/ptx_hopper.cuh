@@ -20,24 +20,24 @@ namespace ring_attention::cuda {
 // Barriers in shared memory, 8 bytes each. A phase ends when `count` threads have arrived and all bytes that were
 // announced are here; phases are told apart by their parity, 0 first.
 
-__device__ inline void barrier_init(unsigned barrier, unsigned count) {
+__device__ inline void mbarrier_init(unsigned barrier, unsigned count) {
   RING_ATTENTION_HOPPER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 /// What was initialised is seen by the copy engine. One thread, before the block's own barrier.
-__device__ inline void barrier_init_done() {
+__device__ inline void mbarrier_init_fence() {
   RING_ATTENTION_HOPPER("fence.mbarrier_init.release.cluster;" ::: "memory");
   RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ inline void barrier_arrive(unsigned barrier) {
+__device__ inline void mbarrier_arrive(unsigned barrier) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /// Arrives, and announces bytes that copies will bring.
-__device__ inline void barrier_arrive_expecting(unsigned barrier, unsigned bytes) {
+__device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                         : "memory");
 }
 /// Returns when the phase of this parity has ended.
-__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
+__device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   RING_ATTENTION_HOPPER(
       "{\n"
       ".reg .pred done;\n"
@@ -51,8 +51,8 @@ __device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
 
 /// One box of a tensor at these coordinates to shared memory, as the map says; its bytes arrive at `barrier`. What lies
 /// outside of the tensor becomes zero. One thread calls it.
-__device__ inline void copy_box_async(unsigned to, const TensorMap& map, int column, int row, int matrix,
-                                      unsigned barrier) {
+__device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
+                                   unsigned barrier) {
   RING_ATTENTION_HOPPER(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
       "%4}], "
@@ -63,7 +63,7 @@ __device__ inline void copy_box_async(unsigned to, const TensorMap& map, int col
 
 /// So many bytes that stand side by side, from global to shared memory; they arrive at `barrier`. Both addresses and the
 /// number are multiples of 16. One thread calls it. (cp.async.bulk)
-__device__ inline void copy_bytes_async(unsigned to, const void* from, int bytes, unsigned barrier) {
+__device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned barrier) {
   RING_ATTENTION_HOPPER(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
@@ -72,7 +72,7 @@ __device__ inline void copy_bytes_async(unsigned to, const void* from, int bytes
 
 /// What this thread has stored to shared memory is seen by the copy engine and by wgmma, which read past the caches that
 /// ordinary accesses go through. Before the barrier behind which others start them. (fence.proxy.async)
-__device__ inline void stores_to_async() {
+__device__ inline void fence_proxy_async() {
   RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
@@ -86,32 +86,32 @@ __device__ inline void add_pair(float* to, float first, float second) {
 /// A barrier of the block by number (1 .. 15; 0 is __syncthreads): what these `threads` threads wrote before is seen by
 /// all of them behind it. (bar.sync)
 template <int threads>
-__device__ inline void numbered_barrier(int number) {
+__device__ inline void named_barrier(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
 /// The same to take turns: wait for, or only arrive among, `threads` threads.
 template <int threads>
-__device__ inline void numbered_barrier_wait(int number) {
+__device__ inline void named_barrier_sync(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 template <int threads>
-__device__ inline void numbered_barrier_arrive(int number) {
+__device__ inline void named_barrier_arrive(int number) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
 /// Registers of each thread of the calling warpgroup from here on: given back, or taken when others have given.
 template <int registers>
-__device__ inline void keep_registers() {
+__device__ inline void setmaxnreg_dec() {
   RING_ATTENTION_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 template <int registers>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   RING_ATTENTION_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
 // wgmma. Four warps multiply together, asynchronously; the sums stay in their registers, of each warp 16 rows, laid out
-// as by multiply_add: d[4 j + i] of a lane is its d[i] of the j-th eight columns.
+// as by mma_m16n8k16: d[4 j + i] of a lane is its d[i] of the j-th eight columns.
 
 /// A matrix in shared memory in rows of 128 bytes, swizzled as the copy engine does it: piece c of row r lies at
 /// c ^ (r % 8). Tiles start at multiples of 1024 bytes, as eight rows do. `columns_on` is from 64 columns to the next
@@ -122,20 +122,20 @@ __device__ inline unsigned long long matrix_descriptor(unsigned address, unsigne
 }
 
 /// What was written to registers before is seen by the products that follow.
-__device__ inline void products_begin() { RING_ATTENTION_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void products_commit() {
+__device__ inline void wgmma_fence() { RING_ATTENTION_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
   RING_ATTENTION_HOPPER("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 /// Waits for all committed groups of products but the newest.
 template <int newest>
-__device__ inline void products_wait() {
+__device__ inline void wgmma_wait() {
   RING_ATTENTION_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
 /// Registers that products are about to read have their values from here on: the compiler would put it off until
-/// after products_begin, and then serialise (C7519).
+/// after wgmma_fence, and then serialise (C7519).
 template <int rows, int count>
-__device__ inline void products_will_read(unsigned (&a)[rows][count]) {
+__device__ inline void wgmma_fence_operand(unsigned (&a)[rows][count]) {
 #pragma unroll
   for (int i = 0; i < rows; ++i)
 #pragma unroll
@@ -143,7 +143,7 @@ __device__ inline void products_will_read(unsigned (&a)[rows][count]) {
 }
 /// The compiler reads these no earlier than here, and has them written by here.
 template <int count>
-__device__ inline void products_done(float (&d)[count]) {
+__device__ inline void wgmma_fence_result(float (&d)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
@@ -196,8 +196,8 @@ __device__ inline void products_done(float (&d)[count]) {
 /// rows of memory (a row of memory is a row of a), unless a_by_columns; b has it along rows of memory too (a row of
 /// memory is a column of b: a product with the transpose), unless b_by_rows.
 template <class T, int a_by_columns, int b_by_rows, int count>
-__device__ inline void multiply_async(float (&d)[count], unsigned long long a, unsigned long long b,
-                                      bool accumulate) {
+__device__ inline void wgmma_m64k16(float (&d)[count], unsigned long long a, unsigned long long b,
+                                    bool accumulate) {
   static_assert(count == 32 || count == 64);
   if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
     RING_ATTENTION_SHARED_64("bf16");
@@ -209,10 +209,10 @@ __device__ inline void multiply_async(float (&d)[count], unsigned long long a, u
     RING_ATTENTION_SHARED_128("f16");
 }
 
-/// The same with a in registers, each warp's 16 rows as multiply_add has them. They may be overwritten after the wait.
+/// The same with a in registers, each warp's 16 rows as mma_m16n8k16 has them. They may be overwritten after the wait.
 template <class T, int b_by_rows, int count>
-__device__ inline void multiply_async(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
-                                      bool accumulate) {
+__device__ inline void wgmma_m64k16(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
+                                    bool accumulate) {
   static_assert(count == 32 || count == 64);
   if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
     RING_ATTENTION_REGISTERS_64("bf16");

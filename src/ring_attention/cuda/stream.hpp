@@ -2,6 +2,9 @@
 /// `Stream` and `Event`: what is done in which order on a GPU.
 #pragma once
 
+#include <chrono>
+#include <functional>
+#include <thread>
 #include <utility>
 
 #include "ring_attention/cuda/error.hpp"
@@ -29,15 +32,15 @@ class Event {
   /// Stands for all that was enqueued on `stream` before this call.
   void record(StreamHandle stream) { check(cudaEventRecord(event_, stream)); }
   /// What is enqueued on `stream` from now on begins after this event. No host waits.
-  void hold(StreamHandle stream) const { check(cudaStreamWaitEvent(stream, event_, 0)); }
+  void block(StreamHandle stream) const { check(cudaStreamWaitEvent(stream, event_, 0)); }
   /// Has it happened? \throws Error when a kernel before it failed
-  [[nodiscard]] bool happened() const {
+  [[nodiscard]] bool is_done() const {
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) return false;
     check(code);
     return true;
   }
-  void wait() const { check(cudaEventSynchronize(event_)); }
+  void synchronize() const { check(cudaEventSynchronize(event_)); }
   /// Seconds from `earlier` to this; both must have happened.
   [[nodiscard]] double seconds_since(const Event& earlier) const {
     float milliseconds = 0;
@@ -66,7 +69,13 @@ class Stream {
 
   [[nodiscard]] StreamHandle handle() const { return stream_; }
   /// Waits on the host until all that was enqueued is done. \throws Error when a kernel failed
-  void wait() const { check(cudaStreamSynchronize(stream_)); }
+  void synchronize() const { check(cudaStreamSynchronize(stream_)); }
+  /// Waits however long it takes, and calls alive() meanwhile. \throws Error when a kernel failed
+  void synchronize(const std::function<void()>& alive) const {
+    Event done;
+    for (done.record(stream_); !done.is_done(); alive())
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 
  private:
   cudaStream_t stream_ = nullptr;

@@ -26,7 +26,7 @@ DeviceTraits traits_for(const CudaOptions& options) {
   return traits;
 }
 
-MaskOnDevice::MaskOnDevice(const Scoring& scoring, const Runs& queries, StreamHandle stream) {
+MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream) {
   std::vector<Index> position = positions(queries);
   std::vector<Interval> visible;
   for (Index& query : position) {

@@ -16,14 +16,14 @@ struct CudaOptions {
   int spared_multiprocessors = 0;  ///< left to communication
 };
 
-/// Traits of the current device, less what is spared.
+/// Traits of the current device, less what is reserved_sms.
 [[nodiscard]] DeviceTraits traits_for(const CudaOptions& options);
 
 /// What kernels read of a mask, for one shard of queries: copied to the device once.
 class MaskOnDevice {
  public:
   MaskOnDevice() = default;
-  MaskOnDevice(const Scoring& scoring, const Runs& queries, StreamHandle stream);
+  MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream);
 
   void fill_in(AttentionTask& task) const;
 
@@ -43,25 +43,25 @@ constexpr Index longest_tile = 1024;
 [[nodiscard]] AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring,
                                     const MaskOnDevice& mask);
 
-/// Calls use(task) for the runs of a shard, `max_runs` at a time. No call for a shard without keys. \throws Error when
+/// Calls use(task) for the ranges of a shard, `max_runs` at a time. No call for a shard without keys. \throws Error when
 /// there are too many keys for a kernel's int
 template <class Task>
-void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const Runs& runs,
+void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const TokenRanges& ranges,
                      const std::function<void(const Task&)>& use) {
   task.kv_heads = extent_of(keys.heads, "KV heads");
   task.keys = extent_of(keys.seq, "keys of one rank");
   task.k = k;
   task.v = v;
-  task.runs = 0;
+  task.ranges = 0;
   Index first = 0;
-  for (const Run& run : runs) {
-    if (run.count > 0) task.run[task.runs++] = {run, first};
-    first += run.count;
-    if (task.runs < max_runs) continue;
+  for (const TokenRange& range : ranges) {
+    if (range.count > 0) task.range[task.ranges++] = {range, first};
+    first += range.count;
+    if (task.ranges < max_ranges) continue;
     use(task);
-    task.runs = 0;
+    task.ranges = 0;
   }
-  if (task.runs > 0) use(task);
+  if (task.ranges > 0) use(task);
 }
 
 }  // namespace ring_attention::cuda

@@ -24,7 +24,7 @@ template <class Work>
     begin.record(stream);
     work();
     end.record(stream);
-    end.wait();
+    end.synchronize();
     if (i >= 0) seconds.push_back(end.seconds_since(begin));
   }
   const auto [least, most] = std::ranges::minmax(seconds);

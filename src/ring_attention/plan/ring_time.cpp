@@ -9,13 +9,13 @@ namespace ring_attention {
 namespace {
 
 /// Pairs of these queries and keys that the mask leaves.
-Index visible_pairs(const Mask& mask, const Runs& queries, const Runs& keys) {
+Index visible_pairs(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys) {
   Index pairs = 0;
-  for (const Run& run : queries)
-    for (Index i = 0; i < run.count; ++i) {
-      const Interval seen = mask.visible(run.position(i));
-      for (const Run& block : keys)
-        pairs += std::max<Index>(0, block.before(seen.last) - block.before(seen.first));
+  for (const TokenRange& range : queries)
+    for (Index i = 0; i < range.count; ++i) {
+      const Interval seen = mask.visible(range.position(i));
+      for (const TokenRange& block : keys)
+        pairs += std::max<Index>(0, block.before(seen.end) - block.before(seen.begin));
     }
   return pairs;
 }
@@ -28,7 +28,7 @@ StepFlops forward_flops(const Shape& q, const Mask& mask, const Placement& queri
     const Ring ring{rank, queries.ranks()};
     std::vector<double>& steps = flops.emplace_back();
     for (int step = 0; step < ring.steps(); ++step) {
-      const Index pairs = visible_pairs(mask, queries.runs(rank), keys.runs(ring.owner(step)));
+      const Index pairs = visible_pairs(mask, queries.ranges(rank), keys.ranges(ring.owner(step)));
       steps.push_back(4.0 * static_cast<double>(pairs) * static_cast<double>(q.batch * q.heads * q.dim));
     }
   }

@@ -1,5 +1,5 @@
 /// \file
-/// What a ring's forward should take, from what one rank computes and what one link carries.
+/// What a ring's forward should take, from what one rank computes and what one transport carries.
 ///
 /// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, section 3.2: a hop hides behind the computing of the
 /// step when the step takes longer.

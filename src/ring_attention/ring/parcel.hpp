@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/attention/engine.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/transport.hpp"
 
@@ -29,8 +29,6 @@ struct HostMemory {
   void add(std::span<T> sum, std::span<const T> term) const {
     std::ranges::transform(sum, term, sum.begin(), std::plus<>());
   }
-  /// Returns when all that was enqueued is done; alive() is called meanwhile.
-  void wait(const Progress& alive) const { (void)alive; }
 };
 
 /// Room for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
@@ -83,7 +81,7 @@ class KvParcel {
   [[nodiscard]] const Memory& memory() const { return current_.memory(); }
 
   [[nodiscard]] int owner() const { return owner_; }
-  [[nodiscard]] KeyValue<T> current() { return {k(), v(), placement_.runs(owner_)}; }
+  [[nodiscard]] KeyValue<T> current() { return {k(), v(), placement_.ranges(owner_)}; }
 
   /// The hop that sends the current parcel and receives that of `incoming_owner`.
   [[nodiscard]] Exchange exchange(int incoming_owner) {

@@ -9,63 +9,64 @@ namespace ring_attention {
 namespace {
 
 /// Slice `part` of `parts` nearly equal slices of [0, seq): the first seq mod parts have one token more.
-Run slice(Index seq, int part, int parts) {
+TokenRange slice(Index seq, int part, int parts) {
   const Index small = seq / parts;
   const Index larger = seq % parts;
   return {part * small + std::min<Index>(part, larger), 1, small + (part < larger ? 1 : 0)};
 }
 
-/// Joins a run to the one before it where it goes on just there: the two slices of the last zigzag rank.
-Runs joined(const Runs& runs) {
-  Runs result;
-  for (const Run& run : runs) {
-    if (!result.empty() && result.back().stride == 1 && run.stride == 1 &&
-        run.begin == result.back().last() + 1)
-      result.back().count += run.count;
+/// Joins a range to the one before it where it goes on just there: the two slices of the last zigzag rank.
+TokenRanges joined(const TokenRanges& ranges) {
+  TokenRanges result;
+  for (const TokenRange& range : ranges) {
+    if (!result.empty() && result.back().stride == 1 && range.stride == 1 &&
+        range.begin == result.back().end())
+      result.back().count += range.count;
     else
-      result.push_back(run);
+      result.push_back(range);
   }
   return result;
 }
 
-constexpr std::array layouts{Layout::contiguous, Layout::striped, Layout::zigzag};
+constexpr std::array placement_kinds{PlacementKind::contiguous, PlacementKind::striped,
+                                     PlacementKind::zigzag};
 
 }  // namespace
 
-std::string name(Layout layout) {
-  switch (layout) {
-    case Layout::contiguous: return "contiguous";
-    case Layout::striped: return "striped";
-    case Layout::zigzag: return "zigzag";
+std::string name(PlacementKind kind) {
+  switch (kind) {
+    case PlacementKind::contiguous: return "contiguous";
+    case PlacementKind::striped: return "striped";
+    case PlacementKind::zigzag: return "zigzag";
   }
   return "unknown";
 }
 
-Layout layout_named(const std::string& word) {
-  const auto found =
-      std::find_if(layouts.begin(), layouts.end(), [&](Layout layout) { return name(layout) == word; });
-  require(found != layouts.end(), "no placement is called " + word);
+PlacementKind placement_kind_named(const std::string& word) {
+  const auto found = std::find_if(placement_kinds.begin(), placement_kinds.end(),
+                                  [&](PlacementKind kind) { return name(kind) == word; });
+  require(found != placement_kinds.end(), "no placement is called " + word);
   return *found;
 }
 
-Placement::Placement(Layout layout, Index seq, int ranks) : layout_(layout), seq_(seq), ranks_(ranks) {
+Placement::Placement(PlacementKind kind, Index seq, int ranks) : kind_(kind), seq_(seq), ranks_(ranks) {
   require(ranks >= 1, "a placement needs at least one rank");
   require(seq >= 0, "a sequence has at least zero tokens");
 }
 
-Runs Placement::runs(int rank) const {
+TokenRanges Placement::ranges(int rank) const {
   require(rank >= 0 && rank < ranks_, "Placement: no such rank");
-  Runs runs;
-  switch (layout_) {
-    case Layout::contiguous: runs.push_back(slice(seq_, rank, ranks_)); break;
-    case Layout::striped: runs.push_back({rank, ranks_, (seq_ - rank + ranks_ - 1) / ranks_}); break;
-    case Layout::zigzag:
-      runs.push_back(slice(seq_, rank, 2 * ranks_));
-      runs.push_back(slice(seq_, 2 * ranks_ - 1 - rank, 2 * ranks_));
+  TokenRanges ranges;
+  switch (kind_) {
+    case PlacementKind::contiguous: ranges.push_back(slice(seq_, rank, ranks_)); break;
+    case PlacementKind::striped: ranges.push_back({rank, ranks_, (seq_ - rank + ranks_ - 1) / ranks_}); break;
+    case PlacementKind::zigzag:
+      ranges.push_back(slice(seq_, rank, 2 * ranks_));
+      ranges.push_back(slice(seq_, 2 * ranks_ - 1 - rank, 2 * ranks_));
       break;
   }
-  std::erase_if(runs, [](const Run& run) { return run.count <= 0; });
-  return joined(runs);
+  std::erase_if(ranges, [](const TokenRange& range) { return range.count <= 0; });
+  return joined(ranges);
 }
 
 Index Placement::max_tokens() const {

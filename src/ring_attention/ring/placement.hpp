@@ -1,44 +1,44 @@
 /// \file
-/// `Placement`: which tokens of a sequence each rank holds, as runs.
+/// `Placement`: which tokens of a sequence each rank holds, as ranges.
 #pragma once
 
 #include <string>
 
-#include "ring_attention/core/run.hpp"
+#include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
 
 /// How tokens are dealt out.
-enum class Layout {
+enum class PlacementKind {
   contiguous,  ///< rank r holds one slice; the first seq mod ranks ranks hold one token more
   striped,     ///< token i is on rank i mod ranks (Brandon et al., arXiv 2311.09431)
   zigzag       ///< of 2 * ranks slices rank r holds r and 2 * ranks - 1 - r (Megatron-LM, Llama 3)
 };
 
 /// "contiguous", "striped", "zigzag", and the way back.
-[[nodiscard]] std::string name(Layout layout);
+[[nodiscard]] std::string name(PlacementKind kind);
 /// \throws Error for another word
-[[nodiscard]] Layout layout_named(const std::string& name);
+[[nodiscard]] PlacementKind placement_kind_named(const std::string& name);
 
 /// The tokens of every rank, for one sequence. Any seq >= 0, any ranks >= 1; with more ranks than tokens
 /// the last ranks hold none.
 class Placement {
  public:
   /// \throws Error when ranks < 1 or seq < 0
-  Placement(Layout layout, Index seq, int ranks);
+  Placement(PlacementKind kind, Index seq, int ranks);
 
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
 
-  /// The runs of `rank`, in memory order.
-  [[nodiscard]] Runs runs(int rank) const;
+  /// The ranges of `rank`, in memory order.
+  [[nodiscard]] TokenRanges ranges(int rank) const;
   /// The number of tokens of `rank`.
-  [[nodiscard]] Index tokens(int rank) const { return count(runs(rank)); }
+  [[nodiscard]] Index tokens(int rank) const { return count(ranges(rank)); }
   /// The largest shard: what a buffer must hold.
   [[nodiscard]] Index max_tokens() const;
 
  private:
-  Layout layout_;
+  PlacementKind kind_;
   Index seq_;
   int ranks_;
 };

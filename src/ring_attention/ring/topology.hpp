@@ -1,5 +1,5 @@
 /// \file
-/// `Ring`: who is next, who is before, and whose K,V a rank holds at each step.
+/// `Ring`: the neighbours of a rank, and the owner of the K,V that it holds at each step.
 ///
 /// The only arithmetic modulo the number of ranks in the project.
 #pragma once
@@ -17,8 +17,10 @@ struct Ring {
   /// Steps of a full turn: each rank computes with every shard once.
   [[nodiscard]] constexpr int steps() const { return size; }
 
-  /// The rank whose K,V this rank holds at `step`: (rank - step) mod size. At step = steps() it is the rank
-  /// itself again: a parcel that makes one hop more comes home.
+  /// Hops of dK,dV, which return to their owner: one a step. None in a ring of one.
+  [[nodiscard]] constexpr int gradient_hops() const { return size > 1 ? size : 0; }
+
+  /// The rank whose K,V this rank holds at `step`: (rank - step) mod size. After steps() hops it is the rank itself.
   [[nodiscard]] constexpr int owner(int step) const { return (rank + size - step) % size; }
 };
 

@@ -31,7 +31,6 @@ struct TransportStatistics {
 /// The hooks of the ring loop, each with one meaning:
 /// - start(exchange): this hop may begin;
 /// - progress(): called between tiles; moves messages along if nobody else does;
-/// - computed(): the compute on the current buffer is enqueued or done; it may be overwritten from here on;
 /// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
 /// - drain(): nothing is under way any more.
 /// Misuse (start twice, finish without start, drain in between) throws Error.
@@ -41,7 +40,6 @@ concept Transport = requires(T transport, const T& constant, const Exchange& exc
   { constant.statistics() } -> std::convertible_to<TransportStatistics>;
   transport.start(exchange);
   transport.progress();
-  transport.computed();
   transport.finish();
   transport.drain();
 };

@@ -11,7 +11,7 @@
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/finish.hpp"
+#include "ring_attention/cuda/kernels/common/finish.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/topology.hpp"
 
@@ -30,7 +30,7 @@ Index bytes_of(Type type) { return type == Type::fp32 ? 4 : 2; }
 
 /// What one rank keeps between runs.
 struct Rank {
-  Runs runs;
+  TokenRanges ranges;
   MaskOnDevice mask;
 };
 
@@ -45,11 +45,11 @@ class Case {
         traits_(traits_for({.spared_multiprocessors = what.at("spared_multiprocessors")})) {
     const int ranks = what.at("ranks");
     const Index seq = what.at("seq");
-    const Placement placement(layout_named(what.at("placement")), seq, ranks);
+    const Placement placement(placement_kind_named(what.at("placement")), seq, ranks);
     require(2 * ranks * (seq / (2 * ranks)) == seq, "a benchmark's ranks hold equal shards");
     if (what.at("causal")) scoring_.mask = Mask::causal();
     for (int rank = 0; rank < ranks; ++rank)
-      ranks_.push_back({placement.runs(rank), MaskOnDevice(scoring_, placement.runs(rank), nullptr)});
+      ranks_.push_back({placement.ranges(rank), MaskOnDevice(scoring_, placement.ranges(rank), nullptr)});
     if (what.at("backward")) {
       backward_ = &choose_backward(what.at("kernel"), traits_, type_, static_cast<int>(q_.dim));
       delta_ = DeviceTensor<float>(q_.per_row());
@@ -114,7 +114,7 @@ class Case {
     for (int step = 0; step < ring.steps(); ++step) {
       const int owner = ring.owner(step);
       for_each_launch<Task>(task, kv_, part(k, owner, kv_), part(v, owner, kv_),
-                            ranks_[static_cast<std::size_t>(owner)].runs,
+                            ranks_[static_cast<std::size_t>(owner)].ranges,
                             [&](const Task& launch) { use(owner, launch); });
     }
   }

@@ -34,7 +34,7 @@ void attend() {
       v.data(), {{130, 1, 120}, {0, 1, 130}}, [&](const ForwardTask& task) {
         breakable_kernel().launch(task, type_of<T>, traits_of(current_device()), handle);
       });
-  stream.wait();
+  stream.synchronize();
 }
 
 }  // namespace ring_attention::cuda

@@ -5,8 +5,8 @@
 
 namespace ring_attention {
 
-Attended<float> fast_forward(View<const float> q, View<const float> k, View<const float> v,
-                             const Scoring& scoring, int threads) {
+AttentionResult<float> fast_forward(View<const float> q, View<const float> k, View<const float> v,
+                                    const Scoring& scoring, int threads) {
   CpuEngine engine(scoring, {.threads = threads});
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});

@@ -36,9 +36,9 @@ void exponentiate(Workspace& w, bool masked) {
 
 }  // namespace
 
-Attended<float> preallocated_eigen(View<const float> q, View<const float> k, View<const float> v,
-                                   const Scoring& scoring, int threads) {
-  Attended<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
+AttentionResult<float> preallocated_eigen(View<const float> q, View<const float> k, View<const float> v,
+                                          const Scoring& scoring, int threads) {
+  AttentionResult<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
   std::vector<Workspace> workspaces(static_cast<std::size_t>(threads));
   for_each_query_tile(
       q.shape(), k.shape(), v.shape(), query_rows, threads, [&](const Tile& rows, int worker) {

@@ -94,7 +94,7 @@ void exponentiate(Index keys, Workspace& w) {
   std::copy_n(m, lanes, w.m);
 }
 
-void store(const Tile& tile, const Workspace& w, Attended<float>& result) {
+void store(const Tile& tile, const Workspace& w, AttentionResult<float>& result) {
   const auto out = tile.of_queries(result.out.view());
   for (Index i = 0; i < tile.queries.count; ++i) {
     const float divisor = w.l[i] == 0 ? 1 : w.l[i];
@@ -108,10 +108,10 @@ void store(const Tile& tile, const Workspace& w, Attended<float>& result) {
 
 }  // namespace
 
-Attended<float> queries_in_lanes(View<const float> q, View<const float> k, View<const float> v,
-                                 const Scoring& scoring, int threads) {
+AttentionResult<float> queries_in_lanes(View<const float> q, View<const float> k, View<const float> v,
+                                        const Scoring& scoring, int threads) {
   const Index dim = q.shape().dim;
-  Attended<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
+  AttentionResult<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
   std::vector<Workspace> workspaces;
   workspaces.reserve(static_cast<std::size_t>(threads));
   for (int worker = 0; worker < threads; ++worker) workspaces.emplace_back(dim);

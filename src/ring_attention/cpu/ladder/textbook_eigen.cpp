@@ -8,10 +8,10 @@ namespace ring_attention {
 using Eigen::MatrixXf, Eigen::VectorXf;
 using namespace ladder_detail;
 
-Attended<float> textbook_eigen(View<const float> q, View<const float> k, View<const float> v,
-                               const Scoring& scoring, int threads) {
+AttentionResult<float> textbook_eigen(View<const float> q, View<const float> k, View<const float> v,
+                                      const Scoring& scoring, int threads) {
   constexpr Index block = 64;
-  Attended<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
+  AttentionResult<float> result{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
   for_each_query_tile(q.shape(), k.shape(), v.shape(), block, threads, [&](const Tile& rows, int) {
     const MatrixXf queries = rows.of_queries(q);
     MatrixXf o = MatrixXf::Zero(queries.rows(), queries.cols());

@@ -18,7 +18,7 @@ void for_each_query_tile(const Shape& q, const Shape& k, const Shape& v, Index r
   const Index tiles = (q.seq + rows - 1) / rows;
   for_each_task(q.batch * q.heads * tiles, threads, [&](Index task, int worker) {
     const Index first = (tiles - 1 - task % tiles) * rows, head = task / tiles % q.heads;
-    const Run queries{first, 1, std::min(rows, q.seq - first)};
+    const TokenRange queries{first, 1, std::min(rows, q.seq - first)};
     visit(Tile{task / tiles / q.heads, head, head / group, queries, {}, first, 0}, worker);
   });
 }

@@ -1,0 +1,156 @@
+#include "common/lesson.hpp"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace ring_attention {
+
+struct Lesson::Report {
+  nlohmann::ordered_json json;
+};
+
+Lesson::Lesson(const std::string& number, const std::string& name, const std::string& claim,
+               const Communicator* comm)
+    : number_(number),
+      name_(name),
+      claim_(claim),
+      comm_(comm),
+      options_(number + "_" + name, claim),
+      report_(std::make_unique<Report>()) {
+  options_.flag("--json", json_, "Print one JSON object instead of text");
+  options_.option("--seed", seed_, "Seed of the random arrays", {0});
+  if (comm_ != nullptr)
+    options_.option("--np", promised_ranks_, "Fail unless the world has N ranks (0: any)", {0});
+}
+
+Lesson::~Lesson() = default;
+
+bool Lesson::is_warp_leader() const { return !json_ && (comm_ == nullptr || comm_->rank() == 0); }
+
+void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants) {
+  std::vector<std::string> words{"none"};
+  std::string help = "Make one known mistake, to see the checks fail";
+  for (const auto& [name, description] : mutants) {
+    words.push_back(name);
+    help += "; " + name + ": " + description;
+  }
+  options_.choice("--mutant", mutant_, words, help);
+}
+
+void Lesson::needs_gpu(const std::string& why_none) {
+  no_gpu_ = why_none;
+  options_.choice("--device", device_, {"auto", "cuda"},
+                  "auto: skip the lesson where there is no GPU; cuda: fail there");
+}
+
+bool Lesson::parse(int argc, const char* const* argv) {
+  std::optional<std::string> help;
+  if (comm_ != nullptr) {
+    help = options_.parse(*comm_, argc, argv);
+    if (!help) require_world_size(*comm_, promised_ranks_);
+  } else {
+    help = options_.parse(argc, argv);
+  }
+  if (help) {
+    if (is_warp_leader()) std::fputs(help->c_str(), stdout);
+    return false;
+  }
+  if (comm_ != nullptr && !all_of_ranks(*comm_, has_gpu()) && has_gpu()) no_gpu_ = "no GPU: on another rank";
+  if (device_ == "cuda" && !has_gpu()) {
+    const std::string message = "--device cuda: " + no_gpu_ + ": leave it out to skip the lesson";
+    if (comm_ != nullptr) throw AgreedError(message);
+    throw InputError(message);
+  }
+  heading("Lesson " + number_ + ": " + name_);
+  say(claim_);
+  if (mutant_ != "none") say("MUTANT: " + mutant_ + ". The checks below must fail.");
+  return true;
+}
+
+void Lesson::heading(const std::string& title) const {
+  say();
+  say(title);
+  say(std::string(title.size(), '-'));
+}
+
+void Lesson::say(const std::string& line) const {
+  if (is_warp_leader()) std::printf("%s\n", line.c_str());
+}
+
+void Lesson::print(const Table& table) const {
+  if (is_warp_leader()) std::fputs(table.text().c_str(), stdout);
+}
+
+void Lesson::record(const std::string& name, double value) { report_->json["figures"][name] = value; }
+void Lesson::record(const std::string& name, Index value) { report_->json["figures"][name] = value; }
+void Lesson::record(const std::string& name, const std::string& value) {
+  report_->json["figures"][name] = value;
+}
+void Lesson::record(const std::string& name, const std::vector<double>& values) {
+  report_->json["figures"][name] = values;
+}
+void Lesson::record(const std::string& name, const std::vector<Index>& values) {
+  report_->json["figures"][name] = values;
+}
+void Lesson::record(const std::string& name, const std::vector<std::vector<double>>& rows) {
+  report_->json["figures"][name] = rows;
+}
+void Lesson::record(const std::string& name, const std::vector<std::vector<Index>>& rows) {
+  report_->json["figures"][name] = rows;
+}
+
+void Lesson::check(const std::string& what, bool ok, const std::string& detail) {
+  const bool all = comm_ == nullptr ? ok : all_of_ranks(*comm_, ok);
+  ++checks_;
+  if (!all) ++failed_;
+  if (!ok && comm_ != nullptr && comm_->rank() > 0)  // rank 0 is_warp_leader below
+    std::fprintf(stderr, "[rank %d] failed: %s %s\n", comm_->rank(), what.c_str(), detail.c_str());
+  const std::string line = what + (detail.empty() ? "" : ": " + detail);
+  say((all ? "  ok    " : "  FAIL  ") + line);
+  report_->json["checks"].push_back({{"what", what}, {"ok", all}, {"detail", detail}});
+}
+
+void Lesson::check(const std::string& what, const Comparison& comparison) {
+  const double error = comm_ == nullptr ? comparison.max_error : max_over_ranks(*comm_, comparison.max_error);
+  if (!(error <= error_)) error_ = error;
+  check(what, comparison.ok, comparison.ok ? "max error " + human_error(error) : describe(comparison));
+}
+
+int Lesson::finish(const std::string& showed) {
+  const bool pass = checks_ > 0 && failed_ == 0;
+  say();
+  say("lesson " + number_ + " " + name_ + ": " + (pass ? "PASS" : "FAIL") + " | error " +
+      human_error(error_) + " | " + showed);
+  if (json_ && (comm_ == nullptr || comm_->rank() == 0)) {
+    nlohmann::ordered_json report{{"lesson", number_ + "_" + name_},
+                                  {"ok", pass},
+                                  {"showed", showed},
+                                  {"error", error_},
+                                  {"seed", seed_}};
+    if (comm_ != nullptr) report["ranks"] = comm_->size();
+    report.update(report_->json);
+    std::printf("%s\n", report.dump(2).c_str());
+  }
+  return pass ? 0 : 1;
+}
+
+int Lesson::skip() const {
+  say();
+  say("lesson " + number_ + " " + name_ + ": SKIPPED | error - | " + no_gpu_);
+  if (json_ && (comm_ == nullptr || comm_->rank() == 0)) {
+    const nlohmann::ordered_json report{{"lesson", number_ + "_" + name_}, {"skipped", no_gpu_}};
+    std::printf("%s\n", report.dump(2).c_str());
+  }
+  return 0;
+}
+
+int serial_main(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,100 @@
+/// \file
+/// `Lesson`: what every lesson's program does around its one idea: flags, text, figures, the verdict.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command_line.hpp"
+#include "cli/table.hpp"
+#include "ring_attention/core/compare.hpp"
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+
+namespace ring_attention {
+
+/// A lesson is_warp_leader on rank 0 only. Plain text for people; with `--json` one JSON object and nothing else.
+/// Flags that every lesson has: --help, --json, --seed, and --np under MPI.
+class Lesson {
+ public:
+  /// \param number  "05"
+  /// \param name  "blocking_ring"
+  /// \param claim  one or two sentences: what the lesson is about to show
+  /// \param comm  of a lesson that runs under MPI; must outlive the lesson
+  Lesson(const std::string& number, const std::string& name, const std::string& claim,
+         const Communicator* comm = nullptr);
+  Lesson(const Lesson&) = delete;
+  Lesson& operator=(const Lesson&) = delete;
+  ~Lesson();
+
+  /// For flags of its own, before parse().
+  [[nodiscard]] CommandLine& options() { return options_; }
+  /// Offers `--mutant NAME`: the lesson with one known mistake in it, so that a reader (and a test) sees
+  /// its checks fail. Pairs of name and description, before parse().
+  void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
+  /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
+  /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one
+  void needs_gpu(const std::string& why_none);
+  /// After parse(): is there one, under MPI for every rank? If not, the lesson ends with skip().
+  [[nodiscard]] bool has_gpu() const { return no_gpu_.empty(); }
+  /// Was this mutant asked for?
+  [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
+  /// False: help was asked for and printed. Under MPI collective.
+  /// \throws InputError (under MPI AgreedError) for bad flags, and for `--device cuda` where there is no GPU
+  [[nodiscard]] bool parse(int argc, const char* const* argv);
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(seed_); }
+
+  /// A paragraph's title, underlined.
+  void heading(const std::string& title) const;
+  /// One line of text.
+  void say(const std::string& line = "") const;
+  void print(const Table& table) const;
+
+  /// A figure for `--json` (and for the notebooks).
+  void record(const std::string& name, double value);
+  void record(const std::string& name, Index value);
+  void record(const std::string& name, const std::string& value);
+  void record(const std::string& name, const std::vector<double>& values);
+  void record(const std::string& name, const std::vector<Index>& values);
+  void record(const std::string& name, const std::vector<std::vector<double>>& rows);
+  void record(const std::string& name, const std::vector<std::vector<Index>>& rows);
+
+  /// States what must hold and whether it does; prints the line and remembers a failure. Under MPI
+  /// collective: it holds when it holds on all ranks; a failing rank's detail is printed by that rank.
+  void check(const std::string& what, bool ok, const std::string& detail = "");
+  /// The same for an agreement with a reference; the largest error is reported by finish().
+  void check(const std::string& what, const Comparison& comparison);
+
+  /// Prints `lesson 05 blocking_ring: PASS | error 1.2e-07 | showed`, or the JSON object, and returns the
+  /// exit code: 0 when every check held (and there was one), else 1.
+  [[nodiscard]] int finish(const std::string& showed);
+
+  /// Instead of finish(), without a GPU: prints `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object
+  /// with `skipped`, and returns the exit code 0.
+  [[nodiscard]] int skip() const;
+
+ private:
+  struct Report;  // the JSON object
+
+  [[nodiscard]] bool is_warp_leader() const;
+  std::string number_, name_, claim_;
+  const Communicator* comm_;
+  CommandLine options_;
+  bool json_ = false;
+  std::string mutant_ = "none";
+  std::string device_ = "auto", no_gpu_;
+  Index seed_ = 1;
+  Index promised_ranks_ = 0;
+  int checks_ = 0;
+  int failed_ = 0;
+  double error_ = 0;  // the largest max_error of a comparison
+  std::unique_ptr<Report> report_;
+};
+
+/// The main function of a lesson without MPI: exceptions become one line and exit code 2.
+int serial_main(const std::function<int()>& body);
+
+}  // namespace ring_attention

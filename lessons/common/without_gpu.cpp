@@ -1,0 +1,27 @@
+// What a GPU lesson's program is in a build without CUDA or NCCL: it says so, and is skipped.
+#include "common/lesson.hpp"
+
+using namespace ring_attention;
+
+namespace {
+
+int skipped_lesson(int argc, char** argv, const Communicator* comm) {
+  Lesson lesson(LESSON_NUMBER, LESSON_NAME,
+                "This lesson needs a GPU, and this program was built without " LESSON_MISSES ".", comm);
+  lesson.needs_gpu("no GPU: this program was built without " LESSON_MISSES);
+  lesson.offer_mutants({});
+  bool share = false;
+  if (comm != nullptr) lesson.options().flag("--share-gpu", share, "Means nothing without a GPU");
+  if (!lesson.parse(argc, argv)) return 0;
+  return lesson.skip();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#if LESSON_NEEDS_NCCL
+  return mpi_main(argc, argv, [&](const Communicator& comm) { return skipped_lesson(argc, argv, &comm); });
+#else
+  return serial_main([&] { return skipped_lesson(argc, argv, nullptr); });
+#endif
+}

@@ -1,0 +1,34 @@
+#include "cli/own_gpu.hpp"
+
+#include <algorithm>
+
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/cuda/device.hpp"
+
+namespace ring_attention {
+
+GpuShare::GpuShare(const Communicator& comm) {
+  const cuda::DeviceId mine = cuda::id_of(cuda::current_device());
+  ranks_ = static_cast<int>(std::ranges::count(gather(comm, mine), mine));
+  anywhere_ = !all_of_ranks(comm, ranks_ == 1);
+}
+
+GpuShare use_own_gpu(const Communicator& comm, bool may_share) {
+  const auto [number, here] = place_on_host(comm);
+  const int visible = cuda::device_count();
+  agree(comm, [&] {
+    if (visible == 0)
+      throw InputError("--device cuda: " + cuda::why_no_device() + ": leave it out to use the CPU");
+    cuda::use_device(number % visible);
+  });
+  const GpuShare share(comm);
+  agree(comm, [&] {
+    if (share.ranks() > 1 && !may_share)
+      throw InputError("--device cuda: rank " + std::to_string(comm.rank()) + " would share its GPU: " +
+                       counted(here, "rank") + " on this machine, " + counted(visible, "GPU") +
+                       " visible to this process: start fewer, or give --share-gpu to try it out");
+  });
+  return share;
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,38 @@
+# The GPU parts: the library ring_attention_cuda.
+
+add_library(ring_attention_cuda STATIC ${cuda_sources} ${kernel_list_sources})
+add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
+target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
+
+# How a library of kernels is compiled: warnings are those of the other files, and each kernel's compiler writes what
+# ptxas says (registers, spills, C7508 and the like) beside its object, <object>.ptxas: tests/cuda/ptxas_test.py reads it.
+set(RING_ATTENTION_SRC "${CMAKE_CURRENT_SOURCE_DIR}" CACHE INTERNAL "Where src is")
+function(ring_attention_kernel_options target)
+  set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers
+  if(RING_ATTENTION_WERROR)
+    string(APPEND warnings ",-Werror")
+  endif()
+  target_include_directories(${target} PRIVATE "${RING_ATTENTION_SRC}")
+  target_compile_options(${target} PRIVATE -lineinfo -Xptxas=-v "-Xcompiler=${warnings}"
+                                           $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                        CUDA_COMPILER_LAUNCHER "sh;${RING_ATTENTION_SRC}/cmake/keep_ptxas_log.sh")
+  set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
+                                      "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
+endfunction()
+
+function(ring_attention_add_kernels target)
+  add_library(${target} OBJECT ${ARGN})
+  ring_attention_kernel_options(${target})
+  target_sources(ring_attention_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
+ring_attention_add_kernels(ring_attention_cuda_kernels ${kernel_sources})
+# Kernels of Hopper's own instructions: for the one architecture that has them, whatever else was asked for.
+ring_attention_add_kernels(ring_attention_hopper_kernels ${hopper_kernel_sources})
+set_target_properties(ring_attention_hopper_kernels PROPERTIES CUDA_ARCHITECTURES 90a-real)
+
+if(RING_ATTENTION_HAS_NCCL)
+  target_sources(ring_attention_cuda PRIVATE ${nccl_sources})
+  target_link_libraries(ring_attention_cuda PUBLIC NCCL::nccl)
+  target_compile_definitions(ring_attention_cuda PUBLIC RING_ATTENTION_HAS_NCCL)
+endif()

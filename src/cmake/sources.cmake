@@ -1,0 +1,112 @@
+# The source files of each folder, one a line, bottom folder first. Whoever builds a library or a program of them takes
+# these lists: src itself, the GPU emulator and the benchmarks.
+
+set(core_sources
+    ring_attention/core/compare.cpp
+    ring_attention/core/error.cpp
+    ring_attention/core/random.cpp
+    ring_attention/core/tensor.cpp
+    ring_attention/core/text.cpp)
+set(mpi_sources #
+    ring_attention/mpi/communicator.cpp)
+set(io_sources
+    ring_attention/io/npy.cpp
+    ring_attention/io/npy_array.cpp
+    ring_attention/io/npy_dictionary.cpp
+    ring_attention/io/npy_file.cpp
+    ring_attention/io/npy_interleaved.cpp
+    ring_attention/io/npy_transfer.cpp
+    ring_attention/io/shared_file.cpp)
+set(attention_sources
+    ring_attention/attention/backward.cpp
+    ring_attention/attention/blockwise.cpp
+    ring_attention/attention/engine.cpp
+    ring_attention/attention/mask.cpp
+    ring_attention/attention/partial.cpp
+    ring_attention/attention/reference.cpp
+    ring_attention/attention/softmax.cpp)
+set(cpu_sources
+    ring_attention/cpu/backward.cpp
+    ring_attention/cpu/engine.cpp
+    ring_attention/cpu/isa.cpp
+    ring_attention/cpu/ladder/fast_forward.cpp
+    ring_attention/cpu/ladder/preallocated_eigen.cpp
+    ring_attention/cpu/ladder/queries_in_lanes.cpp
+    ring_attention/cpu/ladder/textbook_eigen.cpp
+    ring_attention/cpu/lanes.cpp
+    ring_attention/cpu/threads.cpp)
+set(ring_sources
+    ring_attention/ring/placement.cpp
+    ring_attention/ring/transports/loopback.cpp
+    ring_attention/ring/transports/odd_even.cpp
+    ring_attention/ring/transports/overlapped.cpp)
+set(plan_sources #
+    ring_attention/plan/ring_time.cpp)
+
+# The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
+set(cuda_sources
+    ring_attention/cuda/choice.cpp
+    ring_attention/cuda/device.cpp
+    ring_attention/cuda/device_tensor.cpp
+    ring_attention/cuda/engine.cpp
+    ring_attention/cuda/error.cpp
+    ring_attention/cuda/task.cpp
+    ring_attention/ring/transports/staged.cpp)
+set(nccl_sources #
+    ring_attention/ring/transports/nccl.cpp)
+set(kernel_list_sources #
+    ring_attention/cuda/ladder.cpp)
+set(kernel_sources
+    ring_attention/cuda/kernels/forward_0_naive.cu
+    ring_attention/cuda/kernels/forward_1_tiled.cu
+    ring_attention/cuda/kernels/forward_2_mma.cu
+    ring_attention/cuda/kernels/backward_1_tiled.cu
+    ring_attention/cuda/kernels/backward_2_mma.cu
+    ring_attention/cuda/kernels/common/convert.cu
+    ring_attention/cuda/kernels/common/finish.cu
+    ring_attention/cuda/kernels/common/row_dots.cu)
+set(hopper_kernel_sources
+    ring_attention/cuda/kernels/forward_3_wgmma.cu
+    ring_attention/cuda/kernels/forward_4_warp_specialized.cu
+    ring_attention/cuda/kernels/forward_5_pingpong.cu
+    ring_attention/cuda/kernels/forward_6_persistent.cu
+    ring_attention/cuda/kernels/backward_3_wgmma.cu)
+
+# The command line, shared by the program and the lessons; and the program.
+set(cli_sources
+    cli/command_line.cpp
+    cli/gpu_options.cpp
+    cli/help_text.cpp
+    cli/option_value.cpp
+    cli/table.cpp)
+set(cli_cuda_sources #
+    cli/own_gpu.cpp)
+set(program_parts_sources # what the tests use, too
+    program/activity.cpp
+    program/bench/options.cpp
+    program/bench/report.cpp
+    program/output_directory.cpp
+    program/run/options.cpp
+    program/run/report.cpp)
+set(program_sources
+    program/bench/command.cpp
+    program/example/command.cpp
+    program/host_memory.cpp
+    program/main.cpp
+    program/progress_line.cpp
+    program/run/check.cpp
+    program/run/command.cpp
+    program/run/input.cpp
+    program/run/results.cpp)
+set(program_cuda_sources #
+    program/bench/cuda.cpp
+    program/run/cuda.cpp)
+set(program_without_cuda_sources #
+    program/without_cuda.cpp)
+
+foreach(
+  folder IN
+  ITEMS core mpi io attention cpu ring plan cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
+        program program_cuda program_without_cuda)
+  list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
+endforeach()

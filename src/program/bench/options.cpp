@@ -1,0 +1,63 @@
+#include "program/bench/options.hpp"
+
+#include <cmath>
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr const char* notes = R"(Examples:
+  mpirun -n 4 ring-attention bench
+      Four ranks, 8192 tokens, 8 heads of 64.
+  mpirun -n 8 ring-attention bench --seq 65536 --heads 32 --kv-heads 8 --dim 128 --causal
+      Grouped queries under a causal mask: contiguous and zigzag placement beside each other.
+  mpirun -n 8 ring-attention bench --device cuda --type bf16 --seq 262144 --heads 32 --dim 128
+      On eight GPUs.
+
+What is measured, each in turn and the median of --repetitions, of the slowest rank:
+  compute     all steps of the ring, and nothing is sent
+  messages    all hops of the ring, and nothing is computed
+  in turn     the ring, each hop after the step's computing
+  overlapped  the ring, each hop while the step computes: what run does
+From the first two follow F and beta, and from those what the other two should take: the model.
+Ranks that share cores share F.)";
+
+}  // namespace
+
+void declare_bench_options(CommandLine& command, BenchOptions& options) {
+  command.section("Problem");
+  command.option("--seq", options.seq, "Tokens S, of all ranks together");
+  command.option("--batch", options.batch, "Batch B");
+  command.option("--heads", options.heads, "Query heads Hq");
+  command.option("--kv-heads", options.kv_heads, "KV heads; 0 means as many as --heads", {0});
+  command.option("--dim", options.dim, "Head dim D");
+  command.flag("--causal", options.causal, "A query sees no key after its own position");
+  command.section("Measurement");
+  command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
+  command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  declare_gpu_options(command, options);
+  command.section("Kernel");
+  command.option("--threads", options.threads,
+                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
+  command.section("Job");
+  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
+  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  command.footer(notes);
+}
+
+void validate(const BenchOptions& options) {
+  validate_device(options, {{"--threads", options.threads != BenchOptions{}.threads}});
+  double elements = 1;  // in floating point, so that nothing wraps round
+  for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
+    elements *= static_cast<double>(extent);
+  if (elements > std::ldexp(1.0, 48))
+    throw InputError("the problem has more than 2^48 elements: give smaller numbers");
+  if (options.kv_heads != 0 && options.heads % options.kv_heads != 0)
+    throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide --heads, " +
+                     std::to_string(options.heads));
+  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
+    throw InputError("--timeout must be above 0 seconds");
+}
+
+}  // namespace ring_attention

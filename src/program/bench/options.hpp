@@ -1,0 +1,32 @@
+/// \file
+/// What `ring-attention bench` was asked to do.
+#pragma once
+
+#include <string>
+
+#include "cli/gpu_options.hpp"
+
+namespace ring_attention {
+
+/// The flags of `bench`, with their defaults. Flags that `run` has, too, mean the same.
+struct BenchOptions : GpuOptions {
+  Index batch = 1, seq = 8192, heads = 8, dim = 64;
+  Index kv_heads = 0;  ///< 0: as many as heads
+  bool causal = false;
+  Index repetitions = 5;
+  Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks
+  bool json = false;
+  double timeout = 60;  ///< seconds
+  Index ranks = 0;      ///< promised by --np; 0: no promise
+
+  [[nodiscard]] Shape q() const { return {batch, heads, seq, dim}; }
+  [[nodiscard]] Shape kv() const { return {batch, kv_heads == 0 ? heads : kv_heads, seq, dim}; }
+};
+
+/// Adds the flags of `bench` to a command.
+void declare_bench_options(CommandLine& command, BenchOptions& options);
+
+/// \throws InputError, one line
+void validate(const BenchOptions& options);
+
+}  // namespace ring_attention

@@ -1,0 +1,41 @@
+/// \file
+/// `BenchReport`: what `ring-attention bench` measured, and what the model says, as text or JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/bench/options.hpp"
+#include "ring_attention/plan/ring_time.hpp"
+
+namespace ring_attention {
+
+/// Seconds of one placement: medians, of the slowest rank.
+struct PlacementTimes {
+  std::string placement;
+  double compute = 0;     ///< all steps, nothing sent
+  double messages = 0;    ///< all hops, nothing computed; 0 with one rank
+  double in_turn = 0;     ///< hops after steps
+  double overlapped = 0;  ///< hops during steps
+  double exposed = 0;     ///< of `overlapped`: waited for messages
+  Rates rates;            ///< F from `compute`, beta from `messages`
+  RingTime model;         ///< from those
+};
+
+struct BenchReport {
+  int ranks = 1;
+  Index hop_bytes = 0;  ///< the largest parcel
+  std::string element;  ///< type of K,V in messages
+  Index element_bytes = 0;
+  std::string kernel;  ///< "fast, avx512, 2 threads a rank"
+  std::vector<PlacementTimes> placements;
+
+  /// c* = e F / (2 g beta): from so many tokens a rank on, a hop is hidden (twice as many under a causal mask in
+  /// zigzag placement). Liu et al., section 3.2.
+  [[nodiscard]] double smallest_shard(const BenchOptions& options) const;
+};
+
+[[nodiscard]] std::string to_text(const BenchReport& report, const BenchOptions& options);
+[[nodiscard]] std::string to_json(const BenchReport& report, const BenchOptions& options);
+
+}  // namespace ring_attention

@@ -1,0 +1,30 @@
+/// \file
+/// `ProgressLine`: one line on stderr that says how far a long run is.
+#pragma once
+
+#include <string>
+
+#include "program/activity.hpp"
+
+namespace ring_attention {
+
+/// Rewrites one line on stderr twice a second, from the second second on, until destroyed; then wipes it.
+class ProgressLine {
+ public:
+  /// \param when  "auto": only when stderr is a terminal (never so under mpiexec); "always"; "never"
+  ProgressLine(const Activity& activity, int steps, const std::string& when);
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  ~ProgressLine();
+
+ private:
+  void show(int steps);
+
+  const Activity& activity_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,212 @@
+#include "program/run/check.hpp"
+
+#include <algorithm>
+
+namespace ring_attention {
+namespace {
+
+/// Which of `rows` rows to compare.
+std::vector<Index> chosen_rows(Index rows, Index tokens) {
+  const Index wanted = tokens <= check_all_rows_up_to ? rows : std::min(rows, check_sample_rows);
+  std::vector<Index> chosen;
+  for (Index i = 0; i < wanted; ++i) chosen.push_back(wanted == 1 ? 0 : i * (rows - 1) / (wanted - 1));
+  return chosen;
+}
+
+/// The chosen tokens of some heads of one batch, in double: [1, heads, rows, dim].
+template <class T>
+Tensor<double> gather_rows(View<const T> from, Index batch, Index first_head, Index heads,
+                           const std::vector<Index>& rows) {
+  Tensor<double> to({1, heads, static_cast<Index>(rows.size()), from.shape().dim});
+  for (Index h = 0; h < heads; ++h)
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::ranges::copy(from.row(batch, first_head + h, rows[i]),
+                        to.view().row(0, h, static_cast<Index>(i)).begin());
+  return to;
+}
+
+/// Puts `part` [1, heads, rows, dim] at (batch, first_head, first_row) of `into`.
+void scatter_rows(const Tensor<double>& part, View<double> into, Index batch, Index first_head,
+                  Index first_row) {
+  for (Index h = 0; h < part.shape().heads; ++h)
+    for (Index i = 0; i < part.shape().seq; ++i)
+      std::ranges::copy(part.view().row(0, h, i), into.row(batch, first_head + h, first_row + i).begin());
+}
+
+std::vector<Index> chosen(const std::vector<Index>& from, const std::vector<Index>& which) {
+  std::vector<Index> some;
+  some.reserve(which.size());
+  for (const Index i : which) some.push_back(from[static_cast<std::size_t>(i)]);
+  return some;
+}
+
+TokenRanges ranges_at(const std::vector<Index>& positions) {
+  TokenRanges ranges;
+  for (const Index position : positions) ranges.push_back({position, 1, 1});
+  return ranges;
+}
+
+/// The scoring of query heads [first, first + count) as a problem of its own.
+Scoring for_heads(Scoring scoring, Index first, Index count) {
+  if (scoring.has_bias()) {
+    const auto slopes = scoring.alibi_slopes.begin() + first;
+    scoring.alibi_slopes = {slopes, slopes + count};
+  }
+  return scoring;
+}
+
+/// What the reference says of all heads, and the sizes that tolerances need.
+struct Wanted {
+  Tensor<double> out, lse, dq, dk, dv;
+  double max_abs_score = 0, max_abs_value = 0;
+  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0;
+};
+
+/// Fills `Wanted`, one KV head and the query heads that share it at a time.
+template <class T>
+class Check {
+ public:
+  Check(const Communicator& comm, const RunInput& input, const RankResults<T>& results, Activity& activity)
+      : comm_(comm),
+        input_(input),
+        results_(results),
+        activity_(activity),
+        rows_(chosen_rows(count(results.query_ranges), input.q().seq)),
+        group_(input.q().heads / input.kv().heads) {
+    const Shape some = input.q().with_seq(static_cast<Index>(rows_.size()));
+    want_.out = Tensor<double>(some);
+    want_.lse = Tensor<double>(some.per_row());
+    if (results.gradients == nullptr) return;
+    want_.dq = Tensor<double>(some);
+    want_.dk = Tensor<double>(results.gradients->k.shape());
+    want_.dv = Tensor<double>(results.gradients->v.shape());
+  }
+
+  [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
+  [[nodiscard]] bool has_every_row() const { return input_.q().seq <= check_all_rows_up_to; }
+  [[nodiscard]] const std::vector<Index>& rows() const { return rows_; }
+
+  const Wanted& run() {
+    for (Index b = 0; b < input_.q().batch; ++b)
+      for (Index kv_head = 0; kv_head < input_.kv().heads; ++kv_head) {
+        const Tensor<double> k = input_.template whole_head<T>(InputArray::k, b, kv_head);
+        const Tensor<double> v = input_.template whole_head<T>(InputArray::v, b, kv_head);
+        Tensor<double> dk(k.shape()), dv(v.shape());
+        std::array magnitudes{0.0, 0.0};  // of dk and dv: the rows of all ranks add up
+        for (std::size_t first = 0; first < rows_.size(); first += chunk()) {
+          check_rows(b, kv_head, first, k, v, dk, dv, magnitudes);
+          activity_.beat();
+        }
+        if (has_gradients() && has_every_row()) add_over_ranks(b, kv_head, dk, dv, magnitudes);
+      }
+    return want_;
+  }
+
+ private:
+  /// Enough rows at a time to keep Eigen busy, few enough to keep the dense scores under about 64 MiB.
+  [[nodiscard]] std::size_t chunk() const {
+    return static_cast<std::size_t>(std::clamp<Index>((Index{8} << 20) / (input_.kv().seq * group_), 1, 512));
+  }
+
+  void check_rows(Index b, Index kv_head, std::size_t first, const Tensor<double>& k, const Tensor<double>& v,
+                  Tensor<double>& dk, Tensor<double>& dv, std::array<double, 2>& magnitudes) {
+    const auto begin = rows_.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::vector<Index> some(
+        begin, begin + static_cast<std::ptrdiff_t>(std::min(chunk(), rows_.size() - first)));
+    const TokenRanges where = ranges_at(chosen(positions(results_.query_ranges), some));
+    const Index head = kv_head * group_;
+    const Scoring scoring = for_heads(input_.scoring(), head, group_);
+    const Tensor<double> q = gather_rows<T>(*results_.q, b, head, group_, some);
+
+    const Reference forward = reference_forward(q, k, v, scoring, where);
+    scatter_rows(forward.out, want_.out, b, head, static_cast<Index>(first));
+    scatter_rows(forward.lse, want_.lse, b, head, static_cast<Index>(first));
+    want_.max_abs_score = std::max(want_.max_abs_score, forward.max_abs_score);
+    want_.max_abs_value = std::max(want_.max_abs_value, forward.max_abs_value);
+    if (!has_gradients()) return;
+
+    const Tensor<double> grad_out = gather_rows<T>(*results_.grad_out, b, head, group_, some);
+    const ReferenceGradients backward = reference_backward(q, k, v, grad_out, scoring, where);
+    scatter_rows(backward.q, want_.dq, b, head, static_cast<Index>(first));
+    matrix(dk.view(), 0, 0) += matrix(backward.k.view(), 0, 0);
+    matrix(dv.view(), 0, 0) += matrix(backward.v.view(), 0, 0);
+    want_.magnitude_q = std::max(want_.magnitude_q, backward.magnitude_q);
+    magnitudes[0] += backward.magnitude_k;
+    magnitudes[1] += backward.magnitude_v;
+  }
+
+  /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.
+  void add_over_ranks(Index b, Index kv_head, Tensor<double>& dk, Tensor<double>& dv,
+                      std::array<double, 2>& magnitudes) {
+    sum_over_ranks(comm_, dk.view().elements());
+    sum_over_ranks(comm_, dv.view().elements());
+    sum_over_ranks(comm_, std::span<double>(magnitudes));
+    const std::vector<Index> keys = positions(results_.key_ranges);
+    scatter_rows(gather_rows<double>(dk, 0, 0, 1, keys), want_.dk, b, kv_head, 0);
+    scatter_rows(gather_rows<double>(dv, 0, 0, 1, keys), want_.dv, b, kv_head, 0);
+    want_.magnitude_k = std::max(want_.magnitude_k, magnitudes[0]);
+    want_.magnitude_v = std::max(want_.magnitude_v, magnitudes[1]);
+  }
+
+  const Communicator& comm_;
+  const RunInput& input_;
+  const RankResults<T>& results_;
+  Activity& activity_;
+  std::vector<Index> rows_;  // of this rank's queries, in memory order
+  Index group_;
+  Wanted want_;
+};
+
+/// The rows of `array` that were checked.
+template <class T>
+Tensor<double> rows_of(const Tensor<T>& array, const std::vector<Index>& rows) {
+  Tensor<double> some(array.shape().with_seq(static_cast<Index>(rows.size())));
+  for (Index b = 0; b < array.shape().batch; ++b)
+    for (Index h = 0; h < array.shape().heads; ++h)
+      scatter_rows(gather_rows<T>(array, b, h, 1, rows), some, b, h, 0);
+  return some;
+}
+
+/// An array that is zero by definition: keys that nobody sees, rows that see one key or none.
+bool is_zero(const Tensor<double>& array) {
+  return std::ranges::all_of(array.view().elements(), [](double x) { return x == 0; });
+}
+
+}  // namespace
+
+template <class T>
+void check_results(const Communicator& comm, const RunInput& input, const RankResults<T>& results,
+                   RankReport& report, Activity& activity) {
+  Check<T> check(comm, input, results, activity);
+  const Wanted& want = check.run();
+  const auto n = static_cast<Index>(check.rows().size());
+  const bool sees_nothing = std::ranges::all_of(want.lse.view().elements(),
+                                                [](double lse) { return lse == negative_infinity<double>; });
+  const Tolerance tolerance =
+      attention_tolerance<T>(input.kv().seq, want.max_abs_score, want.max_abs_value, results.kv_unit);
+  report.error(Result::out) = {compare(rows_of(results.forward->out, check.rows()), want.out, tolerance,
+                                       {.expect_zero = sees_nothing}),
+                               n};
+  report.error(Result::lse) = {compare(rows_of(results.forward->lse, check.rows()), want.lse, tolerance,
+                                       {.allow_negative_infinity = true}),
+                               n};
+  if (!check.has_gradients()) return;
+  const Index terms = std::max(input.kv().seq, input.q().seq * input.q().heads / input.kv().heads);
+  const auto enter = [&](Result result, const Tensor<double>& got, const Tensor<double>& wanted,
+                         double magnitude) {
+    const Tolerance bound = gradient_tolerance<T>(terms, want.max_abs_score, magnitude, results.kv_unit);
+    report.error(result) = {compare(got, wanted, bound, {.expect_zero = is_zero(wanted)}),
+                            wanted.shape().seq};
+  };
+  enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q);
+  if (!check.has_every_row()) return;
+  enter(Result::dk, converted<double>(results.gradients->k), want.dk, want.magnitude_k);
+  enter(Result::dv, converted<double>(results.gradients->v), want.dv, want.magnitude_v);
+}
+
+template void check_results(const Communicator&, const RunInput&, const RankResults<float>&, RankReport&,
+                            Activity&);
+template void check_results(const Communicator&, const RunInput&, const RankResults<double>&, RankReport&,
+                            Activity&);
+
+}  // namespace ring_attention

@@ -1,0 +1,34 @@
+/// \file
+/// `--check`: this rank's rows against the dense reference in double.
+#pragma once
+
+#include "program/activity.hpp"
+#include "program/run/input.hpp"
+#include "program/run/report.hpp"
+#include "ring_attention/attention/backward.hpp"
+
+namespace ring_attention {
+
+/// Rows are all compared up to this many tokens in the sequence; above it each rank takes a sample.
+inline constexpr Index check_all_rows_up_to = Index{16} << 10;
+inline constexpr Index check_sample_rows = 128;  ///< per rank, spread evenly, first and last included
+
+/// One rank's results, and where its tokens stand.
+template <class T>
+struct RankResults {
+  TokenRanges query_ranges, key_ranges;
+  const Tensor<T>* q = nullptr;
+  const AttentionResult<T>* forward = nullptr;
+  const Tensor<T>* grad_out = nullptr;  ///< null: no backward
+  const Gradients<T>* gradients = nullptr;
+  double kv_unit = 0;  ///< relative rounding error of K,V in messages
+};
+
+/// Compares out, lse and, when there are gradients, dq, dk and dv; enters the verdicts. The rank sums its own
+/// rows' part of dk and dv, and the parts are added over the ranks. Reads K,V one head at a time. Above 16k
+/// tokens dk and dv, which need every row, are left out. Collective.
+template <class T>
+void check_results(const Communicator& comm, const RunInput& input, const RankResults<T>& results,
+                   RankReport& report, Activity& activity);
+
+}  // namespace ring_attention

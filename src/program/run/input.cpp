@@ -1,0 +1,161 @@
+#include "program/run/input.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "ring_attention/core/text.hpp"
+
+namespace ring_attention {
+namespace {
+
+void require_same_kind(const NpyHeader& q, const NpyHeader& other, const RunOptions& options,
+                       const std::string& file) {
+  if (q.extents.size() != other.extents.size())
+    throw InputError(options.q + " has " + std::to_string(q.extents.size()) + " dimensions but " + file +
+                     " has " + std::to_string(other.extents.size()) +
+                     ": save q, k and v with the same number");
+  if ((q.dtype == Dtype::float64) != (other.dtype == Dtype::float64))
+    throw InputError(options.q + " is " + std::string(name(q.dtype)) + " but " + file + " is " +
+                     std::string(name(other.dtype)) + ": save q, k and v in one type");
+}
+
+void require_shapes(const Shape& q, const Shape& k, const Shape& v, const RunOptions& options) {
+  const auto both = [](const std::string& a, const Shape& shape_a, const std::string& b,
+                       const Shape& shape_b) {
+    return a + " is " + to_string(shape_a) + " and " + b + " is " + to_string(shape_b) + " as [B, H, S, D]: ";
+  };
+  if (k != v) throw InputError(both(options.k, k, options.v, v) + "k and v must have the same shape");
+  if (q.batch != k.batch) throw InputError(both(options.q, q, options.k, k) + "B must be the same");
+  if (q.dim != k.dim) throw InputError(both(options.q, q, options.k, k) + "D must be the same");
+  if (q.heads % k.heads != 0)
+    throw InputError(both(options.q, q, options.k, k) + "the heads of k must divide the heads of q");
+}
+
+/// The smallest element in the global array among this rank's non-finite ones; the largest Index if none.
+template <class T>
+Index first_global(View<const T> shard, const Shape& global, const TokenRanges& ranges) {
+  Index first = std::numeric_limits<Index>::max();
+  const std::vector<Index> where = positions(ranges);
+  const Shape& shape = shard.shape();
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index s = 0; s < shape.seq; ++s)
+        for (Index d = 0; d < shape.dim; ++d)
+          if (!std::isfinite(shard(b, h, s, d)))
+            first = std::min(
+                first,
+                ((b * global.heads + h) * global.seq + where[static_cast<std::size_t>(s)]) * global.dim + d);
+  return first;
+}
+
+}  // namespace
+
+RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
+  if (options.is_random()) {
+    problem_.q = {options.random[0], options.random[1], options.random[2], options.random[3]};
+    problem_.kv = problem_.q;
+    if (options.kv_heads != 0) problem_.kv.heads = options.kv_heads;
+    problem_.seed = static_cast<std::uint64_t>(options.seed);
+  } else {
+    open(comm, options);
+  }
+  prepare_scoring(comm, options);
+}
+
+void RunInput::open(const Communicator& comm, const RunOptions& options) {
+  names_ = {options.q, options.k, options.v, options.dout};
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    if (!names_[i].empty()) readers_[i].emplace(comm, names_[i]);
+  const NpyReader& q = *readers_[0];
+  agree(comm, [&] {
+    for (std::size_t i = 1; i < names_.size(); ++i)
+      if (readers_[i]) require_same_kind(q.header(), readers_[i]->header(), options, names_[i]);
+    require_shapes(q.shape(), readers_[1]->shape(), readers_[2]->shape(), options);
+    if (readers_[3] && readers_[3]->shape() != q.shape())
+      throw InputError(options.dout + " is " + to_string(readers_[3]->shape()) + " and " + options.q +
+                       " is " + to_string(q.shape()) +
+                       " as [B, H, S, D]: the gradient of the result is like q");
+  });
+  problem_.q = q.shape();
+  problem_.kv = readers_[1]->shape();
+  is_double_ = q.header().dtype == Dtype::float64;
+  dimensions_ = q.dimensions();
+}
+
+void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
+  Scoring& scoring = problem_.scoring;
+  scoring.scale = options.scale.value_or(default_scale(problem_.q.dim));
+  scoring.mask.offset = options.q_offset.value_or(problem_.kv.seq - problem_.q.seq);
+  if (!options.window.empty()) {
+    if (options.window[0] >= 0) scoring.mask.left = options.window[0];
+    if (options.window[1] >= 0) scoring.mask.right = options.window[1];
+  }
+  if (options.causal) scoring.mask.right = 0;
+  if (options.alibi) scoring.alibi_slopes = alibi_slopes(problem_.q.heads);
+  if (options.documents.empty()) return;
+  std::vector<Index> borders;
+  agree(comm, [&] {
+    if (comm.rank() != 0) return;
+    borders = read_npy_integers(options.documents);
+    const bool good = !borders.empty() && borders.front() == 0 && borders.back() == problem_.kv.seq &&
+                      std::is_sorted(borders.begin(), borders.end());
+    if (!good)
+      throw InputError(options.documents,
+                       "the borders of documents start with 0, never decrease, and end with " +
+                           std::to_string(problem_.kv.seq) + ", the number of keys",
+                       "save them with np.cumsum of the lengths, 0 in front");
+  });
+  broadcast(comm, borders);
+  scoring.mask.documents = std::make_shared<const Documents>(borders);
+}
+
+const Shape& RunInput::shape(InputArray array) const {
+  return array == InputArray::k || array == InputArray::v ? problem_.kv : problem_.q;
+}
+
+template <class T>
+void RunInput::read(InputArray array, View<T> shard, const TokenRanges& ranges) const {
+  const auto which = static_cast<std::size_t>(array);
+  if (readers_[which])
+    readers_[which]->read(shard, ranges);
+  else
+    fill_random(shard, problem_.fill(which), shape(array), ranges);
+}
+
+template <class T>
+Tensor<double> RunInput::whole_head(InputArray array, Index batch, Index head) const {
+  const auto which = static_cast<std::size_t>(array);
+  const Shape& whole_array = shape(array);
+  Tensor<T> one({1, 1, whole_array.seq, whole_array.dim});
+  if (readers_[which]) {
+    readers_[which]->read_head(batch, head, one.view());
+  } else {
+    for (Index s = 0; s < whole_array.seq; ++s)
+      for (Index d = 0; d < whole_array.dim; ++d)
+        one.view()(0, 0, s, d) =
+            static_cast<T>(random_element(problem_.fill(which), whole_array, batch, head, s, d));
+  }
+  return converted<double>(one);
+}
+
+template <class T>
+std::string RunInput::non_finite(const Communicator& comm, InputArray array, View<const T> shard,
+                                 const TokenRanges& ranges) const {
+  const Index found = sum_over_ranks(comm, count_non_finite(shard).count);
+  const Index first = min_over_ranks(comm, first_global(shard, shape(array), ranges));
+  if (found == 0) return {};
+  return names_[static_cast<std::size_t>(array)] + ": " + counted(found, "element") +
+         (found == 1 ? " is" : " are") + " NaN or infinite, the first at " +
+         element_name(shape(array), first) + " of [B, H, S, D]";
+}
+
+#define RING_ATTENTION_INSTANTIATE(T)                                                       \
+  template void RunInput::read(InputArray, View<T>, const TokenRanges&) const;              \
+  template Tensor<double> RunInput::whole_head<T>(InputArray, Index, Index) const;          \
+  template std::string RunInput::non_finite(const Communicator&, InputArray, View<const T>, \
+                                            const TokenRanges&) const;
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
+
+}  // namespace ring_attention

@@ -1,0 +1,64 @@
+/// \file
+/// `RunInput`: the arrays of a run, from files or from a seed, a shard or a head at a time.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "cli/random_problem.hpp"
+#include "program/run/options.hpp"
+#include "ring_attention/io/npy_file.hpp"
+
+namespace ring_attention {
+
+/// The arrays that a run reads.
+enum class InputArray { q, k, v, grad_out };
+
+/// Knows the shapes and the types; reads only what it is asked for. All ranks construct and use it together.
+class RunInput {
+ public:
+  /// Opens the files (or prepares the generator) and checks that shapes and types belong together.
+  /// \throws AgreedError on all ranks. Collective.
+  RunInput(const Communicator& comm, const RunOptions& options);
+
+  [[nodiscard]] const Shape& q() const { return problem_.q; }
+  [[nodiscard]] const Shape& kv() const { return problem_.kv; }
+  [[nodiscard]] const Scoring& scoring() const { return problem_.scoring; }
+  /// Is the arithmetic in double?
+  [[nodiscard]] bool is_double() const { return is_double_; }
+  /// Dimensions of the q file: the results have as many.
+  [[nodiscard]] std::size_t dimensions() const { return dimensions_; }
+
+  /// Reads the tokens at `ranges`. Collective.
+  template <class T>
+  void read(InputArray array, View<T> shard, const TokenRanges& ranges) const;
+  template <class T>
+  [[nodiscard]] Tensor<T> read(InputArray array, const TokenRanges& ranges) const {
+    Tensor<T> shard(shape(array).with_seq(count(ranges)));
+    read<T>(array, shard.view(), ranges);
+    return shard;
+  }
+
+  /// All tokens of one head, [1, 1, S, D], in double after rounding to T: for the oracle. Collective.
+  template <class T>
+  [[nodiscard]] Tensor<double> whole_head(InputArray array, Index batch, Index head) const;
+
+  /// Counts NaN and infinities in all ranks' shards of an array: one line that names the file and the first
+  /// such element, or empty. Collective.
+  template <class T>
+  [[nodiscard]] std::string non_finite(const Communicator& comm, InputArray array, View<const T> shard,
+                                       const TokenRanges& ranges) const;
+
+ private:
+  [[nodiscard]] const Shape& shape(InputArray array) const;
+  void open(const Communicator& comm, const RunOptions& options);
+  void prepare_scoring(const Communicator& comm, const RunOptions& options);
+
+  RandomProblem problem_;
+  bool is_double_ = false;
+  std::size_t dimensions_ = 4;
+  std::array<std::string, 4> names_{"q", "k", "v", "dout"};  // the files, or these words
+  std::array<std::optional<NpyReader>, 4> readers_;          // empty with --random
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,148 @@
+#include "program/run/options.hpp"
+
+#include <cmath>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cpu/isa.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --out results --causal --check
+      Attention of your own arrays on 4 ranks. results/ gets out.npy, lse.npy and report.json.
+  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --dout do.npy --out results
+      The same with gradients: results/ also gets dq.npy, dk.npy and dv.npy.
+  mpirun -n 4 ring-attention run --q q.npy --k k.npy --v v.npy --out results --device cuda
+      The same on four GPUs.
+  mpirun -n 8 ring-attention run --random 1,8,4096,64 --causal --placement zigzag --backward --check
+      A random problem, balanced, checked against the dense reference; nothing is written.
+
+Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
+k and v may have fewer heads than q (a divisor: grouped-query attention) and another length.
+float64 in gives float64 out; else the arithmetic and the results are float32.
+
+Exit codes: 0 done, 1 the check failed, 2 bad input. When a rank is killed, or nothing moved for
+--timeout, the job ends with another code that is not 0.)";
+
+/// Far beyond any sequence, and positions still add up without overflow.
+constexpr Index furthest_offset = 1'000'000'000'000'000;
+
+/// Elements of q at most: 2^48, more than any job can hold, and byte counts still fit 64 bits.
+constexpr Index most_elements = Index{1} << 48U;
+
+std::vector<std::string> isa_choices() {
+  std::vector<std::string> names{"auto"};
+  for (const Isa isa : available_isas()) names.emplace_back(name_of(isa));
+  return names;
+}
+
+bool fits(const std::vector<Index>& extents) {
+  Index room = most_elements;
+  for (const Index extent : extents) room /= extent;
+  return room > 0;
+}
+
+}  // namespace
+
+void declare_run_options(CommandLine& command, RunOptions& options) {
+  command.section("Input");
+  command.option("--q", options.q, "Queries, .npy");
+  command.option("--k", options.k, "Keys, .npy");
+  command.option("--v", options.v, "Values, .npy");
+  command.option("--dout", options.dout,
+                 "Gradient of the result, .npy like q: computes dq, dk and dv as well");
+  command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files");
+  command.option("--kv-heads", options.kv_heads, "KV heads of --random; 0 means as many as H", {0});
+  command.flag("--backward", options.backward, "With --random: a random dO, and its gradients");
+  command.option("--seed", options.seed, "Seed of --random", {0});
+  command.section("Output");
+  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
+  command.flag("--check", options.check,
+               "Compare with the dense reference in double; above 16384 tokens a sample of the rows");
+  command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  command.choice("--progress", options.progress, {"auto", "always", "never"}, "Progress line on stderr");
+  command.section("Scores");
+  command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
+  command.flag("--causal", options.causal, "A query sees no key after its own position");
+  command.list("--window", options.window, "LEFT,RIGHT",
+               "A query sees LEFT keys before and RIGHT after its position; -1 means all", {-1});
+  command.option("--documents", options.documents,
+                 "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
+  command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
+  command.option("--q-offset", options.q_offset,
+                 "Key position of the first query (default Sk - Sq, which aligns the ends)",
+                 {-furthest_offset, furthest_offset});
+  command.section("Ring");
+  command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
+                 "Which tokens a rank holds");
+  command.choice("--transport", options.transport, {"overlapped", "odd-even"},
+                 "Messages travel while ranks compute, or in between");
+  command.choice("--wire", options.wire, {"same", "bf16"},
+                 "Type of K,V in messages: that of the arithmetic, or bf16 (float32 only): half the bytes");
+  declare_gpu_options(command, options);
+  command.option("--backward-kernel", options.backward_kernel,
+                 "Kernel of the backward; auto takes the fastest that is deterministic");
+  command.section("Kernel");
+  command.choice("--engine", options.engine, {"auto", "fast", "readable"},
+                 "fast is float32 only; auto takes it where it can");
+  command.option("--threads", options.threads,
+                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
+  command.choice("--isa", options.isa, isa_choices(),
+                 "Instruction set of the fast engine; auto takes the widest");
+  command.option("--block", options.block, "Tokens of a tile of the readable engine", {1, 1 << 20});
+  command.section("Job");
+  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
+  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
+  for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
+  command.footer(examples);
+}
+
+namespace {
+
+/// Flags that would change nothing on the device that was chosen.
+void validate_device(const RunOptions& options) {
+  const RunOptions defaults;
+  validate_device(options,
+                  {{"--engine", options.engine != defaults.engine},
+                   {"--threads", options.threads != defaults.threads},
+                   {"--isa", options.isa != defaults.isa},
+                   {"--block", options.block != defaults.block},
+                   {"--transport", options.transport != defaults.transport, " (see --ring)"},
+                   {"--wire", options.wire != defaults.wire, " (K,V travel in --type)"}},
+                  {{"--backward-kernel", options.backward_kernel != defaults.backward_kernel}});
+}
+
+}  // namespace
+
+void validate(const RunOptions& options) {
+  validate_device(options);
+  const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
+  const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
+  if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");
+  if (!any_file && !options.is_random())
+    throw InputError(
+        "nothing to compute: give --q, --k and --v, or --random B,H,S,D: see ring-attention run --help");
+  for (const Index extent : options.random)
+    if (extent < 1) throw InputError("--random: B, H, S and D are at least 1");
+  if (!fits(options.random))
+    throw InputError("--random asks for more than 2^48 elements: give smaller numbers");
+  if (options.kv_heads != 0 && options.random[1] % options.kv_heads != 0)
+    throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide the H of --random, " +
+                     std::to_string(options.random[1]));
+  if (all_files && options.out.empty() && !options.check)
+    throw InputError("the result would go nowhere: give --out DIR, or --check");
+  if (!options.dout.empty() && !all_files) throw InputError("--dout goes with --q, --k and --v");
+  for (const Index side : options.window)
+    if (side < -1) throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
+  const bool uses_positions =
+      options.causal || !options.window.empty() || !options.documents.empty() || options.alibi;
+  if (options.q_offset && !uses_positions)
+    throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
+  if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
+  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
+    throw InputError("--timeout must be above 0 seconds");
+}
+
+}  // namespace ring_attention

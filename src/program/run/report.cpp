@@ -1,0 +1,174 @@
+#include "program/run/report.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/table.hpp"
+#include "ring_attention/core/text.hpp"
+
+namespace ring_attention {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The largest, or the sum, of one field over the ranks.
+template <class Field>
+Field largest(const RunReport& report, Field RankReport::*field) {
+  Field most{};
+  for (const RankReport& rank : report.ranks) most = std::max(most, rank.*field);
+  return most;
+}
+Index total(const RunReport& report, Index RankReport::*field) {
+  Index sum = 0;
+  for (const RankReport& rank : report.ranks) sum += rank.*field;
+  return sum;
+}
+
+/// Hops of one rank: N - 1 forward; N - 1 for K,V and N for dK,dV backward.
+std::size_t hops(const RunReport& report, const RunOptions& options) {
+  const std::size_t ranks = report.ranks.size();
+  return ranks - 1 + (options.wants_gradients() && ranks > 1 ? 2 * ranks - 1 : 0);
+}
+
+bool was_checked(const RunReport& report, std::size_t result) {
+  return std::any_of(report.ranks.begin(), report.ranks.end(),
+                     [&](const RankReport& rank) { return rank.errors[result].rows > 0; });
+}
+
+std::string check_table(const RunReport& report) {
+  Table table({"array", "rank", "rows", "max", "mean", "relative", "verdict"});
+  for (std::size_t i = 0; i < result_names.size(); ++i) {
+    if (!was_checked(report, i)) continue;
+    for (std::size_t r = 0; r < report.ranks.size(); ++r) {
+      const ErrorReport& error = report.ranks[r].errors[i];
+      if (error.rows == 0) continue;  // a rank without tokens
+      table.row({result_names[i], std::to_string(r), std::to_string(error.rows), human_error(error.max),
+                 human_error(error.mean), human_error(error.relative), error.ok ? "ok" : "FAIL"});
+    }
+  }
+  return table.text();
+}
+
+std::string mask_words(const RunReport& report, const RunOptions& options) {
+  std::string words;
+  const auto side = [](Index keys) { return keys < 0 ? "all" : std::to_string(keys); };
+  if (options.causal) words += ", causal";
+  if (!options.window.empty())
+    words += ", window " + side(options.window[0]) + " before and " + side(options.window[1]) + " after";
+  if (!options.documents.empty()) words += ", documents of " + options.documents;
+  if (options.alibi) words += ", ALiBi";
+  if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
+  return words;
+}
+
+Json rank_json(const RankReport& rank) {
+  Json entry{{"tokens", rank.tokens},
+             {"messages_sent", rank.messages_sent},
+             {"bytes_sent", rank.bytes_sent},
+             {"forward_exposed_seconds", rank.forward_exposed_seconds},
+             {"backward_exposed_seconds", rank.backward_exposed_seconds},
+             {"tensor_bytes", rank.tensor_bytes},
+             {"process_bytes", rank.process_bytes}};
+  for (std::size_t i = 0; i < result_names.size(); ++i) {
+    const ErrorReport& error = rank.errors[i];
+    if (error.rows > 0)
+      entry[result_names[i]] = {{"ok", error.ok},
+                                {"rows", error.rows},
+                                {"max", error.max},
+                                {"mean", error.mean},
+                                {"relative", error.relative}};
+  }
+  return entry;
+}
+
+}  // namespace
+
+bool RankReport::ok() const {
+  return std::all_of(errors.begin(), errors.end(), [](const ErrorReport& error) { return error.ok; });
+}
+
+bool RunReport::ok() const {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankReport& rank) { return rank.ok(); });
+}
+
+std::string to_text(const RunReport& report, const RunOptions& options) {
+  const auto files = [&](const std::string& names) {
+    return options.is_random() ? std::string("random") : names;
+  };
+  std::string text = "Attention" + std::string(options.wants_gradients() ? " and its gradients" : "") + ", " +
+                     report.dtype + ", on " + counted(static_cast<Index>(report.ranks.size()), "rank") +
+                     "; shapes are [B, H, S, D]\n";
+  text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
+  text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
+  text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
+  text += "  kernel  " + report.engine + (report.isa.empty() ? "" : ", " + report.isa);
+  if (report.device == "cpu")
+    text += ", " + counted(largest(report, &RankReport::threads), "thread") + " a rank";
+  text += "\n";
+  text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
+                 report.transport.c_str(), report.wire.c_str());
+  text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
+          counted(total(report, &RankReport::messages_sent), "message") + ", " +
+          counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
+  text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
+          human_seconds(report.forward_seconds);
+  if (options.wants_gradients()) text += ", backward " + human_seconds(report.backward_seconds);
+  if (options.check) text += ", check " + human_seconds(report.check_seconds);
+  if (!options.out.empty()) text += ", write " + human_seconds(report.write_seconds);
+  text += "\n  waited  forward " + human_seconds(largest(report, &RankReport::forward_exposed_seconds));
+  if (options.wants_gradients())
+    text += ", backward " + human_seconds(largest(report, &RankReport::backward_exposed_seconds));
+  text += ": communication that computing did not hide";
+  text += "\n  memory  a rank's tensors at most " + human_bytes(largest(report, &RankReport::tensor_bytes)) +
+          ", its process at most " + human_bytes(largest(report, &RankReport::process_bytes)) + "\n";
+  if (options.check) text += "\nErrors against the dense reference in double:\n" + check_table(report);
+  if (options.check && options.wants_gradients() &&
+      !was_checked(report, static_cast<std::size_t>(Result::dk)))
+    text += "  dk and dv need every row of a sequence; above 16k tokens they are not checked.\n";
+  return text;
+}
+
+std::string to_json(const RunReport& report, const RunOptions& options) {
+  const auto extents = [](const Shape& shape) {
+    return std::vector<Index>{shape.batch, shape.heads, shape.seq, shape.dim};
+  };
+  Json json{{"ok", report.ok()},
+            {"q_shape", extents(report.q)},
+            {"kv_shape", extents(report.kv)},
+            {"dtype", report.dtype},
+            {"scale", report.scale},
+            {"causal", options.causal},
+            {"window", options.window},
+            {"documents", options.documents},
+            {"alibi", options.alibi},
+            {"q_offset", report.q_offset},
+            {"placement", options.placement},
+            {"transport", report.transport},
+            {"wire", report.wire},
+            {"device", report.device},
+            {"engine", report.engine},
+            {"isa", report.isa},
+            {"threads", largest(report, &RankReport::threads)},
+            {"block", options.block},
+            {"ranks", report.ranks.size()},
+            {"hops", hops(report, options)},
+            {"messages", total(report, &RankReport::messages_sent)},
+            {"bytes_moved", total(report, &RankReport::bytes_sent)},
+            {"read_seconds", report.read_seconds},
+            {"forward_seconds", report.forward_seconds},
+            {"forward_exposed_seconds", largest(report, &RankReport::forward_exposed_seconds)},
+            {"backward_seconds", report.backward_seconds},
+            {"backward_exposed_seconds", largest(report, &RankReport::backward_exposed_seconds)},
+            {"check_seconds", report.check_seconds},
+            {"tensor_bytes", largest(report, &RankReport::tensor_bytes)},
+            {"process_bytes", largest(report, &RankReport::process_bytes)},
+            {"warnings", report.warnings}};
+  if (!options.is_random()) json["files"] = {{"q", options.q}, {"k", options.k}, {"v", options.v}};
+  if (!options.dout.empty()) json["files"]["dout"] = options.dout;
+  if (options.is_random()) json["seed"] = options.seed;
+  for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
+  // File names may be bytes that are no UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ring_attention

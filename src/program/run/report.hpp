@@ -1,0 +1,70 @@
+/// \file
+/// What `ring-attention run` did, as text and as JSON.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "program/run/options.hpp"
+#include "ring_attention/core/compare.hpp"
+
+namespace ring_attention {
+
+/// The results of a run, in the order in which they are reported.
+enum class Result { out, lse, dq, dk, dv };
+inline constexpr std::array result_names{"out", "lse", "dq", "dk", "dv"};
+
+/// Errors of one array of one rank against the reference.
+struct ErrorReport {
+  Index rows = 0;  ///< compared, per head; 0: not checked
+  bool ok = true;
+  double max = 0, mean = 0, relative = 0;
+
+  ErrorReport() = default;
+  ErrorReport(const Comparison& comparison, Index compared)
+      : rows(compared),
+        ok(comparison.ok),
+        max(comparison.max_error),
+        mean(comparison.mean_error),
+        relative(comparison.relative_error) {}
+};
+
+/// One rank's part. Trivially copyable, because ranks send it to rank 0 as bytes.
+struct RankReport {
+  Index tokens = 0;
+  Index threads = 1;
+  Index messages_sent = 0;
+  Index bytes_sent = 0;
+  double forward_exposed_seconds = 0;
+  double backward_exposed_seconds = 0;
+  Index tensor_bytes = 0;   ///< the most that its tensors held at once, in the ring
+  Index process_bytes = 0;  ///< the most that its process held at once (resident set)
+  std::array<ErrorReport, result_names.size()> errors;
+
+  [[nodiscard]] ErrorReport& error(Result result) { return errors[static_cast<std::size_t>(result)]; }
+  [[nodiscard]] bool ok() const;
+};
+
+/// The whole run. Times are those of the slowest rank.
+struct RunReport {
+  Shape q, kv;
+  std::string dtype;
+  std::string engine,
+      isa;           ///< fast, readable or cuda; the instruction set of the fast one, the kernels of a GPU
+  std::string wire;  ///< type of K,V in messages
+  std::string device = "cpu";
+  std::string transport = "overlapped";
+  double scale = 0;
+  Index q_offset = 0;
+  double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;
+  std::vector<std::string> warnings;
+  std::vector<RankReport> ranks;
+
+  [[nodiscard]] bool ok() const;
+};
+
+[[nodiscard]] std::string to_text(const RunReport& report, const RunOptions& options);
+[[nodiscard]] std::string to_json(const RunReport& report, const RunOptions& options);
+
+}  // namespace ring_attention

@@ -1,0 +1,235 @@
+/// \file
+/// The first grid of backward_3_wgmma.cu: a block owns 128 keys, a warpgroup 64 of them with their dK and dV in registers.
+/// The queries of all heads of the group pass by, those tiles that see some of the keys. A tile is as tall as keeps its
+/// bytes the same: 64 rows of 128 columns or 128 rows of 64.
+///
+///      S^T = K Q^T    dP^T = V dO^T        keys by queries: so p^T and ds^T are factors without leaving the registers
+///      dV += p^T dO   dK += ds^T Q
+///      dQ  = ds K                          over all 128 keys: ds^T goes through shared memory
+///
+/// The exponentials run beside dP, and dQ is added to memory beside dK. Each warpgroup makes half of dQ, 64 x 64: half of
+/// 128 columns, or half of 128 queries.
+#pragma once
+
+#include "ring_attention/cuda/kernels/common/hopper_backward.cuh"
+#include "ring_attention/cuda/kernels/common/mma_tiles.cuh"
+
+namespace ring_attention::cuda::hopper {
+
+constexpr int queries_beside(int columns) { return 64 * 128 / columns; }
+
+/// What is to be known of a tile of queries. What has a row for each query is copied, of the rest only what is needed.
+template <int rows>
+struct alignas(16) TileOfQueries {
+  Statistics<rows> statistics;
+  KeyInterval visible[rows];    ///< of the block's run; only where not every pair is plain
+  int batch_head, first_query;  ///< batch_head < 0: there are no more tiles
+  bool plain[2];  ///< every pair with the keys of the warpgroup is visible, and there is no bias
+};
+
+/// The same of all queries, in device memory, padded to whole tiles: so the copy engine can bring it.
+template <int rows>
+struct AllQueries {
+  float *lse, *delta;          ///< [batch][heads][rows]
+  float* position;             ///< [rows]
+  Extents<rows, 32>* extents;  ///< [tiles]
+  int tiles;
+};
+
+constexpr int ds_part_bytes = tile_rows * row_bytes;  ///< of 128 keys, 64 queries of dS^T
+/// dS^T has two buffers.
+template <int columns>
+using KeysMemory = BackwardMemory<columns, queries_beside(columns), TileOfQueries<queries_beside(columns)>,
+                                  stages, 2 * queries_beside(columns) / part_columns * ds_part_bytes>;
+
+/// Fills AllQueries in. A block has a tile of queries of one head, and `rows` threads.
+template <int rows>
+__global__ void __launch_bounds__(rows)
+    look_at_queries(const __grid_constant__ BackwardTask task, const __grid_constant__ AllQueries<rows> all) {
+  const int tile = static_cast<int>(blockIdx.x) % all.tiles,
+            batch_head = static_cast<int>(blockIdx.x) / all.tiles;
+  const int thread = static_cast<int>(threadIdx.x), query = tile * rows + thread;
+  const bool exists = query < task.queries;
+  const Index row = static_cast<Index>(batch_head) * task.queries + query;
+  const Index padded_row = static_cast<Index>(batch_head) * all.tiles * rows + query;
+  all.lse[padded_row] = exists ? lse_of(task, row) : infinity;
+  all.delta[padded_row] = exists ? task.delta[row] : 0;
+  if (batch_head > 0) return;
+  all.position[query] =
+      exists && task.alibi_slope != nullptr ? from_first_key(task, task.position[query]) : 0;
+  all.extents[tile].visibility(task, tile * rows, thread);
+}
+
+/// Brings the keys, and of all heads of the group the tiles of queries that see some of them. One warp.
+template <int columns>
+__device__ void produce_queries(const KeysMemory<columns>& shared, const BackwardTask& task,
+                                const BackwardMaps& maps, const AllQueries<KeysMemory<columns>::rows>& all,
+                                const TileOfKeys& keys, int batch_kv_head) {
+  constexpr int rows = KeysMemory<columns>::rows;
+  constexpr int floats = rows * static_cast<int>(sizeof(float)),
+                intervals = rows * static_cast<int>(sizeof(KeyInterval));
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int number = 0;
+  const auto wait_for_stage = [&] {
+    mbarrier_wait(shared.empty(number % stages), static_cast<unsigned>(number / stages % 2) ^ 1U);
+    return number++ % stages;
+  };
+  const auto bring = [&](int stage, int batch_head, int tile) {
+    auto& note = shared.note(stage);
+    note.batch_head = batch_head;
+    note.first_query = tile * rows;
+    const Extent extent = all.extents[tile].of_range(keys.range);
+    for (int group = 0; group < 2; ++group)
+      note.plain[group] = task.alibi_slope == nullptr && extent.sees_all(keys.first_key + 64 * group, 64);
+    const bool plain = note.plain[0] && note.plain[1];
+    const unsigned full = shared.full(stage);
+    shared.template copy_passing<group_queries>(stage, maps.attention.q, maps.grad_out, tile * rows,
+                                                batch_head, 2 * floats + (plain ? 0 : floats + intervals));
+    const Index row = (static_cast<Index>(batch_head) * all.tiles + tile) * rows;
+    cp_async_bulk(shared_address(note.statistics.lse), all.lse + row, floats, full);
+    cp_async_bulk(shared_address(note.statistics.delta), all.delta + row, floats, full);
+    if (plain) return;
+    cp_async_bulk(shared_address(note.statistics.position), all.position + tile * rows, floats, full);
+    cp_async_bulk(shared_address(note.visible), all.extents[tile].visible[keys.range], intervals, full);
+  };
+
+  if (lane == 0)
+    shared.template copy_staying<tile_keys>(maps.attention.k, maps.attention.v, keys.first_key,
+                                            batch_kv_head);
+  const int group = task.heads / task.kv_heads;
+  for (int member = 0; member < group; ++member)
+    for (int first = 0; first < all.tiles; first += 32) {
+      const bool sees = first + lane < all.tiles &&
+                        all.extents[first + lane].of_range(keys.range).sees_some(keys.first_key, keys.keys);
+      for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1) {
+        const int stage = wait_for_stage();
+        if (lane == 0)
+          bring(stage, batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
+      }
+    }
+  const int last = wait_for_stage();
+  if (lane != 0) return;
+  shared.note(last).batch_head = -1;
+  mbarrier_arrive(shared.full(last));
+}
+
+/// dK and dV of the 64 keys of one warpgroup, and its half of dQ.
+template <class T, int columns, bool with_grad_q>
+__device__ __forceinline__ void differentiate_keys_of_group(const KeysMemory<columns>& shared,
+                                                            const BackwardTask& task, const TileOfKeys& keys,
+                                                            int batch_kv_head, int group, int thread) {
+  using Memory = KeysMemory<columns>;
+  constexpr int queries = Memory::rows, part = Memory::part_bytes, passing_part = Memory::passing_part_bytes;
+  const int lane = thread % 32, warp_row = thread / 32 * 16;
+  float dk[columns / 2], dv[columns / 2];
+  clear(dk);
+  clear(dv);
+  mbarrier_wait(shared.staying_full(), 0);
+  for (int number = 0;; ++number) {
+    const int stage = number % stages;
+    mbarrier_wait(shared.full(stage), static_cast<unsigned>(number / stages % 2));
+    const auto& note = shared.note(stage);
+    const int batch_head = note.batch_head, first_query = note.first_query;
+    if (batch_head < 0) break;
+    float p[queries / 2], ds[queries / 2];  // first the products that they are made of
+    start_rows_by_rows<T, columns>(p, shared.staying(0, group), part, shared.passing(stage, 0), passing_part);
+    start_rows_by_rows<T, columns>(ds, shared.staying(1, group), part, shared.passing(stage, 1),
+                                   passing_part);
+    wgmma_wait<1>();
+    wgmma_fence_result(p);
+    const Pairs pairs =
+        pairs_of(task, keys.range, batch_head % task.heads, keys.first_key, note.plain[group]);
+    const auto query_of = [&](int e) { return e / 4 * 8 + lane % 4 * 2 + e % 2; };
+    if (pairs.plain) {
+#pragma unroll
+      for (int e = 0; e < queries / 2; ++e) p[e] = pairs.plain_weight(note.statistics, query_of(e), p[e]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < queries / 2; ++e)
+        p[e] = pairs.masked_weight(note.statistics, note.visible, query_of(e),
+                                   64 * group + warp_row + lane / 4 + e / 2 % 2 * 8, p[e]);
+    }
+    wgmma_wait<0>();
+    wgmma_fence_result(ds);
+#pragma unroll
+    for (int e = 0; e < queries / 2; ++e) ds[e] = p[e] * (ds[e] - note.statistics.delta[query_of(e)]);
+    unsigned factor_p[queries / 16][4], factor_ds[queries / 16][4];
+    pack<T>(p, factor_p);
+    pack<T>(ds, factor_ds);
+    start_adding_product<T>(dv, factor_p, shared.passing(stage, 1), passing_part);
+
+    if constexpr (with_grad_q) {
+      // Two buffers: since they read this one the two warpgroups have met, over the other.
+      const unsigned all_ds =
+          shared.more() + static_cast<unsigned>(number % 2 * queries / 64 * ds_part_bytes);
+#pragma unroll
+      for (int k = 0; k < queries / 16; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          store_shared(
+              SwizzledTile<part_columns>{all_ds + static_cast<unsigned>(k / 4 * ds_part_bytes)}.address(
+                  64 * group + warp_row + lane / 4 + i % 2 * 8, k % 4 * 2 + i / 2) +
+                  static_cast<unsigned>(lane % 4 * 4),
+              factor_ds[k][i]);
+      fence_proxy_async();
+      named_barrier<256>(1);
+      constexpr bool by_columns = columns == 128;  // the halves of dQ
+      float dq[32];
+      start_columns_by_columns<T, tile_rows>(
+          dq, all_ds + static_cast<unsigned>(by_columns ? 0 : group * ds_part_bytes),
+          shared.staying(0) + static_cast<unsigned>(by_columns ? group * part : 0));
+      start_adding_product<T>(dk, factor_ds, shared.passing(stage, 0), passing_part);
+      wgmma_wait<1>();
+      wgmma_fence_result(dq);
+      const int first_row = first_query + warp_row + (by_columns ? 0 : 64 * group);
+      const int first_column = by_columns ? 64 * group : 0;
+      float* const to = task.grad_q + static_cast<Index>(batch_head) * task.queries * task.dim;
+      for_pairs(dq, lane, [&](int row, int column, float one, float other) {
+        row += first_row;
+        column += first_column;
+        if (row < task.queries && column < task.dim)
+          add_pair(to + static_cast<Index>(row) * task.dim + column, task.scale * one, task.scale * other);
+      });
+    } else {
+      start_adding_product<T>(dk, factor_ds, shared.passing(stage, 0), passing_part);
+    }
+    wgmma_wait<0>();
+    wgmma_fence_result(dv);
+    wgmma_fence_result(dk);
+    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+  }
+  const auto add = [&](float* to, const float(&d)[columns / 2], float factor) {
+    to += (static_cast<Index>(batch_kv_head) * task.keys + keys.first_key) * task.dim;
+    for_pairs(d, lane, [&](int row, int column, float one, float other) {
+      row += 64 * group + warp_row;
+      if (row < keys.keys && column < task.dim)
+        add_to(to + row * task.dim + column, factor * one, factor * other);
+    });
+  };
+  add(task.grad_k, dk, task.scale);
+  add(task.grad_v, dv, 1);
+}
+
+/// dK and dV of 128 keys; dQ too, by atomics, if asked for. `tiles` are those of the keys of one head.
+template <class T, int columns, bool with_grad_q>
+__global__ void __launch_bounds__(backward_threads, 1)
+    differentiate_keys(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
+                       const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
+  const KeysMemory<columns> shared;
+  const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
+  // Q, dO and dQ of a group of heads stay in the cache together. The first keys are those that most queries see.
+  const TileOfHead mine(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
+                        8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
+  const TileOfKeys keys(task, mine.tile, tile_rows);
+  if (thread == 0) shared.init_barriers();
+  __syncthreads();
+  if (group == 2) {
+    setmaxnreg_dec<copying_registers>();
+    if (thread % 128 < 32) produce_queries<columns>(shared, task, maps, all, keys, mine.head);
+  } else {
+    setmaxnreg_inc<computing_registers>();
+    differentiate_keys_of_group<T, columns, with_grad_q>(shared, task, keys, mine.head, group, thread % 128);
+  }
+}
+
+}  // namespace ring_attention::cuda::hopper

@@ -1,0 +1,222 @@
+/// \file
+/// What the Hopper steps of the ladder have in common, the first half: which queries a block takes, where things lie in
+/// shared memory, and what a producer brings there.
+///
+/// Q, K and V lie in parts of 64 columns, in rows of 128 bytes that the copy engine swizzles and wgmma reads.
+#pragma once
+
+#include "ring_attention/cuda/kernels/common/softmax.cuh"
+#include "ring_attention/cuda/launch.cuh"
+#include "ring_attention/cuda/ptx_hopper.cuh"
+#include "ring_attention/cuda/types.cuh"
+
+namespace ring_attention::cuda::hopper {
+
+constexpr int group_queries = 64;
+constexpr int tile_keys = 128;
+constexpr int stages = 2;
+constexpr int part_columns = 64;
+constexpr int row_bytes = 2 * part_columns;
+constexpr int q_part_bytes = group_queries * row_bytes;  ///< 64 columns of a warpgroup's queries
+constexpr int kv_part_bytes = tile_keys * row_bytes;     ///< 64 columns of a tile of keys
+
+/// Of each thread, in blocks of one warpgroup that copies and two that compute. The three start with 168 each, all that
+/// a multiprocessor has; no more than that can be taken, or the last to take would wait for ever.
+constexpr int copying_registers = 24;
+constexpr int computing_registers = 240;
+static_assert(copying_registers + 2 * computing_registers <= 3 * (65536 / 384 / 8 * 8));
+
+/// The warpgroup of a thread, in a way that the compiler sees to be the same for a warp: what is computed of it takes no
+/// registers of the threads.
+__device__ inline int warpgroup_of(int thread) { return __shfl_sync(0xffffffffU, thread / 128, 0); }
+
+/// The tensors as the copy engine sees them.
+struct Maps {
+  TensorMap q, k, v;
+};
+
+inline Maps maps_of(const AttentionTask& task, Type type) {
+  const Index q_heads = static_cast<Index>(task.batch) * task.heads;
+  const Index kv_heads = static_cast<Index>(task.batch) * task.kv_heads;
+  // A shard without keys is never read; a map of it cannot be made.
+  const bool none = task.keys == 0;
+  const auto keys = [&](const void* array) {
+    return make_tensor_map(none ? task.q : array, type, task.dim, none ? 1 : task.keys, kv_heads, tile_keys);
+  };
+  return {make_tensor_map(task.q, type, task.dim, task.queries, q_heads, group_queries), keys(task.k),
+          keys(task.v)};
+}
+
+constexpr Index cached_bytes = 24 << 20;  ///< that surely stay in the L2 cache
+
+/// What a block takes of `heads` heads with so many tiles each. Heads come in sections of whole groups, whose data,
+/// bytes_of_group each, stay in the cache together; in a section the first tile of each head, the second of each, ...
+struct TileOfHead {
+  int head, tile;
+
+  __device__ TileOfHead(int number, int tiles, int heads, int group, Index bytes_of_group) {
+    const Index groups = cached_bytes / bytes_of_group;
+    const int section_heads = groups * group < heads ? max(static_cast<int>(groups), 1) * group : heads;
+    const int section = number / (tiles * section_heads),
+              in_section = number - section * tiles * section_heads;
+    const int heads_here = min(section_heads, heads - section * section_heads);
+    head = section * section_heads + in_section % heads_here;
+    tile = in_section / heads_here;
+  }
+};
+
+/// A tile of queries of one head. The last tiles come first: they see most keys under a causal mask, so the blocks end
+/// together.
+struct QueryTile {
+  int batch_head, first_query;
+
+  __device__ QueryTile(const AttentionTask& task, int number, int tile_queries) {
+    const int tiles = (task.queries + tile_queries - 1) / tile_queries;
+    const TileOfHead mine(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
+                          4 * static_cast<Index>(task.keys + 1) * task.dim);  // K and V
+    batch_head = mine.head;
+    first_query = (tiles - 1 - mine.tile) * tile_queries;
+  }
+  [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
+    return static_cast<Index>(batch_head) * task.queries + first_query;
+  }
+  [[nodiscard]] __device__ int batch_kv_head(const AttentionTask& task) const {
+    return batch_head / (task.heads / task.kv_heads);
+  }
+};
+
+inline int query_tiles_of(const AttentionTask& task, int tile_queries) {
+  return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
+}
+
+/// Starts to copy a tile of `rows` rows, in boxes of box_rows, which the map must have. Rows behind the last and columns
+/// from dim on become zero. The barrier is to expect 2 * rows * columns bytes.
+template <int columns, int rows, int box_rows>
+__device__ __forceinline__ void copy_tile_async(unsigned to, const TensorMap& map, int first_row, int matrix,
+                                                unsigned full) {
+#pragma unroll 1
+  for (int part = 0; part < columns / part_columns; ++part)
+#pragma unroll 1
+    for (int row = 0; row < rows; row += box_rows)
+      tma_load_3d(to + static_cast<unsigned>((part * rows + row) * row_bytes), map, part * part_columns,
+                  first_row + row, matrix, full);
+}
+
+/// Shared memory for `groups` warpgroups and `items` tiles of queries under way.
+template <int columns, int groups, int items = 1>
+struct SharedMemory {
+  static constexpr int parts = columns / part_columns;
+  static constexpr int tile_queries = groups * group_queries;
+  static constexpr int q_bytes = groups * parts * q_part_bytes;
+  static constexpr int kv_bytes = parts * kv_part_bytes;
+  using QueryExtents = Extents<tile_queries, 16>;
+
+  static constexpr int k_offset = items * q_bytes;
+  static constexpr int v_offset = k_offset + stages * kv_bytes;
+  static constexpr int extents_offset = v_offset + stages * kv_bytes;
+  static constexpr int barriers_offset = extents_offset + items * static_cast<int>(sizeof(QueryExtents));
+  static constexpr int barriers = 2 * items + 4 * stages;
+  static constexpr int bytes = barriers_offset + 8 * barriers;
+
+  unsigned char* memory;
+  unsigned start;
+
+  __device__ SharedMemory() : memory(dynamic_shared<unsigned char>()), start(shared_address(memory)) {}
+
+  [[nodiscard]] __device__ unsigned q(int item, int group) const {
+    return start + static_cast<unsigned>((item * groups + group) * parts * q_part_bytes);
+  }
+  [[nodiscard]] __device__ unsigned k(int stage) const {
+    return start + static_cast<unsigned>(k_offset + stage * kv_bytes);
+  }
+  [[nodiscard]] __device__ unsigned v(int stage) const {
+    return start + static_cast<unsigned>(v_offset + stage * kv_bytes);
+  }
+  [[nodiscard]] __device__ QueryExtents& extents(int item) const {
+    return reinterpret_cast<QueryExtents*>(memory + extents_offset)[item];
+  }
+  // Barriers: "full" when data has arrived, "empty" when nobody reads it any more.
+  [[nodiscard]] __device__ unsigned q_full(int item) const { return barrier(item); }
+  [[nodiscard]] __device__ unsigned q_empty(int item) const { return barrier(items + item); }
+  [[nodiscard]] __device__ unsigned k_full(int stage) const { return barrier(2 * items + stage); }
+  [[nodiscard]] __device__ unsigned k_empty(int stage) const { return barrier(2 * items + stages + stage); }
+  [[nodiscard]] __device__ unsigned v_full(int stage) const {
+    return barrier(2 * items + 2 * stages + stage);
+  }
+  [[nodiscard]] __device__ unsigned v_empty(int stage) const {
+    return barrier(2 * items + 3 * stages + stage);
+  }
+
+  /// One thread, before a barrier of the block. A warp that has read arrives once.
+  __device__ void init_barriers() const {
+    for (int i = 0; i < items; ++i) {
+      mbarrier_init(q_full(i), 1);
+      mbarrier_init(q_empty(i), 4 * groups);
+    }
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_init(k_full(i), 1);
+      mbarrier_init(k_empty(i), 4 * groups);
+      mbarrier_init(v_full(i), 1);
+      mbarrier_init(v_empty(i), 4 * groups);
+    }
+    mbarrier_init_fence();
+  }
+
+  // What one thread asks the copy engine for.
+  __device__ void copy_q(const TensorMap& map, const QueryTile& q_tile, int item,
+                         int more_to_come = 0) const {
+    mbarrier_arrive_expect_tx(q_full(item), static_cast<unsigned>(q_bytes + more_to_come));
+#pragma unroll 1
+    for (int group = 0; group < groups; ++group)
+      copy_tile_async<columns, group_queries, group_queries>(
+          q(item, group), map, q_tile.first_query + group * group_queries, q_tile.batch_head, q_full(item));
+  }
+  __device__ void copy_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
+                          int batch_kv_head) const {
+    mbarrier_arrive_expect_tx(full, kv_bytes);
+    copy_tile_async<columns, tile_keys, tile_keys>(to, map, first_key, batch_kv_head, full);
+  }
+
+ private:
+  [[nodiscard]] __device__ unsigned barrier(int number) const {
+    return start + static_cast<unsigned>(barriers_offset + 8 * number);
+  }
+};
+
+/// Brings all tiles of keys that some query of a tile sees. One thread.
+template <class Memory>
+__device__ void copy_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
+                              const QueryTile& q_tile, const typename Memory::QueryExtents& extents,
+                              int& number) {
+  for (KeyTiles tile(extents, task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
+    const int stage = number % stages;
+    const auto before =
+        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
+    mbarrier_wait(shared.k_empty(stage), before);
+    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));
+    mbarrier_wait(shared.v_empty(stage), before);
+    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), q_tile.batch_kv_head(task));
+  }
+}
+
+/// What the Hopper steps can do, with so much shared memory for 128 columns.
+template <class SharedMemory128>
+[[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
+  return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
+         device.shared_bytes_of_block >= SharedMemory128::bytes;
+}
+
+/// Enqueues a kernel with a block of `threads` for each tile of queries; choose<T, columns>() names it.
+template <int threads, class Choose>
+void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Choose choose) {
+  if (task.queries == 0) return;
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
+    using Memory = SharedMemory<columns, 2>;
+    launch(choose.template operator()<T, columns>(),
+           LaunchConfig{dim3(static_cast<unsigned>(query_tiles_of(task, Memory::tile_queries))),
+                        dim3(threads), Memory::bytes},
+           stream, task, maps_of(task, type));
+  });
+}
+
+}  // namespace ring_attention::cuda::hopper

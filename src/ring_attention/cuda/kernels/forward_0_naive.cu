@@ -1,0 +1,121 @@
+/// \file
+/// Step 0: the formula as it stands, with all scores S of a head in memory.
+///
+///     s  = scale q k^T + bias     one thread an entry      reads 2 rows of D for 2 D operations
+///     p  = e^(s - max s)          one thread a row         walks its row of S three times
+///     o  = p v                    one thread an entry      walks a row of P and a column of V
+///
+/// Every operand comes from device memory each time it is used, so memory sets the pace, not arithmetic. S is one head's:
+/// [queries][keys] floats of scratch. Expects nothing of the device.
+#include "ring_attention/cuda/keys.cuh"
+#include "ring_attention/cuda/ladder.hpp"
+#include "ring_attention/cuda/launch.cuh"
+#include "ring_attention/cuda/math.cuh"
+#include "ring_attention/cuda/types.cuh"
+
+namespace ring_attention::cuda {
+namespace {
+
+constexpr int threads = 128;
+
+/// One head of a task.
+struct Head {
+  ForwardTask task;
+  int batch_head, kv_head;  // which query head and which KV head, over all of the batch
+
+  template <class T>
+  __device__ const T* of_queries(const void* array, int query) const {
+    return static_cast<const T*>(array) + (static_cast<Index>(batch_head) * task.queries + query) * task.dim;
+  }
+  template <class T>
+  __device__ const T* of_keys(const void* array, int key) const {
+    return static_cast<const T*>(array) + (static_cast<Index>(kv_head) * task.keys + key) * task.dim;
+  }
+  [[nodiscard]] __device__ Index row(Index query) const {
+    return static_cast<Index>(batch_head) * task.queries + query;
+  }
+};
+
+__device__ Index own_index() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }
+
+/// s[i][j] in units of log 2; -inf where the mask hides the key.
+template <class T>
+__global__ void scores(Head head, float* s) {
+  const ForwardTask& task = head.task;
+  const Index entry = own_index();
+  if (entry >= static_cast<Index>(task.queries) * task.keys) return;
+  const int query = static_cast<int>(entry / task.keys), key = static_cast<int>(entry % task.keys);
+  float score = -infinity;
+  for (int r = 0; r < task.ranges; ++r) {
+    const KeyInterval mine = seen(task.range[r], task.visible[query]);
+    if (key < mine.begin || key >= mine.end) continue;
+    const T *q = head.of_queries<T>(task.q, query), *k = head.of_keys<T>(task.k, key);
+    score = 0;
+    for (int c = 0; c < task.dim; ++c) score += widened(q[c]) * widened(k[c]);
+    score *= task.scale * log2_e;
+    if (task.alibi_slope != nullptr)
+      score += alibi(log2_e * task.alibi_slope[head.batch_head % task.heads], task.range[r], key,
+                     task.position[query]);
+  }
+  s[entry] = score;
+}
+
+/// m and l move on; s becomes p, and a[query] what the earlier sums are multiplied with.
+__global__ void exponentiate(Head head, float* s, float* a) {
+  const ForwardTask& task = head.task;
+  const Index query = own_index();
+  if (query >= task.queries) return;
+  float* row = s + query * task.keys;
+  const float before = task.fresh ? -infinity : task.m[head.row(query)];
+  float m = before;
+  for (int j = 0; j < task.keys; ++j) m = fmaxf(m, row[j]);
+  const float from = rescale_from(m);
+  float l = 0;
+  for (int j = 0; j < task.keys; ++j) l += row[j] = exp2f(row[j] - from);
+  a[query] = exp2f(before - from);
+  task.m[head.row(query)] = m;
+  task.l[head.row(query)] = task.fresh ? l : a[query] * task.l[head.row(query)] + l;
+}
+
+/// o[i][c] = a[i] o[i][c] + sum_j p[i][j] v[j][c].
+template <class T>
+__global__ void weigh_values(Head head, const float* p, const float* a) {
+  const ForwardTask& task = head.task;
+  const Index entry = own_index();
+  if (entry >= static_cast<Index>(task.queries) * task.dim) return;
+  const int query = static_cast<int>(entry / task.dim), c = static_cast<int>(entry % task.dim);
+  float sum = 0;
+  for (int j = 0; j < task.keys; ++j)
+    sum += p[static_cast<Index>(query) * task.keys + j] * widened(head.of_keys<T>(task.v, j)[c]);
+  float& o = task.o[head.row(query) * task.dim + c];
+  o = task.fresh ? sum : a[query] * o + sum;
+}
+
+/// One thread for each of `count`.
+LaunchConfig one_each(Index count) {
+  return {dim3(static_cast<unsigned>(blocks_of(count, Index{threads}))), dim3(threads)};
+}
+
+void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+  const Scratch<float> s(static_cast<Index>(task.queries) * task.keys, stream), a(task.queries, stream);
+  const int group = task.heads / task.kv_heads;
+  with_type(type, [&]<class T>(T) {
+    for (int batch_head = 0; batch_head < task.batch * task.heads; ++batch_head) {
+      const Head head{task, batch_head, batch_head / group};
+      const Index queries = task.queries;
+      launch(scores<T>, one_each(queries * task.keys), stream, head, s.data());
+      launch(exponentiate, one_each(queries), stream, head, s.data(), a.data());
+      launch(weigh_values<T>, one_each(queries * task.dim), stream, head, s.data(), a.data());
+    }
+  });
+}
+
+bool takes(const DeviceTraits&, Type, int dim) { return dim >= 1; }
+
+}  // namespace
+
+ForwardKernel forward_0_naive() {
+  return {0, "naive", "fp32, all scores in memory, one thread an entry", true, takes, attend};
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,193 @@
+/// \file
+/// Step 1: tiles in shared memory and an online softmax; lesson 03 on the GPU, in fp32.
+///
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. What changed since step 0: S never reaches device
+/// memory. A block of 256 threads takes one tile of queries of one head and walks over the keys:
+///
+///                 K tile, then V tile (one buffer)
+///               +----------------+
+///      Q tile   |  s = q k^T     |    m' = max(m, s), p = 2^(s - m'), a = 2^(m - m')
+///      stays    |  p in shared   |    l = a l + sum p,  o = a o + p v
+///               +----------------+
+///
+/// A row of scores is spread over 16 threads of one warp: maximum and sum are shuffles. (o, m, l) stay in registers and
+/// go back to memory at the end, so that the next ring step can go on from there.
+///
+/// An element read from device memory is used `tile` times instead of once. Now shared memory sets the pace: one
+/// 16-byte read for 8 multiply-adds. Expects dim <= 256 and 85 KB of shared memory (71 KB above 128).
+#include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
+#include "ring_attention/cuda/ladder.hpp"
+#include "ring_attention/cuda/launch.cuh"
+#include "ring_attention/cuda/math.cuh"
+#include "ring_attention/cuda/ptx.cuh"
+
+namespace ring_attention::cuda {
+namespace {
+
+constexpr unsigned whole_warp = 0xffffffffU;
+
+/// The 16 threads that share a row.
+__device__ float max_of_row(float x) {
+  for (int distance = side / 2; distance > 0; distance /= 2)
+    x = fmaxf(x, __shfl_xor_sync(whole_warp, x, distance));
+  return x;
+}
+__device__ float sum_of_row(float x) {
+  for (int distance = side / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(whole_warp, x, distance);
+  return x;
+}
+
+/// Tiles of `tile` queries and as many keys, rows padded to `columns`.
+template <int tile, int columns>
+struct SharedMemory {
+  using Rows = SharedTile<tile, columns>;
+  using Square = SharedTile<tile, tile>;
+  static constexpr int bytes = static_cast<int>(sizeof(float)) * (2 * Rows::floats + Square::floats) +
+                               tile * static_cast<int>(sizeof(KeyInterval));
+
+  Rows q, kv;
+  Square p;
+  KeyInterval* visible;  // [tile]: of each query, in the range at hand
+
+  __device__ explicit SharedMemory(float* memory)
+      : q{memory},
+        kv{memory + Rows::floats},
+        p{kv.data + Rows::floats},
+        visible(reinterpret_cast<KeyInterval*>(p.data + Square::floats)) {}
+};
+
+template <class T, int tile, int columns>
+__global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int tiles) {
+  constexpr int per_thread = tile / side;  // rows, and keys
+  const SharedMemory<tile, columns> shared(dynamic_shared<float>());
+  const Place me;
+  // The last tiles see most keys under a causal mask: they come first, so that the blocks end together.
+  const int all_heads = task.batch * task.heads;
+  const int batch_head = static_cast<int>(blockIdx.x) % all_heads;
+  const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x) / all_heads) * tile;
+  const int queries = min(tile, task.queries - first_query);
+  const Index row0 = static_cast<Index>(batch_head) * task.queries + first_query;
+  const Index key0 = static_cast<Index>(batch_head / (task.heads / task.kv_heads)) * task.keys;
+  const float slope = task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[batch_head % task.heads];
+  const float scale = task.scale * log2_e;  // scores in units of log 2
+
+  float m[per_thread], l[per_thread];
+  float4 o[per_thread][columns / 64];
+#pragma unroll
+  for (int i = 0; i < per_thread; ++i) {
+    const int query = me.y + side * i;
+    const bool carry = !task.fresh && query < queries;
+    m[i] = carry ? task.m[row0 + query] : -infinity;
+    l[i] = carry ? task.l[row0 + query] : 0;
+#pragma unroll
+    for (int c = 0; c < columns / 64; ++c) {
+      o[i][c] = {0, 0, 0, 0};
+      if (!carry) continue;
+      const float* from = task.o + (row0 + query) * task.dim;
+      const int column = 4 * me.x + 64 * c;
+      if (column < task.dim) o[i][c].x = from[column];
+      if (column + 1 < task.dim) o[i][c].y = from[column + 1];
+      if (column + 2 < task.dim) o[i][c].z = from[column + 2];
+      if (column + 3 < task.dim) o[i][c].w = from[column + 3];
+    }
+  }
+  shared.q.load(static_cast<const T*>(task.q) + row0 * task.dim, queries, task.dim);
+
+  for (int r = 0; r < task.ranges; ++r) {
+    const KeyRange& range = task.range[r];
+    __syncthreads();  // nobody reads `visible` of the range before
+    for (int i = static_cast<int>(threadIdx.x); i < tile; i += threads)
+      shared.visible[i] = i < queries ? seen(range, task.visible[first_query + i]) : KeyInterval{0, 0};
+    __syncthreads();
+    const KeyInterval any = union_of<tile>(shared.visible);
+
+    for (int first_key = any.begin; first_key < any.end; first_key += tile) {
+      const int keys = min(tile, any.end - first_key);
+      const Index from = (key0 + first_key) * task.dim;
+      __syncthreads();  // all have read V and p of the block before
+      shared.kv.load(static_cast<const T*>(task.k) + from, keys, task.dim);
+      __syncthreads();
+      float s[per_thread][per_thread];
+      rows_with_rows(me, shared.q, shared.kv, s);
+#pragma unroll
+      for (int i = 0; i < per_thread; ++i) {
+        const int query = me.y + side * i;
+        const KeyInterval mine = shared.visible[query];
+        float top = -infinity;
+#pragma unroll
+        for (int j = 0; j < per_thread; ++j) {
+          const int key = first_key + me.x + side * j;
+          s[i][j] *= scale;
+          if (slope != 0 && query < queries)
+            s[i][j] += alibi(slope, range, key, task.position[first_query + query]);
+          if (key < mine.begin || key >= mine.end) s[i][j] = -infinity;
+          top = fmaxf(top, s[i][j]);
+        }
+        const float before = m[i];
+        m[i] = fmaxf(before, max_of_row(top));
+        const float origin = rescale_from(m[i]), a = exp2f(before - origin);
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < per_thread; ++j) {
+          const float p = exp2f(s[i][j] - origin);
+          sum += p;
+          shared.p.at(query, me.x + side * j) = p;
+        }
+        l[i] = a * l[i] + sum_of_row(sum);
+#pragma unroll
+        for (float4& part : o[i]) scale_by(part, a);
+      }
+      __syncthreads();  // p is written, and all have read K
+      shared.kv.load(static_cast<const T*>(task.v) + from, keys, task.dim);
+      __syncthreads();
+      weights_with_rows<tile>(
+          me, [&](int query, int key) { return shared.p.at(query, key); }, shared.kv, o);
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < per_thread; ++i) {
+    const int query = me.y + side * i;
+    if (query >= queries) continue;
+    if (me.x == 0) {
+      task.m[row0 + query] = m[i];
+      task.l[row0 + query] = l[i];
+    }
+    float* to = task.o + (row0 + query) * task.dim;
+#pragma unroll
+    for (int c = 0; c < columns / 64; ++c)
+      for_columns(o[i][c], 4 * me.x + 64 * c, task.dim, [&](int column, float value) { to[column] = value; });
+  }
+}
+
+template <class T, int tile, int columns>
+void attend_with(const ForwardTask& task, StreamHandle stream) {
+  const int tiles = blocks_of(task.queries, tile);
+  const Index blocks = static_cast<Index>(tiles) * task.batch * task.heads;
+  launch(attend_tile<T, tile, columns>,
+         LaunchConfig{dim3(static_cast<unsigned>(blocks)), dim3(threads), SharedMemory<tile, columns>::bytes},
+         stream, task, tiles);
+}
+
+void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+  with_type(type, [&]<class T>(T) {
+    if (task.dim <= 64)
+      attend_with<T, 64, 64>(task, stream);
+    else if (task.dim <= 128)
+      attend_with<T, 64, 128>(task, stream);
+    else
+      attend_with<T, 32, 256>(task, stream);
+  });
+}
+
+bool takes(const DeviceTraits& device, Type, int dim) {
+  return dim >= 1 && dim <= 256 && device.shared_bytes_of_block >= SharedMemory<64, 128>::bytes;
+}
+
+}  // namespace
+
+ForwardKernel forward_1_tiled() {
+  return {1, "tiled", "fp32, tiles in shared memory, online softmax", true, takes, attend};
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,90 @@
+/// \file
+/// `.npy` files under MPI: every rank reads and writes its own tokens, and only those.
+///
+/// Collective: every rank of the communicator calls every function of this file, in the same order. What
+/// goes wrong with a file on any rank, be it a missing file or a full disk, is thrown on all ranks as the
+/// same AgreedError. Several hosts need a file system that all of them share.
+///
+/// No file stays open between two calls, so that destroying a reader or a writer waits for nobody: a rank
+/// that leaves by an exception of its own reaches its MPI_Abort.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ring_attention/core/token_range.hpp"
+#include "ring_attention/core/view.hpp"
+#include "ring_attention/io/npy.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+
+namespace ring_attention {
+
+/// A file of [S, D], [H, S, D] or [B, H, S, D] floating-point elements. The communicator outlives it.
+class NpyReader {
+ public:
+  /// Rank 0 reads the header and tells the others.
+  NpyReader(const Communicator& comm, std::string path);
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const NpyHeader& header() const { return header_; }
+  /// The whole array's.
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  /// 2, 3 or 4: what array_extents and row_extents want, for outputs that look like this input.
+  [[nodiscard]] std::size_t dimensions() const { return header_.extents.size(); }
+
+  /// Reads this rank's tokens of every batch and head, as float or double, whatever the file holds.
+  /// \throws Error, on this rank, when the shard is not shape().with_seq(count(ranges)) or a range does not lie
+  ///         in the sequence.
+  template <class T>
+  void read(View<T> shard, const TokenRanges& ranges) const;
+
+  /// Reads all tokens of one head into an array [1, 1, S, D]; a rank may ask for another head than its peers.
+  template <class T>
+  void read_head(Index batch, Index head, View<T> tokens) const;
+
+ private:
+  const Communicator* comm_;
+  std::string path_;
+  NpyHeader header_;
+  Shape shape_;
+};
+
+/// A file on its way: written under temporary_name(path), it takes its own name in `commit`. A writer that
+/// is destroyed before that leaves `path` as it was. The communicator outlives it.
+class NpyWriter {
+ public:
+  /// Rank 0 makes the file, header first, in its full size; a temporary file of an earlier run that was
+  /// killed is overwritten.
+  /// \param shape   the whole array
+  /// \param extents its dimensions in the file: array_extents(shape, n), or row_extents for one number a row
+  /// \param dtype   float32 or float64
+  NpyWriter(const Communicator& comm, std::string path, const Shape& shape, std::vector<Index> extents,
+            Dtype dtype);
+  NpyWriter(const NpyWriter&) = delete;
+  NpyWriter& operator=(const NpyWriter&) = delete;
+  ~NpyWriter();
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  /// Writes this rank's tokens of every batch and head. Once.
+  /// \throws Error, on this rank, when the shard is not the array's with_seq(count(ranges)) or a range does not
+  ///         lie in the sequence.
+  template <class T>
+  void write(View<const T> shard, const TokenRanges& ranges);
+
+ private:
+  friend void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers);
+
+  const Communicator* comm_;
+  std::string path_;
+  Shape shape_;
+  NpyHeader header_;
+  bool written_ = false;
+  bool committed_ = false;
+};
+
+/// Gives files their names: after every rank came here with all of them written, rank 0 renames one after
+/// the other. \throws Error, on this rank, when a file was not written.
+void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers);
+
+}  // namespace ring_attention

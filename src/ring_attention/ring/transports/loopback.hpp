@@ -1,0 +1,101 @@
+/// \file
+/// `LoopbackTransport`: the ranks of a ring as threads of one process, over a link that can be slowed down.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "ring_attention/ring/transport.hpp"
+
+namespace ring_attention {
+
+/// What the simulated link costs, per message. The default is free.
+struct SimulatedLink {
+  std::chrono::duration<double> latency{0};
+  double bytes_per_second = 0;  ///< 0: infinite
+};
+
+/// Moves one parcel; both spans are of one length.
+using CopyParcel = std::function<void(std::span<const std::byte> from, std::span<std::byte> to)>;
+void copy_in_host_memory(std::span<const std::byte> from, std::span<std::byte> to);
+
+/// The meeting place of the ranks: one slot per rank and channel for the parcel on its way to it.
+class LoopbackWorld {
+ public:
+  /// \param copy  how a parcel gets from the memory of one rank into that of another
+  explicit LoopbackWorld(int ranks, SimulatedLink link = {},
+                         std::chrono::duration<double> timeout = std::chrono::seconds(60),
+                         CopyParcel copy = copy_in_host_memory);
+
+  [[nodiscard]] int ranks() const { return ranks_; }
+
+  /// Runs `body(rank)` on one thread per rank and joins them. If one throws, the others are woken out of
+  /// their waits and the first exception is thrown again here.
+  void run(const std::function<void(int)>& body);
+
+ private:
+  friend class LoopbackTransport;
+  using Clock = std::chrono::steady_clock;
+
+  struct Slot {
+    std::span<const std::byte> bytes;  // the sender's memory
+    Clock::time_point arrival;         // by the simulated link
+    bool full = false;                 // the sender may not touch its memory while set
+  };
+
+  /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
+  template <class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
+  /// Throws in a rank that another one's failure wakes up. Under the lock.
+  void require_running() const;
+
+  /// The parcel on its way to `rank`.
+  Slot& slot(int rank, int channel) {
+    return slots_[static_cast<std::size_t>(channel) * static_cast<std::size_t>(ranks_) +
+                  static_cast<std::size_t>(rank)];
+  }
+
+  int ranks_;
+  SimulatedLink link_;
+  std::chrono::duration<double> timeout_;
+  CopyParcel copy_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  bool stopped_ = false;
+};
+
+/// One rank's end. A hop copies the parcel once, from the sender's memory into the receiver's.
+/// A rank that fails in the middle of a hop takes its memory back: the other ranks are stopped first.
+class LoopbackTransport {
+ public:
+  /// \param channel  0 or 1: parcels of different channels do not meet (K,V and their gradients)
+  LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
+      : world_(world), ring_{rank, world.ranks()}, channel_(channel) {}
+  LoopbackTransport(const LoopbackTransport&) = delete;
+  LoopbackTransport& operator=(const LoopbackTransport&) = delete;
+  ~LoopbackTransport();
+
+  [[nodiscard]] Ring ring() const { return ring_; }
+  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+
+  void start(const Exchange& exchange);
+  void progress() {}
+  void finish();
+  void drain() { pending_.require_idle(); }
+
+ private:
+  LoopbackWorld& world_;
+  Ring ring_;
+  int channel_;
+  PendingExchange pending_;
+  bool lent_ = false;  // the next rank may still read the parcel
+  TransportStatistics statistics_;
+};
+
+static_assert(Transport<LoopbackTransport>);
+
+}  // namespace ring_attention

@@ -1,0 +1,151 @@
+#include "ring_attention/ring/transports/nccl.hpp"
+
+#include <nccl.h>
+
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace ring_attention {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string words_of(ncclResult_t code) { return std::string("NCCL: ") + ncclGetErrorString(code); }
+
+/// Throws Error unless the call succeeded or goes on by itself.
+void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
+  if (code != ncclSuccess && code != ncclInProgress) throw Error(located(words_of(code), where));
+}
+
+/// Lets the other ranks, and NCCL's own thread, have the core.
+void pause() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+
+/// Before anything else of NCCL, which reads these once.
+void pretend_own_machine(int rank) {
+  const std::string host = "ring-attention-" + std::to_string(rank);
+  for (const auto& [name, value] : {std::pair<const char*, const char*>{"NCCL_HOSTID", host.c_str()},
+                                    {"NCCL_SOCKET_IFNAME", "lo"},
+                                    {"NCCL_NET", "Socket"},
+                                    {"NCCL_MNNVL_ENABLE", "0"}})
+    (void)setenv(name, value, 1);
+}
+
+}  // namespace
+
+NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
+    : ring_{comm.rank(), comm.size()},
+      options_(std::move(options)),
+      stream_(cuda::Stream::Priority::high),
+      exceptions_(std::uncaught_exceptions()) {
+  if (ring_.size == 1) return;
+  if (options_.share_gpu) pretend_own_machine(ring_.rank);
+  ncclUniqueId id{};
+  agree(comm, [&] {
+    if (ring_.rank != 0) return;
+    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess)
+      throw InputError("--ring nccl: " + words_of(code) + ": use --ring staged");
+  });
+  std::string bytes(id.internal, sizeof id.internal);
+  broadcast(comm, bytes);
+  bytes.copy(id.internal, sizeof id.internal);
+
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // a rank that is not there must not stop the others for ever
+  config.maxCTAs = options_.max_ctas;
+  check(ncclCommInitRankConfig(&comm_, ring_.size, id, ring_.rank, &config));
+  settle("the start of the communicator");
+}
+
+NcclWorld::~NcclWorld() {
+  if (comm_ == nullptr) return;
+  try {
+    if (std::uncaught_exceptions() == exceptions_) {
+      check(ncclCommFinalize(comm_));
+      settle("the end of the communicator");
+      (void)ncclCommDestroy(comm_);
+      return;
+    }
+  } catch (const Error&) {  // aborted
+    if (comm_ == nullptr) return;
+  }
+  (void)ncclCommAbort(comm_);
+}
+
+void NcclWorld::settle(const char* what) {
+  const auto deadline = Clock::now() + options_.timeout;
+  ncclResult_t state = ncclInProgress;
+  while (state == ncclInProgress) {
+    if (const ncclResult_t code = ncclCommGetAsyncError(comm_, &state); code != ncclSuccess) state = code;
+    if (state != ncclInProgress) break;
+    if (Clock::now() > deadline)
+      abort(std::string(what) + " took more than " + std::to_string(options_.timeout.count()) + " s");
+    pause();
+  }
+  if (state != ncclSuccess) abort(std::string(what) + ": " + words_of(state));
+}
+
+void NcclWorld::require_alive() {
+  ncclResult_t state = ncclSuccess;
+  if (const ncclResult_t code = ncclCommGetAsyncError(comm_, &state); code != ncclSuccess) state = code;
+  if (state != ncclSuccess && state != ncclInProgress) abort(words_of(state) + ": is another rank gone?");
+}
+
+void NcclWorld::abort(const std::string& why) {
+  if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
+  throw Error("NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why);
+}
+
+void NcclWorld::shift(const Exchange& exchange) {
+  require(comm_ != nullptr, "NcclWorld: a hop in a ring of one, or after an error");
+  check(ncclGroupStart());
+  if (!exchange.send.empty())
+    check(ncclSend(exchange.send.data(), exchange.send.size(), ncclUint8, ring_.next(), comm_, stream()));
+  if (!exchange.receive.empty())
+    check(
+        ncclRecv(exchange.receive.data(), exchange.receive.size(), ncclUint8, ring_.prev(), comm_, stream()));
+  check(ncclGroupEnd());
+  settle("enqueueing a hop");  // at once, but for the first, which connects the ranks
+}
+
+void NcclTransport::start(const Exchange& exchange) {
+  pending_.start(exchange);
+  Hop& hop = hops_.emplace_back();
+  hop.ready.record(compute_);  // what is sent is complete, and nobody reads what is received over
+  hop.ready.block(world_.stream());
+  world_.shift(exchange);
+  hop.arrived.record(world_.stream());
+  ++statistics_.messages_sent;
+  statistics_.bytes_sent += static_cast<Index>(exchange.send.size());
+}
+
+void NcclTransport::finish() {
+  const Exchange& exchange = pending_.finish();
+  Hop& hop = hops_.back();
+  hop.idle.record(compute_);
+  hop.arrived.block(compute_);
+  hop.resumed.record(compute_);
+  statistics_.bytes_received += static_cast<Index>(exchange.receive.size());
+}
+
+void NcclTransport::drain() {
+  pending_.require_idle();
+  for (std::size_t i = 0; i < hops_.size(); ++i) {
+    const auto deadline = Clock::now() + world_.options().timeout;
+    while (!hops_[i].arrived.is_done() || !hops_[i].resumed.is_done()) {
+      world_.require_alive();
+      if (Clock::now() > deadline)
+        world_.abort("hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) + ", from rank " +
+                     std::to_string(ring().prev()) + ", took more than " +
+                     std::to_string(world_.options().timeout.count()) + " s");
+      pause();
+    }
+    statistics_.exposed_seconds += hops_[i].resumed.seconds_since(hops_[i].idle);
+    if (world_.options().moved) world_.options().moved();
+  }
+  hops_.clear();
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,41 @@
+/// \file
+/// `OddEvenTransport`: the blocking ring over MPI, with ordered sends and a barrier a hop.
+#pragma once
+
+#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/ring/transport.hpp"
+
+namespace ring_attention {
+
+/// Even ranks send first, odd ranks receive first. If all sent first, each would wait for a receive that
+/// nobody has posted, as soon as a message is too large for MPI to buffer (16 KiB in MPICH's default).
+/// The order completes for odd N as well: two even ranks are neighbours there, and the second of them
+/// waits until the first is through. A ring of one exchanges nothing.
+///
+/// start() only remembers; the whole exchange happens in finish() and is exposed.
+class OddEvenTransport {
+ public:
+  /// \param channel  parcels of different channels do not meet (K,V and their gradients)
+  explicit OddEvenTransport(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
+
+  [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
+  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+
+  void start(const Exchange& exchange) { pending_.start(exchange); }
+  void progress() {}
+  void finish();
+  void drain() { pending_.require_idle(); }
+
+ private:
+  void send(std::span<const std::byte> bytes);
+  void receive(std::span<std::byte> bytes);
+
+  const Communicator& comm_;
+  int channel_;
+  PendingExchange pending_;
+  TransportStatistics statistics_;
+};
+
+static_assert(Transport<OddEvenTransport>);
+
+}  // namespace ring_attention

@@ -1,0 +1,144 @@
+"""The rules that docs/architecture.md states: who includes whom, and which word lives in which room."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+
+ENGINES = {"core", "attention", "cpu", "cuda"}
+RING = ENGINES | {"mpi", "ring"}
+FOLDERS = {  # a folder of the library and what it may include besides itself
+    "core": set(),
+    "mpi": {"core"},
+    "io": {"core", "mpi"},
+    "attention": {"core"},
+    "cpu": {"core", "attention"},
+    "cuda": {"core", "attention"},
+    "ring": ENGINES | {"mpi"},
+    "parallel": RING,
+    "model": RING | {"parallel"},
+    "plan": RING | {"parallel"},
+}
+ABOVE = r"(cli|program|common)/"  # what no file of the library may include
+
+SOURCE = "src/ring_attention/"
+MPI_FILES = r"src/ring_attention/(mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
+            r"src/cmake/|lessons/|tests/"
+# The last lines of a job that ends: the watchdog's, and those of mpi_main.
+PRINTING_FILES = r"src/program/|src/ring_attention/mpi/communicator\.cpp|src/cmake/|lessons/|tests/"
+
+# (what must not stand in code, the files in which it may, why)
+WORDS = [
+    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io and to the MPI transports"),
+    (r"<<<", r".*\.cuh?$", "kernel launches belong to .cu files"),
+    (r"\b(f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bstd::(cout|cerr|clog)\b", PRINTING_FILES,
+     "printing belongs to the program and to the lessons"),
+    (r"%\s*\(?\s*([\w.]*\.)?(\w*ranks?_?|size_?)\b(?!\()", r"src/ring_attention/ring/topology\.hpp|tests/",
+     "arithmetic modulo the number of ranks belongs to ring/topology.hpp"),
+    (r"%\s*\(?\s*[\w.]*(comm\w*|ring|world)\w*(\(\))?\.\w+\(", "tests/",
+     "arithmetic modulo the number of ranks belongs to ring/topology.hpp"),
+    (r"\b\w*rank_?(\(\))?\s*%(?!\s*2\b)", r"src/ring_attention/ring/topology\.hpp|tests/",
+     "arithmetic modulo over ranks belongs to ring/topology.hpp"),
+    (r"\b\w*rank_?(\(\))?\s*%\s*2\b", r"src/ring_attention/ring/transports/odd_even\.cpp|lessons/|tests/",
+     "the parity of a rank belongs to ring/transports/odd_even.cpp"),
+    (r"\b(blockIdx|gridDim)\.[yz]\b", "lessons/|tests/",
+     "blocks are numbered in x: y and z end at 65535, and there may be more heads"),
+]
+FAST_MATH = r"-ffast-math|-Ofast|use_fast_math|unsafe-math|finite-math|float_control|fp:fast"
+LONGEST = 320  # lines of a file of src or lessons
+
+
+def code_of(text):
+    """Without comments and without what strings say; includes keep their names."""
+    comment_or_string = r'//[^\n]*|/\*.*?\*/|(?m:^#include[^\n]*)|"(?:\\.|[^"\\\n])*"'
+
+    def shorten(match):
+        word = match[0]
+        return word if word.startswith("#") else "\n" * word.count("\n") + ('""' if word.startswith('"') else "")
+
+    return re.sub(comment_or_string, shorten, text, flags=re.DOTALL)
+
+
+def complaints(name, text):
+    """(line, what is wrong) of one file, `name` relative to the repository."""
+    if re.search(r"\.(cpp|hpp|cuh?)$", name):
+        yield from code_complaints(name, code_of(text))
+    for match in re.finditer(FAST_MATH, text):
+        yield text.count("\n", 0, match.start()) + 1, "fast-math makes NaN and -inf undefined"
+    lines = text.count("\n")
+    if name.startswith(("src/", "lessons/")) and not name.endswith(".md") and lines > LONGEST:
+        yield lines, f"more than {LONGEST} lines: look for the folder or file that is missing"
+
+
+def code_complaints(name, code):
+    if name.startswith(SOURCE):
+        folder = name[len(SOURCE):].split("/")[0]
+        if folder not in FOLDERS and "/" in name[len(SOURCE):]:
+            yield 1, f"{folder} is no folder of the library"
+        for match in re.finditer(r'^#include ["<]ring_attention/(\w+)/', code, re.MULTILINE):
+            if folder in FOLDERS and match[1] != folder and match[1] not in FOLDERS[folder]:
+                yield code.count("\n", 0, match.start()) + 1, f"{folder} must not include {match[1]}"
+        for match in re.finditer(rf'^#include "{ABOVE}', code, re.MULTILINE):
+            yield code.count("\n", 0, match.start()) + 1, f"the library must not include {match[1]}"
+    for word, allowed, why in WORDS:
+        if not re.match(allowed, name):
+            for match in re.finditer(word, code):
+                yield code.count("\n", 0, match.start()) + 1, f"`{match[0]}`: {why}"
+
+
+# Each must be complained about, or this test cannot fail.
+MUST_FAIL = [
+    ("src/ring_attention/core/a.hpp", '#include "ring_attention/attention/mask.hpp"\n'),
+    ("src/ring_attention/attention/a.hpp", '#include "ring_attention/ring/topology.hpp"\n'),
+    ("src/ring_attention/cpu/a.cpp", '#include "ring_attention/cuda/stream.hpp"\n'),
+    ("src/ring_attention/mpi/a.cpp", '#include "ring_attention/attention/mask.hpp"\n'),
+    ("src/ring_attention/ring/a.cpp", '#include "cli/table.hpp"\n'),
+    ("src/ring_attention/cellar/a.hpp", "\n"),
+    ("src/ring_attention/ring/transports/loopback.cpp", "MPI_Barrier(comm);\n"),
+    ("src/ring_attention/cuda/a.cpp", "kernel<<<1, 2>>>();\n"),
+    ("src/ring_attention/cuda/a.cu", "const int head = blockIdx.y;\n"),
+    ("src/ring_attention/ring/a.cpp", 'std::printf("%d", 1);\n'),
+    ("src/ring_attention/core/a.cpp", "std::cerr << 1;\n"),
+    ("src/ring_attention/ring/placement.cpp", "next = (r + 1) % ranks;\n"),
+    ("src/ring_attention/ring/placement.cpp", "next = (r + 1) % ring.size;\n"),
+    ("src/program/a.cpp", "next = (r + 1) % comm.size();\n"),
+    ("lessons/05_blocking_ring/a.cpp", "next = (r + 1) % comm.size();\n"),
+    ("src/ring_attention/ring/a.cpp", "if (ring.rank % 2 == 0) {}\n"),
+    ("src/CMakeLists.txt", "target_compile_options(x PRIVATE -ffast-math)\n"),
+    ("lessons/05_blocking_ring/a.cpp", "\n" * 321),
+]
+MUST_PASS = [
+    ("src/program/a.cpp", '#include "ring_attention/ring/forward.hpp"\nstd::printf("MPI_ %d", x % 3);\n'),
+    ("src/ring_attention/core/a.hpp", "// MPI_Barrier, printf( and <<<\nstd::snprintf(text, 9, \"%d\", 1);\n"),
+    ("lessons/05_blocking_ring/a.cpp", "if (ring.rank % 2 == 0) MPI_Send();\n"),
+    ("src/ring_attention/core/a.cpp", "return states[i % states.size()] % shape.heads;\n"),
+]
+
+
+def files():
+    """What git tracks; everything, in a copy without git."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True)
+    names = listed.stdout.split("\0") if listed.returncode == 0 else [
+        file.relative_to(ROOT).as_posix() for top in ("src", "lessons", "tests") for file in (ROOT / top).rglob("*")
+    ] + ["CMakeLists.txt", "CMakePresets.json", "Makefile"]
+    own = Path(__file__).resolve()
+    kinds = r".*\.(cpp|hpp|cuh?|cmake)$|(.*/)?(CMakeLists\.txt|CMakePresets\.json|Makefile)$"
+    return [name for name in names if re.match(kinds, name) and (ROOT / name).is_file() and ROOT / name != own]
+
+
+def main():
+    found = [f"the rule about {text!r} in {name} is dead" for name, text in MUST_FAIL if not list(complaints(name, text))]
+    found += [f"false alarm: {name}: {why}" for name, text in MUST_PASS for _, why in complaints(name, text)]
+    names = files()
+    for name in names:
+        text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
+        found += [f"{name}:{line}: {why}" for line, why in complaints(name, text)]
+    print("\n".join(found + [f"{len(names)} files, {len(found)} complaints"]))
+    return 1 if found or not names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+// Flags as a program declares them, and what a user gets to read.
+#include "cli/command_line.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/input_error.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+/// A program with two commands and one option of each kind.
+struct Program {
+  CommandLine words{"prog", "What it is for."};
+  CommandLine& turn = words.command("turn", "Turns");
+  CommandLine& stop = words.command("stop", "Stops");
+  bool fast = false, slow = false;
+  Index steps = 3;
+  std::optional<Index> offset;
+  double speed = 1.5;
+  std::optional<double> scale;
+  std::string out = "here";
+  std::string how = "left";
+  std::vector<Index> shape;
+
+  Program() {
+    turn.section("How");
+    turn.flag("--fast", fast, "Hurry");
+    turn.flag("--slow", slow, "Do not hurry");
+    turn.option("--steps", steps, "Steps to make", {1, 100});
+    turn.option("--offset", offset, "Where to begin", {-5, 5});
+    turn.section("What");
+    turn.option("--speed", speed, "Speed");
+    turn.option("--scale", scale, "Scale");
+    turn.option("--out", out, "Directory");
+    turn.choice("--how", how, {"left", "right"}, "Which way");
+    turn.list("--shape", shape, "B,S", "Extents");
+    turn.exclude("--fast", "--slow");
+    turn.needs("--offset", "--steps");
+    turn.footer("Example: prog turn");
+  }
+
+  std::optional<std::string> parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "prog");
+    return words.parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+};
+
+std::string complaint(const std::vector<const char*>& arguments) {
+  Program program;
+  return input_error([&] { (void)program.parse(arguments); });
+}
+
+TEST(CommandLine, WritesWhatWasGiven) {
+  Program program;
+  EXPECT_FALSE(program.parse({"turn", "--fast", "--steps", "7", "--offset", "-2", "--speed=2.5", "--scale",
+                              "-1e-3", "--out", "a b", "--how", "right", "--shape", "4,5"}));
+  EXPECT_TRUE(program.turn.chosen());
+  EXPECT_FALSE(program.stop.chosen());
+  EXPECT_TRUE(program.fast);
+  EXPECT_FALSE(program.slow);
+  EXPECT_EQ(program.steps, 7);
+  EXPECT_EQ(program.offset, -2);
+  EXPECT_EQ(program.speed, 2.5);
+  EXPECT_EQ(program.scale, -1e-3);
+  EXPECT_EQ(program.out, "a b");
+  EXPECT_EQ(program.how, "right");
+  EXPECT_EQ(program.shape, (std::vector<Index>{4, 5}));
+}
+
+TEST(CommandLine, KeepsDefaults) {
+  Program program;
+  EXPECT_FALSE(program.parse({"turn"}));
+  EXPECT_EQ(program.steps, 3);
+  EXPECT_EQ(program.offset, std::nullopt);
+  EXPECT_EQ(program.scale, std::nullopt);
+  EXPECT_EQ(program.how, "left");
+  EXPECT_TRUE(program.shape.empty());
+}
+
+TEST(CommandLine, NamesTheFlagAndTheRemedy) {
+  EXPECT_EQ(complaint({}), "a command is missing, one of turn, stop: see prog --help");
+  EXPECT_EQ(complaint({"walk"}), "unknown command 'walk': see prog --help");
+  EXPECT_EQ(complaint({"--fast"}), "unknown flag '--fast': see prog --help");
+  EXPECT_EQ(complaint({"turn", "--step", "3"}), "unknown flag '--step': see prog turn --help");
+  EXPECT_EQ(complaint({"turn", "stray"}), "unexpected word 'stray': see prog turn --help");
+  EXPECT_EQ(complaint({"turn", "--steps"}), "--steps needs a value: see prog turn --help");
+  EXPECT_EQ(complaint({"turn", "--steps", "--fast"}), "--steps needs a value: --steps N");
+  EXPECT_EQ(complaint({"turn", "--out", ""}), "--out needs a value: --out PATH");
+  EXPECT_EQ(complaint({"turn", "--fast=yes"}), "--fast takes no value: see prog turn --help");
+  EXPECT_EQ(complaint({"turn", "--fast", "--fast"}), "--fast was given 2 times: give it once");
+  EXPECT_EQ(complaint({"turn", "--steps", "3", "--steps", "4", "--steps", "5"}),
+            "--steps was given 3 times: give it once");
+  EXPECT_EQ(complaint({"turn", "--slow", "--fast"}),
+            "--fast and --slow contradict each other: give one of them");
+  EXPECT_EQ(complaint({"turn", "--offset", "1"}), "--offset goes with --steps: give both, or none");
+  EXPECT_EQ(complaint({"turn", "--how", "up"}), "--how must be one of left, right, not 'up'");
+}
+
+TEST(CommandLine, TakesWholeNumbersInBounds) {
+  const std::string wanted = "--steps must be a whole number of at least 1 and at most 100, not ";
+  for (const char* text : {"0", "101", "-1", "1.5", "1e2", "x", "3x", " 3", "99999999999999999999"})
+    EXPECT_EQ(complaint({"turn", "--steps", text}), wanted + "'" + text + "'");
+}
+
+TEST(CommandLine, TakesFiniteNumbers) {
+  for (const char* text : {"nan", "inf", "-inf", "1e999", "x", "1.5x"})
+    EXPECT_EQ(complaint({"turn", "--speed", text}),
+              std::string("--speed must be a finite number, not '") + text + "'");
+}
+
+TEST(CommandLine, TakesListsOfTheRightLength) {
+  for (const char* text : {"1", "1,2,3", "1,", ",1", "1,,2", "1;2", "1,x", "1,0", "1, 2", ","})
+    EXPECT_EQ(
+        complaint({"turn", "--shape", text}),
+        std::string("--shape wants B,S: 2 whole numbers of at least 1 with commas between them, not '") +
+            text + "'");
+}
+
+TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {
+  Program program;
+  EXPECT_EQ(program.parse({"turn", "--help"}),
+            "Turns\n"
+            "\n"
+            "Usage: prog turn [OPTION...]\n"
+            "\n"
+            "How:\n"
+            "  --fast       Hurry\n"
+            "  --slow       Do not hurry\n"
+            "  --steps N    Steps to make (default 3)\n"
+            "  --offset N   Where to begin\n"
+            "\n"
+            "What:\n"
+            "  --speed X    Speed (default 1.5)\n"
+            "  --scale X    Scale\n"
+            "  --out PATH   Directory (default here)\n"
+            "  --how WORD   Which way: left, right (default left)\n"
+            "  --shape B,S  Extents\n"
+            "\n"
+            "Help:\n"
+            "  --help, -h   Print this text and exit\n"
+            "\n"
+            "Example: prog turn\n");
+  EXPECT_EQ(Program().parse({"-h"}),
+            "What it is for.\n"
+            "\n"
+            "Usage: prog COMMAND [OPTION...]\n"
+            "\n"
+            "Commands (prog COMMAND --help says more):\n"
+            "  turn        Turns\n"
+            "  stop        Stops\n"
+            "\n"
+            "Options:\n"
+            "  --help, -h  Print this text and exit\n"
+            "  --version   Print the version and the instruction set, and exit\n");
+  EXPECT_EQ(program.parse({"--version"})->substr(0, 5), "prog ");
+}
+
+TEST(CommandLine, HelpComesBeforeComplaints) {
+  EXPECT_TRUE(Program().parse({"turn", "--steps", "x", "--help"}));
+}
+
+TEST(CommandLine, SettingsAreEqualWhenTheFlagsAre) {
+  const auto settings = [](const std::vector<const char*>& arguments) {
+    Program program;
+    EXPECT_FALSE(program.parse(arguments));
+    return program.words.settings();
+  };
+  EXPECT_EQ(settings({"turn", "--fast", "--steps", "7"}), settings({"turn", "--steps", "7", "--fast"}));
+  EXPECT_NE(settings({"turn", "--steps", "7"}), settings({"turn", "--steps", "8"}));
+  EXPECT_NE(settings({"turn"}), settings({"stop"}));
+  EXPECT_EQ(settings({"turn"}).front(), (std::pair<std::string, std::string>("the command", "turn")));
+}
+
+}  // namespace
+}  // namespace ring_attention::test

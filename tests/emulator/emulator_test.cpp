@@ -1,0 +1,170 @@
+// The emulator itself: can it compute, and does it notice what it is there to notice?
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cuda/launch.cuh"
+#include "ring_attention/cuda/ptx_hopper.cuh"
+
+namespace ring_attention::cuda {
+namespace {
+
+using emulator::Options;
+using emulator::Place;
+
+// Sums 256 numbers: 8 warps, then the first of them.
+__global__ void sum(const float* numbers, float* total) {
+  auto* of_warp = dynamic_shared<float>();
+  const int i = static_cast<int>(threadIdx.x), lane = i % 32;
+  float x = numbers[i];
+  for (int other = 16; other > 0; other /= 2) x += __shfl_xor_sync(0xffffffff, x, other);
+  if (lane == 0) of_warp[i / 32] = x;
+  __syncthreads();
+  if (i < 32) {
+    x = lane < 8 ? of_warp[lane] : 0;
+    for (int other = 16; other > 0; other /= 2) x += __shfl_xor_sync(0xffffffff, x, other);
+    if (i == 0) *total = x;
+  }
+}
+
+float sum_of(const std::vector<float>& numbers) {
+  float total = -1;
+  launch(sum, {dim3(1), dim3(256), 32}, nullptr, numbers.data(), &total);
+  return total;
+}
+
+// d = a b with a [16][16], b [16][8] from shared memory, both row by row.
+__global__ void product(const __half* a, const __half* b, float* d) {
+  auto* shared = dynamic_shared<__half>();
+  const unsigned lane = threadIdx.x, start = shared_address(shared);
+  cp_async_16(start + 16 * lane, a + 8 * lane, true);
+  cp_async_commit();
+  cp_async_16(start + 512 + 16 * lane, b + 8 * (lane % 16), lane < 16);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncwarp();
+  unsigned of_a[4], of_b[4];
+  ldmatrix_x4(of_a, start + lane % 16 * 32 + lane / 16 * 16);
+  ldmatrix_x4_trans(of_b, start + 512 + lane % 16 * 16);
+  float sums[4] = {};
+  mma_m16n8k16<__half>(sums, of_a, of_b[0], of_b[1]);
+  for (unsigned i = 0; i < 4; ++i) d[(lane / 4 + 8 * (i / 2)) * 8 + lane % 4 * 2 + i % 2] = sums[i];
+}
+
+std::vector<float> product_of(const std::vector<__half>& a, const std::vector<__half>& b) {
+  std::vector<float> d(128, -1);
+  launch(product, {dim3(1), dim3(32), 1024}, nullptr, a.data(), b.data(), d.data());
+  return d;
+}
+
+// Threads that wait for one that has left.
+__global__ void waits_for_ever(int) {
+  if (threadIdx.x < 32) __syncthreads();
+}
+
+__global__ void writes_behind(int) { dynamic_shared<char>()[64 + threadIdx.x] = 0; }
+
+__global__ void does_nothing(int) {}
+
+__global__ void parts_ways(int) {
+  if (threadIdx.x == 0)
+    (void)__ballot_sync(0xffffffff, 1);
+  else
+    (void)__shfl_xor_sync(0xffffffff, 1, 1);
+}
+
+// A warpgroup that gives registers, and two that take them.
+template <int given, int taken>
+__global__ void moves_registers(int) {
+  if (threadIdx.x < 128)
+    setmaxnreg_dec<given>();
+  else
+    setmaxnreg_inc<taken>();
+}
+
+class Emulator : public testing::Test {
+ protected:
+  void SetUp() override {
+    emulator::options() = {};
+    emulator::places().clear();
+  }
+  void TearDown() override { emulator::options() = {}; }
+};
+
+std::vector<float> small_numbers(std::size_t count) {
+  std::vector<float> numbers(count);
+  for (std::size_t i = 0; i < count; ++i) numbers[i] = static_cast<float>(i * 7 % 23) - 11;
+  return numbers;
+}
+
+TEST_F(Emulator, Sums) {
+  const std::vector<float> numbers = small_numbers(256);
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    emulator::options().seed = seed;
+    EXPECT_EQ(sum_of(numbers), std::accumulate(numbers.begin(), numbers.end(), 0.0F));
+  }
+}
+
+TEST_F(Emulator, MultipliesMatrices) {
+  const std::vector<float> a = small_numbers(256), b = small_numbers(128);
+  std::vector<float> want(128);
+  for (std::size_t i = 0; i < 16; ++i)
+    for (std::size_t j = 0; j < 8; ++j)
+      for (std::size_t k = 0; k < 16; ++k) want[8 * i + j] += a[16 * i + k] * b[8 * k + j];
+  const std::vector<__half> half_a(a.begin(), a.end()), half_b(b.begin(), b.end());
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    emulator::options().seed = seed;
+    EXPECT_EQ(product_of(half_a, half_b), want);
+  }
+}
+
+// Each barrier and each wait is needed: without it some schedule gives other numbers.
+TEST_F(Emulator, NoticesWhatIsMissing) {
+  const std::vector<float> numbers = small_numbers(256);
+  const std::vector<__half> a(numbers.begin(), numbers.end()), b(numbers.begin(), numbers.begin() + 128);
+  const float want_sum = sum_of(numbers);
+  const std::vector<float> want = product_of(a, b);
+  const std::vector<Place> places = emulator::places();
+  EXPECT_EQ(places.size(), 3U);
+  for (const Place& place : places) {
+    bool noticed = false;
+    for (std::uint64_t seed = 1; seed <= 20 && !noticed; ++seed) {
+      emulator::options() = Options{seed, place};
+      noticed = sum_of(numbers) != want_sum || product_of(a, b) != want;
+    }
+    EXPECT_TRUE(noticed) << "line " << place.line;
+  }
+}
+
+TEST_F(Emulator, SaysWhenNothingMoves) {
+  EXPECT_THROW(launch(waits_for_ever, {dim3(1), dim3(64), 0}, nullptr, 0), Error);
+  EXPECT_THROW(launch(parts_ways, {dim3(1), dim3(32), 0}, nullptr, 0), Error);
+}
+
+TEST_F(Emulator, SaysWhenRegistersDoNotSuffice) {
+  EXPECT_NO_THROW(launch(moves_registers<24, 240>, {dim3(1), dim3(384), 0}, nullptr, 0));
+  EXPECT_THROW(launch(moves_registers<32, 240>, {dim3(1), dim3(384), 0}, nullptr, 0), Error);
+}
+
+TEST_F(Emulator, SaysWhenAGridIsTooLarge) {
+  for (const dim3 blocks : {dim3(1, 65536), dim3(1, 1, 65536)})
+    EXPECT_THROW(launch(does_nothing, {blocks, dim3(32), 0}, nullptr, 0), Error);
+  EXPECT_NO_THROW(launch(does_nothing, {dim3(70000), dim3(32), 0}, nullptr, 0));
+}
+
+TEST_F(Emulator, SaysWhenMemoryIsOverrun) {
+  EXPECT_THROW(launch(writes_behind, {dim3(1), dim3(32), 64}, nullptr, 0), Error);
+}
+
+TEST_F(Emulator, RoundsAsTheGpuDoes) {
+  EXPECT_EQ(packed<__nv_bfloat16>(1.0F, -2.0F), 0xc0003f80U);
+  EXPECT_EQ(packed<__half>(1.0F, -2.0F), 0xc0003c00U);
+  EXPECT_EQ(packed<__nv_bfloat16>(1.00390625F, 1.01171875F), 0x3f823f80U) << "ties go to even";
+  EXPECT_EQ(ex2_approx(-std::numeric_limits<float>::infinity()), 0.0F);
+}
+
+}  // namespace
+}  // namespace ring_attention::cuda

@@ -1,0 +1,132 @@
+// The words of CUDA C++, and the functions that every kernel may call without a header, for g++.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <source_location>
+
+#include "emulator/machine.hpp"
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __constant__
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __constant__ static
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+namespace ring_attention::emulator {
+
+struct Indices {
+  uint3 thread, block;
+  dim3 blocks, threads;
+};
+inline Indices& grid() {
+  static Indices indices;
+  return indices;
+}
+inline uint3 thread_index() {
+  const dim3& threads = grid().threads;
+  const unsigned i = thread();
+  return {i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y};
+}
+
+template <class T>
+T shuffled(T value, unsigned from, unsigned width) {
+  struct Arguments {
+    T value;
+    unsigned from;
+    T result;
+  } mine{value, from, {}};
+  if (width != 32) fail("a shuffle of a part of a warp");
+  together(32, mine, [](Arguments* const* each) {
+    for (int lane = 0; lane < 32; ++lane) each[lane]->result = each[each[lane]->from & 31U]->value;
+  });
+  return mine.result;
+}
+
+inline unsigned ballot(bool value) {
+  struct Arguments {
+    bool value;
+    unsigned result;
+  } mine{value, 0};
+  together(32, mine, [](Arguments* const* each) {
+    unsigned all = 0;
+    for (unsigned lane = 0; lane < 32; ++lane) all |= (each[lane]->value ? 1U : 0U) << lane;
+    for (unsigned lane = 0; lane < 32; ++lane) each[lane]->result = all;
+  });
+  return mine.result;
+}
+
+inline void require_whole_warp(unsigned mask) {
+  if (mask != 0xffffffffU) fail("only whole warps are emulated");
+}
+
+}  // namespace ring_attention::emulator
+
+#define threadIdx (::ring_attention::emulator::thread_index())
+#define blockIdx (::ring_attention::emulator::grid().block)
+#define blockDim (::ring_attention::emulator::grid().threads)
+#define gridDim (::ring_attention::emulator::grid().blocks)
+
+inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
+  const dim3& threads = blockDim;
+  if (!::ring_attention::emulator::ignored(where))
+    ::ring_attention::emulator::barrier_sync(0, threads.x * threads.y * threads.z);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffU,
+                       const std::source_location& where = std::source_location::current()) {
+  ::ring_attention::emulator::require_whole_warp(mask);
+  if (!::ring_attention::emulator::ignored(where)) (void)::ring_attention::emulator::ballot(true);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+  ::ring_attention::emulator::require_whole_warp(mask);
+  return ::ring_attention::emulator::shuffled(value, static_cast<unsigned>(from),
+                                              static_cast<unsigned>(width));
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32) {
+  const unsigned lane = ::ring_attention::emulator::thread() % 32;
+  return __shfl_sync(mask, value, static_cast<int>(lane ^ static_cast<unsigned>(other)), width);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  const unsigned lane = ::ring_attention::emulator::thread() % 32;
+  return __shfl_sync(mask, value, static_cast<int>(lane + by < 32 ? lane + by : lane), width);
+}
+inline unsigned __ballot_sync(unsigned mask, int value) {
+  ::ring_attention::emulator::require_whole_warp(mask);
+  return ::ring_attention::emulator::ballot(value != 0);
+}
+inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
+inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, value) != 0; }
+inline int __all_sync(unsigned mask, int value) { return __ballot_sync(mask, value) == 0xffffffffU; }
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
+inline float atomicAdd(float* to, float value) {
+  const float before = *to;
+  *to = before + value;
+  return before;
+}
+template <class T>
+T min(T a, T b) {
+  return std::min(a, b);
+}
+template <class T>
+T max(T a, T b) {
+  return std::max(a, b);
+}

@@ -1,0 +1,176 @@
+// Emulated: in place of src/ring_attention/cuda/ptx.cuh, written from the PTX ISA.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <type_traits>
+#include <unordered_map>
+
+#include "emulator/language.hpp"
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention::emulator {
+
+template <class T>
+float element(unsigned both, unsigned which) {
+  const auto bits = static_cast<unsigned short>(both >> (16U * which));
+  return static_cast<float>(std::bit_cast<T>(bits));
+}
+
+// The groups of copies of one thread. Those that are not yet ended are group `open`.
+struct CopyGroups {
+  struct Copy {
+    std::byte* to;
+    const void* from;
+    bool valid;
+    int group;
+  };
+  std::deque<Copy> copies;
+  int open = 0;
+
+  void arrive(const Copy& copy) const {
+    if (copy.valid)
+      std::memcpy(copy.to, copy.from, 16);
+    else
+      std::memset(copy.to, 0, 16);
+  }
+};
+
+// Of each thread of the block that is running. Copies without a wait never arrive: nothing may rely on them.
+inline CopyGroups& copy_groups() {
+  static std::vector<CopyGroups> all;
+  static std::uint64_t block = 0;
+  if (block != blocks_begun()) all.assign(1024, {});
+  block = blocks_begun();
+  return all[thread()];
+}
+
+// Where store_shared has stored, and the same thread has not fenced since: what the async proxy does not see.
+class UnfencedStores {
+ public:
+  void store(unsigned address) { by_[address / 4] = thread() + 1; }
+  void fence() {
+    std::erase_if(by_, [](const auto& store) { return store.second == thread() + 1; });
+  }
+  [[nodiscard]] bool at(unsigned address) const { return !by_.empty() && by_.contains(address / 4); }
+
+ private:
+  std::unordered_map<unsigned, unsigned> by_;  // thread + 1, by words
+};
+inline UnfencedStores& unfenced_stores() {
+  static UnfencedStores state;
+  static std::uint64_t block = 0;
+  if (block != blocks_begun()) state = {};
+  block = blocks_begun();
+  return state;
+}
+
+}  // namespace ring_attention::emulator
+
+namespace ring_attention::cuda {
+
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(emulator::shared_memory());
+}
+
+inline int computed_anew(int x) { return x; }
+
+inline unsigned shared_address(const void* pointer) { return emulator::shared_address(pointer); }
+
+inline void cp_async_16(unsigned to, const void* from, bool valid) {
+  if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
+    emulator::fail("cp.async: global memory is not aligned");
+  emulator::CopyGroups& groups = emulator::copy_groups();
+  const emulator::CopyGroups::Copy copy{emulator::shared_at(to, 16, 16), from, valid, groups.open};
+  if (emulator::random_below(4) == 0)
+    groups.arrive(copy);  // it may be that fast
+  else
+    groups.copies.push_back(copy);
+}
+
+inline void cp_async_commit() { ++emulator::copy_groups().open; }
+
+template <int newest>
+void cp_async_wait(const std::source_location& where = std::source_location::current()) {
+  if (emulator::ignored(where)) return;
+  emulator::CopyGroups& groups = emulator::copy_groups();
+  while (!groups.copies.empty() && groups.copies.front().group < groups.open - newest) {
+    groups.arrive(groups.copies.front());
+    groups.copies.pop_front();
+  }
+}
+
+inline void store_shared(unsigned to, unsigned value) {
+  std::memcpy(emulator::shared_at(to, 4, 4), &value, 4);
+  emulator::unfenced_stores().store(to);
+}
+
+namespace detail {
+// A lane's row is read when the lane arrives: what other lanes write must have been ordered before.
+template <bool transposed>
+void ldmatrix_x4(unsigned (&r)[4], unsigned row) {
+  struct Arguments {
+    unsigned short row[8];
+    unsigned* r;
+  } mine{{}, r};
+  std::memcpy(mine.row, emulator::shared_at(row, 16, 16), 16);
+  emulator::together(32, mine, [](Arguments* const* each) {
+    const auto m = [&](unsigned matrix, unsigned i, unsigned j) {
+      return unsigned{each[8 * matrix + i]->row[j]};
+    };
+    for (unsigned matrix = 0; matrix < 4; ++matrix)
+      for (unsigned lane = 0; lane < 32; ++lane) {
+        const unsigned i = lane / 4, j = lane % 4 * 2;
+        each[lane]->r[matrix] = transposed ? m(matrix, j, i) | m(matrix, j + 1, i) << 16U
+                                           : m(matrix, i, j) | m(matrix, i, j + 1) << 16U;
+      }
+  });
+}
+}  // namespace detail
+inline void ldmatrix_x4(unsigned (&r)[4], unsigned row) { detail::ldmatrix_x4<false>(r, row); }
+inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned row) { detail::ldmatrix_x4<true>(r, row); }
+
+template <class T>
+void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Arguments {
+    float* d;
+    const unsigned* a;
+    unsigned b[2];
+  } mine{d, a, {b0, b1}};
+  emulator::together(32, mine, [](Arguments* const* each) {
+    float A[16][16], B[16][8];
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      const unsigned g = lane / 4, t = lane % 4 * 2;
+      for (unsigned which = 0; which < 2; ++which) {
+        for (unsigned i = 0; i < 4; ++i)
+          A[g + 8 * (i % 2)][t + 8 * (i / 2) + which] = emulator::element<T>(each[lane]->a[i], which);
+        for (unsigned i = 0; i < 2; ++i)
+          B[t + 8 * i + which][g] = emulator::element<T>(each[lane]->b[i], which);
+      }
+    }
+    for (unsigned lane = 0; lane < 32; ++lane)
+      for (unsigned i = 0; i < 4; ++i)
+        for (unsigned k = 0; k < 16; ++k)
+          each[lane]->d[i] += A[lane / 4 + 8 * (i / 2)][k] * B[k][lane % 4 * 2 + i % 2];
+  });
+}
+
+template <class T>
+unsigned packed(float low, float high) {
+  const auto bits = [](float x) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      return unsigned{std::bit_cast<unsigned short>(__float2bfloat16_rn(x))};
+    else
+      return unsigned{std::bit_cast<unsigned short>(__float2half_rn(x))};
+  };
+  return bits(low) | bits(high) << 16U;
+}
+
+inline float ex2_approx(float x) {
+  const float y = std::exp2(x);
+  return y < 0x1p-126F ? 0.0F : y;
+}
+
+}  // namespace ring_attention::cuda

@@ -1,0 +1,126 @@
+// The report of a run, as text and as JSON.
+#include "program/run/report.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ring_attention::test {
+namespace {
+
+/// Two ranks of which the second has no token, so nothing to check.
+RunReport of_two_ranks() {
+  RunReport report;
+  report.q = {1, 4, 1, 16};
+  report.kv = {1, 2, 1, 16};
+  report.dtype = "float32";
+  report.engine = "fast";
+  report.isa = "avx2";
+  report.wire = "bf16";
+  report.scale = 0.25;
+  report.read_seconds = 0.5;
+  report.forward_seconds = 2;
+  report.ranks.resize(2);
+  report.ranks[0].tokens = 1;
+  report.ranks[0].messages_sent = 1;
+  report.ranks[0].bytes_sent = 256;
+  report.ranks[0].forward_exposed_seconds = 0.125;
+  report.ranks[0].tensor_bytes = 2048;
+  report.ranks[1].messages_sent = 1;
+  report.ranks[1].tensor_bytes = 1024;
+  return report;
+}
+
+Comparison off_by(double error, bool ok) {
+  Comparison comparison;
+  comparison.ok = ok;
+  comparison.max_error = error;
+  return comparison;
+}
+
+RunOptions of_random() {
+  RunOptions options;
+  options.random = {1, 4, 1, 16};
+  return options;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(RunReport, TextSaysWhatWasDone) {
+  const std::string text = to_text(of_two_ranks(), of_random());
+  EXPECT_EQ(text,
+            "Attention, float32, on 2 ranks; shapes are [B, H, S, D]\n"
+            "  q       [1, 4, 1, 16]  random\n"
+            "  k, v    [1, 2, 1, 16]  random\n"
+            "  scores  scale 0.25\n"
+            "  kernel  fast, avx2, 1 thread a rank\n"
+            "  ring    contiguous placement, overlapped transport, K,V travel in bf16\n"
+            "  moved   256 B in 2 messages, 1 hop a rank\n"
+            "  time    read 500 ms, forward 2 s\n"
+            "  waited  forward 125 ms: communication that computing did not hide\n"
+            "  memory  a rank's tensors at most 2.0 KiB, its process at most 0 B\n");
+}
+
+TEST(RunReport, TextNamesTheFilesAndTheMask) {
+  RunOptions options;
+  options.q = "q.npy";
+  options.k = "k.npy";
+  options.v = "v.npy";
+  options.dout = "dout.npy";
+  options.causal = true;
+  options.window = {3, -1};
+  RunReport report = of_two_ranks();
+  report.q_offset = 7;
+  const std::string text = to_text(report, options);
+  for (const char* part : {"Attention and its gradients", "[1, 4, 1, 16]  q.npy\n",
+                           "[1, 2, 1, 16]  k.npy, v.npy\n", "causal, window 3 before and all after",
+                           "query 0 at key position 7", "4 hops a rank", "backward 0 us"})
+    EXPECT_TRUE(has(text, part)) << part << " is not in\n" << text;
+}
+
+TEST(RunReport, OneRankThatFailsIsAFailure) {
+  RunReport report = of_two_ranks();
+  report.ranks[0].error(Result::out) = ErrorReport(off_by(1e-7, true), 1);
+  EXPECT_TRUE(report.ok());
+  report.ranks[0].error(Result::dv) = ErrorReport(off_by(0.5, false), 1);
+  EXPECT_FALSE(report.ok());
+  RunOptions options = of_random();
+  options.check = true;
+  const std::string text = to_text(report, options);
+  EXPECT_TRUE(has(text,
+                  "  array  rank  rows      max     mean  relative  verdict\n"
+                  "  out       0     1  1.0e-07  0.0e+00   0.0e+00  ok\n"
+                  "  dv        0     1  5.0e-01  0.0e+00   0.0e+00  FAIL\n"))
+      << text;
+  const auto json = nlohmann::json::parse(to_json(report, options));
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_EQ(json["per_rank"][0]["dv"]["ok"], false);
+  EXPECT_FALSE(json["per_rank"][1].contains("out")) << "a rank without tokens has nothing to say";
+}
+
+TEST(RunReport, JsonHasTheFigures) {
+  const auto json = nlohmann::json::parse(to_json(of_two_ranks(), of_random()));
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(json["q_shape"], (std::vector<Index>{1, 4, 1, 16}));
+  EXPECT_EQ(json["kv_shape"], (std::vector<Index>{1, 2, 1, 16}));
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["hops"], 1);
+  EXPECT_EQ(json["messages"], 2);
+  EXPECT_EQ(json["bytes_moved"], 256);
+  EXPECT_EQ(json["tensor_bytes"], 2048);
+  EXPECT_EQ(json["forward_exposed_seconds"], 0.125);
+  EXPECT_EQ(json["seed"], 1);
+  EXPECT_EQ(json["per_rank"].size(), 2U);
+  EXPECT_FALSE(json.contains("files"));
+}
+
+TEST(RunReport, JsonStandsNamesThatAreNoText) {
+  RunOptions options;
+  options.q = "\xff.npy";
+  options.k = options.v = "line\nend\".npy";
+  const auto json = nlohmann::json::parse(to_json(of_two_ranks(), options));
+  EXPECT_EQ(json["files"]["k"], "line\nend\".npy");
+}
+
+}  // namespace
+}  // namespace ring_attention::test

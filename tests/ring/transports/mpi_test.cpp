@@ -1,0 +1,85 @@
+// The rings over MPI, blocking and overlapped: bit for bit the ring of threads, and close to the reference.
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
+#include "support/ring_runs.hpp"
+#include "support/thrown_message.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+template <class Link>
+class MpiRing : public testing::Test {
+ protected:
+  Communicator comm{MPI_COMM_WORLD};
+  Ring place{comm.rank(), comm.size()};
+
+  /// This rank of a ring over MPI, and all ranks of one in this process.
+  template <class T>
+  void expect_a_right_ring(const Problem<T>& problem) {
+    SCOPED_TRACE(to_string(problem.what));
+    const auto got = run_rank<T>(problem, place, [&] { return Link(comm); });
+    const auto threads = run_loopback(problem, place.size);
+    const auto& same = threads[static_cast<std::size_t>(place.rank)];
+    EXPECT_TRUE(same_bits(got.attended, same.attended));
+    EXPECT_TRUE(agrees(got.attended, problem, query_ranges(problem, place.rank, place.size)));
+    EXPECT_TRUE(sent_what_it_should(got.statistics, problem, place));
+    EXPECT_EQ(got.peak_bytes, same.peak_bytes);
+    EXPECT_GE(got.statistics.exposed_seconds, 0);
+    if (place.size == 1) {
+      EXPECT_TRUE(same_bits(got.attended, attention_forward<T>(problem.q, problem.k, problem.v,
+                                                               problem.what.scoring, problem.what.block)));
+    }
+  }
+};
+
+using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
+TYPED_TEST_SUITE(MpiRing, Transports);
+
+// With and without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each. The
+// bulk of the random problems runs on threads; ranks that share cores spend their time waiting.
+TYPED_TEST(MpiRing, RandomProblems) {
+  for_each_case(12, [&](Dice& dice, Index index) {
+    const Case what = random_case(dice, index, this->place.size);
+    if (index / 6 % 2 == 0)
+      this->expect_a_right_ring(make_problem<float>(what));
+    else
+      this->expect_a_right_ring(make_problem<double>(what));
+  });
+}
+
+TYPED_TEST(MpiRing, FewerTokensThanRanks) {
+  this->expect_a_right_ring(
+      make_problem<float>({.group = 2, .queries = 5, .keys = 5, .scoring = {1, Mask::causal()}}));
+  this->expect_a_right_ring(make_problem<float>({.queries = 1, .keys = 1}));
+  this->expect_a_right_ring(make_problem<float>({.queries = 9, .keys = 1}));
+}
+
+// 256 KiB a message: far past what MPI buffers, so that a wrong order of sends would block.
+TYPED_TEST(MpiRing, MessagesTooLargeToBuffer) {
+  this->expect_a_right_ring(make_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}));
+}
+
+TYPED_TEST(MpiRing, MisuseIsAnError) {
+  TypeParam transport(this->comm);
+  EXPECT_NE(thrown_message([&] { transport.finish(); }).find("finish() without start()"), std::string::npos);
+  if (this->place.size == 1) return;  // a blocking ring of one cannot send to itself
+  transport.start({});
+  EXPECT_NE(thrown_message([&] { transport.start({}); }).find("start() while a hop is under way"),
+            std::string::npos);
+  EXPECT_NE(thrown_message([&] { transport.drain(); }).find("drain() while a hop is under way"),
+            std::string::npos);
+  transport.finish();
+  transport.drain();
+}
+
+TYPED_TEST(MpiRing, KnowsItsPlace) {
+  const TypeParam transport(this->comm);
+  EXPECT_EQ(transport.ring().rank, this->comm.rank());
+  EXPECT_EQ(transport.ring().size, this->comm.size());
+}
+
+}  // namespace
+}  // namespace ring_attention::test
