@@ -18,13 +18,20 @@ output=$build/lessons/output
 mkdir -p "$output"
 export MPIEXEC_TIMEOUT="${MPIEXEC_TIMEOUT:-120}" # seconds after which the launcher ends a lesson that hangs
 
-# A program is NN_name, NN_name_cuda or NN_name_nccl, and its source lessons/NN_name/ that.cpp without the number.
-lesson_of() { echo "$(basename "$(dirname "$1")" | cut -c1-3)$(basename "$1" .cpp)"; }
+# lessons/NN_name/main.cpp is the program NN_name, gpu/main.cpp there NN_name_cuda, and nccl/main.cpp NN_name_nccl.
+lesson_of() {
+  folder=$(dirname "$1")
+  case $folder in
+    */gpu) echo "$(basename "$(dirname "$folder")")_cuda" ;;
+    */nccl) echo "$(basename "$(dirname "$folder")")_nccl" ;;
+    *) basename "$folder" ;;
+  esac
+}
 
 run_lesson() { # its source
   if grep -q 'mpi_main(' "$1"; then
     share=''
-    case $1 in *_nccl.cpp) share=--share-gpu ;; esac # more ranks than GPUs do, to see that it is right
+    case $1 in */nccl/main.cpp) share=--share-gpu ;; esac # more ranks than GPUs do, to see that it is right
     "$build/mpirun" -n "$ranks" "$build/lessons/$(lesson_of "$1")" --np "$ranks" $share
   else
     "$build/lessons/$(lesson_of "$1")"
@@ -35,11 +42,10 @@ run_lesson() { # its source
 last_line() { grep '^lesson [0-9][0-9] [a-z0-9_]*: [A-Z]* | error [^|]* | ' "$1" | tail -n 1; }
 
 sources=''
-for program in "$root"/lessons/[0-9][0-9]_*/*.cpp; do
-  name=$(basename "$(dirname "$program")")
-  case $(basename "$program") in
-    "${name#*_}.cpp" | "${name#*_}_cuda.cpp" | "${name#*_}_nccl.cpp") sources="$sources $program" ;;
-  esac
+for lesson in "$root"/lessons/[0-9][0-9]_*; do
+  for program in "$lesson/main.cpp" "$lesson/gpu/main.cpp" "$lesson/nccl/main.cpp"; do
+    [ ! -f "$program" ] || sources="$sources $program"
+  done
 done
 # shellcheck disable=SC2086 # names without spaces
 set -- $sources

@@ -1,7 +1,7 @@
 // Each __syncthreads of the lessons' own kernels is needed.
 
-#include "../../lessons/03_blockwise_attention/blockwise_attention_cuda.hpp"
-#include "../../lessons/07_backward/backward_cuda.hpp"
+#include "../../lessons/03_blockwise_attention/gpu/blockwise_attention.hpp"
+#include "../../lessons/07_backward/gpu/backward.hpp"
 #include "cuda/cuda_runs.hpp"
 #include "cuda/needed_barriers.hpp"
 

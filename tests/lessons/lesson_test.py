@@ -22,8 +22,10 @@ LESSON = sys.argv[1]
 PROGRAM = sys.argv[2:] or [str(BUILD / "lessons" / LESSON)]
 NUMBER, NAME = LESSON.split("_", 1)
 FOLDER = SOURCE / "lessons" / re.sub("_(cuda|nccl)$", "", LESSON)
-PROSE = FOLDER / ("README.md" if FOLDER.name == LESSON else "GPU.md")
-TEXT = (FOLDER / f"{NAME}.cpp").read_text(encoding="utf-8")
+if LESSON.endswith(("_cuda", "_nccl")):
+    FOLDER /= "gpu" if LESSON.endswith("_cuda") else "nccl"
+PROSE = FOLDER / "README.md"
+TEXT = (FOLDER / "main.cpp").read_text(encoding="utf-8")
 SENDS_MESSAGES = "mpi_main(" in TEXT
 NEEDS_GPU = "needs_gpu(" in TEXT
 EMULATED = bool(sys.argv[2:])

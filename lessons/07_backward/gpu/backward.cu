@@ -8,7 +8,7 @@
 //   thread i of a block:   dQ_i += scale sum_j dS_ij k_j       a share of a sum of many blocks: atomicAdd
 //
 // A block of 64 threads takes 64 keys of one head and walks over the queries that see them.
-#include "backward_cuda.hpp"
+#include "backward.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 

@@ -6,7 +6,7 @@
 //                +------------------------------------------+
 //
 // A block of 64 threads takes 64 queries of one head. What it reads from device memory is used 64 times.
-#include "blockwise_attention_cuda.hpp"
+#include "blockwise_attention.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 

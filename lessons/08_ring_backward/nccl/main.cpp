@@ -2,7 +2,7 @@
 // events say what comes after what.
 #include "common/lesson.hpp"
 #include "common/nccl.hpp"
-#include "part.hpp"
+#include "../part.hpp"
 #include "ring_attention/cuda/engine.hpp"
 
 using namespace ring_attention;

@@ -1,5 +1,5 @@
-// Lesson 03 on a GPU: blockwise_attention_cuda.cu has the idea. Here stand the problem, the checks and the times.
-#include "blockwise_attention_cuda.hpp"
+// Lesson 03 on a GPU: blockwise_attention.cu has the idea. Here stand the problem, the checks and the times.
+#include "blockwise_attention.hpp"
 
 #include "cli/random_problem.hpp"
 #include "common/gpu.hpp"

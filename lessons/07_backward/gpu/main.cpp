@@ -1,5 +1,5 @@
-// Lesson 07 on a GPU: backward_cuda.cu has the idea. Here stand the problem, the checks and the times.
-#include "backward_cuda.hpp"
+// Lesson 07 on a GPU: backward.cu has the idea. Here stand the problem, the checks and the times.
+#include "backward.hpp"
 
 #include "cli/random_problem.hpp"
 #include "common/gpu.hpp"
