@@ -40,7 +40,7 @@ Cost ring_backward_by_hand(CpuBackward& engine, KvParcel<float>& kv_parcel, KvPa
   };
   const auto progress = [&] { (void)(arrived(kv) && arrived(gradients)); };  // MPI moves while it is called
 
-  KvBuffer<float> added = gradient_parcel.another_buffer();  // by one step, on this rank
+  KvBuffer<float>& added = gradient_parcel.spare_buffer();  // by one step, on this rank
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
     const int owner = kv_parcel.owner();

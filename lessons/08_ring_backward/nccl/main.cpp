@@ -50,7 +50,7 @@ Cost nccl_backward(Engine& engine, Parcel& kv_parcel, Parcel& gradient_parcel, c
   };
 
   const cuda::DeviceMemory& memory = gradient_parcel.memory();
-  KvBuffer<float, cuda::DeviceMemory> added = gradient_parcel.another_buffer();  // by one step, on this rank
+  KvBuffer<float, cuda::DeviceMemory>& added = gradient_parcel.spare_buffer();  // by one step, on this rank
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
     const int owner = kv_parcel.owner();

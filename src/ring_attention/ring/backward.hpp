@@ -29,7 +29,7 @@ void ring_backward(BackwardEngine<T, G> auto& engine, Transport auto& kv_transpo
     kv_transport.progress();
     gradient_transport.progress();
   };
-  KvBuffer<G, Memory> step_gradient = gradients.another_buffer();
+  KvBuffer<G, Memory>& step_gradient = gradients.spare_buffer();
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
     const int owner = kv.owner();

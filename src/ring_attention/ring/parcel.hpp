@@ -76,8 +76,12 @@ class KvParcel {
   [[nodiscard]] View<T> v() { return current_.v(owner_); }
   [[nodiscard]] std::span<T> elements() { return current_.elements(owner_); }
 
-  /// Room of the same size for something else: what one step adds to the gradients.
-  [[nodiscard]] KvBuffer<T, Memory> another_buffer() const { return current_.another(); }
+  /// A buffer of the same size, made at the first call: for what one step adds to the gradients. It lives as long as
+  /// the parcel, because to free device memory is to wait for the device.
+  [[nodiscard]] KvBuffer<T, Memory>& spare_buffer() {
+    if (!spare_) spare_.emplace(current_.another());
+    return *spare_;
+  }
   [[nodiscard]] const Memory& memory() const { return current_.memory(); }
 
   [[nodiscard]] int owner() const { return owner_; }
@@ -102,7 +106,7 @@ class KvParcel {
   int owner_;
   int incoming_owner_;
   KvBuffer<T, Memory> current_;
-  std::optional<KvBuffer<T, Memory>> incoming_;
+  std::optional<KvBuffer<T, Memory>> incoming_, spare_;
 };
 
 }  // namespace ring_attention
