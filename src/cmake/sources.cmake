@@ -42,6 +42,8 @@ set(ring_sources
     ring_attention/ring/transports/overlapped.cpp)
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
+set(api_sources # the one call for users of the library
+    ring_attention/ring_attention.cpp)
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
 set(cuda_sources
@@ -106,7 +108,7 @@ set(program_without_cuda_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring plan cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -26,13 +26,13 @@ ABOVE = r"(cli|program|common)/"  # what no file of the library may include
 
 SOURCE = "src/ring_attention/"
 MPI_FILES = r"src/ring_attention/(mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
-            r"src/cmake/|lessons/|tests/"
+            r"src/ring_attention/ring_attention\.|src/cmake/|lessons/|tests/"
 # The last lines of a job that ends: the watchdog's, and those of mpi_main.
 PRINTING_FILES = r"src/program/|src/ring_attention/mpi/communicator\.cpp|src/cmake/|lessons/|tests/"
 
 # (what must not stand in code, the files in which it may, why)
 WORDS = [
-    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io and to the MPI transports"),
+    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io, to the MPI transports and to ring_attention.hpp"),
     (r"<<<", r".*\.cuh?$", "kernel launches belong to .cu files"),
     (r"\b(f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bstd::(cout|cerr|clog)\b", PRINTING_FILES,
      "printing belongs to the program and to the lessons"),

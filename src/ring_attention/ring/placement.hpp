@@ -27,6 +27,7 @@ class Placement {
   /// \throws Error when ranks < 1 or seq < 0
   Placement(PlacementKind kind, Index seq, int ranks);
 
+  [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
 
