@@ -166,15 +166,32 @@ def usual_length(rows):
     return 4096 if 4096 in lengths else max(lengths)
 
 
-def brief(results):
-    """What the first page shows: one length, one transport."""
-    results = dict(results)
-    if rows := (results.get("attention") or {}).get("rows"):
-        results["attention"] = {**results["attention"], "rows": [r for r in rows if r["seq"] == usual_length(rows)]}
-    if results.get("ring"):
-        results["ring"] = {name: [row for row in results["ring"][name] if row["transport"] == "overlapped"]
-                           for name in ("strong", "causal", "backward") if name in results["ring"]}
-    return results
+def summary(results):
+    """The table of the first page: at most six lines, each where it was measured."""
+    yield ["what", "measured"]
+    rows = results["attention"]["rows"]
+    seq = usual_length(rows)
+    found = [find(rows, what=what, seq=seq, dim=128, threads=1) for what in ("fast_forward", "fast_backward")]
+    if all(found):
+        shares = [f" ({100 * row['of_sgemm']:.0f} % of OpenBLAS's sgemm)" if row["of_sgemm"] else "" for row in found]
+        yield [f"forward, backward; S = {seq}, D = 128, float32, one thread",
+               ", ".join(f"{row['gflops'][1]:.0f} GFLOP/s{share}" for row, share in zip(found, shares))]
+    if results.get("pytorch"):
+        ratios = [row["ratio"] for row in results["pytorch"]["rows"]]
+        yield [f"PyTorch's time / ours, {len(ratios)} cases on the CPU", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+    cores = results["machine"]["cores"]
+    cost = f"time * min(ranks, {cores}) / time of one rank (1.00 is perfect)"
+    for name, part, label in (("ring", "strong", "ranks"), ("causal ring, two ranks", "causal", "placement")):
+        rows = (results.get("ring") or {}).get(part, [])
+        shown = [row for row in rows if row["transport"] == "overlapped" and row["ranks"] > 1
+                 and (part == "strong" or row["ranks"] == 2)]
+        if shown:
+            share = against_one_rank(rows, cores)
+            yield [f"{name}: {cost}", ", ".join(f"{row[label]}{' ranks' * (part == 'strong')} {share(row)}" for row in shown)]
+    if results.get("memory"):
+        row = results["memory"]["long"]
+        yield [f"tensors of a rank, S = {row['seq']}, {row['ranks']} ranks, one head of D = {row['dim']}",
+               f"{mib(row['tensor_bytes'])} MiB, {row['tensor_bytes'] / six_shards(row):.2f} of six shards"]
 
 
 def all_tables(results):
