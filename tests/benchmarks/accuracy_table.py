@@ -1,7 +1,7 @@
 """The table under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double.
 
-Writes it between the two markers. With `--check` it writes nothing and fails unless the table is there and each of
-its figures is near what comes out now: a mean within a factor of two, a largest error, which is that of one element,
+Writes it between the two markers. With `--check` it writes nothing and fails unless the table exists and each of
+its figures is near the figure of this build: a mean within a factor of two, a largest error, which is that of one element,
 within a factor of five. Instruction sets and compilers differ in the last digits.
 """
 
@@ -21,7 +21,7 @@ BEGIN, END = "<!-- accuracy:begin, by tests/benchmarks/accuracy_table.py -->", "
 
 RANKS = 8
 RESULTS = ("out", "lse", "dq", "dk", "dv")
-# As a reader types them, from the top of the repository. LICENSE: a text that does not change with the table.
+# The commands as a reader types them, in the top folder. LICENSE: a text that does not change with the table.
 COMMANDS = (
     "build/release/ring-attention example --text LICENSE --out build/accuracy",
     f"build/release/mpirun -n {RANKS} build/release/ring-attention run --q build/accuracy/q.npy "
@@ -31,7 +31,7 @@ COMMANDS = (
 
 
 def run(command, folder, *more):
-    """The output of a command, with the programs and the text where they are here, and its arrays in `folder`."""
+    """The output of a command, with the paths of this build and this source, and its arrays in `folder`."""
     here = {
         "build/release/ring-attention": BUILD / "ring-attention",
         "build/release/mpirun": MPIRUN,
@@ -82,7 +82,7 @@ def check(stored, now):
     if len(was) != len(are) or len(are) != 2 * (RANKS + 2) * len(RESULTS):
         sys.exit(f"{PAGE} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
     if any((a > 0) != (b > 0) for a, b in zip(was, are)):
-        sys.exit(f"{PAGE} has other zeros than what comes out now: run {Path(__file__).name}\nnow\n{now}")
+        sys.exit(f"{PAGE} has zeros in other places than this build: run {Path(__file__).name}\nnow\n{now}")
     factors = [max(a / b, b / a) if a > 0 else 1 for a, b in zip(was, are)]
     largest, mean = max(factors[::2]), max(factors[1::2])  # a cell is "largest, mean"
     if not (largest <= 5 and mean <= 2):

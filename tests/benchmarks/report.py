@@ -1,9 +1,9 @@
-"""Writes what was measured into the pages: docs/results.md, README.md, lesson 03's LADDER.md and its pictures.
+"""Writes the results of the benchmarks into the pages: docs/results.md, README.md, lesson 03's LADDER.md and its pictures.
 
     report.py [RESULTS.json]    RESULTS becomes tests/benchmarks/results/<machine>.json; then the pages are written
     report.py --check           writes nothing; fails unless the pages are what this makes of the stored results
 
-The newest stored file speaks for the project. Each page has one place for it, between two markers.
+The pages show the newest stored file, each between two markers.
 """
 
 import json

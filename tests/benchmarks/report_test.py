@@ -1,4 +1,4 @@
-"""The pages show what is stored, and report.py notices when they do not."""
+"""The pages show the stored results, and report.py detects when they do not."""
 
 import json
 import os
