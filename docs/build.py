@@ -48,7 +48,8 @@ def layout():
 <navindex>
 {tab("mainpage", "Ring Attention")}
 {tab("usergroup", "Lessons", "@ref lessons", lessons)}
-{"".join(map(page_tab, OWN))}{tab("usergroup", "Source", "", source)}
+{"".join(map(page_tab, OWN))}
+{tab("usergroup", "Source", "", source)}
 </navindex>
 </doxygenlayout>
 """

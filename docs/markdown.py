@@ -133,7 +133,7 @@ class Filter(Document):
         if name:
             fragment = f"#{name}-{heading}" if heading and name != "index" else ""
             return f'<a href="{name}.html{fragment}">{match["text"]}</a>'
-        if path.suffix == ".hpp" and path.is_relative_to(ROOT / "src"):
+        if path.suffix == ".hpp" and path.is_relative_to(ROOT / "src/ring_attention"):
             plain = self.restore(match["text"]).replace("`", "").replace('"', "")
             return f'@ref {path.relative_to(ROOT / "src").as_posix()} "{plain}"'
         if path in self.programs():
