@@ -52,7 +52,7 @@ bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing els
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE) --target bench
 
-bench-report: ## write what `make bench` measured into README.md and lesson 03's page
+bench-report: ## write what `make bench` measured into docs/results.md, README.md and lesson 03's page
 	@python3 tests/benchmarks/report.py $(BUILD)/benchmarks/results.json
 
 docs: ## the documentation site, in build/release/docs

@@ -1,4 +1,4 @@
-"""The rules that docs/architecture.md states: who includes whom, and which word lives in which room."""
+"""The rules that docs/architecture.md states: which folder includes which, and which word belongs to which folder."""
 
 import os
 import re

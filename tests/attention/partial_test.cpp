@@ -147,7 +147,7 @@ TYPED_TEST(PartialState, BothLseMergesAgreeWithTheMergeOfStates) {
   });
 }
 
-/// lse + log(1 + e^{lse_b - lse}), as seed documents and textbooks have it.
+/// lse + log(1 + e^{lse_b - lse}), the form of textbooks.
 template <class T>
 void merge_textbook(AttentionResult<T>& into, const AttentionResult<T>& from) {
   const T lse = into.lse.view()(0, 0, 0);
@@ -168,7 +168,7 @@ void merge_sigmoid_textbook(AttentionResult<T>& into, const AttentionResult<T>& 
   into.lse.view()(0, 0, 0) = lse - std::log(1 / (1 + std::exp(lse_b - lse)));
 }
 
-/// Two pieces, and what they are together.
+/// Two pieces, and their merge.
 template <class T>
 struct Join {
   const char* name;
@@ -216,7 +216,8 @@ TYPED_TEST(PartialState, LseMergesSurviveWhereTheTextbookFormsDoNot) {
   for (const auto& hard : hard_joins<TypeParam>()) {
     EXPECT_TRUE(joins(merge_normalised<TypeParam>, hard));
     EXPECT_TRUE(joins(merge_normalised_sigmoid<TypeParam>, hard));
-    if (hard.lse_b == none<TypeParam> && hard.lse != none<TypeParam>) continue;  // the one they can do
+    if (hard.lse_b == none<TypeParam> && hard.lse != none<TypeParam>)
+      continue;  // this one the textbook forms can do
     EXPECT_FALSE(joins(merge_textbook<TypeParam>, hard));
     EXPECT_FALSE(joins(merge_sigmoid_textbook<TypeParam>, hard));
   }

@@ -94,7 +94,7 @@ TYPED_TEST(Softmax, OfNothingIsNothing) {
   EXPECT_TRUE(probabilities(softmax_online<TypeParam>, {}).empty());
 }
 
-TYPED_TEST(Softmax, NeedsAsMuchRoomAsThereAreScores) {
+TYPED_TEST(Softmax, NeedsAnOutputOfTheSameLength) {
   const Row<TypeParam> x{1, 2};
   Row<TypeParam> p(1);
   EXPECT_THROW(softmax_naive<TypeParam>(x, p), Error);

@@ -62,14 +62,14 @@ TEST(CpuEngine, KnowsEveryMaskAndBias) {
           {.group = 2, .queries = queries, .keys = keys, .dim = 12, .scoring = named.scoring});
       for_each_isa([&](Isa isa) {
         EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem));
-        // Every second key, then the others: runs with a stride.
+        // Every second key, then the others: ranges with a stride.
         const std::vector<TokenRanges> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
         EXPECT_TRUE(agrees(in_pieces(problem, striped, {.isa = isa}), problem));
       });
     }
 }
 
-TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRuns) {
+TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRanges) {
   const auto problem = make_problem<float>({.batch = 2,
                                             .group = 2,
                                             .queries = 110,
@@ -86,7 +86,7 @@ TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRuns) {
   });
 }
 
-TEST(CpuEngine, QueriesMayStandAnywhere) {
+TEST(CpuEngine, QueriesMayHaveAnyPositions) {
   const auto problem =
       make_problem<float>({.queries = 120, .keys = 120, .dim = 5, .scoring = {0.5, Mask::causal()}});
   for (const TokenRanges& rows : {TokenRanges{{0, 3, 40}}, TokenRanges{{2, 3, 30}},

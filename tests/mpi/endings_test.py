@@ -38,7 +38,7 @@ promise.expect_code(2)
 promise.expect(len(promise.err.splitlines()) == 1, "one line")
 promise.expect_error("error: there are 3 ranks where --np promises 4")
 
-# Known to one rank: it says who it is and ends the job, though the others wait for it.
+# Known to one rank: it prints its number and ends the job, while the others wait for it.
 for how, message in (
     ("alone", "only here [endings_program.cpp:"),
     ("alone-input", "a file only rank 1 reads"),

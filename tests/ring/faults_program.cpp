@@ -28,7 +28,7 @@ void suffer(const std::string& fault) {
   if (fault == "throw") throw Error("a mishap in the middle");
 }
 
-/// Suffers `fault` on rank 1 at the end of the compute of step 1.
+/// Lets `fault` happen on rank 1 at the end of the compute of step 1.
 class FaultyEngine : public BlockwiseEngine<float> {
  public:
   FaultyEngine(int rank, std::string fault) : BlockwiseEngine({}), rank_(rank), fault_(std::move(fault)) {}
@@ -45,7 +45,7 @@ class FaultyEngine : public BlockwiseEngine<float> {
 };
 
 int ring_with(const std::string& fault, double timeout, const Communicator& comm) {
-  // On a length that the ranks disagree about, each is right by its own reckoning.
+  // With different lengths each rank alone is consistent.
   const Index seq = 64 + (fault == "disagree" && comm.rank() == 1 ? 16 : 0);
   const Placement placement(PlacementKind::contiguous, seq, comm.size());
   const TokenRanges rows = placement.ranges(comm.rank());

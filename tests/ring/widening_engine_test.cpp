@@ -1,4 +1,4 @@
-// Overlap on a simulated link that is not the CPU: what a ring hides behind its compute, and what it cannot hide.
+// Overlap on a simulated link, which needs no CPU: the communication that a ring hides, and what it cannot hide.
 //
 // Compute is a sleep, so that ranks that share cores compute at the same time. All times are far apart: a busy
 // machine may be late by more than a step.
@@ -19,7 +19,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-/// Takes its time, whatever it is given.
+/// Takes the same time for any keys.
 struct SleepingEngine {
   Seconds compute;
   void accumulate(const KeyValue<float>&, const Progress&) const { std::this_thread::sleep_for(compute); }
@@ -31,8 +31,8 @@ struct SleepingEngine {
 constexpr int ranks = 3;
 constexpr Seconds latency{0.2};
 
-/// Seconds that the ranks waited. A rank that is late waits less, and its next one waits more: on average
-/// they wait for the simulated link.
+/// Seconds that the ranks waited. A rank that is late waits less, and the next one waits more: the average
+/// is the wait for the simulated link.
 struct Exposed {
   double kv = 0, gradient = 0;  // on average
   double kv_least = 0;          // of the rank that waited least
@@ -65,18 +65,18 @@ TEST(SimulatedLink, WithoutComputeEveryHopOfTheForwardIsExposed) {
   EXPECT_GE(exposed_seconds(Seconds(0), false).kv, most * 2 * latency.count());
 }
 
-TEST(SimulatedLink, ComputeLongerThanTheWireHidesTheForward) {
+TEST(SimulatedLink, ComputeLongerThanAHopHidesTheForward) {
   EXPECT_LT(exposed_seconds(1.5 * latency, false).kv_least, 1.2 * latency.count()) << "not hidden it is 2";
 }
 
 TEST(SimulatedLink, WithoutComputeEveryHopOfTheBackwardIsExposed) {
   const Exposed exposed = exposed_seconds(Seconds(0), true);
-  // Both channels start at once, so that one waits for both; the gradients come home by themselves.
+  // Both channels start at once, so that one wait is for both; the last hop of the gradients is alone.
   EXPECT_GE(exposed.kv + exposed.gradient, most * 3 * latency.count());
 }
 
-// The last hop of the gradients brings home what the last step computed: nothing is left to hide it behind.
-TEST(SimulatedLink, TheWayHomeOfTheGradientsIsAlwaysExposed) {
+// The last hop of the gradients moves what the last step computed: no step is left that could hide it.
+TEST(SimulatedLink, TheLastHopOfTheGradientsIsAlwaysExposed) {
   const Exposed exposed = exposed_seconds(1.5 * latency, true);
   EXPECT_GE(exposed.gradient, most * latency.count());
   EXPECT_LT(exposed.kv_least, 1.2 * latency.count()) << "K,V are hidden; else it is 2";

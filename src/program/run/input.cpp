@@ -93,20 +93,21 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   if (options.causal) scoring.mask.right = 0;
   if (options.alibi) scoring.alibi_slopes = alibi_slopes(problem_.q.heads);
   if (options.documents.empty()) return;
-  std::vector<Index> borders;
+  std::vector<Index> boundaries;
   agree(comm, [&] {
     if (comm.rank() != 0) return;
-    borders = read_npy_integers(options.documents);
-    const bool good = !borders.empty() && borders.front() == 0 && borders.back() == problem_.kv.seq &&
-                      std::is_sorted(borders.begin(), borders.end());
+    boundaries = read_npy_integers(options.documents);
+    const bool good = !boundaries.empty() && boundaries.front() == 0 &&
+                      boundaries.back() == problem_.kv.seq &&
+                      std::is_sorted(boundaries.begin(), boundaries.end());
     if (!good)
       throw InputError(options.documents,
-                       "the borders of documents start with 0, never decrease, and end with " +
+                       "the boundaries of documents start with 0, never decrease, and end with " +
                            std::to_string(problem_.kv.seq) + ", the number of keys",
                        "save them with np.cumsum of the lengths, 0 in front");
   });
-  broadcast(comm, borders);
-  scoring.mask.documents = std::make_shared<const Documents>(borders);
+  broadcast(comm, boundaries);
+  scoring.mask.documents = std::make_shared<const Documents>(boundaries);
 }
 
 const Shape& RunInput::shape(InputArray array) const {

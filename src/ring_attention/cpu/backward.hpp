@@ -19,7 +19,7 @@ class CpuBackward {
 
   explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
 
-  /// Starts with dQ = 0. The queries stand at `ranges`.
+  /// Starts with dQ = 0. The queries are at `ranges`.
   void begin(const ForwardResult<float>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.

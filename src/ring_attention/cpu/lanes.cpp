@@ -15,15 +15,15 @@ std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes) {
 }
 
 Tensor<float> workspaces(int threads, Size floats) {
-  // Each starts at a multiple of 64 bytes, and a page behind the last: the hardware's prefetcher runs on behind the end
-  // of an array as far as its page goes, and would take the lines that the next thread is writing (5 % of two threads).
+  // Each starts at a multiple of 64 bytes, and a page behind the last: the hardware prefetcher reads beyond the end of
+  // an array up to the end of its page, and would take the lines that the next thread writes (5 % of two threads).
   constexpr Size line = 64 / sizeof(float), page = 4096 / sizeof(float);
   return Tensor<float>(Shape{1, 1, threads, static_cast<Index>((floats + line - 1) / line * line + page)});
 }
 
 bool Lanes::look(const Scoring& scoring, Index head, const TokenRange& queries, const TokenRange& keys,
                  const float* k, const float* v) {
-  require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a run");
+  require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
   bool any = false;
   for (std::size_t i = 0; i < begin_.size(); ++i) {
     const Index query = queries.position(std::min(static_cast<Index>(i), queries.count - 1));

@@ -56,8 +56,8 @@ inline Ints load(const int* p) { return *reinterpret_cast<const UnalignedInts*>(
 inline void store(float* p, Floats x) { *reinterpret_cast<UnalignedFloats*>(p) = x; }
 inline Floats broadcast(float x) { return x - Floats{}; }  // x - 0 is x, -0 and NaN included
 
-/// Asks for a row of n floats to be brought near. For rows that are read by columns soon: the processor foresees
-/// only what is read in order.
+/// Prefetches a row of n floats. For rows that are soon read by columns: the processor predicts sequential reads
+/// only.
 inline void prefetch(const float* row, Offset n) {
   for (Offset i = 0; i < n; i += 16) __builtin_prefetch(row + i, 0, 2);
 }
@@ -65,7 +65,7 @@ inline void prefetch(const float* row, Offset n) {
 /// The larger one; b where they do not compare (a NaN in b stays).
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// x, which the optimiser then knows nothing about. With a constant it would turn `larger` into two instructions.
+/// Returns x and hides its value from the optimiser. With a constant the optimiser would turn `larger` into two instructions.
 inline Floats opaque(Floats x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));
@@ -144,7 +144,7 @@ inline void transpose_block(const float* from, Offset from_stride, float* to, Of
   for (int i = 0; i < width; ++i) store(to + i * to_stride, a[i]);
 }
 
-/// to[c][r] = scale * from[r][c], rows x columns, blocks first and then what is left over.
+/// to[c][r] = scale * from[r][c], rows x columns, blocks first and then the rest.
 inline void transpose(const float* from, Offset from_stride, Offset rows, Offset columns, float* to,
                       Offset to_stride) {
   const Offset whole_rows = rows - rows % width, whole_columns = columns - columns % width;

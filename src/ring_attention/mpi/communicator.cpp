@@ -150,7 +150,7 @@ int run_body(const std::function<int(const Communicator&)>& body) {
     std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),
                  no_memory ? out_of_memory(comm).c_str() : error.what());
     std::fflush(nullptr);
-    // MPICH's launcher drops what it has not read when a rank aborts: 1 message of 30 without this pause.
+    // MPICH's launcher loses output that it has not read when a rank aborts: 1 message of 30 without this pause.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     MPI_Abort(MPI_COMM_WORLD, 2);
     return 2;  // not reached
