@@ -51,6 +51,8 @@ class CommandLine {
   void exclude(const std::string& name, const std::string& other);
   /// `name` means nothing without `other`.
   void needs(const std::string& name, const std::string& other);
+  /// `old` is no flag any more: the error for it names `now`.
+  void renamed(const std::string& old, const std::string& now);
   /// Text after the options: examples.
   void footer(const std::string& text);
 
@@ -69,6 +71,8 @@ class CommandLine {
   /// The same on all ranks of a job, which must have been started with the same flags.
   /// \throws AgreedError. Collective.
   [[nodiscard]] std::optional<std::string> parse(const Communicator& comm, int argc, const char* const* argv);
+  /// After parse on every rank: the ranks were started with the same flags. \throws AgreedError. Collective.
+  void require_same_on_ranks(const Communicator& comm, bool help) const;
 
  private:
   struct Parser;
@@ -83,5 +87,22 @@ class CommandLine {
 
   std::unique_ptr<Parser> parser_;
 };
+
+/// Calls `work`. An InputError of it gets the flag that asked for it in front.
+template <class Work>
+decltype(auto) name_flag(const std::string& flag, const Work& work) {
+  try {
+    return work();
+  } catch (const AgreedError& error) {
+    throw AgreedError(flag + ": " + error.what());
+  } catch (const InputError& error) {
+    throw InputError(flag + ": " + error.what());
+  }
+}
+
+/// `--np`: throws AgreedError unless the job has as many ranks (0: any number). Collective.
+inline void require_promised_ranks(const Communicator& comm, Index ranks) {
+  name_flag("--np " + std::to_string(ranks), [&] { require_world_size(comm, ranks); });
+}
 
 }  // namespace ring_attention

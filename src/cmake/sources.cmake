@@ -77,23 +77,22 @@ set(hopper_kernel_sources
 # The command line, shared by the program and the lessons; and the program.
 set(cli_sources
     cli/command_line.cpp
-    cli/gpu_options.cpp
+    cli/device_options.cpp
     cli/help_text.cpp
     cli/option_value.cpp
     cli/table.cpp)
 set(cli_cuda_sources #
     cli/own_gpu.cpp)
 set(program_parts_sources # what the tests use, too
-    program/activity.cpp
     program/bench/options.cpp
     program/bench/report.cpp
     program/output_directory.cpp
     program/run/options.cpp
-    program/run/report.cpp)
+    program/run/report.cpp
+    program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
     program/example/command.cpp
-    program/host_memory.cpp
     program/main.cpp
     program/progress_line.cpp
     program/run/check.cpp
@@ -101,8 +100,7 @@ set(program_sources
     program/run/input.cpp
     program/run/results.cpp)
 set(program_cuda_sources #
-    program/bench/cuda.cpp
-    program/run/cuda.cpp)
+    program/gpu.cpp)
 set(program_without_cuda_sources #
     program/without_cuda.cpp)
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "program/activity.hpp"
+#include "program/watchdog.hpp"
 
 namespace ring_attention {
 

@@ -14,9 +14,9 @@ RunReport of_two_ranks() {
   report.q = {1, 4, 1, 16};
   report.kv = {1, 2, 1, 16};
   report.dtype = "float32";
-  report.engine = "fast";
-  report.isa = "avx2";
-  report.wire = "bf16";
+  report.backend.engine = "fast";
+  report.backend.isa = "avx2";
+  report.backend.wire = "bf16";
   report.scale = 0.25;
   report.read_seconds = 0.5;
   report.forward_seconds = 2;

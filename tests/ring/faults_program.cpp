@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "program/activity.hpp"
+#include "program/watchdog.hpp"
 #include "program/watched.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -54,7 +54,7 @@ int ring_with(const std::string& fault, double timeout, const Communicator& comm
   FaultyEngine engine(comm.rank(), fault);
   engine.begin(q, rows);
   Activity activity;
-  Watched<OddEvenTransport> transport(activity, [&] { return OddEvenTransport(comm); });
+  Watched transport(activity, [&] { return OddEvenTransport(comm); });
   const Watchdog watchdog(activity, std::chrono::duration<double>(timeout), comm.rank());
   ring_forward(engine, transport, kv);
   return 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "program/backend.hpp"
 #include "program/bench/options.hpp"
 #include "ring_attention/plan/ring_time.hpp"
 
@@ -25,9 +26,8 @@ struct PlacementTimes {
 struct BenchReport {
   int ranks = 1;
   Index hop_bytes = 0;  ///< the largest parcel
-  std::string element;  ///< type of K,V in messages
   Index element_bytes = 0;
-  std::string kernel;  ///< "fast, avx512, 2 threads a rank"
+  BackendDescription backend;
   std::vector<PlacementTimes> placements;
 
   /// c* = e F / (2 g beta): from so many tokens a rank on, a hop is hidden (twice as many under a causal mask in

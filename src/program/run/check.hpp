@@ -2,9 +2,9 @@
 /// `--check`: this rank's rows against the dense reference in double.
 #pragma once
 
-#include "program/activity.hpp"
 #include "program/run/input.hpp"
 #include "program/run/report.hpp"
+#include "program/watchdog.hpp"
 #include "ring_attention/attention/backward.hpp"
 
 namespace ring_attention {

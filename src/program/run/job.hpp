@@ -5,11 +5,12 @@
 #include <chrono>
 #include <cstdio>
 
+#include "program/backend.hpp"
 #include "program/run/check.hpp"
-#include "program/run/command.hpp"
 #include "program/run/report.hpp"
 #include "program/run/results.hpp"
-#include "ring_attention/ring/parcel.hpp"
+#include "ring_attention/ring/backward.hpp"
+#include "ring_attention/ring/forward.hpp"
 
 namespace ring_attention {
 
@@ -33,37 +34,10 @@ struct RunContext {
   Placement queries, keys;
   TokenRanges query_ranges, key_ranges;  ///< where this rank's tokens stand
 
-  /// Elements of the largest shard of q, and of k.
-  [[nodiscard]] Index largest_q_shard() const { return input.q().with_seq(queries.max_tokens()).size(); }
-  [[nodiscard]] Index largest_kv_shard() const { return input.kv().with_seq(keys.max_tokens()).size(); }
-};
-
-/// Reads this rank's tokens of k or v.
-template <class T>
-using ReadKeys = std::function<void(InputArray, View<T>)>;
-
-/// Adds what a transport did to a rank's report; returns its exposed seconds.
-inline double count_statistics(RankReport& report, const TransportStatistics& statistics) {
-  report.messages_sent += statistics.messages_sent;
-  report.bytes_sent += statistics.bytes_sent;
-  return statistics.exposed_seconds;
-}
-
-/// What a job leaves to the device that computes. All arrays are the host's, of type Value; every call is collective.
-template <class T>
-concept Backend = requires(T backend, const T& constant, RunReport& report, RankReport& mine,
-                           const ReadKeys<typename T::Value>& read, const Tensor<typename T::Value>& array,
-                           const AttentionResult<typename T::Value>& attended) {
-  /// All ranks end together when one cannot have the memory for its shards.
-  constant.require_memory();
-  constant.describe(report, mine);
-  /// Relative rounding error of the input before the arithmetic.
-  { constant.input_roundoff() } -> std::convertible_to<double>;
-  /// Makes the parcel of this rank's K,V, which the next ring consumes.
-  backend.read_keys(read);
-  { backend.forward(array, mine) } -> std::same_as<AttentionResult<typename T::Value>>;
-  /// From q, out and lse of the forward, and dO.
-  { backend.backward(array, attended, array, mine) } -> std::same_as<Gradients<typename T::Value>>;
+  [[nodiscard]] Workload workload() const {
+    return {input.q().with_seq(queries.max_tokens()), input.kv().with_seq(keys.max_tokens()), input.scoring(),
+            options.wants_gradients()};
+  }
 };
 
 /// Seconds of the slowest rank since it was made or last read.
@@ -87,22 +61,27 @@ class Stopwatch {
 template <Backend Device>
 class Job {
   using T = typename Device::Value;
+  using Kv = KvParcel<typename Device::Element, typename Device::Memory>;
 
  public:
-  Job(const RunContext& place, Device& device)
-      : comm_(place.comm),
-        options_(place.options),
-        input_(place.input),
-        activity_(place.activity),
-        query_ranges_(place.query_ranges),
-        key_ranges_(place.key_ranges),
-        device_(device) {
+  explicit Job(const RunContext& context)
+      : context_(context),
+        comm_(context.comm),
+        options_(context.options),
+        input_(context.input),
+        activity_(context.activity),
+        query_ranges_(context.query_ranges),
+        key_ranges_(context.key_ranges),
+        device_({comm_, options_, activity_, context.workload()}) {
+    report_.backend = device_.description();
     report_.q = input_.q();
     report_.kv = input_.kv();
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
     report_.scale = input_.scoring().scale;
     report_.q_offset = input_.scoring().mask.offset;
     mine_.tokens = count(query_ranges_);
+    mine_.threads = report_.backend.threads;
+    if (!report_.backend.warning.empty()) warn(report_.backend.warning);
   }
 
   int operator()() {
@@ -115,7 +94,6 @@ class Job {
     mine_.tensor_bytes = allocation::peak();
     if (options_.check) check();
     mine_.process_bytes = process_peak_bytes();
-    device_.describe(report_, mine_);
     report_.ranks = gather(comm_, mine_);
     if (results && report_.ok()) write(*results);
     print(results);
@@ -137,41 +115,76 @@ class Job {
     add("dv", input_.kv());
   }
 
-  /// This rank's K,V, from the file: the ring has consumed the parcel of the step before.
-  void read_keys() {
-    device_.read_keys([&](InputArray array, View<T> shard) {
-      input_.template read<T>(array, shard, key_ranges_);
-      require_finite(array, shard, key_ranges_);
-    });
+  void warn(const std::string& line) {
+    report_.warnings.push_back(line);
+    if (comm_.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
   }
 
   void require_finite(InputArray array, View<const T> shard, const TokenRanges& ranges) {
     const std::string line = input_.template non_finite<T>(comm_, array, shard, ranges);
     if (line.empty() || std::ranges::count(report_.warnings, line) > 0) return;
-    report_.warnings.push_back(line);
     if (options_.check) throw AgreedError(line + ": --check needs finite arrays");
-    if (comm_.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
+    warn(line);
+  }
+
+  Tensor<T> read_queries(InputArray array) {
+    Tensor<T> shard = input_.template read<T>(array, query_ranges_);
+    require_finite(array, shard.view(), query_ranges_);
+    return shard;
+  }
+
+  /// This rank's K,V. Read again for the backward: the ring of the forward has consumed them.
+  Kv read_keys() {
+    Kv kv(input_.kv(), context_.keys, comm_.rank(), device_.memory());
+    const auto read = [&](InputArray array, View<typename Device::Element> to) {
+      device_.fill(to, [&](View<T> shard) {
+        input_.template read<T>(array, shard, key_ranges_);
+        require_finite(array, shard, key_ranges_);
+      });
+    };
+    read(InputArray::k, kv.k());
+    read(InputArray::v, kv.v());
+    return kv;
+  }
+
+  /// Adds what a transport did to this rank's report; returns its exposed seconds.
+  double count_statistics(const Watched& transport) {
+    mine_.messages_sent += transport.statistics().messages_sent;
+    mine_.bytes_sent += transport.statistics().bytes_sent;
+    return transport.statistics().exposed_seconds;
   }
 
   void attend() {
     activity_.enter(Phase::read);
     Stopwatch watch(comm_);
-    q_ = input_.template read<T>(InputArray::q, query_ranges_);
-    require_finite(InputArray::q, q_.view(), query_ranges_);
-    read_keys();
+    q_ = read_queries(InputArray::q);
+    Kv kv = read_keys();
     report_.read_seconds += watch.lap();
-    forward_ = device_.forward(q_, mine_);
+
+    device_.set_queries(q_, query_ranges_);
+    Watched transport = device_.transport(Watched::kv);
+    auto engine = device_.forward_engine();
+    auto&& ring_engine = device_.ring_engine(engine);
+    ring_forward(ring_engine, transport, kv);
+    forward_ = device_.finish(engine);
+    mine_.forward_exposed_seconds = count_statistics(transport);
     report_.forward_seconds = watch.lap();
   }
 
   void differentiate() {
     activity_.enter(Phase::read);
     Stopwatch watch(comm_);
-    grad_out_ = input_.template read<T>(InputArray::grad_out, query_ranges_);
-    require_finite(InputArray::grad_out, grad_out_.view(), query_ranges_);
-    read_keys();
+    grad_out_ = read_queries(InputArray::grad_out);
+    Kv kv = read_keys();
     report_.read_seconds += watch.lap();
-    gradients_ = device_.backward(q_, forward_, grad_out_, mine_);
+
+    KvParcel<T, typename Device::Memory> sums(input_.kv(), context_.keys, comm_.rank(), device_.memory());
+    Watched transport = device_.transport(Watched::kv), gradients = device_.transport(Watched::gradients);
+    auto engine = device_.backward_engine(forward_, grad_out_);
+    auto&& ring_engine = device_.ring_engine(engine);
+    ring_backward(ring_engine, transport, gradients, kv, sums);
+    gradients_ = device_.finish(engine, sums);
+    mine_.backward_exposed_seconds = count_statistics(transport) + count_statistics(gradients);
     report_.backward_seconds = watch.lap();
   }
 
@@ -211,12 +224,13 @@ class Job {
       std::printf("\nWrote %s to %s\n", results->names().c_str(), options_.out.c_str());
   }
 
+  const RunContext& context_;
   const Communicator& comm_;
   const RunOptions& options_;
   const RunInput& input_;
   Activity& activity_;
   const TokenRanges &query_ranges_, &key_ranges_;
-  Device& device_;
+  Device device_;
   Tensor<T> q_, grad_out_;
   AttentionResult<T> forward_;
   Gradients<T> gradients_;

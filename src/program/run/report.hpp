@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "program/backend.hpp"
 #include "program/run/options.hpp"
 #include "ring_attention/core/compare.hpp"
 
@@ -50,11 +51,7 @@ struct RankReport {
 struct RunReport {
   Shape q, kv;
   std::string dtype;
-  std::string engine,
-      isa;           ///< fast, readable or cuda; the instruction set of the fast one, the kernels of a GPU
-  std::string wire;  ///< type of K,V in messages
-  std::string device = "cpu";
-  std::string transport = "overlapped";
+  BackendDescription backend;
   double scale = 0;
   Index q_offset = 0;
   double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;

@@ -127,7 +127,7 @@ HostPlace place_on_host(const Communicator& comm) {
 void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
     throw AgreedError("there are " + std::to_string(comm.size()) + (comm.size() == 1 ? " rank" : " ranks") +
-                      " where --np promises " + std::to_string(promised) +
+                      " where the caller promises " + std::to_string(promised) +
                       ": start the program with the mpirun of the MPI it was built with");
 }
 

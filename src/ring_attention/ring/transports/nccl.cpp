@@ -45,8 +45,7 @@ NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
   ncclUniqueId id{};
   agree(comm, [&] {
     if (ring_.rank != 0) return;
-    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess)
-      throw InputError("--ring nccl: " + words_of(code) + ": use --ring staged");
+    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(words_of(code));
   });
   std::string bytes(id.internal, sizeof id.internal);
   broadcast(comm, bytes);

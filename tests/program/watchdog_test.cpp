@@ -1,6 +1,6 @@
 // What a rank says of itself, and the watchdog that listens.
 
-#include "program/activity.hpp"
+#include "program/watchdog.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "program/activity.hpp"
+#include "program/watchdog.hpp"
 
 #include <unistd.h>
 
