@@ -12,7 +12,8 @@ CXX_FILES = git ls-files -co --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh
 CLANG_FORMAT ?= $(shell command -v clang-format-16 || echo clang-format)
 CLANG_TIDY   ?= $(shell command -v clang-tidy-16 || echo clang-tidy)
 
-CONFIGURE := cmake --preset release
+# The GPU's kernels for this machine's GPU only. (`cmake --preset release` compiles them for all that are supported.)
+CONFIGURE := cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -76,9 +77,9 @@ format-check: ## say which files `make format` would change
 
 lint: format-check ## the format check, and clang-tidy over every file that is compiled
 	@$(SETUP) run test lint bench
-	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
+	@$(CONFIGURE) -B build/lint -DRING_ATTENTION_TESTS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
 	@$(CXX_FILES) | grep -E '^(src/ring_attention|lessons|tests)/.*\.cpp$$' | grep -v '^tests/install/' \
-	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p $(BUILD) --quiet --extra-arg=-Wno-unknown-warning-option
+	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p build/lint --quiet --extra-arg=-Wno-unknown-warning-option
 
 clean: ## remove build/
 	rm -rf build

@@ -6,6 +6,7 @@ target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_sta
 
 # How a library of kernels is compiled: warnings are those of the other files, and each kernel's compiler writes what
 # ptxas says (registers, spills, C7508 and the like) beside its object, <object>.ptxas: tests/cuda/ptxas_test.py reads it.
+add_custom_target(kernel_objects) # builds all of them
 set(RING_ATTENTION_SRC "${CMAKE_CURRENT_SOURCE_DIR}" CACHE INTERNAL "Where src is")
 function(ring_attention_kernel_options target)
   set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers
@@ -17,6 +18,7 @@ function(ring_attention_kernel_options target)
                                            $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
                         CUDA_COMPILER_LAUNCHER "sh;${RING_ATTENTION_SRC}/cmake/keep_ptxas_log.sh")
+  add_dependencies(kernel_objects ${target})
   set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
                                       "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
 endfunction()

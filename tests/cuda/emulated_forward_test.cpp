@@ -58,7 +58,11 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedForward, testing::ValuesIn(kernels_of_the_tensor_cores()),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace ring_attention::test

@@ -72,7 +72,7 @@ tested() {
 
 # The stage has the tool's name.
 sanitized() {
-  compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tests/gpu_cuda_kernels_test" \
+  compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tests/cuda/gpu_cuda" --source=cuda/kernels_test.cpp \
     --gtest_filter='*RandomProblems:*OverwriteWhatStood*' &&
     grep -q '^\[  PASSED  \] [1-9]' "$out/$1.log"
 }

@@ -16,6 +16,8 @@
 #include <cstring>
 #include <string>
 
+#include "support/select_source.hpp"
+
 namespace {
 
 int this_rank = 0;
@@ -81,6 +83,7 @@ int run(int argc, char** argv) {
                  ranks_promised, ranks);
     return 2;
   }
+  if (!ring_attention::test::select_source(argc, argv)) return 2;
 
   // All ranks run the same tests in the same order.
   int seed = testing::GTEST_FLAG(random_seed) != 0 ? testing::GTEST_FLAG(random_seed) : 1;
