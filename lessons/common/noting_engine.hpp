@@ -30,13 +30,11 @@ class NotingEngine {
                                           const Ring& ring) const {
     std::vector<Index> owners;
     for (const Step& step : steps_) {
-      Index found = -1;
-      for (int i = 0; i < ring.size && found < 0;
-           ++i) {  // ranks without tokens look alike: the one in turn first
-        const int owner = ring.owner(static_cast<int>(owners.size()) + i);
-        if (step == expected(problem, placement.ranges(owner))) found = owner;
-      }
-      owners.push_back(found);
+      int owner =
+          ring.owner(static_cast<int>(owners.size()));  // first, because ranks without tokens look alike
+      for (int rank = 0; rank < ring.size && !(step == expected(problem, placement, owner)); ++rank)
+        owner = rank;
+      owners.push_back(step == expected(problem, placement, owner) ? owner : -1);
     }
     return owners;
   }
@@ -47,7 +45,8 @@ class NotingEngine {
     float first_key;  // 0 without tokens
     friend bool operator==(const Step&, const Step&) = default;
   };
-  static Step expected(const RandomProblem& problem, const TokenRanges& ranges) {
+  static Step expected(const RandomProblem& problem, const Placement& placement, int owner) {
+    const TokenRanges ranges = placement.ranges(owner);
     if (ranges.empty()) return {ranges, 0};
     return {ranges, *problem.make<float>(problem.kv, 1, {ranges[0].slice(0, 1)}).data()};
   }
