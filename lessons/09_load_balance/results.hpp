@@ -70,7 +70,7 @@ Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Pl
   return {engine.finish(), wall, transport.statistics()};
 }
 
-/// The mutant: every shard seems to start at position 0.
+/// The mutant: the mask compares places in a shard instead of positions in the sequence.
 struct LocalEngine : CpuEngine {
   using CpuEngine::CpuEngine;
   void begin(View<const float> q, const TokenRanges& ranges) { CpuEngine::begin(q, whole(count(ranges))); }
@@ -106,7 +106,7 @@ inline Tensor<float> rows_at(const Tensor<float>& all, const TokenRanges& ranges
   return rows;
 }
 
-/// Every placement against the oracle. Each rank compares a contiguous slice, wherever its rows were computed.
+/// Every placement against the dense reference. Each rank compares a contiguous slice, whichever ranks computed it.
 inline void check_results(Lesson& lesson, const RandomProblem& problem, const Communicator& comm,
                           bool local_mask) {
   const Index seq = problem.q.seq;

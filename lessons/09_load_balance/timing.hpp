@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "results.hpp"
+#include "ring_attention/core/median.hpp"
 
 namespace ring_attention {
 
@@ -61,13 +62,8 @@ struct Timing {
   double wall = 0;                       // seconds of the loop, slowest rank
 };
 
-inline double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-/// One timing a layout. They take turns, so that whatever else the machine does meets them all. The least of each
-/// cell, the median of each wall.
+/// One timing a placement: the least of each cell, the median of each wall time. The placements take turns, so that other
+/// load on the machine affects all of them.
 inline std::vector<Timing> time_placements(const RandomProblem& problem, const Communicator& comm) {
   const auto steps = static_cast<std::size_t>(comm.size());
   std::vector<Timing> timings(

@@ -1,13 +1,10 @@
 // What lesson 06 measures on real messages: the rings in turn, their exposed and their total time.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <functional>
 #include <thread>
 
-#include "cli/random_problem.hpp"
-#include "common/lesson.hpp"
+#include "common/problem.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -16,21 +13,23 @@
 
 namespace ring_attention {
 
-inline double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 inline constexpr int repetitions = 5;
 
+/// This rank's K,V, as a lesson's ring takes them and as the library's does.
+struct KvOfRank {
+  RingBuffers buffers;
+  KvParcel<float> parcel;
+};
+
 /// One whole ring on this rank; returns the seconds during which it computed nothing.
-using RingLoop = std::function<double(CpuEngine&, KvParcel<float>&)>;
+using RingLoop = std::function<double(CpuEngine&, KvOfRank&)>;
 
 /// The library's ring over `Link`.
 template <Transport Link>
 RingLoop library_ring(const Communicator& comm) {
-  return [&comm](CpuEngine& engine, KvParcel<float>& kv) {
+  return [&comm](CpuEngine& engine, KvOfRank& kv) {
     Link transport(comm);
-    ring_forward(engine, transport, kv);
+    ring_forward(engine, transport, kv.parcel);
     return transport.statistics().exposed_seconds;
   };
 }
@@ -47,27 +46,27 @@ struct RingTiming {
   [[nodiscard]] double share() const { return exposed / total; }
 };
 
-struct TimedTransport {
+struct TimedRing {
   AttentionResult<float> result;
   RingTiming timing;
 };
 
 /// Runs `loop` once on this rank's part of the problem.
-inline TimedTransport run_ring(const RandomProblem& problem, const Communicator& comm, const RingLoop& loop) {
+inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm, const RingLoop& loop) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
   const TokenRanges ranges = placement.ranges(comm.rank());
   const auto q = problem.queries<float>(ranges);
-  KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
+  KvOfRank kv{{problem, placement, comm.rank()}, problem.parcel<float>(placement, comm.rank())};
   CpuEngine engine(problem.scoring);
   engine.begin(q, ranges);
   barrier(comm);
-  const double begin = now();
+  const double begin = MPI_Wtime();
   const double exposed = loop(engine, kv);
-  const double total = now() - begin;
+  const double total = MPI_Wtime() - begin;
   return {engine.finish(), {max_over_ranks(comm, exposed), max_over_ranks(comm, total)}};
 }
 
-/// Medians. The rings take turns, so that whatever else the machine does meets them all.
+/// Medians. The rings take turns, so that other load on the machine affects all of them.
 inline std::vector<RingTiming> time_in_turn(const RandomProblem& problem, const Communicator& comm,
                                             const std::vector<RingLoop>& loops) {
   std::vector<std::vector<double>> exposed(loops.size()), total(loops.size());

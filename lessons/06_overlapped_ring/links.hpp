@@ -1,20 +1,17 @@
-// What lesson 06 measures of wires: F and beta of this machine, the condition for hiding a hop, and a simulated
-// wire that is not the CPU.
+// What lesson 06 measures of links: F and beta of this machine, the condition for hiding a hop, and a simulated link
+// whose transfers take time but no CPU cycles.
 #pragma once
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 
+#include "measurements.hpp"
+#include "ring_attention/plan/ring_time.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
-#include "rings.hpp"
 
 namespace ring_attention {
-
-struct Rates {
-  double flops_per_second = 0;  // F: one rank, while all of them compute
-  double bytes_per_second = 0;  // beta: one rank, while all of them send; the fastest hop
-};
 
 /// FLOP of one step: two products of c x c x D a query head.
 inline double step_flops(const RandomProblem& problem, Index tokens) {
@@ -22,11 +19,8 @@ inline double step_flops(const RandomProblem& problem, Index tokens) {
   return 4 * c * c * static_cast<double>(problem.q.batch * problem.q.heads * problem.q.dim);
 }
 
-inline double parcel_bytes(const RandomProblem& problem, Index tokens) {
-  return 2 * static_cast<double>(problem.kv.with_seq(tokens).size()) * sizeof(float);
-}
-
-/// Takes the largest shard's size; needs two ranks. A hop that is not the fastest waited for a core.
+/// Takes the largest shard's size; needs two ranks. F is the median; beta is that of the fastest hop, because a slower one
+/// waited for a core.
 inline Rates measure_rates(const RandomProblem& problem, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
   const Ring ring{comm.rank(), comm.size()};
@@ -39,19 +33,19 @@ inline Rates measure_rates(const RandomProblem& problem, const Communicator& com
   for (int i = 0; i < repetitions; ++i) {
     engine.begin(q, ranges);
     barrier(comm);
-    const double begin = now();
+    const double begin = MPI_Wtime();
     engine.accumulate(kv.current());
-    compute.push_back(max_over_ranks(comm, now() - begin));
+    compute.push_back(max_over_ranks(comm, MPI_Wtime() - begin));
 
     barrier(comm);
-    const double start = now();
+    const double start = MPI_Wtime();
     transport.start(kv.exchange(ring.owner(1)));
     transport.finish();
-    hop.push_back(max_over_ranks(comm, now() - start));
+    hop.push_back(max_over_ranks(comm, MPI_Wtime() - start));
   }
   const Index tokens = placement.max_tokens();
   return {step_flops(problem, tokens) / median(compute),
-          parcel_bytes(problem, tokens) / std::ranges::min(hop)};
+          static_cast<double>(parcel_bytes(problem, tokens)) / std::ranges::min(hop)};
 }
 
 // c* = e F / (2 g beta): from here on a shard computes longer than it travels (Liu et al., section 3.2).
@@ -76,9 +70,9 @@ inline void show_condition(Lesson& lesson, const Communicator& comm, const Rando
   lesson.record("shard", shard);
 }
 
-// ---- a wire that is not the CPU ------------------------------------------------------------------------
+// ---- a link that takes no CPU cycles -------------------------------------------------------------------
 
-inline constexpr int wire_repetitions = 7;
+inline constexpr int link_repetitions = 7;
 
 /// Waits for the other ranks without spinning: rank 0 measures meanwhile.
 inline void wait_asleep(const Communicator& comm) {
@@ -88,21 +82,21 @@ inline void wait_asleep(const Communicator& comm) {
 }
 
 /// One hop between two steps: what a step computed, and how long the hop kept the rank waiting.
-struct WireStep {
+struct LinkStep {
   double compute = 0, exposed = 0;  // seconds, mean of the ranks
   [[nodiscard]] double seconds() const { return compute + exposed; }
   [[nodiscard]] double share() const { return exposed / seconds(); }
 };
 
-/// Two ranks of `tokens` tokens each, as threads of this process, over a wire that sleeps: two steps, one hop.
+/// Two ranks of `tokens` tokens each, as threads of this process, over a simulated link: two steps, one hop.
 /// The fastest repetition: the others were disturbed.
-/// \param bytes_per_second  of the wire; 0: it takes no time
-inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes_per_second) {
+/// \param bytes_per_second  of the link; 0: it takes no time
+inline LinkStep simulated_step(RandomProblem problem, Index tokens, double bytes_per_second) {
   constexpr int ranks = 2;
   problem.q.seq = problem.kv.seq = ranks * tokens;
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, ranks);
-  WireStep fastest{std::numeric_limits<double>::infinity(), 0};
-  for (int i = 0; i < wire_repetitions; ++i) {
+  LinkStep fastest{std::numeric_limits<double>::infinity(), 0};
+  for (int i = 0; i < link_repetitions; ++i) {
     LoopbackWorld world(ranks, {.bytes_per_second = bytes_per_second});
     double compute[ranks], exposed[ranks];
     world.run([&](int rank) {
@@ -111,36 +105,36 @@ inline WireStep simulated_step(RandomProblem problem, Index tokens, double bytes
       LoopbackTransport transport(world, rank);
       CpuEngine engine(problem.scoring);
       engine.begin(q, placement.ranges(rank));
-      const double begin = now();
+      const double begin = MPI_Wtime();
       ring_forward(engine, transport, kv);
       exposed[rank] = transport.statistics().exposed_seconds;
-      compute[rank] = (now() - begin - exposed[rank]) / ranks;
+      compute[rank] = (MPI_Wtime() - begin - exposed[rank]) / ranks;
     });
-    const WireStep step{(compute[0] + compute[1]) / ranks, (exposed[0] + exposed[1]) / ranks};
+    const LinkStep step{(compute[0] + compute[1]) / ranks, (exposed[0] + exposed[1]) / ranks};
     if (step.seconds() < fastest.seconds()) fastest = step;
   }
   return fastest;
 }
 
-// Rank 0 alone, two threads, one head. The wire is as slow as makes c* 2048 tokens for the F measured over a free
-// wire: long shards, so that a hop takes much longer than a sleep is late, and a copy little beside a step.
-inline void show_simulated_wire(Lesson& lesson, const Communicator& comm, RandomProblem problem) {
+// Rank 0 alone, two threads, one head. beta is chosen so that c* is 2048 tokens for the F measured over a link that takes
+// no time: shards are long, so that a hop takes much longer than a sleep is late, and a copy is little beside a step.
+inline void show_simulated_link(Lesson& lesson, const Communicator& comm, RandomProblem problem) {
   constexpr Index smallest = 2048;
   problem.q.heads = problem.kv.heads = 1;
   const std::vector<double> ratios{0.25, 0.5, 1, 2};  // c / c*
   std::vector<double> hop, compute, exposed, share;
   if (comm.rank() == 0) {
     const Index few = smallest / 4;  // a short step is seldom disturbed
-    const WireStep free = simulated_step(problem, few, 0);
+    const LinkStep free = simulated_step(problem, few, 0);
     Rates rates{step_flops(problem, few) / free.compute, 1};
     rates.bytes_per_second = smallest_shard(problem, rates) / smallest;  // c* goes as 1 / beta
-    lesson.say(format("  F = %.3g FLOP/s a thread; the wire gets beta = %.3g bytes/s, so that c* = %d tokens",
+    lesson.say(format("  F = %.3g FLOP/s a thread; the link gets beta = %.3g bytes/s, so that c* = %d tokens",
                       rates.flops_per_second, rates.bytes_per_second, static_cast<int>(smallest)));
     Table table({"c / c*", "c", "hop", "compute of a step", "exposed", "share of the step", "model"});
     for (const double ratio : ratios) {
       const auto tokens = static_cast<Index>(ratio * smallest);
-      const WireStep step = simulated_step(problem, tokens, rates.bytes_per_second);
-      hop.push_back(parcel_bytes(problem, tokens) / rates.bytes_per_second);
+      const LinkStep step = simulated_step(problem, tokens, rates.bytes_per_second);
+      hop.push_back(static_cast<double>(parcel_bytes(problem, tokens)) / rates.bytes_per_second);
       table.row({format("%g", ratio), format("%d", static_cast<int>(tokens)), human_seconds(hop.back()),
                  human_seconds(step.compute), human_seconds(step.exposed),
                  format("%.1f %%", 100 * step.share()), format("%.0f %%", 100 * std::max(1 - ratio, 0.0))});
@@ -149,7 +143,7 @@ inline void show_simulated_wire(Lesson& lesson, const Communicator& comm, Random
       share.push_back(step.share());
     }
     lesson.print(table);
-    lesson.say(format("  The fastest of %d runs, mean of both ranks.", wire_repetitions));
+    lesson.say(format("  The fastest of %d runs, mean of both ranks.", link_repetitions));
   }
   wait_asleep(comm);
   lesson.record("wire_shard_over_smallest", ratios);
