@@ -249,7 +249,7 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
     sums = std::make_shared<KvParcel<T>>(call.k.shape(), call.placement.keys, comm.rank());
     engine.emplace(engine_for<BestBackward<T>>(call));
     engine->begin({call.q, result.out, result.lse, grad_out}, call.placement.queries.ranges(comm.rank()));
-    (void)sums->another_buffer();  // the ring takes one, too: a rank without memory for it is found here
+    (void)sums->spare_buffer();  // the ring takes one, too: a rank without memory for it is found here
   });
   with_transport(call.options.transport, {kv, sums}, [&]<class Link>(std::type_identity<Link>) {
     Link kv_transport(comm, 0), gradient_transport(comm, 1);
