@@ -108,7 +108,7 @@ class Filter(Document):
             title = re.sub(r"[$`{}]", "", self.restore(match[2])).replace("--", r"\--")
             for command, letter in IN_HEADINGS.items():
                 title = title.replace(command, letter)
-            if own == "index":  # its headings would stand in the side bar
+            if own == "index":  # its headings would be in the side bar
                 return f"{match[1]} {title}"
             return f"{match[1]} {title} {{#{own}}}" if match.start() == 0 else f"{match[1]} {title} {{#{own}-{slug}}}"
 

@@ -32,7 +32,8 @@ def main():
     if found:
         sys.exit(found)
     # This test can fail.
-    for wrong in (page.replace("step + 1", "step", 1), page.replace("```cpp", "```", 1), page.replace("advance", "retreat")):
+    for old, new in (("step + 1", "step"), ("```cpp", "```"), ("advance", "retreat")):
+        wrong = page.replace(old, new, 1)
         if complaint(wrong, source) is None:
             sys.exit("this test does not notice a wrong page")
     if complaint(page, source.replace("void ring_forward", "void ring")) is None:

@@ -1,8 +1,8 @@
 """The table under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double.
 
 Writes it between the two markers. With `--check` it writes nothing and fails unless the table exists and each of
-its figures is near the figure of this build: a mean within a factor of two, a largest error, which is that of one element,
-within a factor of five. Instruction sets and compilers differ in the last digits.
+its figures is near the figure of this build: a mean within a factor of two, a largest error, which is that of one
+element, within a factor of five. Instruction sets and compilers differ in the last digits.
 """
 
 import json

@@ -3,7 +3,7 @@
 //     mpirun -n 8 benchmark_ring REPETITIONS CASE...
 //
 // A case is ranks,tokens,heads,dim,mask,placement,transport,pass: 2,8192,8,64,causal,zigzag,overlapped,forward. The
-// cases take turns, so that whatever else the machine does meets them all; ranks that a case does not use sleep. Rank 0
+// cases take turns, so that other load of the machine disturbs all of them; ranks that a case does not use sleep. Rank 0
 // prints one JSON object a case: the samples of the slowest rank, and bytes of the largest. The forward that comes
 // before a backward is in neither its times nor its memory.
 

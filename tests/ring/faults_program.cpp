@@ -18,7 +18,7 @@ using namespace ring_attention;
 
 namespace {
 
-void suffer(const std::string& fault) {
+void inject(const std::string& fault) {
   std::printf("pid %d\n", static_cast<int>(getpid()));
   std::fflush(stdout);
   if (fault == "stop") raise(SIGSTOP);
@@ -34,7 +34,7 @@ class FaultyEngine : public BlockwiseEngine<float> {
   FaultyEngine(int rank, std::string fault) : BlockwiseEngine({}), rank_(rank), fault_(std::move(fault)) {}
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
     BlockwiseEngine::accumulate(kv, progress);
-    if (rank_ == 1 && step_ == 1) suffer(fault_);
+    if (rank_ == 1 && step_ == 1) inject(fault_);
     ++step_;
   }
 

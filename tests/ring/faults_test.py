@@ -45,7 +45,7 @@ for fault in ("stop", "sleep"):
         stuck.expect(stuck.seconds >= 2, "not before the time-out")
         stuck.expect_within(10)
         waiting = [(int(rank), int(peer)) for rank, peer in WAITING.findall(stuck.err)]
-        stuck.expect(waiting or (fault == "sleep" and ASLEEP in stuck.err), "a rank says where it stands")
+        stuck.expect(waiting or (fault == "sleep" and ASLEEP in stuck.err), "a rank prints its phase, step and peer")
         stuck.expect(all(peer == (rank - 1) % ranks and rank != 1 for rank, peer in waiting), "and names its peer")
         pid = re.search(r"pid (\d+)", stuck.out)
         stuck.expect(pid is not None and is_gone(int(pid[1])), "rank 1 is gone")

@@ -11,7 +11,7 @@ namespace ring_attention {
 
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 ///
-/// Deterministic: every sum has one order, whatever the number of threads. One pass with five products when there
+/// Deterministic: every sum has one order, for any number of threads. One pass with five products when there
 /// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ, with seven.
 class CpuBackward {
  public:

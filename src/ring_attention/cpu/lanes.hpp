@@ -1,5 +1,5 @@
 /// \file
-/// What the forward and the backward engine share: tiles of queries, and a range of keys as the lanes of a kernel see it.
+/// What the two engines of the CPU share: tiles of queries, and a range of keys as the lanes of a kernel see it.
 #pragma once
 
 #include <array>

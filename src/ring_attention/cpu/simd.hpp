@@ -65,7 +65,7 @@ inline void prefetch(const float* row, Offset n) {
 /// The larger one; b where they do not compare (a NaN in b stays).
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// Returns x and hides its value from the optimiser. With a constant the optimiser would turn `larger` into two instructions.
+/// Returns x and hides its value from the optimiser, which would turn `larger` with a constant into two instructions.
 inline Floats opaque(Floats x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));

@@ -1,6 +1,6 @@
 // Striped shards: the tokens of all ranks interleave in the file, and one token is too small for a transfer of its own.
 //
-// So each rank reads or writes long sections of the file, whatever ranks their tokens belong to, and the ranks exchange
+// So each rank reads or writes long sections of the file with tokens of any ranks, and the ranks exchange
 // tokens in memory ("two-phase" input and output; del Rosario, Bordawekar, Choudhary 1993). MPI's own collective
 // transfers do the same behind a file view, but took microseconds a token.
 

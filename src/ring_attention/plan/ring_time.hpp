@@ -1,8 +1,8 @@
 /// \file
 /// The time that a ring's forward should take, from the rates of one rank's arithmetic and of one link.
 ///
-/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, section 3.2: a hop is hidden when the computing of its
-/// step takes longer.
+/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, section 3.2: a hop is hidden when the
+/// computing of its step takes longer.
 #pragma once
 
 #include <vector>
