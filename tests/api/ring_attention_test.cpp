@@ -64,28 +64,26 @@ struct User {
   Options options = {};
 };
 
-/// The bits of rank `user.place` of the ring of threads, and the values of dense attention.
+/// Over both transports the bits of rank `user.place` of the ring of threads, and the values of dense attention.
 template <class T>
-void expect_right(const GradientProblem<T>& problem, const User<T>& user) {
+void expect_right(const GradientProblem<T>& problem, User<T> user) {
   SCOPED_TRACE(to_string(problem.what()));
-  const AttentionResult<T> result = user.attend();
-  const Gradients<T> gradients = user.differentiate(result);
-
   const auto mine = static_cast<std::size_t>(user.place.rank);
   const auto threads = run_loopback(problem.forward, user.place.size);
   const auto threads_backward = run_loopback_backward(problem, threads);
-  EXPECT_TRUE(same_bits(result, threads[mine].attended));
-  EXPECT_TRUE(same_bits(gradients, threads_backward[mine].gradients));
-  EXPECT_TRUE(agrees(result, problem.forward, user.placement.queries.ranges(user.place.rank)));
+  for (const TransportKind transport : {TransportKind::overlapped, TransportKind::odd_even}) {
+    user.options.transport = transport;
+    const AttentionResult<T> result = user.attend();
+    EXPECT_TRUE(same_bits(result, threads[mine].attended));
+    EXPECT_TRUE(same_bits(user.differentiate(result), threads_backward[mine].gradients));
+    EXPECT_TRUE(agrees(result, problem.forward, user.placement.queries.ranges(user.place.rank)));
+  }
   EXPECT_TRUE(agrees(gathered(threads_backward, problem), problem));
 }
 template <class T>
 void expect_right(const Case& what, MPI_Comm comm = MPI_COMM_WORLD) {
   const GradientProblem<T> problem = make_gradient_problem<T>(what);
-  User<T> user(problem, comm);
-  expect_right(problem, user);
-  user.options.transport = TransportKind::odd_even;
-  expect_right(problem, user);
+  expect_right(problem, User<T>(problem, comm));
 }
 
 template <class T>
@@ -127,6 +125,7 @@ TYPED_TEST(RingAttention, QueriesAndKeysHavePlacementsOfTheirOwn) {
       {.group = 2, .queries = 13, .keys = 17, .scoring = every_scoring(13, 17, 4, 0.5).back().scoring});
   for (const PlacementKind of_queries : placement_kinds)
     for (const PlacementKind of_keys : placement_kinds) {
+      if (of_queries == of_keys) continue;  // see above
       const User<TypeParam> user(problem, MPI_COMM_WORLD, of_queries, of_keys);
       const auto result = user.attend();
       EXPECT_TRUE(agrees(result, problem.forward, user.placement.queries.ranges(user.place.rank)));
@@ -230,9 +229,11 @@ TEST(RingAttentionCommunicator, MayCarryOtherMessages) {
 TEST(RingAttentionCommunicator, KeepsItsErrorHandler) {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  const auto problem = make_gradient_problem<float>({.queries = 9, .keys = 9});
+  const User<float> user(problem, comm);
   for (const MPI_Errhandler handler : {MPI_ERRORS_ARE_FATAL, MPI_ERRORS_RETURN}) {
     MPI_Comm_set_errhandler(comm, handler);
-    expect_right<float>({.queries = 9, .keys = 9}, comm);
+    EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(user.place.rank)));
     MPI_Errhandler after = MPI_ERRHANDLER_NULL;
     MPI_Comm_get_errhandler(comm, &after);
     EXPECT_EQ(after, handler);
@@ -250,7 +251,7 @@ TEST(RingAttentionCommunicator, ThatCannotBeDuplicatedIsAnError) {
   for (MPI_Comm comm = MPI_COMM_NULL; MPI_Comm_dup(MPI_COMM_SELF, &comm) == MPI_SUCCESS;) all.push_back(comm);
   EXPECT_THROW((void)user.attend(), Error);
   for (MPI_Comm& comm : all) MPI_Comm_free(&comm);
-  expect_right(problem, user);
+  EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(user.place.rank)));
 }
 
 // ---- a failure that one rank alone knows ---------------------------------------------------------------
@@ -276,7 +277,7 @@ TYPED_TEST(RingAttention, AFailureOfOneRankIsThrownThere) {
     MPI_Barrier(two);
     EXPECT_EQ(std::ranges::count(junk, '\x5a'), std::ssize(junk));
   }
-  expect_right(problem, user);
+  EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(place.rank)));
   MPI_Comm_free(&two);
 }
 
