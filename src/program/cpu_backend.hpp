@@ -37,7 +37,7 @@ class CpuBackend {
             .wire = is_narrow                         ? "bf16"
                     : sizeof(Value) == sizeof(double) ? "float64"
                                                       : "float32",
-            .transport = odd_even() ? "odd-even" : "overlapped",
+            .transport = is_odd_even() ? "odd-even" : "overlapped",
             .warning = {},
             .threads = cpu_.threads};
   }
@@ -61,11 +61,10 @@ class CpuBackend {
 
   [[nodiscard]] HostMemory memory() const { return {}; }
   [[nodiscard]] Watched transport(Watched::Channel channel) const {
-    const Communicator& comm = context_.comm;
-    return odd_even() ? Watched(
-                            context_.activity, [&] { return OddEvenTransport(comm, channel); }, channel)
-                      : Watched(
-                            context_.activity, [&] { return OverlappedTransport(comm, channel); }, channel);
+    const auto odd_even = [&] { return OddEvenTransport(context_.comm, channel); };
+    const auto overlapped = [&] { return OverlappedTransport(context_.comm, channel); };
+    return is_odd_even() ? Watched(context_.activity, odd_even, channel)
+                         : Watched(context_.activity, overlapped, channel);
   }
 
   template <class Write>
@@ -112,7 +111,7 @@ class CpuBackend {
   static constexpr bool is_fast = std::is_same_v<ForwardEngine, CpuEngine>;
   static constexpr bool is_narrow = !std::is_same_v<Element, Value>;  // do K,V travel in another type?
 
-  [[nodiscard]] bool odd_even() const { return context_.options.transport == "odd-even"; }
+  [[nodiscard]] bool is_odd_even() const { return context_.options.transport == "odd-even"; }
 
   BackendContext context_;
   CpuOptions cpu_;

@@ -79,19 +79,17 @@ class GpuBackend {
   }
 
   [[nodiscard]] Memory memory() const { return {stream_.handle()}; }
+  /// Its drain() waits for the last step: memory that is freed before would wait without a sign of life.
   [[nodiscard]] Watched transport(Watched::Channel channel) {
+    const auto wait = [this] { synchronize(); };
 #ifdef RING_ATTENTION_HAS_NCCL
-    if (world_)
-      return Watched(
-          context_.activity, [&] { return NcclTransport(*world_, stream_.handle()); }, channel);
+    const auto nccl = [&] { return NcclTransport(*world_, stream_.handle()); };
+    if (world_) return Watched(context_.activity, nccl, channel, wait);
 #endif
-    return Watched(
-        context_.activity,
-        [&] {
-          return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.comm,
-                                                      channel);
-        },
-        channel);
+    const auto staged = [&] {
+      return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.comm, channel);
+    };
+    return Watched(context_.activity, staged, channel, wait);
   }
 
   template <class Write>
@@ -124,12 +122,10 @@ class GpuBackend {
   }
 
   AttentionResult<float> finish(CudaEngine<T>& engine) {
-    synchronize();
     result_ = engine.finish();
     return {downloaded(result_.out), downloaded(result_.lse)};
   }
   Gradients<float> finish(CudaBackward<T>& engine, KvParcel<float, Memory>& gradients) const {
-    synchronize();
     return {downloaded(engine.finish()), downloaded(gradients.k()), downloaded(gradients.v())};
   }
   /// However long it takes: the GPU shows no sign of life in between, so the host gives one.

@@ -2,7 +2,9 @@
 /// `Watched`: a transport that is chosen when the program runs, and that tells the watchdog what it does.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "program/watchdog.hpp"
 #include "ring_attention/ring/transport.hpp"
@@ -18,9 +20,13 @@ class Watched {
   enum Channel : int { kv, gradients };
 
   /// \param make  returns the transport (which need not be movable)
+  /// \param wait  ends drain(): waits for the last step of a device that computes while the host runs ahead
   template <class Make>
-  Watched(Activity& activity, Make make, Channel channel = kv)
-      : activity_(activity), channel_(channel), base_(std::make_unique<Model<decltype(make())>>(make)) {
+  Watched(Activity& activity, Make make, Channel channel = kv, std::function<void()> wait = {})
+      : activity_(activity),
+        channel_(channel),
+        wait_(std::move(wait)),
+        base_(std::make_unique<Model<decltype(make())>>(make)) {
     if (channel_ == kv) activity_.enter(Phase::compute, 0);
   }
 
@@ -40,6 +46,7 @@ class Watched {
   void drain() {
     activity_.enter(Phase::drain);
     base_->drain();
+    if (wait_) wait_();
   }
 
  private:
@@ -68,6 +75,7 @@ class Watched {
 
   Activity& activity_;
   Channel channel_;
+  std::function<void()> wait_;
   std::unique_ptr<Base> base_;
 };
 

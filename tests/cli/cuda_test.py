@@ -32,6 +32,8 @@ class WithoutGpuTest(harness.CommandTest):
             "--device cuda --threads 2",
             "--device cuda --block 32",
             "--device cuda --transport odd-even",
+            "--transport nccl",
+            "--device cuda --transport overlapped",
             "--device cuda --wire bf16",
         ):
             with self.subTest(words=words):
