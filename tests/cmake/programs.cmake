@@ -8,7 +8,11 @@ target_link_libraries(test_unit_main PUBLIC ring_attention::ring_attention GTest
 add_library(test_mpi_main STATIC support/mpi_main.cpp)
 target_link_libraries(test_mpi_main PUBLIC ring_attention::ring_attention GTest::gtest)
 
+add_library(test_yield_while_waiting SHARED support/yield_while_waiting.cpp) # preloaded: RingAttentionTests.cmake
+target_link_libraries(test_yield_while_waiting PRIVATE ${CMAKE_DL_LIBS})
+
 add_custom_target(unit_tests) # builds what has the label unit
+add_dependencies(unit_tests test_yield_while_waiting)
 
 # Most of the time that a test needs is spent on compiling it, not on running it. So tests are compiled with -O1, and
 # GoogleTest and Eigen are compiled once, into one precompiled header that all test programs use.
@@ -24,6 +28,17 @@ function(ring_attention_compile_as_test target)
 endfunction()
 ring_attention_compile_as_test(test_unit_main)
 ring_attention_compile_as_test(test_mpi_main)
+
+# A program of these sources, or these sources added to the program that an earlier call made.
+function(ring_attention_test_program program main)
+  if(TARGET ${program})
+    target_sources(${program} PRIVATE ${ARGN})
+  else()
+    add_executable(${program} ${ARGN})
+    ring_attention_compile_as_test(${program})
+    target_link_libraries(${program} PRIVATE ${main})
+  endif()
+endfunction()
 
 # Fills in what every test has. `labels` and the environment are lists.
 function(ring_attention_test_properties name labels processors timeout)
@@ -45,16 +60,17 @@ function(ring_attention_name_source source selection name)
 endfunction()
 
 # add_unit_tests(<folder> SOURCES file... [LINKS library...])
-# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>.
+# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>. A second call
+# adds files to the program, and so does a second call of add_mpi_tests.
 function(add_unit_tests folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
-  add_executable(test_${folder} ${arg_SOURCES})
-  ring_attention_compile_as_test(test_${folder})
-  target_link_libraries(test_${folder} PRIVATE ${arg_LINKS} test_unit_main)
-  add_dependencies(unit_tests test_${folder})
+  set(program test_${folder})
+  ring_attention_test_program(${program} test_unit_main ${arg_SOURCES})
+  target_link_libraries(${program} PRIVATE ${arg_LINKS})
+  add_dependencies(unit_tests ${program})
   foreach(source IN LISTS arg_SOURCES)
     ring_attention_name_source(${source} selection name)
-    add_test(NAME unit.${name} COMMAND test_${folder} ${selection})
+    add_test(NAME unit.${name} COMMAND ${program} ${selection})
     ring_attention_test_properties(unit.${name} unit 1 120)
   endforeach()
 endfunction()
@@ -73,9 +89,8 @@ endfunction()
 function(add_mpi_tests folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "NP;SOURCES;LINKS")
   set(program test_${folder}_mpi)
-  add_executable(${program} ${arg_SOURCES})
-  ring_attention_compile_as_test(${program})
-  target_link_libraries(${program} PRIVATE ${arg_LINKS} test_mpi_main)
+  ring_attention_test_program(${program} test_mpi_main ${arg_SOURCES})
+  target_link_libraries(${program} PRIVATE ${arg_LINKS})
   foreach(source IN LISTS arg_SOURCES)
     ring_attention_name_source(${source} selection name)
     foreach(ranks IN LISTS arg_NP)
