@@ -1,9 +1,9 @@
-# The kernels' own source, compiled by g++ against headers that emulate the GPU: emulated_kernels. So their arithmetic,
-# their indices and their masks are tested on a machine without a GPU. The toolkit's headers are needed.
+# emulated_kernels: the unchanged source of the kernels, compiled by g++ with headers that emulate the GPU (README.md). It
+# needs the headers of the CUDA toolkit.
 
 file(RELATIVE_PATH emulator "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_LIST_DIR}")
 add_library(cuda_emulator STATIC ${emulator}/machine.cpp)
-# Searched before src: these headers take the place of those of the same name.
+# This folder is searched before src: its headers replace those with the same path.
 target_compile_options(cuda_emulator PUBLIC "-iquote${CMAKE_CURRENT_LIST_DIR}")
 target_include_directories(cuda_emulator PUBLIC "${PROJECT_SOURCE_DIR}/tests")
 target_include_directories(cuda_emulator SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
@@ -27,11 +27,11 @@ foreach(kernel IN LISTS kernel_sources hopper_kernel_sources)
 endforeach()
 target_link_libraries(emulated_kernels PUBLIC cuda_emulator)
 
-# The GPU parts on those kernels, over a runtime whose device memory is the host's: engines and rings are tested, too.
+# The engines and transports on those kernels, with a runtime whose device memory is host memory.
 add_library(ring_attention_cuda_emulated STATIC ${emulator}/runtime.cpp ${cuda_sources} ${cli_cuda_sources})
 target_link_libraries(ring_attention_cuda_emulated PUBLIC emulated_kernels)
 
-# NCCL's transport over an emulated NCCL, and the program as a user has it.
+# The NCCL transport on an emulated NCCL, and the program ring-attention on the emulator.
 if(RING_ATTENTION_HAS_NCCL)
   target_sources(ring_attention_cuda_emulated PRIVATE ${emulator}/nccl.cpp ${nccl_sources})
   target_include_directories(ring_attention_cuda_emulated SYSTEM PUBLIC ${NCCL_INCLUDE_DIR})

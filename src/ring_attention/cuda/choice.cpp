@@ -5,7 +5,7 @@
 namespace ring_attention::cuda {
 namespace {
 
-/// How messages call a kernel of this kind, and the flag that names one.
+/// The direction of a kernel and the flag that chooses it, for error messages.
 struct Words {
   const char *kind, *flag;
 };
@@ -29,7 +29,7 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
   for (const auto& kernel : kernels) {
     known = known || name == kernel.name;
     const bool wanted = name == "auto" ? kernel.deterministic : name == kernel.name;
-    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.step >= best->step))
+    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.number >= best->number))
       best = &kernel;
   }
   if (best != nullptr) return *best;

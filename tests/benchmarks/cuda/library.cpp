@@ -42,7 +42,7 @@ class Case {
            what.at("dim")},
         kv_{q_.batch, what.at("kv_heads"), q_.seq, q_.dim},
         scoring_{1 / std::sqrt(static_cast<double>(q_.dim))},
-        traits_(traits_for({.spared_multiprocessors = what.at("spared_multiprocessors")})) {
+        traits_(traits_for({.reserved_sms = what.at("reserved_sms")})) {
     const int ranks = what.at("ranks");
     const Index seq = what.at("seq");
     const Placement placement(placement_kind_named(what.at("placement")), seq, ranks);
@@ -149,7 +149,7 @@ Json names_of(const Kernels& kernels, const DeviceTraits& device, Type type, int
   Json list = Json::array();
   for (const auto& kernel : kernels)
     if (kernel.takes(device, type, dim))
-      list.push_back({{"step", kernel.step},
+      list.push_back({{"number", kernel.number},
                       {"name", kernel.name},
                       {"computes", kernel.computes},
                       {"deterministic", kernel.deterministic}});
@@ -166,7 +166,7 @@ extern "C" {
 
 const char* ring_attention_error() { return last_error.c_str(); }
 
-/// JSON: {"forward": [...], "backward": [...]}, the steps of the ladder that take this type and dim on this device.
+/// JSON: {"forward": [...], "backward": [...]}, the kernels that support this type and dim on this device.
 const char* ring_attention_kernels(const char* type, int dim) {
   return guarded([&] {
     const DeviceTraits device = traits_of(current_device());
