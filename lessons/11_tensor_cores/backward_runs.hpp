@@ -68,7 +68,7 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
   CudaEngine<T> forward(scoring, {.stream = stream});
   forward.begin(q, whole(shape.seq));
   forward.accumulate({k, v, whole(shape.seq)});
-  const DeviceAttended attended = forward.finish();
+  const DeviceAttentionResult attended = forward.finish();
   CudaBackward<T> engine(scoring, {.stream = stream, .kernel = kernel.name});
   engine.begin({q, attended.out, attended.lse, v},
                whole(shape.seq));  // v serves as dO: its values do not matter

@@ -33,7 +33,7 @@ GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
   return {std::move(forward), std::move(grad_out), std::move(want)};
 }
 
-inline AttentionResult<float> downloaded(const DeviceAttended& device, StreamHandle stream) {
+inline AttentionResult<float> downloaded(const DeviceAttentionResult& device, StreamHandle stream) {
   return {cuda::downloaded(device.out, stream), cuda::downloaded(device.lse, stream)};
 }
 

@@ -130,7 +130,7 @@ TEST(ForwardKernels, AutoUsesAndNamesTheBestKernel) {
     const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
     const CudaOptions options{.stream = stream.handle()};
 
-    const DeviceAttended attended = attention_forward<T>(q, k, v, p.what.scoring, options);
+    const DeviceAttentionResult attended = attention_forward<T>(q, k, v, p.what.scoring, options);
     EXPECT_STREQ(attended.kernel, cuda::choose_forward("auto", device, cuda::type_of<T>, 64).name);
     EXPECT_TRUE(agrees_in(unit_of<T>, downloaded(attended, stream.handle()), p, whole(70)));
 

@@ -134,7 +134,7 @@ class Gpu {
   const cuda::BackwardKernel* backward_ = nullptr;
   std::optional<KvParcel<T, DeviceMemory>> kv_;
   DeviceTensor<T> q_;
-  DeviceAttended attended_;
+  DeviceAttentionResult attended_;
 };
 
 template <class T, class Transports>

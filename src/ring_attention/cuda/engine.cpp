@@ -43,7 +43,7 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
 }
 
 template <class T>
-DeviceAttended CudaEngine<T>::finish() {
+DeviceAttentionResult CudaEngine<T>::finish() {
   // Without any key o and l are still the zeros of their allocation, and m is not used.
   finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(), static_cast<int>(q_.shape().dim),
               options_.stream);

@@ -15,7 +15,7 @@ namespace ring_attention {
 using cuda::CudaOptions;
 
 /// The result of attention in device memory: out and lse as in AttentionResult, in fp32.
-struct DeviceAttended {
+struct DeviceAttentionResult {
   cuda::DeviceTensor<float> out;
   cuda::DeviceTensor<float> lse;
   const char* kernel = "";  ///< the name of the kernel that computed them
@@ -41,7 +41,7 @@ class CudaEngine {
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
 
   /// Enqueues out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
-  [[nodiscard]] DeviceAttended finish();
+  [[nodiscard]] DeviceAttentionResult finish();
 
   /// The current state (o, m, l) on the host, with m in units of the natural logarithm. Waits for the stream.
   [[nodiscard]] Partial<float> to_partial() const;
@@ -104,8 +104,8 @@ class CudaBackward {
 /// result names the kernel that "auto" has chosen.
 /// \throws InputError if no kernel supports this type and dim on this device
 template <class T>
-[[nodiscard]] DeviceAttended attention_forward(View<const T> q, View<const T> k, View<const T> v,
-                                               const Scoring& scoring, const CudaOptions& options) {
+[[nodiscard]] DeviceAttentionResult attention_forward(View<const T> q, View<const T> k, View<const T> v,
+                                                      const Scoring& scoring, const CudaOptions& options) {
   CudaEngine<T> engine(scoring, options);
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});
