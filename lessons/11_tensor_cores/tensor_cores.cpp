@@ -1,5 +1,6 @@
-// Lesson 11: tensor cores. The kernels are files of the library, src/ring_attention/cuda/kernels/. This program checks and
-// times each kernel that the GPU supports, and compares its speed with the previous kernel and with the peak of the GPU.
+// Lesson 11: tensor cores. The kernels are files of the library, src/ring_attention/cuda/kernels/. This program checks
+// and times each kernel that the GPU supports, and compares its speed with the previous kernel and with the peak of the
+// GPU.
 #include "backward_runs.hpp"
 #include "common/gpu.hpp"
 

@@ -4,8 +4,8 @@ add_library(ring_attention_cuda STATIC ${cuda_sources} ${kernel_list_sources})
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
 
-# Compiler options of a library of kernels. Warnings are those of the other files. The output of ptxas (registers, spills,
-# warnings such as C7508) is stored beside each object, in <object>.ptxas, for tests/cuda/ptxas_test.py.
+# Compiler options of a library of kernels. Warnings are those of the other files. The output of ptxas (registers,
+# spills, warnings such as C7508) is stored beside each object, in <object>.ptxas, for tests/cuda/ptxas_test.py.
 set(RING_ATTENTION_SRC "${CMAKE_CURRENT_SOURCE_DIR}" CACHE INTERNAL "Where src is")
 function(ring_attention_kernel_options target)
   set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers

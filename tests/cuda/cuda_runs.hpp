@@ -78,8 +78,8 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
 }
 
 /// Compares out and lse of these rows with the reference, with a tolerance for T.
-/// \param unit  unit roundoff of T, to which the kernel rounds p. The largest p is exactly 1, and the errors of the others
-///   have both signs: three quarters of a unit at most
+/// \param unit  unit roundoff of T, to which the kernel rounds p. The largest p is exactly 1, and the errors of the
+///   others have both signs: three quarters of a unit at most
 inline testing::AssertionResult agrees_in(double unit, const AttentionResult<float>& got,
                                           const Problem<float>& problem, const TokenRanges& rows) {
   const Reference& want = problem.want;

@@ -9,8 +9,8 @@
 namespace ring_attention::test {
 
 /// Runs agrees(0) with the unchanged kernel. Then, for each barrier and wait, runs agrees(1), agrees(2), ... without it
-/// until one returns false or throws; each has another schedule, and may have another problem. The kernel must have at least
-/// `at_least` barriers and waits.
+/// until one returns false or throws; each has another schedule, and may have another problem. The kernel must have at
+/// least `at_least` barriers and waits.
 template <class Agrees>
 void expect_all_needed(const char* kernel, Agrees agrees, std::uint64_t schedules = 12,
                        std::size_t at_least = 2) {

@@ -1,5 +1,5 @@
-# emulated_kernels: the unchanged source of the kernels, compiled by g++ with headers that emulate the GPU (README.md). It
-# needs the headers of the CUDA toolkit.
+# emulated_kernels: the unchanged source of the kernels, compiled by g++ with headers that emulate the GPU (README.md).
+# It needs the headers of the CUDA toolkit.
 
 file(RELATIVE_PATH emulator "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_LIST_DIR}")
 add_library(cuda_emulator STATIC ${emulator}/machine.cpp)

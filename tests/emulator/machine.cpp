@@ -21,7 +21,8 @@ constexpr unsigned first_address = 1024;  // of shared memory, so that 0 is neve
 constexpr std::size_t guard_bytes = 4096;
 constexpr unsigned char poison = 0xff;  // NaN in every type
 
-// A fiber is started once and then used for one block after the other, because starting a context costs two system calls.
+// A fiber is started once and then used for one block after the other, because starting a context costs two system
+// calls.
 struct Fiber {
   std::unique_ptr<char[]> stack;
   ucontext_t start;

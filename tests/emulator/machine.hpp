@@ -1,8 +1,8 @@
 // The scheduler of the emulator: the threads of one block are fibers of one CPU thread.
 //
-// A fiber runs until it must wait for others. Then a seeded random number chooses one of the fibers that can continue. So a
-// kernel with a missing barrier gives wrong numbers with some seed. Asynchronous work (cp.async, TMA, wgmma) is done at a
-// random time between its start and the wait for it.
+// A fiber runs until it must wait for others. Then a seeded random number chooses one of the fibers that can continue.
+// So a kernel with a missing barrier gives wrong numbers with some seed. Asynchronous work (cp.async, TMA, wgmma) is
+// done at a random time between its start and the wait for it.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +56,8 @@ unsigned random_below(unsigned n);
 
 // The block's dynamic shared memory.
 std::byte* shared_memory();
-// Shared memory at an address as kernels hold it, 32 bits wide. Throws if `bytes` bytes there are not inside or not aligned.
+// Shared memory at an address as kernels hold it, 32 bits wide. Throws if `bytes` bytes there are not inside or not
+// aligned.
 std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment);
 unsigned shared_address(const void* pointer);
 
@@ -71,15 +72,16 @@ void progress();
 void barrier_sync(int id, unsigned threads);
 void barrier_arrive(int id, unsigned threads);
 
-// Asynchronous work. The work of one owner is done in order; owners are independent of each other. finish_work() does work
-// of the owner until at most `may_remain` pieces are left.
+// Asynchronous work. The work of one owner is done in order; owners are independent of each other. finish_work() does
+// work of the owner until at most `may_remain` pieces are left.
 using Work = std::function<void()>;
 void start_work(unsigned owner, Work work);
 void finish_work(unsigned owner, std::size_t may_remain);
 constexpr unsigned tma = 1U << 20U;  // the one owner whose work is done in any order
 
-// A collective instruction: all threads of an aligned group of `size` (a warp, a warpgroup) call it with their arguments.
-// The last one calls all(arguments of thread 0 .. size-1 of the group). Throws if they call different instructions.
+// A collective instruction: all threads of an aligned group of `size` (a warp, a warpgroup) call it with their
+// arguments. The last one calls all(arguments of thread 0 .. size-1 of the group). Throws if they call different
+// instructions.
 void meet(unsigned size, void* arguments, const std::type_info& what,
           const std::function<void(void* const*)>& all);
 

@@ -1,9 +1,9 @@
-// The part of the CUDA runtime that src/ring_attention/cuda uses, on the CPU. Device memory is host memory, and new memory
-// is NaN. Every call is complete when it returns; streams have no effect, and an event is a time.
+// The part of the CUDA runtime that src/ring_attention/cuda uses, on the CPU. Device memory is host memory, and new
+// memory is NaN. Every call is complete when it returns; streams have no effect, and an event is a time.
 //
 // EMULATED_BLOCKS_PER_SECOND makes the GPU slow: a wait for kernels takes as long as if this number of blocks ran per
-// second, one after the other. EMULATED_DEVICES sets the GPUs that the process sees, like CUDA_VISIBLE_DEVICES: "01" are
-// the first two of the machine. The default is "0".
+// second, one after the other. EMULATED_DEVICES sets the GPUs that the process sees, like CUDA_VISIBLE_DEVICES: "01"
+// are the first two of the machine. The default is "0".
 
 #include <cuda_runtime_api.h>
 

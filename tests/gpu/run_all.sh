@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, on a machine that may have no package registry: build, tests, compute-sanitizer,
-# benchmark. Takes under 9 minutes. If a stage fails or takes too long, the next one still runs. The last lines are a short
-# table. Exit code 0: every stage ran and passed. A skipped test counts as a failure here.
+# benchmark. Takes under 9 minutes. If a stage fails or takes too long, the next one still runs. The last lines are a
+# short table. Exit code 0: every stage ran and passed. A skipped test counts as a failure here.
 #
 #     tests/gpu/run_all.sh [OUT]      logs and results go to OUT (default build/gpu/results)
 #
-# Dependencies are taken from RING_ATTENTION_DEPS, or unpacked by .gpukit/unpack.sh if that exists. Only the architecture of
-# this machine's GPU is compiled.
+# Dependencies are taken from RING_ATTENTION_DEPS, or unpacked by .gpukit/unpack.sh if that exists. Only the
+# architecture of this machine's GPU is compiled.
 set -u
 cd "$(dirname "$0")/../.." || exit
 build=build/gpu
@@ -50,8 +50,8 @@ stage() {
   table+=$(printf '%-10s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")$'\n'
 }
 
-# For an unpacked MPI use the wrapper in PATH, which has the right folder. CMake would prefer the wrapper beside the library,
-# which is configured for /usr.
+# For an unpacked MPI use the wrapper in PATH, which has the right folder. CMake would prefer the wrapper beside the
+# library, which is configured for /usr.
 configure() {
   local wrapper launcher
   wrapper=$(command -v mpicxx) launcher=$(command -v mpiexec)

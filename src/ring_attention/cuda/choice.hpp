@@ -19,8 +19,8 @@ namespace ring_attention::cuda {
 /// `fp32`, `bf16`, `fp16`.
 [[nodiscard]] const char* name_of(Type type);
 
-/// The unit roundoff of storing a float in this type: half the distance from 1 to the next number. bf16 has 8 significant
-/// bits, fp16 has 11. fp32 stores a float exactly: 0.
+/// The unit roundoff of storing a float in this type: half the distance from 1 to the next number. bf16 has 8
+/// significant bits, fp16 has 11. fp32 stores a float exactly: 0.
 [[nodiscard]] constexpr double unit_roundoff(Type type) {
   return type == Type::bf16 ? 0x1p-8 : type == Type::fp16 ? 0x1p-11 : 0;
 }

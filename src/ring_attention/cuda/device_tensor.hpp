@@ -94,8 +94,8 @@ void copy(std::span<T> to, std::span<const T> from, StreamHandle stream) {
   detail::copy_bytes(to.data(), from.data(), from.size_bytes(), stream);
 }
 
-/// upload() copies a host array to the device and rounds it to T. downloaded() copies it back exactly. Both wait until the
-/// copy is done. T is float, Bf16 or Fp16.
+/// upload() copies a host array to the device and rounds it to T. downloaded() copies it back exactly. Both wait until
+/// the copy is done. T is float, Bf16 or Fp16.
 template <class T>
 void upload(View<T> device, View<const float> host, StreamHandle stream);
 template <class T>

@@ -21,8 +21,8 @@ struct DeviceAttentionResult {
   const char* kernel = "";  ///< the name of the kernel that computed them
 };
 
-/// Call begin(q), then accumulate(kv) once per piece of the keys in any number and order, then finish(). T is the type of
-/// q, k and v: float, Bf16 or cuda::Fp16. The state (o, m, l) is fp32 and carries over from piece to piece.
+/// Call begin(q), then accumulate(kv) once per piece of the keys in any number and order, then finish(). T is the type
+/// of q, k and v: float, Bf16 or cuda::Fp16. The state (o, m, l) is fp32 and carries over from piece to piece.
 ///
 /// Memory: the state, which becomes the result, and 24 bytes per query.
 template <class T>
@@ -32,8 +32,8 @@ class CudaEngine {
 
   explicit CudaEngine(Scoring scoring, CudaOptions options = {});
 
-  /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges` are
-  /// the positions of its tokens. \throws InputError if no kernel supports this type and dim on this device
+  /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges`
+  /// are the positions of its tokens. \throws InputError if no kernel supports this type and dim on this device
   void begin(View<const T> q, TokenRanges ranges);
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
@@ -69,7 +69,8 @@ struct DeviceForwardResult {
   View<const T> grad_out;  ///< dO, like q
 };
 
-/// Call begin(forward), then accumulate(kv, gradient) once per piece of the keys, then finish() -> dQ. Gradients are fp32.
+/// Call begin(forward), then accumulate(kv, gradient) once per piece of the keys, then finish() -> dQ. Gradients are
+/// fp32.
 template <class T>
 class CudaBackward {
  public:
@@ -80,7 +81,8 @@ class CudaBackward {
   /// Starts with dQ = 0. `ranges` are the positions of the queries.
   void begin(const DeviceForwardResult<T>& forward, TokenRanges ranges);
 
-  /// Enqueues: adds the contribution of these keys to dQ, and the contribution of these queries to dK and dV in `gradient`.
+  /// Enqueues: adds the contribution of these keys to dQ, and the contribution of these queries to dK and dV in
+  /// `gradient`.
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
                   const Progress& progress = {});
 

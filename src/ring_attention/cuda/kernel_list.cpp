@@ -1,5 +1,5 @@
-// All kernels, in the order of their numbers. Each is defined in a file of its own in cuda/kernels/; here it is declared and
-// listed, and src/cmake/sources.cmake compiles it.
+// All kernels, in the order of their numbers. Each is defined in a file of its own in cuda/kernels/; here it is
+// declared and listed, and src/cmake/sources.cmake compiles it.
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {

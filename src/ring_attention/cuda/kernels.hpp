@@ -1,8 +1,8 @@
 /// \file
 /// The interface between the engines of the GPU, which are plain C++, and the kernels, which are `.cu` files.
 ///
-/// It consists of plain structs and function pointers. A kernel gets one shard of keys and all queries of the rank. What it
-/// accumulates carries over to the next step of the ring.
+/// It consists of plain structs and function pointers. A kernel gets one shard of keys and all queries of the rank.
+/// What it accumulates carries over to the next step of the ring.
 #pragma once
 
 #include <span>
@@ -28,8 +28,8 @@ constexpr int max_ranges = 2;  ///< of keys in one launch; a zigzag shard has tw
 
 /// The inputs of both directions. All pointers are to device memory, 16-byte aligned.
 ///
-/// A kernel sees every mask as one interval per query: query i sees the keys with global positions in visible[i], which is
-/// `Mask::visible(i)`. Within a range those keys are contiguous in memory.
+/// A kernel sees every mask as one interval per query: query i sees the keys with global positions in visible[i], which
+/// is `Mask::visible(i)`. Within a range those keys are contiguous in memory.
 struct AttentionTask {
   int batch, heads, kv_heads, dim;
   int queries;  ///< tokens of the rank's q

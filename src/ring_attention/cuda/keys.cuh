@@ -11,8 +11,8 @@ struct KeyInterval {
   int begin, end;
 };
 
-/// The number of keys of the range before global position `position`: 0 .. count. It is a binary search because a 64-bit
-/// division takes as long and needs more registers than a producer warp has.
+/// The number of keys of the range before global position `position`: 0 .. count. It is a binary search because a
+/// 64-bit division takes as long and needs more registers than a producer warp has.
 __device__ inline int keys_before(const TokenRange& range, Index position) {
   const Index away = position - range.begin;
   if (away <= 0) return 0;

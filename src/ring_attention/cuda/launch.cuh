@@ -18,8 +18,8 @@ struct LaunchConfig {
   int shared_bytes = 0;
 };
 
-/// Enqueues kernel(arguments...) on `stream`. Opts in to more than 48 KB of shared memory if necessary. Does nothing if the
-/// grid has no blocks. \throws Error if CUDA reports one
+/// Enqueues kernel(arguments...) on `stream`. Opts in to more than 48 KB of shared memory if necessary. Does nothing if
+/// the grid has no blocks. \throws Error if CUDA reports one
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle stream,
             const Arguments&... arguments) {
@@ -40,7 +40,8 @@ template <class Number>
   return (count + size - 1) / size;
 }
 
-/// Device memory for kernels on one stream. It is allocated and freed in the order of the stream: the host does not wait.
+/// Device memory for kernels on one stream. It is allocated and freed in the order of the stream: the host does not
+/// wait.
 template <class T>
 class Scratch {
  public:

@@ -1,6 +1,6 @@
 /// \file
-/// Inline-PTX wrappers for sm_80 and later: cp.async, ldmatrix, mma.sync. Source: the PTX ISA, version 9.0; each comment
-/// names its instruction.
+/// Inline-PTX wrappers for sm_80 and later: cp.async, ldmatrix, mma.sync. Source: the PTX ISA, version 9.0; each
+/// comment names its instruction.
 ///
 /// In the tests the emulator replaces this header (tests/emulator). Only this file and ptx_hopper.cuh contain inline
 /// assembly. Addresses of shared memory are 32 bits wide, as the instructions require.
@@ -31,8 +31,8 @@ __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-/// Copies 16 bytes from global to shared memory asynchronously, without registers. Writes zeros and reads nothing unless
-/// `valid`. Both addresses are multiples of 16. (cp.async)
+/// Copies 16 bytes from global to shared memory asynchronously, without registers. Writes zeros and reads nothing
+/// unless `valid`. Both addresses are multiples of 16. (cp.async)
 __device__ inline void cp_async_16(unsigned to, const void* from, bool valid) {
   const unsigned bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

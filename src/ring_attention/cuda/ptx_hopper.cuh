@@ -1,6 +1,6 @@
 /// \file
-/// Inline-PTX wrappers for Hopper (sm_90a): mbarrier, TMA (cp.async.bulk.tensor), setmaxnreg, wgmma. Source: the PTX ISA,
-/// version 9.0; each comment names its instruction.
+/// Inline-PTX wrappers for Hopper (sm_90a): mbarrier, TMA (cp.async.bulk.tensor), setmaxnreg, wgmma. Source: the PTX
+/// ISA, version 9.0; each comment names its instruction.
 ///
 /// In the tests the emulator replaces this header (tests/emulator). For other architectures the functions trap: kernels
 /// that use them are never launched there.
@@ -17,8 +17,8 @@
 
 namespace ring_attention::cuda {
 
-// mbarrier: a barrier in shared memory, 8 bytes. A phase ends when `count` threads have arrived and all expected bytes have
-// arrived. Phases are distinguished by their parity; the first has parity 0.
+// mbarrier: a barrier in shared memory, 8 bytes. A phase ends when `count` threads have arrived and all expected bytes
+// have arrived. Phases are distinguished by their parity; the first has parity 0.
 
 __device__ inline void mbarrier_init(unsigned barrier, unsigned count) {
   RING_ATTENTION_HOPPER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -49,8 +49,8 @@ __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
-/// Copies the box of a tensor at these coordinates to shared memory, as the map describes. Its bytes arrive at `barrier`.
-/// Elements outside the tensor become zero. One thread calls it. (cp.async.bulk.tensor.3d)
+/// Copies the box of a tensor at these coordinates to shared memory, as the map describes. Its bytes arrive at
+/// `barrier`. Elements outside the tensor become zero. One thread calls it. (cp.async.bulk.tensor.3d)
 __device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
                                    unsigned barrier) {
   RING_ATTENTION_HOPPER(
@@ -61,8 +61,8 @@ __device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column
       : "memory");
 }
 
-/// Copies contiguous bytes from global to shared memory; they arrive at `barrier`. Both addresses and `bytes` are multiples
-/// of 16. One thread calls it. (cp.async.bulk)
+/// Copies contiguous bytes from global to shared memory; they arrive at `barrier`. Both addresses and `bytes` are
+/// multiples of 16. One thread calls it. (cp.async.bulk)
 __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned barrier) {
   RING_ATTENTION_HOPPER(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -70,8 +70,8 @@ __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, u
       : "memory");
 }
 
-/// Makes this thread's earlier stores to shared memory visible to the async proxy, through which TMA and wgmma access it. It
-/// comes before the barrier after which another thread starts them. (fence.proxy.async)
+/// Makes this thread's earlier stores to shared memory visible to the async proxy, through which TMA and wgmma access
+/// it. It comes before the barrier after which another thread starts them. (fence.proxy.async)
 __device__ inline void fence_proxy_async() {
   RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -83,15 +83,15 @@ __device__ inline void red_add_v2(float* to, float first, float second) {
                         : "memory");
 }
 
-/// Synchronizes `threads` threads at barrier `number` (1 .. 15; __syncthreads uses 0). What they wrote before it is visible
-/// to all of them after it. (bar.sync)
+/// Synchronizes `threads` threads at barrier `number` (1 .. 15; __syncthreads uses 0). What they wrote before it is
+/// visible to all of them after it. (bar.sync)
 template <int threads>
 __device__ inline void named_barrier(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
-/// The same barriers where they only order the warpgroups in time: wait for the other threads (bar.sync), or arrive without
-/// waiting (bar.arrive). The emulator does not test whether they are needed.
+/// The same barriers where they only order the warpgroups in time: wait for the other threads (bar.sync), or arrive
+/// without waiting (bar.arrive). The emulator does not test whether they are needed.
 template <int threads>
 __device__ inline void named_barrier_sync(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
@@ -112,12 +112,12 @@ __device__ inline void setmaxnreg_inc() {
   RING_ATTENTION_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-// wgmma: four warps multiply together, asynchronously. The sums are in their registers. Each warp has 16 rows in the layout
-// of mma_m16n8k16: a lane's d[4 j + i] is d[i] of the j-th group of eight columns.
+// wgmma: four warps multiply together, asynchronously. The sums are in their registers. Each warp has 16 rows in the
+// layout of mma_m16n8k16: a lane's d[4 j + i] is d[i] of the j-th group of eight columns.
 
-/// The descriptor of a matrix in shared memory with rows of 128 bytes, swizzled as by TMA: piece c of row r is at
-/// c ^ (r % 8). Tiles start at multiples of 1024 bytes, which are eight rows. `columns_on` is the distance in bytes from
-/// 64 columns to the next 64. (matrix descriptor)
+/// The descriptor of a matrix in shared memory with rows of 128 bytes, swizzled as by TMA: piece c of row r is at c ^
+/// (r % 8). Tiles start at multiples of 1024 bytes, which are eight rows. `columns_on` is the distance in bytes from 64
+/// columns to the next 64. (matrix descriptor)
 __device__ inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on) {
   return static_cast<unsigned long long>((address & 0x3ffffU) >> 4U) |
          static_cast<unsigned long long>(columns_on >> 4U) << 16U | 1024ULL >> 4U << 32U | 1ULL << 62U;
@@ -195,8 +195,8 @@ __device__ inline void wgmma_fence_result(float (&d)[count]) {
         "n"(b_by_rows))
 
 /// d (64 x N) = a (64 x 16) b (16 x N), or += if `accumulate`. N is 64 or 128. a and b are in shared memory. A row of
-/// memory is a row of a, or a column of a if a_by_columns. A row of memory is a column of b (so that the tile is b^T), or a
-/// row of b if b_by_rows. (wgmma.mma_async)
+/// memory is a row of a, or a column of a if a_by_columns. A row of memory is a column of b (so that the tile is b^T),
+/// or a row of b if b_by_rows. (wgmma.mma_async)
 template <class T, int a_by_columns, int b_by_rows, int count>
 __device__ inline void wgmma_m64nNk16(float (&d)[count], unsigned long long a, unsigned long long b,
                                       bool accumulate) {
@@ -211,8 +211,8 @@ __device__ inline void wgmma_m64nNk16(float (&d)[count], unsigned long long a, u
     RING_ATTENTION_SHARED_128("f16");
 }
 
-/// The same with a in registers, each warp's 16 rows in the layout of mma_m16n8k16. Only after the wait may the registers
-/// be overwritten.
+/// The same with a in registers, each warp's 16 rows in the layout of mma_m16n8k16. Only after the wait may the
+/// registers be overwritten.
 template <class T, int b_by_rows, int count>
 __device__ inline void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
                                       bool accumulate) {

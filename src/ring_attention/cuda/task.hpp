@@ -43,8 +43,8 @@ constexpr Index longest_tile = 1024;
 [[nodiscard]] AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring,
                                     const MaskOnDevice& mask);
 
-/// Calls use(task) for the ranges of a shard, `max_ranges` at a time. Makes no call for a shard without keys. \throws Error
-/// if there are too many keys for an int
+/// Calls use(task) for the ranges of a shard, `max_ranges` at a time. Makes no call for a shard without keys. \throws
+/// Error if there are too many keys for an int
 template <class Task>
 void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const TokenRanges& ranges,
                      const std::function<void(const Task&)>& use) {

@@ -13,9 +13,9 @@ namespace ring_attention::cuda {
 
 using TensorMap = CUtensorMap;
 
-/// The map of `matrices` contiguous matrices of `rows` x `dim` 16-bit numbers. TMA copies boxes of box_rows x 64 numbers
-/// into swizzled rows of 128 bytes (see matrix_descriptor). dim is a multiple of 8, box_rows at most 256. The driver's
-/// function is looked up by name, so that programs start without a driver.
+/// The map of `matrices` contiguous matrices of `rows` x `dim` 16-bit numbers. TMA copies boxes of box_rows x 64
+/// numbers into swizzled rows of 128 bytes (see matrix_descriptor). dim is a multiple of 8, box_rows at most 256. The
+/// driver's function is looked up by name, so that programs start without a driver.
 inline TensorMap make_tensor_map(const void* first, Type type, int dim, Index rows, Index matrices,
                                  int box_rows) {
   void* entry = nullptr;

@@ -42,8 +42,8 @@ void with_type(Type type, Use use) {
   require(false, "unknown type of device memory");
 }
 
-/// For the tensor-core kernels: calls use.operator()<T, columns>(). T is bf16 or fp16, columns is 64 if dim <= 64 and 128
-/// otherwise.
+/// For the tensor-core kernels: calls use.operator()<T, columns>(). T is bf16 or fp16, columns is 64 if dim <= 64 and
+/// 128 otherwise.
 template <class Use>
 void with_half_type_and_columns(Type type, int dim, Use use) {
   require(type != Type::fp32 && dim <= 128,

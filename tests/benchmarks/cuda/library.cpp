@@ -1,8 +1,9 @@
-// The GPU kernels as a shared library for bench_cuda.py, so that they and PyTorch run in one process, on the same tensors
-// and with the same clock.
+// The GPU kernels as a shared library for bench_cuda.py, so that they and PyTorch run in one process, on the same
+// tensors and with the same clock.
 //
-// A `Case` is attention of N virtual ranks, one after the other on one GPU. It measures the cost of a ring's arithmetic, and
-// with N = 1 the cost of one call. The q, k and v of all ranks are contiguous: [rank][batch][heads][tokens][dim].
+// A `Case` is attention of N virtual ranks, one after the other on one GPU. It measures the cost of a ring's
+// arithmetic, and with N = 1 the cost of one call. The q, k and v of all ranks are contiguous:
+// [rank][batch][heads][tokens][dim].
 
 #include <cstring>
 #include <memory>

@@ -1,5 +1,5 @@
-// A kernel from which one barrier or wait can be left out, chosen by its source line. RING_ATTENTION_FILE is the kernel's
-// source; a macro renames its function to breakable_kernel.
+// A kernel from which one barrier or wait can be left out, chosen by its source line. RING_ATTENTION_FILE is the
+// kernel's source; a macro renames its function to breakable_kernel.
 
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
 #include "ring_attention/cuda/kernels/common/mma_tiles.cuh"
@@ -16,7 +16,8 @@ void leave_out(int line) { check(cudaMemcpyToSymbol(missing_line, &line, sizeof(
 
 }  // namespace ring_attention::cuda
 
-// The preprocessor does not expand a macro inside itself. The headers above are included before and keep their barriers.
+// The preprocessor does not expand a macro inside itself. The headers above are included before and keep their
+// barriers.
 #define __syncthreads() (missing_line == __LINE__ ? (void)0 : __syncthreads())
 #define cp_async_wait missing_line == __LINE__ ? (void)0 : cp_async_wait
 #include RING_ATTENTION_FILE

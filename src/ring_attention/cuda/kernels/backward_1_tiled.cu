@@ -9,14 +9,14 @@
 ///
 /// dK and dV are sums over queries, dQ is a sum over keys. Two variants:
 ///
-/// - `tiled` is deterministic. In one grid each block owns a tile of keys and loops over the queries; in a second grid each
-///   block owns a tile of queries and loops over the keys. One block computes each sum in a fixed order. s and dp are
-///   computed twice: seven products.
-/// - `tiled-atomics` has only the first grid. It adds each block's contribution to dQ with atomics: five products, and the
-///   rounding of dQ depends on the order of the blocks.
+/// - `tiled` is deterministic. In one grid each block owns a tile of keys and loops over the queries; in a second
+///   grid each block owns a tile of queries and loops over the keys. One block computes each sum in a fixed order. s
+///   and dp are computed twice: seven products.
+/// - `tiled-atomics` has only the first grid. It adds each block's contribution to dQ with atomics: five products,
+///   and the rounding of dQ depends on the order of the blocks.
 ///
-/// The block of a KV head processes all query heads of its group, so that dK and dV need no atomics. Expects dim <= 256 and
-/// 77 KB of shared memory.
+/// The block of a KV head processes all query heads of its group, so that dK and dV need no atomics. Expects dim <= 256
+/// and 77 KB of shared memory.
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"

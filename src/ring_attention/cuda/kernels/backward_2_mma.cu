@@ -7,10 +7,10 @@
 ///     ds = p (dO v^T - delta)        forward: p = softmax(s), row by row
 ///     dv += p^T dO,  dk += scale ds^T q,  dq += scale ds k
 ///
-/// A block of four warps owns 64 keys. Each warp has 16 of them, with their dK and dV in registers. The block loops over the
-/// queries of all heads of the group in tiles of 64. It computes s and dO v^T transposed, keys by queries: so p^T and ds^T,
-/// rounded to 16 bits, are operands for dv and dk without leaving the registers. Only dq needs the ds of all warps, through
-/// shared memory. Two variants:
+/// A block of four warps owns 64 keys. Each warp has 16 of them, with their dK and dV in registers. The block loops
+/// over the queries of all heads of the group in tiles of 64. It computes s and dO v^T transposed, keys by queries: so
+/// p^T and ds^T, rounded to 16 bits, are operands for dv and dk without leaving the registers. Only dq needs the ds of
+/// all warps, through shared memory. Two variants:
 ///
 /// - `mma-atomics` adds each block's contribution to dq with atomics: five products.
 /// - `mma` is deterministic. In a second grid each block owns 64 queries, loops over the keys and computes dq: seven

@@ -2,7 +2,8 @@
 /// Kernel 3 of the backward: wgmma, TMA and warp specialization. A producer warp copies tiles, two consumer warpgroups
 /// compute the products of lesson 07.
 ///
-/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, appendix B.1. backward_2_mma.cu has the formulas. Two variants:
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, appendix B.1. backward_2_mma.cu has the formulas. Two
+/// variants:
 ///
 /// - `wgmma-atomics`: each block owns keys and adds its contribution to dQ with atomics: five products.
 /// - `wgmma` is deterministic. Blocks that own keys compute dK and dV, then blocks that own queries compute dQ: seven

@@ -5,8 +5,8 @@
 ///     p  = e^(s - max s)          one thread per row       reads its row of S twice
 ///     o  = p v                    one thread per entry     reads a row of P and a column of V
 ///
-/// Every operand is read from device memory each time it is used, so memory limits the speed, not arithmetic. S of one head
-/// is scratch memory: [queries][keys] floats. Runs on every device.
+/// Every operand is read from device memory each time it is used, so memory limits the speed, not arithmetic. S of one
+/// head is scratch memory: [queries][keys] floats. Runs on every device.
 #include "ring_attention/cuda/keys.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"

@@ -10,11 +10,11 @@
 ///      stays    |  p in shared   |    l = a l + sum p,  o = a o + p v
 ///               +----------------+
 ///
-/// A row of scores is distributed over 16 threads of one warp: maximum and sum are shuffles. (o, m, l) stay in registers
-/// and are stored at the end, so that the next step of the ring can continue with them.
+/// A row of scores is distributed over 16 threads of one warp: maximum and sum are shuffles. (o, m, l) stay in
+/// registers and are stored at the end, so that the next step of the ring can continue with them.
 ///
-/// An element that is read from device memory is used `tile` times instead of once. Now shared memory limits the speed: one
-/// 16-byte read per 8 multiply-adds. Expects dim <= 256 and 85 KB of shared memory (71 KB if dim > 128).
+/// An element that is read from device memory is used `tile` times instead of once. Now shared memory limits the speed:
+/// one 16-byte read per 8 multiply-adds. Expects dim <= 256 and 85 KB of shared memory (71 KB if dim > 128).
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
   constexpr int per_thread = tile / side;  // rows and keys of a thread
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
-  // Under a causal mask the last tiles see the most keys. They come first, so that the blocks end at about the same time.
+  // Under a causal mask the last tiles see the most keys. They come first, so that the blocks end at about the same
+  // time.
   const int all_heads = task.batch * task.heads;
   const int batch_head = static_cast<int>(blockIdx.x) % all_heads;
   const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x) / all_heads) * tile;

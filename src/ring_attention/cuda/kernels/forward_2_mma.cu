@@ -2,8 +2,8 @@
 /// Kernel 2: tensor cores with mma.sync; the fastest kernel for sm_80 and sm_89.
 ///
 /// Source: Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1. What changed since kernel 1: both products use
-/// mma_m16n8k16 of a warp (16x16 times 16x8), on bf16 or fp16 with sums in fp32. A block of four warps has 128 queries of
-/// one head, each warp 32 of them. All warps share tiles of 64 keys in shared memory:
+/// mma_m16n8k16 of a warp (16x16 times 16x8), on bf16 or fp16 with sums in fp32. A block of four warps has 128 queries
+/// of one head, each warp 32 of them. All warps share tiles of 64 keys in shared memory:
 ///
 ///      warp's 32 queries      K tile             V tile
 ///      (shared, swizzled)     64 keys            64 keys
@@ -11,10 +11,10 @@
 ///        ldmatrix           ldmatrix   registers  ldmatrix    registers
 ///                                                 .trans
 ///
-/// P stays in registers: the results that a lane has from the first product, rounded to 16 bits, are its operands of the
-/// second. A warp has 32 rows so that it uses every piece of K and V twice; with 16 rows shared memory would limit the speed.
-/// While one tile is computed, cp.async copies the next. One barrier per tile orders both: the tile has arrived, and the
-/// other buffer is free.
+/// P stays in registers: the results that a lane has from the first product, rounded to 16 bits, are its operands of
+/// the second. A warp has 32 rows so that it uses every piece of K and V twice; with 16 rows shared memory would limit
+/// the speed. While one tile is computed, cp.async copies the next. One barrier per tile orders both: the tile has
+/// arrived, and the other buffer is free.
 ///
 /// The maximum is taken of the products before they are scaled. The exponent applies the scale: p = 2^(s scale - m).
 /// Expects a dim of at most 128 that is a multiple of 8 (columns up to 64 or 128 are filled with zeros).
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(threads, 2)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int warp_query = warp * queries_of_warp;
   {
-    // Under a causal mask the last tiles see the most keys. They come first, so that the blocks end at about the same time.
-    // The heads of a group are consecutive and share K,V in the cache.
+    // Under a causal mask the last tiles see the most keys. They come first, so that the blocks end at about the same
+    // time. The heads of a group are consecutive and share K,V in the cache.
     const int all_heads = task.batch * task.heads;
     const int batch_head = static_cast<int>(blockIdx.x) % all_heads;
     const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x) / all_heads) * tile_queries;

@@ -1,16 +1,16 @@
 /// \file
 /// Kernel 3: wgmma, TMA and mbarriers; all warps have the same role.
 ///
-/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, without its pipelines. What changed since kernel
-/// 2: four warps compute a product together, 64 x 128 x 16 at once. wgmma reads K and V from shared memory itself: no
-/// ldmatrix, no fragments of K and V in registers. One thread starts each copy of a box; TMA computes the addresses, writes
-/// zeros beyond the ends, swizzles, and counts bytes at an mbarrier.
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, without its pipelines. What changed since
+/// kernel 2: four warps compute a product together, 64 x 128 x 16 at once. wgmma reads K and V from shared memory
+/// itself: no ldmatrix, no fragments of K and V in registers. One thread starts each copy of a box; TMA computes the
+/// addresses, writes zeros beyond the ends, swizzles, and counts bytes at an mbarrier.
 ///
 ///      thread 0: start the copy of tile n + 1  |  all: wait for K n, S = Q K^T, softmax, wait for V n, O += P V
 ///      --------------------- __syncthreads: all threads have read tile n ---------------------
 ///
-/// The tensor cores are still idle during the softmax, and the exponential units during the products. Expects a dim of at
-/// most 128 that is a multiple of 8.
+/// The tensor cores are still idle during the softmax, and the exponential units during the products. Expects a dim of
+/// at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_forward.cuh"
 
 namespace ring_attention::cuda {

@@ -2,16 +2,16 @@
 /// Kernel 4: warp specialization. A producer warp starts the copies, two consumer warpgroups compute.
 ///
 /// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, algorithm 1. What changed since kernel 3: no
-/// barrier of the whole block. The producer runs ahead until all buffers are full. A warpgroup waits only for the data that
-/// it needs, so one warpgroup can compute its softmax while the other multiplies:
+/// barrier of the whole block. The producer runs ahead until all buffers are full. A warpgroup waits only for the data
+/// that it needs, so one warpgroup can compute its softmax while the other multiplies:
 ///
 ///      producer     K0 V0 K1 V1 | K2 ....            waits for "empty", TMA signals "full"
 ///      group 0         S0 softmax O  S1 softmax O    waits for "full", signals "empty"
 ///      group 1           S0 softmax O  S1 ..
 ///
-/// A producer needs few registers and a consumer many (64 for S, 64 for O, 32 for P): setmaxnreg moves registers between
-/// them. 3 x 128 threads start with 168 each. The producer's warpgroup then has 24 per thread, the consumers have 240.
-/// Expects a dim of at most 128 that is a multiple of 8.
+/// A producer needs few registers and a consumer many (64 for S, 64 for O, 32 for P): setmaxnreg moves registers
+/// between them. 3 x 128 threads start with 168 each. The producer's warpgroup then has 24 per thread, the consumers
+/// have 240. Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_forward.cuh"
 
 namespace ring_attention::cuda {

@@ -1,7 +1,7 @@
 /// \file
-/// Kernel 5: ping-pong scheduling hides the softmax. What changed since kernel 4: the two consumer warpgroups issue their
-/// products in turns, and each issues the next QK before the last PV. hopper_pingpong.cuh implements and draws both. At a
-/// dim of 128 the exponentials take half as long as the products; now both run at the same time.
+/// Kernel 5: ping-pong scheduling hides the softmax. What changed since kernel 4: the two consumer warpgroups issue
+/// their products in turns, and each issues the next QK before the last PV. hopper_pingpong.cuh implements and draws
+/// both. At a dim of 128 the exponentials take half as long as the products; now both run at the same time.
 ///
 /// Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_pingpong.cuh"

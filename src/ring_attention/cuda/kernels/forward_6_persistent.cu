@@ -1,18 +1,18 @@
 /// \file
 /// Kernel 6: persistent blocks, one per multiprocessor, each with a list of tiles. What changed since kernel 5: a block
-/// starts its next tile of queries before it has finished the last one. Its producer copies the next Q and its visibility
-/// and continues with K and V, while the consumers store o. Q and its visibility have two buffers.
+/// starts its next tile of queries before it has finished the last one. Its producer copies the next Q and its
+/// visibility and continues with K and V, while the consumers store o. Q and its visibility have two buffers.
 ///
-/// Under a causal mask the tiles differ in length. They are assigned longest first, in snake order, so that a block with a
-/// long tile gets a short one in the next round:
+/// Under a causal mask the tiles differ in length. They are assigned longest first, in snake order, so that a block
+/// with a long tile gets a short one in the next round:
 ///
 ///      round   block 0   block 1   block 2
 ///        0        0         1         2
 ///        1        5         4         3
 ///        2        6         7         8
 ///
-/// Only tiles of keys that the mask cuts are tested key by key. The grid has DeviceTraits::multiprocessors blocks, which
-/// excludes the ones that the ring reserves for NCCL. Expects a dim of at most 128 that is a multiple of 8.
+/// Only tiles of keys that the mask cuts are tested key by key. The grid has DeviceTraits::multiprocessors blocks,
+/// which excludes the ones that the ring reserves for NCCL. Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_pingpong.cuh"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ __device__ int tile_in_round(int round) {
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
 
-/// Computes the visibility of each tile of queries, one block per tile. It is a kernel of its own because a producer has too
-/// few registers for it, and because it is the same for all heads.
+/// Computes the visibility of each tile of queries, one block per tile. It is a kernel of its own because a producer
+/// has too few registers for it, and because it is the same for all heads.
 template <class QueryVisibility>
 __global__ void compute_visibility(const __grid_constant__ ForwardTask task, int tile_queries,
                                    QueryVisibility* tiles) {

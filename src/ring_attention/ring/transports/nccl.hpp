@@ -1,15 +1,15 @@
 /// \file
 /// `NcclTransport`: sends device memory from GPU to GPU with NCCL while the GPU computes.
 ///
-/// The host does not wait in the loop of the ring. It enqueues all steps, and drain() waits for them. Two streams and two
-/// events per hop keep the order on the device:
+/// The host does not wait in the loop of the ring. It enqueues all steps, and drain() waits for them. Two streams and
+/// two events per hop keep the order on the device:
 ///
 ///     compute  ──[ step t-1 ]──●ready──────────[ step t ]──────────◌ waits ──[ step t+1 ]
 ///                               └─▶ waits                          │
 ///     comm     ───────────────────[ send current, receive next ]──●arrived
 ///
-/// Transfers are enqueued before the kernel of their step, on a stream with high priority. They use up to `max_ctas` thread
-/// blocks, for which the engine's kernels leave multiprocessors free (CudaOptions::reserved_sms).
+/// Transfers are enqueued before the kernel of their step, on a stream with high priority. They use up to `max_ctas`
+/// thread blocks, for which the engine's kernels leave multiprocessors free (CudaOptions::reserved_sms).
 #pragma once
 
 #include <chrono>
@@ -28,17 +28,17 @@ struct NcclOptions {
   int max_ctas = 8;                           ///< multiprocessors that a transfer may use
   std::chrono::duration<double> timeout{60};  ///< for one hop, including the step for which it waits
   std::function<void()> moved = {};           ///< called by drain() after every hop, to report progress
-  /// Lets several ranks share one GPU, which NCCL does not support: each process gets another host id, so that NCCL treats
-  /// it as another machine. Only for trying out: messages use the loopback network. Sets NCCL_HOSTID and other variables of
-  /// this process.
+  /// Lets several ranks share one GPU, which NCCL does not support: each process gets another host id, so that NCCL
+  /// treats it as another machine. Only for trying out: messages use the loopback network. Sets NCCL_HOSTID and other
+  /// variables of this process.
   bool share_gpu = false;
 };
 
 /// An NCCL communicator with the ranks of `comm`, on each rank's current GPU.
 class NcclWorld {
  public:
-  /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails, or
-  /// whose peers do not connect in time
+  /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails,
+  /// or whose peers do not connect in time
   NcclWorld(const Communicator& comm, NcclOptions options = {});
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
@@ -83,8 +83,8 @@ class NcclTransport {
   void start(const Exchange& exchange);
   void progress() {}
   void finish();
-  /// Waits for all hops. \throws Error with the hop, after it has aborted the communicator, if NCCL fails or a hop takes
-  /// longer than the time-out
+  /// Waits for all hops. \throws Error with the hop, after it has aborted the communicator, if NCCL fails or a hop
+  /// takes longer than the time-out
   void drain();
 
  private:

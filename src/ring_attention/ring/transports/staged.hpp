@@ -8,12 +8,12 @@
 
 namespace ring_attention {
 
-/// Copies bytes between any two memories and waits until the copy is done. LoopbackWorld uses it for a hop if the parcels of
-/// its ranks are in device memory, of one GPU or of several (a peer-to-peer copy).
+/// Copies bytes between any two memories and waits until the copy is done. LoopbackWorld uses it for a hop if the
+/// parcels of its ranks are in device memory, of one GPU or of several (a peer-to-peer copy).
 void copy_between_devices(std::span<const std::byte> from, std::span<std::byte> to);
 
-/// Adapts a transport that can read and write device memory: LoopbackTransport with copy_between_devices, or GPU-aware MPI.
-/// start() waits for the stream, so that the parcel is complete before it is sent.
+/// Adapts a transport that can read and write device memory: LoopbackTransport with copy_between_devices, or GPU-aware
+/// MPI. start() waits for the stream, so that the parcel is complete before it is sent.
 template <class Base>
 class SynchronizedTransport {
  public:

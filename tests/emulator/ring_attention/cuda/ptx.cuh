@@ -46,8 +46,8 @@ inline CopyGroups& copy_groups() {
   return all[thread()];
 }
 
-// The addresses of store_shared for which the storing thread has not called fence_proxy_async since. The async proxy does
-// not see these stores.
+// The addresses of store_shared for which the storing thread has not called fence_proxy_async since. The async proxy
+// does not see these stores.
 class UnfencedStores {
  public:
   void store(unsigned address) { by_[address / 4] = thread() + 1; }

@@ -1,5 +1,5 @@
-// The emulator's src/ring_attention/cuda/ptx_hopper.cuh, written from the PTX ISA: matrix descriptors, the swizzle of TMA,
-// the phases of mbarriers.
+// The emulator's src/ring_attention/cuda/ptx_hopper.cuh, written from the PTX ISA: matrix descriptors, the swizzle of
+// TMA, the phases of mbarriers.
 #pragma once
 
 #include <array>

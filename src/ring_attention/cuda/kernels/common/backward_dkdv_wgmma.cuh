@@ -1,7 +1,7 @@
 /// \file
 /// The first grid of backward_3_wgmma.cu: a block owns 128 keys. A warpgroup has 64 of them, with their dK and dV in
-/// registers. The block loops over the queries of all heads of the group, in tiles, and skips tiles that see none of the
-/// keys. Every tile has the same size in bytes: 64 rows of 128 columns or 128 rows of 64.
+/// registers. The block loops over the queries of all heads of the group, in tiles, and skips tiles that see none of
+/// the keys. Every tile has the same size in bytes: 64 rows of 128 columns or 128 rows of 64.
 ///
 ///      S^T = K Q^T    dP^T = V dO^T        keys by queries: so p^T and ds^T are operands without leaving the registers
 ///      dV += p^T dO   dK += ds^T Q
@@ -18,8 +18,8 @@ namespace ring_attention::cuda::hopper {
 
 constexpr int tile_queries_for(int columns) { return 64 * 128 / columns; }
 
-/// Metadata of one tile of queries. cp.async.bulk copies the arrays with one element per query, some of them only if needed;
-/// the producer writes the rest.
+/// Metadata of one tile of queries. cp.async.bulk copies the arrays with one element per query, some of them only if
+/// needed; the producer writes the rest.
 template <int rows>
 struct alignas(16) QueryTileMetadata {
   Statistics<rows> statistics;
@@ -166,7 +166,8 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
     start_add_ab<T>(dv, factor_p, shared.streamed(stage, 1), streamed_part);
 
     if constexpr (atomic_dq) {
-      // With two buffers one barrier per tile is enough: the barrier of the previous tile came after the reads of this buffer.
+      // With two buffers one barrier per tile is enough: the barrier of the previous tile came after the reads of this
+      // buffer.
       const unsigned all_ds =
           shared.extra() + static_cast<unsigned>(number % 2 * queries / 64 * ds_part_bytes);
 #pragma unroll
@@ -216,16 +217,16 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
   add(task.grad_v, dv, 1);
 }
 
-/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics. `tiles` is the number of tiles of keys
-/// of one head.
+/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics. `tiles` is the number of tiles of
+/// keys of one head.
 template <class T, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(backward_threads, 1)
     backward_dkdv_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
                          const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
   const KeysMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  // Q, dO and dQ of a section of heads fit into the cache together. Under a causal mask the first keys, which most queries
-  // see, come first.
+  // Q, dO and dQ of a section of heads fit into the cache together. Under a causal mask the first keys, which most
+  // queries see, come first.
   const TileOfHead work(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
                         8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
   const TileOfKeys keys(task, work.tile, tile_rows);

@@ -1,6 +1,6 @@
 /// \file
-/// The second grid of backward_3_wgmma.cu: dQ, summed in a fixed order. A block owns 128 queries, a warpgroup 64 of them. It
-/// loops over the keys that they see, as the forward does:
+/// The second grid of backward_3_wgmma.cu: dQ, summed in a fixed order. A block owns 128 queries, a warpgroup 64 of
+/// them. It loops over the keys that they see, as the forward does:
 ///
 ///      S = Q K^T    dP = dO V^T    dQ += ds K        ds stays in registers
 #pragma once

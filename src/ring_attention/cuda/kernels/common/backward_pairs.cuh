@@ -58,8 +58,8 @@ struct Pairs {
   int first_key;
   float position, stride;  ///< the position of the first key, and the distance to the next
 
-  /// p from the product q k^T of a query and key `key` of the tile, without and with a mask or a bias. `visible` has the
-  /// keys of the range that each query sees.
+  /// p from the product q k^T of a query and key `key` of the tile, without and with a mask or a bias. `visible` has
+  /// the keys of the range that each query sees.
   template <int rows>
   [[nodiscard]] __device__ __forceinline__ float unmasked_weight(const Statistics<rows>& of, int query,
                                                                  float product) const {

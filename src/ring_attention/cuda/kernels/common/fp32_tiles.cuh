@@ -4,8 +4,8 @@
 ///     s[i][j]  = sum_c a[i][c] b[j][c]     product_abt        thread (y, x): i = y + 16.., j = x + 16..
 ///     o[i][c] += sum_j p[i][j] v[j][c]     add_weighted_rows  thread (y, x): i = y + 16.., c = 4 x + 64..
 ///
-/// A row of a tile is padded by one access (4 floats). So 16 threads that read 16 rows access 8 different groups of banks
-/// at a time, the maximum for 16-byte accesses.
+/// A row of a tile is padded by one access (4 floats). So 16 threads that read 16 rows access 8 different groups of
+/// banks at a time, the maximum for 16-byte accesses.
 #pragma once
 
 #include "ring_attention/cuda/keys.cuh"

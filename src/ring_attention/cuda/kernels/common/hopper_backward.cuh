@@ -1,6 +1,6 @@
 /// \file
-/// The shared memory of both grids of backward_3_wgmma.cu. Two tiles of 128 rows are resident for the life of a block. Pairs
-/// of tiles are streamed through two stages, with their metadata:
+/// The shared memory of both grids of backward_3_wgmma.cu. Two tiles of 128 rows are resident for the life of a block.
+/// Pairs of tiles are streamed through two stages, with their metadata:
 ///
 ///      the block owns     resident    streamed
 ///      keys               K, V        Q, dO
@@ -78,8 +78,8 @@ struct BackwardMemory {
     mbarrier_init_fence();
   }
 
-  // One thread starts to copy two tiles, from first_row on. The maps have boxes of box_rows. `other_bytes` is the size of
-  // its other copies that arrive at the same barrier.
+  // One thread starts to copy two tiles, from first_row on. The maps have boxes of box_rows. `other_bytes` is the size
+  // of its other copies that arrive at the same barrier.
   template <int box_rows>
   __device__ void load_resident(const TensorMap& one, const TensorMap& other, int first_row,
                                 int matrix) const {

@@ -13,8 +13,8 @@
 
 namespace ring_attention::cuda::hopper {
 
-/// A thread's part of a warpgroup's 64 queries: parts of rows g and g + 8 of its warp's 16, with g = lane / 4. All functions
-/// are inlined so that the arrays are in registers.
+/// A thread's part of a warpgroup's 64 queries: parts of rows g and g + 8 of its warp's 16, with g = lane / 4. All
+/// functions are inlined so that the arrays are in registers.
 template <class T, int columns>
 struct WarpgroupTile {
   const ForwardTask& task;

@@ -1,6 +1,6 @@
 /// \file
-/// What the Hopper kernels share, first half: which queries a block processes, the layout of shared memory, and the copies
-/// of a producer.
+/// What the Hopper kernels share, first half: which queries a block processes, the layout of shared memory, and the
+/// copies of a producer.
 ///
 /// Q, K and V are stored in parts of 64 columns, in rows of 128 bytes that TMA swizzles and wgmma reads.
 #pragma once
@@ -20,14 +20,14 @@ constexpr int row_bytes = 2 * part_columns;
 constexpr int q_part_bytes = group_queries * row_bytes;  ///< 64 columns of a warpgroup's queries
 constexpr int kv_part_bytes = tile_keys * row_bytes;     ///< 64 columns of a tile of keys
 
-/// Registers per thread in blocks of one producer warpgroup and two consumer warpgroups. All three start with 168, which is
-/// all that a multiprocessor has. The sum must not be larger, or the last setmaxnreg_inc would never return.
+/// Registers per thread in blocks of one producer warpgroup and two consumer warpgroups. All three start with 168,
+/// which is all that a multiprocessor has. The sum must not be larger, or the last setmaxnreg_inc would never return.
 constexpr int producer_registers = 24;
 constexpr int consumer_registers = 240;
 static_assert(producer_registers + 2 * consumer_registers <= 3 * (65536 / 384 / 8 * 8));
 
-/// The warpgroup of a thread. The shuffle tells the compiler that it is the same for a whole warp, so that what depends on
-/// it needs no registers of the threads.
+/// The warpgroup of a thread. The shuffle tells the compiler that it is the same for a whole warp, so that what depends
+/// on it needs no registers of the threads.
 __device__ inline int warpgroup_of(int thread) { return __shfl_sync(0xffffffffU, thread / 128, 0); }
 
 /// The tensors as TMA sees them.
@@ -50,8 +50,8 @@ inline Maps maps_of(const AttentionTask& task, Type type) {
 constexpr Index cached_bytes = 24 << 20;  ///< that fit into the L2 cache with certainty
 
 /// The head and the tile of a block, of `heads` heads with `tiles` tiles each. Heads are processed in sections of whole
-/// groups whose data, bytes_of_group each, fit into the cache together. In a section the order is: the first tile of each
-/// head, the second tile of each head, ...
+/// groups whose data, bytes_of_group each, fit into the cache together. In a section the order is: the first tile of
+/// each head, the second tile of each head, ...
 struct TileOfHead {
   int head, tile;
 
@@ -66,8 +66,8 @@ struct TileOfHead {
   }
 };
 
-/// A tile of queries of one head. Under a causal mask the last tiles see the most keys. They come first, so that the blocks
-/// end at about the same time.
+/// A tile of queries of one head. Under a causal mask the last tiles see the most keys. They come first, so that the
+/// blocks end at about the same time.
 struct QueryTile {
   int batch_head, first_query;
 
@@ -90,8 +90,8 @@ inline int query_tiles_of(const AttentionTask& task, int tile_queries) {
   return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
 }
 
-/// Starts to copy a tile of `rows` rows, in boxes of box_rows, the box of the map. Rows behind the last and columns from dim
-/// on become zero. The barrier must expect 2 * rows * columns bytes.
+/// Starts to copy a tile of `rows` rows, in boxes of box_rows, the box of the map. Rows behind the last and columns
+/// from dim on become zero. The barrier must expect 2 * rows * columns bytes.
 template <int columns, int rows, int box_rows>
 __device__ __forceinline__ void tma_load_tile(unsigned to, const TensorMap& map, int first_row, int matrix,
                                               unsigned full) {
@@ -188,8 +188,8 @@ struct SharedMemory {
   }
 };
 
-/// Copies all tiles of keys that some query of a tile sees. One thread calls it. `number` counts the tiles of keys of this
-/// block.
+/// Copies all tiles of keys that some query of a tile sees. One thread calls it. `number` counts the tiles of keys of
+/// this block.
 template <class Memory>
 __device__ void load_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
                               const QueryTile& q_tile, const typename Memory::QueryVisibility& visibility,

@@ -6,8 +6,8 @@
 ///      group 0   QK1 PV0 | softmax 1 | QK2 PV1 | softmax 2 |
 ///      group 1           | QK1 PV0   | softmax | QK2 PV1   | ...
 ///
-/// Within a group: the next QK is issued before the last PV, and the softmax runs while that PV is computed.
-/// Between groups (ping-pong): they issue their products in turns, so one computes its softmax while the other multiplies.
+/// Within a group: the next QK is issued before the last PV, and the softmax runs while that PV is computed. Between
+/// groups (ping-pong): they issue their products in turns, so one computes its softmax while the other multiplies.
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/hopper_forward.cuh"
@@ -31,8 +31,8 @@ class PingPong {
   int group_;
 };
 
-/// The forward of one tile of queries with all keys that it sees. `number` counts the tiles of keys of this block, over all
-/// of its tiles of queries.
+/// The forward of one tile of queries with all keys that it sees. `number` counts the tiles of keys of this block, over
+/// all of its tiles of queries.
 template <class T, int columns, class Memory>
 __device__ __forceinline__ void attend_pingpong(const Memory& shared, const ForwardTask& task,
                                                 const QueryTile& q_tile, int group, int thread, int q_stage,

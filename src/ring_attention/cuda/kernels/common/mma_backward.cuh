@@ -44,8 +44,8 @@ struct SharedMemory {
   }
 };
 
-/// Replaces the products q k^T and dO v^T (grad_p) by p and ds. Rows are keys and columns are queries; with `by_queries`
-/// rows are queries and columns are keys. warp_row is the warp's first row.
+/// Replaces the products q k^T and dO v^T (grad_p) by p and ds. Rows are keys and columns are queries; with
+/// `by_queries` rows are queries and columns are keys. warp_row is the warp's first row.
 template <bool by_queries, class Of>
 __device__ __forceinline__ void compute_p_and_ds(const Pairs& pairs, int range, const Of& of, int warp_row,
                                                  int lane, float (&product)[tile / 8][4],

@@ -1,9 +1,9 @@
 /// \file
 /// Tiles of 16-bit numbers in shared memory, for ldmatrix and mma.sync.
 ///
-/// ldmatrix reads eight rows at once, 16 bytes of each. In a plain layout with rows of 128 or 256 bytes these eight pieces
-/// are in the same four of the 32 banks, and the read takes eight accesses. The swizzle stores piece c of row r at position
-/// c ^ (r % 8):
+/// ldmatrix reads eight rows at once, 16 bytes of each. In a plain layout with rows of 128 or 256 bytes these eight
+/// pieces are in the same four of the 32 banks, and the read takes eight accesses. The swizzle stores piece c of row r
+/// at position c ^ (r % 8):
 ///
 ///      row 0   0 1 2 3 4 5 6 7
 ///      row 1   1 0 3 2 5 4 7 6       the pieces c of eight rows are at eight different
@@ -29,8 +29,8 @@ struct SwizzledTile {
     return start + static_cast<unsigned>(row * row_bytes + ((column_piece ^ (row & 7)) * piece_bytes));
   }
 
-  /// Starts to copy `rows` rows of `dim` numbers. Rows from `valid` on and columns from `dim` on become zero. All `threads`
-  /// threads call it; `thread` is the caller's index.
+  /// Starts to copy `rows` rows of `dim` numbers. Rows from `valid` on and columns from `dim` on become zero. All
+  /// `threads` threads call it; `thread` is the caller's index.
   template <int rows, int threads, class T>
   __device__ void copy_async(const T* from, int valid, int dim, int thread) const {
     constexpr int pieces = columns / piece;
@@ -47,8 +47,8 @@ struct SwizzledTile {
   }
 };
 
-/// The address of a lane's row for ldmatrix. Rows and pieces are added at compile time: the swizzle is an exclusive or, and
-/// adding an even piece to the lane's own piece is one, too.
+/// The address of a lane's row for ldmatrix. Rows and pieces are added at compile time: the swizzle is an exclusive or,
+/// and adding an even piece to the lane's own piece is one, too.
 template <int columns>
 class Fragments {
  public:
@@ -58,13 +58,13 @@ class Fragments {
   __device__ static Fragments b_of_rows(SwizzledTile<columns> tile, int lane) {
     return {tile, lane / 16 * 8 + lane % 8, lane / 8 % 2};
   }
-  /// Operand b of a product with the tile, for ldmatrix.trans: at(16 k, 2 n) gives b0, b1 for the eight columns from 16 n
-  /// on and b0, b1 for the next eight.
+  /// Operand b of a product with the tile, for ldmatrix.trans: at(16 k, 2 n) gives b0, b1 for the eight columns from 16
+  /// n on and b0, b1 for the next eight.
   __device__ static Fragments b_of_columns(SwizzledTile<columns> tile, int lane) {
     return {tile, lane % 16, lane / 16};
   }
-  /// Operand a of a product with the tile's transpose, for ldmatrix.trans: at(16 k, 2 m) gives a for the tile's columns from
-  /// 16 m on and its rows from 16 k on.
+  /// Operand a of a product with the tile's transpose, for ldmatrix.trans: at(16 k, 2 m) gives a for the tile's columns
+  /// from 16 m on and its rows from 16 k on.
   __device__ static Fragments a_of_columns(SwizzledTile<columns> tile, int lane) {
     return {tile, lane / 16 * 8 + lane % 8, lane / 8 % 2};
   }

@@ -1,6 +1,6 @@
 /// \file
-/// The online softmax on the results of tensor cores: a thread holds pairs of neighbouring scores of each of its rows, and
-/// the four threads of a quad share the rows.
+/// The online softmax on the results of tensor cores: a thread holds pairs of neighbouring scores of each of its rows,
+/// and the four threads of a quad share the rows.
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/visibility.cuh"
@@ -36,9 +36,9 @@ struct RowState {
   }
 };
 
-/// Computes scores from products in the cases that need more than a scale: a mask, a bias, or a negative scale, with which
-/// the largest score does not belong to the largest product. The scores are in units of log 2. For one row of one thread,
-/// whose keys are first_key, first_key + 1, first_key + 8, first_key + 9, first_key + 16, ...
+/// Computes scores from products in the cases that need more than a scale: a mask, a bias, or a negative scale, with
+/// which the largest score does not belong to the largest product. The scores are in units of log 2. For one row of one
+/// thread, whose keys are first_key, first_key + 1, first_key + 8, first_key + 9, first_key + 16, ...
 class MaskedRow {
  public:
   /// \param scale, slope  in units of log 2

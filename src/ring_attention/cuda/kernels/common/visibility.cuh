@@ -1,6 +1,6 @@
 /// \file
-/// Which keys of a shard a tile of queries sees: which tiles of keys it can skip, which need no test, and which keys of the
-/// other tiles are visible.
+/// Which keys of a shard a tile of queries sees: which tiles of keys it can skip, which need no test, and which keys of
+/// the other tiles are visible.
 ///
 ///      keys of a range, in memory order ->
 ///      query 0   ######..............
@@ -9,8 +9,8 @@
 ///                |<all>| |
 ///                |<-any->|
 ///
-/// Within a range the keys that a query sees are contiguous, so `any` and `all` are intervals, too. The ends of a tile of
-/// keys decide whether it is skipped, used without a test, or tested key by key.
+/// Within a range the keys that a query sees are contiguous, so `any` and `all` are intervals, too. The ends of a tile
+/// of keys decide whether it is skipped, used without a test, or tested key by key.
 #pragma once
 
 #include "ring_attention/cuda/keys.cuh"
