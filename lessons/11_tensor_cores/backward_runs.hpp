@@ -1,13 +1,13 @@
-// Lesson 11: the backward's kernels, checked and timed as the forward's are.
+// Lesson 11: checks and times the kernels of the backward like those of the forward.
 #pragma once
 
 #include <algorithm>
 
-#include "ladder_runs.hpp"
+#include "forward_runs.hpp"
 
 namespace ring_attention::tensor_cores {
 
-// A problem with its dO, and what dense attention in double makes of it.
+// A problem with its dO, and its gradients by dense attention in double.
 template <class T>
 class BackwardChecker {
  public:
@@ -23,7 +23,7 @@ class BackwardChecker {
     want_ = reference_backward(q, k, v, converted<double>(grad_out_), p_.scoring);
   }
 
-  // The worst of dQ, dK and dV.
+  // The worst comparison of dQ, dK and dV.
   [[nodiscard]] Comparison run(const cuda::BackwardKernel& kernel) const {
     const auto there = [&](const Tensor<float>& array) { return cuda::uploaded<T>(array, stream_); };
     const auto q = there(q_), k = there(k_), v = there(v_), grad_out = there(grad_out_);
@@ -68,9 +68,10 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
   CudaEngine<T> forward(scoring, {.stream = stream});
   forward.begin(q, whole(shape.seq));
   forward.accumulate({k, v, whole(shape.seq)});
-  const DeviceAttended attended = forward.finish();
+  const DeviceAttentionResult attended = forward.finish();
   CudaBackward<T> engine(scoring, {.stream = stream, .kernel = kernel.name});
-  engine.begin({q, attended.out, attended.lse, v}, whole(shape.seq));  // any numbers will do for dO
+  engine.begin({q, attended.out, attended.lse, v},
+               whole(shape.seq));  // v serves as dO: its values do not matter
   cuda::DeviceTensor<float> dk(shape), dv(shape);
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}, {dk, dv}); };
   const double first = cuda::time_on(stream, 1, once).median;
@@ -78,7 +79,7 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
   return 10 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 
-// Operations a second, 10 D a visible pair. 0 when the GPU has too little memory for it.
+// Operations per second, with 10 D operations per visible pair. 0 if the GPU has too little memory.
 inline double backward_flops(const cuda::BackwardKernel& kernel, cuda::Type type, const Inputs& inputs,
                              bool causal, cuda::StreamHandle stream) {
   if (12 * 4 * inputs.shape.size() > cuda::free_bytes()) return 0;

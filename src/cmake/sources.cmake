@@ -57,7 +57,7 @@ set(cuda_sources
 set(nccl_sources #
     ring_attention/ring/transports/nccl.cpp)
 set(kernel_list_sources #
-    ring_attention/cuda/ladder.cpp)
+    ring_attention/cuda/kernel_list.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu
     ring_attention/cuda/kernels/forward_1_tiled.cu

@@ -165,7 +165,7 @@ class GpuBackend {
   const cuda::BackwardKernel* backward_ = nullptr;
   TokenRanges query_ranges_;
   cuda::DeviceTensor<T> q_, grad_out_;
-  DeviceAttended result_;
+  DeviceAttentionResult result_;
 };
 
 }  // namespace ring_attention

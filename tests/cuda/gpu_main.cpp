@@ -1,4 +1,5 @@
-// Tests that need a GPU: without one they are skipped, with the reason. A GPU that does not work is a failure.
+// main() of the tests that need a GPU. Without one they are skipped with the reason. A GPU that does not work is a
+// failure.
 
 #include <gtest/gtest.h>
 

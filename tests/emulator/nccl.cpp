@@ -1,4 +1,4 @@
-// The part of NCCL that NcclTransport uses, over MPI: a hop is done when the group ends.
+// The part of NCCL that NcclTransport uses, over MPI. A hop is complete when ncclGroupEnd returns.
 
 #include <mpi.h>
 #include <nccl.h>

@@ -1,5 +1,5 @@
-"""Rings of real GPUs, as a user starts them: on several ranks, on one GPU if there is no more. Skipped on a machine
-without a GPU and in a build without CUDA; whatever else is wrong fails."""
+"""Rings on real GPUs, as a user starts them: several ranks, which share a GPU if there are too few. Skipped on a machine
+without a GPU and in a build without CUDA; every other problem is a failure."""
 
 import os
 import re

@@ -97,7 +97,7 @@ AttentionResult<float> attended(const RandomProblem& problem, const Placement& p
   Engine engine(problem.scoring, {.stream = compute.handle()});
   engine.begin(part.q, part.ranges);
   loop(engine, part.kv);
-  const DeviceAttended there = engine.finish();
+  const DeviceAttentionResult there = engine.finish();
   return {cuda::downloaded(there.out, compute.handle()), cuda::downloaded(there.lse, compute.handle())};
 }
 

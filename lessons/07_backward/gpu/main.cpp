@@ -27,7 +27,7 @@ struct Forward {
   RandomProblem p;
   cuda::StreamHandle stream;
   FloatsThere q, k, v, grad_out;
-  DeviceAttended result;
+  DeviceAttentionResult result;
 };
 
 DeviceGradients zeros(const Shape& shape) {

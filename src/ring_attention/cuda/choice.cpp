@@ -28,7 +28,7 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
   for (const auto& kernel : kernels) {
     known = known || name == kernel.name;
     const bool wanted = name == "auto" ? kernel.deterministic : name == kernel.name;
-    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.step >= best->step))
+    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.number >= best->number))
       best = &kernel;
   }
   if (best != nullptr) return *best;

@@ -1,11 +1,10 @@
-// Lesson 11, beside its story: one kernel of the ladder run on one problem, checked and timed.
+// Lesson 11: runs, checks and times one kernel of the forward on one problem.
 #pragma once
 
 #include "cli/random_problem.hpp"
 #include "common/lesson.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
-#include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/timing.hpp"
 
 namespace ring_attention::tensor_cores {
@@ -17,18 +16,18 @@ bool takes(const Kernel& kernel, Index dim) {
   return kernel.takes(cuda::traits_for({}), cuda::type_of<T>, static_cast<int>(dim));
 }
 
-// The numbers of T that are nearest.
+// The array rounded to T.
 template <class T>
 Tensor<float> in(const Tensor<float>& array, cuda::StreamHandle stream) {
   return cuda::downloaded(cuda::uploaded<T>(array, stream), stream);
 }
 
-// Of queries and keys that see each other.
+// The number of visible pairs of a query and a key.
 inline double pairs(Index seq, bool causal) {
   return static_cast<double>(causal ? seq * (seq + 1) / 2 : seq * seq);
 }
 
-// A problem and its reference, for every kernel that takes T.
+// A problem in T and its reference, for every kernel that supports T.
 template <class T>
 class Checker {
  public:
@@ -41,7 +40,7 @@ class Checker {
         want_(reference_forward(converted<double>(q_), converted<double>(k_), converted<double>(v_),
                                 p_.scoring)) {}
 
-  // The keys come in two pieces, the later ones first, as in a ring.
+  // The keys arrive in two pieces, the later ones first, as in a ring.
   [[nodiscard]] Comparison run(const cuda::ForwardKernel& kernel, Mistake mistake) const {
     Scoring scoring = p_.scoring;
     if (mistake == Mistake::mask_offset) ++scoring.mask.offset;
@@ -54,11 +53,11 @@ class Checker {
                  v = cuda::uploaded<T>(rows(v_, piece), stream_);
       if (mistake == Mistake::forgotten_piece) engine.begin(q, whole(p_.q.seq));
       engine.accumulate({k, v, {piece}});
-      (void)engine.to_partial();  // k and v end here
+      (void)engine.to_partial();  // waits for the kernel before k and v are freed
     }
-    // p is rounded to T on its way to the tensor cores; the scores are not.
+    // p is rounded to T for the second product; the scores are not rounded.
     Tolerance tolerance = p_.template tolerance<float>(want_);
-    const DeviceAttended got = engine.finish();
+    const DeviceAttentionResult got = engine.finish();
     const Comparison lse =
         compare(cuda::downloaded(got.lse, stream_), want_.lse, tolerance, {.allow_negative_infinity = true});
     tolerance.absolute += 0.75 * cuda::unit_roundoff(cuda::type_of<T>) * want_.max_abs_value;
@@ -67,10 +66,10 @@ class Checker {
   }
 
  private:
-  static Tensor<float> rows(const Tensor<float>& all, const TokenRange& run) {
-    Tensor<float> some(all.shape().with_seq(run.count));
+  static Tensor<float> rows(const Tensor<float>& all, const TokenRange& range) {
+    Tensor<float> some(all.shape().with_seq(range.count));
     for (Index h = 0; h < all.shape().heads; ++h)
-      matrix(some.view(), 0, h) = matrix(all.view(), 0, h, run.begin, run.count);
+      matrix(some.view(), 0, h) = matrix(all.view(), 0, h, range.begin, range.count);
     return some;
   }
 
@@ -80,7 +79,7 @@ class Checker {
   Reference want_;
 };
 
-// A step and the type in which it is timed: fp32 where it takes that, else bf16.
+// A kernel and the type in which it is timed: fp32 if it supports fp32, else bf16.
 template <class Kernel>
 struct Contender {
   const Kernel* kernel;
@@ -100,7 +99,7 @@ std::vector<Contender<Kernel>> contenders(std::span<const Kernel> kernels, Index
 }
 using ForwardContender = Contender<cuda::ForwardKernel>;
 
-// Random q, k and v of a length, made once for all contenders.
+// Random q, k and v, made once for all contenders.
 struct Inputs {
   explicit Inputs(const Shape& of) : shape(of) {
     const RandomProblem p{shape, shape, {}};
@@ -122,30 +121,30 @@ double flops_in(const ForwardContender& contender, const Inputs& inputs, bool ca
   CudaEngine<T> engine(scoring, {.stream = stream, .kernel = contender.kernel->name});
   engine.begin(q, whole(shape.seq));
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}); };
-  const double longest = 0.2;  // seconds: what takes longer is timed once
+  const double longest = 0.2;  // seconds: a kernel that takes longer is timed once
   const double first = cuda::time_on(stream, 1, once).median;
   const double seconds = first > longest ? first : cuda::time_on(stream, 9, once).median;
   return 4 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 
-// Operations a second, 4 D a visible pair of query and key. 0 when the GPU has too little memory for it.
+// Operations per second, with 4 D operations per visible pair of query and key. 0 if the GPU has too little memory.
 inline double flops(const ForwardContender& contender, const Inputs& inputs, bool causal,
                     cuda::StreamHandle stream) {
-  const Index arrays = 8 * 4 * inputs.shape.size();  // q, k, v, o and the way there
-  const Index scores = contender.kernel->step == 0 ? 4 * inputs.shape.seq * inputs.shape.seq : 0;
+  const Index arrays = 8 * 4 * inputs.shape.size();  // q, k, v, o and the copies for their conversion
+  const Index scores = contender.kernel->number == 0 ? 4 * inputs.shape.seq * inputs.shape.seq : 0;
   if (arrays + scores > cuda::free_bytes()) return 0;
   return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, inputs, causal, stream)
                                             : flops_in<Bf16>(contender, inputs, causal, stream);
 }
 
-// What the current GPU can do in a second at its highest clock; zeros where that is not known.
+// What the current GPU can do per second at its highest clock; zeros if that is not known.
 struct Chip {
   int count = 0;
   double hertz = 0, tensor_flops = 0, exponentials = 0, fp32_flops = 0;
 };
 
-// Rates of one multiprocessor a clock, from NVIDIA's white papers of the A100 and the H100: dense 16-bit operations with
-// fp32 sums, exponentials (the special-function units), fp32 operations.
+// Rates of one multiprocessor per clock, from NVIDIA's white papers on the A100 and the H100: dense 16-bit operations
+// with fp32 sums, exponentials (special-function units), fp32 operations.
 inline Chip chip() {
   struct Rates {
     int capability;
