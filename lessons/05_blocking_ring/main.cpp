@@ -108,7 +108,7 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const double own_seconds = MPI_Wtime() - begin;
   const mpi_counter::Traffic cost = mpi_counter::traffic();
   const AttentionResult<float> got = engine.finish();
-  show_owners(lesson, comm, noting.owners(problem, placement, {comm.rank(), comm.size()}));
+  show_owners(lesson, comm, owners_of(noting.steps(), problem, placement, {comm.rank(), comm.size()}));
 
   lesson.heading("The agreement");
   lesson.check("bit for bit the library's ring", same_bits(got, library_ring(comm, problem, placement, q)));

@@ -61,7 +61,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The agreement");
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N",
-               in_turn(noting->owners(problem, placement, ring), ring));
+               in_turn(owners_of(noting->steps(), problem, placement, ring), ring));
   lesson.check("bit for bit the library's overlapped ring",
                same_bits(got, run_ring(problem, comm, library_ring<OverlappedTransport>(comm)).result));
   lesson.check("bit for bit the blocking ring of lesson 05",

@@ -8,6 +8,41 @@
 
 namespace ring_attention {
 
+/// Keys that an engine was given: their positions, and the first number (0 without tokens).
+struct GivenKeys {
+  TokenRanges ranges;
+  float first;
+  friend bool operator==(const GivenKeys&, const GivenKeys&) = default;
+};
+
+/// One entry a step: the rank whose keys these are. -1: of no rank.
+[[nodiscard]] inline std::vector<Index> owners_of(const std::vector<GivenKeys>& steps,
+                                                  const RandomProblem& problem, const Placement& placement,
+                                                  const Ring& ring) {
+  const auto are_of = [&](const GivenKeys& keys, int owner) {
+    const TokenRanges ranges = placement.ranges(owner);
+    if (ranges.empty()) return keys == GivenKeys{ranges, 0};
+    return keys == GivenKeys{ranges, *problem.make<float>(problem.kv, 1, {ranges[0].slice(0, 1)}).data()};
+  };
+  std::vector<Index> owners;
+  for (const GivenKeys& keys : steps) {
+    const int in_turn =
+        ring.owner(static_cast<int>(owners.size()));  // tried last: ranks without tokens look alike
+    owners.push_back(-1);
+    for (int rank = 0; rank < ring.size; ++rank)
+      if (are_of(keys, rank)) owners.back() = rank;
+    if (are_of(keys, in_turn)) owners.back() = in_turn;
+  }
+  return owners;
+}
+
+/// At step t rank r must compute with the K,V of rank (r - t) mod N.
+[[nodiscard]] inline bool in_turn(const std::vector<Index>& owners, const Ring& ring) {
+  std::vector<Index> expected;
+  for (int step = 0; step < ring.steps(); ++step) expected.push_back(ring.owner(step));
+  return owners == expected;
+}
+
 /// Stands between a ring and its engine. It notes each step, then the engine computes.
 template <class Inner>
 class NotingEngine {
@@ -24,42 +59,11 @@ class NotingEngine {
     const mpi_counter::Computing computing;
     engine_.accumulate(kv, gradient, progress);
   }
-
-  /// One entry a step: the rank whose K,V these are, by their positions and by their first number. -1: of no rank.
-  [[nodiscard]] std::vector<Index> owners(const RandomProblem& problem, const Placement& placement,
-                                          const Ring& ring) const {
-    std::vector<Index> owners;
-    for (const Step& step : steps_) {
-      int owner =
-          ring.owner(static_cast<int>(owners.size()));  // first, because ranks without tokens look alike
-      for (int rank = 0; rank < ring.size && !(step == expected(problem, placement, owner)); ++rank)
-        owner = rank;
-      owners.push_back(step == expected(problem, placement, owner) ? owner : -1);
-    }
-    return owners;
-  }
+  [[nodiscard]] const std::vector<GivenKeys>& steps() const { return steps_; }
 
  private:
-  struct Step {
-    TokenRanges ranges;
-    float first_key;  // 0 without tokens
-    friend bool operator==(const Step&, const Step&) = default;
-  };
-  static Step expected(const RandomProblem& problem, const Placement& placement, int owner) {
-    const TokenRanges ranges = placement.ranges(owner);
-    if (ranges.empty()) return {ranges, 0};
-    return {ranges, *problem.make<float>(problem.kv, 1, {ranges[0].slice(0, 1)}).data()};
-  }
-
   Inner& engine_;
-  std::vector<Step> steps_;
+  std::vector<GivenKeys> steps_;
 };
-
-/// At step t rank r must compute with the K,V of rank (r - t) mod N.
-[[nodiscard]] inline bool in_turn(const std::vector<Index>& owners, const Ring& ring) {
-  std::vector<Index> expected;
-  for (int step = 0; step < ring.steps(); ++step) expected.push_back(ring.owner(step));
-  return owners == expected;
-}
 
 }  // namespace ring_attention
