@@ -29,10 +29,6 @@ set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
     ring_attention/cpu/isa.cpp
-    ring_attention/cpu/ladder/fast_forward.cpp
-    ring_attention/cpu/ladder/preallocated_eigen.cpp
-    ring_attention/cpu/ladder/queries_in_lanes.cpp
-    ring_attention/cpu/ladder/textbook_eigen.cpp
     ring_attention/cpu/lanes.cpp
     ring_attention/cpu/threads.cpp)
 set(ring_sources
