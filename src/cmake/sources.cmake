@@ -23,8 +23,7 @@ set(attention_sources
     ring_attention/attention/engine.cpp
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
-    ring_attention/attention/reference.cpp
-    ring_attention/attention/softmax.cpp)
+    ring_attention/attention/reference.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
