@@ -23,16 +23,11 @@ set(attention_sources
     ring_attention/attention/engine.cpp
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
-    ring_attention/attention/reference.cpp
-    ring_attention/attention/softmax.cpp)
+    ring_attention/attention/reference.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
     ring_attention/cpu/isa.cpp
-    ring_attention/cpu/ladder/fast_forward.cpp
-    ring_attention/cpu/ladder/preallocated_eigen.cpp
-    ring_attention/cpu/ladder/queries_in_lanes.cpp
-    ring_attention/cpu/ladder/textbook_eigen.cpp
     ring_attention/cpu/lanes.cpp
     ring_attention/cpu/threads.cpp)
 set(ring_sources

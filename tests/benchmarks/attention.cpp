@@ -9,10 +9,10 @@
 
 #include <cmath>
 
+#include "03_blockwise_attention/ladder/ladder.hpp"
 #include "benchmarks/peers.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/backward.hpp"
-#include "ring_attention/cpu/ladder.hpp"
 
 namespace ring_attention {
 namespace {

@@ -1,7 +1,7 @@
 // Step 4: the engine that the library uses; forward_kernel.cpp holds the arithmetic.
 
+#include "ladder.hpp"
 #include "ring_attention/cpu/engine.hpp"
-#include "ring_attention/cpu/ladder.hpp"
 
 namespace ring_attention {
 

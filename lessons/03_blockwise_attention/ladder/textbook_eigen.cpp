@@ -1,7 +1,7 @@
 // Step 1: the formulas, one line each. Every line makes a new matrix.
 
-#include "ring_attention/cpu/ladder.hpp"
-#include "ring_attention/cpu/ladder/tiles.hpp"
+#include "ladder.hpp"
+#include "tiles.hpp"
 
 namespace ring_attention {
 

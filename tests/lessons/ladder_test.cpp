@@ -1,6 +1,6 @@
 // Every step of the ladder against the reference, by the same tests.
 
-#include "ring_attention/cpu/ladder.hpp"
+#include "03_blockwise_attention/ladder/ladder.hpp"
 
 #include <gtest/gtest.h>
 

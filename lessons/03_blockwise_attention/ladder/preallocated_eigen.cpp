@@ -1,7 +1,7 @@
 // Step 2: the same, without a new matrix anywhere in the loop.
 
-#include "ring_attention/cpu/ladder.hpp"
-#include "ring_attention/cpu/ladder/tiles.hpp"
+#include "ladder.hpp"
+#include "tiles.hpp"
 
 namespace ring_attention {
 

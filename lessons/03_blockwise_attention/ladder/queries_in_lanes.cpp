@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <numbers>
 
-#include "ring_attention/cpu/ladder.hpp"
-#include "ring_attention/cpu/ladder/tiles.hpp"
+#include "ladder.hpp"
+#include "tiles.hpp"
 
 namespace ring_attention {
 
