@@ -204,8 +204,8 @@ void expect_disagreement(const Spoil& spoil, const std::string& of_rank_0, const
   expect_refused(spoil, "the ranks disagree: rank 0 has " + of_rank_0 + ", rank 1 has " + of_rank_1, 1);
 }
 
-Scoring packed(std::vector<Index> borders) {
-  return {0.5, {.documents = std::make_shared<const Documents>(std::move(borders))}, alibi_slopes(4)};
+Scoring packed(std::vector<Index> boundaries) {
+  return {0.5, {.documents = std::make_shared<const Documents>(std::move(boundaries))}, alibi_slopes(4)};
 }
 
 TEST(Disagreement, OnTheScoring) {

@@ -186,7 +186,7 @@ class RandomMomentTest(DeadRankTest):
                 begin = time.monotonic()
                 result = job.wait(30)
                 if result.code is None and number == signal.SIGSTOP:
-                    # Stopped when all others had ended: nobody is left to miss it, and nothing is left to do.
+                    # Stopped when all others had ended: no rank waits for it, and the results are complete.
                     self.assertEqual(list(job.processes(program_only=True)), [pid], str(result))
                     harness.send(pid, signal.SIGCONT)
                     result = job.wait(30)

@@ -167,7 +167,7 @@ Tensor<double> rows_of(const Tensor<T>& array, const std::vector<Index>& rows) {
   return some;
 }
 
-/// An array that is zero by definition: keys that nobody sees, rows that see one key or none.
+/// An array that is zero by definition: keys that no query sees, rows that see one key or none.
 bool is_zero(const Tensor<double>& array) {
   return std::ranges::all_of(array.view().elements(), [](double x) { return x == 0; });
 }

@@ -38,9 +38,9 @@ std::vector<std::string> isa_choices() {
 }
 
 bool fits(const std::vector<Index>& extents) {
-  Index room = most_elements;
-  for (const Index extent : extents) room /= extent;
-  return room > 0;
+  Index left = most_elements;
+  for (const Index extent : extents) left /= extent;
+  return left > 0;
 }
 
 }  // namespace
