@@ -1,6 +1,7 @@
 // Lesson 11: tensor cores. The ladder's steps are files of the library, src/ring_attention/cuda/kernels/; this program
 // runs each one that the GPU takes: is it right, how fast is it, and what is it of the step before and of the chip?
 #include "backward_runs.hpp"
+#include "chip.hpp"
 #include "common/gpu.hpp"
 
 using namespace ring_attention;
@@ -44,28 +45,6 @@ void check_backward(Lesson& lesson, const Sizes& sizes, cuda::StreamHandle strea
                    checker.run(kernel));
 }
 
-/// What a tile asks of each unit of a multiprocessor, counted, and what the chip could do at its highest clock.
-void show_roofline(Lesson& lesson, Index dim) {
-  const tensor_cores::Chip chip = tensor_cores::chip();
-  lesson.say(
-      format("  a score: %lld operations on tensor cores, 1 exponential; a key and value: %lld bytes in bf16",
-             4LL * dim, 4LL * dim));
-  lesson.record("operations_a_score", Index{4 * dim});
-  lesson.record("tensor_tflops", chip.tensor_flops / 1e12);
-  if (!(chip.tensor_flops > 0)) {
-    lesson.say("  this chip's rates are not known here");
-    return;
-  }
-  const double exp_flops = chip.exponentials * 4 * static_cast<double>(dim);
-  Table table({"if only this counted", "TFLOP/s"});
-  table.row({"tensor cores, 16-bit types", format("%.0f", chip.tensor_flops / 1e12)});
-  table.row({"exponentials, one a score", format("%.0f", exp_flops / 1e12)});
-  table.row({"fp32 multiply-adds", format("%.0f", chip.fp32_flops / 1e12)});
-  lesson.print(table);
-  lesson.say(format("  %d multiprocessors at %.2f GHz; one after the other the first two allow %.0f TFLOP/s",
-                    chip.count, chip.hertz / 1e9, 1e-12 / (1 / chip.tensor_flops + 1 / exp_flops)));
-}
-
 /// One table a mask: step by step, at three lengths.
 void show_ladder(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inputs>& inputs, bool causal,
                  cuda::StreamHandle stream) {
@@ -74,7 +53,7 @@ void show_ladder(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inpu
   std::vector<std::string> head{"step", "kernel", "type"};
   for (const auto& input : inputs) {
     lengths.push_back(input.shape.seq);
-    head.push_back(format("S = %lld", lengths.back() + 0LL));
+    head.push_back("S = " + std::to_string(lengths.back()));
   }
   head.insert(head.end(), {"of the step before", "of the chip"});
   Table table(head);
@@ -97,24 +76,6 @@ void show_ladder(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inpu
   lesson.print(table);
   lesson.record(causal ? "causal_flops" : "full_flops", rates);
   lesson.record("lengths", lengths);
-}
-
-/// The backward at the longest length.
-void show_backward(Lesson& lesson, const tensor_cores::Inputs& inputs, cuda::StreamHandle stream) {
-  Table table({format("S = %lld", inputs.shape.seq + 0LL), "type", "same bits every time", "full", "causal"});
-  std::string names;
-  std::vector<std::vector<double>> rates;
-  for (const auto& [kernel, type] : tensor_cores::contenders(cuda::backward_kernels(), inputs.shape.dim)) {
-    rates.emplace_back();
-    for (const bool causal : {false, true})
-      rates.back().push_back(tensor_cores::backward_flops(*kernel, type, inputs, causal, stream));
-    table.row({kernel->name, cuda::name_of(type), kernel->deterministic ? "yes" : "no",
-               format("%.1f", rates.back()[0] / 1e12), format("%.1f", rates.back()[1] / 1e12)});
-    names += (names.empty() ? "" : ", ") + std::string(kernel->name) + " " + cuda::name_of(type);
-  }
-  lesson.print(table);
-  lesson.record("backward_kernels", names);
-  lesson.record("backward_flops", rates);
 }
 
 void record_names(Lesson& lesson, const Sizes& sizes) {
@@ -163,7 +124,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   check_backward<Bf16>(lesson, sizes, stream.handle());
   check_backward<cuda::Fp16>(lesson, sizes, stream.handle());
   lesson.heading("The roofs of this chip");
-  show_roofline(lesson, sizes.dim);
+  tensor_cores::show_roofline(lesson, sizes.dim);
   std::vector<tensor_cores::Inputs> inputs;
   for (const Index part : {4, 2, 1})
     inputs.emplace_back(Shape{1, sizes.heads, std::max<Index>(1, sizes.longest / part), sizes.dim});
@@ -172,7 +133,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.heading("The ladder: TFLOP/s, causal; masked pairs are not counted");
   show_ladder(lesson, sizes.dim, inputs, true, stream.handle());
   lesson.heading("The backward: TFLOP/s, 10 D operations a pair");
-  show_backward(lesson, inputs.back(), stream.handle());
+  tensor_cores::show_backward(lesson, inputs.back(), stream.handle());
   return lesson.finish("each step is exact attention; only the speed differs");
 }
 
