@@ -38,7 +38,7 @@ inline void show_table(Lesson& lesson) {
     const auto number = [](float x) { return std::isnan(x) ? "nan" : format("%.6g", double{x}); };
     return number(r.lse) + ", " + number(r.out);
   };
-  Table table({"lse, out at home", "arriving", "textbook", "sigmoid, unguarded", "log1p", "sigmoid"});
+  Table table({"lse, out so far", "arriving", "textbook", "sigmoid, unguarded", "log1p", "sigmoid"});
   for (const auto& [a, b] : {std::pair<Result, Result>{{1, 0}, {3, 1}},
                              {{1, 0}, {3, 88}},
                              {{1, 0}, {3, 89}},

@@ -137,32 +137,4 @@ inline double flops(const ForwardContender& contender, const Inputs& inputs, boo
                                             : flops_in<Bf16>(contender, inputs, causal, stream);
 }
 
-// What the current GPU can do per second at its highest clock; zeros if that is not known.
-struct Chip {
-  int count = 0;
-  double hertz = 0, tensor_flops = 0, exponentials = 0, fp32_flops = 0;
-};
-
-// Rates of one multiprocessor per clock, from NVIDIA's white papers on the A100 and the H100: dense 16-bit operations
-// with fp32 sums, exponentials (special-function units), fp32 operations.
-inline Chip chip() {
-  struct Rates {
-    int capability;
-    double tensor, exponentials, fp32;
-  };
-  const cuda::DeviceTraits traits = cuda::traits_for({});
-  int kilohertz = 0;
-  if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, cuda::current_device()) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return {};
-  }
-  for (const Rates& rates : {Rates{80, 2048, 16, 128}, Rates{90, 4096, 16, 256}}) {
-    if (rates.capability != traits.compute_capability) continue;
-    const double hertz = 1e3 * kilohertz, clocks = hertz * traits.multiprocessors;
-    return {traits.multiprocessors, hertz, clocks * rates.tensor, clocks * rates.exponentials,
-            clocks * rates.fp32};
-  }
-  return {};
-}
-
 }  // namespace ring_attention::tensor_cores

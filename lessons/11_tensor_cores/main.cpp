@@ -2,6 +2,7 @@
 // and times each kernel that the GPU supports, and compares its speed with the previous kernel and with the peak of the
 // GPU.
 #include "backward_runs.hpp"
+#include "chip.hpp"
 #include "common/gpu.hpp"
 
 using namespace ring_attention;
@@ -45,28 +46,6 @@ void check_backward(Lesson& lesson, const Sizes& sizes, cuda::StreamHandle strea
                    checker.run(kernel));
 }
 
-/// The work of one score for each unit of a multiprocessor, and the limits of the GPU at its highest clock.
-void show_roofline(Lesson& lesson, Index dim) {
-  const tensor_cores::Chip chip = tensor_cores::chip();
-  lesson.say(format(
-      "  per score: %lld operations on tensor cores, 1 exponential; per key and value: %lld bytes in bf16",
-      4LL * dim, 4LL * dim));
-  lesson.record("operations_a_score", Index{4 * dim});
-  lesson.record("tensor_tflops", chip.tensor_flops / 1e12);
-  if (!(chip.tensor_flops > 0)) {
-    lesson.say("  the rates of this GPU are not known to the program");
-    return;
-  }
-  const double exp_flops = chip.exponentials * 4 * static_cast<double>(dim);
-  Table table({"limit by", "TFLOP/s"});
-  table.row({"tensor cores, 16-bit types", format("%.0f", chip.tensor_flops / 1e12)});
-  table.row({"exponentials, one per score", format("%.0f", exp_flops / 1e12)});
-  table.row({"fp32 multiply-adds", format("%.0f", chip.fp32_flops / 1e12)});
-  lesson.print(table);
-  lesson.say(format("  %d multiprocessors at %.2f GHz; in sequence the first two allow %.0f TFLOP/s",
-                    chip.count, chip.hertz / 1e9, 1e-12 / (1 / chip.tensor_flops + 1 / exp_flops)));
-}
-
 /// One table per mask: a row per kernel, a column per length.
 void show_forward(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inputs>& inputs, bool causal,
                   cuda::StreamHandle stream) {
@@ -98,24 +77,6 @@ void show_forward(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inp
   lesson.print(table);
   lesson.record(causal ? "causal_flops" : "full_flops", rates);
   lesson.record("lengths", lengths);
-}
-
-/// One table of the backward's kernels, at the longest length.
-void show_backward(Lesson& lesson, const tensor_cores::Inputs& inputs, cuda::StreamHandle stream) {
-  Table table({"S = " + std::to_string(inputs.shape.seq), "type", "same bits every time", "full", "causal"});
-  std::string names;
-  std::vector<std::vector<double>> rates;
-  for (const auto& [kernel, type] : tensor_cores::contenders(cuda::backward_kernels(), inputs.shape.dim)) {
-    rates.emplace_back();
-    for (const bool causal : {false, true})
-      rates.back().push_back(tensor_cores::backward_flops(*kernel, type, inputs, causal, stream));
-    table.row({kernel->name, cuda::name_of(type), kernel->deterministic ? "yes" : "no",
-               format("%.1f", rates.back()[0] / 1e12), format("%.1f", rates.back()[1] / 1e12)});
-    names += (names.empty() ? "" : ", ") + std::string(kernel->name) + " " + cuda::name_of(type);
-  }
-  lesson.print(table);
-  lesson.record("backward_kernels", names);
-  lesson.record("backward_flops", rates);
 }
 
 void record_names(Lesson& lesson, const Sizes& sizes) {
@@ -163,7 +124,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   check_backward<Bf16>(lesson, sizes, stream.handle());
   check_backward<cuda::Fp16>(lesson, sizes, stream.handle());
   lesson.heading("The limits of this GPU");
-  show_roofline(lesson, sizes.dim);
+  tensor_cores::show_roofline(lesson, sizes.dim);
   std::vector<tensor_cores::Inputs> inputs;
   for (const Index part : {4, 2, 1})
     inputs.emplace_back(Shape{1, sizes.heads, std::max<Index>(1, sizes.longest / part), sizes.dim});
@@ -172,7 +133,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.heading("The forward: TFLOP/s, causal; masked pairs are not counted");
   show_forward(lesson, sizes.dim, inputs, true, stream.handle());
   lesson.heading("The backward: TFLOP/s, 10 D operations per pair");
-  show_backward(lesson, inputs.back(), stream.handle());
+  tensor_cores::show_backward(lesson, inputs.back(), stream.handle());
   return lesson.finish("each kernel computes exact attention; only the speed differs");
 }
 

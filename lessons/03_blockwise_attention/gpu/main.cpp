@@ -1,4 +1,4 @@
-// Lesson 03 on a GPU: blockwise_attention.cu has the idea. Here stand the problem, the checks and the times.
+// Lesson 03 on a GPU: blockwise_attention.cu is the idea; this program has the problem, the checks and the times.
 #include "blockwise_attention.hpp"
 
 #include "cli/random_problem.hpp"
@@ -87,8 +87,9 @@ void show_times(Lesson& lesson, const RandomProblem& p, cuda::StreamHandle strea
       {"no tiles (the library's `naive`)", seconds_of(a, p, "naive", stream)},
       {"tiles, this lesson", cuda::time_on(stream, 5, [&] { by_hand(a, p, {}, stream); }).median},
       {"tiles, the library's `tiled`", seconds_of(a, p, "tiled", stream)}};
-  Table table({format("S = %lld, %lld heads, median of 5, this run", p.q.seq + 0LL, p.q.heads + 0LL), "time",
-               "TFLOP/s"});
+  Table table(
+      {"S = " + std::to_string(p.q.seq) + ", " + std::to_string(p.q.heads) + " heads, median of 5, this run",
+       "time", "TFLOP/s"});
   const double operations = 2.0 * static_cast<double>(p.q.heads * p.q.seq * (p.q.seq + 1) * dim);
   std::vector<double> seconds;
   for (const auto& [name, time] : times) {
