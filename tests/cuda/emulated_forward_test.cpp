@@ -61,7 +61,11 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedForward, testing::ValuesIn(tensor_core_kernels()),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace ring_attention::test
