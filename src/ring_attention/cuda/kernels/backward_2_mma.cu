@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(threads)
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread / 32 * 16;
   const int group = task.heads / task.kv_heads, block = static_cast<int>(blockIdx.x);
   const int kv_head = block / tiles;  // numbered over the whole batch
-  const auto [range, first_key, keys] = TileOfKeys(task, block % tiles, tile);
+  const auto [range, first_key, keys] = KeyTile(task, block % tiles, tile);
   const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
   shared.k.template copy_async<tile, threads>(static_cast<const T*>(task.k) + key_row * task.dim, keys,
                                               task.dim, thread);

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(rows)
 template <int columns>
 __device__ void produce_queries(const KeysMemory<columns>& shared, const BackwardTask& task,
                                 const BackwardMaps& maps, const AllQueries<KeysMemory<columns>::rows>& all,
-                                const TileOfKeys& keys, int batch_kv_head) {
+                                const KeyTile& keys, int batch_kv_head) {
   constexpr int rows = KeysMemory<columns>::rows;
   constexpr int floats = rows * static_cast<int>(sizeof(float)),
                 intervals = rows * static_cast<int>(sizeof(KeyInterval));
@@ -122,7 +122,7 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
 /// dK and dV of the 64 keys of one warpgroup, and its half of dQ.
 template <class T, int columns, bool atomic_dq>
 __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& shared, const BackwardTask& task,
-                                                  const TileOfKeys& keys, int batch_kv_head, int group,
+                                                  const KeyTile& keys, int batch_kv_head, int group,
                                                   int thread) {
   using Memory = KeysMemory<columns>;
   constexpr int queries = Memory::rows, part = Memory::part_bytes,
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(backward_threads, 1)
   // queries see, come first.
   const TileOfHead work(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
                         8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
-  const TileOfKeys keys(task, work.tile, tile_rows);
+  const KeyTile keys(task, work.tile, tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {

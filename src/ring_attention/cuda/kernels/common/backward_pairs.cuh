@@ -10,11 +10,11 @@
 namespace ring_attention::cuda {
 
 /// A tile of `keys` keys of one range; first_key is an index into the shard.
-struct TileOfKeys {
+struct KeyTile {
   int range, first_key, keys;
 
   /// Tile `number` of `width` keys, numbered over all ranges.
-  __device__ TileOfKeys(const AttentionTask& task, int number, int width) : range(0) {
+  __device__ KeyTile(const AttentionTask& task, int number, int width) : range(0) {
     for (;; ++range) {
       const int tiles = static_cast<int>((task.range[range].tokens.count + width - 1) / width);
       if (number < tiles) break;
