@@ -89,9 +89,8 @@ std::string shared_arguments(const Call<T>& call) {
   for (const double slope : slopes) text << "ALiBi slope " << slope << '\n';
   text << (mask.documents ? "documents\n" : "no documents\n");
   for (Index begin = 0, end = 0; mask.documents && mask.documents->of(begin) >= 0; begin = end) {
-    end =
-        mask.documents->end(mask.documents->of(begin));  // `of` names no empty document: they change nothing
-    text << "a document of the positions " << begin << " to " << end - 1 << '\n';
+    end = mask.documents->end(mask.documents->of(begin));  // empty documents change nothing: `of` skips them
+    text << "a document [" << begin << ", " << end << ")\n";
   }
   return text.str() + "no further document\n";
 }

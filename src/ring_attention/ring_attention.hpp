@@ -9,15 +9,18 @@
 /// Each rank gives its shard of q, k and v and gets its rows of the result. Arrays are in host memory, the CPU
 /// computes. float32 runs the fast engine, float64 the readable one; all sums are in the type of the arrays.
 ///
-/// Both calls are collective: every rank of the communicator calls, in the same order. They work on a duplicate of
-/// the communicator, so that messages of the caller, pending ones too, do not meet those of the ring. Only the calling
-/// thread calls MPI: one thread is right at every thread level, more threads need MPI_THREAD_FUNNELED.
+/// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
+/// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the
+/// calling thread calls MPI. With options.threads = 1 every thread level of MPI is enough; more threads need
+/// MPI_THREAD_FUNNELED.
 ///
-/// Errors. Bad arguments, arguments that differ between ranks, and too little memory throw the same AgreedError on all
-/// ranks, before the first message of the ring. Without MPI, or without an intracommunicator, there are no other ranks
-/// to tell: InputError. What fails later on one rank (an Error with MPI's text, std::system_error where a thread does
-/// not start) is thrown on that rank alone, and the other ranks may wait for its messages: end the job, for example
-/// with MPI_Abort. The library prints nothing and never ends the process.
+/// Errors:
+/// - Bad arguments, arguments that differ between ranks, and too little memory: all ranks throw AgreedError with the
+///   same message, before the first message of the ring.
+/// - MPI is not initialised, the communicator is MPI_COMM_NULL or an intercommunicator: InputError; nothing is sent.
+/// - A later failure that one rank alone knows, such as an Error with MPI's text, or std::system_error when a thread
+///   cannot start: that rank throws. The other ranks wait for its messages: the caller ends the job (MPI_Abort).
+/// The library prints nothing and never ends the process.
 ///
 /// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (forward) and appendix A (backward).
 #pragma once
@@ -32,8 +35,8 @@ namespace ring_attention {
 
 /// Which rank holds which tokens: of the queries, and of the keys and values.
 struct Placements {
-  Placements(const Placement& tokens)
-      : queries(tokens), keys(tokens) {}  // NOLINT: one sequence attends to itself
+  /// Self attention: queries and keys are the same tokens.
+  Placements(const Placement& tokens) : queries(tokens), keys(tokens) {}  // NOLINT: implicit on purpose
   /// Cross attention: two sequences, of any two lengths.
   Placements(const Placement& of_queries, const Placement& of_keys) : queries(of_queries), keys(of_keys) {}
 

@@ -228,9 +228,9 @@ TEST(Disagreement, OnTheDocuments) {
   if (placed(0).ranks() == 1) return;
   const std::string start = "the ranks disagree: rank 0 has ";
   expect_refused(documents_of_rank({0, 5, 17}, {0, 6, 17}),
-                 start + "a document of the positions 0 to 4, rank 1 has a document of the positions 0 to 5");
+                 start + "a document [0, 5), rank 1 has a document [0, 6)");
   expect_refused(documents_of_rank({0, 5}, {0, 5, 17}),
-                 start + "no further document, rank 1 has a document of the positions 5 to 16");
+                 start + "no further document, rank 1 has a document [5, 17)");
   expect_disagreement(
       [](auto& a) { a.scoring.mask.documents = std::make_shared<const Documents>(std::vector<Index>{0}); },
       "no documents", "documents");
