@@ -28,8 +28,8 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
 
 using Renamed = std::vector<std::pair<std::string, std::string>>;
 
-/// What CLI11 could not make sense of: words that belong nowhere, no command, or a flag that misses its
-/// value (or has one too many).
+/// What CLI11 cannot parse: an unknown word, no command, or a flag without its value (or with a value that
+/// it does not take).
 std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app, const Renamed& renamed) {
   const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   const std::vector<std::string> strays = app.remaining(true);
@@ -54,7 +54,7 @@ std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app, co
 
 }  // namespace
 
-/// CLI11 splits the command line into flags and words; what they mean is said here, so that every message
+/// CLI11 splits the command line into flags and words. This class interprets them, so that every message
 /// names the flag and the remedy.
 struct CommandLine::Parser {
   std::unique_ptr<CLI::App> owned;  // the program; a command belongs to its program
@@ -254,7 +254,7 @@ std::optional<std::string> CommandLine::parse(const Communicator& comm, int argc
 void CommandLine::require_same_on_ranks(const Communicator& comm, bool help) const {
   require_same(comm, "--help or --version", help ? 1 : 0);
   if (help) return;
-  // One comparison of everything first: a collective call for each flag takes its time on many ranks.
+  // One comparison of all flags first: a collective call for each flag is slow on many ranks.
   std::string all;
   for (const auto& [field, value] : settings()) all += field + '=' + value + '\n';
   std::string of_rank_0 = all;

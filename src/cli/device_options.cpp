@@ -8,8 +8,8 @@ namespace ring_attention {
 
 void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even", "nccl", "staged"},
-                 "CPU: messages travel while ranks compute (auto), or in between. GPU: from GPU to GPU "
-                 "with NCCL (auto where it is built in), or through the hosts' memory with MPI");
+                 "What moves K,V. CPU: overlapped (auto), while ranks compute, or odd-even, in between. "
+                 "GPU: nccl (auto, where it is built in), or staged, through the hosts' memory with MPI");
   command.renamed("--ring", "--transport");
   command.section("GPU");
   command.choice("--device", options.device, {"cpu", "cuda"}, "What computes");

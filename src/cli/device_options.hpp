@@ -1,5 +1,5 @@
 /// \file
-/// The flags that say what computes and what moves the parcels. `run` and `bench` share them.
+/// The flags for what computes and for what moves the parcels, which `run` and `bench` share.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ struct DeviceOptions {
 /// Adds --transport under the present heading, then --device, --type, --kernel and --share-gpu under "GPU".
 void declare_device_options(CommandLine& command, DeviceOptions& options);
 
-/// \throws InputError, one line, for a flag that has no effect on the device, and for a --timeout that cannot be
+/// \throws InputError, one line, for a flag that has no effect on the device, or a --timeout that is not positive
 void validate_device(const DeviceOptions& options);
 
 }  // namespace ring_attention

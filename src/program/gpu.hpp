@@ -7,11 +7,11 @@
 
 namespace ring_attention {
 
-/// Does this build have the GPU parts that the options ask for, and every machine as many GPUs as ranks (or may ranks
-/// share one)? Then this rank uses its GPU from now on. Collective. \throws AgreedError that says what is missing
+/// Selects the GPU of this rank. \throws AgreedError that names what is missing: the GPU parts in this build, or a GPU
+/// for each rank (unless ranks may share one). Collective.
 void require_gpus(const Communicator& comm, const DeviceOptions& options);
 
-/// After require_gpus(). Return what run_command() returns, and the measurements. Collective.
+/// Call require_gpus() first. The results are those of run_command() and measure_ring(). Collective.
 int run_on_gpus(const RunContext& context);
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity);
 

@@ -1,4 +1,4 @@
-// ring-attention: the command line. Under mpirun every rank parses, rank 0 prints, all end with one code.
+// ring-attention: the command line. Every rank parses it, rank 0 prints, and all end with one exit code.
 #include <cstdio>
 #include <exception>
 
@@ -17,13 +17,13 @@ struct Program {
   CommandLine& run_words =
       words.command("run", "Attention of your arrays (or random ones); start with mpirun -n N");
   CommandLine& bench_words =
-      words.command("bench", "Times of a ring on these machines, beside what a model says");
+      words.command("bench", "Times of a ring on these machines, and what a model predicts");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
   RunOptions run;
   BenchOptions bench;
   ExampleOptions example;
   std::optional<std::string> help;
-  std::exception_ptr bad_input;  // all ranks report it together, once MPI is there
+  std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
 
   Program(int argc, char** argv) {
     declare_run_options(run_words, run);
@@ -57,7 +57,7 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     return 0;
   }
   if (program.example_words.chosen()) {
-    watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // rank 0 works, the others only wait
+    watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // only rank 0 works
     agree(comm, [&] {
       if (comm.rank() == 0) example_command(program.example);
     });
@@ -74,7 +74,7 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
 int main(int argc, char** argv) {
   const Program program(argc, argv);
   Activity activity;
-  // From before MPI_Init until after MPI_Finalize: a rank may stop, and its peers wait, in both.
+  // Starts before MPI_Init and ends after MPI_Finalize: a peer can stop in both, and this rank then waits.
   Watchdog watchdog(activity, program.timeout(), -1);
   return mpi_main(argc, argv, [&](const Communicator& comm) {
     const int code = ring_attention_main(program, comm, activity, watchdog);

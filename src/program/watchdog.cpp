@@ -73,7 +73,7 @@ void Watchdog::watch() {
           "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
           rank.c_str(), timeout_.count(), activity_.describe().c_str());
       std::fflush(stderr);
-      // MPICH's launcher may drop what it has not read when a rank ends: give it the time.
+      // MPICH's launcher may drop what it has not read when a rank ends: wait until it has read the line.
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       _exit(3);
     }

@@ -1,5 +1,5 @@
 /// \file
-/// `Activity` and `Watchdog`: a job in which nothing moves must end, and say where.
+/// `Activity` and `Watchdog`: a job in which nothing moves ends, and one line names the place.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace ring_attention {
 
-/// What a rank is doing, written by its main thread and read by its watchdog.
+/// What a rank does now. Its main thread writes it, its watchdog reads it.
 enum class Phase : std::uint8_t { start, read, agree, compute, exchange, drain, check, write, end };
 
 [[nodiscard]] const char* name(Phase phase);
@@ -20,7 +20,7 @@ enum class Phase : std::uint8_t { start, read, agree, compute, exchange, drain, 
 /// The latest (phase, step, peer) of one rank and a count of its signs of life.
 class Activity {
  public:
-  /// Enters a phase. `step` and `peer` are -1 where they mean nothing.
+  /// Enters a phase. -1 means: no step, no peer.
   void enter(Phase phase, int step = -1, int peer = -1);
   /// A sign of life within the phase: a tile done, a message moved.
   void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }
@@ -41,8 +41,8 @@ class Activity {
 /// A thread that ends the process with exit code 3 when `activity` has not moved for `timeout`, after one
 /// line on stderr: `[rank 2] nothing moved for 60 s: exchange, step 2, peer 1; ...`.
 ///
-/// It never calls MPI: the main thread may be inside an MPI call that never returns, and MPI_Abort is not safe from
-/// here. The launcher sees the exit and ends the other ranks.
+/// It never calls MPI: the main thread may never return from an MPI call, and MPI_Abort is not safe from
+/// this thread. The launcher sees the exit and ends the other ranks.
 class Watchdog {
  public:
   /// \param rank  -1: not known yet
@@ -51,8 +51,8 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
 
-  /// From now on another timeout and rank: they are known later than the first wait for a peer, which is
-  /// MPI's own initialisation.
+  /// Sets the timeout and the rank. They are known only after the first wait for a peer, MPI's own
+  /// initialisation.
   void expect(std::chrono::duration<double> timeout, int rank);
 
  private:

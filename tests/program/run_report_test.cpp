@@ -95,7 +95,7 @@ TEST(RunReport, OneRankThatFailsIsAFailure) {
   const auto json = nlohmann::json::parse(to_json(report, options));
   EXPECT_EQ(json["ok"], false);
   EXPECT_EQ(json["per_rank"][0]["dv"]["ok"], false);
-  EXPECT_FALSE(json["per_rank"][1].contains("out")) << "a rank without tokens has nothing to say";
+  EXPECT_FALSE(json["per_rank"][1].contains("out")) << "a rank without tokens has no entry";
 }
 
 TEST(RunReport, JsonHasTheFigures) {

@@ -1,4 +1,4 @@
-// What a rank says of itself, and the watchdog that listens.
+// What a rank reports of itself, and the watchdog that reads it.
 
 #include "program/watchdog.hpp"
 

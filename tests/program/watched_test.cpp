@@ -13,7 +13,7 @@
 namespace ring_attention::test {
 namespace {
 
-/// Writes down each call of the ring, and what the watchdog knows then.
+/// Writes down each call of the ring, and the activity at that time.
 class Diary : public LoopbackTransport {
  public:
   Diary(LoopbackWorld& world, int rank, int channel, std::string name, const Activity& activity,

@@ -1,5 +1,5 @@
 /// \file
-/// `ring-attention bench`: what a ring takes on this job's machines, and what it should take.
+/// `ring-attention bench`: the times of a ring on this job's machines, measured and modelled.
 #pragma once
 
 #include "program/bench/options.hpp"

@@ -49,7 +49,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 
 void validate(const BenchOptions& options) {
   validate_device(options);
-  double elements = 1;  // in floating point, so that nothing wraps round
+  double elements = 1;  // in floating point: an integer would overflow
   for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
     elements *= static_cast<double>(extent);
   if (elements > std::ldexp(1.0, 48))

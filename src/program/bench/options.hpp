@@ -8,7 +8,7 @@
 
 namespace ring_attention {
 
-/// The flags of `bench`, with their defaults. Flags that `run` has, too, mean the same.
+/// The flags of `bench`, with their defaults. A flag that `run` has too means the same here.
 struct BenchOptions : DeviceOptions {
   Index batch = 1, seq = 8192, heads = 8, dim = 64;
   Index kv_heads = 0;  ///< 0: as many as heads

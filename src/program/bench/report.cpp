@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What computed, and what the times are worth.
+/// What computes, and a warning when the times mean nothing.
 std::string kernel_of(const BenchReport& report) {
   const BackendDescription& backend = report.backend;
   return words_of(backend, backend.threads) +

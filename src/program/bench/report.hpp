@@ -1,5 +1,5 @@
 /// \file
-/// `BenchReport`: what `ring-attention bench` measured, and what the model says, as text or JSON.
+/// `BenchReport`: measured and modelled times of `ring-attention bench`, as text or JSON.
 #pragma once
 
 #include <string>
@@ -30,7 +30,7 @@ struct BenchReport {
   BackendDescription backend;
   std::vector<PlacementTimes> placements;
 
-  /// c* = e F / (2 g beta): from so many tokens a rank on, a hop is hidden (twice as many under a causal mask in
+  /// c* = e F / (2 g beta): with this many tokens a rank or more, a hop is hidden (twice as many under a causal mask in
   /// zigzag placement). Liu et al., section 3.2.
   [[nodiscard]] double smallest_shard(const BenchOptions& options) const;
 };

@@ -14,7 +14,7 @@
 
 namespace ring_attention {
 
-/// A transport that begins a hop when the ring asks for its end: nothing travels while the rank computes.
+/// A transport that begins a hop in finish(): nothing travels while the rank computes.
 class SequentialTransport {
  public:
   explicit SequentialTransport(Watched& transport) : transport_(transport) {}
@@ -45,15 +45,11 @@ class RingBench {
             const Mask& mask, Activity& activity)
       : device_(device),
         comm_(comm),
-        ring_{comm.rank(), comm.size()},
+        options_(options),
         kind_(kind),
-        placement_(kind, options.seq, comm.size()),
-        activity_(activity),
-        q_shape_(options.q()),
-        kv_shape_(options.kv()),
         mask_(mask),
-        q_(q_shape_.with_seq(placement_.tokens(comm.rank()))),
-        kv_(kv_shape_, placement_, largest_shard(), device.memory()) {
+        activity_(activity),
+        kv_(options.kv(), placement_, largest_shard(), device.memory()) {
     fill_random(q_.view(), {.stream = 0});
     device_.set_queries(q_, placement_.ranges(ring_.rank));
     for (std::uint64_t buffer = 0; buffer < (ring_.size > 1 ? 2 : 1); ++buffer) {
@@ -75,7 +71,7 @@ class RingBench {
       overlapped.push_back(early.seconds);
       exposed.push_back(early.exposed);
     }
-    const StepFlops flops = forward_flops(q_shape_, mask_, placement_, placement_);
+    const StepFlops flops = forward_flops(options_.q(), mask_, placement_, placement_);
     PlacementTimes times{name(kind_),
                          median(compute),
                          median(messages),
@@ -93,7 +89,7 @@ class RingBench {
 
   /// The largest parcel.
   [[nodiscard]] Index hop_bytes() const {
-    return 2 * kv_shape_.with_seq(placement_.max_tokens()).size() *
+    return 2 * options_.kv().with_seq(placement_.max_tokens()).size() *
            static_cast<Index>(sizeof(typename Device::Element));
   }
 
@@ -114,8 +110,7 @@ class RingBench {
     while (placement_.tokens(largest) < placement_.max_tokens()) ++largest;
     return largest;
   }
-  /// From now on the parcel is that of `owner`. Nothing is sent: both of its buffers are full of random numbers, which
-  /// are as good as any.
+  /// From now on the parcel is that of `owner`. Nothing is sent: both of its buffers hold random numbers.
   void label(int owner) {
     if (ring_.size == 1) return;
     (void)kv_.exchange(owner);
@@ -172,17 +167,17 @@ class RingBench {
 
   Device& device_;
   const Communicator& comm_;
-  Ring ring_;
+  const BenchOptions& options_;
   PlacementKind kind_;
-  Placement placement_;
+  const Mask& mask_;
   Activity& activity_;
-  Shape q_shape_, kv_shape_;  // global
-  Mask mask_;
-  Tensor<typename Device::Value> q_;
+  Ring ring_{comm_.rank(), comm_.size()};
+  Placement placement_{kind_, options_.seq, comm_.size()};
+  Tensor<typename Device::Value> q_{options_.q().with_seq(placement_.tokens(comm_.rank()))};
   KvParcel<Element, typename Device::Memory> kv_;
 };
 
-/// Every placement that makes a difference. Collective.
+/// Measures each placement in which ranks get different work. Collective.
 template <Backend Device>
 BenchReport measure_ring(const Communicator& comm, const BenchOptions& options, Activity& activity) {
   const Index tokens = Placement(PlacementKind::contiguous, options.seq, comm.size()).max_tokens();

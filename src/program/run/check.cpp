@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ring_attention/attention/reference.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -55,7 +57,7 @@ Scoring for_heads(Scoring scoring, Index first, Index count) {
   return scoring;
 }
 
-/// What the reference says of all heads, and the sizes that tolerances need.
+/// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
   Tensor<double> out, lse, dq, dk, dv;
   double max_abs_score = 0, max_abs_value = 0;

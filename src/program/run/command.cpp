@@ -43,7 +43,7 @@ int run_command(const Communicator& comm, const RunOptions& options, Activity& a
   if (options.device == "cuda") require_gpus(comm, options);
   const RunInput input(comm, options);
   if (input.is_double()) require_float32(comm, options);
-  const RunContext context(comm, options, input, activity);
+  const RunContext context{comm, options, input, activity};
   if (options.device == "cuda") return run_on_gpus(context);
   if (input.is_double()) return Job<ReadableBackend<double>>(context)();
   const bool narrow = options.wire == "bf16";

@@ -25,10 +25,10 @@ float64 in gives float64 out; else the arithmetic and the results are float32.
 Exit codes: 0 done, 1 the check failed, 2 bad input. When a rank is killed, or nothing moved for
 --timeout, the job ends with another code that is not 0.)";
 
-/// Far beyond any sequence, and positions still add up without overflow.
+/// Longer than any sequence; sums of positions do not overflow.
 constexpr Index furthest_offset = 1'000'000'000'000'000;
 
-/// Elements of q at most: 2^48, more than any job can hold, and byte counts still fit 64 bits.
+/// The most elements of q: more than any job can hold; byte counts fit in 64 bits.
 constexpr Index most_elements = Index{1} << 48U;
 
 std::vector<std::string> isa_choices() {

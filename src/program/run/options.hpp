@@ -38,7 +38,7 @@ struct RunOptions : DeviceOptions {
 /// Adds the flags of `run` to a command.
 void declare_run_options(CommandLine& command, RunOptions& options);
 
-/// What the flags say together, before any file is touched.
+/// Checks flags that depend on each other, before any file is opened.
 /// \throws InputError, one line
 void validate(const RunOptions& options);
 

@@ -164,7 +164,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   if (!options.dout.empty()) json["files"]["dout"] = options.dout;
   if (options.is_random()) json["seed"] = options.seed;
   for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
-  // File names may be bytes that are no UTF-8.
+  // File names may hold bytes that are not UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -39,8 +39,8 @@ struct RankReport {
   Index bytes_sent = 0;
   double forward_exposed_seconds = 0;
   double backward_exposed_seconds = 0;
-  Index tensor_bytes = 0;   ///< the most that its tensors held at once, in the ring
-  Index process_bytes = 0;  ///< the most that its process held at once (resident set)
+  Index tensor_bytes = 0;   ///< the largest sum of its tensors, in the ring
+  Index process_bytes = 0;  ///< the largest memory of its process (resident set)
   std::array<ErrorReport, result_names.size()> errors;
 
   [[nodiscard]] ErrorReport& error(Result result) { return errors[static_cast<std::size_t>(result)]; }
