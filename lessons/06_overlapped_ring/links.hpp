@@ -19,8 +19,7 @@ inline double step_flops(const RandomProblem& problem, Index tokens) {
   return 4 * c * c * static_cast<double>(problem.q.batch * problem.q.heads * problem.q.dim);
 }
 
-/// Takes the largest shard's size; needs two ranks. F is the median; beta is that of the fastest hop, because a slower one
-/// waited for a core.
+/// Needs two ranks. F is the median; beta is that of the fastest hop, because a slower one waited for a core.
 inline Rates measure_rates(const RandomProblem& problem, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
   const Ring ring{comm.rank(), comm.size()};

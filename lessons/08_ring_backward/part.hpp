@@ -36,18 +36,6 @@ inline int gradient_hops(Variant variant, int ranks) {
 /// What this rank sent and waited for: [0] K,V, [1] dK,dV.
 using Cost = std::array<mpi_counter::Traffic, 2>;
 
-// The tokens at `ranges` of an array of the whole sequence.
-inline Tensor<double> rows_of(const Tensor<double>& whole, const TokenRanges& ranges) {
-  const std::vector<Index> from = positions(ranges);
-  Tensor<double> rows(whole.shape().with_seq(count(ranges)));
-  for (Index b = 0; b < rows.shape().batch; ++b)
-    for (Index h = 0; h < rows.shape().heads; ++h)
-      for (Index s = 0; s < rows.shape().seq; ++s)
-        std::ranges::copy(whole.view().row(b, h, from[static_cast<std::size_t>(s)]),
-                          rows.view().row(b, h, s).begin());
-  return rows;
-}
-
 struct Part {
   Part(const Communicator& communicator, const RandomProblem& what)
       : comm(communicator),
@@ -97,8 +85,8 @@ struct Part {
     sum_over_ranks(comm, want.v.view().elements());
     std::array magnitudes{want.magnitude_k, want.magnitude_v};
     sum_over_ranks(comm, std::span<double>(magnitudes));
-    want.k = rows_of(want.k, ranges);
-    want.v = rows_of(want.v, ranges);
+    want.k = rows_at(want.k, ranges);
+    want.v = rows_at(want.v, ranges);
     want.magnitude_k = magnitudes[0];
     want.magnitude_v = magnitudes[1];
   }

@@ -62,12 +62,8 @@ void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradien
     if (!last) start(kv, step);
 
     added.fill(0);
-    const auto halves = [&](Tensor<float>& parcel) {
-      return std::pair{View<float>(parcel.data(), shard(owner)),
-                       View<float>(parcel.data() + shard(owner).size(), shard(owner))};
-    };
-    const auto [k, v] = halves(kv.current);
-    const auto [dk, dv] = halves(added);
+    const View<float> k(kv.current.data(), shard(owner)), v(kv.current.data() + k.size(), shard(owner));
+    const View<float> dk(added.data(), shard(owner)), dv(added.data() + dk.size(), shard(owner));
     engine.accumulate({k, v, placement.ranges(owner)}, {dk, dv}, progress);  // dQ stays
 
     if (0 < step && step <= gradient_hops) finish(gradients);  // the dK,dV of these K,V, from the rank before

@@ -5,8 +5,7 @@
 #include <array>
 #include <numeric>
 
-#include "cli/random_problem.hpp"
-#include "common/lesson.hpp"
+#include "common/problem.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
@@ -92,18 +91,6 @@ inline Tensor<float> natural_order(const Tensor<float>& rows, const TokenRanges&
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, all.data(), static_cast<int>(all.size()), MPI_FLOAT, MPI_SUM,
                           comm.handle()));  // the others have 0 there
   return all;
-}
-
-/// The rows at `ranges` of a whole array.
-inline Tensor<float> rows_at(const Tensor<float>& all, const TokenRanges& ranges) {
-  const std::vector<Index> place = positions(ranges);
-  Tensor<float> rows(all.shape().with_seq(count(ranges)));
-  for (Index b = 0; b < all.shape().batch; ++b)
-    for (Index h = 0; h < all.shape().heads; ++h)
-      for (std::size_t i = 0; i < place.size(); ++i)
-        std::ranges::copy(all.view().row(b, h, place[i]),
-                          rows.view().row(b, h, static_cast<Index>(i)).begin());
-  return rows;
 }
 
 /// Every placement against the dense reference. Each rank compares a contiguous slice, whichever ranks computed it.

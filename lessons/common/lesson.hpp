@@ -37,7 +37,8 @@ class Lesson {
 
   /// For flags of its own, before parse().
   [[nodiscard]] CommandLine& options() { return options_; }
-  /// Offers `--mutant NAME`: the lesson with one known mistake in it. A reader (and a test) sees its checks fail. Pairs of name and description, before parse().
+  /// Offers `--mutant NAME`: the lesson with one known mistake in it. A reader (and a test) sees its checks fail.
+  /// Pairs of name and description, before parse().
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
   /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one

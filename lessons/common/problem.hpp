@@ -52,7 +52,20 @@ inline void check_reference(Lesson& lesson, const RandomProblem& problem, const 
   lesson.check("lse agrees with the dense reference in double", compare(got.lse, want.lse, tolerance));
 }
 
-/// K and V of so many tokens.
+/// The rows at `ranges` of an array of the whole sequence.
+template <class T>
+[[nodiscard]] Tensor<T> rows_at(const Tensor<T>& whole, const TokenRanges& ranges) {
+  const std::vector<Index> from = positions(ranges);
+  Tensor<T> rows(whole.shape().with_seq(count(ranges)));
+  for (Index b = 0; b < rows.shape().batch; ++b)
+    for (Index h = 0; h < rows.shape().heads; ++h)
+      for (std::size_t i = 0; i < from.size(); ++i)
+        std::ranges::copy(whole.view().row(b, h, from[i]),
+                          rows.view().row(b, h, static_cast<Index>(i)).begin());
+  return rows;
+}
+
+/// K and V of so many tokens, in bytes.
 [[nodiscard]] inline Index parcel_bytes(const RandomProblem& problem, Index tokens) {
   return 2 * problem.kv.with_seq(tokens).size() * static_cast<Index>(sizeof(float));
 }

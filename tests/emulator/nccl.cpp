@@ -16,6 +16,8 @@ std::vector<MPI_Request>& group() {
   return requests;
 }
 
+MPI_Datatype mpi_type(ncclDataType_t type) { return type == ncclFloat ? MPI_FLOAT : MPI_BYTE; }
+
 ncclResult_t result_of(int code) { return code == MPI_SUCCESS ? ncclSuccess : ncclSystemError; }
 
 }  // namespace
@@ -48,14 +50,14 @@ ncclResult_t ncclGroupEnd() {
   group().clear();
   return result_of(code);
 }
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int peer, ncclComm_t comm,
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t) {
-  return result_of(
-      MPI_Isend(from, static_cast<int>(count), MPI_BYTE, peer, 0, comm->world, &group().emplace_back()));
+  return result_of(MPI_Isend(from, static_cast<int>(count), mpi_type(type), peer, 0, comm->world,
+                             &group().emplace_back()));
 }
-ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t) {
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t) {
   return result_of(
-      MPI_Irecv(to, static_cast<int>(count), MPI_BYTE, peer, 0, comm->world, &group().emplace_back()));
+      MPI_Irecv(to, static_cast<int>(count), mpi_type(type), peer, 0, comm->world, &group().emplace_back()));
 }
 
 }  // extern "C"

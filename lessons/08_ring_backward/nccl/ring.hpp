@@ -24,7 +24,8 @@ struct Parcel {
   std::vector<cuda::Event> arrived = {};        // one a hop, on the transfer stream
 };
 
-/// Feeds the K,V of every rank to `engine`, which enqueues its work on `compute`, and brings the dK,dV of every rank home.
+/// Feeds the K,V of every rank to `engine`, which enqueues its work on `compute`, and brings the dK,dV of every rank
+/// home.
 ///
 /// At step t rank r holds the K,V of rank (r - t) mod N. dK,dV follow them one step behind, and need a hop more. All hops
 /// are on one stream, in the same order on every rank: NCCL has no tags, and that order pairs a send with its receive.
@@ -65,12 +66,8 @@ void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradien
     if (!last) start(kv, step);
 
     memory.zero(added.view().elements());
-    const auto halves = [&](cuda::DeviceTensor<float>& parcel) {
-      return std::pair{View<float>(parcel.data(), shard(owner)),
-                       View<float>(parcel.data() + shard(owner).size(), shard(owner))};
-    };
-    const auto [k, v] = halves(kv.current);
-    const auto [dk, dv] = halves(added);
+    const View<float> k(kv.current.data(), shard(owner)), v(kv.current.data() + k.size(), shard(owner));
+    const View<float> dk(added.data(), shard(owner)), dv(added.data() + dk.size(), shard(owner));
     engine.accumulate({k, v, placement.ranges(owner)}, {dk, dv}, {});  // dQ stays
 
     if (0 < step && step <= gradient_hops) finish(gradients);  // the dK,dV of these K,V, from the rank before
