@@ -93,9 +93,9 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
       repetitions));
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   if (comm.size() > cores)
-    lesson.say(
-        format("  %d ranks on %d cores: a rank that idles lends its core, and wall hides the imbalance.",
-               comm.size(), cores));
+    lesson.say(format(
+        "  %d ranks on %d cores: while a rank waits, another one uses its core: wall hides the imbalance.",
+        comm.size(), cores));
   lesson.record("ratio_by_pairs", by_pairs);
   lesson.record("ratio_by_tiles", by_tiles);
   lesson.record("cpu_critical_seconds", cpu);
