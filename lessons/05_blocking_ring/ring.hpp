@@ -31,8 +31,8 @@ void ring(Engine<float> auto& engine, Tensor<float>& current, Tensor<float>& inc
     engine.accumulate({k, v, placement.ranges(owner)}, {});
     if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
 
-    if (ring.rank % 2 ==
-        0) {  // if all ranks sent first, each could wait for a receive that no rank has posted
+    // If all ranks sent first, each could wait for a receive that no rank has posted.
+    if (ring.rank % 2 == 0) {
       check_mpi(MPI_Send(current.data(), length(owner), MPI_FLOAT, ring.next(), 0, comm.handle()));
       check_mpi(MPI_Recv(incoming.data(), length(next_owner), MPI_FLOAT, ring.prev(), 0, comm.handle(),
                          MPI_STATUS_IGNORE));

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "cli/random_problem.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 
 namespace ring_attention::lesson {

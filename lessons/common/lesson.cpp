@@ -48,7 +48,7 @@ bool Lesson::parse(int argc, const char* const* argv) {
   std::optional<std::string> help;
   if (comm_ != nullptr) {
     help = options_.parse(*comm_, argc, argv);
-    if (!help) require_world_size(*comm_, promised_ranks_);
+    if (!help) require_promised_ranks(*comm_, promised_ranks_);
   } else {
     help = options_.parse(argc, argv);
   }

@@ -2,8 +2,8 @@
 /// `NotingEngine`: notes whose K,V an engine is given, and when the rank computes.
 #pragma once
 
-#include "cli/random_problem.hpp"
 #include "common/mpi_counter.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/attention/engine.hpp"
 
 namespace ring_attention {

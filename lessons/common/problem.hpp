@@ -2,8 +2,8 @@
 /// What the lessons with a ring share: the flags of the problem, the buffers, the agreement, hops and bytes.
 #pragma once
 
-#include "cli/random_problem.hpp"
 #include "common/lesson.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {

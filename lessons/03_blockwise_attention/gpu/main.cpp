@@ -1,9 +1,9 @@
 // Lesson 03 on a GPU: blockwise_attention.cu is the idea; this program has the problem, the checks and the times.
 #include "blockwise_attention.hpp"
 
-#include "cli/random_problem.hpp"
 #include "common/gpu.hpp"
 #include "common/lesson.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/timing.hpp"
 

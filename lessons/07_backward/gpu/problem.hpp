@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backward.hpp"
-#include "cli/random_problem.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/attention/backward.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/error.hpp"
