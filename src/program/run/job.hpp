@@ -104,6 +104,7 @@ class Job {
   }
 
   void require_finite(InputArray array, View<const T> shard, const TokenRanges& ranges) {
+    run_.activity.beat();  // an array has been read
     const std::string line = run_.input.template non_finite<T>(run_.comm, array, shard, ranges);
     if (line.empty() || std::ranges::count(report_.warnings, line) > 0) return;
     if (run_.options.check) throw AgreedError(line + ": --check needs finite arrays");
