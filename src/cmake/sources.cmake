@@ -14,8 +14,6 @@ set(io_sources
     ring_attention/io/npy_array.cpp
     ring_attention/io/npy_dictionary.cpp
     ring_attention/io/npy_file.cpp
-    ring_attention/io/npy_interleaved.cpp
-    ring_attention/io/npy_transfer.cpp
     ring_attention/io/shared_file.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp

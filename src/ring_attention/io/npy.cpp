@@ -1,6 +1,5 @@
 #include "ring_attention/io/npy.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>

@@ -27,73 +27,56 @@ std::string name_for_mpi(const std::string& path) {
 SharedFile::SharedFile(int rank, std::string path, FileAccess access)
     : rank_(rank), path_(std::move(path)), access_(access) {
   const int mode = access == FileAccess::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY;
-  const int code = MPI_File_open(MPI_COMM_SELF, name_for_mpi(path_).c_str(), mode, MPI_INFO_NULL, &file_);
-  if (code != MPI_SUCCESS) file_ = MPI_FILE_NULL;
-  note(code);
+  check(MPI_File_open(MPI_COMM_SELF, name_for_mpi(path_).c_str(), mode, MPI_INFO_NULL, &file_));
 }
 
 SharedFile::~SharedFile() {
   if (file_ != MPI_FILE_NULL) MPI_File_close(&file_);
 }
 
-void SharedFile::check_size(Index bytes) {
-  throw_failure();
+void SharedFile::require_size(Index bytes) {
   MPI_Offset found = 0;
-  note(MPI_File_get_size(file_, &found));
-  if (sound() && found != bytes)
-    note_failure("finds " + std::to_string(found) + " bytes where rank 0 found " + std::to_string(bytes) +
-                 " in");
-  throw_failure();
+  check(MPI_File_get_size(file_, &found));
+  if (found != bytes)
+    fail("finds " + std::to_string(found) + " bytes where rank 0 found " + std::to_string(bytes) + " in");
 }
 
 void SharedFile::read(Index offset, std::span<std::byte> bytes) {
-  if (!sound()) return;
-  const int asked = static_cast<int>(bytes.size());
   MPI_Status status;
-  const int code = MPI_File_read_at(file_, offset, bytes.data(), asked, MPI_BYTE, &status);
-  note_moved(code, status, asked);
+  const int due = static_cast<int>(bytes.size());
+  check_moved(MPI_File_read_at(file_, offset, bytes.data(), due, MPI_BYTE, &status), status, bytes.size());
 }
 
 void SharedFile::write(Index offset, std::span<const std::byte> bytes) {
-  if (!sound()) return;
-  const int asked = static_cast<int>(bytes.size());
   MPI_Status status;
-  const int code = MPI_File_write_at(file_, offset, bytes.data(), asked, MPI_BYTE, &status);
-  note_moved(code, status, asked);
+  const int due = static_cast<int>(bytes.size());
+  check_moved(MPI_File_write_at(file_, offset, bytes.data(), due, MPI_BYTE, &status), status, bytes.size());
 }
 
 void SharedFile::close() {
   const int code = MPI_File_close(&file_);
   file_ = MPI_FILE_NULL;
-  note(code);
-  throw_failure();
+  check(code);
 }
 
-void SharedFile::note(int code) {
+void SharedFile::check(int code) const {
   if (code != MPI_SUCCESS)
-    note_failure(std::string("cannot ") + (access_ == FileAccess::write ? "write" : "read") +
-                 " it: " + reason(code));
+    fail(std::string("cannot ") + (access_ == FileAccess::write ? "write" : "read") + " it: " + reason(code));
 }
 
-void SharedFile::note_moved(int code, const MPI_Status& status, int asked) {
-  note(code);
-  if (code != MPI_SUCCESS) return;
+void SharedFile::check_moved(int code, const MPI_Status& status, std::size_t due) const {
+  check(code);
   int moved = 0;
   MPI_Get_count(&status, MPI_BYTE, &moved);
-  if (moved != asked)
-    note_failure("moved " + std::to_string(moved) + " bytes where " + std::to_string(asked) + " were due");
+  if (moved != static_cast<int>(due))
+    fail("moved " + std::to_string(moved) + " bytes where " + std::to_string(due) + " were due");
 }
 
-void SharedFile::note_failure(const std::string& problem) {
-  if (failure_) return;
-  failure_.emplace(path_, "rank " + std::to_string(rank_) + " " + problem,
+void SharedFile::fail(const std::string& problem) const {
+  throw InputError(path_, "rank " + std::to_string(rank_) + " " + problem,
                    access_ == FileAccess::write
                        ? "check the directory, and the space on the disk"
                        : "all ranks need the same file, on a file system that all hosts share");
-}
-
-void SharedFile::throw_failure() const {
-  if (failure_) throw *failure_;
 }
 
 }  // namespace ring_attention
