@@ -31,8 +31,6 @@ class Lesson {
   /// \param comm  of a lesson that runs under MPI; must outlive the lesson
   Lesson(const std::string& number, const std::string& name, const std::string& claim,
          const Communicator* comm = nullptr);
-  Lesson(const Lesson&) = delete;
-  Lesson& operator=(const Lesson&) = delete;
   ~Lesson();
 
   /// For flags of its own, before parse().

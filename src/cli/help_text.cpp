@@ -1,7 +1,6 @@
 #include "cli/help_text.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 namespace ring_attention {
 namespace {
@@ -12,29 +11,16 @@ constexpr std::size_t line_width = 100;
 
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string result;
-  std::size_t column = indent;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (!result.empty()) {
-      result += '\n';
-      column = 0;
-    }
-    const std::size_t spaces = std::min(line.find_first_not_of(' '), line.size());
-    result += line.substr(0, spaces);
-    column += spaces;
-    std::istringstream words(line);
-    bool first = true;
-    for (std::string word; words >> word; first = false) {
-      if (!first && column + 1 + word.size() > line_width) {
-        result += '\n' + std::string(indent, ' ');
-        column = indent;
-      } else if (!first) {
-        result += ' ';
-        ++column;
-      }
-      result += word;
-      column += word.size();
-    }
+  std::size_t column = indent, last_space = 0;  // of the line; 0: it has none
+  for (const char c : text) {
+    result += c;
+    ++column;
+    if (c == ' ') last_space = result.size() - 1;
+    if (c == '\n') column = last_space = 0;
+    if (column <= line_width || last_space == 0) continue;
+    result.replace(last_space, 1, '\n' + std::string(indent, ' '));
+    column = result.size() - last_space - 1;
+    last_space = 0;
   }
   return result;
 }

@@ -58,8 +58,7 @@ set(kernel_sources
     ring_attention/cuda/kernels/backward_1_tiled.cu
     ring_attention/cuda/kernels/backward_2_mma.cu
     ring_attention/cuda/kernels/common/convert.cu
-    ring_attention/cuda/kernels/common/finish.cu
-    ring_attention/cuda/kernels/common/row_dots.cu)
+    ring_attention/cuda/kernels/common/rows.cu)
 set(hopper_kernel_sources
     ring_attention/cuda/kernels/forward_3_wgmma.cu
     ring_attention/cuda/kernels/forward_4_warp_specialized.cu

@@ -2,8 +2,6 @@
 /// What `ring-attention bench` was asked to do.
 #pragma once
 
-#include <string>
-
 #include "cli/device_options.hpp"
 
 namespace ring_attention {

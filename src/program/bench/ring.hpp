@@ -2,7 +2,6 @@
 /// The measurements of `ring-attention bench`, for any device.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 

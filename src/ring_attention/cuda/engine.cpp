@@ -3,7 +3,6 @@
 #include <numbers>
 
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/common/finish.hpp"
 
 namespace ring_attention {
 

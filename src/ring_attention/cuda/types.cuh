@@ -10,25 +10,15 @@
 
 namespace ring_attention::cuda {
 
-/// Converts to fp32, exactly.
-__device__ inline float widened(float x) { return x; }
-__device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float widened(__half x) { return __half2float(x); }
-
-/// Rounds fp32 to T, to nearest even.
+/// float, __nv_bfloat16 or __half to fp32, exactly.
 template <class T>
-__device__ T narrowed(float x);
-template <>
-__device__ inline float narrowed<float>(float x) {
-  return x;
+__device__ float widened(T x) {
+  return static_cast<float>(x);
 }
-template <>
-__device__ inline __nv_bfloat16 narrowed<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-template <>
-__device__ inline __half narrowed<__half>(float x) {
-  return __float2half_rn(x);
+/// Rounds fp32 to one of them, to nearest even.
+template <class T>
+__device__ T narrowed(float x) {
+  return static_cast<T>(x);
 }
 
 /// Calls use(T{}) with the C++ type of `type`.

@@ -64,7 +64,7 @@ template void NpyReader::read_head(Index, Index, View<double>) const;
 
 NpyWriter::NpyWriter(const Communicator& comm, std::string path, const Shape& shape,
                      std::vector<Index> extents, Dtype dtype)
-    : comm_(&comm), path_(std::move(path)), shape_(shape), header_{dtype, std::move(extents), 0} {
+    : comm_(comm), path_(std::move(path)), shape_(shape), header_{dtype, std::move(extents), 0} {
   require(header_.elements() == shape.size(),
           "NpyWriter: the extents do not multiply to the size of " + to_string(shape));
   require(dtype == Dtype::float32 || dtype == Dtype::float64, "NpyWriter: float32 and float64 only");
@@ -77,13 +77,13 @@ NpyWriter::NpyWriter(const Communicator& comm, std::string path, const Shape& sh
 
 NpyWriter::~NpyWriter() {
   std::error_code ignored;
-  if (comm_->rank() == 0 && !committed_) std::filesystem::remove(temporary_name(path_), ignored);
+  if (comm_.rank() == 0 && !committed_) std::filesystem::remove(temporary_name(path_), ignored);
 }
 
 template <class T>
 void NpyWriter::write(View<const T> shard, const TokenRanges& ranges) {
   require(!written_, "NpyWriter: " + path_ + " was written already");
-  transfer_shard(*comm_, {temporary_name(path_), header_, shape_}, shard, ranges);
+  transfer_shard(comm_, {temporary_name(path_), header_, shape_}, shard, ranges);
   written_ = true;
 }
 template void NpyWriter::write(View<const float>, const TokenRanges&);

@@ -61,7 +61,6 @@ class NpyWriter {
   NpyWriter(const Communicator& comm, std::string path, const Shape& shape, std::vector<Index> extents,
             Dtype dtype);
   NpyWriter(const NpyWriter&) = delete;
-  NpyWriter& operator=(const NpyWriter&) = delete;
   ~NpyWriter();
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -75,7 +74,7 @@ class NpyWriter {
  private:
   friend void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers);
 
-  const Communicator* comm_;
+  const Communicator& comm_;
   std::string path_;
   Shape shape_;
   NpyHeader header_;

@@ -151,19 +151,6 @@ struct RowsWithin {
   TokenRanges in_shard, in_array;
 };
 
-/// Every rank's ranges, on every rank.
-inline std::vector<TokenRanges> gather_ranges(const Communicator& comm, const TokenRanges& ranges) {
-  std::vector<TokenRanges> all;
-  for (const Index size : gather(comm, std::ssize(ranges))) {
-    TokenRanges& of_rank = all.emplace_back(size);
-    const auto rank = static_cast<int>(all.size()) - 1;
-    if (rank == comm.rank()) of_rank = ranges;
-    check_mpi(MPI_Bcast(of_rank.data(), static_cast<int>(of_rank.size() * sizeof(TokenRange)), MPI_BYTE, rank,
-                        comm.handle()));
-  }
-  return all;
-}
-
 /// Ranges of any stride: the tokens of all ranks interleave in the file, and one token is too small for a transfer of
 /// its own. So each rank reads or writes long sections of the file with tokens of any ranks, and the ranks exchange
 /// tokens in memory ("two-phase" input and output; del Rosario, Bordawekar, Choudhary 1993). MPI's own collective
@@ -178,7 +165,9 @@ void transfer_interleaved(const Communicator& comm, const NpyArray& array, View<
   const Index most_rows = std::min(Index{4} << 20U, (Index{1} << 30U) / comm.size()) / row_bytes;
   const Index section_rows =
       std::clamp<Index>((rows + comm.size() - 1) / comm.size(), 1, std::max<Index>(1, most_rows));
-  const std::vector<TokenRanges> ranges_of = gather_ranges(comm, ranges);
+  std::vector<TokenRanges> ranges_of(static_cast<std::size_t>(comm.size()), ranges);
+  for (std::size_t rank = 0; rank < ranges_of.size(); ++rank)
+    broadcast(comm, ranges_of[rank], static_cast<int>(rank));
 
   std::optional<NpyElements<T>> file;
   agree(comm, [&] { file.emplace(comm, array); });

@@ -194,9 +194,8 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask ta
 
 template <class T, int tile, int columns, bool atomic_dq>
 void differentiate_with(const BackwardTask& task, StreamHandle stream) {
-  constexpr int bytes = SharedMemory<tile, columns>::bytes;
   const auto grid = [](Index blocks) {
-    return LaunchConfig{dim3(static_cast<unsigned>(blocks)), dim3(threads), bytes};
+    return LaunchConfig{blocks, threads, SharedMemory<tile, columns>::bytes};
   };
   for (int r = 0; r < task.ranges; ++r) {
     const Index blocks = blocks_of(task.range[r].tokens.count, Index{tile});

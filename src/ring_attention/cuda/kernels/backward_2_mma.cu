@@ -181,9 +181,8 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
   const int of_keys = tiles_of_keys(task, tile), of_queries = blocks_of(task.queries, tile);
   if (of_keys == 0 || of_queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    const auto grid = [&](int blocks) {
-      return LaunchConfig{dim3(static_cast<unsigned>(blocks * task.batch)), dim3(threads),
-                          SharedMemory<columns>::bytes};
+    const auto grid = [&](Index blocks) {
+      return LaunchConfig{blocks * task.batch, threads, SharedMemory<columns>::bytes};
     };
     launch(backward_dkdv_kernel<T, columns, atomic_dq>, grid(of_keys * task.kv_heads), stream, task, of_keys);
     if constexpr (!atomic_dq)

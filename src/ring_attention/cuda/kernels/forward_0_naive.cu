@@ -94,9 +94,7 @@ __global__ void add_values(Head head, const float* p, const float* a) {
 }
 
 /// At least `count` threads.
-LaunchConfig threads_for(Index count) {
-  return {dim3(static_cast<unsigned>(blocks_of(count, Index{threads}))), dim3(threads)};
-}
+LaunchConfig threads_for(Index count) { return {blocks_of(count, Index{threads}), threads}; }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const Scratch<float> s(static_cast<Index>(task.queries) * task.keys, stream), a(task.queries, stream);

@@ -165,10 +165,9 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
 template <class T, int tile, int columns>
 void attend_with(const ForwardTask& task, StreamHandle stream) {
   const int tiles = blocks_of(task.queries, tile);
-  const Index blocks = static_cast<Index>(tiles) * task.batch * task.heads;
   launch(attend_tile<T, tile, columns>,
-         LaunchConfig{dim3(static_cast<unsigned>(blocks)), dim3(threads), SharedMemory<tile, columns>::bytes},
-         stream, task, tiles);
+         {Index{tiles} * task.batch * task.heads, threads, SharedMemory<tile, columns>::bytes}, stream, task,
+         tiles);
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {

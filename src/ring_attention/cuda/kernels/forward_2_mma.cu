@@ -157,9 +157,8 @@ template <class T, int columns>
 void attend_with(const ForwardTask& task, StreamHandle stream) {
   const int tiles = blocks_of(task.queries, tile_queries);
   launch(attend_tile<T, columns>,
-         LaunchConfig{dim3(static_cast<unsigned>(tiles * task.batch * task.heads)), dim3(threads),
-                      SharedLayout<columns>::bytes},
-         stream, task, tiles);
+         {Index{tiles} * task.batch * task.heads, threads, SharedLayout<columns>::bytes}, stream, task,
+         tiles);
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {

@@ -76,7 +76,6 @@ class LoopbackTransport {
   LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
       : world_(world), ring_{rank, world.ranks()}, channel_(channel) {}
   LoopbackTransport(const LoopbackTransport&) = delete;
-  LoopbackTransport& operator=(const LoopbackTransport&) = delete;
   ~LoopbackTransport();
 
   [[nodiscard]] Ring ring() const { return ring_; }

@@ -47,10 +47,7 @@ NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
     if (ring_.rank != 0) return;
     if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(words_of(code));
   });
-  std::string bytes(id.internal, sizeof id.internal);
-  broadcast(comm, bytes);
-  bytes.copy(id.internal, sizeof id.internal);
-
+  broadcast(comm, id);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // so that a missing rank cannot block the others without a time limit
   config.maxCTAs = options_.max_ctas;

@@ -19,7 +19,6 @@ class OverlappedTransport {
   /// \param channel  keeps parcels apart (K,V and their gradients)
   explicit OverlappedTransport(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
   OverlappedTransport(const OverlappedTransport&) = delete;
-  OverlappedTransport& operator=(const OverlappedTransport&) = delete;
 
   [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }

@@ -9,33 +9,27 @@
 
 #include "emulator/language.hpp"
 #include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/grid.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
 
-struct LaunchConfig {
-  dim3 blocks;
-  dim3 threads;
-  int shared_bytes = 0;
-};
-
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle,
             const Arguments&... arguments) {
-  if (grid.blocks.y > 65535 || grid.blocks.z > 65535) emulator::fail("more than 65535 blocks in y or z");
+  if (grid.blocks_y > 65535) emulator::fail("more than 65535 blocks in y");
   const std::lock_guard one_at_a_time(emulator::in_use());
-  std::vector<unsigned> order(std::size_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z);
+  const dim3 blocks(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.blocks_y));
+  std::vector<unsigned> order(std::size_t{blocks.x} * blocks.y);
   std::iota(order.begin(), order.end(), 0U);
   std::shuffle(order.begin(), order.end(), std::mt19937_64(emulator::options().seed));
   emulator::seed_schedule(emulator::options().seed);
   emulator::Indices& at = emulator::grid();
-  at.blocks = grid.blocks;
-  at.threads = grid.threads;
+  at.blocks = blocks;
+  at.threads = dim3(static_cast<unsigned>(grid.threads));
   for (const unsigned block : order) {
-    at.block = {block % grid.blocks.x, block / grid.blocks.x % grid.blocks.y,
-                block / grid.blocks.x / grid.blocks.y};
-    emulator::run_block(grid.threads.x * grid.threads.y * grid.threads.z, grid.shared_bytes,
-                        [&](unsigned) { kernel(Parameters(arguments)...); });
+    at.block = {block % blocks.x, block / blocks.x, 0};
+    emulator::run_block(at.threads.x, grid.shared_bytes, [&](unsigned) { kernel(Parameters(arguments)...); });
   }
 }
 
@@ -49,10 +43,5 @@ class Scratch {
  private:
   std::vector<unsigned char> memory_;
 };
-
-template <class Number>
-[[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
-  return (count + size - 1) / size;
-}
 
 }  // namespace ring_attention::cuda

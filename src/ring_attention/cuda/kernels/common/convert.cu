@@ -14,8 +14,7 @@ constexpr int threads = 256;
 constexpr Index most_blocks = 4096;  // threads loop over more elements with the stride of the grid
 
 LaunchConfig grid_of(Index count) {
-  return {dim3(static_cast<unsigned>(std::min(blocks_of(count, Index{threads}), most_blocks))),
-          dim3(threads)};
+  return {std::min(blocks_of(count, Index{threads}), most_blocks), threads};
 }
 
 template <class From, class To>

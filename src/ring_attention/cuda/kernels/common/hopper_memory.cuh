@@ -219,9 +219,8 @@ void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Ch
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     using Memory = SharedMemory<columns, 2>;
     launch(choose.template operator()<T, columns>(),
-           LaunchConfig{dim3(static_cast<unsigned>(query_tiles_of(task, Memory::tile_queries))),
-                        dim3(threads), Memory::bytes},
-           stream, task, maps_of(task, type));
+           {query_tiles_of(task, Memory::tile_queries), threads, Memory::bytes}, stream, task,
+           maps_of(task, type));
   });
 }
 

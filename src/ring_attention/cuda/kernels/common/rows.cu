@@ -1,0 +1,51 @@
+/// \file
+/// What is computed row by row, one warp per row: the end of the forward, (o, m, l) to (out, lse), and the beginning of
+/// the backward, delta = rowsum(dO * O), which the derivative of the softmax subtracts.
+#include "ring_attention/cuda/kernels.hpp"
+#include "ring_attention/cuda/launch.cuh"
+#include "ring_attention/cuda/math.cuh"
+#include "ring_attention/cuda/types.cuh"
+
+namespace ring_attention::cuda {
+namespace {
+
+constexpr int warp = 32;
+constexpr int rows_of_block = 4;
+
+LaunchConfig grid_of(Index rows) { return {blocks_of(rows, Index{rows_of_block}), rows_of_block * warp}; }
+
+__global__ void finish(float* o, float* m, const float* l, Index rows, int dim) {
+  const Index row = static_cast<Index>(blockIdx.x) * rows_of_block + threadIdx.x / warp;
+  const int lane = static_cast<int>(threadIdx.x) % warp;
+  if (row >= rows) return;
+  const float sum = l[row];
+  for (int c = lane; c < dim; c += warp) o[row * dim + c] = sum == 0 ? 0 : o[row * dim + c] / sum;
+  if (lane == 0) m[row] = sum == 0 ? -infinity : ln_2 * m[row] + logf(sum);
+}
+
+template <class T>
+__global__ void dots(const float* out, const T* grad_out, float* delta, Index rows, int dim) {
+  const Index row = static_cast<Index>(blockIdx.x) * rows_of_block + threadIdx.x / warp;
+  const int lane = static_cast<int>(threadIdx.x) % warp;
+  float sum = 0;
+  if (row < rows)
+    for (int c = lane; c < dim; c += warp) sum += out[row * dim + c] * widened(grad_out[row * dim + c]);
+  for (int distance = warp / 2; distance > 0; distance /= 2)
+    sum += __shfl_xor_sync(0xffffffffU, sum, distance);
+  if (row < rows && lane == 0) delta[row] = sum;
+}
+
+}  // namespace
+
+void finish_rows(float* o, float* m, const float* l, Index rows, int dim, StreamHandle stream) {
+  launch(finish, grid_of(rows), stream, o, m, l, rows, dim);
+}
+
+void row_dots(const float* out, const void* grad_out, float* delta, Index rows, int dim, Type type,
+              StreamHandle stream) {
+  with_type(type, [&]<class T>(T) {
+    launch(dots<T>, grid_of(rows), stream, out, static_cast<const T*>(grad_out), delta, rows, dim);
+  });
+}
+
+}  // namespace ring_attention::cuda
