@@ -57,8 +57,7 @@ set(kernel_sources
     ring_attention/cuda/kernels/forward_2_mma.cu
     ring_attention/cuda/kernels/backward_1_tiled.cu
     ring_attention/cuda/kernels/backward_2_mma.cu
-    ring_attention/cuda/kernels/common/convert.cu
-    ring_attention/cuda/kernels/common/rows.cu)
+    ring_attention/cuda/kernels/common/elementwise.cu)
 set(hopper_kernel_sources
     ring_attention/cuda/kernels/forward_3_wgmma.cu
     ring_attention/cuda/kernels/forward_4_warp_specialized.cu

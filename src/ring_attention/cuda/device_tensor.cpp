@@ -3,7 +3,6 @@
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/common/convert.hpp"
 #include "ring_attention/cuda/stream.hpp"
 
 namespace ring_attention::cuda {

@@ -9,10 +9,6 @@ namespace ring_attention {
 using namespace cuda;
 
 template <class T>
-CudaEngine<T>::CudaEngine(Scoring scoring, CudaOptions options)
-    : scoring_(std::move(scoring)), options_(std::move(options)) {}
-
-template <class T>
 void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges) {
   require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
@@ -57,10 +53,6 @@ Partial<float> CudaEngine<T>::to_partial() const {
   for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
   return partial;
 }
-
-template <class T>
-CudaBackward<T>::CudaBackward(Scoring scoring, CudaOptions options)
-    : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
 template <class T>
 void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, TokenRanges ranges) {

@@ -89,6 +89,13 @@ using BackwardKernel = Kernel<BackwardTask>;
 [[nodiscard]] std::span<const ForwardKernel> forward_kernels();
 [[nodiscard]] std::span<const BackwardKernel> backward_kernels();
 
+/// to[i] = from[i], rounded to nearest even. Numbers beyond the largest fp16 or bf16 become infinity.
+void narrow(const float* from, void* to, Index count, Type type, StreamHandle stream);
+/// to[i] = from[i], exactly.
+void widen(const void* from, float* to, Index count, Type type, StreamHandle stream);
+/// sum[i] += term[i].
+void add(float* sum, const float* term, Index count, StreamHandle stream);
+
 /// The last kernel of the forward. In each of `rows` rows and in place: o becomes out = o / l, and m becomes lse = log 2
 /// * m + log l. A row with l = 0 has seen no key: out = 0 and lse = -inf for any m.
 /// \param o  [rows][dim]

@@ -227,13 +227,11 @@ bool takes(const DeviceTraits& device, Type, int dim) {
 
 }  // namespace
 
-BackwardKernel backward_1_tiled() {
-  return {1, "tiled", "fp32, tiles in shared memory, two passes", true, takes, differentiate<false>};
-}
+extern const BackwardKernel backward_1_tiled{1,    "tiled", "fp32, tiles in shared memory, two passes",
+                                             true, takes,   differentiate<false>};
 
-BackwardKernel backward_1_tiled_with_atomics() {
-  return {1,     "tiled-atomics", "fp32, tiles in shared memory, one pass, atomics for dQ",
-          false, takes,           differentiate<true>};
-}
+extern const BackwardKernel backward_1_tiled_with_atomics{
+    1,     "tiled-atomics", "fp32, tiles in shared memory, one pass, atomics for dQ",
+    false, takes,           differentiate<true>};
 
 }  // namespace ring_attention::cuda

@@ -49,22 +49,18 @@ bool takes_all(const DeviceTraits& device, Type type, int dim) {
 
 }  // namespace
 
-BackwardKernel backward_3_wgmma() {
-  return {3,
-          "wgmma",
-          "wgmma and TMA, a second grid for dQ",
-          true,
-          takes_all<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
-          differentiate<false>};
-}
+extern const BackwardKernel backward_3_wgmma{3,
+                                             "wgmma",
+                                             "wgmma and TMA, a second grid for dQ",
+                                             true,
+                                             takes_all<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
+                                             differentiate<false>};
 
-BackwardKernel backward_3_wgmma_with_atomics() {
-  return {3,
-          "wgmma-atomics",
-          "wgmma and TMA, dQ by atomics",
-          false,
-          takes_all<KeysMemory<64>, KeysMemory<128>>,
-          differentiate<true>};
-}
+extern const BackwardKernel backward_3_wgmma_with_atomics{3,
+                                                          "wgmma-atomics",
+                                                          "wgmma and TMA, dQ by atomics",
+                                                          false,
+                                                          takes_all<KeysMemory<64>, KeysMemory<128>>,
+                                                          differentiate<true>};
 
 }  // namespace ring_attention::cuda

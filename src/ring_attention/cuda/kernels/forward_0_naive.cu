@@ -114,8 +114,7 @@ bool takes(const DeviceTraits&, Type, int dim) { return dim >= 1; }
 
 }  // namespace
 
-ForwardKernel forward_0_naive() {
-  return {0, "naive", "fp32, all scores in memory, one thread per entry", true, takes, attend};
-}
+extern const ForwardKernel forward_0_naive{0,    "naive", "fp32, all scores in memory, one thread per entry",
+                                           true, takes,   attend};
 
 }  // namespace ring_attention::cuda

@@ -187,8 +187,7 @@ bool takes(const DeviceTraits& device, Type, int dim) {
 
 }  // namespace
 
-ForwardKernel forward_1_tiled() {
-  return {1, "tiled", "fp32, tiles in shared memory, online softmax", true, takes, attend};
-}
+extern const ForwardKernel forward_1_tiled{1,    "tiled", "fp32, tiles in shared memory, online softmax",
+                                           true, takes,   attend};
 
 }  // namespace ring_attention::cuda

@@ -173,8 +173,7 @@ bool takes(const DeviceTraits& device, Type type, int dim) {
 
 }  // namespace
 
-ForwardKernel forward_2_mma() {
-  return {2, "mma", "mma.sync, ldmatrix, cp.async in two stages", true, takes, attend};
-}
+extern const ForwardKernel forward_2_mma{2,    "mma", "mma.sync, ldmatrix, cp.async in two stages",
+                                         true, takes, attend};
 
 }  // namespace ring_attention::cuda

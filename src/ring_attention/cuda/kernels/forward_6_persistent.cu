@@ -102,9 +102,7 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits& device, Stre
 
 }  // namespace
 
-ForwardKernel forward_6_persistent() {
-  return {6,    "persistent",       "a block per multiprocessor, longest tiles first",
-          true, takes<Memory<128>>, attend};
-}
+extern const ForwardKernel forward_6_persistent{
+    6, "persistent", "a block per multiprocessor, longest tiles first", true, takes<Memory<128>>, attend};
 
 }  // namespace ring_attention::cuda
