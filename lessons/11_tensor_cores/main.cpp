@@ -3,7 +3,6 @@
 // GPU.
 #include "backward_runs.hpp"
 #include "chip.hpp"
-#include "common/gpu.hpp"
 
 using namespace ring_attention;
 
@@ -103,7 +102,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.options().option("--check-keys", sizes.check_keys, "Keys of the checks", {1, 4096});
   lesson.offer_mutants({{"mask-offset", "the mask of the next query: each query sees one key too many"},
                         {"forgotten-piece", "the second piece of keys starts from an empty state"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
   if (!lesson.has_gpu()) return lesson.skip();
   require(sizes.check_keys >= sizes.check_queries, "--check-keys must not be less than --check-queries");

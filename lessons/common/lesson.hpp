@@ -39,7 +39,7 @@ class Lesson {
   /// Pairs of name and description, before parse().
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
-  /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one
+  /// \param why_none  why there is none, "this machine has no NVIDIA driver"; empty when there is one
   void needs_gpu(const std::string& why_none);
   /// After parse(): is there a GPU, under MPI for every rank? If not, the lesson ends with skip().
   [[nodiscard]] bool has_gpu() const { return no_gpu_.empty(); }

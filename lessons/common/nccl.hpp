@@ -6,7 +6,6 @@
 #include <map>
 
 #include "cli/own_gpu.hpp"
-#include "common/gpu.hpp"
 #include "common/noting_engine.hpp"
 #include "common/problem.hpp"
 #include "ring_attention/cuda/engine.hpp"

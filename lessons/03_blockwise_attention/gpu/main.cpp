@@ -1,7 +1,6 @@
 // Lesson 03 on a GPU: blockwise_attention.cu is the idea; this program has the problem, the checks and the times.
 #include "blockwise_attention.hpp"
 
-#include "common/gpu.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/cuda/engine.hpp"
@@ -110,7 +109,7 @@ int blockwise_attention_cuda_lesson(int argc, char** argv) {
   lesson.options().option("--time-seq", time_seq, "Tokens of the problem that is timed", {1, 1 << 17});
   lesson.offer_mutants({{"no-barrier", "threads read the tile before all of it is there"},
                         {"o-stays", "l is moved when the maximum grows, o is not"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
   if (!lesson.has_gpu()) return lesson.skip();
   const Rules rules{.barrier = !lesson.mutant("no-barrier"), .move_o = !lesson.mutant("o-stays")};

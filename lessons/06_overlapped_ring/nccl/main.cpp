@@ -40,7 +40,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
   lesson.offer_mutants({{"early-advance", "compute with the parcel that is still arriving"},
                         {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
   if (!lesson.has_gpu()) return lesson.skip();
   const RandomProblem problem = flags.problem(lesson, Mask::causal());

@@ -1,5 +1,4 @@
 // Lesson 07 on a GPU: backward.cu is the idea; this program has the checks and the times.
-#include "common/gpu.hpp"
 #include "common/lesson.hpp"
 #include "problem.hpp"
 #include "ring_attention/cuda/timing.hpp"
@@ -77,7 +76,7 @@ int backward_cuda_lesson(int argc, char** argv) {
   lesson.offer_mutants({{"missing-scale", "dK without the scale"},
                         {"no-delta", "dS = P * dP"},
                         {"no-barrier", "dS is read before all of it is there"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
   if (!lesson.has_gpu()) return lesson.skip();
   const Mistakes mistakes{lesson.mutant("missing-scale"), lesson.mutant("no-delta"),

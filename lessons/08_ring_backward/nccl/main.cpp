@@ -86,7 +86,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   flags.offer(lesson, {1, 256});
   lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
   lesson.offer_mutants(mutants);
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
   if (!lesson.has_gpu()) return lesson.skip();
   const RandomProblem problem = flags.problem(lesson);

@@ -112,31 +112,4 @@ bool bitwise_equal(View<const T> a, View<const T> b) {
 template bool bitwise_equal(View<const float>, View<const float>);
 template bool bitwise_equal(View<const double>, View<const double>);
 
-namespace {
-
-template <class T>
-double relative_tolerance(Index terms, double max_abs_score, double kv_unit) {
-  const double eps = std::numeric_limits<T>::epsilon();
-  return eps * (8.0 + 4.0 * max_abs_score + std::sqrt(static_cast<double>(terms))) +
-         kv_unit * (2.0 + 2.0 * max_abs_score);
-}
-
-}  // namespace
-
-template <class T>
-Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value, double kv_unit) {
-  const double relative = relative_tolerance<T>(keys, max_abs_score, kv_unit);
-  return {.absolute = relative * std::max(1.0, max_abs_value), .relative = relative};
-}
-template Tolerance attention_tolerance<float>(Index, double, double, double);
-template Tolerance attention_tolerance<double>(Index, double, double, double);
-
-template <class T>
-Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude, double kv_unit) {
-  const double relative = relative_tolerance<T>(terms, max_abs_score, kv_unit);
-  return {.absolute = relative * magnitude, .relative = relative};
-}
-template Tolerance gradient_tolerance<float>(Index, double, double, double);
-template Tolerance gradient_tolerance<double>(Index, double, double, double);
-
 }  // namespace ring_attention

@@ -2,6 +2,8 @@
 /// `compare`: does an array agree with its reference? A check that can fail.
 #pragma once
 
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -84,6 +86,17 @@ template <class T>
   return bitwise_equal(a.view(), b.view());
 }
 
+/// The same as attention_tolerance for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients):
+/// terms cancel, their rounding errors do not.
+template <class T>
+[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude,
+                                           double kv_unit = 0) {
+  const double eps = std::numeric_limits<T>::epsilon();
+  const double relative = eps * (8.0 + 4.0 * max_abs_score + std::sqrt(static_cast<double>(terms))) +
+                          kv_unit * (2.0 + 2.0 * max_abs_score);
+  return {.absolute = relative * magnitude, .relative = relative};
+}
+
 /// The largest error that a correct attention in type T may have against the double reference.
 ///
 /// A score has an error of about eps * max|s| (D products, then the exponent turns an absolute error of
@@ -93,12 +106,8 @@ template <class T>
 ///     It moves a score by about unit * |s| and a value by unit * |v|.
 template <class T>
 [[nodiscard]] Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value,
-                                            double kv_unit = 0);
-
-/// The same for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients): terms cancel,
-/// their rounding errors do not.
-template <class T>
-[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude,
-                                           double kv_unit = 0);
+                                            double kv_unit = 0) {
+  return gradient_tolerance<T>(keys, max_abs_score, std::max(1.0, max_abs_value), kv_unit);
+}
 
 }  // namespace ring_attention
