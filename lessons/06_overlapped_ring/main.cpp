@@ -32,16 +32,15 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
   mpi_counter::Traffic cost;
-  std::optional<NotingEngine<CpuEngine>> noting;  // of the run that was last
+  using Noting = NotingEngine<CpuEngine>;
+  std::optional<Noting> noting;  // of the run that was last
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
   const RingLoop here = [&](CpuEngine& engine, KvOfRank& kv) {
     noting.emplace(engine);
     auto& [current, incoming] = kv.buffers;
     mpi_counter::reset();
-    if (lesson.mutant("early-advance"))
-      early_swap::ring(*noting, current, incoming, problem.kv, placement, comm, steps);
-    else
-      lesson::ring(*noting, current, incoming, problem.kv, placement, comm, steps);
+    const auto loop = lesson.mutant("early-advance") ? early_swap::ring<Noting> : lesson::ring<Noting>;
+    loop(*noting, current, incoming, problem.kv, placement, comm, steps);
     cost = mpi_counter::traffic();
     return cost.exposed_seconds;
   };

@@ -57,11 +57,8 @@ bool Lesson::parse(int argc, const char* const* argv) {
     return false;
   }
   if (comm_ != nullptr && !all_of_ranks(*comm_, has_gpu()) && has_gpu()) no_gpu_ = "no GPU: on another rank";
-  if (device_ == "cuda" && !has_gpu()) {
-    const std::string message = "--device cuda: " + no_gpu_ + ": leave it out to skip the lesson";
-    if (comm_ != nullptr) throw AgreedError(message);
-    throw InputError(message);
-  }
+  if (device_ == "cuda" && !has_gpu())
+    throw AgreedError("--device cuda: " + no_gpu_ + ": leave it out to skip the lesson");
   heading("Lesson " + number_ + ": " + name_);
   say(claim_);
   if (mutant_ != "none") say("MUTANT: " + mutant_ + ". The checks below must fail.");

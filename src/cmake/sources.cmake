@@ -13,8 +13,7 @@ set(io_sources
     ring_attention/io/npy.cpp
     ring_attention/io/npy_array.cpp
     ring_attention/io/npy_dictionary.cpp
-    ring_attention/io/npy_file.cpp
-    ring_attention/io/shared_file.cpp)
+    ring_attention/io/npy_file.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
@@ -44,7 +43,6 @@ set(cuda_sources
     ring_attention/cuda/device.cpp
     ring_attention/cuda/device_tensor.cpp
     ring_attention/cuda/engine.cpp
-    ring_attention/cuda/error.cpp
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
 set(nccl_sources #
@@ -69,8 +67,7 @@ set(hopper_kernel_sources
 set(cli_sources
     cli/command_line.cpp
     cli/device_options.cpp
-    cli/help_text.cpp
-    cli/option_value.cpp
+    cli/option_text.cpp
     cli/table.cpp)
 set(cli_cuda_sources #
     cli/own_gpu.cpp)

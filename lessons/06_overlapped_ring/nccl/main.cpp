@@ -57,12 +57,10 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   std::vector<Index> owners;
   const AttentionResult<float> got = attended(problem, ranges, gpus.compute, [&](CudaEngine<float>& engine) {
     gpu::NotingEngine noting(engine, gpus.compute, comm.size());
-    if (lesson.mutant("early-advance"))
-      early_swap::ring(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
-                       gpus.transfer, steps);
-    else
-      lesson::ring(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
-                   gpus.transfer, steps);
+    using Noting = decltype(noting);
+    const auto loop = lesson.mutant("early-advance") ? early_swap::ring<Noting> : lesson::ring<Noting>;
+    loop(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute, gpus.transfer,
+         steps);
     own_exposed = noting.exposed_seconds();
     owners = owners_of(noting.steps(), problem, placement, ring);
   });

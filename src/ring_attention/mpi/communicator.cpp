@@ -37,7 +37,6 @@ T reduced(const Communicator& comm, T value, MPI_Datatype type, MPI_Op operation
   return value;
 }
 
-
 std::string out_of_memory(const Communicator& comm) {
   return "rank " + std::to_string(comm.rank()) +
          " is out of memory: use more ranks on more hosts, or smaller arrays";
@@ -122,12 +121,10 @@ namespace {
 int run_body(const std::function<int(const Communicator&)>& body) {
   const Communicator comm(MPI_COMM_WORLD);
   try {
-    try {
-      return reduced(comm, body(comm), MPI_INT, MPI_MAX);
-    } catch (const AgreedError& error) {
-      if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
-      return 2;
-    }
+    return reduced(comm, body(comm), MPI_INT, MPI_MAX);
+  } catch (const AgreedError& error) {
+    if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
     std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),

@@ -84,11 +84,8 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
       o[i][c] = {0, 0, 0, 0};
       if (!carry) continue;
       const float* from = task.o + (row0 + query) * task.dim;
-      const int column = 4 * thread.x + 64 * c;
-      if (column < task.dim) o[i][c].x = from[column];
-      if (column + 1 < task.dim) o[i][c].y = from[column + 1];
-      if (column + 2 < task.dim) o[i][c].z = from[column + 2];
-      if (column + 3 < task.dim) o[i][c].w = from[column + 3];
+      for_columns(o[i][c], 4 * thread.x + 64 * c, task.dim,
+                  [&](int column, float& value) { value = from[column]; });
     }
   }
   shared.q.load(static_cast<const T*>(task.q) + row0 * task.dim, queries, task.dim);
