@@ -12,7 +12,8 @@ CXX_FILES = git ls-files -co --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh
 CLANG_FORMAT ?= $(shell command -v clang-format-16 || echo clang-format)
 CLANG_TIDY   ?= $(shell command -v clang-tidy-16 || echo clang-tidy)
 
-CONFIGURE := cmake --preset release
+# The GPU's kernels for this machine's GPU only. (`cmake --preset release` compiles them for all that are supported.)
+CONFIGURE := cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -52,7 +53,7 @@ bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing els
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE) --target bench
 
-bench-report: ## write what `make bench` measured into README.md and lesson 03's page
+bench-report: ## write what `make bench` measured into docs/results.md, README.md and lesson 03's page
 	@python3 tests/benchmarks/report.py $(BUILD)/benchmarks/results.json
 
 docs: ## the documentation site, in build/release/docs
@@ -76,9 +77,9 @@ format-check: ## say which files `make format` would change
 
 lint: format-check ## the format check, and clang-tidy over every file that is compiled
 	@$(SETUP) run test lint bench
-	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
+	@$(CONFIGURE) -B build/lint -DRING_ATTENTION_TESTS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
 	@$(CXX_FILES) | grep -E '^(src/ring_attention|lessons|tests)/.*\.cpp$$' | grep -v '^tests/install/' \
-	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p $(BUILD) --quiet --extra-arg=-Wno-unknown-warning-option
+	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p build/lint --quiet --extra-arg=-Wno-unknown-warning-option
 
 clean: ## remove build/
 	rm -rf build

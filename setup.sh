@@ -64,7 +64,7 @@ apt_installed() {
 
 apt_available() { apt-cache show --no-all-versions "$1" >/dev/null 2>&1; }
 
-# Ubuntu 24.04's mpich 4.2.0-5build3 starts N ranks that each believe they are alone (Launchpad bug
+# Ubuntu 24.04's mpich 4.2.0-5build3 starts N worlds of one rank each (Launchpad bug
 # 2072338). It speaks PMIx, so Open MPI's launcher can start its programs; CMake tries that.
 apt_mpich_is_broken() {
   version=$(dpkg-query -W -f '${Version}' mpich 2>/dev/null) || version=

@@ -26,8 +26,9 @@ def copy(source, target):
 
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
-PAGES = [ROOT / "docs/mainpage.md", *LESSONS, ROOT / "docs/notation.md", ROOT / "docs/architecture.md"]
-PAGES += [*ROOT.glob("lessons/README.md"), *ROOT.glob("lessons/*/[A-Z]*.md")]
+OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "results.md")]
+PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
+PAGES += [*ROOT.glob("lessons/README.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md")]
 
 
 def tab(kind, title, url="", inside=""):
@@ -47,8 +48,7 @@ def layout():
 <navindex>
 {tab("mainpage", "Ring Attention")}
 {tab("usergroup", "Lessons", "@ref lessons", lessons)}
-{page_tab(ROOT / "docs/notation.md")}
-{page_tab(ROOT / "docs/architecture.md")}
+{"".join(map(page_tab, OWN))}
 {tab("usergroup", "Source", "", source)}
 </navindex>
 </doxygenlayout>

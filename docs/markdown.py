@@ -92,8 +92,8 @@ def page(path):
     relative = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
     if relative in ("README.md", "docs/mainpage.md"):
         return "index"
-    match = re.fullmatch(r"docs/(\w+)\.md|(lessons)(?:/(\w+))?(?:/(?:README|(\w+))\.md)?", relative)
-    return match and (match[1] or "_".join(filter(None, ("lesson" if match[3] else "lessons", match[3], match[4]))))
+    match = re.fullmatch(r"docs/(\w+)\.md|(lessons)(?:/(\w+))?(?:/(gpu|nccl))?(?:/(?:README|(\w+))\.md)?", relative)
+    return match and (match[1] or "_".join(filter(None, ("lesson" if match[3] else "lessons", *match.groups()[2:]))))
 
 
 class Filter(Document):
@@ -108,7 +108,7 @@ class Filter(Document):
             title = re.sub(r"[$`{}]", "", self.restore(match[2])).replace("--", r"\--")
             for command, letter in IN_HEADINGS.items():
                 title = title.replace(command, letter)
-            if own == "index":  # its headings would stand in the side bar
+            if own == "index":  # its headings would be in the side bar
                 return f"{match[1]} {title}"
             return f"{match[1]} {title} {{#{own}}}" if match.start() == 0 else f"{match[1]} {title} {{#{own}-{slug}}}"
 
@@ -133,7 +133,7 @@ class Filter(Document):
         if name:
             fragment = f"#{name}-{heading}" if heading and name != "index" else ""
             return f'<a href="{name}.html{fragment}">{match["text"]}</a>'
-        if path.suffix == ".hpp" and path.is_relative_to(ROOT / "src"):
+        if path.suffix == ".hpp" and path.is_relative_to(ROOT / "src/ring_attention"):
             plain = self.restore(match["text"]).replace("`", "").replace('"', "")
             return f'@ref {path.relative_to(ROOT / "src").as_posix()} "{plain}"'
         if path in self.programs():
@@ -146,10 +146,10 @@ class Filter(Document):
         return match["before"] + url + match["after"]
 
     def programs(self):
-        """The sources in a lesson's folder, the program first."""
+        """The sources in a lesson's folder, headers first: the idea, where it has one of its own."""
         if self.path.name != "README.md":
             return []
-        return sorted(self.path.parent.glob("*.cpp")) + sorted(self.path.parent.glob("*.hpp"))
+        return [file for kind in ("*.hpp", "*.cu", "*.cpp") for file in sorted(self.path.parent.glob(kind))]
 
     def listing(self):
         """The end of a lesson's page."""

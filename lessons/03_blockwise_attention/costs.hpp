@@ -3,8 +3,8 @@
 
 #include <chrono>
 
-#include "cli/random_problem.hpp"
 #include "common/lesson.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/median.hpp"

@@ -8,8 +8,8 @@
 
 namespace ring_attention {
 
-// If all ranks of a ring MPI_Send first, is one message of this size through before anybody receives?
-// MPI_Isend and MPI_Test ask that without hanging: the receive is posted when the answer is known.
+// If all ranks of a ring MPI_Send first, do the sends of this size complete before a rank receives?
+// MPI_Isend and MPI_Test find out without hanging: the receive is posted when the answer is known.
 inline bool sends_complete_alone(std::size_t bytes, const Communicator& comm) {
   const Ring ring{comm.rank(), comm.size()};
   const int count = static_cast<int>(bytes);

@@ -1,116 +1,14 @@
-// Lesson 07: the backward, derived by hand. The idea is backward_by_hand() below: tile by tile, from q, k, v and
-// two numbers a row (lse and delta), without ever storing P.
-#include "ring_attention/attention/backward.hpp"
-#include "cli/random_problem.hpp"
+// Lesson 07: the backward, derived by hand. backward.hpp is the idea; this program shows that it is right.
+#include LESSON_IDEA
+
 #include "common/lesson.hpp"
+#include "problem.hpp"
+#include "ring_attention/attention/backward.hpp"
 
 using namespace ring_attention;
+using namespace ring_attention::lesson;
 
 namespace {
-
-struct Mistakes {
-  bool missing_scale = false;  // dK without the scale
-  bool no_delta = false;       // dS = P * dP: the softmax differentiated as if its sum were a constant
-  bool tile_lse = false;       // P from the lse of the tile, not of the row
-};
-
-// ---- The idea ------------------------------------------------------------------------------------------
-// One head: q, out, grad_out [S, D], k, v [S, D], lse [S]. Key j is visible to query i when j <= i.
-struct HeadGradients {
-  Matrix<double> q, k, v;
-};
-HeadGradients backward_by_hand(const MatrixMap<const double>& q, const MatrixMap<const double>& k,
-                               const MatrixMap<const double>& v, const MatrixMap<const double>& out,
-                               const MatrixMap<const double>& grad_out, const double* lse, double scale,
-                               Index block, const Mistakes& mistakes) {
-  const Index seq = q.rows();
-  HeadGradients d{Matrix<double>::Zero(seq, q.cols()), Matrix<double>::Zero(seq, q.cols()),
-                  Matrix<double>::Zero(seq, q.cols())};
-  Matrix<double> p, ds;
-  for (Index i0 = 0; i0 < seq; i0 += block) {
-    const Index rows = std::min(block, seq - i0);
-    std::vector<double> delta(static_cast<std::size_t>(rows));  // one number a row: dO . O
-    for (Index i = 0; i < rows && !mistakes.no_delta; ++i)
-      for (Index c = 0; c < out.cols(); ++c)
-        delta[static_cast<std::size_t>(i)] += grad_out(i0 + i, c) * out(i0 + i, c);
-
-    for (Index j0 = 0; j0 < i0 + rows; j0 += block) {  // tiles above the diagonal have P = 0
-      const Index keys = std::min(block, seq - j0);
-
-      p.noalias() = q.middleRows(i0, rows) * k.middleRows(j0, keys).transpose();
-      p *= scale;  // forward: s = scale * q k^T
-      for (Index i = 0; i < rows; ++i) {
-        for (Index j = 0; j < keys; ++j)
-          if (j0 + j > i0 + i) p(i, j) = negative_infinity<double>;
-        const auto row_lse = mistakes.tile_lse ? std::log(p.row(i).array().exp().sum()) : lse[i0 + i];
-        for (Index j = 0; j < keys; ++j) p(i, j) = rescale(p(i, j), row_lse);  // forward: P = e^{s - lse}
-      }
-      // forward: O = P V; so now dV = P^T dO and dP = dO V^T.
-      d.v.middleRows(j0, keys).noalias() += p.transpose() * grad_out.middleRows(i0, rows);
-      ds.noalias() = grad_out.middleRows(i0, rows) * v.middleRows(j0, keys).transpose();
-
-      // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
-      for (Index i = 0; i < rows; ++i)
-        for (Index j = 0; j < keys; ++j) ds(i, j) = p(i, j) * (ds(i, j) - delta[static_cast<std::size_t>(i)]);
-      // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
-      d.q.middleRows(i0, rows).noalias() += scale * ds * k.middleRows(j0, keys);
-      const double key_scale = mistakes.missing_scale ? 1.0 : scale;
-      d.k.middleRows(j0, keys).noalias() += key_scale * ds.transpose() * q.middleRows(i0, rows);
-    }
-  }
-  return d;
-}
-// --------------------------------------------------------------------------------------------------------
-
-using Array = Tensor<double>;
-
-/// L = sum(out * grad_out): the number whose gradients are asked for.
-double loss(const Array& q, const Array& k, const Array& v, const Array& grad_out, const Scoring& scoring) {
-  const Reference forward = reference_forward(q, k, v, scoring);
-  return matrix(forward.out.view(), 0, 0).cwiseProduct(matrix(grad_out.view(), 0, 0)).sum();
-}
-
-/// dL/dx by central differences, one element of x at a time.
-Array finite_differences(Array& x, const std::function<double()>& value) {
-  constexpr double step = 1e-5;
-  Array slope(x.shape());
-  for (Index i = 0; i < x.size(); ++i) {
-    const double here = x.data()[i];
-    x.data()[i] = here + step;
-    const double above = value();
-    x.data()[i] = here - step;
-    slope.data()[i] = (above - value()) / (2 * step);
-    x.data()[i] = here;
-  }
-  return slope;
-}
-
-double relative_error(const Matrix<double>& got, const Array& want) {
-  const auto right = matrix(want.view(), 0, 0);
-  return (got - right).norm() / right.norm();
-}
-
-struct Forward {
-  Array q, k, v, grad_out;
-  AttentionResult<double> result;
-};
-
-Forward forward(const RandomProblem& problem) {
-  const Index seq = problem.q.seq;
-  Forward f{problem.queries<double>(whole(seq)),
-            problem.keys<double>(),
-            problem.values<double>(),
-            problem.make<double>(problem.q, 3, whole(seq)),
-            {}};
-  f.result = blockwise_forward<double>(f.q, f.k, f.v, problem.scoring);
-  return f;
-}
-
-HeadGradients by_hand(const Forward& f, double scale, Index block, const Mistakes& mistakes) {
-  const auto head = [](const Array& array) { return matrix(array.view(), 0, 0); };
-  return backward_by_hand(head(f.q), head(f.k), head(f.v), head(f.result.out), head(f.grad_out),
-                          f.result.lse.data(), scale, block, mistakes);
-}
 
 void check_finite_differences(Lesson& lesson, Index dim, const Mistakes& mistakes) {
   const RandomProblem small{

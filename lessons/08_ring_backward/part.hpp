@@ -1,9 +1,11 @@
-// Lesson 08, beside the idea: one rank's part of a problem, its forward done, and what the oracle says of it.
+// Lesson 08, beside the idea: one rank's part of a problem, with the result of its forward and the reference gradients;
+// the variants that are wrong; the checks.
 #pragma once
 
 #include <array>
 
-#include "cli/random_problem.hpp"
+#include "common/mpi_counter.hpp"
+#include "common/problem.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -13,40 +15,26 @@ namespace ring_attention::lesson_08 {
 
 enum class Variant { right, stay_local, block_delta, hop_too_few };
 
-// What one kind of parcel cost this rank. [0] stands for K,V, [1] for dK,dV.
-struct Traffic {
-  Index hops = 0;
-  Index bytes = 0;             // sent
-  double exposed_seconds = 0;  // waited for
-};
-using Cost = std::array<Traffic, 2>;
+inline const std::vector<std::pair<std::string, std::string>> mutants{
+    {"stay-local", "dK,dV never travel: each rank keeps what it computes"},
+    {"block-delta", "delta from the output over a rank's own keys"},
+    {"hop-too-few", "dK,dV make N - 1 hops, like K,V, and are not home"}};
 
-// One of the two, and what of it is under way.
-struct Channel {
-  int tag;  // parcels of different tags do not meet
-  KvParcel<float>& parcel;
-  Traffic traffic = {};
-  std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};  // receive, send
-};
-
-struct Outcome {
-  Gradients<float> gradients;  // dQ of this rank's queries; dK,dV of its keys
-  Cost cost;
-  Index parcel_bytes = 0;  // the most that the parcels held
-  double seconds = 0;      // the loop
-};
-
-// The tokens at `ranges` of an array of the whole sequence.
-inline Tensor<double> rows_of(const Tensor<double>& whole, const TokenRanges& ranges) {
-  const std::vector<Index> from = positions(ranges);
-  Tensor<double> rows(whole.shape().with_seq(count(ranges)));
-  for (Index b = 0; b < rows.shape().batch; ++b)
-    for (Index h = 0; h < rows.shape().heads; ++h)
-      for (Index s = 0; s < rows.shape().seq; ++s)
-        std::ranges::copy(whole.view().row(b, h, from[static_cast<std::size_t>(s)]),
-                          rows.view().row(b, h, s).begin());
-  return rows;
+/// The variant that was asked for with --mutant.
+inline Variant variant_of(const Lesson& lesson) {
+  if (lesson.mutant("stay-local")) return Variant::stay_local;
+  if (lesson.mutant("block-delta")) return Variant::block_delta;
+  return lesson.mutant("hop-too-few") ? Variant::hop_too_few : Variant::right;
 }
+
+/// N hops bring dK,dV home. In a ring of one they do not travel.
+inline int gradient_hops(Variant variant, int ranks) {
+  if (ranks == 1 || variant == Variant::stay_local) return 0;
+  return variant == Variant::hop_too_few ? ranks - 1 : ranks;
+}
+
+/// What this rank sent and waited for: [0] K,V, [1] dK,dV.
+using Cost = std::array<mpi_counter::Traffic, 2>;
 
 struct Part {
   Part(const Communicator& communicator, const RandomProblem& what)
@@ -56,7 +44,7 @@ struct Part {
         ranges(placement.ranges(communicator.rank())),
         q(what.queries<float>(ranges)),
         grad_out(what.make<float>(what.q, 3, ranges)) {
-    CpuEngine engine(problem.scoring);
+    CpuEngine<float> engine(problem.scoring);
     engine.begin(q, ranges);
     engine.accumulate(kv().current());
     own_out = engine.finish().out;
@@ -66,11 +54,11 @@ struct Part {
     OverlappedTransport transport(comm);
     ring_forward(engine, transport, parcel);
     forward = engine.finish();
-    ask_the_oracle();
+    compute_reference();
   }
 
   [[nodiscard]] KvParcel<float> kv() const { return problem.parcel<float>(placement, comm.rank()); }
-  [[nodiscard]] KvParcel<float> no_gradients() const { return {problem.kv, placement, comm.rank()}; }
+  [[nodiscard]] KvParcel<float> zero_gradients() const { return {problem.kv, placement, comm.rank()}; }
   [[nodiscard]] ForwardResult<float> result(Variant variant) const {
     return {q, variant == Variant::block_delta ? own_out : forward.out, forward.lse, grad_out};
   }
@@ -87,7 +75,7 @@ struct Part {
 
  private:
   // Dense, in double: this rank's rows. Their dK,dV, added over the ranks, are those of the whole problem.
-  void ask_the_oracle() {
+  void compute_reference() {
     const auto k = converted<double>(problem.keys<float>());
     const auto v = converted<double>(problem.values<float>());
     want_forward = problem.reference<float>(ranges);
@@ -97,8 +85,8 @@ struct Part {
     sum_over_ranks(comm, want.v.view().elements());
     std::array magnitudes{want.magnitude_k, want.magnitude_v};
     sum_over_ranks(comm, std::span<double>(magnitudes));
-    want.k = rows_of(want.k, ranges);
-    want.v = rows_of(want.v, ranges);
+    want.k = rows_at(want.k, ranges);
+    want.v = rows_at(want.v, ranges);
     want.magnitude_k = magnitudes[0];
     want.magnitude_v = magnitudes[1];
   }
@@ -122,15 +110,22 @@ inline Comparison compare_v(const Part& part, const Gradients<float>& got) {
   return compare_gradient(part, got.v, part.want.v, part.want.magnitude_v);
 }
 
+inline bool same_bits(const Gradients<float>& a, const Gradients<float>& b) {
+  return bitwise_equal(a.q, b.q) && bitwise_equal(a.k, b.k) && bitwise_equal(a.v, b.v);
+}
+inline void check_gradients(Lesson& lesson, const Part& part, const Gradients<float>& got) {
+  lesson.check("dQ agrees with the dense reference in double", compare_q(part, got));
+  lesson.check("dK agrees with the dense reference in double", compare_k(part, got));
+  lesson.check("dV agrees with the dense reference in double", compare_v(part, got));
+}
+
 // What a right backward costs this rank: K,V make N - 1 hops, dK,dV make N, or none in a ring of one.
 inline bool cost_is_right(const Part& part, const Cost& cost) {
   const Ring ring{part.comm.rank(), part.comm.size()};
-  const Shape& kv = part.problem.kv;
-  const Index bytes_of_a_token = 2 * kv.with_seq(1).size() * static_cast<Index>(sizeof(float));
-  const Index all = ring.size > 1 ? kv.seq : 0;  // every shard's dK,dV, this rank's own included
-  const Index all_but_next = ring.size > 1 ? kv.seq - part.placement.tokens(ring.next()) : 0;
-  return cost[0].hops == ring.size - 1 && cost[0].bytes == bytes_of_a_token * all_but_next &&
-         cost[1].hops == (ring.size > 1 ? ring.size : 0) && cost[1].bytes == bytes_of_a_token * all;
+  const Index all = ring.size > 1 ? part.problem.kv.seq : 0;  // every shard's dK,dV, this rank's own included
+  return cost[0].hops == ring.size - 1 &&
+         cost[0].bytes == forward_bytes(part.problem, part.placement, ring) &&
+         cost[1].hops == ring.gradient_hops() && cost[1].bytes == parcel_bytes(part.problem, all);
 }
 
 }  // namespace ring_attention::lesson_08

@@ -1,14 +1,19 @@
-// Lesson 08, beside the idea: the rings that look right, and the tests that believe them. All run, none asserted.
+// Lesson 08, beside the idea: rings that look right, and tests that pass for them. Every pair is run.
 #pragma once
 
 #include <functional>
 #include <map>
 
-#include "common/lesson.hpp"
 #include "part.hpp"
 
 namespace ring_attention::lesson_08 {
 
+struct Outcome {
+  Gradients<float> gradients;  // dQ of this rank's queries; dK,dV of its keys
+  Cost cost;
+  Index parcel_bytes = 0;  // the most that the parcels held
+  double seconds = 0;      // the loop
+};
 using Backward = std::function<Outcome(const Part&, Variant)>;
 
 inline const std::vector<std::pair<Variant, const char*>> variants{{Variant::right, "right"},
@@ -89,7 +94,7 @@ class WeakerTests {
     lesson.record("ring_errors", rows);
   }
 
-  // Which test believes which ring.
+  // Which test passes for which ring.
   void show_tests(Lesson& lesson) const {
     Table table({"test", "right", "dK,dV stay", "block's delta", "a hop short"});
     std::vector<std::vector<Index>> rows;
@@ -108,7 +113,7 @@ class WeakerTests {
                  std::ranges::all_of(rows, [](const auto& row) { return row[0] == 1; }));
     if (comm_.size() == 1) return;  // the rings are one and the same
     const auto fooled = [](const auto& row) { return row[1] + row[2] + row[3] > 0; };
-    lesson.check("each test but the last believes a wrong ring",
+    lesson.check("each test but the last passes for a wrong ring",
                  std::all_of(rows.begin(), rows.end() - 1, fooled));
     lesson.check("the last one catches them all", !fooled(rows.back()));
   }
@@ -120,9 +125,9 @@ class WeakerTests {
     return {{1, 4, seq, 8}, {1, 2, seq, 8}, {default_scale(8), mask}, seed};
   }
   static Mask one_document_a_rank(int ranks) {
-    std::vector<Index> borders;
-    for (Index rank = 0; rank <= ranks; ++rank) borders.push_back(tokens_of_a_rank * rank);
-    return {.documents = std::make_shared<const Documents>(std::move(borders))};
+    std::vector<Index> limits;
+    for (Index rank = 0; rank <= ranks; ++rank) limits.push_back(tokens_of_a_rank * rank);
+    return {.documents = std::make_shared<const Documents>(std::move(limits))};
   }
   [[nodiscard]] const Gradients<float>& of(Variant variant) const { return outcomes_.at(variant).gradients; }
 

@@ -1,93 +1,45 @@
-// Lesson 09: load balance. The one new idea is between the two lines below: which tokens a rank holds decides how
-// many pairs a causal mask leaves it at each step.
-#include <numeric>
+// Lesson 09: load balance. The idea is in placements.hpp; this program shows the pairs of each rank and step for three
+// placements, runs the ring on each of them, and measures it.
+#include LESSON_IDEA
+
 #include <thread>
 
-#include "common/lesson.hpp"
+#include "common/problem.hpp"
 #include "timing.hpp"
 
 using namespace ring_attention;
 
 namespace {
 
-using Tokens = std::vector<Index>;            // positions in the whole sequence
-using Partner = Index (*)(Index r, Index n);  // a mutant replaces it
+using lesson::count_pairs, lesson::critical_path, lesson::Tokens;
+using TokensOf = Tokens (*)(PlacementKind kind, Index seq, Index r, Index n);
 
-Index from_the_end(Index r, Index n) { return 2 * n - 1 - r; }
-Index half_way(Index r, Index n) { return n + r; }  // the mutant
-
-// ---- The idea ------------------------------------------------------------------------------------------
-// Chunk `part` of `parts` nearly equal ones: the first seq mod parts of them have one token more.
-void add_chunk(Tokens& tokens, Index seq, Index part, Index parts) {
-  const Index begin = part * (seq / parts) + std::min(part, seq % parts);
-  const Index count = seq / parts + (part < seq % parts ? 1 : 0);
-  for (Index i = begin; i < begin + count; ++i) tokens.push_back(i);
-}
-
-// The tokens of rank r of n.
-Tokens tokens_of(PlacementKind kind, Index seq, Index r, Index n, Partner partner) {
+// The mutant.
+Tokens zigzag_with_wrong_partner(PlacementKind kind, Index seq, Index r, Index n) {
+  if (kind != PlacementKind::zigzag) return lesson::tokens_of(kind, seq, r, n);
   Tokens tokens;
-  switch (kind) {
-    case PlacementKind::contiguous: add_chunk(tokens, seq, r, n); break;
-    case PlacementKind::striped:
-      for (Index i = r; i < seq; i += n) tokens.push_back(i);
-      break;
-    case PlacementKind::zigzag:
-      add_chunk(tokens, seq, r, 2 * n);
-      add_chunk(tokens, seq, partner(r, n), 2 * n);
-      break;
-  }
+  lesson::add_chunk(tokens, seq, r, 2 * n);
+  lesson::add_chunk(tokens, seq, n + r, 2 * n);
   return tokens;
 }
 
-// The pairs that a causal mask leaves: work[r][t] is what rank r computes at step t, with the K,V of rank
-// (r - t) mod N. A mask hides pairs; it does not hide them evenly.
-Work count_pairs(const std::vector<Tokens>& shards) {
-  const int n = static_cast<int>(shards.size());
-  const auto shard = [&](int rank) -> const Tokens& { return shards[static_cast<std::size_t>(rank)]; };
-  Work work;
-  for (int r = 0; r < n; ++r) {
-    auto& row = work.emplace_back();
-    for (int t = 0; t < n; ++t) {
-      Index& pairs = row.emplace_back(0);
-      for (const Index query : shard(r))
-        for (const Index key : shard(Ring{r, n}.owner(t)))
-          if (key <= query) ++pairs;
-    }
-  }
-  return work;
-}
-
-// A step lasts as long as its slowest rank: the critical path is the sum of these.
-template <class Number>  // pairs, or seconds
-double critical_path(const std::vector<std::vector<Number>>& work) {
-  double path = 0;
-  for (std::size_t step = 0; step < work.size(); ++step) {
-    Number slowest = 0;
-    for (const auto& rank : work) slowest = std::max(slowest, rank[step]);
-    path += static_cast<double>(slowest);
-  }
-  return path;
-}
-// --------------------------------------------------------------------------------------------------------
-
-std::vector<Tokens> shards_of(PlacementKind kind, Index seq, Index n, Partner partner) {
+std::vector<Tokens> shards_of(PlacementKind kind, Index seq, Index n, TokensOf tokens_of) {
   std::vector<Tokens> shards;
-  for (Index r = 0; r < n; ++r) shards.push_back(tokens_of(kind, seq, r, n, partner));
+  for (Index r = 0; r < n; ++r) shards.push_back(tokens_of(kind, seq, r, n));
   return shards;
 }
 
-bool same_as_library(PlacementKind kind, Index seq, int n, Partner partner) {
+bool same_as_library(PlacementKind kind, Index seq, int n, TokensOf tokens_of) {
   const Placement placement(kind, seq, n);
   for (int r = 0; r < n; ++r)
-    if (tokens_of(kind, seq, r, n, partner) != positions(placement.ranges(r))) return false;
+    if (tokens_of(kind, seq, r, n) != positions(placement.ranges(r))) return false;
   return true;
 }
 
 // N = 8, S = 256, whatever this run has.
-void show_placement(Lesson& lesson, PlacementKind kind, const std::string& expected, Partner partner) {
+void show_placement(Lesson& lesson, PlacementKind kind, const std::string& expected, TokensOf tokens_of) {
   constexpr Index ranks = 8, seq = 256;
-  const Work work = count_pairs(shards_of(kind, seq, ranks, partner));
+  const Work work = count_pairs(shards_of(kind, seq, ranks, tokens_of));
   const std::string ratio = format("%.3f", critical_path(work) / ideal(work));
   print_work(lesson, work);
   lesson.check(name(kind) + ": the pairs are S (S + 1) / 2 in all", total(work) == seq * (seq + 1) / 2);
@@ -95,11 +47,11 @@ void show_placement(Lesson& lesson, PlacementKind kind, const std::string& expec
   lesson.record("work_" + name(kind), work);
 }
 
-void show_rule(Lesson& lesson, const Communicator& comm, Index seq, Partner partner) {
+void show_rule(Lesson& lesson, const Communicator& comm, Index seq, TokensOf tokens_of) {
   const std::vector<Tokens> megatron{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}};
   for (const PlacementKind kind : placement_kinds) {
     std::string line;
-    for (const Tokens& shard : shards_of(kind, 16, 4, partner)) {
+    for (const Tokens& shard : shards_of(kind, 16, 4, tokens_of)) {
       line += line.empty() ? "[" : " [";
       for (std::size_t i = 0; i < shard.size(); ++i) line += (i ? "," : "") + std::to_string(shard[i]);
       line += "]";
@@ -107,13 +59,15 @@ void show_rule(Lesson& lesson, const Communicator& comm, Index seq, Partner part
     lesson.say(format("  %-10s  ", name(kind).c_str()) + line);
   }
   lesson.check("zigzag is Megatron's, for N = 4 and S = 16",
-               shards_of(PlacementKind::zigzag, 16, 4, partner) == megatron);
+               shards_of(PlacementKind::zigzag, 16, 4, tokens_of) == megatron);
   for (const PlacementKind kind : placement_kinds)
-    lesson.check(name(kind) + ": the tokens of every rank are the library's, at N = 8 and here",
-                 same_as_library(kind, 256, 8, partner) && same_as_library(kind, seq, comm.size(), partner));
+    lesson.check(
+        name(kind) + ": the tokens of every rank are the library's, at N = 8 and here",
+        same_as_library(kind, 256, 8, tokens_of) && same_as_library(kind, seq, comm.size(), tokens_of));
 }
 
-void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem& problem, Partner partner) {
+void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
+                   TokensOf tokens_of) {
   Table table({"placement", "by pairs", "by tiles", "CPU", "x zigzag", "wall", "x zigzag"});
   std::vector<double> by_pairs, by_tiles, cpu, wall;
   for (const Timing& timing : time_placements(problem, comm)) {
@@ -122,7 +76,7 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
     wall.push_back(timing.wall);
   }
   for (std::size_t i = 0; i < placement_kinds.size(); ++i) {
-    const Work pairs = count_pairs(shards_of(placement_kinds[i], problem.q.seq, comm.size(), partner));
+    const Work pairs = count_pairs(shards_of(placement_kinds[i], problem.q.seq, comm.size(), tokens_of));
     by_pairs.push_back(critical_path(pairs) / ideal(pairs));
     by_tiles.push_back(critical_path(tile_pairs(placement_kinds[i], problem.q.seq, comm.size())) /
                        ideal(pairs));
@@ -139,9 +93,9 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
       repetitions));
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   if (comm.size() > cores)
-    lesson.say(
-        format("  %d ranks on %d cores: a rank that idles lends its core, and wall hides the imbalance.",
-               comm.size(), cores));
+    lesson.say(format(
+        "  %d ranks on %d cores: while a rank waits, another one uses its core: wall hides the imbalance.",
+        comm.size(), cores));
   lesson.record("ratio_by_pairs", by_pairs);
   lesson.record("ratio_by_tiles", by_tiles);
   lesson.record("cpu_critical_seconds", cpu);
@@ -154,39 +108,33 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
       "A causal mask hides half of all pairs, and a ring in which rank r holds slice r makes half of\n"
       "the ranks wait for the other half. Deal the tokens out differently, and all are busy.",
       &comm);
-  Index seq = 4096, heads = 2, kv_heads = 2, dim = 64;
-  lesson.options().option("--seq", seq, "Tokens S of the measured run; any number, also fewer than ranks");
-  lesson.options().option("--heads", heads, "Query heads Hq");
-  lesson.options().option("--kv-heads", kv_heads, "KV heads Hkv; must divide --heads");
-  lesson.options().option("--dim", dim, "Head dim D");
+  ProblemFlags flags{.seq = 4096, .heads = 2, .kv_heads = 2, .dim = 64};
+  flags.offer(lesson, {}, "Tokens S of the measured run; any number, also fewer than ranks");
   lesson.offer_mutants({{"wrong-partner", "zigzag pairs chunk r with chunk N + r"},
                         {"local-mask", "the mask compares places in memory, not positions"}});
   if (!lesson.parse(argc, argv)) return 0;
-  agree(comm, [&] {
-    if (heads % kv_heads != 0) throw InputError("--kv-heads must divide --heads");
-  });
-  const Partner partner = lesson.mutant("wrong-partner") ? half_way : from_the_end;
-  const RandomProblem problem{
-      {1, heads, seq, dim}, {1, kv_heads, seq, dim}, {default_scale(dim), Mask::causal()}, lesson.seed()};
+  const TokensOf tokens_of = lesson.mutant("wrong-partner") ? zigzag_with_wrong_partner : lesson::tokens_of;
+  const RandomProblem problem = flags.problem(lesson, Mask::causal());
+  const Index seq = problem.q.seq;
 
   lesson.heading("The failure: rank r holds slice r. Pairs per rank and step, 8 ranks, 256 tokens, causal");
-  show_placement(lesson, PlacementKind::contiguous, "1.872", partner);
+  show_placement(lesson, PlacementKind::contiguous, "1.872", tokens_of);
 
   lesson.heading("The idea: deal the tokens out differently, here 16 tokens on 4 ranks");
-  show_rule(lesson, comm, seq, partner);
+  show_rule(lesson, comm, seq, tokens_of);
 
   lesson.heading("Striped: token i on rank i mod N");
-  show_placement(lesson, PlacementKind::striped, "1.027", partner);
+  show_placement(lesson, PlacementKind::striped, "1.027", tokens_of);
 
   lesson.heading("Zigzag: chunks r and 2N - 1 - r of 2N");
-  show_placement(lesson, PlacementKind::zigzag, "1.000", partner);
+  show_placement(lesson, PlacementKind::zigzag, "1.000", tokens_of);
 
   lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),
                         counted(comm.size(), "rank").c_str()));
   check_results(lesson, problem, comm, lesson.mutant("local-mask"));
 
   lesson.heading("The cost: this run");
-  show_this_run(lesson, comm, problem, partner);
+  show_this_run(lesson, comm, problem, tokens_of);
   return lesson.finish("critical path over ideal at N = 8: contiguous 1.872, striped 1.027, zigzag 1.000");
 }
 

@@ -5,8 +5,7 @@
 #include <array>
 #include <numeric>
 
-#include "cli/random_problem.hpp"
-#include "common/lesson.hpp"
+#include "common/problem.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
@@ -70,12 +69,14 @@ Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Pl
   return {engine.finish(), wall, transport.statistics()};
 }
 
-/// The mutant: every shard seems to start at position 0.
-struct LocalEngine : CpuEngine {
-  using CpuEngine::CpuEngine;
-  void begin(View<const float> q, const TokenRanges& ranges) { CpuEngine::begin(q, whole(count(ranges))); }
+/// The mutant: the mask compares places in a shard instead of positions in the sequence.
+struct LocalEngine : CpuEngine<float> {
+  using CpuEngine<float>::CpuEngine<float>;
+  void begin(View<const float> q, const TokenRanges& ranges) {
+    CpuEngine<float>::begin(q, whole(count(ranges)));
+  }
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-    CpuEngine::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
+    CpuEngine<float>::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
   }
 };
 
@@ -94,19 +95,7 @@ inline Tensor<float> natural_order(const Tensor<float>& rows, const TokenRanges&
   return all;
 }
 
-/// The rows at `ranges` of a whole array.
-inline Tensor<float> rows_at(const Tensor<float>& all, const TokenRanges& ranges) {
-  const std::vector<Index> place = positions(ranges);
-  Tensor<float> rows(all.shape().with_seq(count(ranges)));
-  for (Index b = 0; b < all.shape().batch; ++b)
-    for (Index h = 0; h < all.shape().heads; ++h)
-      for (std::size_t i = 0; i < place.size(); ++i)
-        std::ranges::copy(all.view().row(b, h, place[i]),
-                          rows.view().row(b, h, static_cast<Index>(i)).begin());
-  return rows;
-}
-
-/// Every placement against the oracle. Each rank compares a contiguous slice, wherever its rows were computed.
+/// Every placement against the dense reference. Each rank compares a contiguous slice, whichever ranks computed it.
 inline void check_results(Lesson& lesson, const RandomProblem& problem, const Communicator& comm,
                           bool local_mask) {
   const Index seq = problem.q.seq;
@@ -116,7 +105,7 @@ inline void check_results(Lesson& lesson, const RandomProblem& problem, const Co
   const Index kv_bytes = 2 * problem.kv.size() * static_cast<Index>(sizeof(float));
   for (const PlacementKind kind : placement_kinds) {
     const Placement placement(kind, seq, comm.size());
-    CpuEngine engine(problem.scoring);
+    CpuEngine<float> engine(problem.scoring);
     LocalEngine local(problem.scoring);
     const Ringed ran =
         local_mask ? run_ring(problem, comm, placement, local) : run_ring(problem, comm, placement, engine);

@@ -6,13 +6,14 @@
 #include <limits>
 
 #include "results.hpp"
+#include "ring_attention/core/median.hpp"
 
 namespace ring_attention {
 
 inline constexpr int repetitions = 5;
 
 /// The engine takes this many queries of a head at a time, one in each SIMD lane.
-inline Index tile_queries() { return kernels(best_isa()).forward.lanes; }
+inline Index tile_queries() { return kernels<float>(best_isa()).forward.lanes; }
 
 /// The pairs that the engine computes: every lane of a tile meets all keys up to the last one that the last query sees.
 inline std::vector<std::vector<Index>> tile_pairs(PlacementKind kind, Index seq, int ranks) {
@@ -40,14 +41,14 @@ inline double cpu_seconds() {
 }
 
 /// Notes what each step computes, without the messages that move between tiles.
-struct TimedEngine : CpuEngine {
-  using CpuEngine::CpuEngine;
+struct TimedEngine : CpuEngine<float> {
+  using CpuEngine<float>::CpuEngine<float>;
   std::vector<double> seconds;  // per step
 
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
     double elsewhere = 0;
     const double begin = cpu_seconds();
-    CpuEngine::accumulate(kv, [&] {
+    CpuEngine<float>::accumulate(kv, [&] {
       const double left = cpu_seconds();
       progress();
       elsewhere += cpu_seconds() - left;
@@ -61,13 +62,8 @@ struct Timing {
   double wall = 0;                       // seconds of the loop, slowest rank
 };
 
-inline double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-/// One timing a layout. They take turns, so that whatever else the machine does meets them all. The least of each
-/// cell, the median of each wall.
+/// One timing a placement: the least of each cell, the median of each wall time. The placements take turns, so that other
+/// load on the machine affects all of them.
 inline std::vector<Timing> time_placements(const RandomProblem& problem, const Communicator& comm) {
   const auto steps = static_cast<std::size_t>(comm.size());
   std::vector<Timing> timings(

@@ -1,13 +1,13 @@
-// Lesson 11: the backward's kernels, checked and timed as the forward's are.
+// Lesson 11: checks and times the kernels of the backward like those of the forward.
 #pragma once
 
 #include <algorithm>
 
-#include "ladder_runs.hpp"
+#include "forward_runs.hpp"
 
 namespace ring_attention::tensor_cores {
 
-// A problem with its dO, and what dense attention in double makes of it.
+// A problem with its dO, and its gradients by dense attention in double.
 template <class T>
 class BackwardChecker {
  public:
@@ -23,7 +23,7 @@ class BackwardChecker {
     want_ = reference_backward(q, k, v, converted<double>(grad_out_), p_.scoring);
   }
 
-  // The worst of dQ, dK and dV.
+  // The worst comparison of dQ, dK and dV.
   [[nodiscard]] Comparison run(const cuda::BackwardKernel& kernel) const {
     const auto there = [&](const Tensor<float>& array) { return cuda::uploaded<T>(array, stream_); };
     const auto q = there(q_), k = there(k_), v = there(v_), grad_out = there(grad_out_);
@@ -68,9 +68,10 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
   CudaEngine<T> forward(scoring, {.stream = stream});
   forward.begin(q, whole(shape.seq));
   forward.accumulate({k, v, whole(shape.seq)});
-  const DeviceAttended attended = forward.finish();
+  const DeviceAttentionResult attended = forward.finish();
   CudaBackward<T> engine(scoring, {.stream = stream, .kernel = kernel.name});
-  engine.begin({q, attended.out, attended.lse, v}, whole(shape.seq));  // any numbers will do for dO
+  engine.begin({q, attended.out, attended.lse, v},
+               whole(shape.seq));  // v serves as dO: its values do not matter
   cuda::DeviceTensor<float> dk(shape), dv(shape);
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}, {dk, dv}); };
   const double first = cuda::time_on(stream, 1, once).median;
@@ -78,12 +79,30 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
   return 10 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 
-// Operations a second, 10 D a visible pair. 0 when the GPU has too little memory for it.
+// Operations per second, with 10 D operations per visible pair. 0 if the GPU has too little memory.
 inline double backward_flops(const cuda::BackwardKernel& kernel, cuda::Type type, const Inputs& inputs,
                              bool causal, cuda::StreamHandle stream) {
   if (12 * 4 * inputs.shape.size() > cuda::free_bytes()) return 0;
   return type == cuda::Type::fp32 ? backward_flops_in<float>(kernel, inputs, causal, stream)
                                   : backward_flops_in<Bf16>(kernel, inputs, causal, stream);
+}
+
+/// One table of the backward's kernels, at the longest length.
+inline void show_backward(Lesson& lesson, const Inputs& inputs, cuda::StreamHandle stream) {
+  Table table({"S = " + std::to_string(inputs.shape.seq), "type", "same bits every time", "full", "causal"});
+  std::string names;
+  std::vector<std::vector<double>> rates;
+  for (const auto& [kernel, type] : contenders(cuda::backward_kernels(), inputs.shape.dim)) {
+    rates.emplace_back();
+    for (const bool causal : {false, true})
+      rates.back().push_back(backward_flops(*kernel, type, inputs, causal, stream));
+    table.row({kernel->name, cuda::name_of(type), kernel->deterministic ? "yes" : "no",
+               format("%.1f", rates.back()[0] / 1e12), format("%.1f", rates.back()[1] / 1e12)});
+    names += (names.empty() ? "" : ", ") + std::string(kernel->name) + " " + cuda::name_of(type);
+  }
+  lesson.print(table);
+  lesson.record("backward_kernels", names);
+  lesson.record("backward_flops", rates);
 }
 
 }  // namespace ring_attention::tensor_cores

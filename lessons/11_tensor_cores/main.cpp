@@ -1,6 +1,8 @@
-// Lesson 11: tensor cores. The ladder's steps are files of the library, src/ring_attention/cuda/kernels/; this program
-// runs each one that the GPU takes: is it right, how fast is it, and what is it of the step before and of the chip?
+// Lesson 11: tensor cores. The kernels are files of the library, src/ring_attention/cuda/kernels/. This program checks
+// and times each kernel that the GPU supports, and compares its speed with the previous kernel and with the peak of the
+// GPU.
 #include "backward_runs.hpp"
+#include "chip.hpp"
 #include "common/gpu.hpp"
 
 using namespace ring_attention;
@@ -10,28 +12,28 @@ namespace {
 using tensor_cores::Mistake;
 
 struct Sizes {
-  Index check_queries = 300, check_keys = 420;  // ragged: no multiple of any tile
+  Index check_queries = 300, check_keys = 420;  // ragged: not multiples of any tile
   Index longest = 8192, heads = 16, dim = 128;
 };
 
-/// Each kernel on ragged problems, one a mask, with keys that come in two pieces.
+/// Checks each kernel on ragged problems, one for each mask, with the keys in two pieces.
 template <class T>
 void check_all(Lesson& lesson, const Sizes& sizes, Mistake mistake, cuda::StreamHandle stream) {
   const Shape q{1, 4, sizes.check_queries, sizes.dim}, kv{1, 2, sizes.check_keys, sizes.dim};
-  const Index ahead = kv.seq - q.seq;  // query i stands beside key i + ahead
+  const Index ahead = kv.seq - q.seq;  // query i has the position of key i + ahead
   for (const auto& [name, mask] : {std::pair{"full", Mask{}}, std::pair{"causal", Mask::causal(ahead)},
                                    std::pair{"window", Mask{.left = 70, .right = 0, .offset = ahead}}}) {
     const RandomProblem problem{q, kv, {default_scale(sizes.dim), mask}, lesson.seed()};
     const tensor_cores::Checker<T> checker(problem, stream);
     for (const cuda::ForwardKernel& kernel : cuda::forward_kernels())
       if (tensor_cores::takes<T>(kernel, sizes.dim))
-        lesson.check(format("step %d, %s, %s, %s agrees with the dense reference in double", kernel.step,
+        lesson.check(format("kernel %d, %s, %s, %s agrees with the dense reference in double", kernel.number,
                             kernel.name, cuda::name_of(cuda::type_of<T>), name),
                      checker.run(kernel, mistake));
   }
 }
 
-/// The backward's kernels on one such problem, causal.
+/// Checks the kernels of the backward on one ragged problem, causal.
 template <class T>
 void check_backward(Lesson& lesson, const Sizes& sizes, cuda::StreamHandle stream) {
   const Shape q{1, 4, sizes.check_queries, sizes.dim}, kv{1, 2, sizes.check_keys, sizes.dim};
@@ -44,95 +46,54 @@ void check_backward(Lesson& lesson, const Sizes& sizes, cuda::StreamHandle strea
                    checker.run(kernel));
 }
 
-/// What a tile asks of each unit of a multiprocessor, counted, and what the chip could do at its highest clock.
-void show_roofline(Lesson& lesson, Index dim) {
-  const tensor_cores::Chip chip = tensor_cores::chip();
-  lesson.say(
-      format("  a score: %lld operations on tensor cores, 1 exponential; a key and value: %lld bytes in bf16",
-             4LL * dim, 4LL * dim));
-  lesson.record("operations_a_score", Index{4 * dim});
-  lesson.record("tensor_tflops", chip.tensor_flops / 1e12);
-  if (!(chip.tensor_flops > 0)) {
-    lesson.say("  this chip's rates are not known here");
-    return;
-  }
-  const double exp_flops = chip.exponentials * 4 * static_cast<double>(dim);
-  Table table({"if only this counted", "TFLOP/s"});
-  table.row({"tensor cores, 16-bit types", format("%.0f", chip.tensor_flops / 1e12)});
-  table.row({"exponentials, one a score", format("%.0f", exp_flops / 1e12)});
-  table.row({"fp32 multiply-adds", format("%.0f", chip.fp32_flops / 1e12)});
-  lesson.print(table);
-  lesson.say(format("  %d multiprocessors at %.2f GHz; one after the other the first two allow %.0f TFLOP/s",
-                    chip.count, chip.hertz / 1e9, 1e-12 / (1 / chip.tensor_flops + 1 / exp_flops)));
-}
-
-/// One table a mask: step by step, at three lengths.
-void show_ladder(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inputs>& inputs, bool causal,
-                 cuda::StreamHandle stream) {
+/// One table per mask: a row per kernel, a column per length.
+void show_forward(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inputs>& inputs, bool causal,
+                  cuda::StreamHandle stream) {
   const double chip_flops = tensor_cores::chip().tensor_flops;
   std::vector<Index> lengths;
-  std::vector<std::string> head{"step", "kernel", "type"};
+  std::vector<std::string> head{"number", "kernel", "type"};
   for (const auto& input : inputs) {
     lengths.push_back(input.shape.seq);
-    head.push_back(format("S = %lld", lengths.back() + 0LL));
+    head.push_back("S = " + std::to_string(lengths.back()));
   }
-  head.insert(head.end(), {"of the step before", "of the chip"});
+  head.insert(head.end(), {"of the previous kernel", "of the peak"});
   Table table(head);
   std::vector<std::vector<double>> rates;
   for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), dim)) {
-    std::vector<std::string> row{std::to_string(contender.kernel->step), contender.kernel->name,
+    std::vector<std::string> row{std::to_string(contender.kernel->number), contender.kernel->name,
                                  cuda::name_of(contender.type)};
-    std::vector<double> mine;
+    std::vector<double> flops;
     for (const auto& input : inputs) {
-      mine.push_back(tensor_cores::flops(contender, input, causal, stream));
-      row.push_back(mine.back() > 0 ? format("%.1f", mine.back() / 1e12) : "no room");
+      flops.push_back(tensor_cores::flops(contender, input, causal, stream));
+      row.push_back(flops.back() > 0 ? format("%.1f", flops.back() / 1e12) : "no memory");
     }
     const bool first = rates.empty();
     row.push_back(first || !(rates.back().back() > 0) ? ""
-                                                      : format("%.2f", mine.back() / rates.back().back()));
-    row.push_back(chip_flops > 0 ? format("%.0f %%", 100 * mine.back() / chip_flops) : "");
+                                                      : format("%.2f", flops.back() / rates.back().back()));
+    row.push_back(chip_flops > 0 ? format("%.0f %%", 100 * flops.back() / chip_flops) : "");
     table.row(row);
-    rates.push_back(mine);
+    rates.push_back(flops);
   }
   lesson.print(table);
   lesson.record(causal ? "causal_flops" : "full_flops", rates);
   lesson.record("lengths", lengths);
 }
 
-/// The backward at the longest length.
-void show_backward(Lesson& lesson, const tensor_cores::Inputs& inputs, cuda::StreamHandle stream) {
-  Table table({format("S = %lld", inputs.shape.seq + 0LL), "type", "same bits every time", "full", "causal"});
-  std::string names;
-  std::vector<std::vector<double>> rates;
-  for (const auto& [kernel, type] : tensor_cores::contenders(cuda::backward_kernels(), inputs.shape.dim)) {
-    rates.emplace_back();
-    for (const bool causal : {false, true})
-      rates.back().push_back(tensor_cores::backward_flops(*kernel, type, inputs, causal, stream));
-    table.row({kernel->name, cuda::name_of(type), kernel->deterministic ? "yes" : "no",
-               format("%.1f", rates.back()[0] / 1e12), format("%.1f", rates.back()[1] / 1e12)});
-    names += (names.empty() ? "" : ", ") + std::string(kernel->name) + " " + cuda::name_of(type);
-  }
-  lesson.print(table);
-  lesson.record("backward_kernels", names);
-  lesson.record("backward_flops", rates);
-}
-
 void record_names(Lesson& lesson, const Sizes& sizes) {
-  std::string steps;
+  std::string kernels;
   for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), sizes.dim)) {
-    steps += format("%s%d %s %s", steps.empty() ? "" : ", ", contender.kernel->step, contender.kernel->name,
-                    cuda::name_of(contender.type));
-    lesson.say(format("  step %d, %s: %s", contender.kernel->step, contender.kernel->name,
+    kernels += format("%s%d %s %s", kernels.empty() ? "" : ", ", contender.kernel->number,
+                      contender.kernel->name, cuda::name_of(contender.type));
+    lesson.say(format("  kernel %d, %s: %s", contender.kernel->number, contender.kernel->name,
                       contender.kernel->computes));
   }
-  lesson.record("steps", steps);
+  lesson.record("kernels", kernels);
 }
 
 int tensor_cores_lesson(int argc, char** argv) {
   Lesson lesson("11", "tensor_cores",
-                "The same attention, step by step closer to the chip: from one thread an entry to tensor "
-                "cores that are\n"
-                "fed by copies which run by themselves.");
+                "The same attention in seven kernels: from one thread per entry to tensor cores with "
+                "asynchronous copies.");
   Sizes sizes;
   lesson.options().option("--longest", sizes.longest, "The longest of three lengths S that are timed",
                           {1, 1 << 17});
@@ -140,7 +101,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.options().option("--dim", sizes.dim, "Head dim D", {1, 256});
   lesson.options().option("--check-queries", sizes.check_queries, "Queries of the checks", {1, 4096});
   lesson.options().option("--check-keys", sizes.check_keys, "Keys of the checks", {1, 4096});
-  lesson.offer_mutants({{"mask-offset", "the mask of the query after: each query sees one key too many"},
+  lesson.offer_mutants({{"mask-offset", "the mask of the next query: each query sees one key too many"},
                         {"forgotten-piece", "the second piece of keys starts from an empty state"}});
   lesson.needs_gpu(gpu::why_none());
   if (!lesson.parse(argc, argv)) return 0;
@@ -153,7 +114,7 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.say("On " + cuda::name_of(cuda::current_device()) + ".");
   lesson.record("device", cuda::name_of(cuda::current_device()));
 
-  lesson.heading("The steps");
+  lesson.heading("The kernels");
   record_names(lesson, sizes);
   lesson.heading("The agreement: ragged, grouped heads, keys in two pieces");
   check_all<float>(lesson, sizes, mistake, stream.handle());
@@ -162,18 +123,18 @@ int tensor_cores_lesson(int argc, char** argv) {
   check_backward<float>(lesson, sizes, stream.handle());
   check_backward<Bf16>(lesson, sizes, stream.handle());
   check_backward<cuda::Fp16>(lesson, sizes, stream.handle());
-  lesson.heading("The roofs of this chip");
-  show_roofline(lesson, sizes.dim);
+  lesson.heading("The limits of this GPU");
+  tensor_cores::show_roofline(lesson, sizes.dim);
   std::vector<tensor_cores::Inputs> inputs;
   for (const Index part : {4, 2, 1})
     inputs.emplace_back(Shape{1, sizes.heads, std::max<Index>(1, sizes.longest / part), sizes.dim});
-  lesson.heading("The ladder: TFLOP/s, full");
-  show_ladder(lesson, sizes.dim, inputs, false, stream.handle());
-  lesson.heading("The ladder: TFLOP/s, causal; masked pairs are not counted");
-  show_ladder(lesson, sizes.dim, inputs, true, stream.handle());
-  lesson.heading("The backward: TFLOP/s, 10 D operations a pair");
-  show_backward(lesson, inputs.back(), stream.handle());
-  return lesson.finish("each step is exact attention; only the speed differs");
+  lesson.heading("The forward: TFLOP/s, full");
+  show_forward(lesson, sizes.dim, inputs, false, stream.handle());
+  lesson.heading("The forward: TFLOP/s, causal; masked pairs are not counted");
+  show_forward(lesson, sizes.dim, inputs, true, stream.handle());
+  lesson.heading("The backward: TFLOP/s, 10 D operations per pair");
+  tensor_cores::show_backward(lesson, inputs.back(), stream.handle());
+  return lesson.finish("each kernel computes exact attention; only the speed differs");
 }
 
 }  // namespace

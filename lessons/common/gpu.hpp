@@ -1,4 +1,4 @@
-// What the GPU lessons share.
+// What the lessons for GPUs share.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ring_attention::gpu {
 
-// For Lesson::needs_gpu().
+// Why there is no GPU, for Lesson::needs_gpu(); empty when there is one.
 inline std::string why_none() {
   const std::string why = cuda::why_no_device();
   return why.empty() ? why : "no GPU: " + why;

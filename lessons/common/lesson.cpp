@@ -25,7 +25,8 @@ Lesson::Lesson(const std::string& number, const std::string& name, const std::st
 
 Lesson::~Lesson() = default;
 
-bool Lesson::is_warp_leader() const { return !json_ && (comm_ == nullptr || comm_->rank() == 0); }
+bool Lesson::prints_text() const { return !json_ && (comm_ == nullptr || comm_->rank() == 0); }
+bool Lesson::prints_json() const { return json_ && (comm_ == nullptr || comm_->rank() == 0); }
 
 void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants) {
   std::vector<std::string> words{"none"};
@@ -47,12 +48,12 @@ bool Lesson::parse(int argc, const char* const* argv) {
   std::optional<std::string> help;
   if (comm_ != nullptr) {
     help = options_.parse(*comm_, argc, argv);
-    if (!help) require_world_size(*comm_, promised_ranks_);
+    if (!help) require_promised_ranks(*comm_, promised_ranks_);
   } else {
     help = options_.parse(argc, argv);
   }
   if (help) {
-    if (is_warp_leader()) std::fputs(help->c_str(), stdout);
+    if (prints_text()) std::fputs(help->c_str(), stdout);
     return false;
   }
   if (comm_ != nullptr && !all_of_ranks(*comm_, has_gpu()) && has_gpu()) no_gpu_ = "no GPU: on another rank";
@@ -74,36 +75,22 @@ void Lesson::heading(const std::string& title) const {
 }
 
 void Lesson::say(const std::string& line) const {
-  if (is_warp_leader()) std::printf("%s\n", line.c_str());
+  if (prints_text()) std::printf("%s\n", line.c_str());
 }
 
 void Lesson::print(const Table& table) const {
-  if (is_warp_leader()) std::fputs(table.text().c_str(), stdout);
+  if (prints_text()) std::fputs(table.text().c_str(), stdout);
 }
 
-void Lesson::record(const std::string& name, double value) { report_->json["figures"][name] = value; }
-void Lesson::record(const std::string& name, Index value) { report_->json["figures"][name] = value; }
-void Lesson::record(const std::string& name, const std::string& value) {
-  report_->json["figures"][name] = value;
-}
-void Lesson::record(const std::string& name, const std::vector<double>& values) {
-  report_->json["figures"][name] = values;
-}
-void Lesson::record(const std::string& name, const std::vector<Index>& values) {
-  report_->json["figures"][name] = values;
-}
-void Lesson::record(const std::string& name, const std::vector<std::vector<double>>& rows) {
-  report_->json["figures"][name] = rows;
-}
-void Lesson::record(const std::string& name, const std::vector<std::vector<Index>>& rows) {
-  report_->json["figures"][name] = rows;
+void Lesson::record(const std::string& name, const Figure& figure) {
+  std::visit([&](const auto& value) { report_->json["figures"][name] = value; }, figure);
 }
 
 void Lesson::check(const std::string& what, bool ok, const std::string& detail) {
   const bool all = comm_ == nullptr ? ok : all_of_ranks(*comm_, ok);
   ++checks_;
   if (!all) ++failed_;
-  if (!ok && comm_ != nullptr && comm_->rank() > 0)  // rank 0 is_warp_leader below
+  if (!ok && comm_ != nullptr && comm_->rank() > 0)  // rank 0 prints the line below
     std::fprintf(stderr, "[rank %d] failed: %s %s\n", comm_->rank(), what.c_str(), detail.c_str());
   const std::string line = what + (detail.empty() ? "" : ": " + detail);
   say((all ? "  ok    " : "  FAIL  ") + line);
@@ -121,7 +108,7 @@ int Lesson::finish(const std::string& showed) {
   say();
   say("lesson " + number_ + " " + name_ + ": " + (pass ? "PASS" : "FAIL") + " | error " +
       human_error(error_) + " | " + showed);
-  if (json_ && (comm_ == nullptr || comm_->rank() == 0)) {
+  if (prints_json()) {
     nlohmann::ordered_json report{{"lesson", number_ + "_" + name_},
                                   {"ok", pass},
                                   {"showed", showed},
@@ -137,7 +124,7 @@ int Lesson::finish(const std::string& showed) {
 int Lesson::skip() const {
   say();
   say("lesson " + number_ + " " + name_ + ": SKIPPED | error - | " + no_gpu_);
-  if (json_ && (comm_ == nullptr || comm_->rank() == 0)) {
+  if (prints_json()) {
     const nlohmann::ordered_json report{{"lesson", number_ + "_" + name_}, {"skipped", no_gpu_}};
     std::printf("%s\n", report.dump(2).c_str());
   }

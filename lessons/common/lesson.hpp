@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cli/command_line.hpp"
@@ -16,7 +17,11 @@
 
 namespace ring_attention {
 
-/// A lesson is_warp_leader on rank 0 only. Plain text for people; with `--json` one JSON object and nothing else.
+/// What `--json` prints of a lesson: a number, a text, a row or rows of numbers.
+using Figure = std::variant<double, Index, std::string, std::vector<double>, std::vector<Index>,
+                            std::vector<std::vector<double>>, std::vector<std::vector<Index>>>;
+
+/// Rank 0 alone prints: plain text, or with `--json` one JSON object and nothing else.
 /// Flags that every lesson has: --help, --json, --seed, and --np under MPI.
 class Lesson {
  public:
@@ -32,13 +37,13 @@ class Lesson {
 
   /// For flags of its own, before parse().
   [[nodiscard]] CommandLine& options() { return options_; }
-  /// Offers `--mutant NAME`: the lesson with one known mistake in it, so that a reader (and a test) sees
-  /// its checks fail. Pairs of name and description, before parse().
+  /// Offers `--mutant NAME`: the lesson with one known mistake in it. A reader (and a test) sees its checks fail.
+  /// Pairs of name and description, before parse().
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
   /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one
   void needs_gpu(const std::string& why_none);
-  /// After parse(): is there one, under MPI for every rank? If not, the lesson ends with skip().
+  /// After parse(): is there a GPU, under MPI for every rank? If not, the lesson ends with skip().
   [[nodiscard]] bool has_gpu() const { return no_gpu_.empty(); }
   /// Was this mutant asked for?
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
@@ -54,13 +59,7 @@ class Lesson {
   void print(const Table& table) const;
 
   /// A figure for `--json` (and for the notebooks).
-  void record(const std::string& name, double value);
-  void record(const std::string& name, Index value);
-  void record(const std::string& name, const std::string& value);
-  void record(const std::string& name, const std::vector<double>& values);
-  void record(const std::string& name, const std::vector<Index>& values);
-  void record(const std::string& name, const std::vector<std::vector<double>>& rows);
-  void record(const std::string& name, const std::vector<std::vector<Index>>& rows);
+  void record(const std::string& name, const Figure& figure);
 
   /// States what must hold and whether it does; prints the line and remembers a failure. Under MPI
   /// collective: it holds when it holds on all ranks; a failing rank's detail is printed by that rank.
@@ -79,7 +78,8 @@ class Lesson {
  private:
   struct Report;  // the JSON object
 
-  [[nodiscard]] bool is_warp_leader() const;
+  [[nodiscard]] bool prints_text() const;  // on this rank
+  [[nodiscard]] bool prints_json() const;
   std::string number_, name_, claim_;
   const Communicator* comm_;
   CommandLine options_;

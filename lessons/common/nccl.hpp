@@ -1,23 +1,38 @@
-// What the lessons over NCCL share: a GPU for each rank, and a communicator whose calls the lessons make themselves.
+// What the lessons over NCCL share: a GPU for each rank, a communicator, and what is counted outside of an idea.
 #pragma once
 
 #include <nccl.h>
 
+#include <map>
+
 #include "cli/own_gpu.hpp"
 #include "common/gpu.hpp"
+#include "common/noting_engine.hpp"
+#include "common/problem.hpp"
+#include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/ring/transports/nccl.hpp"
 
 namespace ring_attention::gpu {
 
-inline void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
-  if (code != ncclSuccess) throw Error(located(std::string("NCCL: ") + ncclGetErrorString(code), where));
+// The bytes that this rank has sent from each buffer, and its groups of send and receive, since they were set to zero.
+// A lesson includes its idea with ncclSend and ncclGroupEnd defined as these two.
+inline std::map<const void*, Index> bytes_sent_from;
+inline Index groups = 0;
+inline ncclResult_t counted_send(const float* data, std::size_t count, ncclDataType_t type, int to,
+                                 ncclComm_t comm, cudaStream_t stream) {
+  bytes_sent_from[data] += static_cast<Index>(count * sizeof *data);
+  return ncclSend(data, count, type, to, comm, stream);
+}
+inline ncclResult_t counted_group_end() {
+  ++groups;
+  return ncclGroupEnd();
 }
 
-// A blocking communicator of the ranks of `comm`; none in a ring of one. To be made after the library's NcclWorld, which
-// prepares NCCL for ranks that share a GPU.
-class NcclRanks {
+// The GPU of this rank, two streams, and two communicators: the library's, and one for the lesson's own calls.
+class Gpus {
  public:
-  explicit NcclRanks(const Communicator& comm) {
+  Gpus(const Communicator& comm, bool may_share)
+      : shared(use_own_gpu(comm, may_share).anywhere()), world(comm, {.share_gpu = shared}) {
     if (comm.size() == 1) return;
     ncclUniqueId id{};
     if (comm.rank() == 0) check(ncclGetUniqueId(&id));
@@ -25,31 +40,83 @@ class NcclRanks {
     broadcast(comm, bytes);
     bytes.copy(id.internal, sizeof id.internal);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    check(ncclCommInitRankConfig(&comm_, comm.size(), id, comm.rank(), &config));
+    check(ncclCommInitRankConfig(&ranks, comm.size(), id, comm.rank(), &config));
   }
-  NcclRanks(const NcclRanks&) = delete;
-  NcclRanks& operator=(const NcclRanks&) = delete;
-  ~NcclRanks() {
-    if (comm_ != nullptr) (void)ncclCommDestroy(comm_);
+  Gpus(const Gpus&) = delete;
+  Gpus& operator=(const Gpus&) = delete;
+  ~Gpus() {
+    if (ranks != nullptr) (void)ncclCommDestroy(ranks);
   }
-  [[nodiscard]] ncclComm_t handle() const { return comm_; }
+
+  const bool shared;  // by ranks: times mean nothing
+  cuda::Stream compute, transfer{cuda::Stream::Priority::high};
+  NcclWorld world;             // first, because it prepares NCCL for ranks that share a GPU
+  ncclComm_t ranks = nullptr;  // none in a ring of one
 
  private:
-  ncclComm_t comm_ = nullptr;
+  static void check(ncclResult_t code) {
+    require(code == ncclSuccess, std::string("NCCL: ") + ncclGetErrorString(code));
+  }
 };
 
-// The events of one hop.
-struct Hop {
-  cuda::Event ready;    // on the compute stream: what is sent is complete, what is received over is not read
-  cuda::Event arrived;  // on the transfer stream
-  cuda::Event idle, resumed;  // on the compute stream, before and after it waits
+// Stands between a ring and its engine: notes the keys of each step, and when the step begins and ends on the stream.
+template <class Inner>
+class NotingEngine {
+ public:
+  NotingEngine(Inner& engine, const cuda::Stream& compute, int ranks)
+      : engine_(engine), stream_(compute.handle()), first_(Shape{1, 1, ranks, 1}) {}
+
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+    note(kv, [&] { engine_.accumulate(kv, progress); });
+  }
+  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                  const Progress& progress) {
+    note(kv, [&] { engine_.accumulate(kv, gradient, progress); });
+  }
+
+  // After the streams have been synchronised:
+  [[nodiscard]] std::vector<GivenKeys> steps() const {
+    const Tensor<float> first = cuda::downloaded(first_, stream_);
+    std::vector<GivenKeys> given;
+    for (const Step& step : steps_) given.push_back({step.ranges, first.data()[given.size()]});
+    return given;
+  }
+  [[nodiscard]] const cuda::Event& end_of(std::size_t step) const { return steps_[step].end; }
+  // Seconds between the steps: the compute stream waited.
+  [[nodiscard]] double exposed_seconds() const {
+    double sum = 0;
+    for (std::size_t step = 1; step < steps_.size(); ++step)
+      sum += steps_[step].begin.seconds_since(steps_[step - 1].end);
+    return sum;
+  }
+
+ private:
+  struct Step {
+    TokenRanges ranges;
+    cuda::Event begin, end;
+  };
+  void note(const KeyValue<float>& kv, const auto& compute) {
+    if (kv.k.size() > 0) {
+      const std::span<float> first(first_.data() + steps_.size(), 1);
+      cuda::copy(first, kv.k.elements().first(1), stream_);
+    }
+    Step& step = steps_.emplace_back();
+    step.ranges = kv.ranges;
+    step.begin.record(stream_);
+    compute();
+    step.end.record(stream_);
+  }
+
+  Inner& engine_;
+  cuda::StreamHandle stream_;
+  cuda::DeviceTensor<float> first_;  // of each step's keys
+  std::vector<Step> steps_;
 };
 
-// Seconds during which the compute stream waited for these hops. They must have happened.
-inline double exposed_seconds(const std::vector<Hop>& hops) {
-  double sum = 0;
-  for (const Hop& hop : hops) sum += hop.resumed.seconds_since(hop.idle);
-  return sum;
+// This rank's K,V in its GPU's memory.
+inline cuda::DeviceTensor<float> uploaded_parcel(const RandomProblem& problem, const Placement& placement,
+                                                 int rank, const cuda::Stream& stream) {
+  return cuda::uploaded<float>(RingBuffers(problem, placement, rank).current, stream.handle());
 }
 
 }  // namespace ring_attention::gpu

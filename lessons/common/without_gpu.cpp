@@ -1,4 +1,4 @@
-// What a GPU lesson's program is in a build without CUDA or NCCL: it says so, and is skipped.
+// The program of a GPU lesson in a build without CUDA or NCCL: it says what is missing, and the lesson is skipped.
 #include "common/lesson.hpp"
 
 using namespace ring_attention;
@@ -11,7 +11,7 @@ int skipped_lesson(int argc, char** argv, const Communicator* comm) {
   lesson.needs_gpu("no GPU: this program was built without " LESSON_MISSES);
   lesson.offer_mutants({});
   bool share = false;
-  if (comm != nullptr) lesson.options().flag("--share-gpu", share, "Means nothing without a GPU");
+  if (comm != nullptr) lesson.options().flag("--share-gpu", share, "Has no effect without a GPU");
   if (!lesson.parse(argc, argv)) return 0;
   return lesson.skip();
 }

@@ -26,13 +26,17 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   return text;
 }
 
-/// What CLI11 could not make sense of: words that belong nowhere, no command, or a flag that misses its
-/// value (or has one too many).
-std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app) {
+using Renamed = std::vector<std::pair<std::string, std::string>>;
+
+/// What CLI11 cannot parse: an unknown word, no command, or a flag without its value (or with a value that
+/// it does not take).
+std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app, const Renamed& renamed) {
   const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   const std::vector<std::string> strays = app.remaining(true);
   if (!strays.empty()) {
     const std::string& stray = strays.front();
+    for (const auto& [old, now] : renamed)
+      if (stray.substr(0, stray.find('=')) == old) return old + " is now " + now;
     const char* kind = no_command ? "unknown command" : "unexpected word";
     return format("%s '%s'", stray.starts_with("-") ? "unknown flag" : kind, stray.c_str());
   }
@@ -50,7 +54,7 @@ std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app) {
 
 }  // namespace
 
-/// CLI11 splits the command line into flags and words; what they mean is said here, so that every message
+/// CLI11 splits the command line into flags and words. This class interprets them, so that every message
 /// names the flag and the remedy.
 struct CommandLine::Parser {
   std::unique_ptr<CLI::App> owned;  // the program; a command belongs to its program
@@ -59,6 +63,7 @@ struct CommandLine::Parser {
   std::string footer;
   std::vector<Entry> entries;
   std::vector<std::pair<std::string, std::string>> exclusions, needs;
+  Renamed renamed;
   std::vector<std::unique_ptr<CommandLine>> commands;
 };
 
@@ -137,6 +142,10 @@ void CommandLine::needs(const std::string& name, const std::string& other) {
   parser_->needs.emplace_back(name, other);
 }
 
+void CommandLine::renamed(const std::string& old, const std::string& now) {
+  parser_->renamed.emplace_back(old, now);
+}
+
 void CommandLine::footer(const std::string& text) { parser_->footer = text; }
 
 CommandLine& CommandLine::command(const std::string& name, const std::string& description) {
@@ -212,41 +221,46 @@ std::vector<std::pair<std::string, std::string>> CommandLine::settings() const {
 
 std::optional<std::string> CommandLine::parse(int argc, const char* const* argv) {
   CLI::App& app = *parser_->app;
-  const CommandLine* speaker = this;  // the command, once one is chosen
+  const CommandLine* chosen = this;  // the command, once one is chosen
   const auto choose = [&] {
     for (const auto& command : parser_->commands)
-      if (command->chosen()) speaker = command.get();
+      if (command->chosen()) chosen = command.get();
   };
   try {
     app.parse(argc, argv);
     choose();
     store();
-    if (speaker != this) speaker->store();
+    if (chosen != this) chosen->store();
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
     choose();
-    return speaker->help();
+    return chosen->help();
   } catch (const CLI::CallForVersion& version) {
     return std::string(version.what()) + "\n";
   } catch (const CLI::ParseError& error) {
     choose();
-    throw InputError(in_plain_words(error, app) + ": see " + speaker->full_name() + " --help");
+    throw InputError(in_plain_words(error, app, chosen->parser_->renamed) + ": see " + chosen->full_name() +
+                     " --help");
   }
 }
 
 std::optional<std::string> CommandLine::parse(const Communicator& comm, int argc, const char* const* argv) {
   std::optional<std::string> help;
   agree(comm, [&] { help = parse(argc, argv); });
+  require_same_on_ranks(comm, help.has_value());
+  return help;
+}
+
+void CommandLine::require_same_on_ranks(const Communicator& comm, bool help) const {
   require_same(comm, "--help or --version", help ? 1 : 0);
-  if (help) return help;
-  // One comparison of everything first: a collective call for each flag takes its time on many ranks.
+  if (help) return;
+  // One comparison of all flags first: a collective call for each flag is slow on many ranks.
   std::string all;
   for (const auto& [field, value] : settings()) all += field + '=' + value + '\n';
   std::string of_rank_0 = all;
   broadcast(comm, of_rank_0);
   if (!all_of_ranks(comm, all == of_rank_0))
     for (const auto& [field, value] : settings()) require_same(comm, field, value);
-  return std::nullopt;
 }
 
 }  // namespace ring_attention

@@ -1,6 +1,6 @@
 /// \file
-/// `CommandLine`: flags of a program, parsed in one place (CLI11 stays inside command_line.cpp, because
-/// it costs seconds to compile).
+/// `CommandLine`: flags of a program, parsed in one place (only command_line.cpp includes CLI11,
+/// which takes seconds to compile).
 #pragma once
 
 #include <functional>
@@ -26,12 +26,12 @@ struct Bounds {
 /// hold when the option is declared.
 class CommandLine {
  public:
-  /// \param description  what `--help` says first
+  /// \param description  the first lines of `--help`
   CommandLine(const std::string& program, const std::string& description);
   CommandLine(CommandLine&&) noexcept;
   ~CommandLine();
 
-  /// Options declared from here on stand under this heading in `--help`.
+  /// The heading, in `--help`, of the options that are declared next.
   void section(const std::string& heading);
   void flag(const std::string& name, bool& value, const std::string& help);
   void option(const std::string& name, Index& value, const std::string& help, Bounds bounds = {});
@@ -47,10 +47,12 @@ class CommandLine {
   void list(const std::string& name, std::vector<Index>& value, const std::string& letters,
             const std::string& help, Bounds bounds = {});
 
-  /// `name` cannot stand beside `other`.
+  /// `name` and `other` exclude each other.
   void exclude(const std::string& name, const std::string& other);
   /// `name` means nothing without `other`.
   void needs(const std::string& name, const std::string& other);
+  /// `old` is an earlier name of the flag `now`: the error for it names `now`.
+  void renamed(const std::string& old, const std::string& now);
   /// Text after the options: examples.
   void footer(const std::string& text);
 
@@ -63,12 +65,14 @@ class CommandLine {
   /// started alike.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> settings() const;
 
-  /// Returns the text to print when the user asked for help or the version; then nothing else is to be done.
+  /// Returns the text to print when the user asked for help or the version; then the program ends.
   /// \throws InputError, one line, for unknown, repeated, missing or contradictory flags and bad values
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv);
   /// The same on all ranks of a job, which must have been started with the same flags.
   /// \throws AgreedError. Collective.
   [[nodiscard]] std::optional<std::string> parse(const Communicator& comm, int argc, const char* const* argv);
+  /// After parse on every rank: the ranks were started with the same flags. \throws AgreedError. Collective.
+  void require_same_on_ranks(const Communicator& comm, bool help) const;
 
  private:
   struct Parser;
@@ -76,12 +80,29 @@ class CommandLine {
   void add(const std::string& name, const std::string& value_word, const std::string& default_text,
            const std::string& help, std::function<void(const std::string&)> store);
   [[nodiscard]] bool given(const std::string& name) const;
-  /// Hands the parsed words to their variables.
+  /// Stores the parsed words in their variables.
   void store() const;
   [[nodiscard]] std::string help() const;
   [[nodiscard]] std::string full_name() const;
 
   std::unique_ptr<Parser> parser_;
 };
+
+/// Calls `work`. Puts the flag in front of the message of an InputError.
+template <class Work>
+decltype(auto) name_flag(const std::string& flag, const Work& work) {
+  try {
+    return work();
+  } catch (const AgreedError& error) {
+    throw AgreedError(flag + ": " + error.what());
+  } catch (const InputError& error) {
+    throw InputError(flag + ": " + error.what());
+  }
+}
+
+/// `--np`: throws AgreedError unless the job has as many ranks (0: any number). Collective.
+inline void require_promised_ranks(const Communicator& comm, Index ranks) {
+  name_flag("--np " + std::to_string(ranks), [&] { require_world_size(comm, ranks); });
+}
 
 }  // namespace ring_attention

@@ -1,5 +1,5 @@
 /// \file
-/// The look of `--help`: two columns, in lines of at most 100 characters.
+/// The layout of `--help`: two columns, in lines of at most 100 characters.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct HelpEntry {
   std::string text;
 };
 
-/// Breaks `text` at spaces; lines after the first start with `indent` spaces. Line ends in it are kept.
+/// Breaks `text` at spaces; lines after the first start with `indent` spaces. Keeps the line ends of `text`.
 [[nodiscard]] std::string wrapped(const std::string& text, std::size_t indent = 0);
 
 /// Characters of the longest name.

@@ -1,5 +1,5 @@
 /// \file
-/// `Table`: aligned columns, and numbers a person can read.
+/// `Table`: aligned columns, and numbers in readable units.
 #pragma once
 
 #include <string>

@@ -5,6 +5,7 @@
 
 set(RING_ATTENTION_CUDA AUTO CACHE STRING "Build the GPU parts: ON, OFF, or AUTO (when nvcc is found and works)")
 set_property(CACHE RING_ATTENTION_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(RING_ATTENTION_CUDA_HERE "Compile for this machine's GPU only; for Hopper where there is none" OFF)
 
 set(RING_ATTENTION_HAS_CUDA OFF)
 set(RING_ATTENTION_HAS_NCCL OFF)
@@ -15,7 +16,23 @@ endif()
 # Ampere, Ada and Hopper with Hopper's own instructions (the `a`); PTX for what comes later. To be set before the
 # language is enabled, which would otherwise choose one of its own.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;80-virtual" CACHE STRING "GPUs to compile for")
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;80-virtual")
+  if(RING_ATTENTION_CUDA_HERE)
+    set(capability "")
+    find_program(RING_ATTENTION_NVIDIA_SMI nvidia-smi)
+    mark_as_advanced(RING_ATTENTION_NVIDIA_SMI)
+    if(RING_ATTENTION_NVIDIA_SMI)
+      execute_process(COMMAND "${RING_ATTENTION_NVIDIA_SMI}" --query-gpu=compute_cap --format=csv,noheader
+                      OUTPUT_VARIABLE capability ERROR_QUIET)
+    endif()
+    if(NOT capability MATCHES "[0-9]" OR capability MATCHES "^9\\.0")
+      set(CMAKE_CUDA_ARCHITECTURES "90a-real")
+    elseif(capability MATCHES "^8\\.9")
+      set(CMAKE_CUDA_ARCHITECTURES "89-real")
+    elseif(capability MATCHES "^8\\.")
+      set(CMAKE_CUDA_ARCHITECTURES "80-real")
+    endif() # another GPU takes what it can use of them all
+  endif()
 endif()
 
 # A compiler that is there and does not work must not end the configuration: it is tried in a project of its own.

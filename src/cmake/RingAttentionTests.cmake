@@ -10,6 +10,10 @@ endif()
 math(EXPR ring_attention_mpiexec_timeout "90 * ${RING_ATTENTION_SLOWNESS}")
 set(RING_ATTENTION_TEST_ENVIRONMENT MPIEXEC_TIMEOUT=${ring_attention_mpiexec_timeout}
                                     RING_ATTENTION_SLOWNESS=${RING_ATTENTION_SLOWNESS})
+if(NOT RING_ATTENTION_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL Linux) # a sanitizer wants to be loaded first
+  list(APPEND RING_ATTENTION_TEST_ENVIRONMENT
+       "LD_PRELOAD=${PROJECT_BINARY_DIR}/tests/libtest_yield_while_waiting.so")
+endif()
 if(RING_ATTENTION_SANITIZE)
   # MPI_Init loads hwloc's plugins, and some (OpenCL's) leak when they are unloaded: without them.
   list(APPEND RING_ATTENTION_TEST_ENVIRONMENT RING_ATTENTION_WATCHDOG_SECONDS=60

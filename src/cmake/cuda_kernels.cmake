@@ -4,8 +4,9 @@ add_library(ring_attention_cuda STATIC ${cuda_sources} ${kernel_list_sources})
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
 
-# How a library of kernels is compiled: warnings are those of the other files, and each kernel's compiler writes what
-# ptxas says (registers, spills, C7508 and the like) beside its object, <object>.ptxas: tests/cuda/ptxas_test.py reads it.
+add_custom_target(kernel_objects) # builds all of them
+# Compiler options of a library of kernels. Warnings are those of the other files. The output of ptxas (registers,
+# spills, warnings such as C7508) is stored beside each object, in <object>.ptxas, for tests/cuda/ptxas_test.py.
 set(RING_ATTENTION_SRC "${CMAKE_CURRENT_SOURCE_DIR}" CACHE INTERNAL "Where src is")
 function(ring_attention_kernel_options target)
   set(warnings "-Wall,-Wextra,-Wshadow,-Wnon-virtual-dtor") # never -Wpedantic: nvcc's own code has line markers
@@ -17,6 +18,7 @@ function(ring_attention_kernel_options target)
                                            $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
                         CUDA_COMPILER_LAUNCHER "sh;${RING_ATTENTION_SRC}/cmake/keep_ptxas_log.sh")
+  add_dependencies(kernel_objects ${target})
   set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
                                       "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
 endfunction()
@@ -27,7 +29,7 @@ function(ring_attention_add_kernels target)
   target_sources(ring_attention_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()
 ring_attention_add_kernels(ring_attention_cuda_kernels ${kernel_sources})
-# Kernels of Hopper's own instructions: for the one architecture that has them, whatever else was asked for.
+# The Hopper kernels are compiled for sm_90a only, for any CMAKE_CUDA_ARCHITECTURES.
 ring_attention_add_kernels(ring_attention_hopper_kernels ${hopper_kernel_sources})
 set_target_properties(ring_attention_hopper_kernels PROPERTIES CUDA_ARCHITECTURES 90a-real)
 

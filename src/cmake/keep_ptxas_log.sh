@@ -1,5 +1,5 @@
-# keep_ptxas_log.sh NVCC ARGUMENT...   Runs the compiler, and keeps what ptxas says of each kernel in OBJECT.ptxas.
-# What it prints besides (warnings, errors) is passed on.
+# keep_ptxas_log.sh NVCC ARGUMENT...   Runs the compiler and stores its output, with ptxas' lines on each kernel, in
+# OBJECT.ptxas. Prints the other lines: warnings and errors.
 object=
 previous=
 for argument in "$@"; do

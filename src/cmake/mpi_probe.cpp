@@ -1,4 +1,4 @@
-// Prints who this process believes it is. Run on two ranks while CMake configures: a launcher that
+// Prints the rank of this process and the size of its world. Run on two ranks while CMake configures: a launcher that
 // does not fit the library starts two worlds of one rank each, and nothing else would notice.
 #include <mpi.h>
 

@@ -4,7 +4,7 @@
 # find_package(ring_attention): both have to take the same MPI.
 #
 # Debian and Ubuntu give each MPI's tools a suffix. Setting the suffix, and not only the compiler,
-# matters: with MPICH's compiler and Open MPI's mpiexec every rank believes it is alone.
+# matters: with MPICH's compiler and Open MPI's mpiexec every rank is a world of its own.
 
 if(NOT TARGET MPI::MPI_CXX)
   set(ring_attention_set_suffix OFF)

@@ -23,16 +23,11 @@ set(attention_sources
     ring_attention/attention/engine.cpp
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
-    ring_attention/attention/reference.cpp
-    ring_attention/attention/softmax.cpp)
+    ring_attention/attention/reference.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
     ring_attention/cpu/isa.cpp
-    ring_attention/cpu/ladder/fast_forward.cpp
-    ring_attention/cpu/ladder/preallocated_eigen.cpp
-    ring_attention/cpu/ladder/queries_in_lanes.cpp
-    ring_attention/cpu/ladder/textbook_eigen.cpp
     ring_attention/cpu/lanes.cpp
     ring_attention/cpu/threads.cpp)
 set(ring_sources
@@ -42,6 +37,8 @@ set(ring_sources
     ring_attention/ring/transports/overlapped.cpp)
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
+set(api_sources # the one call for users of the library
+    ring_attention/ring_attention.cpp)
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
 set(cuda_sources
@@ -55,7 +52,7 @@ set(cuda_sources
 set(nccl_sources #
     ring_attention/ring/transports/nccl.cpp)
 set(kernel_list_sources #
-    ring_attention/cuda/ladder.cpp)
+    ring_attention/cuda/kernel_list.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu
     ring_attention/cuda/kernels/forward_1_tiled.cu
@@ -75,23 +72,22 @@ set(hopper_kernel_sources
 # The command line, shared by the program and the lessons; and the program.
 set(cli_sources
     cli/command_line.cpp
-    cli/gpu_options.cpp
+    cli/device_options.cpp
     cli/help_text.cpp
     cli/option_value.cpp
     cli/table.cpp)
 set(cli_cuda_sources #
     cli/own_gpu.cpp)
 set(program_parts_sources # what the tests use, too
-    program/activity.cpp
     program/bench/options.cpp
     program/bench/report.cpp
     program/output_directory.cpp
     program/run/options.cpp
-    program/run/report.cpp)
+    program/run/report.cpp
+    program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
     program/example/command.cpp
-    program/host_memory.cpp
     program/main.cpp
     program/progress_line.cpp
     program/run/check.cpp
@@ -99,14 +95,13 @@ set(program_sources
     program/run/input.cpp
     program/run/results.cpp)
 set(program_cuda_sources #
-    program/bench/cuda.cpp
-    program/run/cuda.cpp)
+    program/gpu.cpp)
 set(program_without_cuda_sources #
     program/without_cuda.cpp)
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring plan cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

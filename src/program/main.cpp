@@ -1,5 +1,6 @@
-// ring-attention: the command line. Under mpirun every rank parses, rank 0 prints, all end with one code.
+// ring-attention: the command line. Every rank parses it, rank 0 prints, and all end with one exit code.
 #include <cstdio>
+#include <exception>
 
 #include "program/bench/command.hpp"
 #include "program/example/command.hpp"
@@ -16,61 +17,67 @@ struct Program {
   CommandLine& run_words =
       words.command("run", "Attention of your arrays (or random ones); start with mpirun -n N");
   CommandLine& bench_words =
-      words.command("bench", "Times of a ring on these machines, beside what a model says");
+      words.command("bench", "Times of a ring on these machines, and what a model predicts");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
   RunOptions run;
   BenchOptions bench;
   ExampleOptions example;
+  std::optional<std::string> help;
+  std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
 
-  Program() {
+  Program(int argc, char** argv) {
     declare_run_options(run_words, run);
     declare_bench_options(bench_words, bench);
     declare_example_options(example_words, example);
+    try {
+      help = words.parse(argc, argv);
+      if (help) return;
+      if (run_words.chosen()) validate(run);
+      if (bench_words.chosen()) validate(bench);
+    } catch (const InputError&) {
+      bad_input = std::current_exception();
+    }
+  }
+
+  /// Seconds of --timeout, which the two commands have.
+  [[nodiscard]] std::chrono::duration<double> timeout() const {
+    if (bad_input) return std::chrono::duration<double>(DeviceOptions{}.timeout);
+    return std::chrono::duration<double>(bench_words.chosen() ? bench.timeout : run.timeout);
   }
 };
 
-int ring_attention_main(int argc, char** argv, const Communicator& comm, Activity& activity,
+int ring_attention_main(const Program& program, const Communicator& comm, Activity& activity,
                         Watchdog& watchdog) {
-  Program program;
-  if (const std::optional<std::string> help = program.words.parse(comm, argc, argv)) {
-    if (comm.rank() == 0) std::fputs(help->c_str(), stdout);
+  agree(comm, [&] {
+    if (program.bad_input) std::rethrow_exception(program.bad_input);
+  });
+  program.words.require_same_on_ranks(comm, program.help.has_value());
+  if (program.help) {
+    if (comm.rank() == 0) std::fputs(program.help->c_str(), stdout);
     return 0;
   }
-  if (program.run_words.chosen()) return run_command(comm, program.run, activity, watchdog);
-  if (program.bench_words.chosen()) return bench_command(comm, program.bench, activity, watchdog);
-  watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // rank 0 works, the others only wait
-  agree(comm, [&] {
-    if (comm.rank() == 0) example_command(program.example);
-  });
-  return 0;
-}
-
-/// Seconds of --timeout. A command line that makes no sense is left to be reported by all ranks together.
-double timeout_of(int argc, char** argv) {
-  try {
-    Program program;
-    if (program.words.parse(argc, argv)) return RunOptions{}.timeout;
-    if (program.run_words.chosen()) {
-      validate(program.run);
-      return program.run.timeout;
-    }
-    if (program.bench_words.chosen()) {
-      validate(program.bench);
-      return program.bench.timeout;
-    }
-  } catch (const InputError&) {
+  if (program.example_words.chosen()) {
+    watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // only rank 0 works
+    agree(comm, [&] {
+      if (comm.rank() == 0) example_command(program.example);
+    });
+    return 0;
   }
-  return RunOptions{}.timeout;
+  const bool bench = program.bench_words.chosen();
+  require_promised_ranks(comm, bench ? program.bench.ranks : program.run.ranks);
+  watchdog.expect(program.timeout(), comm.rank());
+  return bench ? bench_command(comm, program.bench, activity) : run_command(comm, program.run, activity);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const Program program(argc, argv);
   Activity activity;
-  // From before MPI_Init until after MPI_Finalize: a rank may stop, and its peers wait, in both.
-  Watchdog watchdog(activity, std::chrono::duration<double>(timeout_of(argc, argv)), -1);
+  // Starts before MPI_Init and ends after MPI_Finalize: a peer can stop in both, and this rank then waits.
+  Watchdog watchdog(activity, program.timeout(), -1);
   return mpi_main(argc, argv, [&](const Communicator& comm) {
-    const int code = ring_attention_main(argc, argv, comm, activity, watchdog);
+    const int code = ring_attention_main(program, comm, activity, watchdog);
     activity.enter(Phase::end);
     return code;
   });

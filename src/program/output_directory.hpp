@@ -1,5 +1,5 @@
 /// \file
-/// `--out DIR`: made if missing, and refused before the work where something stands in the way.
+/// `--out DIR`: the program makes it if it is missing, and refuses it before the work starts if a file cannot go there.
 #pragma once
 
 #include <string>

@@ -1,17 +1,17 @@
 /// \file
-/// `ProgressLine`: one line on stderr that says how far a long run is.
+/// `ProgressLine`: one line on stderr that shows how far a long run is.
 #pragma once
 
 #include <string>
 
-#include "program/activity.hpp"
+#include "program/watchdog.hpp"
 
 namespace ring_attention {
 
-/// Rewrites one line on stderr twice a second, from the second second on, until destroyed; then wipes it.
+/// Rewrites one line on stderr twice a second, after the first second, and clears it in the destructor.
 class ProgressLine {
  public:
-  /// \param when  "auto": only when stderr is a terminal (never so under mpiexec); "always"; "never"
+  /// \param when  "auto": only when stderr is a terminal (it is none under mpiexec); "always"; "never"
   ProgressLine(const Activity& activity, int steps, const std::string& when);
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;

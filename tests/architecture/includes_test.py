@@ -1,4 +1,4 @@
-"""The rules that docs/architecture.md states: who includes whom, and which word lives in which room."""
+"""The rules that docs/architecture.md states: which folder includes which, and which word belongs to which folder."""
 
 import os
 import re
@@ -26,13 +26,13 @@ ABOVE = r"(cli|program|common)/"  # what no file of the library may include
 
 SOURCE = "src/ring_attention/"
 MPI_FILES = r"src/ring_attention/(mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
-            r"src/cmake/|lessons/|tests/"
+            r"src/ring_attention/ring_attention\.|src/cmake/|lessons/|tests/"
 # The last lines of a job that ends: the watchdog's, and those of mpi_main.
 PRINTING_FILES = r"src/program/|src/ring_attention/mpi/communicator\.cpp|src/cmake/|lessons/|tests/"
 
 # (what must not stand in code, the files in which it may, why)
 WORDS = [
-    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io and to the MPI transports"),
+    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io, to the MPI transports and to ring_attention.hpp"),
     (r"<<<", r".*\.cuh?$", "kernel launches belong to .cu files"),
     (r"\b(f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bstd::(cout|cerr|clog)\b", PRINTING_FILES,
      "printing belongs to the program and to the lessons"),
@@ -47,6 +47,7 @@ WORDS = [
     (r"\b(blockIdx|gridDim)\.[yz]\b", "lessons/|tests/",
      "blocks are numbered in x: y and z end at 65535, and there may be more heads"),
 ]
+FLAG = r'"(?:\\.|[^"\\\n])*?--[a-z](?:\\.|[^"\\\n])*"'  # a string that names a flag of the program
 FAST_MATH = r"-ffast-math|-Ofast|use_fast_math|unsafe-math|finite-math|float_control|fp:fast"
 LONGEST = 320  # lines of a file of src or lessons
 
@@ -66,6 +67,9 @@ def complaints(name, text):
     """(line, what is wrong) of one file, `name` relative to the repository."""
     if re.search(r"\.(cpp|hpp|cuh?)$", name):
         yield from code_complaints(name, code_of(text))
+    if name.startswith(SOURCE):
+        for match in re.finditer(FLAG, re.sub(r"//[^\n]*", "", text)):
+            yield text.count("\n", 0, match.start()) + 1, f"{match[0]}: no file of the library names a flag"
     for match in re.finditer(FAST_MATH, text):
         yield text.count("\n", 0, match.start()) + 1, "fast-math makes NaN and -inf undefined"
     lines = text.count("\n")
@@ -107,10 +111,13 @@ MUST_FAIL = [
     ("src/program/a.cpp", "next = (r + 1) % comm.size();\n"),
     ("lessons/05_blocking_ring/a.cpp", "next = (r + 1) % comm.size();\n"),
     ("src/ring_attention/ring/a.cpp", "if (ring.rank % 2 == 0) {}\n"),
+    ("src/ring_attention/cuda/a.cpp", 'throw InputError("unknown: see --kernel " + name);\n'),
     ("src/CMakeLists.txt", "target_compile_options(x PRIVATE -ffast-math)\n"),
     ("lessons/05_blocking_ring/a.cpp", "\n" * 321),
 ]
 MUST_PASS = [
+    ("src/ring_attention/cuda/a.cpp", "const int i = --n;  // \"--kernel\"\n"),
+    ("src/program/a.cpp", 'throw InputError("--kernel");\n'),
     ("src/program/a.cpp", '#include "ring_attention/ring/forward.hpp"\nstd::printf("MPI_ %d", x % 3);\n'),
     ("src/ring_attention/core/a.hpp", "// MPI_Barrier, printf( and <<<\nstd::snprintf(text, 9, \"%d\", 1);\n"),
     ("lessons/05_blocking_ring/a.cpp", "if (ring.rank % 2 == 0) MPI_Send();\n"),

@@ -12,7 +12,7 @@ namespace {
 
 // ---- finite differences --------------------------------------------------------------------------------
 
-/// The number whose gradients everything here is about: L = sum(out * dO).
+/// The number of which all these gradients are: L = sum(out * dO).
 double loss(const Problem<double>& problem, const Tensor<double>& grad_out) {
   const Reference forward = reference_forward(problem.q, problem.k, problem.v, problem.what.scoring);
   double sum = 0;
@@ -36,7 +36,7 @@ Tensor<double> central_differences(const GradientProblem<double>& problem, Tenso
   return slopes;
 }
 
-/// ||got - want|| / ||want|| below 1e-7: a tensor at a time, so that none hides behind another.
+/// ||got - want|| / ||want|| below 1e-7: one tensor at a time, so that an error in one is not hidden by the others.
 testing::AssertionResult near(const Tensor<double>& got, const Tensor<double>& want) {
   const Comparison comparison = compare(got, want, {.absolute = 1e-4});  // finite, not all zero
   if (comparison.ok && comparison.relative_error < 1e-7) return testing::AssertionSuccess();
@@ -179,7 +179,7 @@ void expect_only_zeros(const Tensor<T>& array) {
   for (const T x : array.view().elements()) EXPECT_EQ(x, 0);
 }
 
-// Whatever stands in dO, and in K and V.
+// For any values in dO, K and V.
 TYPED_TEST(GradientsIn, WhereNoQuerySeesAKeyAllAreZero) {
   for (const Mask& mask : {Mask{.right = -5}, Mask{.left = -5}, Mask{.left = 2, .offset = 100},
                            Mask{.documents = std::make_shared<const Documents>(std::vector<Index>{0})}}) {
@@ -194,7 +194,7 @@ TYPED_TEST(GradientsIn, WhereNoQuerySeesAKeyAllAreZero) {
   }
 }
 
-TYPED_TEST(GradientsIn, KeysThatNobodySeesHaveNone) {
+TYPED_TEST(GradientsIn, KeysThatNoQuerySeesHaveNone) {
   const auto problem = make_gradient_problem<TypeParam>(
       {.queries = 4, .keys = 9, .scoring = {1, Mask::causal()}, .block = 3});  // top-left: keys 4 .. 8 unseen
   const Gradients<TypeParam> got = device_gradients(problem);
@@ -226,7 +226,7 @@ Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<Toke
   return whole_gradients;
 }
 
-TYPED_TEST(GradientsIn, KeysMayComeInAnyOrderAndAnyRuns) {
+TYPED_TEST(GradientsIn, KeysMayComeInAnyOrderAndAnyRanges) {
   const auto problem = make_gradient_problem<TypeParam>({.batch = 2,
                                                          .group = 2,
                                                          .queries = 11,

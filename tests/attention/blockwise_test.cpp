@@ -28,7 +28,7 @@ TYPED_TEST(Blockwise, AgreesWithTheReferenceOnRandomProblems) {
   });
 }
 
-TYPED_TEST(Blockwise, AnyBlockWillDo) {
+TYPED_TEST(Blockwise, AnyTileSizeAgrees) {
   for (const Index block : {1, 2, 3, 7, 12, 13, 14, 1000}) {
     const auto problem = make_problem<TypeParam>(
         {.group = 2, .queries = 13, .keys = 13, .dim = 3, .scoring = {0.7, Mask::causal()}, .block = block});
@@ -68,7 +68,7 @@ AttentionResult<T> in_pieces(const Problem<T>& problem, const std::vector<TokenR
   return engine.finish();
 }
 
-TYPED_TEST(Blockwise, KeysMayComeInAnyOrderAndAnyRuns) {
+TYPED_TEST(Blockwise, KeysMayComeInAnyOrderAndAnyRanges) {
   const auto problem = make_problem<TypeParam>({.batch = 2,
                                                 .group = 2,
                                                 .queries = 11,
@@ -83,7 +83,7 @@ TYPED_TEST(Blockwise, KeysMayComeInAnyOrderAndAnyRuns) {
       << "zigzag";
 }
 
-TYPED_TEST(Blockwise, QueriesMayStandAnywhere) {
+TYPED_TEST(Blockwise, QueriesMayHaveAnyPositions) {
   const auto problem = make_problem<TypeParam>(
       {.queries = 12, .keys = 12, .dim = 5, .scoring = {0.5, Mask::causal()}, .block = 3});
   for (const TokenRanges& rows :

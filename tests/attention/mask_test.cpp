@@ -37,7 +37,7 @@ TEST(Mask, CausalHidesTheUpperTriangle) {
             "xxxx\n");
 }
 
-TEST(Mask, WithMoreKeysTheLastQueryStandsAtTheLastKey) {
+TEST(Mask, WithMoreKeysTheLastQueryIsAtTheLastKey) {
   EXPECT_EQ(table(Mask::causal(4 - 2), 2, 4),
             "xxx.\n"
             "xxxx\n");
@@ -88,7 +88,7 @@ TEST(Mask, AWindowMayLookBothWays) {
             "..xxx\n");
 }
 
-TEST(Mask, AWindowEndsAtTheBorderOfItsDocument) {
+TEST(Mask, AWindowEndsAtTheBoundaryOfItsDocument) {
   const auto documents = std::make_shared<const Documents>(std::vector<Index>{0, 2, 5});
   EXPECT_EQ(table({.left = 1, .right = 1, .documents = documents}, 5, 5),
             "xx...\n"
@@ -113,7 +113,7 @@ TEST(Mask, WhatIsInNoDocumentSeesNothingAndIsNotSeen) {
             ".xx.\n");
 }
 
-TEST(Mask, DocumentsHaveBordersThatNeverDecrease) {
+TEST(Mask, DocumentsHaveBoundariesThatNeverDecrease) {
   const Documents documents({0, 2, 2, 5});
   const Index want[] = {-1, 0, 0, 2, 2, 2, -1};
   for (Index position = -1; position <= 5; ++position) EXPECT_EQ(documents.of(position), want[position + 1]);
@@ -159,8 +159,8 @@ TEST(Mask, CoverageAgreesWithEveryPair) {
     const auto keys = random_range(dice);
     const Coverage claimed = mask.coverage(queries, keys);
     const Coverage found = by_every_pair(mask, queries, keys);
-    // A band with two sides, and documents, can fall between the tokens of two ranges, or leave a pair out at
-    // its corner: then `partial` is said where more is true, which costs time and nothing else.
+    // A band with two sides, and documents, can fall between the tokens of two ranges, or leave out a pair at
+    // its corner. Then the result is `partial` where `none` or `full` is true, which costs time only.
     const bool two_sided = mask.left != Mask::unlimited && mask.right != Mask::unlimited;
     const bool cautious = (two_sided || mask.documents != nullptr) && claimed == Coverage::partial;
     EXPECT_TRUE(claimed == found || cautious)
@@ -207,7 +207,7 @@ TEST(Alibi, TheBiasGrowsWithTheDistance) {
   Scoring scoring;
   scoring.mask.offset = 2;
   scoring.alibi_slopes = {0.5, 0.25};
-  EXPECT_EQ(scoring.bias(0, 1, 3), 0) << "query 1 stands at position 3";
+  EXPECT_EQ(scoring.bias(0, 1, 3), 0) << "query 1 is at position 3";
   EXPECT_EQ(scoring.bias(0, 1, 1), -1.0);
   EXPECT_EQ(scoring.bias(1, 1, 7), -1.0);
 }

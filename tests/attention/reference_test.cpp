@@ -1,4 +1,4 @@
-// The oracle itself, against cases worked out by hand.
+// The reference itself, against cases computed by hand.
 
 #include "ring_attention/attention/reference.hpp"
 
@@ -117,7 +117,7 @@ TEST(Reference, WithFewerKeysTheFirstRowsAreFullyMasked) {
   expect_elements(result.lse, {none, 0, log3});
 }
 
-TEST(Reference, WithMoreKeysTheLastQueryStandsAtTheLastKey) {
+TEST(Reference, WithMoreKeysTheLastQueryIsAtTheLastKey) {
   const auto q = tensor({1, 1, 2, 1}, {0, 0});
   const auto k = tensor({1, 1, 3, 1}, {0, 0, 0});
   const auto v = tensor({1, 1, 3, 1}, {3, 6, 9});
@@ -128,13 +128,13 @@ TEST(Reference, AlibiMakesFarKeysSmaller) {
   const auto q = tensor({1, 2, 1, 1}, {0, 0});
   const auto k = tensor({1, 1, 2, 1}, {0, 0});
   const auto v = tensor({1, 1, 2, 1}, {10, 40});
-  // The query stands at key 1; the first head takes log 2 from key 0, so that its weights are 1 and 2.
+  // The query is at key 1; the first head subtracts log 2 from key 0, so that its weights are 1 and 2.
   const Reference result = reference_forward(q, k, v, {1, Mask::causal(1), {log2, 0}});
   expect_elements(result.out, {30, 25});
   expect_elements(result.lse, {log3 - log2, log2});
 }
 
-TEST(Reference, DocumentsKeepToThemselves) {
+TEST(Reference, DocumentsDoNotSeeEachOther) {
   const auto q = tensor({1, 1, 3, 1}, {0, 0, 0});
   const auto v = tensor({1, 1, 3, 1}, {3, 5, 9});
   const auto documents = std::make_shared<const Documents>(std::vector<Index>{0, 1, 3});

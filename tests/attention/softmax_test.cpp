@@ -1,13 +1,12 @@
-// One row: naive, safe and online softmax, and the state (m, l) that the last one carries.
+// The state (m, l) of a softmax: a commutative monoid.
 
 #include "ring_attention/attention/softmax.hpp"
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <span>
 #include <vector>
 
-#include "ring_attention/core/error.hpp"
 #include "support/cases.hpp"
 
 namespace ring_attention::test {
@@ -19,11 +18,12 @@ using Row = std::vector<T>;
 constexpr double log2 = 0.69314718055994530942;
 constexpr double log3 = 1.0986122886681098;
 
+/// The state of a row, merged score by score.
 template <class T>
-Row<T> probabilities(void (*softmax)(std::span<const T>, std::span<T>), const Row<T>& x) {
-  Row<T> p(x.size(), T{-1});
-  softmax(x, p);
-  return p;
+SoftmaxState<T> state_of(std::span<const T> x) {
+  SoftmaxState<T> state;
+  for (const T score : x) state = merge(state, softmax_state(score));
+  return state;
 }
 
 template <class T>
@@ -47,76 +47,9 @@ class Softmax : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(Softmax, Types);
 
-TYPED_TEST(Softmax, OfZeroAndLogTwoIsOneThirdAndTwoThirds) {
-  const Row<TypeParam> x{0, static_cast<TypeParam>(log2)};
-  const Row<TypeParam> want{TypeParam(1) / 3, TypeParam(2) / 3};
-  expect_near(probabilities(softmax_naive<TypeParam>, x), want);
-  expect_near(probabilities(softmax_safe<TypeParam>, x), want);
-  expect_near(probabilities(softmax_online<TypeParam>, x), want);
-}
-
-TYPED_TEST(Softmax, OfEqualScoresIsUniformWhateverTheirSize) {
-  for (const TypeParam score : {TypeParam(0), TypeParam(-1e4), TypeParam(1e4)}) {
-    const Row<TypeParam> x(4, score);
-    const Row<TypeParam> want(4, TypeParam(0.25));
-    EXPECT_EQ(probabilities(softmax_safe<TypeParam>, x), want) << score;
-    EXPECT_EQ(probabilities(softmax_online<TypeParam>, x), want) << score;
-  }
-}
-
-TYPED_TEST(Softmax, OfOneScoreIsOne) {
-  EXPECT_EQ(probabilities(softmax_safe<TypeParam>, {-1000}), Row<TypeParam>{1});
-  EXPECT_EQ(probabilities(softmax_online<TypeParam>, {1000}), Row<TypeParam>{1});
-}
-
-TYPED_TEST(Softmax, NaiveOverflowsAndUnderflowsWhereTheOthersDoNot) {
-  const TypeParam limit = std::log(std::numeric_limits<TypeParam>::max());  // 88.7 or 709.8
-  for (const TypeParam score : {limit + 1, -2 * limit}) {
-    const Row<TypeParam> x{score, score - static_cast<TypeParam>(log2)};
-    const Row<TypeParam> want{TypeParam(2) / 3, TypeParam(1) / 3};
-    const TypeParam spacing = limit * 8;  // the scores are rounded to multiples of about eps * limit
-    EXPECT_TRUE(std::isnan(probabilities(softmax_naive<TypeParam>, x)[0])) << score;
-    expect_near(probabilities(softmax_safe<TypeParam>, x), want, spacing);
-    expect_near(probabilities(softmax_online<TypeParam>, x), want, spacing);
-  }
-}
-
-TYPED_TEST(Softmax, OfMaskedScoresIsZeroThere) {
-  const TypeParam none = negative_infinity<TypeParam>;
-  EXPECT_EQ(probabilities(softmax_safe<TypeParam>, {none, 3, none}), (Row<TypeParam>{0, 1, 0}));
-  EXPECT_EQ(probabilities(softmax_online<TypeParam>, {none, 3, none}), (Row<TypeParam>{0, 1, 0}));
-  EXPECT_EQ(probabilities(softmax_safe<TypeParam>, {none, none}), (Row<TypeParam>{0, 0}));
-  EXPECT_EQ(probabilities(softmax_online<TypeParam>, {none, none}), (Row<TypeParam>{0, 0}));
-}
-
-TYPED_TEST(Softmax, OfNothingIsNothing) {
-  EXPECT_TRUE(probabilities(softmax_safe<TypeParam>, {}).empty());
-  EXPECT_TRUE(probabilities(softmax_online<TypeParam>, {}).empty());
-}
-
-TYPED_TEST(Softmax, NeedsAsMuchRoomAsThereAreScores) {
-  const Row<TypeParam> x{1, 2};
-  Row<TypeParam> p(1);
-  EXPECT_THROW(softmax_naive<TypeParam>(x, p), Error);
-  EXPECT_THROW(softmax_safe<TypeParam>(x, p), Error);
-  EXPECT_THROW(softmax_online<TypeParam>(x, p), Error);
-}
-
-TYPED_TEST(Softmax, SafeAndOnlineAgreeAndSumToOne) {
-  for_each_case(200, [](Dice& dice, Index) {
-    const Row<TypeParam> x = random_row<TypeParam>(dice);
-    const Row<TypeParam> p = probabilities(softmax_safe<TypeParam>, x);
-    const auto length = static_cast<TypeParam>(x.size());
-    expect_near(probabilities(softmax_online<TypeParam>, x), p, 8 + length);
-    const bool empty = std::ranges::all_of(x, [](TypeParam s) { return s == negative_infinity<TypeParam>; });
-    expect_near({std::accumulate(p.begin(), p.end(), TypeParam{0})},
-                Row<TypeParam>{empty ? TypeParam{0} : TypeParam{1}}, 8 + length);
-  });
-}
-
 TYPED_TEST(Softmax, TheStateOfARowIsItsMaximumAndItsSum) {
   const Row<TypeParam> x{0, static_cast<TypeParam>(log2), negative_infinity<TypeParam>};
-  const auto state = online_state<TypeParam>(x);
+  const auto state = state_of<TypeParam>(x);
   EXPECT_EQ(state.m, static_cast<TypeParam>(log2));
   expect_near<TypeParam>({state.l, state.lse()}, {TypeParam(1.5), static_cast<TypeParam>(log3)});
 }
@@ -130,15 +63,6 @@ TYPED_TEST(Softmax, TheStateOfAMaskedScoreIsTheIdentity) {
   EXPECT_EQ(softmax_state(TypeParam{5}).l, 1);
 }
 
-TYPED_TEST(Softmax, AStateOfMoreScoresNormalisesAPartOfThem) {
-  const Row<TypeParam> x{0, static_cast<TypeParam>(log2), static_cast<TypeParam>(log3)};  // weights 1, 2, 3
-  Row<TypeParam> p(1);
-  normalise<TypeParam>(std::span(x).subspan(1, 1), online_state<TypeParam>(x), p);
-  expect_near(p, {TypeParam(1) / 3});
-}
-
-// ---- rescale and merge ---------------------------------------------------------------------------------
-
 TYPED_TEST(Softmax, RescaleOfNothingIsZeroEvenToNothing) {
   EXPECT_EQ(rescale(negative_infinity<TypeParam>, TypeParam{3}), 0);
   EXPECT_EQ(rescale(negative_infinity<TypeParam>, negative_infinity<TypeParam>), 0);
@@ -148,9 +72,9 @@ TYPED_TEST(Softmax, RescaleOfNothingIsZeroEvenToNothing) {
 
 TYPED_TEST(Softmax, MergeIsACommutativeMonoid) {
   for_each_case(200, [](Dice& dice, Index) {
-    const auto a = online_state<TypeParam>(random_row<TypeParam>(dice));
-    const auto b = online_state<TypeParam>(random_row<TypeParam>(dice));
-    const auto c = online_state<TypeParam>(random_row<TypeParam>(dice));
+    const auto a = state_of<TypeParam>(random_row<TypeParam>(dice));
+    const auto b = state_of<TypeParam>(random_row<TypeParam>(dice));
+    const auto c = state_of<TypeParam>(random_row<TypeParam>(dice));
 
     const auto left = merge(merge(a, b), c);
     const auto right = merge(a, merge(b, c));
@@ -174,9 +98,9 @@ TYPED_TEST(Softmax, MergeOfPartsIsTheStateOfTheWhole) {
   for_each_case(200, [](Dice& dice, Index) {
     const Row<TypeParam> x = random_row<TypeParam>(dice);
     const auto cut = static_cast<std::size_t>(dice.between(0, static_cast<Index>(x.size())));
-    const auto whole = online_state<TypeParam>(x);
-    const auto parts = merge(online_state(std::span<const TypeParam>(x).first(cut)),
-                             online_state(std::span<const TypeParam>(x).subspan(cut)));
+    const auto whole = state_of<TypeParam>(x);
+    const auto parts = merge(state_of(std::span<const TypeParam>(x).first(cut)),
+                             state_of(std::span<const TypeParam>(x).subspan(cut)));
     EXPECT_EQ(parts.m, whole.m);
     expect_near<TypeParam>({parts.l}, {whole.l}, TypeParam(8) * static_cast<TypeParam>(x.size()));
   });
@@ -184,10 +108,8 @@ TYPED_TEST(Softmax, MergeOfPartsIsTheStateOfTheWhole) {
 
 TYPED_TEST(Softmax, ANaNStaysVisible) {
   const TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(online_state<TypeParam>(Row<TypeParam>{1, nan, 2}).l));
-  EXPECT_TRUE(std::isnan(online_state<TypeParam>(Row<TypeParam>{nan}).l));
-  EXPECT_TRUE(std::isnan(probabilities(softmax_safe<TypeParam>, {1, nan, 2})[0]));
-  EXPECT_TRUE(std::isnan(probabilities(softmax_online<TypeParam>, {1, nan, 2})[0]));
+  EXPECT_TRUE(std::isnan(state_of<TypeParam>(Row<TypeParam>{1, nan, 2}).l));
+  EXPECT_TRUE(std::isnan(state_of<TypeParam>(Row<TypeParam>{nan}).l));
 }
 
 }  // namespace

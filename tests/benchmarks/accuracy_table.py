@@ -1,8 +1,8 @@
-"""The table under `Accuracy` in README.md: errors of 8 ranks in float32 against the dense reference in double.
+"""The table under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double.
 
-Writes it between the two markers. With `--check` it writes nothing and fails unless the table is there and each of
-its figures is near what comes out now: a mean within a factor of two, a largest error, which is that of one element,
-within a factor of five. Instruction sets and compilers differ in the last digits.
+Writes it between the two markers. With `--check` it writes nothing and fails unless the table exists and each of
+its figures is near the figure of this build: a mean within a factor of two, a largest error, which is that of one
+element, within a factor of five. Instruction sets and compilers differ in the last digits.
 """
 
 import json
@@ -16,12 +16,12 @@ from pathlib import Path
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
-README = SOURCE / "README.md"
+PAGE = SOURCE / "docs/results.md"
 BEGIN, END = "<!-- accuracy:begin, by tests/benchmarks/accuracy_table.py -->", "<!-- accuracy:end -->"
 
 RANKS = 8
 RESULTS = ("out", "lse", "dq", "dk", "dv")
-# As a reader types them, from the top of the repository. LICENSE: a text that does not change with the table.
+# The commands as a reader types them, in the top folder. LICENSE: a text that does not change with the table.
 COMMANDS = (
     "build/release/ring-attention example --text LICENSE --out build/accuracy",
     f"build/release/mpirun -n {RANKS} build/release/ring-attention run --q build/accuracy/q.npy "
@@ -31,7 +31,7 @@ COMMANDS = (
 
 
 def run(command, folder, *more):
-    """The output of a command, with the programs and the text where they are here, and its arrays in `folder`."""
+    """The output of a command, with the paths of this build and this source, and its arrays in `folder`."""
     here = {
         "build/release/ring-attention": BUILD / "ring-attention",
         "build/release/mpirun": MPIRUN,
@@ -80,27 +80,27 @@ def figures(text):
 def check(stored, now):
     was, are = figures(stored), figures(now)
     if len(was) != len(are) or len(are) != 2 * (RANKS + 2) * len(RESULTS):
-        sys.exit(f"{README} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
+        sys.exit(f"{PAGE} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
     if any((a > 0) != (b > 0) for a, b in zip(was, are)):
-        sys.exit(f"{README} has other zeros than what comes out now: run {Path(__file__).name}\nnow\n{now}")
+        sys.exit(f"{PAGE} has zeros in other places than this build: run {Path(__file__).name}\nnow\n{now}")
     factors = [max(a / b, b / a) if a > 0 else 1 for a, b in zip(was, are)]
     largest, mean = max(factors[::2]), max(factors[1::2])  # a cell is "largest, mean"
     if not (largest <= 5 and mean <= 2):
-        sys.exit(f"{README} is off by {largest:.1f} and {mean:.1f} times: run {Path(__file__).name}\nnow\n{now}")
+        sys.exit(f"{PAGE} is off by {largest:.1f} and {mean:.1f} times: run {Path(__file__).name}\nnow\n{now}")
     print(f"{len(are)} figures: largest errors within a factor of {largest:.2f}, means {mean:.2f}")
 
 
 def main():
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        sys.exit(f"{README} lacks the markers {BEGIN} and {END}")
+        sys.exit(f"{PAGE} lacks the markers {BEGIN} and {END}")
     before, rest = text.split(BEGIN)
     stored, after = rest.split(END)
     now = table(*measured())
     if "--check" in sys.argv[1:]:
         check(stored, now)
     else:
-        README.write_text(f"{before}{BEGIN}\n{now}\n{END}{after}", encoding="utf-8")
+        PAGE.write_text(f"{before}{BEGIN}\n{now}\n{END}{after}", encoding="utf-8")
 
 
 main()

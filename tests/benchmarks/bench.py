@@ -3,8 +3,8 @@
     bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,memory,pytorch]
              [--python PYTHON] [--out FILE]
 
-About ten minutes on two cores; --quick takes well under one and its figures mean little. What is compared runs in
-turn in one run, so that the ratios stand also where the clock does not. Figures are [quartile, median, quartile].
+About ten minutes on two cores; --quick takes less than one, for tests only. What is compared runs alternately in one
+run, so that ratios do not depend on changes of the clock. Figures are [quartile, median, quartile].
 """
 
 import argparse
@@ -26,7 +26,7 @@ BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).r
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
 PROGRAMS = BUILD / "tests/benchmarks"
 
-# Threads of a library that wait for work by spinning would take a core from the next in turn.
+# Threads of a library that wait for work by spinning would take a core from the next measurement.
 POLITE = {"OPENBLAS_THREAD_TIMEOUT": "18", "OMP_WAIT_POLICY": "passive"}
 
 
@@ -43,7 +43,7 @@ def run(command, timeout=900, **environment):
 
 
 def machine():
-    """Its processor by name."""
+    """The name of the processor, the cores, the system."""
     name = platform.processor() or platform.machine()
     if sys.platform == "darwin":
         name = run(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
@@ -184,7 +184,7 @@ def main():
 
     load = os.getloadavg()[0]
     if load > 0.5:
-        say(f"note: the machine is busy already (load {load:.1f}); figures will be off")
+        say(f"note: the machine is busy (load {load:.1f}); the figures will be wrong")
     results = {"machine": machine(), "date": datetime.date.today().isoformat(), "quick": options.quick}
     results.update({part: PARTS[part](options) for part in PARTS if part in options.only})
     options.out.parent.mkdir(parents=True, exist_ok=True)

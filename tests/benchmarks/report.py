@@ -1,9 +1,9 @@
-"""Writes what was measured into the pages: README.md's results, lesson 03's LADDER.md and its pictures, RESULTS.md.
+"""Writes the results of the benchmarks into the pages: docs/results.md, README.md, lesson 03's LADDER.md and its pictures.
 
     report.py [RESULTS.json]    RESULTS becomes tests/benchmarks/results/<machine>.json; then the pages are written
     report.py --check           writes nothing; fails unless the pages are what this makes of the stored results
 
-The newest stored file speaks for the project. Each page has one place for it, between two markers.
+The pages show the newest stored file, each between two markers.
 """
 
 import json
@@ -31,18 +31,16 @@ def between(path, now):
 
 
 def readme(results):
-    blocks = [f"Measured on {tables.machine_line(results)}. `make bench` measures yours; "
-              "[all tables](tests/benchmarks/RESULTS.md)."]
-    for heading, note, rows in tables.all_tables(tables.brief(results)):
-        blocks += [f"**{heading}.** {note}", tables.markdown_rows(rows)]
-    return "\n\n".join(blocks)
+    machine = results["machine"]
+    return (f"Measured on {machine['name']}, {machine['cores']} cores; {results['date']}; [all tables](docs/results.md):"
+            "\n\n" + tables.markdown_rows(tables.summary(results)))
 
 
 def everything(results):
-    blocks = ["# What the benchmarks measured", "Written by [report.py](report.py). " + tables.machine_line(results) + "."]
+    blocks = [f"Measured on {tables.machine_line(results)}."]
     for heading, note, rows in tables.all_tables(results):
-        blocks += [f"## {heading}", note, tables.markdown_rows(rows)]
-    return "\n\n".join(blocks) + "\n"
+        blocks += [f"### {heading}", note, tables.markdown_rows(rows)]
+    return "\n\n".join(blocks)
 
 
 def ladder(results):
@@ -66,7 +64,7 @@ def ladder(results):
 def pages(results):
     """{path: text}"""
     return {SOURCE / "README.md": between(SOURCE / "README.md", readme(results)),
-            SOURCE / "tests/benchmarks/RESULTS.md": everything(results),
+            SOURCE / "docs/results.md": between(SOURCE / "docs/results.md", everything(results)),
             LADDER / "LADDER.md": between(LADDER / "LADDER.md", ladder(results)),
             LADDER / "ladder.svg": pictures.ladder(results),
             LADDER / "roofline.svg": pictures.roofline(results)}

@@ -3,7 +3,7 @@
 //     mpirun -n 8 benchmark_ring REPETITIONS CASE...
 //
 // A case is ranks,tokens,heads,dim,mask,placement,transport,pass: 2,8192,8,64,causal,zigzag,overlapped,forward. The
-// cases take turns, so that whatever else the machine does meets them all; ranks that a case does not use sleep. Rank 0
+// cases take turns, so that other load of the machine disturbs all of them; ranks that a case does not use sleep. Rank 0
 // prints one JSON object a case: the samples of the slowest rank, and bytes of the largest. The forward that comes
 // before a backward is in neither its times nor its memory.
 
@@ -88,7 +88,7 @@ class TimedCase {
     KvParcel<float> kv = random_kv();
     Link transport(comm_);
     return timed({&transport}, [&] {
-      CpuEngine engine(scoring_);
+      CpuEngine<float> engine(scoring_);
       engine.begin(q_, ranges_);
       ring_forward(engine, transport, kv);
       result_ = engine.finish();
@@ -102,7 +102,7 @@ class TimedCase {
     KvParcel<float> kv = random_kv(), kv_gradients(shape_, placement_, comm_.rank());
     Link kv_transport(comm_, 0), gradient_transport(comm_, 1);
     return timed({&kv_transport, &gradient_transport}, [&] {
-      CpuBackward engine(scoring_);
+      CpuBackward<float> engine(scoring_);
       engine.begin({q_, result_.out, result_.lse, grad_out}, ranges_);
       ring_backward(engine, kv_transport, gradient_transport, kv, kv_gradients);
       const Tensor<float> grad_q = engine.finish();

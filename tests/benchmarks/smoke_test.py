@@ -1,4 +1,4 @@
-"""The benchmarks run: small problems, figures that mean little. Skipped where they were not built."""
+"""The benchmarks run, on small problems. Skipped where they were not built."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def main():
         results = json.loads(out.read_text(encoding="utf-8"))
     speeds = [row["gflops"][1] for row in results["attention"]["rows"]]
     seconds = [row["seconds"][1] for rows in results["ring"].values() for row in rows]
-    assert all(x > 0 for x in speeds + seconds) and seconds, "a time that is none"
+    assert all(x > 0 for x in speeds + seconds) and seconds, "a time that is not positive"
     memory = results["memory"]["long"]
     shards = 6 * 4 * memory["heads"] * memory["seq"] // memory["ranks"] * memory["dim"]
     assert shards <= memory["tensor_bytes"] <= 1.1 * shards, "a rank holds six shards and at most a tenth more"

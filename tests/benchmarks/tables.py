@@ -1,4 +1,4 @@
-"""What benchmarks measured, as tables: text for the terminal, Markdown for pages. One function a table."""
+"""Results of the benchmarks as tables: text for the terminal, Markdown for pages. One function a table."""
 
 import statistics
 
@@ -17,7 +17,7 @@ NAMES = {
 
 
 def rounded(value, digits=5):
-    """Floats with so many significant digits: stored files stay short."""
+    """Floats with `digits` significant digits: stored files stay short."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
@@ -26,7 +26,7 @@ def rounded(value, digits=5):
 
 
 def quartiles(values):
-    """[quartile, median, quartile]; of three values and fewer all of them count."""
+    """[quartile, median, quartile]; of up to three values [smallest, median, largest]."""
     values = sorted(values)
     if len(values) < 4:
         return [values[0], statistics.median(values), values[-1]]
@@ -75,14 +75,14 @@ def speed(row):
 
 def ring_table(rows, base):
     """Times of a ring; base(row) is the last column."""
-    yield ["ranks", "S", "placement", "transport", "ms", "exposed wait, ms", "of one rank, shared"]
+    yield ["ranks", "S", "placement", "transport", "ms", "exposed wait, ms", "relative to 1 rank, per core"]
     for row in rows:
         yield [str(row["ranks"]), str(row["seq"]), row["placement"], row["transport"], milliseconds(row["seconds"]),
                milliseconds(row["exposed_seconds"]), base(row)]
 
 
 def against_one_rank(rows, cores):
-    """The time in parts of what one rank needs for the same work, on as many cores as the ranks can use."""
+    """The time relative to that of one rank for the same work, on as many cores as the ranks can use."""
     def work(row):
         return row["seq"] ** 2 * row["heads"]
     one = find(rows, ranks=1)
@@ -115,7 +115,7 @@ def pytorch_table(results):
 
 
 def goals(results):
-    """What the project asks of an AVX-512 machine, where it was measured: figure and goal."""
+    """The goals of the project for an AVX-512 machine: measured figure and goal."""
     yield ["goal", "measured", "asked"]
     rows = (results.get("attention") or {}).get("rows") or []
 
@@ -166,22 +166,39 @@ def usual_length(rows):
     return 4096 if 4096 in lengths else max(lengths)
 
 
-def brief(results):
-    """What the first page shows: one length, one transport."""
-    results = dict(results)
-    if rows := (results.get("attention") or {}).get("rows"):
-        results["attention"] = {**results["attention"], "rows": [r for r in rows if r["seq"] == usual_length(rows)]}
-    if results.get("ring"):
-        results["ring"] = {name: [row for row in results["ring"][name] if row["transport"] == "overlapped"]
-                           for name in ("strong", "causal", "backward") if name in results["ring"]}
-    return results
+def summary(results):
+    """The table of the first page: at most six lines, each where it was measured."""
+    yield ["what", "measured"]
+    rows = results["attention"]["rows"]
+    seq = usual_length(rows)
+    found = [find(rows, what=what, seq=seq, dim=128, threads=1) for what in ("fast_forward", "fast_backward")]
+    if all(found):
+        shares = [f" ({100 * row['of_sgemm']:.0f} % of OpenBLAS's sgemm)" if row["of_sgemm"] else "" for row in found]
+        yield [f"forward, backward; S = {seq}, D = 128, float32, one thread",
+               ", ".join(f"{row['gflops'][1]:.0f} GFLOP/s{share}" for row, share in zip(found, shares))]
+    if results.get("pytorch"):
+        ratios = [row["ratio"] for row in results["pytorch"]["rows"]]
+        yield [f"PyTorch's time / ours, {len(ratios)} cases on the CPU", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+    cores = results["machine"]["cores"]
+    cost = f"time * min(ranks, {cores}) / time of one rank (1.00 is perfect)"
+    for name, part, label in (("ring", "strong", "ranks"), ("causal ring, two ranks", "causal", "placement")):
+        rows = (results.get("ring") or {}).get(part, [])
+        shown = [row for row in rows if row["transport"] == "overlapped" and row["ranks"] > 1
+                 and (part == "strong" or row["ranks"] == 2)]
+        if shown:
+            share = against_one_rank(rows, cores)
+            yield [f"{name}: {cost}", ", ".join(f"{row[label]}{' ranks' * (part == 'strong')} {share(row)}" for row in shown)]
+    if results.get("memory"):
+        row = results["memory"]["long"]
+        yield [f"tensors of a rank, S = {row['seq']}, {row['ranks']} ranks, one head of D = {row['dim']}",
+               f"{mib(row['tensor_bytes'])} MiB, {row['tensor_bytes'] / six_shards(row):.2f} of six shards"]
 
 
 def all_tables(results):
     """(heading, what it shows, rows) of each table that there are figures for."""
     if (results.get("attention") or {}).get("rows"):
         yield ("One device", "4 heads (one from 16384 tokens on), float32; medians, ± half the distance of the "
-               "quartiles. 4 S² D H operations forward, 10 backward, of the pairs that the mask leaves.",
+               "quartiles. 4 S² D H operations forward, 10 backward, without the pairs that the mask hides.",
                attention_table(results))
     cores = results["machine"]["cores"]
     titles = {"strong": "Ring, the same problem on more ranks", "causal": "Ring, causal",
@@ -189,7 +206,7 @@ def all_tables(results):
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
-                   f"{cores} cores. Last column: time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
+                   f"{cores} cores. Last column: the cost, time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",

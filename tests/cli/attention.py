@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass
 class Problem:
     """Flat lists q, k, v (and dout); shapes are (B, H, S, D). `sees` and `bias` say what a pair of positions is to
-    each other: query i stands at token i + offset."""
+    each other: query i is at token i + offset."""
 
     q: list
     k: list

@@ -165,27 +165,27 @@ class BadFilesTest(harness.CommandTest):
                         file.write(data)
                 self.refuse(3 if what == "missing" else 1, "dout.npy", *said, words=("--dout", "dout.npy"))
 
-    def test_borders_of_documents(self):
-        def borders(*values, dtype="<i8"):
+    def test_boundaries_of_documents(self):
+        def boundaries(*values, dtype="<i8"):
             return npy.header((len(values),), dtype) + npy.pack(values, dtype)
 
         for what, data, said in (
             ("missing", None, ("No such file",)),
-            ("floating point", borders(0.0, 6.0, dtype="<f8"), ("integers", "astype")),
+            ("floating point", boundaries(0.0, 6.0, dtype="<f8"), ("integers", "astype")),
             ("two dimensions", npy.header((1, 2), "<i8") + npy.pack((0, 6), "<i8"), ("reshape",)),
-            ("empty", borders(), ("start with 0",)),
-            ("not from 0", borders(1, 6), ("start with 0",)),
-            ("decreasing", borders(0, 4, 3, 6), ("never decrease",)),
-            ("too short", borders(0, 5), ("end with 6",)),
-            ("too long", borders(0, 7), ("end with 6",)),
-            ("truncated", borders(0, 6)[:-1], ("truncated",)),
+            ("empty", boundaries(), ("start with 0",)),
+            ("not from 0", boundaries(1, 6), ("start with 0",)),
+            ("decreasing", boundaries(0, 4, 3, 6), ("never decrease",)),
+            ("too short", boundaries(0, 5), ("end with 6",)),
+            ("too long", boundaries(0, 7), ("end with 6",)),
+            ("truncated", boundaries(0, 6)[:-1], ("truncated",)),
         ):
             with self.subTest(what):
                 self.write()
                 if data is not None:
-                    with open(self.path("borders.npy"), "wb") as file:
+                    with open(self.path("boundaries.npy"), "wb") as file:
                         file.write(data)
-                self.refuse(3 if what == "missing" else 1, "borders.npy", *said, words=("--documents", "borders.npy"))
+                self.refuse(3 if what == "missing" else 1, "boundaries.npy", *said, words=("--documents", "boundaries.npy"))
 
     def test_output_of_an_earlier_run_stays(self):
         self.write()

@@ -35,6 +35,10 @@ class Bench(harness.CommandTest):
                                4 * 32 * 4 * (128 * 129 / 2 + 128 * 128))
         self.assertAlmostEqual(zigzag["flops_per_second"] * zigzag["compute_seconds"], 4 * 32 * 4 * 256 * 257 / 4)
 
+    def test_the_transport_is_that_of_the_flag(self):
+        self.assertEqual(self.bench(2, "--seq", 64)["transport"], "overlapped")
+        self.assertEqual(self.bench(2, "--seq", 64, "--transport", "odd-even")["transport"], "odd-even")
+
     def test_text(self):
         out = self.run_well(2, "bench", "--seq", "64", "--repetitions", "1").out
         for word in ("on 2 ranks", "beta", "c*", "overlapped", "x model", "Medians of 1"):
@@ -49,6 +53,8 @@ class Bench(harness.CommandTest):
             (("--seq", str(1 << 38), "--heads", "1", "--dim", "128"), ("memory", "more ranks")),
             (("--np", "3"), ("3",)),
             (("--timeout", "0"), ("--timeout",)),
+            (("--ring", "staged"), ("--ring is now --transport", "bench --help")),
+            (("--transport", "nccl"), ("--transport nccl", "--device cuda")),
         ):
             with self.subTest(words=words):
                 self.assert_refused(self.run_ranks(2, "bench", *words), *says)

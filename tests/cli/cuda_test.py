@@ -26,12 +26,14 @@ class WithoutGpuTest(harness.CommandTest):
             "--type bf16",
             "--kernel tiled",
             "--backward-kernel tiled",
-            "--ring staged",
+            "--transport staged",
             "--share-gpu",
             "--device cuda --engine fast",
             "--device cuda --threads 2",
             "--device cuda --block 32",
             "--device cuda --transport odd-even",
+            "--transport nccl",
+            "--device cuda --transport overlapped",
             "--device cuda --wire bf16",
         ):
             with self.subTest(words=words):
@@ -53,8 +55,8 @@ class EmulatedTest(harness.CommandTest):
         cases = (
             (1, "1,2,40,16 --type fp32"),
             (2, "1,4,33,64 --kv-heads 2 --type bf16 --causal --placement zigzag"),
-            (3, "2,2,29,16 --type fp16 --causal --placement striped --ring staged"),
-            (5, "1,2,7,64 --type bf16 --ring staged --window 3,2 --alibi"),
+            (3, "2,2,29,16 --type fp16 --causal --placement striped --transport staged"),
+            (5, "1,2,7,64 --type bf16 --transport staged --window 3,2 --alibi"),
             (3, "1,2,20,5 --type fp32 --kernel naive --backward-kernel tiled-atomics"),
         )
         for ranks, words in cases:
@@ -72,7 +74,7 @@ class EmulatedTest(harness.CommandTest):
                 self.assertIs(report["ok"], True)
 
     def test_bench(self):
-        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --ring staged --causal"), (3, "--type fp16 --kernel tiled")):
+        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled")):
             with self.subTest(ranks=ranks, words=words):
                 result = self.run_well(ranks, *"bench --device cuda --share-gpu --seq 41 --heads 2 --dim 16".split(),
                                        *"--repetitions 1 --json".split(), *words.split())
@@ -86,7 +88,7 @@ class EmulatedTest(harness.CommandTest):
 
     def test_gpus_are_told_apart_by_what_they_are(self):
         """A launcher may show every rank a GPU of its own, each as number 0."""
-        words = "run --random 1,1,9,8 --device cuda --ring staged".split()
+        words = "run --random 1,1,9,8 --device cuda --transport staged".split()
         of_rank = self.path("of_rank.sh")
         with open(of_rank, "w", encoding="utf-8") as script:
             script.write(f"""#!/bin/sh
@@ -123,7 +125,7 @@ exec "{EMULATED}" "$@"
             (2, "1,1,64,8", "2 ranks on this machine, 1 GPU visible to this process: start fewer, or give --share-gpu"),
             (1, "1,64,1000000,128", "needs"),
             (2, "1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
-            (2, "1,1,64,64 --share-gpu --kernel tield", "--kernel tield: there is none of this name"),
+            (2, "1,1,64,64 --share-gpu --kernel tield", "--kernel tield: no forward kernel has the name tield"),
             (2, "1,1,64,300 --share-gpu --kernel tiled", "these do: naive"),
         ):
             with self.subTest(words=words):

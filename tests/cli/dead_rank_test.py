@@ -154,7 +154,7 @@ class RandomMomentTest(DeadRankTest):
         self.assertEqual(len(places), self.ROUNDS)
 
     def where_killed(self, result):
-        """MPICH's launcher kills the other ranks before they can speak: rank 0's last progress has to do."""
+        """MPICH's launcher kills the other ranks before they can print: rank 0's last progress has to do."""
         self.assertRegex(result.out + result.err, r"signal 9|Killed")
         lines = re.findall(r"([a-z ]+(?:, step \d+)?)(?:, peer \d+)? of \d+ steps, \d+ s", result.err)
         self.assertTrue(lines, str(result))
@@ -186,7 +186,7 @@ class RandomMomentTest(DeadRankTest):
                 begin = time.monotonic()
                 result = job.wait(30)
                 if result.code is None and number == signal.SIGSTOP:
-                    # Stopped when all others had ended: nobody is left to miss it, and nothing is left to do.
+                    # Stopped when all others had ended: no rank waits for it, and its work is done.
                     self.assertEqual(list(job.processes(program_only=True)), [pid], str(result))
                     harness.send(pid, signal.SIGCONT)
                     result = job.wait(30)
@@ -198,7 +198,7 @@ class RandomMomentTest(DeadRankTest):
                 self.run_well(2, *SHORT)
 
     def assert_old_or_new(self, result):
-        """The job may have succeeded before it was hit; a report always stands for a whole set of files."""
+        """The job may have succeeded before it was hit; a report always means a complete set of files."""
         if not os.path.exists(self.path("results/report.json")):
             self.assertNotEqual(result.code, 0, str(result))
             return

@@ -36,6 +36,7 @@ class ReportTest(harness.CommandTest):
                         npy.write(self.path(name + ".npy"), shape, random_values(shape, 1), dtype)
                     self.run_well(ranks, "run", *FILES, "--out", "results", "--transport", transport)
                     report = self.report()
+                    self.assertEqual(report["transport"], transport)
                     self.assertEqual((report["q_shape"], report["kv_shape"]), (list(q_shape), list(kv_shape)))
                     self.assert_forward_counts(report, q_shape, kv_shape, 8 if dtype == "<f8" else 4)
 

@@ -107,11 +107,11 @@ class ResultsTest(harness.CommandTest):
         self.check_case(3, (9, 4), words="--window 3,-1 --causal", sees=lambda query, key: query - 3 <= key <= query)
 
     def test_documents(self):
-        npy.write(self.path("borders.npy"), (5,), [0, 4, 4, 5, 13], "<i8")
+        npy.write(self.path("boundaries.npy"), (5,), [0, 4, 4, 5, 13], "<i8")
         document = [0] * 4 + [2] + [3] * 8
         same = lambda query, key: document[query] == document[key] and key <= query  # noqa: E731
         for ranks in (1, 4):
-            self.check_case(ranks, (2, 13, 4), words="--documents borders.npy --causal", sees=same)
+            self.check_case(ranks, (2, 13, 4), words="--documents boundaries.npy --causal", sees=same)
 
     def test_alibi(self):
         slopes = (2**-4, 2**-8, 2**-2)  # of the paper, for three heads

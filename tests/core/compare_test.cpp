@@ -133,7 +133,7 @@ TEST(Compare, FiguresAreThoseOfTheFormulas) {
 }
 
 TEST(Compare, TheWorstIsFarthestBeyondItsOwnBound) {
-  // The first is off by more, the second by more than it may be.
+  // The first has the larger error, the second the error farther beyond its bound.
   const Comparison result = compare(row({1010, 3}), row({1000, 1}), {.relative = 0.1});
   EXPECT_FALSE(result.ok);
   EXPECT_EQ(result.worst, 1);

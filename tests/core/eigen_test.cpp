@@ -31,7 +31,7 @@ TEST(EigenBridge, IsNoCopy) {
   EXPECT_EQ(head.data(), tensor.view().head(0, 1));
   head.setZero();
   EXPECT_EQ(tensor.view()(0, 1, 3, 4), 0);
-  EXPECT_EQ(tensor.view()(0, 0, 3, 4), 19);  // the heads beside it
+  EXPECT_EQ(tensor.view()(0, 0, 3, 4), 19);  // the other heads
   EXPECT_EQ(tensor.view()(0, 2, 0, 0), 40);
   EXPECT_EQ(allocation::count(), allocations);
 }

@@ -26,15 +26,15 @@ TEST(Located, NamesTheFileWithoutItsFolders) {
   EXPECT_EQ(text.rfind("what [error_test.cpp:", 0), 0U) << text;
 }
 
-// Two regimes: a handler of one does not take the other.
+// Two regimes: a handler of one does not catch the other.
 TEST(InputError, IsNoError) {
   EXPECT_THROW(throw InputError("q.npy: bad"), InputError);
   try {
-    throw InputError("q.npy", "it is bad", "mend it");
+    throw InputError("q.npy", "it is bad", "fix it");
   } catch (const Error&) {
     FAIL() << "caught as an Error";
   } catch (const std::exception& error) {
-    EXPECT_STREQ(error.what(), "q.npy: it is bad: mend it");
+    EXPECT_STREQ(error.what(), "q.npy: it is bad: fix it");
   }
 }
 

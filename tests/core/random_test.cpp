@@ -54,7 +54,7 @@ TEST(FillRandom, HasMeanZeroAndVarianceOne) {
   EXPECT_GT(largest, 1.73);
 }
 
-// Neighbours do not resemble each other: rows and columns, heads, and the arrays of one seed.
+// Neighbours are uncorrelated: rows and columns, heads, and the arrays of one seed.
 TEST(FillRandom, IsUncorrelated) {
   Tensor<double> q(Shape{1, 2, 500, 40});
   Tensor<double> k(q.shape());

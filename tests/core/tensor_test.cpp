@@ -43,7 +43,7 @@ TEST(Tensor, MovesInsteadOfCopying) {
   Tensor<float> to = std::move(from);
   EXPECT_EQ(to.data(), data);
   EXPECT_EQ(to.shape(), (Shape{1, 2, 3, 4}));
-  EXPECT_EQ(from.data(), nullptr);  // NOLINT: the state after a move is what is tested
+  EXPECT_EQ(from.data(), nullptr);  // NOLINT: the state after a move is tested here
   EXPECT_EQ(from.size(), 0);        // NOLINT
 
   Tensor<float> other(Shape{1, 1, 1, 1}, 6.0F);

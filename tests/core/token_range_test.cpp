@@ -5,8 +5,6 @@
 namespace ring_attention {
 namespace {
 
-using TokenRange = TokenRange;  // inside a test, Run is GoogleTest's
-
 TEST(TokenRange, PositionsAreBeginPlusMultiplesOfTheStride) {
   const TokenRange range{3, 4, 5};
   EXPECT_EQ(range.position(0), 3);
@@ -32,7 +30,7 @@ TEST(TokenRange, TokensBeforeAPosition) {
   EXPECT_EQ((TokenRange{5, 1, 0}).before(9), 0);
 }
 
-TEST(TokenRanges, TheWholeSequenceIsOneRun) {
+TEST(TokenRanges, TheWholeSequenceIsOneRange) {
   EXPECT_EQ(whole(6), (TokenRanges{{0, 1, 6}}));
   EXPECT_EQ(whole(0), TokenRanges{});
 }

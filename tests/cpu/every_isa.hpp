@@ -7,7 +7,7 @@
 
 namespace ring_attention::test {
 
-/// \param visit  visit(isa); what fails says with which
+/// \param visit  visit(isa); a failure names the instruction set
 template <class Visit>
 void for_each_isa(Visit visit) {
   for (const Isa isa : available_isas()) {

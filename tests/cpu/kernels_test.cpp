@@ -1,4 +1,4 @@
-// What an engine never lets a kernel see, and the choice of a kernel.
+// The limits that an engine keeps for its kernels, and the choice of a kernel.
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@ namespace {
 
 TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
   for_each_isa([](Isa isa) {
-    EXPECT_GE(kernels(isa).forward.lanes, 1);
-    EXPECT_LE(kernels(isa).forward.lanes, cpu::max_lanes);
-    EXPECT_LE(kernels(isa).backward.lanes, cpu::max_lanes);
+    EXPECT_GE(kernels<float>(isa).forward.lanes, 1);
+    EXPECT_LE(kernels<float>(isa).forward.lanes, cpu::max_lanes);
+    EXPECT_LE(kernels<float>(isa).backward.lanes, cpu::max_lanes);
   });
 }
 
@@ -21,7 +21,7 @@ TEST(Kernels, EveryInstructionSetHasANameOfItsOwn) {
   for_each_isa([](Isa isa) { EXPECT_EQ(isa_named(name_of(isa)), isa); });
 }
 
-// The lanes get the interval of keys that a query sees; the rest of the library asks pair by pair.
+// The lanes get the interval of keys that a query sees; the rest of the library tests pair by pair.
 TEST(Mask, TheVisibleKeysAreThoseThatAreAllowed) {
   for (const auto& [queries, keys] : {std::pair<Index, Index>{12, 12}, {7, 13}, {13, 7}})
     for (const NamedScoring& named : every_scoring(queries, keys, 2, 1)) {

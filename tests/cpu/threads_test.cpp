@@ -41,7 +41,7 @@ TEST(Threads, WhatTheCallerThrowsArrivesAfterAllHaveStopped) {
       throw std::runtime_error("stop");
     }
     ++running;
-    while (!arrived) std::this_thread::yield();  // or the others might leave the caller no task
+    while (!arrived) std::this_thread::yield();  // otherwise the others might do all tasks
     --running;
   };
   EXPECT_THROW(for_each_task(1000, 4, work), std::runtime_error);

@@ -1,4 +1,4 @@
-// A problem on a GPU: the numbers rounded to its type, the engines, and the one check against the reference.
+// A problem on a GPU: numbers rounded to its type, runs of the engines, and the check against the reference.
 #pragma once
 
 #include "ring_attention/cuda/device.hpp"
@@ -13,13 +13,13 @@ using cuda::StreamHandle;
 template <class T>
 constexpr double unit_of = cuda::unit_roundoff(cuda::type_of<T>);
 
-/// What the elements of `array` become in T, in float.
+/// The elements of `array` rounded to T, as float.
 template <class T>
 Tensor<float> rounded(const Tensor<float>& array, StreamHandle stream) {
   return cuda::downloaded(cuda::uploaded<T>(array, stream), stream);
 }
 
-/// A problem whose arrays are numbers of T, so that kernel and reference start from the same.
+/// A problem whose arrays are numbers of T, so that kernel and reference have the same inputs.
 template <class T>
 GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
   const GradientProblem<float> exact = make_gradient_problem<float>(what);
@@ -33,11 +33,11 @@ GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
   return {std::move(forward), std::move(grad_out), std::move(want)};
 }
 
-inline AttentionResult<float> downloaded(const DeviceAttended& device, StreamHandle stream) {
+inline AttentionResult<float> downloaded(const DeviceAttentionResult& device, StreamHandle stream) {
   return {cuda::downloaded(device.out, stream), cuda::downloaded(device.lse, stream)};
 }
 
-/// The keys in pieces, in the order given.
+/// out and lse of the queries `rows`, with the keys in pieces, in the given order.
 template <class T>
 AttentionResult<float> forward_in_pieces(const Problem<float>& problem,
                                          const std::vector<TokenRanges>& pieces, const CudaOptions& options,
@@ -53,7 +53,7 @@ AttentionResult<float> forward_in_pieces(const Problem<float>& problem,
   return downloaded(engine.finish(), options.stream);
 }
 
-/// dQ, dK and dV from the reference's out and lse, the keys in pieces.
+/// dQ, dK and dV from the reference's out and lse, with the keys in pieces.
 template <class T>
 Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
                                     const std::vector<TokenRanges>& pieces, const CudaOptions& options) {
@@ -77,9 +77,9 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
   return all;
 }
 
-/// Do out and lse of these rows agree, with what T may be off?
-/// \param unit  roundoff of what the kernel rounds to T on its way: p. The largest p is 1, exactly, and others are off in
-///   both directions: three quarters of a unit, at most
+/// Compares out and lse of these rows with the reference, with a tolerance for T.
+/// \param unit  unit roundoff of T, to which the kernel rounds p. The largest p is exactly 1, and the errors of the
+///   others have both signs: three quarters of a unit at most
 inline testing::AssertionResult agrees_in(double unit, const AttentionResult<float>& got,
                                           const Problem<float>& problem, const TokenRanges& rows) {
   const Reference& want = problem.want;

@@ -1,4 +1,4 @@
-// The backward kernels of the tensor cores, emulated: their own source on the CPU, with random schedules.
+// The tensor-core kernels of the backward on the emulator: their unchanged source on the CPU, with random schedules.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr cuda::DeviceTraits device{90, 3, 227 * 1024};
 
-std::vector<cuda::BackwardKernel> kernels_of_the_tensor_cores() {
+std::vector<cuda::BackwardKernel> tensor_core_kernels() {
   std::vector<cuda::BackwardKernel> kernels;
   for (const cuda::BackwardKernel& kernel : cuda::backward_kernels())
     if (std::string(kernel.name).find("tiled") == std::string::npos) kernels.push_back(kernel);
@@ -87,7 +87,7 @@ TEST_P(EmulatedBackward, AgreesWithTheReference) {
   });
 }
 
-// Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
+// Without any one of its barriers and waits a kernel gives wrong numbers or a deadlock.
 TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
   const auto a_case = [](std::uint64_t seed) {
     Dice dice(seed, 7);
@@ -105,7 +105,7 @@ TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
       80, 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedBackward, testing::ValuesIn(kernels_of_the_tensor_cores()),
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedBackward, testing::ValuesIn(tensor_core_kernels()),
                          [](const auto& instance) {
                            std::string name = instance.param.name;
                            std::ranges::replace(name, '-', '_');

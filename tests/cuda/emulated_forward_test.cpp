@@ -1,4 +1,4 @@
-// The forward kernels of the tensor cores, emulated: their own source on the CPU, with random schedules.
+// The tensor-core kernels of the forward on the emulator: their unchanged source on the CPU, with random schedules.
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@ namespace {
 
 constexpr cuda::DeviceTraits device{90, 3, 227 * 1024};
 
-std::vector<cuda::ForwardKernel> kernels_of_the_tensor_cores() {
+std::vector<cuda::ForwardKernel> tensor_core_kernels() {
   std::vector<cuda::ForwardKernel> kernels;
   for (const cuda::ForwardKernel& kernel : cuda::forward_kernels())
-    if (kernel.step >= 2) kernels.push_back(kernel);
+    if (kernel.number >= 2) kernels.push_back(kernel);
   return kernels;
 }
 
@@ -40,13 +40,16 @@ TEST_P(EmulatedForward, AgreesWithTheReference) {
   for_each_case(20, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
 }
 
-// Without any one of its barriers and waits a kernel gives wrong numbers, or stands still.
+// Without any one of its barriers and waits a kernel gives wrong numbers or a deadlock.
 TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
   const auto a_case = [](std::uint64_t seed) {
     Dice dice(seed, 7);
     KernelCase a;
     a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
-    if (seed % 3 == 2) a.what.batch = 3, a.what.keys = 60;  // many short tiles
+    if (seed % 3 == 2) {  // many short tiles
+      a.what.batch = 3;
+      a.what.keys = 60;
+    }
     a.what.seed = dice.bits();
     a.shards = {whole(a.what.keys)};
     if (seed % 2 == 1) a.shards = {{{0, 1, 30}, {30, 1, a.what.keys - 30}}};
@@ -57,8 +60,12 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
       GetParam().name, [&](std::uint64_t seed) { return bool(agrees(a_case(seed))); }, 80);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ladder, EmulatedForward, testing::ValuesIn(kernels_of_the_tensor_cores()),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedForward, testing::ValuesIn(tensor_core_kernels()),
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace ring_attention::test

@@ -1,4 +1,5 @@
-// Tests that need a GPU: without one they are skipped, with the reason. A GPU that does not work is a failure.
+// main() of the tests that need a GPU. Without one they are skipped with the reason. A GPU that does not work is a
+// failure.
 
 #include <gtest/gtest.h>
 
@@ -6,9 +7,11 @@
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
+#include "support/select_source.hpp"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  if (!ring_attention::test::select_source(argc, argv)) return 2;
   try {
     if (const std::string why = ring_attention::cuda::why_no_device(); !why.empty()) {
       std::printf("skipped: %s\n", why.c_str());

@@ -1,5 +1,5 @@
-// Random cases for the kernels of the ladder: shards of keys one after the other, any ranges, any mask, against the
-// reference in double. Where the memory lies is the test's business: the emulator's is the host's.
+// Random cases for the emulated kernels: several shards of keys, any ranges, any mask, against the reference in double.
+// The emulator's device memory is host memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,7 +22,7 @@ inline const char* name(Type type) {
   return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16";
 }
 
-// A case, and how its keys come: shards of at most two ranges each, and the positions of the rank's queries.
+// A case, its keys in shards of at most two ranges each, and the positions of the rank's queries.
 struct KernelCase {
   Case what;
   Type type = Type::bf16;
@@ -30,7 +30,7 @@ struct KernelCase {
   TokenRanges rows;
 };
 
-// All keys once, in up to three shards: whole, striped over several, or two ranges each.
+// All keys, in one to three shards: contiguous, striped, or zigzag with two ranges each.
 inline std::vector<TokenRanges> random_shards(Dice& dice, Index keys) {
   if (dice.one_in(3)) return {whole(keys)};
   const Index shards = dice.between(2, 3);
@@ -94,7 +94,7 @@ inline std::string to_string(const KernelCase& a) {
   return text;
 }
 
-// A number as the type has it.
+// A number rounded to the type.
 inline float rounded(float x, Type type) {
   switch (type) {
     case Type::bf16: return __bfloat162float(__float2bfloat16_rn(x));
@@ -103,7 +103,7 @@ inline float rounded(float x, Type type) {
   }
 }
 
-// The problem with all of q, k and v rounded to the type, so that the reference sees what the kernel sees.
+// The problem with q, k and v rounded to the type, so that kernel and reference have the same inputs.
 inline Problem<float> rounded_problem(const KernelCase& a) {
   Tensor<float> q(a.what.q()), k(a.what.kv()), v(a.what.kv());
   fill_random(q.view(), {.seed = a.what.seed, .stream = 0, .spike_every = a.what.spike_every});
@@ -114,7 +114,7 @@ inline Problem<float> rounded_problem(const KernelCase& a) {
   return make_problem(a.what, std::move(q), std::move(k), std::move(v));
 }
 
-// An array of the kernel's memory, with margins of NaN that must stay as they are.
+// An array for a kernel, with margins of NaN on both sides that must not change.
 class Memory {
  public:
   static constexpr std::size_t margin = 4096;
@@ -123,7 +123,7 @@ class Memory {
     const auto start = reinterpret_cast<std::uintptr_t>(all_.data());
     first_ = all_.data() + margin + (1024 - (start + margin) % 1024) % 1024;
   }
-  // As numbers of `type`.
+  // The tensor as numbers of `type`.
   Memory(const Tensor<float>& tensor, Type type) : Memory(size(tensor, type)) {
     const float* from = tensor.data();
     for (Index i = 0; i < tensor.size(); ++i) switch (type) {
@@ -157,7 +157,7 @@ class Memory {
   std::byte* first_;
 };
 
-// The part of a task that both directions have, and its memory.
+// The part of a task that both directions share, and its memory.
 struct TaskMemory {
   Memory q, visible, position, slopes;
   cuda::AttentionTask task{};

@@ -1,4 +1,4 @@
-// Every kernel of the ladder against the dense reference in double: on a GPU, and emulated.
+// Every kernel against the dense reference in double: on a GPU and on the emulator.
 
 #include <gtest/gtest.h>
 
@@ -13,19 +13,19 @@ namespace {
 using cuda::Fp16;
 using cuda::Type;
 
-/// Cases of each kernel and type. The emulator is slow.
+/// The number of cases for each kernel and type. The emulator is slow.
 Index cases() { return cuda::name_of(0) == "the emulator" ? 6 : 200; }
 
-/// A dim that the kernel takes, or 0.
+/// `preferred` or another dim that the kernel supports, or 0.
 template <class Kernel>
-Index dim_for(const Kernel& kernel, Type type, Index wish) {
+Index dim_for(const Kernel& kernel, Type type, Index preferred) {
   const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
-  for (const Index dim : {wish, Index{64}, Index{128}})
+  for (const Index dim : {preferred, Index{64}, Index{128}})
     if (kernel.takes(device, type, static_cast<int>(dim))) return dim;
   return 0;
 }
 
-/// Calls visit(kernel, T{}) for every kernel and type that go together.
+/// Calls visit(kernel, T{}) for every kernel and every type that it supports.
 template <class Kernels, class Visit>
 void for_each_kernel(const Kernels& kernels, Visit visit) {
   for (const auto& kernel : kernels) {
@@ -39,7 +39,7 @@ void for_each_kernel(const Kernels& kernels, Visit visit) {
   }
 }
 
-/// The keys in one to three pieces, which have runs with gaps and strides.
+/// The keys in one to three pieces, whose ranges have gaps and strides.
 std::vector<TokenRanges> random_pieces(Dice& dice, Index keys) {
   const Placement placement(
       dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}), keys,
@@ -63,8 +63,8 @@ TEST(ForwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   const cuda::Stream stream;
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
     for_each_case(cases(), [&](Dice& dice, Index index) {
-      const Index wish = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
-      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, wish));
+      const Index preferred = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
+      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, preferred));
       const auto problem = problem_in<T>(what, stream.handle());
       const CudaOptions options{.stream = stream.handle(), .kernel = kernel.name};
       EXPECT_TRUE(agrees_in(
@@ -75,7 +75,7 @@ TEST(ForwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   });
 }
 
-TEST(ForwardKernels, KnowEveryMaskAndBias) {
+TEST(ForwardKernels, SupportEveryMaskAndBias) {
   const cuda::Stream stream;
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
     if (cases() < 200 && cuda::type_of<T> == Type::fp16) return;
@@ -99,7 +99,7 @@ TEST(ForwardKernels, KnowEveryMaskAndBias) {
   });
 }
 
-TEST(ForwardKernels, QueriesMayStandAnywhere) {
+TEST(ForwardKernels, AcceptQueriesAtAnyPositions) {
   const cuda::Stream stream;
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
     const auto problem = problem_in<T>({.queries = 120,
@@ -116,7 +116,7 @@ TEST(ForwardKernels, QueriesMayStandAnywhere) {
   });
 }
 
-TEST(ForwardKernels, TheBestOfThemComputesAndIsNamed) {
+TEST(ForwardKernels, AutoUsesAndNamesTheBestKernel) {
   const cuda::Stream stream;
   const auto compare_with_reference = [&]<class T>(T) {
     SCOPED_TRACE(cuda::name_of(cuda::type_of<T>));
@@ -130,7 +130,7 @@ TEST(ForwardKernels, TheBestOfThemComputesAndIsNamed) {
     const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
     const CudaOptions options{.stream = stream.handle()};
 
-    const DeviceAttended attended = attention_forward<T>(q, k, v, p.what.scoring, options);
+    const DeviceAttentionResult attended = attention_forward<T>(q, k, v, p.what.scoring, options);
     EXPECT_STREQ(attended.kernel, cuda::choose_forward("auto", device, cuda::type_of<T>, 64).name);
     EXPECT_TRUE(agrees_in(unit_of<T>, downloaded(attended, stream.handle()), p, whole(70)));
 
@@ -138,7 +138,7 @@ TEST(ForwardKernels, TheBestOfThemComputesAndIsNamed) {
         attention_backward<T>({q, attended.out, attended.lse, grad_out}, k, v, p.what.scoring, options);
     EXPECT_STREQ(got.kernel, cuda::choose_backward("auto", device, cuda::type_of<T>, 64).name);
     const auto here = [&](const auto& array) { return cuda::downloaded(array, stream.handle()); };
-    // The forward's out and lse are those of T's arithmetic, too.
+    // The forward's out and lse have rounding errors of T, too.
     EXPECT_TRUE(gradients_agree_in(2 * unit_of<T>, {here(got.q), here(got.k), here(got.v)}, problem));
   };
   compare_with_reference(float{});
@@ -146,8 +146,8 @@ TEST(ForwardKernels, TheBestOfThemComputesAndIsNamed) {
   compare_with_reference(Fp16{});
 }
 
-/// What stands in the outputs of a fresh state is not read, and all of it is written.
-TEST(ForwardKernels, OverwriteWhatStoodInTheState) {
+/// A kernel with a fresh state does not read the outputs, and writes all of them.
+TEST(ForwardKernels, OverwriteAFreshState) {
   const cuda::Stream stream;
   const StreamHandle handle = stream.handle();
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
@@ -177,7 +177,7 @@ TEST(ForwardKernels, OverwriteWhatStoodInTheState) {
   });
 }
 
-TEST(ForwardKernels, GoFromPieceToPieceWithTheReadableState) {
+TEST(ForwardKernels, HaveTheReadableStateAfterEachPiece) {
   const cuda::Stream stream;
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
     const auto problem = problem_in<T>({.queries = 50,
@@ -204,8 +204,8 @@ TEST(ForwardKernels, GoFromPieceToPieceWithTheReadableState) {
   });
 }
 
-/// The checks above can fail: a mask that is off by one key does not agree.
-TEST(ForwardKernels, WithAWrongMaskDoNotAgree) {
+/// The checks above can fail: results with a mask that is off by one key do not agree.
+TEST(ForwardKernels, DoNotAgreeWithAWrongMask) {
   const cuda::Stream stream;
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
     for (const Index shift : {-1, 1}) {
@@ -224,8 +224,8 @@ TEST(ForwardKernels, WithAWrongMaskDoNotAgree) {
   });
 }
 
-/// The same of the backward: with another lse, and with delta = 0.
-TEST(BackwardKernels, WithWrongStatisticsDoNotAgree) {
+/// The same for the backward: with another lse, and with delta = 0.
+TEST(BackwardKernels, DoNotAgreeWithWrongStatistics) {
   const cuda::Stream stream;
   for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
     for (const bool wrong_lse : {true, false}) {
@@ -250,8 +250,8 @@ TEST(BackwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   const cuda::Stream stream;
   for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
     for_each_case(cases(), [&](Dice& dice, Index index) {
-      const Index wish = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
-      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, wish));
+      const Index preferred = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
+      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, preferred));
       const auto problem = problem_in<T>(what, stream.handle());
       const CudaOptions options{.stream = stream.handle(), .kernel = kernel.name};
       EXPECT_TRUE(gradients_agree_in(
@@ -260,7 +260,7 @@ TEST(BackwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   });
 }
 
-TEST(BackwardKernels, KnowEveryMaskAndBias) {
+TEST(BackwardKernels, SupportEveryMaskAndBias) {
   const cuda::Stream stream;
   for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
     if (cases() < 200 && cuda::type_of<T> == Type::fp16) return;
@@ -282,7 +282,7 @@ TEST(BackwardKernels, KnowEveryMaskAndBias) {
   });
 }
 
-TEST(BackwardKernels, GiveTheSameBitsEveryTimeWhenTheySaySo) {
+TEST(BackwardKernels, GiveTheSameBitsEveryTimeIfDeterministic) {
   const cuda::Stream stream;
   for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
     if (!kernel.deterministic) return;
@@ -298,8 +298,8 @@ TEST(BackwardKernels, GiveTheSameBitsEveryTimeWhenTheySaySo) {
   });
 }
 
-/// Kernels add a tile to an int: more tokens are refused before there is memory for them.
-TEST(Tasks, AreRefusedWhenAKernelCannotCountTheirTokens) {
+/// Kernels add the length of a tile to an int. Too many tokens are an error, before any memory is allocated for them.
+TEST(Tasks, WithTooManyTokensAreErrors) {
   const Index most = std::numeric_limits<int>::max() - Index{1024};
   int launches = 0;
   const auto launch = [&](Index keys) {
@@ -321,7 +321,7 @@ TEST(Tasks, AreRefusedWhenAKernelCannotCountTheirTokens) {
   EXPECT_EQ(launches, 1);
 }
 
-TEST(Choice, NamesWhatThereIs) {
+TEST(Choice, ErrorsNameTheSupportedKernels) {
   const cuda::DeviceTraits device = cuda::traits_of(cuda::current_device());
   EXPECT_STREQ(cuda::choose_forward("tiled", device, Type::fp32, 64).name, "tiled");
   EXPECT_TRUE(cuda::choose_backward("auto", device, Type::bf16, 128).deterministic);

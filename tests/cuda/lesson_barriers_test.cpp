@@ -1,4 +1,4 @@
-// Each __syncthreads of the lessons' own kernels is needed.
+// Each __syncthreads of the kernels in lessons is needed.
 
 #include "../../lessons/03_blockwise_attention/gpu/blockwise_attention.hpp"
 #include "../../lessons/07_backward/gpu/backward.hpp"
@@ -8,7 +8,7 @@
 namespace ring_attention::test {
 namespace {
 
-TEST(LessonBarriers, OfTheForwardAreNoticed) {
+TEST(LessonBarriers, OfTheForwardAreNeeded) {
   const GradientProblem<float> problem = make_gradient_problem<float>({.kv_heads = 2,
                                                                        .queries = 150,
                                                                        .keys = 150,
@@ -26,7 +26,7 @@ TEST(LessonBarriers, OfTheForwardAreNoticed) {
   });
 }
 
-TEST(LessonBarriers, OfTheBackwardAreNoticed) {
+TEST(LessonBarriers, OfTheBackwardAreNeeded) {
   const GradientProblem<float> problem = make_gradient_problem<float>(
       {.kv_heads = 2, .queries = 150, .keys = 150, .dim = lesson_07::dim, .scoring = {0.2, Mask::causal()}});
   const Problem<float>& p = problem.forward;

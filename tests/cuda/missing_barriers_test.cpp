@@ -1,4 +1,4 @@
-// Each __syncthreads and each wait of a kernel is needed: without it some schedule of the emulator gives other numbers.
+// Each __syncthreads and each wait of a kernel is needed: without it some schedule of the emulator gives wrong numbers.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace ring_attention::test {
 namespace {
 
-/// Two tiles of queries and three of keys, in two ranges; of the first range of the last piece nobody sees a key.
+/// Two tiles of queries and three tiles of keys, in two ranges. No query sees a key of the last piece's first range.
 const Case what{
     .kv_heads = 1, .group = 2, .queries = 70, .keys = 250, .dim = 64, .scoring = {0.2, Mask::causal(140)}};
 const std::vector<TokenRanges> pieces{{{0, 1, 90}, {100, 1, 110}}, {{210, 1, 40}, {90, 1, 10}}};

@@ -1,4 +1,4 @@
-// Is each barrier of a kernel needed? Without it some schedule of the emulator must give other numbers.
+// Tests that each barrier of a kernel is needed: without it some schedule of the emulator must give wrong numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,8 +8,9 @@
 
 namespace ring_attention::test {
 
-/// Runs `agrees(0)` as the kernel stands, then agrees(1), agrees(2), ... without each of its barriers and waits, until
-/// one is wrong or throws: schedules differ, and problems may. There are so many barriers and waits, at least.
+/// Runs agrees(0) with the unchanged kernel. Then, for each barrier and wait, runs agrees(1), agrees(2), ... without it
+/// until one returns false or throws; each has another schedule, and may have another problem. The kernel must have at
+/// least `at_least` barriers and waits.
 template <class Agrees>
 void expect_all_needed(const char* kernel, Agrees agrees, std::uint64_t schedules = 12,
                        std::size_t at_least = 2) {
@@ -28,7 +29,7 @@ void expect_all_needed(const char* kernel, Agrees agrees, std::uint64_t schedule
         noticed = true;
       }
     }
-    EXPECT_TRUE(noticed) << kernel << ": " << place.file << ":" << place.line << " is not missed";
+    EXPECT_TRUE(noticed) << kernel << ": no schedule fails without " << place.file << ":" << place.line;
   }
   emulator::options() = {};
 }

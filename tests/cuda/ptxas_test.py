@@ -1,13 +1,13 @@
-"""What ptxas said of every kernel when it was built: ptxas_test.py OBJECT,OBJECT,...
+"""Checks the ptxas log of every kernel's build: ptxas_test.py OBJECT,OBJECT,...
 
-Fails on registers that were spilled to memory, and on every warning of ptxas about lost performance: C7508 (setmaxnreg
-ignored), C7510, C7511 and C7519 (wgmma serialised), and whatever else it calls one. Prints registers, a line a file."""
+Fails if registers are spilled to memory, and on every ptxas warning about lost performance: C7508 (setmaxnreg ignored),
+C7510, C7511 and C7519 (wgmma serialised), and other C75xx. Prints the registers of each file's kernels."""
 
 import re
 import sys
 from pathlib import Path
 
-USELESS = re.compile(r"C75\d\d|Potential Performance Loss")
+LOST_SPEED = re.compile(r"C75\d\d|Potential Performance Loss")
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
@@ -22,10 +22,10 @@ def kernels(log):
 
 
 def complaints(log):
-    found = [line.strip() for line in log.splitlines() if USELESS.search(line)]
+    found = [line.strip() for line in log.splitlines() if LOST_SPEED.search(line)]
     all_kernels = list(kernels(log))
     if not all_kernels:
-        found.append("no kernel at all")
+        found.append("the log has no kernel")
     for name, architecture, spilled, _ in all_kernels:
         if spilled != 0:
             found.append(f"{name} for {architecture} spills {spilled} bytes")
@@ -47,11 +47,11 @@ MUST_FAIL = ["", GOOD.replace("0 bytes spill loads", "8 bytes spill loads"),
 
 
 def main(objects):
-    bad = ["the rules are dead" for text in MUST_FAIL if not complaints(text)] + complaints(GOOD)
+    bad = ["a sample log that must fail passes" for text in MUST_FAIL if not complaints(text)] + complaints(GOOD)
     for name in objects:
         log = Path(name + ".ptxas")
         if not log.exists():
-            bad.append(f"{log} is not there")
+            bad.append(f"{log} does not exist")
             continue
         text = log.read_text()
         bad += [f"{log.name}: {line}" for line in complaints(text)]

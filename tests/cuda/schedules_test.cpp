@@ -1,4 +1,4 @@
-// Kernels that call themselves deterministic give the same bits whatever the order of their blocks and threads.
+// Deterministic kernels give the same bits for any order of their blocks and threads.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ const Case what{
     .kv_heads = 1, .group = 2, .queries = 150, .keys = 170, .dim = 64, .scoring = {0.2, Mask::causal(20)}};
 const std::vector<TokenRanges> pieces{{{0, 1, 90}}, {{90, 2, 40}, {91, 2, 40}}};
 
-/// Does body() give the same bits in five schedules?
+/// True if body() gives the same bits in five schedules.
 template <class Body>
 bool all_the_same(Body body) {
   bool all = true;

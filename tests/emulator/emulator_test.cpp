@@ -1,4 +1,4 @@
-// The emulator itself: can it compute, and does it notice what it is there to notice?
+// Tests of the emulator: it computes correctly, and it detects the errors that it is made for.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using emulator::Options;
 using emulator::Place;
 
-// Sums 256 numbers: 8 warps, then the first of them.
+// Sums 256 numbers: each of 8 warps sums 32 of them, then the first warp adds the 8 sums.
 __global__ void sum(const float* numbers, float* total) {
   auto* of_warp = dynamic_shared<float>();
   const int i = static_cast<int>(threadIdx.x), lane = i % 32;
@@ -36,7 +36,7 @@ float sum_of(const std::vector<float>& numbers) {
   return total;
 }
 
-// d = a b with a [16][16], b [16][8] from shared memory, both row by row.
+// d = a b with a [16][16] and b [16][8] in shared memory, both row by row.
 __global__ void product(const __half* a, const __half* b, float* d) {
   auto* shared = dynamic_shared<__half>();
   const unsigned lane = threadIdx.x, start = shared_address(shared);
@@ -60,8 +60,8 @@ std::vector<float> product_of(const std::vector<__half>& a, const std::vector<__
   return d;
 }
 
-// Threads that wait for one that has left.
-__global__ void waits_for_ever(int) {
+// One warp waits at a barrier, the other one has returned.
+__global__ void never_returns(int) {
   if (threadIdx.x < 32) __syncthreads();
 }
 
@@ -69,20 +69,20 @@ __global__ void writes_behind(int) { dynamic_shared<char>()[64 + threadIdx.x] = 
 
 __global__ void does_nothing(int) {}
 
-__global__ void parts_ways(int) {
+__global__ void diverges(int) {
   if (threadIdx.x == 0)
     (void)__ballot_sync(0xffffffff, 1);
   else
     (void)__shfl_xor_sync(0xffffffff, 1, 1);
 }
 
-// A warpgroup that gives registers, and two that take them.
-template <int given, int taken>
+// One warpgroup releases registers, two take them.
+template <int fewer, int more>
 __global__ void moves_registers(int) {
   if (threadIdx.x < 128)
-    setmaxnreg_dec<given>();
+    setmaxnreg_dec<fewer>();
   else
-    setmaxnreg_inc<taken>();
+    setmaxnreg_inc<more>();
 }
 
 class Emulator : public testing::Test {
@@ -121,8 +121,8 @@ TEST_F(Emulator, MultipliesMatrices) {
   }
 }
 
-// Each barrier and each wait is needed: without it some schedule gives other numbers.
-TEST_F(Emulator, NoticesWhatIsMissing) {
+// Each barrier and each wait of both kernels is needed: without it some schedule gives wrong numbers.
+TEST_F(Emulator, NoticesMissingBarriersAndWaits) {
   const std::vector<float> numbers = small_numbers(256);
   const std::vector<__half> a(numbers.begin(), numbers.end()), b(numbers.begin(), numbers.begin() + 128);
   const float want_sum = sum_of(numbers);
@@ -139,23 +139,23 @@ TEST_F(Emulator, NoticesWhatIsMissing) {
   }
 }
 
-TEST_F(Emulator, SaysWhenNothingMoves) {
-  EXPECT_THROW(launch(waits_for_ever, {dim3(1), dim3(64), 0}, nullptr, 0), Error);
-  EXPECT_THROW(launch(parts_ways, {dim3(1), dim3(32), 0}, nullptr, 0), Error);
+TEST_F(Emulator, ReportsADeadlock) {
+  EXPECT_THROW(launch(never_returns, {dim3(1), dim3(64), 0}, nullptr, 0), Error);
+  EXPECT_THROW(launch(diverges, {dim3(1), dim3(32), 0}, nullptr, 0), Error);
 }
 
-TEST_F(Emulator, SaysWhenRegistersDoNotSuffice) {
+TEST_F(Emulator, ReportsTooFewRegisters) {
   EXPECT_NO_THROW(launch(moves_registers<24, 240>, {dim3(1), dim3(384), 0}, nullptr, 0));
   EXPECT_THROW(launch(moves_registers<32, 240>, {dim3(1), dim3(384), 0}, nullptr, 0), Error);
 }
 
-TEST_F(Emulator, SaysWhenAGridIsTooLarge) {
+TEST_F(Emulator, ReportsAGridThatIsTooLarge) {
   for (const dim3 blocks : {dim3(1, 65536), dim3(1, 1, 65536)})
     EXPECT_THROW(launch(does_nothing, {blocks, dim3(32), 0}, nullptr, 0), Error);
   EXPECT_NO_THROW(launch(does_nothing, {dim3(70000), dim3(32), 0}, nullptr, 0));
 }
 
-TEST_F(Emulator, SaysWhenMemoryIsOverrun) {
+TEST_F(Emulator, ReportsAWriteBehindSharedMemory) {
   EXPECT_THROW(launch(writes_behind, {dim3(1), dim3(32), 64}, nullptr, 0), Error);
 }
 

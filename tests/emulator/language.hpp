@@ -1,4 +1,4 @@
-// The words of CUDA C++, and the functions that every kernel may call without a header, for g++.
+// CUDA C++ for g++: the keywords, and the functions that a kernel may call without a header.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -48,25 +48,25 @@ T shuffled(T value, unsigned from, unsigned width) {
     T value;
     unsigned from;
     T result;
-  } mine{value, from, {}};
-  if (width != 32) fail("a shuffle of a part of a warp");
-  together(32, mine, [](Arguments* const* each) {
+  } arguments{value, from, {}};
+  if (width != 32) fail("shuffles of part of a warp are not emulated");
+  together(32, arguments, [](Arguments* const* each) {
     for (int lane = 0; lane < 32; ++lane) each[lane]->result = each[each[lane]->from & 31U]->value;
   });
-  return mine.result;
+  return arguments.result;
 }
 
 inline unsigned ballot(bool value) {
   struct Arguments {
     bool value;
     unsigned result;
-  } mine{value, 0};
-  together(32, mine, [](Arguments* const* each) {
+  } arguments{value, 0};
+  together(32, arguments, [](Arguments* const* each) {
     unsigned all = 0;
     for (unsigned lane = 0; lane < 32; ++lane) all |= (each[lane]->value ? 1U : 0U) << lane;
     for (unsigned lane = 0; lane < 32; ++lane) each[lane]->result = all;
   });
-  return mine.result;
+  return arguments.result;
 }
 
 inline void require_whole_warp(unsigned mask) {

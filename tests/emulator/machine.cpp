@@ -17,11 +17,12 @@ namespace ring_attention::emulator {
 namespace {
 
 constexpr std::size_t stack_bytes = 256 * 1024;
-constexpr unsigned first_address = 1024;  // of shared memory: 0 is never right
+constexpr unsigned first_address = 1024;  // of shared memory, so that 0 is never valid
 constexpr std::size_t guard_bytes = 4096;
 constexpr unsigned char poison = 0xff;  // NaN in every type
 
-// Begun once, it takes part in one block after the other: to begin a context costs two system calls.
+// A fiber is started once and then used for one block after the other, because starting a context costs two system
+// calls.
 struct Fiber {
   std::unique_ptr<char[]> stack;
   ucontext_t start;
@@ -29,11 +30,12 @@ struct Fiber {
   bool begun = false, idle = false;  // idle: between two blocks
 };
 
-// SplitMix64 (Steele, Lea, Flood 2014): a few instructions a number, of which the scheduler needs many.
+// SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number. The scheduler needs many numbers.
 struct Random {
   std::uint64_t state = 0;
   std::uint64_t operator()() {
-    std::uint64_t z = state += 0x9e3779b97f4a7c15U;
+    state += 0x9e3779b97f4a7c15U;
+    std::uint64_t z = state;
     z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
     z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
     return z ^ (z >> 31U);
@@ -61,7 +63,7 @@ struct Machine {
   std::map<int, Barrier> barriers;
   std::map<unsigned, Meeting> meetings;  // by size and group
   std::map<unsigned, std::deque<Work>> work;
-  std::size_t waiting_in_vain = 0;
+  std::size_t fruitless_polls = 0;
   std::unique_ptr<std::byte[]> memory;
   std::byte* shared = nullptr;
   unsigned shared_bytes = 0;
@@ -76,7 +78,7 @@ Machine machine;
 
 void finish_one(unsigned owner) {
   std::deque<Work>& queue = machine.work[owner];
-  const std::size_t which = owner == copy_engine ? machine.random() % queue.size() : 0;
+  const std::size_t which = owner == tma ? machine.random() % queue.size() : 0;
   const Work work = std::move(queue[which]);
   queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(which));
   if (queue.empty()) machine.work.erase(owner);
@@ -84,7 +86,7 @@ void finish_one(unsigned owner) {
   progress();
 }
 
-// The engines are slow in some blocks and fast in others, the one or the other.
+// In each block the asynchronous work of each owner is fast or slow at random.
 void finish_some() {
   if (machine.work.empty()) return;
   auto at = machine.work.begin();
@@ -92,7 +94,7 @@ void finish_some() {
   if (machine.random() % machine.slowness[at->first % machine.slowness.size()] == 0) finish_one(at->first);
 }
 
-// Out of the running fiber, to the scheduler.
+// Switches from the running fiber to the scheduler.
 __attribute__((noinline)) void leave() {
   if (_setjmp(machine.fibers[machine.running].at) == 0) _longjmp(machine.home, 1);
 }
@@ -134,9 +136,9 @@ void make_ready(std::vector<unsigned>& waiting) {
 
 void arrive(int id, unsigned threads) {
   Barrier& barrier = machine.barriers[id];
-  if (threads % 32 != 0 || threads > machine.threads) fail("a barrier of a number of threads that cannot be");
+  if (threads % 32 != 0 || threads > machine.threads) fail("a barrier has an invalid number of threads");
   if (barrier.arrived > 0 && barrier.threads != threads)
-    fail("threads disagree about the width of a barrier");
+    fail("threads use a barrier with different numbers of threads");
   barrier.threads = threads;
   ++barrier.arrived;
 }
@@ -148,9 +150,9 @@ bool complete(Barrier& barrier) {
   return true;
 }
 
-// For its first block, or after one that failed and left it in the middle.
+// Before the first block of a fiber, and after a block that failed.
 __attribute__((noinline)) void prepare(Fiber& fiber) {
-  if (!fiber.stack) fiber.stack.reset(new char[stack_bytes]);  // not written to: most is never touched
+  if (!fiber.stack) fiber.stack.reset(new char[stack_bytes]);  // not initialised: most pages are never used
   fiber.begun = false;
   getcontext(&fiber.start);
   fiber.start.uc_stack.ss_sp = fiber.stack.get();
@@ -159,7 +161,7 @@ __attribute__((noinline)) void prepare(Fiber& fiber) {
   makecontext(&fiber.start, enter, 0);
 }
 
-// Mostly a thread of the favoured warp, another one from time to time: so that warps run far ahead of others.
+// Mostly a thread of the favoured warp, and sometimes another one, so that warps run far ahead of others.
 unsigned take_next() {
   if (machine.random() % 256 == 0) machine.favoured = static_cast<unsigned>(machine.random());
   std::size_t warp = machine.favoured % machine.ready.size();
@@ -200,7 +202,7 @@ void fail(const std::string& what) { throw Error("emulator: " + what); }
 unsigned thread() { return machine.running; }
 unsigned random_below(unsigned n) { return static_cast<unsigned>(machine.random() % n); }
 std::byte* shared_memory() { return machine.shared; }
-void progress() { machine.waiting_in_vain = 0; }
+void progress() { machine.fruitless_polls = 0; }
 
 std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment) {
   if (address < first_address || address - first_address + bytes > machine.shared_bytes)
@@ -212,7 +214,7 @@ std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment) {
 unsigned shared_address(const void* pointer) {
   const std::ptrdiff_t offset = static_cast<const std::byte*>(pointer) - machine.shared;
   if (offset < 0 || offset > static_cast<std::ptrdiff_t>(machine.shared_bytes))
-    fail("the pointer is not one to dynamic shared memory");
+    fail("a pointer does not point to dynamic shared memory");
   return first_address + static_cast<unsigned>(offset);
 }
 
@@ -223,13 +225,13 @@ void yield() {
 
 void wait_until(const std::function<bool()>& condition) {
   while (!condition()) {
-    if (machine.work.empty() && ++machine.waiting_in_vain > 100 * machine.threads)
-      fail("thread " + std::to_string(machine.running) + " waits for what does not come");
+    if (machine.work.empty() && ++machine.fruitless_polls > 100 * machine.threads)
+      fail("thread " + std::to_string(machine.running) + " waits for something that never happens");
     yield();
   }
 }
 
-void mbarrier_arrive(int id, unsigned threads) {
+void barrier_arrive(int id, unsigned threads) {
   arrive(id, threads);
   complete(machine.barriers[id]);
 }
@@ -251,17 +253,17 @@ void finish_work(unsigned owner, std::size_t may_remain) {
   }
 }
 
-void meet(unsigned size, void* mine, const std::type_info& what,
+void meet(unsigned size, void* arguments, const std::type_info& what,
           const std::function<void(void* const*)>& all) {
   const unsigned group = machine.running / size;
-  if ((group + 1) * size > machine.threads) fail("a warp is not whole");
+  if ((group + 1) * size > machine.threads) fail("a warp is not complete");
   Meeting& meeting = machine.meetings[size << 16U | group];
   meeting.arguments.resize(size);
   if (meeting.arrived > 0 && *meeting.what != what)
-    fail(std::string("threads of one group meet in different instructions: ") + what.name() + " and " +
+    fail(std::string("threads of one group call different instructions: ") + what.name() + " and " +
          meeting.what->name());
   meeting.what = &what;
-  meeting.arguments[machine.running % size] = mine;
+  meeting.arguments[machine.running % size] = arguments;
   if (++meeting.arrived < size) {
     meeting.waiting.push_back(machine.running);
     leave();
@@ -273,11 +275,12 @@ void meet(unsigned size, void* mine, const std::type_info& what,
 }
 
 void run_block(unsigned threads, int shared_bytes, const std::function<void(unsigned)>& body) {
-  machine.threads = machine.left = threads;
+  machine.threads = threads;
+  machine.left = threads;
   ++machine.blocks;
   machine.body = &body;
   machine.error = nullptr;
-  machine.waiting_in_vain = 0;
+  machine.fruitless_polls = 0;
   machine.ready.assign((threads + 31) / 32, {});
   machine.ready_threads = 0;
   for (unsigned& slowness : machine.slowness) slowness = 1U << 4U * (machine.random() % 4);
@@ -306,7 +309,7 @@ void run_block(unsigned threads, int shared_bytes, const std::function<void(unsi
   while (!machine.work.empty()) finish_one(machine.work.begin()->first);
   for (std::size_t i = 0; i < guard_bytes - 1024; ++i)
     if (machine.shared[machine.shared_bytes + i] != std::byte{poison})
-      fail("something was written behind the shared memory");
+      fail("a thread has written behind the shared memory");
 }
 
 std::uint64_t blocks_begun() { return machine.blocks; }

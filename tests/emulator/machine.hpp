@@ -1,8 +1,8 @@
-// The machine under the emulator: the threads of one block as fibers of one thread of the CPU.
+// The scheduler of the emulator: the threads of one block are fibers of one CPU thread.
 //
-// A fiber runs until it must wait for others; then any fiber that can go on is chosen, by a seeded random number.
-// So a program that needs a barrier it does not have gives wrong numbers with some seed. Work that the GPU does on its
-// own (cp.async, the copy engine, wgmma) happens at a random moment between its start and the wait for it.
+// A fiber runs until it must wait for others. Then a seeded random number chooses one of the fibers that can continue.
+// So a kernel with a missing barrier gives wrong numbers with some seed. Asynchronous work (cp.async, TMA, wgmma) is
+// done at a random time between its start and the wait for it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace ring_attention::emulator {
 
-// A line of a kernel that orders threads or copies.
+// A source line with a barrier or a wait.
 struct Place {
   std::string file;
   unsigned line;
@@ -26,66 +26,69 @@ struct Place {
 
 struct Options {
   std::uint64_t seed = 1;       // of the schedule
-  std::optional<Place> ignore;  // this line does nothing, as if it were missing
+  std::optional<Place> ignore;  // this line has no effect, as if it were missing
 };
 Options& options();
 
-// Every barrier and every wait that was met since the list was cleared.
+// Every barrier and every wait that was executed since the list was cleared.
 std::vector<Place>& places();
 
-// Notes the place. True: act as if the line were not there.
+// Adds the line to places(). Returns true if the line is to have no effect.
 bool ignored(const std::source_location& where);
 
-// There is one machine: who launches a kernel locks it.
+// There is one machine. A launch holds this lock.
 std::mutex& in_use();
 
-// Runs `body` in each of so many threads, with so much shared memory, which starts as NaN.
-// Throws Error when a thread throws, when all wait, or when something was written behind the shared memory.
+// Runs `body` in `threads` threads with `shared_bytes` of shared memory, which starts as NaN. Throws Error if a thread
+// throws, if all threads wait, or if a thread has written behind the shared memory.
 void run_block(unsigned threads, int shared_bytes, const std::function<void(unsigned thread)>& body);
 
-// Begins the sequence of random numbers anew.
+// Restarts the sequence of random numbers.
 void seed_schedule(std::uint64_t seed);
 
-// How many blocks have been started: a change means another block.
+// The number of blocks that have been started. State of one block is reset when it changes.
 std::uint64_t blocks_begun();
 
-// What follows is for the running thread.
+// The following functions are called by the running thread.
 
 unsigned thread();
 unsigned random_below(unsigned n);
 
 // The block's dynamic shared memory.
 std::byte* shared_memory();
-// `bytes` of it at an address as kernels hold it, 32 bits wide. Throws when they are not inside, or not aligned.
+// Shared memory at an address as kernels hold it, 32 bits wide. Throws if `bytes` bytes there are not inside or not
+// aligned.
 std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment);
 unsigned shared_address(const void* pointer);
 
-// Others run; this thread goes on some time later.
+// Lets other threads run; this thread continues some time later.
 void yield();
-// Waits for a condition that others make true.
+// Waits for a condition that other threads make true.
 void wait_until(const std::function<bool()>& condition);
-// Something happened that others may wait for.
+// Reports that something has changed for which other threads may wait.
 void progress();
 
 // bar.sync and bar.arrive: of `threads` of the block, at barrier `id`.
 void barrier_sync(int id, unsigned threads);
-void mbarrier_arrive(int id, unsigned threads);
+void barrier_arrive(int id, unsigned threads);
 
-// Work that is under way beside the threads. `done` returns once the work of the given number and all before it of
-// the same owner has been done; owners are independent of each other.
+// Asynchronous work. The work of one owner is done in order; owners are independent of each other. finish_work() does
+// work of the owner until at most `may_remain` pieces are left.
 using Work = std::function<void()>;
 void start_work(unsigned owner, Work work);
 void finish_work(unsigned owner, std::size_t may_remain);
-constexpr unsigned copy_engine = 1U << 20U;  // an owner whose pieces of work are done in any order
+constexpr unsigned tma = 1U << 20U;  // the one owner whose work is done in any order
 
-// All threads of an aligned group of `size` (a warp, a warpgroup) come together, each with its arguments. The last one
-// calls all(arguments of thread 0 .. size-1 of the group). Throws when they meet in different instructions.
-void meet(unsigned size, void* mine, const std::type_info& what,
+// A collective instruction: all threads of an aligned group of `size` (a warp, a warpgroup) call it with their
+// arguments. The last one calls all(arguments of thread 0 .. size-1 of the group). Throws if they call different
+// instructions.
+void meet(unsigned size, void* arguments, const std::type_info& what,
           const std::function<void(void* const*)>& all);
 
 template <class Arguments, class All>
-void together(unsigned size, Arguments& mine, All all) {
-  meet(size, &mine, typeid(All), [&](void* const* each) { all(reinterpret_cast<Arguments* const*>(each)); });
+void together(unsigned size, Arguments& arguments, All all) {
+  meet(size, &arguments, typeid(All),
+       [&](void* const* each) { all(reinterpret_cast<Arguments* const*>(each)); });
 }
 
 [[noreturn]] void fail(const std::string& what);

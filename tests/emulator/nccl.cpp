@@ -1,4 +1,4 @@
-// The part of NCCL that NcclTransport uses, over MPI: a hop is done when the group ends.
+// The part of NCCL that NcclTransport uses, over MPI. A hop is complete when ncclGroupEnd returns.
 
 #include <mpi.h>
 #include <nccl.h>
@@ -15,6 +15,8 @@ std::vector<MPI_Request>& group() {
   static std::vector<MPI_Request> requests;
   return requests;
 }
+
+MPI_Datatype mpi_type(ncclDataType_t type) { return type == ncclFloat ? MPI_FLOAT : MPI_BYTE; }
 
 ncclResult_t result_of(int code) { return code == MPI_SUCCESS ? ncclSuccess : ncclSystemError; }
 
@@ -48,14 +50,14 @@ ncclResult_t ncclGroupEnd() {
   group().clear();
   return result_of(code);
 }
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int peer, ncclComm_t comm,
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t) {
-  return result_of(
-      MPI_Isend(from, static_cast<int>(count), MPI_BYTE, peer, 0, comm->world, &group().emplace_back()));
+  return result_of(MPI_Isend(from, static_cast<int>(count), mpi_type(type), peer, 0, comm->world,
+                             &group().emplace_back()));
 }
-ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t, int peer, ncclComm_t comm, cudaStream_t) {
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t) {
   return result_of(
-      MPI_Irecv(to, static_cast<int>(count), MPI_BYTE, peer, 0, comm->world, &group().emplace_back()));
+      MPI_Irecv(to, static_cast<int>(count), mpi_type(type), peer, 0, comm->world, &group().emplace_back()));
 }
 
 }  // extern "C"

@@ -1,9 +1,9 @@
-// The part of the CUDA runtime that the room `cuda` uses, on the CPU: device memory is the host's, every call is done
-// when it returns, and streams and events are numbers. Fresh memory is NaN.
+// The part of the CUDA runtime that src/ring_attention/cuda uses, on the CPU. Device memory is host memory, and new
+// memory is NaN. Every call is complete when it returns; streams have no effect, and an event is a time.
 //
-// EMULATED_BLOCKS_PER_SECOND makes the GPU slow: what waits for kernels waits as if so many blocks were done in a
-// second, one after the other. EMULATED_DEVICES says which GPUs the process sees, as CUDA_VISIBLE_DEVICES does: "01" are
-// the first two of the machine; otherwise the first.
+// EMULATED_BLOCKS_PER_SECOND makes the GPU slow: a wait for kernels takes as long as if this number of blocks ran per
+// second, one after the other. EMULATED_DEVICES sets the GPUs that the process sees, like CUDA_VISIBLE_DEVICES: "01"
+// are the first two of the machine. The default is "0".
 
 #include <cuda_runtime_api.h>
 
@@ -24,7 +24,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// When all that was launched until now will be done.
+// The time when all kernels that were launched until now are done.
 double time_of_end() {
   static const char* const rate = std::getenv("EMULATED_BLOCKS_PER_SECOND");
   if (rate == nullptr) return now();
@@ -42,10 +42,10 @@ cudaError_t wait_until(double time) {
   return cudaSuccess;
 }
 
-// The GPUs that this process sees, a digit each.
+// The GPUs that this process sees, one digit each.
 std::string_view visible_devices() {
-  static const char* const wish = std::getenv("EMULATED_DEVICES");
-  return wish == nullptr ? "0" : wish;
+  static const char* const devices = std::getenv("EMULATED_DEVICES");
+  return devices == nullptr ? "0" : devices;
 }
 thread_local int current_device = 0;
 
@@ -75,7 +75,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-// An H200's, as far as anyone asks.
+// The attributes of an H200, as far as the library queries them.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   switch (what) {
     case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
@@ -99,7 +99,8 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *free = *total = std::size_t{1} << 33U;
+  *total = std::size_t{1} << 33U;
+  *free = *total;
   return cudaSuccess;
 }
 const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }

@@ -1,5 +1,5 @@
-"""Rings of real GPUs, as a user starts them: on several ranks, on one GPU if there is no more. Skipped on a machine
-without a GPU and in a build without CUDA; whatever else is wrong fails."""
+"""Rings on real GPUs, as a user starts them: several ranks, which share a GPU if there are too few. Skipped on a machine
+without a GPU and in a build without CUDA; every other problem is a failure."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class RingsTest(harness.CommandTest):
                 with self.subTest(ring=ring, ranks=ranks, words=words):
                     result = self.run_ranks(
                         ranks,
-                        *"run --random 1,8,1001,64 --kv-heads 2 --backward --check --ring".split(),
+                        *"run --random 1,8,1001,64 --kv-heads 2 --backward --check --transport".split(),
                         ring,
                         *ON_GPU,
                         *words.split(),
@@ -42,7 +42,7 @@ class RingsTest(harness.CommandTest):
     def test_a_rank_that_dies_ends_the_job(self):
         for ring in ("nccl", "staged"):
             with self.subTest(ring=ring):
-                words = "run --random 1,1,786432,128 --kernel tiled --backward --ring".split()  # seconds a step
+                words = "run --random 1,1,786432,128 --kernel tiled --backward --transport".split()  # seconds a step
                 with harness.Job(2, *words, ring, *ON_GPU) as job:
                     time.sleep(10)
                     if job.ended():

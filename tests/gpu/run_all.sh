@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine that may have no package registry: builds, tests, compute-sanitizer, the
-# benchmark. Under 9 minutes; a stage that fails or takes too long does not keep the next one from running.
-# The last lines are a short table. Exit code 0 says that everything ran and held: here a skipped test is a failed one.
+# Runs everything that needs a GPU, on a machine that may have no package registry: build, tests, compute-sanitizer,
+# benchmark. Takes under 9 minutes. If a stage fails or takes too long, the next one still runs. The last lines are a
+# short table. Exit code 0: every stage ran and passed. A skipped test counts as a failure here.
 #
 #     tests/gpu/run_all.sh [OUT]      logs and results go to OUT (default build/gpu/results)
 #
-# What the build needs is looked for in RING_ATTENTION_DEPS, or unpacked from .gpukit/unpack.sh where that exists.
-# Only one architecture is compiled, that of this machine's GPU.
+# Dependencies are taken from RING_ATTENTION_DEPS, or unpacked by .gpukit/unpack.sh if that exists. Only the
+# architecture of this machine's GPU is compiled.
 set -u
 cd "$(dirname "$0")/../.." || exit
 build=build/gpu
@@ -34,7 +34,7 @@ if [ -f .gpukit/unpack.sh ]; then
   RING_ATTENTION_DEPS=${RING_ATTENTION_DEPS:-${GPUKIT_PREFIX:-/opt/gpukit}/usr}
 fi
 
-# stage NAME SECONDS COMMAND...: runs it, keeps its output in OUT/NAME.log, notes the verdict
+# stage NAME SECONDS COMMAND...: runs the command, stores its output in OUT/NAME.log, adds the result to the table
 stage() {
   local name=$1 limit=$2 begin=$SECONDS verdict
   shift 2
@@ -50,8 +50,8 @@ stage() {
   table+=$(printf '%-10s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")$'\n'
 }
 
-# Of an unpacked MPI the wrapper in PATH knows where it lies; the one beside the library, which CMake would prefer,
-# believes in /usr.
+# For an unpacked MPI use the wrapper in PATH, which has the right folder. CMake would prefer the wrapper beside the
+# library, which is configured for /usr.
 configure() {
   local wrapper launcher
   wrapper=$(command -v mpicxx) launcher=$(command -v mpiexec)
@@ -61,7 +61,7 @@ configure() {
     cmake --build "$build" --parallel "$jobs" --target ring_attention_benchmark gpu_tests ring-attention
 }
 
-# No more than the time of its stage: what runs then is stopped and named. Nothing may be skipped, with a GPU here.
+# Ends within the time of its stage, so that ctest names the test that it stops. With a GPU no test may be skipped.
 tested() {
   ctest --parallel 4 --test-dir "$build" --label-regex '^gpu$' --output-on-failure --no-tests=error \
     --stop-time "$(date -d '+170 seconds' +%T)" | tee "$out/ctest.txt"
@@ -70,10 +70,10 @@ tested() {
   return "$code"
 }
 
-# The stage has the tool's name.
+# sanitized TOOL: the stage has the name of the tool.
 sanitized() {
-  compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tests/gpu_cuda_kernels_test" \
-    --gtest_filter='*RandomProblems:*OverwriteWhatStood*' &&
+  compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tests/cuda/gpu_cuda" --source=cuda/kernels_test.cpp \
+    --gtest_filter='*RandomProblems:*OverwriteAFreshState*' &&
     grep -q '^\[  PASSED  \] [1-9]' "$out/$1.log"
 }
 

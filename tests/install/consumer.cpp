@@ -1,4 +1,4 @@
-// A program of somebody else's: the ring over MPI against the dense reference.
+// Another program, with its own MPI_Init: attention and its gradients on all ranks, against the dense reference.
 //
 //     consumer RANKS     RANKS: how many there have to be
 
@@ -6,54 +6,70 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/attention/reference.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring_attention.hpp"
 
 namespace ra = ring_attention;
 
 namespace {
 
-/// The tokens `runs` of one of the three random arrays.
-ra::Tensor<double> make(const ra::Shape& global, std::uint64_t stream, const ra::TokenRanges& ranges) {
-  ra::Tensor<double> array(global.with_seq(ra::count(ranges)));
+/// The tokens `ranges` of one of the four random arrays.
+template <class T>
+ra::Tensor<T> make(const ra::Shape& global, std::uint64_t stream, const ra::TokenRanges& ranges) {
+  ra::Tensor<T> array(global.with_seq(ra::count(ranges)));
   ra::fill_random(array.view(), {.seed = 7, .stream = stream}, global, ranges);
   return array;
 }
 
-int body(const ra::Communicator& comm, int ranks) {
-  ra::require_world_size(comm, ranks);
-  const ra::Shape shape{1, 2, 37, 8};
-  const ra::Scoring scoring{1 / std::sqrt(8.0), ra::Mask::causal()};
-  const ra::Placement placement(ra::PlacementKind::contiguous, shape.seq, comm.size());
-  const ra::TokenRanges mine = placement.ranges(comm.rank());
+bool agrees(const char* name, int rank, const ra::Tensor<double>& got, const ra::Tensor<double>& want) {
+  const ra::Comparison comparison = ra::compare(got, want, {1e-13, 1e-13});
+  std::printf("rank %d: %s: %s\n", rank, name, ra::describe(comparison).c_str());
+  return comparison.ok;
+}
 
-  const ra::Tensor<double> q = make(shape, 0, mine);
-  ra::KvParcel<double> kv(shape, placement, comm.rank());
-  ra::fill_random(kv.k(), {.seed = 7, .stream = 1}, shape, mine);
-  ra::fill_random(kv.v(), {.seed = 7, .stream = 2}, shape, mine);
+const ra::Shape shape{1, 2, 37, 8};
+const ra::Scoring scoring{1 / std::sqrt(8.0), ra::Mask::causal()};
 
-  ra::BlockwiseEngine<double> engine(scoring, 16);
-  ra::OddEvenTransport transport(comm);
-  engine.begin(q.view(), mine);
-  ra::ring_forward(engine, transport, kv);
-  const ra::AttentionResult<double> result = engine.finish();
+/// In double: out and dQ of this rank's queries, as dense attention has them.
+bool double_agrees(int rank, const ra::Placement& placement) {
+  const ra::TokenRanges mine = placement.ranges(rank), all = ra::whole(shape.seq);
+  const auto q = make<double>(shape, 0, mine), k = make<double>(shape, 1, mine),
+             v = make<double>(shape, 2, mine), grad_out = make<double>(shape, 3, mine);
+  const auto result = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
+  const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
 
-  const ra::Tensor<double> k = make(shape, 1, ra::whole(shape.seq));
-  const ra::Tensor<double> v = make(shape, 2, ra::whole(shape.seq));
-  const ra::Reference want = ra::reference_forward(q.view(), k.view(), v.view(), scoring, mine);
-  const ra::Comparison comparison = ra::compare(result.out, want.out, {1e-13, 1e-13});
-  std::printf("rank %d of %d: %s\n", comm.rank(), comm.size(), ra::describe(comparison).c_str());
-  return ra::all_of_ranks(comm, comparison.ok) ? 0 : 1;
+  const auto all_k = make<double>(shape, 1, all), all_v = make<double>(shape, 2, all);
+  const ra::Reference want = ra::reference_forward(q, all_k, all_v, scoring, mine);
+  const ra::ReferenceGradients want_gradients =
+      ra::reference_backward(q, all_k, all_v, grad_out, scoring, mine);
+  const bool forward = agrees("out", rank, result.out, want.out);
+  return agrees("dq", rank, gradients.q, want_gradients.q) && forward;
+}
+
+/// In float: two threads and the other transport give the bits of one thread.
+bool float_is_the_same(int rank, const ra::Placement& placement) {
+  const ra::TokenRanges mine = placement.ranges(rank);
+  const auto q = make<float>(shape, 0, mine), k = make<float>(shape, 1, mine),
+             v = make<float>(shape, 2, mine);
+  const auto once = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
+  const auto again = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring,
+                                 {.threads = 2, .transport = ra::TransportKind::odd_even});
+  return ra::bitwise_equal(once.out, again.out) && ra::bitwise_equal(once.lse, again.lse);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? std::atoi(argv[1]) : 1;
-  return ra::mpi_main(argc, argv, [ranks](const ra::Communicator& comm) { return body(comm, ranks); });
+  int level = MPI_THREAD_SINGLE, rank = 0, ranks = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  bool ok = ranks == (argc > 1 ? std::atoi(argv[1]) : 1);
+  const ra::Placement placement(ra::PlacementKind::contiguous, shape.seq, ranks);
+  ok = double_agrees(rank, placement) && ok;
+  ok = float_is_the_same(rank, placement) && ok;
+  MPI_Finalize();
+  return ok ? 0 : 1;
 }

@@ -1,5 +1,5 @@
 # Installs the build into a prefix of its own, builds another project against it with
-# find_package(ring_attention), and runs that project's program alone and on three ranks.
+# find_package(ring_attention), and runs that project's programs alone and on three ranks.
 #
 #     install_test.sh CXX_COMPILER [CXX_FLAGS]      with the environment that tests/CMakeLists.txt gives
 set -eu
@@ -24,6 +24,18 @@ if [ -e "$work/prefix"/lib*/libring_attention_cuda.a ]; then
   "$work/build/cuda_consumer"
 fi
 "$MPIRUN" -n 3 "$work/build/consumer" 3
+
+# The lines of the README are lines of this program, in the same order; and what it prints.
+awk '/^```cpp$/ { block = ""; inside = 1; next }
+     /^```$/ { if (inside && block ~ /ring_attention\/ring_attention\.hpp/) printf "%s", block; inside = 0 }
+     inside { block = block $0 "\n" }' "$RING_ATTENTION_SOURCE/README.md" >"$work/readme"
+[ "$(wc -l <"$work/readme")" -ge 8 ] || { echo 'the README has no lines for an MPI program' >&2; exit 1; }
+sed 's/^ *//' "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" | grep -Fx -f "$work/readme" | diff "$work/readme" -
+"$MPIRUN" -n 3 "$work/build/own_program" | sort >"$work/printed"
+cat "$work/printed"
+[ "$(cut -d, -f1 "$work/printed" | tr '\n' ' ')" = \
+  "rank 0: out 1 rank 1: out 1 rank 2: out 1 " ]
+
 [ "$("$MPIRUN" --version)" = "$("$(cat "$work/build/mpiexec.txt")" --version)" ] || {
   echo "the package names another launcher than the build uses" >&2
   exit 1

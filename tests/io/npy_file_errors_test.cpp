@@ -1,4 +1,4 @@
-// What goes wrong with files is known to all ranks, as one line, and leaves the old files.
+// Errors of files are known to all ranks, as one line, and do not change the old files.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -119,7 +119,7 @@ TEST_F(NpyFileErrors, WithoutCommitTheOldFileStays) {
   EXPECT_FALSE(fs::exists(at("out.npy.part")));
 }
 
-// One rank finds before the commit that its part went wrong: all give up together.
+// One rank finds an error of its own before the commit: all ranks stop together.
 TEST_F(NpyFileErrors, OneRanksFailureBeforeCommitLeavesAllOldFiles) {
   const Shape shape{1, 1, 9, 2};
   const TokenRanges ranges = contiguous(shape.seq, comm_.rank(), comm_.size());
@@ -143,7 +143,7 @@ TEST_F(NpyFileErrors, OneRanksFailureBeforeCommitLeavesAllOldFiles) {
   EXPECT_FALSE(fs::exists(at("out.npy.part")) || fs::exists(at("lse.npy.part")));
 }
 
-// The temporary file of one rank is gone when it wants to write: all learn of it, in both ways of writing.
+// The temporary file of one rank is gone when that rank writes: all ranks get the error, in both ways of writing.
 TEST_F(NpyFileErrors, AWriteThatFailsIsAgreed) {
   const Shape shape{1, 1, 30, 2};
   for (const Placement& placement : {contiguous, striped}) {

@@ -1,4 +1,4 @@
-// Mutated `.npy` files: each is read, or refused with one line. Nothing else may happen.
+// Mutated `.npy` files: each is read, or refused with one line.
 //
 // RING_ATTENTION_MUTANTS says how many; the same number and seed make the same files.
 
@@ -20,7 +20,7 @@ namespace {
 using test::as_bytes;
 using test::npy_bytes;
 
-/// A sound file: a dictionary, its payload's bytes, a version.
+/// A valid file: a dictionary, its payload's bytes, a version.
 std::string sound_file(Dtype dtype, const std::vector<Index>& extents, int version) {
   std::string dictionary = format_npy_header(dtype, extents).substr(10);
   const NpyHeader header{dtype, extents, 0};
@@ -45,8 +45,8 @@ class Mutator {
  public:
   explicit Mutator(std::uint64_t seed) : random_(seed), corpus_(corpus()) {}
 
-  /// A file of the corpus with one to four mutations, most of them in the header. Some are mended where they
-  /// would be refused at once, so that what lies behind is reached too.
+  /// A file of the corpus with one to four mutations, most of them in the header. Some are repaired where they
+  /// would be refused at once, so that the checks behind are reached too.
   std::string next() {
     std::string file = any_file();
     for (std::size_t n = 1 + below(4); n > 0; --n) mutate(file);
@@ -89,7 +89,7 @@ class Mutator {
     file = file.substr(0, place(file)) + other.substr(place(other));
   }
 
-  /// A number in the header becomes one that a careless reader trips over.
+  /// A number in the header becomes one that a careless reader mishandles.
   void swap_number(std::string& file) {
     static const std::vector<std::string> numbers{"0",
                                                   "-1",
@@ -156,7 +156,7 @@ class Mutator {
     file = npy_bytes(file.substr(fixed, end + 1 - fixed), file.substr(end + 1));
   }
 
-  /// As many bytes behind the header as it promises, if they are few.
+  /// As many bytes after the header as it claims, if they are few.
   static void mend_payload(std::string& file) {
     try {
       const NpyHeader header = parse_npy_header(as_bytes(file), "m.npy");
@@ -217,7 +217,7 @@ TEST(NpyFuzz, EveryMutantIsReadOrRefused) {
     std::ofstream(path, std::ios::binary) << file;
     const Outcome before = on_disk;
     attempt([&] { return read_npy<double>(path); }, path, on_disk);
-    // Both ways in agree, of which one saw the whole file and the other its size.
+    // Both readers agree; one has the whole file, the other its size.
     const bool read_here = on_disk.read > before.read;
     bool read_there = true;
     try {
@@ -229,7 +229,7 @@ TEST(NpyFuzz, EveryMutantIsReadOrRefused) {
   }
   RecordProperty("read", static_cast<int>(in_memory.read));
   EXPECT_EQ(in_memory.read + in_memory.refused, count);
-  // The mutants are neither all hopeless nor all harmless.
+  // Some mutants are refused and some are read.
   EXPECT_GT(in_memory.read, count / 100);
   EXPECT_GT(in_memory.refused, count / 2);
 }

@@ -22,7 +22,7 @@ constexpr Index most = std::numeric_limits<Index>::max();
 
 NpyHeader parse(const std::string& file) { return parse_npy_header(as_bytes(file), "q.npy"); }
 
-/// The line with which a header is refused.
+/// The message with which a header is refused.
 void expect_refused(const std::string& file, const std::string& part) {
   expect_input_error([&] { (void)parse(file); }, part);
   const std::string message = test::input_error([&] { (void)parse(file); });

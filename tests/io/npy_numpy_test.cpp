@@ -32,7 +32,7 @@ class NumPy : public testing::Test {
     for (Index i = 0; i < array_.size(); ++i) array_.data()[i] = static_cast<float>(i) / 8;
   }
 
-  /// Runs a script in the directory; true when it ended well.
+  /// Runs a script in the directory; true when it succeeded.
   bool ranges(const std::string& script) {
     std::ofstream(directory_ / "script.py") << "import numpy as np\n" << script;
     const std::string command =

@@ -94,7 +94,7 @@ TEST(NpyFile, WhatIsWrittenIsRead) {
 
 TEST(NpyFile, IntegersOfOneDimension) {
   const TemporaryDirectory directory;
-  const std::string path = directory / "borders.npy";
+  const std::string path = directory / "boundaries.npy";
   write_file(path, format_npy_header(Dtype::int64, {3}) + raw<std::int64_t>({0, -5, Index{1} << 40}));
   EXPECT_EQ(read_npy_integers(path), (std::vector<Index>{0, -5, Index{1} << 40}));
   write_file(path, format_npy_header(Dtype::int32, {2}) + raw<std::int32_t>({-7, 2'000'000'000}));
@@ -119,7 +119,7 @@ TEST(NpyFile, WhatCannotBeRead) {
   expect_input_error([&] { (void)read_npy<float>(path); }, "truncated: 4 of its 152 bytes are missing");
   write_file(path, format_npy_header(Dtype::float32, {2, 3}) + std::string(25, 'x'));
   expect_input_error([&] { (void)read_npy<float>(path); }, "1 bytes follow the array");
-  // Promises 2^59 elements: refused before memory is asked for.
+  // Claims 2^59 elements: refused before memory is allocated.
   write_file(path, npy_bytes("{'descr': '<f8', 'fortran_order': False, 'shape': (576460752303423488, 1)}"));
   expect_input_error([&] { (void)read_npy<float>(path); }, "truncated");
 }
@@ -129,7 +129,7 @@ TEST(NpyFile, AFailedWriteLeavesTheOldFile) {
   const Tensor<float> array(Shape{1, 1, 2, 2}, 1.5F);
   expect_input_error([&] { write_npy<float>(directory / "none/a.npy", array); },
                      "cannot be written: No such file");
-  // The name is taken by a directory: written aside, not renamed, and nothing is left.
+  // A directory has this name: the file is written under its temporary name, not renamed, and removed.
   std::filesystem::create_directory(directory / "taken.npy");
   write_file(directory / "taken.npy/inside", "x");
   expect_input_error([&] { write_npy<float>(directory / "taken.npy", array); },

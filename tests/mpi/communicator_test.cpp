@@ -61,7 +61,7 @@ TEST_F(Comm, AgreementOnGoodInputIsSilent) {
   EXPECT_EQ(agreed([&] { agree(comm, [] {}); }), "");
 }
 
-TEST_F(Comm, EveryRankLearnsOfTheBadInputOfOne) {
+TEST_F(Comm, TheBadInputOfOneRankIsThrownOnAll) {
   for (int culprit = 0; culprit < comm.size(); ++culprit) {
     const std::string message = "q.npy of rank " + std::to_string(culprit);
     EXPECT_EQ(agreed([&] {
@@ -73,7 +73,7 @@ TEST_F(Comm, EveryRankLearnsOfTheBadInputOfOne) {
   }
 }
 
-TEST_F(Comm, TheLowestRankSpeaksForAll) {
+TEST_F(Comm, TheErrorOfTheLowestRankIsThrownOnAll) {
   const std::string message = agreed([&] {
     agree(comm, [&] {
       if (comm.rank() >= comm.size() / 2) throw InputError("from rank " + std::to_string(comm.rank()));
@@ -144,7 +144,7 @@ TEST_F(Comm, AWorldOfAnotherSizeThanPromisedIsBadInput) {
   EXPECT_NE(message.find("promises " + std::to_string(comm.size() + 1)), std::string::npos) << message;
 }
 
-// ---- what all ranks know afterwards ----------------------------------------------------------------------
+// ---- gather, broadcast, sum -----------------------------------------------------------------------------
 
 TEST_F(Comm, AGatherIsInTheOrderOfTheRanks) {
   struct Report {

@@ -36,9 +36,9 @@ different.expect_error_lines("error: the ranks disagree on seq: rank 0 has 5, ra
 promise = run("promise")
 promise.expect_code(2)
 promise.expect(len(promise.err.splitlines()) == 1, "one line")
-promise.expect_error("error: there are 3 ranks where --np promises 4")
+promise.expect_error("error: there are 3 ranks where the caller promises 4")
 
-# Known to one rank: it says who it is and ends the job, though the others wait for it.
+# Known to one rank: it prints its number and ends the job, while the others wait for it.
 for how, message in (
     ("alone", "only here [endings_program.cpp:"),
     ("alone-input", "a file only rank 1 reads"),

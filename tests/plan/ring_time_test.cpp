@@ -17,13 +17,13 @@ TEST(ForwardFlops, FourDForEveryPairAndQueryHead) {
   EXPECT_EQ(flops, (StepFlops{{step, step}, {step, step}}));
 }
 
-TEST(ForwardFlops, ACausalMaskLeavesWhatLiesBelowTheDiagonal) {
-  // Rank 0 sees its own triangle and nothing of rank 1; rank 1 its triangle and all of rank 0.
+TEST(ForwardFlops, ACausalMaskLeavesThePairsBelowTheDiagonal) {
+  // Rank 0 sees its own triangle and no key of rank 1; rank 1 its triangle and all of rank 0.
   EXPECT_EQ(flops_of(PlacementKind::contiguous, 8, 2, Mask::causal()),
             (StepFlops{{4.0 * 10, 0}, {4.0 * 10, 4.0 * 16}}));
 }
 
-TEST(ForwardFlops, CriticalPathsOfTheLayouts) {
+TEST(ForwardFlops, CriticalPathsOfThePlacements) {
   // Lesson 09's figures at N = 8, S = 256: the critical path over the ideal.
   const auto ratio = [](PlacementKind kind) {
     const RingTime time = predict(flops_of(kind, 256, 8, Mask::causal()), 0, {1, 1});
@@ -34,7 +34,7 @@ TEST(ForwardFlops, CriticalPathsOfTheLayouts) {
   EXPECT_NEAR(ratio(PlacementKind::zigzag), 1.000, 5e-4);
 }
 
-TEST(Predict, AHopHidesBehindALongerStep) {
+TEST(Predict, AHopIsHiddenByALongerStep) {
   const StepFlops flops{{6, 6, 6}, {3, 3, 3}, {6, 0, 0}};
   const RingTime time = predict(flops, 20, {2, 10});  // steps of 3 s, hops of 2 s
   EXPECT_DOUBLE_EQ(time.overlapped, 9);

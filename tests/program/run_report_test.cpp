@@ -14,9 +14,9 @@ RunReport of_two_ranks() {
   report.q = {1, 4, 1, 16};
   report.kv = {1, 2, 1, 16};
   report.dtype = "float32";
-  report.engine = "fast";
-  report.isa = "avx2";
-  report.wire = "bf16";
+  report.backend.engine = "fast";
+  report.backend.isa = "avx2";
+  report.backend.wire = "bf16";
   report.scale = 0.25;
   report.read_seconds = 0.5;
   report.forward_seconds = 2;
@@ -95,7 +95,7 @@ TEST(RunReport, OneRankThatFailsIsAFailure) {
   const auto json = nlohmann::json::parse(to_json(report, options));
   EXPECT_EQ(json["ok"], false);
   EXPECT_EQ(json["per_rank"][0]["dv"]["ok"], false);
-  EXPECT_FALSE(json["per_rank"][1].contains("out")) << "a rank without tokens has nothing to say";
+  EXPECT_FALSE(json["per_rank"][1].contains("out")) << "a rank without tokens has no entry";
 }
 
 TEST(RunReport, JsonHasTheFigures) {

@@ -13,7 +13,7 @@
 namespace ring_attention::test {
 namespace {
 
-/// Writes down each call of the ring, and what the watchdog knows then.
+/// Writes down each call of the ring, and the activity at that time.
 class Diary : public LoopbackTransport {
  public:
   Diary(LoopbackWorld& world, int rank, int channel, std::string name, const Activity& activity,
@@ -67,7 +67,7 @@ TEST(RingForward, TellsTheWatchdogAboutEveryStep) {
     std::string text;
     DiaryEngine<BlockwiseEngine<float>> engine(activity, text);
     engine.begin(q, placement.ranges(rank));
-    Watched<Diary> transport(activity, [&] { return Diary(world, rank, 0, "", activity, text); });
+    Watched transport(activity, [&] { return Diary(world, rank, 0, "", activity, text); });
     ring_forward(engine, transport, kv);
     EXPECT_GE(activity.beats(), 3u + 2 + 1 + 3) << "phases and tiles";
     if (rank == 1) diary = text;
@@ -89,10 +89,9 @@ std::string diary_of(int ranks, int whose) {
     std::string text;
     DiaryEngine<BlockwiseBackward<float>> engine(activity, text);
     engine.begin({q, q, lse, q}, placement.ranges(rank));
-    Watched<Diary> kv_transport(activity, [&] { return Diary(world, rank, 0, "kv ", activity, text); });
-    Watched<Diary> gradient_transport(
-        activity, [&] { return Diary(world, rank, 1, "dkv ", activity, text); },
-        Watched<Diary>::Channel::gradients);
+    Watched kv_transport(activity, [&] { return Diary(world, rank, 0, "kv ", activity, text); });
+    Watched gradient_transport(
+        activity, [&] { return Diary(world, rank, 1, "dkv ", activity, text); }, Watched::gradients);
     ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
     EXPECT_EQ(gradients.owner(), rank) << "they are with their owner";
     if (rank == whose) diary = text;

@@ -1,5 +1,5 @@
-// The wrong backwards that look right: the check that passes for the right one fails for each of them; and
-// what a weaker check says.
+// Wrong backwards that look right: the check that passes for the right one fails for each of them. Some tests show
+// that a weaker check passes.
 
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TYPED_TEST(BackwardMutant, GradientsThatStayLocalPassOnOneRank) {
       (transport_agrees<TypeParam, LocalGradients>(make_gradient_problem<TypeParam>(this->sixteen()), 1)));
 }
 
-TYPED_TEST(BackwardMutant, GradientsThatAreNotBroughtHomeAreNoticed) {
+TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
   for (const int ranks : {2, 4, 8}) {
     EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
@@ -124,7 +124,7 @@ TYPED_TEST(BackwardMutant, StaleKeysAndValuesPassByTheirMessages) {
 
 // ---- the global out and lse ------------------------------------------------------------------------------
 
-/// What each rank knows of its queries before anything has travelled: attention over its own keys.
+/// The results of each rank before the first hop: attention over its own keys.
 template <class T>
 std::vector<RankResult<T>> over_own_keys(const Problem<T>& problem, int ranks) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
@@ -145,7 +145,7 @@ Gradients<T> backward_of(const GradientProblem<T>& problem, const std::vector<Ra
   return gathered(run_loopback_backward(problem, forward), problem);
 }
 
-TYPED_TEST(BackwardMutant, ADeltaOfOneBlockIsNoticed) {
+TYPED_TEST(BackwardMutant, ADeltaOfOneShardIsNoticed) {
   for (const Scoring& scoring : {Scoring{0.5}, causal}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     auto forward = run_loopback(problem.forward, 4);
@@ -162,7 +162,7 @@ TYPED_TEST(BackwardMutant, ADeltaOfOneBlockIsNoticed) {
   }
 }
 
-TYPED_TEST(BackwardMutant, AnLseOfOneBlockIsNoticed) {
+TYPED_TEST(BackwardMutant, AnLseOfOneShardIsNoticed) {
   for (const Scoring& scoring : {Scoring{0.5}, causal}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     auto forward = run_loopback(problem.forward, 4);
@@ -179,8 +179,8 @@ TYPED_TEST(BackwardMutant, AnLseOfOneBlockIsNoticed) {
   }
 }
 
-// On one rank the block is everything.
-TYPED_TEST(BackwardMutant, OutAndLseOfOneBlockPassOnOneRank) {
+// On one rank the shard is the whole sequence.
+TYPED_TEST(BackwardMutant, OutAndLseOfOneShardPassOnOneRank) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
   EXPECT_TRUE(agrees(backward_of(problem, over_own_keys(problem.forward, 1)), problem));
 }
@@ -226,8 +226,8 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
   EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 1)));
 }
 
-/// The ring's mask is replaced; the reference keeps the right one. Forward and backward have to notice, and the
-/// backward by itself, after a right forward.
+/// The ring's mask is replaced; the reference keeps the right one. The checks of forward and backward must fail,
+/// and that of the backward alone after a right forward.
 template <class T>
 void expect_noticed(const Case& right, const Mask& wrong) {
   auto problem = make_gradient_problem<T>(right);
@@ -239,11 +239,11 @@ void expect_noticed(const Case& right, const Mask& wrong) {
   EXPECT_FALSE(agrees(backward_of(problem, forward), problem));
 }
 
-std::shared_ptr<const Documents> documents(std::vector<Index> borders) {
-  return std::make_shared<const Documents>(std::move(borders));
+std::shared_ptr<const Documents> documents(std::vector<Index> boundaries) {
+  return std::make_shared<const Documents>(std::move(boundaries));
 }
 
-TYPED_TEST(BackwardMutant, ADocumentBorderOffByOneIsNoticed) {
+TYPED_TEST(BackwardMutant, ADocumentBoundaryOffByOneIsNoticed) {
   for (const Index right : {Mask::unlimited, Index{0}}) {
     const Mask mask{.right = right, .documents = documents({0, 5, 11, 16})};
     const Case what = this->sixteen({0.5, mask});

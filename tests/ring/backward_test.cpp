@@ -25,7 +25,7 @@ void expect_a_right_ring(const GradientProblem<T>& problem, int ranks) {
     EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, ranks}));
 }
 
-/// random_case knows no window that looks ahead.
+/// random_case has no window that looks ahead.
 Case random_gradient_case(Dice& dice, Index index, int ranks) {
   Case what = random_case(dice, index, ranks);
   if (what.scoring.mask.right != 0 && dice.one_in(3)) what.scoring.mask.right = dice.between(0, what.keys);
@@ -49,7 +49,7 @@ class RingBackwardIn : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(RingBackwardIn, Types);
 
-// Every mask meets every placement and every ring size; lengths and groups take turns.
+// Every mask with every placement and every ring size; lengths and groups alternate.
 TYPED_TEST(RingBackwardIn, AgreesWithTheReferenceUnderEveryMaskAndPlacement) {
   constexpr std::pair<Index, Index> lengths[] = {{17, 17}, {9, 22}, {19, 13}};
   constexpr Index groups[] = {1, 2, 8};
@@ -167,7 +167,8 @@ TYPED_TEST(RingBackwardIn, HoldsFourQueryShardsFourKvShardsAndSixOfGradients) {
                                + 2 * q.per_row().size()            // lse, delta
                                + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
                                + (ranks == 1 ? 4 : 6) * kv.size()  // dk, dv likewise; and those of a step
-                               + tile_elements<TypeParam>(kernels(best_isa()).backward.workspace, q.dim);
+                               +
+                               tile_elements<TypeParam>(kernels<float>(best_isa()).backward.workspace, q.dim);
         EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
                   elements * static_cast<Index>(sizeof(TypeParam)))
             << name(kind) << ", rank " << rank << " of " << ranks;
@@ -175,7 +176,7 @@ TYPED_TEST(RingBackwardIn, HoldsFourQueryShardsFourKvShardsAndSixOfGradients) {
     }
 }
 
-// The promise of the paper: the length grows with the number of ranks, the memory of a rank does not.
+// The claim of the paper: the length grows with the number of ranks, the memory of a rank does not.
 TYPED_TEST(RingBackwardIn, HoldsTheSameWhenRanksAndTokensGrowTogether) {
   for (const PlacementKind kind : placement_kinds) {
     Index forward_bytes = 0, backward_bytes = 0;

@@ -1,4 +1,4 @@
-// K,V that travel as bf16: half the bytes, one rounding, whatever the number of ranks.
+// K,V that travel as bf16: half the bytes, one rounding, for any number of ranks.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 Tensor<float> rounded(const Tensor<float>& x) { return converted<float>(converted<Bf16>(x)); }
 
-/// The problem with K and V as they are after the rounding: what every rank has to compute exactly.
+/// The problem with K and V as they are after the rounding: every rank computes with these values.
 GradientProblem<float> after_rounding(const GradientProblem<float>& problem) {
   const Problem<float>& p = problem.forward;
   GradientProblem<float> exact{
@@ -69,23 +69,23 @@ BothWays run(const GradientProblem<float>& problem, int ranks, bool own_unrounde
     const Shape shard = p.k.shape().with_seq(keys.max_tokens());
     RankResult<float>& forward = all.forward[static_cast<std::size_t>(rank)];
     {
-      CpuEngine engine(p.what.scoring);
+      CpuEngine<float> engine(p.what.scoring);
       engine.begin(q, rows);
       KvParcel<Bf16> kv = parcel();
       LoopbackTransport transport(world, rank, 0);
       if (own_unrounded) {
-        OwnShardUnrounded<CpuEngine> widening(engine, shard, k, v);
+        OwnShardUnrounded<CpuEngine<float>> widening(engine, shard, k, v);
         ring_forward(widening, transport, kv);
       } else {
-        Widening<CpuEngine> widening(engine, shard);
+        Widening<CpuEngine<float>> widening(engine, shard);
         ring_forward(widening, transport, kv);
       }
       forward.attended = engine.finish();
       forward.statistics = transport.statistics();
     }
-    CpuBackward engine(p.what.scoring);
+    CpuBackward<float> engine(p.what.scoring);
     engine.begin({q, forward.attended.out, forward.attended.lse, grad_out}, rows);
-    Widening<CpuBackward> widening(engine, shard);
+    Widening<CpuBackward<float>> widening(engine, shard);
     KvParcel<Bf16> kv = parcel();
     KvParcel<float> gradients(p.k.shape(), keys, rank);
     LoopbackTransport kv_transport(world, rank, 0), gradient_transport(world, rank, 1);
@@ -109,7 +109,7 @@ GradientProblem<float> a_problem(PlacementKind kind = PlacementKind::zigzag) {
                                        .kind = kind});
 }
 
-TEST(Bf16Wire, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
+TEST(Bf16Parcels, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
   for (const PlacementKind kind :
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
     const auto problem = a_problem(kind);
@@ -122,7 +122,7 @@ TEST(Bf16Wire, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
   }
 }
 
-TEST(Bf16Wire, IsOffFromTheUnroundedByItsUnit) {
+TEST(Bf16Parcels, IsOffFromTheUnroundedByItsUnit) {
   const auto problem = a_problem();
   const Reference& want = problem.forward.want;
   const BothWays got = run(problem, 1);
@@ -135,13 +135,13 @@ TEST(Bf16Wire, IsOffFromTheUnroundedByItsUnit) {
   EXPECT_FALSE(error_within(0)) << "then nothing was rounded";
 }
 
-TEST(Bf16Wire, AnOwnShardThatIsNotRoundedIsNoticed) {
+TEST(Bf16Parcels, AnOwnShardThatIsNotRoundedIsNoticed) {
   const auto problem = a_problem();
   const auto exact = after_rounding(problem);
   EXPECT_FALSE(all_agree(run(problem, 3, true).forward, exact.forward));
 }
 
-TEST(Bf16Wire, SendsHalfTheBytesForwardAndFloatGradients) {
+TEST(Bf16Parcels, SendsHalfTheBytesForwardAndFloatGradients) {
   const auto problem = a_problem();
   const Index all = 2 * problem.what().kv().size();
   for (const int ranks : {2, 3}) {

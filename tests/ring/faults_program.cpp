@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "program/activity.hpp"
+#include "program/watchdog.hpp"
 #include "program/watched.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -18,7 +18,7 @@ using namespace ring_attention;
 
 namespace {
 
-void suffer(const std::string& fault) {
+void inject(const std::string& fault) {
   std::printf("pid %d\n", static_cast<int>(getpid()));
   std::fflush(stdout);
   if (fault == "stop") raise(SIGSTOP);
@@ -28,13 +28,13 @@ void suffer(const std::string& fault) {
   if (fault == "throw") throw Error("a mishap in the middle");
 }
 
-/// Suffers `fault` on rank 1 at the end of the compute of step 1.
+/// Lets `fault` happen on rank 1 at the end of the compute of step 1.
 class FaultyEngine : public BlockwiseEngine<float> {
  public:
   FaultyEngine(int rank, std::string fault) : BlockwiseEngine({}), rank_(rank), fault_(std::move(fault)) {}
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
     BlockwiseEngine::accumulate(kv, progress);
-    if (rank_ == 1 && step_ == 1) suffer(fault_);
+    if (rank_ == 1 && step_ == 1) inject(fault_);
     ++step_;
   }
 
@@ -45,7 +45,7 @@ class FaultyEngine : public BlockwiseEngine<float> {
 };
 
 int ring_with(const std::string& fault, double timeout, const Communicator& comm) {
-  // On a length that the ranks disagree about, each is right by its own reckoning.
+  // With different lengths each rank alone is consistent.
   const Index seq = 64 + (fault == "disagree" && comm.rank() == 1 ? 16 : 0);
   const Placement placement(PlacementKind::contiguous, seq, comm.size());
   const TokenRanges rows = placement.ranges(comm.rank());
@@ -54,7 +54,7 @@ int ring_with(const std::string& fault, double timeout, const Communicator& comm
   FaultyEngine engine(comm.rank(), fault);
   engine.begin(q, rows);
   Activity activity;
-  Watched<OddEvenTransport> transport(activity, [&] { return OddEvenTransport(comm); });
+  Watched transport(activity, [&] { return OddEvenTransport(comm); });
   const Watchdog watchdog(activity, std::chrono::duration<double>(timeout), comm.rank());
   ring_forward(engine, transport, kv);
   return 0;

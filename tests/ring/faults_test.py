@@ -1,4 +1,4 @@
-"""A ring that something happens to ends: soon, with an error, and it says where.
+"""A ring in which a rank stops or fails ends soon, with an error that says where.
 
 Argument: the program faults_program.
 """
@@ -34,8 +34,8 @@ for ranks in (1, 2, 3, 4):
     well.expect_code(0)
     well.expect_error_lines()
 
-# A rank that stands still: the watchdogs of the others end the job, say which step and peer they wait for,
-# and leave nobody behind. (Of a rank that only sleeps the own watchdog may be the first.)
+# A rank that stops: the watchdogs of the others end the job, print the step and the peer that they wait for,
+# and no process remains. (If a rank only sleeps, its own watchdog may be the first.)
 WAITING = re.compile(r"\[rank (\d)\] error: nothing moved for 2 s: exchange, step 1, peer (\d)")
 ASLEEP = "[rank 1] error: nothing moved for 2 s: compute, step 1;"
 for fault in ("stop", "sleep"):
@@ -45,7 +45,7 @@ for fault in ("stop", "sleep"):
         stuck.expect(stuck.seconds >= 2, "not before the time-out")
         stuck.expect_within(10)
         waiting = [(int(rank), int(peer)) for rank, peer in WAITING.findall(stuck.err)]
-        stuck.expect(waiting or (fault == "sleep" and ASLEEP in stuck.err), "a rank says where it stands")
+        stuck.expect(waiting or (fault == "sleep" and ASLEEP in stuck.err), "a rank prints its phase, step and peer")
         stuck.expect(all(peer == (rank - 1) % ranks and rank != 1 for rank, peer in waiting), "and names its peer")
         pid = re.search(r"pid (\d+)", stuck.out)
         stuck.expect(pid is not None and is_gone(int(pid[1])), "rank 1 is gone")
@@ -58,7 +58,7 @@ for fault in ("kill", "throw"):
     if fault == "throw":
         dead.expect_error("[rank 1] error: a mishap in the middle")
 
-# A message that is not as long as it has to be is an error, not a wrong result.
+# A message of a wrong length is an error, not a wrong result.
 short = run("short", 2, 60)
 short.expect_failure()
 short.expect_within(5)

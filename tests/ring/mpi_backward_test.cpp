@@ -48,8 +48,7 @@ class MpiBackward : public testing::Test {
 using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
 TYPED_TEST_SUITE(MpiBackward, Transports);
 
-// Ranks that share cores spend their time waiting for each other: the bulk of the random problems runs on
-// threads. Up to four ranks, with and without the causal mask, 1, 2 and 8 query heads to a KV head, float and
+// Ranks that share cores mostly wait for each other, so most random problems run on threads. Up to four ranks, with and without the causal mask, 1, 2 and 8 query heads to a KV head, float and
 // double: once each.
 TYPED_TEST(MpiBackward, RandomProblems) {
   for_each_case(this->place.size <= 4 ? 12 : 3, [&](Dice& dice, Index index) {
@@ -75,7 +74,7 @@ TYPED_TEST(MpiBackward, FewerTokensThanRanks) {
       make_gradient_problem<float>({.queries = 9, .keys = 1, .kind = PlacementKind::striped}));
 }
 
-// 256 KiB a message on both channels: far past what MPI buffers.
+// 256 KiB a message on both channels: far more than MPI buffers.
 TYPED_TEST(MpiBackward, MessagesTooLargeToBuffer) {
   this->expect_a_right_ring(
       make_gradient_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}));
@@ -101,8 +100,8 @@ TYPED_TEST(MpiBackward, ChannelsDoNotMeet) {
   second.drain();
 }
 
-// Every rank sends four bytes where eight are due. (In the blocking ring an odd rank would notice before it
-// sends, and leave the even ones waiting: it has to end the job.)
+// Every rank sends four bytes where eight are due. (In the blocking ring an odd rank would detect this before
+// it sends, while the even ranks wait for it: it has to end the job.)
 TEST(OverlappedTransport, AParcelThatIsTooShortIsAnError) {
   const Communicator comm(MPI_COMM_WORLD);
   const std::array<std::byte, 4> mine{};

@@ -1,4 +1,4 @@
-// The wrong variants that look right: the check that passes for the right one fails for each of them.
+// Wrong variants that look right: the check that passes for the right one fails for each of them.
 
 #include "support/mutants.hpp"
 
@@ -63,7 +63,7 @@ TYPED_TEST(Mutant, OwnersTheWrongWayRoundAreNoticedUnderACausalMask) {
   }
 }
 
-// Why these tests need a mask: without one it does not matter where a key stands.
+// Why these tests need a mask: without one the position of a key does not matter.
 TYPED_TEST(Mutant, WrongOwnersPassWithoutAMask) {
   const auto problem = make_problem<TypeParam>({.queries = 16, .keys = 16});
   EXPECT_TRUE((topology_agrees<TypeParam, OwnerOffByOne>(problem, 4)));
@@ -113,7 +113,7 @@ TYPED_TEST(Mutant, AFiniteStartIsNoticedFarBelowIt) {
       << "ordinary scores do not show it";
 }
 
-/// Five queries stand at the positions 2 .. 6 of seven keys. On two ranks the first rank's queries 2, 3, 4
+/// Five queries are at the positions 2 .. 6 of seven keys. On two ranks the first rank's queries 2, 3, 4
 /// meet the keys 4, 5, 6 in one tile: it masks two of three rows fully, though each has keys elsewhere.
 template <class T>
 Problem<T> problem_with_a_fully_masked_tile_row() {

@@ -82,12 +82,12 @@ TEST(Placement, FewerTokensThanRanksByHand) {
   EXPECT_EQ(all_positions(Placement(PlacementKind::striped, 6, 4)), (Lists{{0, 4}, {1, 5}, {2}, {3}}));
 }
 
-TEST(Placement, OfOneRankIsOneRun) {
+TEST(Placement, OfOneRankIsOneRange) {
   for (const PlacementKind kind : placement_kinds)
     EXPECT_EQ(Placement(kind, 9, 1).ranges(0), (TokenRanges{{0, 1, 9}}));
 }
 
-TEST(Placement, LayoutsHaveNames) {
+TEST(Placement, KindsHaveNames) {
   for (const PlacementKind kind : placement_kinds) EXPECT_EQ(placement_kind_named(name(kind)), kind);
   EXPECT_EQ(placement_kind_named("contiguous"), PlacementKind::contiguous);
   EXPECT_EQ(placement_kind_named("striped"), PlacementKind::striped);
@@ -97,7 +97,7 @@ TEST(Placement, LayoutsHaveNames) {
   EXPECT_THROW((void)placement_kind_named("diagonal"), Error);
 }
 
-/// Every token stands on one rank, and shards differ by one at most.
+/// Every token is on one rank, and shards differ by one token at most.
 void expect_a_partition(const Placement& placement) {
   std::vector<Index> all;
   Index least = placement.seq();
@@ -114,7 +114,7 @@ void expect_a_partition(const Placement& placement) {
   EXPECT_LE(placement.max_tokens() - least, 1);
 }
 
-TEST(Placement, EveryTokenStandsOnOneRankAndShardsAreNearlyEqual) {
+TEST(Placement, EveryTokenIsOnOneRankAndShardsAreNearlyEqual) {
   for (int ranks = 1; ranks <= 9; ++ranks)
     for (Index seq = 0; seq <= 40; ++seq)
       for (const PlacementKind kind : placement_kinds) {

@@ -1,4 +1,4 @@
-// Who is next, and whose K,V a rank holds when.
+// The neighbours of a rank, and the owner of the K,V that it holds at each step.
 
 #include "ring_attention/ring/topology.hpp"
 

@@ -1,4 +1,4 @@
-// The wrong variants of the backward that look right. Each is one replaced parameter of the engine or the ring.
+// Wrong variants of the backward that look right. Each is one replaced parameter of the engine or the ring.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace ring_attention::test {
 
 // ---- the engine ----------------------------------------------------------------------------------------
 
-/// dK = dS^T Q: the scale is in dQ, where everybody looks for it, and forgotten here.
+/// dK = dS^T Q: the scale is in dQ, and missing in dK.
 struct KeysWithoutScale : StandardGradientRules {
   template <class T>
   static T key_scale(T) {
@@ -19,7 +19,7 @@ struct KeysWithoutScale : StandardGradientRules {
   }
 };
 
-/// Masks by where a token lies in its shard, not by where it stands in the sequence.
+/// Masks by the position of a token in its shard, not in the sequence.
 template <class Engine>
 class LocalPositions : public Engine {
  public:
@@ -49,7 +49,7 @@ struct NotBroughtHome : Ring {
 
 // ---- the transport; for shards of equal length -----------------------------------------------------------
 
-/// dK,dV stay: what a rank computes for anybody's keys, it adds to its own.
+/// dK,dV stay: a rank adds what it computes for the keys of any rank to its own gradients.
 class LocalGradients : public LoopbackTransport {
  public:
   LocalGradients(LoopbackWorld& world, int rank, int channel)

@@ -1,4 +1,4 @@
-// Whole rings forward and backward, of one process or over MPI, and the checks on what their ranks end with.
+// Whole rings forward and backward, in one process or over MPI, and the checks of their results.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ Gradients<T> single_device_gradients(const GradientProblem<T>& problem) {
                                p.what.block);
 }
 
-/// What a rank ends with: dQ of its queries, dK and dV of its keys.
+/// The results of a rank: dQ of its queries, dK and dV of its keys.
 template <class T>
 struct RankGradients {
   Gradients<T> gradients;
@@ -28,7 +28,7 @@ struct RankGradients {
 };
 
 /// One rank's part of the backward.
-/// \param attended  what the forward ended with on this rank
+/// \param attended  the forward's result on this rank
 /// \param make_transport  makes this rank's transport for a channel; called last, because it borrows the parcels
 template <class T, class Engine = BestBackward<T>, class MakeTransport>
 RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
@@ -57,7 +57,7 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
           peak};
 }
 
-/// All ranks of a ring in this process: the backward of forwards that have been.
+/// All ranks of a ring in this process: the backward after these forwards.
 template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
                                                     const std::vector<RankResult<T>>& forward) {
@@ -94,7 +94,7 @@ Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const Gradie
   return all;
 }
 
-/// The check that the right ring passes and each mutant has to fail.
+/// The check that the right ring passes and each mutant must fail.
 template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
 testing::AssertionResult ring_gradients_agree(const GradientProblem<T>& problem, int ranks) {
   return agrees(gathered(run_loopback_backward<T, Engine, Link>(problem, ranks), problem), problem);

@@ -6,7 +6,7 @@
 
 namespace ring_attention::test {
 
-/// A problem, a dO, and what dense attention in double makes of the same numbers.
+/// A problem, a dO, and the results of dense attention in double for the same numbers.
 template <class T>
 struct GradientProblem {
   Problem<T> forward;

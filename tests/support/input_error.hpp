@@ -1,4 +1,4 @@
-// What a piece of code says when it refuses its input.
+// The message with which code refuses its input.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string input_error(Body&& body) {
   return "";
 }
 
-/// \param part has to stand in the message of the InputError that `body` throws.
+/// \param part must be in the message of the InputError that `body` throws.
 template <class Body>
 void expect_input_error(Body&& body, const std::string& part) {
   const std::string message = input_error(body);

@@ -1,4 +1,4 @@
-"""Starts MPI programs for the script tests: how did the job end, what did it say, how long did it take?"""
+"""Starts MPI programs for the script tests: how the job ended, what it printed, how long it took."""
 
 import os
 import signal

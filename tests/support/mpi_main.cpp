@@ -1,8 +1,8 @@
 // GoogleTest's main for programs that run on several MPI ranks.
 //
-// Rank 0 prints the report; the other ranks print their failures at once, with their number in
-// front. A test has passed when it passed on every rank. `--np=N` says how many ranks there have to
-// be: a launcher that does not fit the MPI library starts N worlds of one rank, which would pass.
+// Rank 0 prints the report; the other ranks print their failures at once, after their number.
+// A test has passed when it passed on every rank. `--np=N` is the number of ranks that must be there: a
+// launcher that does not fit the MPI library starts N worlds of one rank, which would pass.
 // A test that takes too long is named and ends the job: most often one rank failed and its peers
 // wait for it.
 
@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include "support/select_source.hpp"
 
 namespace {
 
@@ -81,6 +83,7 @@ int run(int argc, char** argv) {
                  ranks_promised, ranks);
     return 2;
   }
+  if (!ring_attention::test::select_source(argc, argv)) return 2;
 
   // All ranks run the same tests in the same order.
   int seed = testing::GTEST_FLAG(random_seed) != 0 ? testing::GTEST_FLAG(random_seed) : 1;

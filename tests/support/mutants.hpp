@@ -1,5 +1,5 @@
-// The wrong variants that look right. Each is one replaced parameter of the engine or the ring, and
-// somewhere a test shows that the check which passes for the right variant fails for it.
+// Wrong variants that look right. Each is one replaced parameter of the engine or the ring, and a test shows that the
+// check which passes for the right variant fails for it.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct UnguardedScores : StandardRules {
   }
 };
 
-/// Merges rows with `rescale` from Rules, whatever it does.
+/// Merges rows with the `rescale` of Rules.
 template <class T, class Rescale>
 void merge_row_with(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b, std::span<const T> o_b,
                     Rescale rescale) {
@@ -90,15 +90,15 @@ struct StableJoin {
 using OverflowingLseMerge = LseRules<TextbookJoin>;
 using StableLseMerge = LseRules<StableJoin>;
 
-/// Query heads dealt out like cards: h mod Hkv where real models have h / g.
+/// Query heads assigned round-robin: h mod Hkv where real models have h / g.
 template <Index KvHeads>
 struct InterleavedHeads : StandardRules {
   static Index kv_head(Index head, Index) { return head % KvHeads; }
 };
 
-// ---- the ring's topology: a transport that says a wrong one ---------------------------------------------
+// ---- the ring's topology: a transport with a wrong one ------------------------------------------------
 
-/// Moves parcels as it should, and gives the loop WrongRing.
+/// Moves parcels correctly, and gives the loop WrongRing.
 template <class WrongRing, class Base = LoopbackTransport>
 class WithRing : public Base {
  public:
@@ -145,7 +145,7 @@ class SwapsTooEarly : public LoopbackTransport {
   Exchange exchange_;
 };
 
-/// Takes the parcels home with an N-th hop that nobody needs.
+/// Returns the parcels to their owners with an N-th hop, which no rank needs.
 class OneHopTooMany : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;

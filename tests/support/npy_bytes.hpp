@@ -1,4 +1,4 @@
-// `.npy` files as strings, made by hand: what NumPy writes, and what it never would.
+// `.npy` files as strings, made by hand: files that NumPy writes, and files that it never writes.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// Numbers as they lie in memory.
+/// Numbers as they are in memory.
 template <class T>
 std::string raw(const std::vector<T>& numbers) {
   std::string bytes(numbers.size() * sizeof(T), '\0');

@@ -43,7 +43,7 @@ inline std::string to_string(const Case& c) {
          std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
 }
 
-/// The arrays of a case in type T, and what dense attention in double makes of the same numbers.
+/// The arrays of a case in type T, and the results of dense attention in double for the same numbers.
 template <class T>
 struct Problem {
   Case what;
@@ -84,7 +84,7 @@ Tensor<T> rows_of(const Tensor<T>& whole, const TokenRanges& rows) {
   return shard;
 }
 
-/// The way back: the rows of `part` to the tokens at `rows` of `whole`.
+/// The inverse: the rows of `part` to the tokens at `rows` of `whole`.
 template <class T>
 void put_rows(Tensor<T>& whole, const Tensor<T>& part, const TokenRanges& rows) {
   const View<const T> shard = part;
@@ -101,7 +101,7 @@ inline bool all_fully_masked(const Tensor<double>& lse) {
   return std::ranges::all_of(lse.view().elements(), [](double x) { return x == negative_infinity<double>; });
 }
 
-/// Do `got`'s rows, which stand at `rows` of the problem, agree with the reference?
+/// Do `got`'s rows, which are at `rows` of the problem, agree with the reference?
 template <class T>
 testing::AssertionResult agrees(const AttentionResult<T>& got, const Problem<T>& problem,
                                 const TokenRanges& rows) {
@@ -144,14 +144,14 @@ inline Index random_length(Dice& dice, Index ranks) {
 
 /// Up to four documents, some of them empty. They may end before the keys do.
 inline std::shared_ptr<const Documents> random_documents(Dice& dice, Index keys) {
-  std::vector<Index> borders{0};
+  std::vector<Index> boundaries{0};
   for (Index left = dice.between(1, 4); left > 0; --left)
-    borders.push_back(dice.between(borders.back(), keys));
-  if (dice.one_in(2)) borders.back() = keys;
-  return std::make_shared<const Documents>(std::move(borders));
+    boundaries.push_back(dice.between(boundaries.back(), keys));
+  if (dice.one_in(2)) boundaries.back() = keys;
+  return std::make_shared<const Documents>(std::move(boundaries));
 }
 
-/// A case for a ring of `ranks`. Every second one is causal; the groups of query heads take turns.
+/// A case for a ring of `ranks`. Every second one is causal; the groups of query heads alternate.
 inline Case random_case(Dice& dice, Index index, Index ranks) {
   Case what;
   const bool causal = index % 2 == 1;

@@ -35,7 +35,7 @@ class RanksAndFiles : public testing::Test {
   void wait() const { MPI_Barrier(comm_.handle()); }
   [[nodiscard]] std::string at(const std::string& file) const { return path_ + "/" + file; }
 
-  /// Rank 0 writes these bytes; all ranks find them.
+  /// Rank 0 writes these bytes; all ranks can read them afterwards.
   void put(const std::string& file, const std::string& bytes) const {
     if (comm_.rank() == 0) std::ofstream(at(file), std::ios::binary) << bytes;
     wait();
@@ -113,7 +113,7 @@ inline TokenRanges zigzag(Index seq, int rank, int ranks) {
   for (const TokenRange& range : contiguous(seq, 2 * ranks - 1 - rank, 2 * ranks)) ranges.push_back(range);
   return ranges;
 }
-/// All but one rank have nothing.
+/// All ranks except one have no token.
 inline TokenRanges one_rank(Index seq, int rank, int ranks) {
   return rank == ranks / 2 ? whole(seq) : TokenRanges{};
 }

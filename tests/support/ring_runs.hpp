@@ -1,4 +1,4 @@
-// Whole rings, of one process or over MPI, and the checks on what their ranks end with.
+// Whole rings, in one process or over MPI, and the checks of their results.
 #pragma once
 
 #include <functional>
@@ -19,10 +19,10 @@ using EngineOf =
 /// Elements of the one tile that the engine for T keeps: the fast one's are counted, the readable one's are Eigen's.
 template <class T>
 Index tile_elements(cpu::Size (*floats)(int), Index dim) {
-  return sizeof(T) == sizeof(float) ? cpu::workspaces(1, floats(static_cast<int>(dim))).size() : 0;
+  return sizeof(T) == sizeof(float) ? cpu::workspaces<float>(1, floats(static_cast<int>(dim))).size() : 0;
 }
 
-/// What a rank ends with.
+/// The results of a rank.
 template <class T>
 struct RankResult {
   AttentionResult<T> attended;
@@ -83,15 +83,14 @@ testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, co
   return testing::AssertionSuccess() << "all ranks agree with the reference";
 }
 
-/// The check that the right ring passes and each mutant has to fail.
+/// The check that the right ring passes and each mutant must fail.
 template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
           class Engine = EngineOf<T, Rules>>
 testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
   return all_agree(run_loopback<T, Rules, Link, Engine>(problem, ranks), problem);
 }
 
-/// What facts about the ring say rank `rank` sends: N-1 messages, and every parcel but the one of its next
-/// neighbour, which is the only one it never sends.
+/// What rank `rank` must send: N-1 messages, every parcel except the one of its next neighbour.
 template <class T>
 testing::AssertionResult sent_what_it_should(const TransportStatistics& statistics, const Problem<T>& problem,
                                              const Ring& ring) {

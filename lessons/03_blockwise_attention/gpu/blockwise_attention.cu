@@ -1,4 +1,4 @@
-// Lesson 03 on a GPU. The same tiles and the same state (o, m, l); new is who holds what.
+// Lesson 03 on a GPU. The same tiles and the same state (o, m, l); what is new is which thread holds what.
 //
 //                  K tile, V tile: shared memory, loaded by all threads, read by all
 //                +------------------------------------------+
@@ -15,7 +15,6 @@ namespace {
 
 using cuda::infinity;
 
-// ---- The idea ------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
   __shared__ float k_tile[tile_keys][dim], v_tile[tile_keys][dim];
   const int thread = static_cast<int>(threadIdx.x), first_query = static_cast<int>(blockIdx.x) * tile_queries;
@@ -29,16 +28,16 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
     o[c] = 0;
   }
 
-  const int end = min(a.seq, first_query + tile_queries);  // causal: nobody here sees a later key
+  const int end = min(a.seq, first_query + tile_queries);  // causal: no query of this block sees a later key
   for (int first_key = 0; first_key < end; first_key += tile_keys) {
-    __syncthreads();  // nobody reads the tile before any more
+    __syncthreads();  // all threads have used the tile before
     for (int e = thread; e < tile_keys * dim; e += tile_queries) {
       const int key = first_key + e / dim;
       const Index at = (head + key) * dim + e % dim;
       k_tile[e / dim][e % dim] = key < a.seq ? a.k[at] : 0;
       v_tile[e / dim][e % dim] = key < a.seq ? a.v[at] : 0;
     }
-    if (rules.barrier) __syncthreads();  // all of the tile is there
+    if (rules.barrier) __syncthreads();  // all of the tile is loaded
 
     float s[tile_keys], top = m;  // lesson 02: the maximum moves, and all that was summed moves with it
 #pragma unroll
@@ -67,8 +66,6 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
   for (int c = 0; c < dim; ++c) a.out[row * dim + c] = o[c] / l;
   a.lse[row] = m + logf(l);
 }
-// --------------------------------------------------------------------------------------------------------
-
 }  // namespace
 
 void blockwise_attention(const Problem& problem, const Rules& rules, cuda::StreamHandle stream) {

@@ -1,9 +1,9 @@
-// Lesson 03 on a GPU: blockwise_attention.cu has the idea. Here stand the problem, the checks and the times.
+// Lesson 03 on a GPU: blockwise_attention.cu is the idea; this program has the problem, the checks and the times.
 #include "blockwise_attention.hpp"
 
-#include "cli/random_problem.hpp"
 #include "common/gpu.hpp"
 #include "common/lesson.hpp"
+#include "common/random_problem.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/timing.hpp"
 
@@ -37,8 +37,8 @@ void by_hand(OnDevice& a, const RandomProblem& p, const Rules& rules, cuda::Stre
       rules, stream);
 }
 
-DeviceAttended by_library(const OnDevice& a, const RandomProblem& p, const char* kernel,
-                          cuda::StreamHandle stream) {
+DeviceAttentionResult by_library(const OnDevice& a, const RandomProblem& p, const char* kernel,
+                                 cuda::StreamHandle stream) {
   return attention_forward<float>(a.q, a.k, a.v, p.scoring, {.stream = stream, .kernel = kernel});
 }
 
@@ -69,7 +69,7 @@ void check_agreement(Lesson& lesson, const RandomProblem& p, const Rules& rules,
   const Tensor<float> out = cuda::downloaded(a.out, stream), lse = cuda::downloaded(a.lse, stream);
   lesson.check("out agrees with the dense reference in double", compare(out, want.out, tolerance));
   lesson.check("lse agrees with the dense reference in double", compare(lse, want.lse, tolerance));
-  const DeviceAttended library = by_library(a, p, "tiled", stream);
+  const DeviceAttentionResult library = by_library(a, p, "tiled", stream);
   lesson.check("the library's kernel `tiled` agrees, too",
                compare(cuda::downloaded(library.out, stream), want.out, tolerance));
 }
@@ -87,8 +87,9 @@ void show_times(Lesson& lesson, const RandomProblem& p, cuda::StreamHandle strea
       {"no tiles (the library's `naive`)", seconds_of(a, p, "naive", stream)},
       {"tiles, this lesson", cuda::time_on(stream, 5, [&] { by_hand(a, p, {}, stream); }).median},
       {"tiles, the library's `tiled`", seconds_of(a, p, "tiled", stream)}};
-  Table table({format("S = %lld, %lld heads, median of 5, this run", p.q.seq + 0LL, p.q.heads + 0LL), "time",
-               "TFLOP/s"});
+  Table table(
+      {"S = " + std::to_string(p.q.seq) + ", " + std::to_string(p.q.heads) + " heads, median of 5, this run",
+       "time", "TFLOP/s"});
   const double operations = 2.0 * static_cast<double>(p.q.heads * p.q.seq * (p.q.seq + 1) * dim);
   std::vector<double> seconds;
   for (const auto& [name, time] : times) {

@@ -1,4 +1,4 @@
-// Lesson 07 on a GPU. The same five products; new is who sums what.
+// Lesson 07 on a GPU. The same five products; what is new is which thread sums what.
 //
 //   thread j of a block:   s_ij = scale q_i . k_j    P_ij    dP_ij = dO_i . v_j    dS_ij = P_ij (dP_ij - delta_i)
 //                          dV_j += P_ij dO_i         dK_j += scale dS_ij q_i       its own sums, in registers
@@ -15,7 +15,6 @@
 namespace ring_attention::lesson_07 {
 namespace {
 
-// ---- The idea ------------------------------------------------------------------------------------------
 // forward: P = softmax(s), row by row; the sum over a row that its derivative needs is dO . O.
 __global__ void find_delta(Problem a) {
   const Index row = static_cast<Index>(blockIdx.x) * tile + threadIdx.x;
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistak
         do_tile[thread][c] = a.grad_out[row * dim + c];
       }
     }
-    __syncthreads();  // all of the tiles is there
+    __syncthreads();  // both tiles are loaded
     for (int i = 0; i < queries; ++i) {
       float s = 0, dp = 0;  // forward: s = scale q k^T and out = P V
 #pragma unroll
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistak
         dk[c] += (mistakes.missing_scale ? 1 : a.scale) * ds * q_tile[i][c];
       }
     }
-    if (!mistakes.no_barrier) __syncthreads();  // all of dS is there: from here on thread i has query i
+    if (!mistakes.no_barrier) __syncthreads();  // all of dS is written: from here on thread i has query i
     for (int c = 0; c < dim && thread < queries; ++c) {
       float sum = 0;
       for (int j = 0; j < tile; ++j) sum += ds_tile[thread][j] * k_tile[j][c];
@@ -85,8 +84,6 @@ __global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistak
     a.grad_v[at] += dv[c];
   }
 }
-// --------------------------------------------------------------------------------------------------------
-
 }  // namespace
 
 void backward(const Problem& problem, const Mistakes& mistakes, cuda::StreamHandle stream) {

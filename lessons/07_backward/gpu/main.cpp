@@ -1,65 +1,13 @@
-// Lesson 07 on a GPU: backward.cu has the idea. Here stand the problem, the checks and the times.
-#include "backward.hpp"
-
-#include "cli/random_problem.hpp"
+// Lesson 07 on a GPU: backward.cu is the idea; this program has the checks and the times.
 #include "common/gpu.hpp"
 #include "common/lesson.hpp"
-#include "ring_attention/cuda/engine.hpp"
+#include "problem.hpp"
 #include "ring_attention/cuda/timing.hpp"
 
 using namespace ring_attention;
+using namespace ring_attention::lesson_07;
 
 namespace {
-
-using lesson_07::dim, lesson_07::Mistakes;
-using FloatsThere = cuda::DeviceTensor<float>;
-
-/// A problem in device memory, with what the forward of lesson 03 left there.
-struct Forward {
-  Forward(const RandomProblem& problem, cuda::StreamHandle handle)
-      : p(problem),
-        stream(handle),
-        q(cuda::uploaded<float>(p.queries<float>(whole(p.q.seq)), stream)),
-        k(cuda::uploaded<float>(p.keys<float>(), stream)),
-        v(cuda::uploaded<float>(p.values<float>(), stream)),
-        grad_out(cuda::uploaded<float>(p.make<float>(p.q, 3, whole(p.q.seq)), stream)),
-        result(attention_forward<float>(q, k, v, p.scoring, {.stream = stream})) {}
-  RandomProblem p;
-  cuda::StreamHandle stream;
-  FloatsThere q, k, v, grad_out;
-  DeviceAttended result;
-};
-
-DeviceGradients zeros(const Shape& shape) {
-  return {FloatsThere(shape), FloatsThere(shape), FloatsThere(shape)};
-}
-
-void by_hand(const Forward& f, FloatsThere& delta, DeviceGradients& d, const Mistakes& mistakes) {
-  lesson_07::backward(
-      {f.q.data(), f.k.data(), f.v.data(), f.result.out.data(), f.grad_out.data(), f.result.lse.data(),
-       delta.data(), d.q.data(), d.k.data(), d.v.data(), static_cast<int>(f.p.q.heads),
-       static_cast<int>(f.p.q.seq), static_cast<float>(f.p.scoring.scale)},
-      mistakes, f.stream);
-}
-DeviceGradients by_hand(const Forward& f, const Mistakes& mistakes) {
-  DeviceGradients d = zeros(f.p.q);
-  FloatsThere delta(f.p.q.per_row());
-  by_hand(f, delta, d, mistakes);
-  cuda::check(cudaStreamSynchronize(f.stream));  // delta ends here
-  return d;
-}
-
-DeviceGradients by_library(const Forward& f, const char* kernel) {
-  return attention_backward<float>({f.q, f.result.out, f.result.lse, f.grad_out}, f.k, f.v, f.p.scoring,
-                                   {.stream = f.stream, .kernel = kernel});
-}
-
-ReferenceGradients reference_of(const RandomProblem& p) {
-  const auto in_double = [](const Tensor<float>& array) { return converted<double>(array); };
-  return reference_backward(in_double(p.queries<float>(whole(p.q.seq))), in_double(p.keys<float>()),
-                            in_double(p.values<float>()), in_double(p.make<float>(p.q, 3, whole(p.q.seq))),
-                            p.scoring);
-}
 
 /// What each plausible mistake does to each gradient: some checks cannot see it.
 void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& want) {
@@ -96,7 +44,8 @@ void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f,
 void show_times(Lesson& lesson, const Forward& f) {
   DeviceGradients d = zeros(f.p.q);
   FloatsThere delta(f.p.q.per_row());
-  Table table({format("S = %lld, %lld heads, median of 5, this run", f.p.q.seq + 0LL, f.p.q.heads + 0LL),
+  Table table({"S = " + std::to_string(f.p.q.seq) + ", " + std::to_string(f.p.q.heads) +
+                   " heads, median of 5, this run",
                "time", "TFLOP/s"});
   const double operations = 5.0 * static_cast<double>(f.p.q.heads * f.p.q.seq * (f.p.q.seq + 1) * dim);
   std::vector<double> seconds;
@@ -114,11 +63,6 @@ void show_times(Lesson& lesson, const Forward& f) {
   }
   lesson.print(table);
   lesson.record("seconds", seconds);
-}
-
-RandomProblem problem_of(std::uint64_t seed, Index heads, Index seq) {
-  const Shape shape{1, heads, seq, dim};
-  return {shape, shape, {default_scale(dim), Mask::causal()}, seed};
 }
 
 int backward_cuda_lesson(int argc, char** argv) {

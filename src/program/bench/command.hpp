@@ -1,15 +1,14 @@
 /// \file
-/// `ring-attention bench`: what a ring takes on this job's machines, and what it should take.
+/// `ring-attention bench`: the times of a ring on this job's machines, measured and modelled.
 #pragma once
 
-#include "program/activity.hpp"
 #include "program/bench/options.hpp"
+#include "program/watchdog.hpp"
 
 namespace ring_attention {
 
 /// Measures and prints. Collective; returns the exit code.
-/// \throws AgreedError for flags that do not go together
-int bench_command(const Communicator& comm, const BenchOptions& options, Activity& activity,
-                  Watchdog& watchdog);
+/// \param options  valid, and the same on all ranks
+int bench_command(const Communicator& comm, const BenchOptions& options, Activity& activity);
 
 }  // namespace ring_attention

@@ -36,8 +36,9 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
-  declare_gpu_options(command, options);
-  command.section("Kernel");
+  command.section("Ring");
+  declare_device_options(command, options);
+  command.section("CPU");
   command.option("--threads", options.threads,
                  "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
   command.section("Job");
@@ -47,8 +48,8 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 }
 
 void validate(const BenchOptions& options) {
-  validate_device(options, {{"--threads", options.threads != BenchOptions{}.threads}});
-  double elements = 1;  // in floating point, so that nothing wraps round
+  validate_device(options);
+  double elements = 1;  // in floating point: an integer would overflow
   for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
     elements *= static_cast<double>(extent);
   if (elements > std::ldexp(1.0, 48))
@@ -56,8 +57,6 @@ void validate(const BenchOptions& options) {
   if (options.kv_heads != 0 && options.heads % options.kv_heads != 0)
     throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide --heads, " +
                      std::to_string(options.heads));
-  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
-    throw InputError("--timeout must be above 0 seconds");
 }
 
 }  // namespace ring_attention

@@ -4,20 +4,18 @@
 
 #include <string>
 
-#include "cli/gpu_options.hpp"
+#include "cli/device_options.hpp"
 
 namespace ring_attention {
 
-/// The flags of `bench`, with their defaults. Flags that `run` has, too, mean the same.
-struct BenchOptions : GpuOptions {
+/// The flags of `bench`, with their defaults. A flag that `run` has too means the same here.
+struct BenchOptions : DeviceOptions {
   Index batch = 1, seq = 8192, heads = 8, dim = 64;
   Index kv_heads = 0;  ///< 0: as many as heads
   bool causal = false;
   Index repetitions = 5;
-  Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks
   bool json = false;
-  double timeout = 60;  ///< seconds
-  Index ranks = 0;      ///< promised by --np; 0: no promise
+  Index ranks = 0;  ///< promised by --np; 0: no promise
 
   [[nodiscard]] Shape q() const { return {batch, heads, seq, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads == 0 ? heads : kv_heads, seq, dim}; }

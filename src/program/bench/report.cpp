@@ -10,6 +10,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// What computes, and a warning when the times mean nothing.
+std::string kernel_of(const BenchReport& report) {
+  const BackendDescription& backend = report.backend;
+  return words_of(backend, backend.threads) +
+         (backend.device == "cpu" ? "" : ", " + backend.transport + " transport") +
+         (backend.warning.empty() ? "" : "; " + backend.warning);
+}
+
 std::string ratio(double measured, double model) { return format("%.2f", measured / model); }
 
 }  // namespace
@@ -25,8 +33,8 @@ std::string to_text(const BenchReport& report, const BenchOptions& options) {
   std::string text =
       "Ring attention, forward, on " + counted(report.ranks, "rank") + "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(options.q()) + (options.causal ? ", causal" : "") + "\n";
-  text += "  k, v    " + to_string(options.kv()) + ", travel in " + report.element + "\n";
-  text += "  kernel  " + report.kernel + "\n";
+  text += "  k, v    " + to_string(options.kv()) + ", travel in " + report.backend.wire + "\n";
+  text += "  kernel  " + kernel_of(report) + "\n";
   text += format("  F       %.4g GFLOP/s a rank\n", rates.flops_per_second * 1e-9);
   if (report.ranks > 1) {
     text += format("  beta    %.4g GB/s a rank, %s a hop\n", rates.bytes_per_second * 1e-9,
@@ -56,10 +64,11 @@ std::string to_json(const BenchReport& report, const BenchOptions& options) {
   const auto extents = [](const Shape& shape) {
     return std::vector<Index>{shape.batch, shape.heads, shape.seq, shape.dim};
   };
-  Json json{{"q_shape", extents(options.q())}, {"kv_shape", extents(options.kv())},
-            {"causal", options.causal},        {"ranks", report.ranks},
-            {"kernel", report.kernel},         {"wire", report.element},
-            {"hop_bytes", report.hop_bytes},   {"repetitions", options.repetitions}};
+  Json json{{"q_shape", extents(options.q())},   {"kv_shape", extents(options.kv())},
+            {"causal", options.causal},          {"ranks", report.ranks},
+            {"kernel", kernel_of(report)},       {"transport", report.backend.transport},
+            {"wire", report.backend.wire},       {"hop_bytes", report.hop_bytes},
+            {"repetitions", options.repetitions}};
   for (const PlacementTimes& times : report.placements)
     json["placements"].push_back({{"placement", times.placement},
                                   {"flops_per_second", times.rates.flops_per_second},

@@ -1,10 +1,11 @@
 /// \file
-/// `BenchReport`: what `ring-attention bench` measured, and what the model says, as text or JSON.
+/// `BenchReport`: measured and modelled times of `ring-attention bench`, as text or JSON.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "program/backend.hpp"
 #include "program/bench/options.hpp"
 #include "ring_attention/plan/ring_time.hpp"
 
@@ -25,12 +26,11 @@ struct PlacementTimes {
 struct BenchReport {
   int ranks = 1;
   Index hop_bytes = 0;  ///< the largest parcel
-  std::string element;  ///< type of K,V in messages
   Index element_bytes = 0;
-  std::string kernel;  ///< "fast, avx512, 2 threads a rank"
+  BackendDescription backend;
   std::vector<PlacementTimes> placements;
 
-  /// c* = e F / (2 g beta): from so many tokens a rank on, a hop is hidden (twice as many under a causal mask in
+  /// c* = e F / (2 g beta): with this many tokens a rank or more, a hop is hidden (twice as many under a causal mask in
   /// zigzag placement). Liu et al., section 3.2.
   [[nodiscard]] double smallest_shard(const BenchOptions& options) const;
 };

@@ -1,30 +1,23 @@
 /// \file
 /// The measurements of `ring-attention bench`, for any device.
-///
-/// A Device says where arrays live and what computes. It has the types `Element` of K,V and `Memory` of parcels, and
-/// - `engine(scoring)`: what computes;
-/// - `memory()`: where parcels live; `fill(elements, dim, stream)`: rows of random numbers there;
-/// - `require_memory(q_shard, kv_shard)`: all ranks end together when one cannot have it;
-/// - `transport()`: a transport;
-/// - `synchronize()`: returns when all that was enqueued is done.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
+#include "program/backend.hpp"
 #include "program/bench/report.hpp"
-#include "program/watched.hpp"
 #include "ring_attention/core/median.hpp"
+#include "ring_attention/core/random.hpp"
 #include "ring_attention/ring/forward.hpp"
 
 namespace ring_attention {
 
-/// A transport that begins a hop when the ring asks for its end: nothing travels while the rank computes.
-template <Transport Base>
+/// A transport that begins a hop in finish(): nothing travels while the rank computes.
 class SequentialTransport {
  public:
-  explicit SequentialTransport(Base& transport) : transport_(transport) {}
+  explicit SequentialTransport(Watched& transport) : transport_(transport) {}
 
   [[nodiscard]] Ring ring() const { return transport_.ring(); }
   [[nodiscard]] const TransportStatistics& statistics() const { return transport_.statistics(); }
@@ -40,31 +33,28 @@ class SequentialTransport {
   }
 
  private:
-  Base& transport_;
+  Watched& transport_;
   PendingExchange pending_;
 };
 
 /// One placement of one problem on all ranks. Every function is collective and returns the seconds of the slowest rank.
-template <class Device>
+template <Backend Device>
 class RingBench {
  public:
   RingBench(Device& device, const Communicator& comm, const BenchOptions& options, PlacementKind kind,
-            Activity& activity)
+            const Mask& mask, Activity& activity)
       : device_(device),
         comm_(comm),
-        ring_{comm.rank(), comm.size()},
+        options_(options),
         kind_(kind),
-        placement_(kind, options.seq, comm.size()),
+        mask_(mask),
         activity_(activity),
-        q_shape_(options.q()),
-        kv_shape_(options.kv()),
-        q_(q_shape_.with_seq(placement_.tokens(comm.rank()))),
-        kv_(kv_shape_, placement_, largest_shard(), device.memory()) {
-    scoring_.scale = 1 / std::sqrt(static_cast<double>(q_shape_.dim));
-    if (options.causal) scoring_.mask = Mask::causal();
-    device_.fill(q_.view().elements(), q_shape_.dim, 0);
-    for (std::uint64_t buffer = 1; buffer <= (ring_.size > 1 ? 2 : 1); ++buffer) {
-      device_.fill(kv_.elements(), kv_shape_.dim, buffer);
+        kv_(options.kv(), placement_, largest_shard(), device.memory()) {
+    fill_random(q_.view(), {.stream = 0});
+    device_.set_queries(q_, placement_.ranges(ring_.rank));
+    for (std::uint64_t buffer = 0; buffer < (ring_.size > 1 ? 2 : 1); ++buffer) {
+      fill(kv_.k(), 2 * buffer + 1);
+      fill(kv_.v(), 2 * buffer + 2);
       label(largest_shard());
     }
   }
@@ -81,7 +71,7 @@ class RingBench {
       overlapped.push_back(early.seconds);
       exposed.push_back(early.exposed);
     }
-    const StepFlops flops = forward_flops(q_shape_, scoring_.mask, placement_, placement_);
+    const StepFlops flops = forward_flops(options_.q(), mask_, placement_, placement_);
     PlacementTimes times{name(kind_),
                          median(compute),
                          median(messages),
@@ -99,7 +89,7 @@ class RingBench {
 
   /// The largest parcel.
   [[nodiscard]] Index hop_bytes() const {
-    return 2 * kv_shape_.with_seq(placement_.max_tokens()).size() *
+    return 2 * options_.kv().with_seq(placement_.max_tokens()).size() *
            static_cast<Index>(sizeof(typename Device::Element));
   }
 
@@ -111,25 +101,21 @@ class RingBench {
     double seconds, exposed;  // exposed: waited for messages
   };
 
+  void fill(View<Element> shard, std::uint64_t stream) {
+    device_.fill(shard, [=](View<typename Device::Value> array) { fill_random(array, {.stream = stream}); });
+  }
   /// A rank whose shard fills a buffer.
   [[nodiscard]] int largest_shard() const {
     int largest = 0;
     while (placement_.tokens(largest) < placement_.max_tokens()) ++largest;
     return largest;
   }
-  /// From now on the parcel is that of `owner`. Nothing is sent: both of its buffers are full of random numbers, which
-  /// are as good as any.
+  /// From now on the parcel is that of `owner`. Nothing is sent: both of its buffers hold random numbers.
   void label(int owner) {
     if (ring_.size == 1) return;
     (void)kv_.exchange(owner);
     kv_.advance();
   }
-  [[nodiscard]] auto begun_engine() {
-    auto engine = device_.engine(scoring_);
-    engine.begin(q_, placement_.ranges(ring_.rank));
-    return engine;
-  }
-
   template <class Work>
   [[nodiscard]] double seconds_of(Work work) const {
     device_.synchronize();
@@ -142,7 +128,7 @@ class RingBench {
 
   double only_compute() {
     activity_.enter(Phase::compute);
-    auto engine = begun_engine();
+    auto engine = device_.forward_engine();
     return seconds_of([&] {
       for (int step = 0; step < ring_.steps(); ++step) {
         label(ring_.owner(step));
@@ -153,10 +139,9 @@ class RingBench {
 
   double only_messages() {
     label(ring_.rank);
-    auto transport = device_.transport();
+    Watched transport = device_.transport(Watched::kv);
     return seconds_of([&] {
       for (int step = 0; step + 1 < ring_.steps(); ++step) {
-        activity_.enter(Phase::exchange, step, ring_.prev());
         transport.start(kv_.exchange(ring_.owner(step + 1)));
         transport.finish();
         kv_.advance();
@@ -166,10 +151,9 @@ class RingBench {
   }
 
   Timing whole_ring(bool hops_after_steps) {
-    auto engine = begun_engine();
+    auto engine = device_.forward_engine();
     label(ring_.rank);
-    using Transport = decltype(device_.transport());
-    Watched<Transport> transport(activity_, [&] { return device_.transport(); });
+    Watched transport = device_.transport(Watched::kv);
     const double seconds = seconds_of([&] {
       if (hops_after_steps) {
         SequentialTransport late(transport);
@@ -183,28 +167,32 @@ class RingBench {
 
   Device& device_;
   const Communicator& comm_;
-  Ring ring_;
+  const BenchOptions& options_;
   PlacementKind kind_;
-  Placement placement_;
+  const Mask& mask_;
   Activity& activity_;
-  Scoring scoring_;
-  Shape q_shape_, kv_shape_;  // global
-  typename Device::Memory::template Array<Element> q_;
+  Ring ring_{comm_.rank(), comm_.size()};
+  Placement placement_{kind_, options_.seq, comm_.size()};
+  Tensor<typename Device::Value> q_{options_.q().with_seq(placement_.tokens(comm_.rank()))};
   KvParcel<Element, typename Device::Memory> kv_;
 };
 
-/// Every placement that makes a difference.
-template <class Device>
-BenchReport measure_ring(Device& device, const Communicator& comm, const BenchOptions& options,
-                         Activity& activity) {
+/// Measures each placement in which ranks get different work. Collective.
+template <Backend Device>
+BenchReport measure_ring(const Communicator& comm, const BenchOptions& options, Activity& activity) {
   const Index tokens = Placement(PlacementKind::contiguous, options.seq, comm.size()).max_tokens();
-  device.require_memory(options.q().with_seq(tokens), options.kv().with_seq(tokens));
+  Workload work{options.q().with_seq(tokens), options.kv().with_seq(tokens), {}, false};
+  work.scoring.scale = 1 / std::sqrt(static_cast<double>(options.dim));
+  if (options.causal) work.scoring.mask = Mask::causal();
+  Device device({comm, options, activity, work});
+  device.require_memory();
   BenchReport report;
   report.ranks = comm.size();
   report.element_bytes = sizeof(typename Device::Element);
+  report.backend = device.description();
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     if (kind == PlacementKind::zigzag && (!options.causal || comm.size() == 1)) continue;  // the same work
-    RingBench bench(device, comm, options, kind, activity);
+    RingBench bench(device, comm, options, kind, work.scoring.mask, activity);
     report.hop_bytes = bench.hop_bytes();
     report.placements.push_back(bench.measure(options.repetitions));
   }

@@ -69,7 +69,7 @@ void example_command(const ExampleOptions& options) {
     const RandomFill bytes{static_cast<std::uint64_t>(options.seed), 1};
     project(k, i, 1, contexts, [&](Index t) { return context(text, t, n); });
     project(v, i, 1, bytes, [&](Index t) { return context(text, t + 1, 1); });
-    for (Index j = 0; j < options.group; ++j) {  // the queries of a group differ in how sharply they look
+    for (Index j = 0; j < options.group; ++j) {  // the queries of a group differ in their gain
       const Index head = i * options.group + j;
       project(q, head, static_cast<double>(j + 1), contexts,
               [&](Index t) { return context(text, t + 1, n); });

@@ -22,13 +22,13 @@ void declare_example_options(CommandLine& command, ExampleOptions& options);
 
 /// Writes q.npy, k.npy, v.npy and dout.npy, float32 [1, heads, S, D], one token a byte. One process is enough.
 ///
-/// The arrays act out an induction head (Olsson et al., arXiv 2209.11895). With P a fixed random projection
+/// The arrays form an induction head (Olsson et al., arXiv 2209.11895). With P a fixed random projection
 /// from n bytes to D numbers, KV head i has n = i + 2 and
 ///
 ///     k[t] = P(the n bytes before t),   v[t] = P(byte t),   q[t] = gain * P(the n bytes up to t)
 ///
-/// so that a query finds the places where the same bytes stood before, and fetches what followed them.
-/// dout[t] = -P(byte t + 1) is the gradient of the loss sum -out[t].P(byte t + 1): to guess the next byte.
+/// A query gives weight to the places where the same bytes occur before, and gets the bytes that follow them.
+/// dout[t] = -P(byte t + 1) is the gradient of the loss sum -out[t].P(byte t + 1), which predicts the next byte.
 /// \throws InputError when the text cannot be read or the directory cannot be written
 void example_command(const ExampleOptions& options);
 

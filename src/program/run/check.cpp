@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ring_attention/attention/reference.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -55,7 +57,7 @@ Scoring for_heads(Scoring scoring, Index first, Index count) {
   return scoring;
 }
 
-/// What the reference says of all heads, and the sizes that tolerances need.
+/// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
   Tensor<double> out, lse, dq, dk, dv;
   double max_abs_score = 0, max_abs_value = 0;
@@ -167,7 +169,7 @@ Tensor<double> rows_of(const Tensor<T>& array, const std::vector<Index>& rows) {
   return some;
 }
 
-/// An array that is zero by definition: keys that nobody sees, rows that see one key or none.
+/// An array that is zero by definition: keys that no query sees, rows that see one key or none.
 bool is_zero(const Tensor<double>& array) {
   return std::ranges::all_of(array.view().elements(), [](double x) { return x == 0; });
 }

@@ -2,9 +2,9 @@
 /// `--check`: this rank's rows against the dense reference in double.
 #pragma once
 
-#include "program/activity.hpp"
 #include "program/run/input.hpp"
 #include "program/run/report.hpp"
+#include "program/watchdog.hpp"
 #include "ring_attention/attention/backward.hpp"
 
 namespace ring_attention {
@@ -13,7 +13,7 @@ namespace ring_attention {
 inline constexpr Index check_all_rows_up_to = Index{16} << 10;
 inline constexpr Index check_sample_rows = 128;  ///< per rank, spread evenly, first and last included
 
-/// One rank's results, and where its tokens stand.
+/// One rank's results, and the positions of its tokens.
 template <class T>
 struct RankResults {
   TokenRanges query_ranges, key_ranges;
@@ -24,8 +24,8 @@ struct RankResults {
   double kv_unit = 0;  ///< relative rounding error of K,V in messages
 };
 
-/// Compares out, lse and, when there are gradients, dq, dk and dv; enters the verdicts. The rank sums its own
-/// rows' part of dk and dv, and the parts are added over the ranks. Reads K,V one head at a time. Above 16k
+/// Compares out, lse and, when there are gradients, dq, dk and dv; enters the verdicts. Each rank sums what its own
+/// rows add to dk and dv; a reduction adds the sums of all ranks. Reads K,V one head at a time. Above 16k
 /// tokens dk and dv, which need every row, are left out. Collective.
 template <class T>
 void check_results(const Communicator& comm, const RunInput& input, const RankResults<T>& results,

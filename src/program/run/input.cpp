@@ -1,8 +1,11 @@
 #include "program/run/input.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "ring_attention/core/compare.hpp"
+#include "ring_attention/core/random.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -52,10 +55,10 @@ Index first_global(View<const T> shard, const Shape& global, const TokenRanges& 
 
 RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
   if (options.is_random()) {
-    problem_.q = {options.random[0], options.random[1], options.random[2], options.random[3]};
-    problem_.kv = problem_.q;
-    if (options.kv_heads != 0) problem_.kv.heads = options.kv_heads;
-    problem_.seed = static_cast<std::uint64_t>(options.seed);
+    q_ = {options.random[0], options.random[1], options.random[2], options.random[3]};
+    kv_ = q_;
+    if (options.kv_heads != 0) kv_.heads = options.kv_heads;
+    seed_ = static_cast<std::uint64_t>(options.seed);
   } else {
     open(comm, options);
   }
@@ -76,41 +79,40 @@ void RunInput::open(const Communicator& comm, const RunOptions& options) {
                        " is " + to_string(q.shape()) +
                        " as [B, H, S, D]: the gradient of the result is like q");
   });
-  problem_.q = q.shape();
-  problem_.kv = readers_[1]->shape();
+  q_ = q.shape();
+  kv_ = readers_[1]->shape();
   is_double_ = q.header().dtype == Dtype::float64;
   dimensions_ = q.dimensions();
 }
 
 void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
-  Scoring& scoring = problem_.scoring;
-  scoring.scale = options.scale.value_or(default_scale(problem_.q.dim));
-  scoring.mask.offset = options.q_offset.value_or(problem_.kv.seq - problem_.q.seq);
+  scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
+  scoring_.mask.offset = options.q_offset.value_or(kv_.seq - q_.seq);
   if (!options.window.empty()) {
-    if (options.window[0] >= 0) scoring.mask.left = options.window[0];
-    if (options.window[1] >= 0) scoring.mask.right = options.window[1];
+    if (options.window[0] >= 0) scoring_.mask.left = options.window[0];
+    if (options.window[1] >= 0) scoring_.mask.right = options.window[1];
   }
-  if (options.causal) scoring.mask.right = 0;
-  if (options.alibi) scoring.alibi_slopes = alibi_slopes(problem_.q.heads);
+  if (options.causal) scoring_.mask.right = 0;
+  if (options.alibi) scoring_.alibi_slopes = alibi_slopes(q_.heads);
   if (options.documents.empty()) return;
-  std::vector<Index> borders;
+  std::vector<Index> boundaries;
   agree(comm, [&] {
     if (comm.rank() != 0) return;
-    borders = read_npy_integers(options.documents);
-    const bool good = !borders.empty() && borders.front() == 0 && borders.back() == problem_.kv.seq &&
-                      std::is_sorted(borders.begin(), borders.end());
+    boundaries = read_npy_integers(options.documents);
+    const bool good = !boundaries.empty() && boundaries.front() == 0 && boundaries.back() == kv_.seq &&
+                      std::is_sorted(boundaries.begin(), boundaries.end());
     if (!good)
       throw InputError(options.documents,
-                       "the borders of documents start with 0, never decrease, and end with " +
-                           std::to_string(problem_.kv.seq) + ", the number of keys",
+                       "the boundaries of documents start with 0, never decrease, and end with " +
+                           std::to_string(kv_.seq) + ", the number of keys",
                        "save them with np.cumsum of the lengths, 0 in front");
   });
-  broadcast(comm, borders);
-  scoring.mask.documents = std::make_shared<const Documents>(borders);
+  broadcast(comm, boundaries);
+  scoring_.mask.documents = std::make_shared<const Documents>(boundaries);
 }
 
 const Shape& RunInput::shape(InputArray array) const {
-  return array == InputArray::k || array == InputArray::v ? problem_.kv : problem_.q;
+  return array == InputArray::k || array == InputArray::v ? kv_ : q_;
 }
 
 template <class T>
@@ -119,7 +121,7 @@ void RunInput::read(InputArray array, View<T> shard, const TokenRanges& ranges) 
   if (readers_[which])
     readers_[which]->read(shard, ranges);
   else
-    fill_random(shard, problem_.fill(which), shape(array), ranges);
+    fill_random(shard, {seed_, which}, shape(array), ranges);
 }
 
 template <class T>
@@ -133,7 +135,7 @@ Tensor<double> RunInput::whole_head(InputArray array, Index batch, Index head) c
     for (Index s = 0; s < whole_array.seq; ++s)
       for (Index d = 0; d < whole_array.dim; ++d)
         one.view()(0, 0, s, d) =
-            static_cast<T>(random_element(problem_.fill(which), whole_array, batch, head, s, d));
+            static_cast<T>(random_element({seed_, which}, whole_array, batch, head, s, d));
   }
   return converted<double>(one);
 }

@@ -5,8 +5,8 @@
 #include <array>
 #include <optional>
 
-#include "cli/random_problem.hpp"
 #include "program/run/options.hpp"
+#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/io/npy_file.hpp"
 
 namespace ring_attention {
@@ -14,16 +14,16 @@ namespace ring_attention {
 /// The arrays that a run reads.
 enum class InputArray { q, k, v, grad_out };
 
-/// Knows the shapes and the types; reads only what it is asked for. All ranks construct and use it together.
+/// Reads the headers first, and elements only on demand. Every call is collective.
 class RunInput {
  public:
-  /// Opens the files (or prepares the generator) and checks that shapes and types belong together.
+  /// Opens the files (or prepares the generator) and checks that shapes and types match.
   /// \throws AgreedError on all ranks. Collective.
   RunInput(const Communicator& comm, const RunOptions& options);
 
-  [[nodiscard]] const Shape& q() const { return problem_.q; }
-  [[nodiscard]] const Shape& kv() const { return problem_.kv; }
-  [[nodiscard]] const Scoring& scoring() const { return problem_.scoring; }
+  [[nodiscard]] const Shape& q() const { return q_; }
+  [[nodiscard]] const Shape& kv() const { return kv_; }
+  [[nodiscard]] const Scoring& scoring() const { return scoring_; }
   /// Is the arithmetic in double?
   [[nodiscard]] bool is_double() const { return is_double_; }
   /// Dimensions of the q file: the results have as many.
@@ -54,7 +54,9 @@ class RunInput {
   void open(const Communicator& comm, const RunOptions& options);
   void prepare_scoring(const Communicator& comm, const RunOptions& options);
 
-  RandomProblem problem_;
+  Shape q_, kv_;  // global
+  Scoring scoring_;
+  std::uint64_t seed_ = 1;
   bool is_double_ = false;
   std::size_t dimensions_ = 4;
   std::array<std::string, 4> names_{"q", "k", "v", "dout"};  // the files, or these words

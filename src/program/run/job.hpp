@@ -1,72 +1,36 @@
 /// \file
-/// One `ring-attention run`: read, attend, differentiate, check, write.
+/// One `ring-attention run`: read, forward, backward, check, write.
 #pragma once
 
 #include <chrono>
 #include <cstdio>
 
+#include "program/backend.hpp"
 #include "program/run/check.hpp"
-#include "program/run/command.hpp"
 #include "program/run/report.hpp"
 #include "program/run/results.hpp"
-#include "ring_attention/ring/parcel.hpp"
+#include "ring_attention/ring/backward.hpp"
+#include "ring_attention/ring/forward.hpp"
 
 namespace ring_attention {
 
 /// What the parts of a run share: the input, and which of its tokens this rank holds.
 struct RunContext {
-  RunContext(const Communicator& communicator, const RunOptions& run_options, const RunInput& run_input,
-             Activity& run_activity)
-      : comm(communicator),
-        options(run_options),
-        input(run_input),
-        activity(run_activity),
-        queries(placement_kind_named(options.placement), input.q().seq, comm.size()),
-        keys(placement_kind_named(options.placement), input.kv().seq, comm.size()),
-        query_ranges(queries.ranges(comm.rank())),
-        key_ranges(keys.ranges(comm.rank())) {}
-
   const Communicator& comm;
   const RunOptions& options;
   const RunInput& input;
   Activity& activity;
-  Placement queries, keys;
-  TokenRanges query_ranges, key_ranges;  ///< where this rank's tokens stand
+  Placement queries{placement_kind_named(options.placement), input.q().seq, comm.size()};
+  Placement keys{placement_kind_named(options.placement), input.kv().seq, comm.size()};
+  TokenRanges query_ranges = queries.ranges(comm.rank()), key_ranges = keys.ranges(comm.rank());
 
-  /// Elements of the largest shard of q, and of k.
-  [[nodiscard]] Index largest_q_shard() const { return input.q().with_seq(queries.max_tokens()).size(); }
-  [[nodiscard]] Index largest_kv_shard() const { return input.kv().with_seq(keys.max_tokens()).size(); }
+  [[nodiscard]] Workload workload() const {
+    return {input.q().with_seq(queries.max_tokens()), input.kv().with_seq(keys.max_tokens()), input.scoring(),
+            options.wants_gradients()};
+  }
 };
 
-/// Reads this rank's tokens of k or v.
-template <class T>
-using ReadKeys = std::function<void(InputArray, View<T>)>;
-
-/// Adds what a transport did to a rank's report; returns its exposed seconds.
-inline double count_statistics(RankReport& report, const TransportStatistics& statistics) {
-  report.messages_sent += statistics.messages_sent;
-  report.bytes_sent += statistics.bytes_sent;
-  return statistics.exposed_seconds;
-}
-
-/// What a job leaves to the device that computes. All arrays are the host's, of type Value; every call is collective.
-template <class T>
-concept Backend = requires(T backend, const T& constant, RunReport& report, RankReport& mine,
-                           const ReadKeys<typename T::Value>& read, const Tensor<typename T::Value>& array,
-                           const AttentionResult<typename T::Value>& attended) {
-  /// All ranks end together when one cannot have the memory for its shards.
-  constant.require_memory();
-  constant.describe(report, mine);
-  /// Relative rounding error of the input before the arithmetic.
-  { constant.input_roundoff() } -> std::convertible_to<double>;
-  /// Makes the parcel of this rank's K,V, which the next ring consumes.
-  backend.read_keys(read);
-  { backend.forward(array, mine) } -> std::same_as<AttentionResult<typename T::Value>>;
-  /// From q, out and lse of the forward, and dO.
-  { backend.backward(array, attended, array, mine) } -> std::same_as<Gradients<typename T::Value>>;
-};
-
-/// Seconds of the slowest rank since it was made or last read.
+/// Seconds of the slowest rank since its construction or the last lap.
 class Stopwatch {
  public:
   explicit Stopwatch(const Communicator& comm) : comm_(comm) {}
@@ -80,43 +44,40 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// The most memory that this process has held.
+/// The largest memory of this process so far (resident set).
 [[nodiscard]] Index process_peak_bytes();
 
 /// One run. Every function is collective.
 template <Backend Device>
 class Job {
   using T = typename Device::Value;
+  using Kv = KvParcel<typename Device::Element, typename Device::Memory>;
 
  public:
-  Job(const RunContext& place, Device& device)
-      : comm_(place.comm),
-        options_(place.options),
-        input_(place.input),
-        activity_(place.activity),
-        query_ranges_(place.query_ranges),
-        key_ranges_(place.key_ranges),
-        device_(device) {
-    report_.q = input_.q();
-    report_.kv = input_.kv();
+  explicit Job(const RunContext& context)
+      : run_(context), device_({run_.comm, run_.options, run_.activity, run_.workload()}) {
+    report_.backend = device_.description();
+    report_.q = run_.input.q();
+    report_.kv = run_.input.kv();
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
-    report_.scale = input_.scoring().scale;
-    report_.q_offset = input_.scoring().mask.offset;
-    mine_.tokens = count(query_ranges_);
+    report_.scale = run_.input.scoring().scale;
+    report_.q_offset = run_.input.scoring().mask.offset;
+    mine_.tokens = count(run_.query_ranges);
+    mine_.threads = report_.backend.threads;
+    if (!report_.backend.warning.empty()) warn(report_.backend.warning);
   }
 
   int operator()() {
     device_.require_memory();
     std::optional<RunResults> results;
-    if (!options_.out.empty()) open(results.emplace(comm_, options_.out));
+    if (!run_.options.out.empty()) open(results.emplace(run_.comm, run_.options.out));
     allocation::reset_peak();
     attend();
-    if (options_.wants_gradients()) differentiate();
+    if (run_.options.wants_gradients()) differentiate();
     mine_.tensor_bytes = allocation::peak();
-    if (options_.check) check();
+    if (run_.options.check) check();
     mine_.process_bytes = process_peak_bytes();
-    device_.describe(report_, mine_);
-    report_.ranks = gather(comm_, mine_);
+    report_.ranks = gather(run_.comm, mine_);
     if (results && report_.ok()) write(*results);
     print(results);
     return report_.ok() ? 0 : 1;
@@ -124,99 +85,132 @@ class Job {
 
  private:
   void open(RunResults& results) const {
-    const std::size_t n = input_.dimensions();
-    const Shape& q = input_.q();
+    const std::size_t n = run_.input.dimensions();
+    const Shape& q = run_.input.q();
     const auto add = [&](const char* name, const Shape& shape) {
       results.add(name, shape, array_extents(shape, n), dtype_of<T>());
     };
     add("out", q);
     results.add("lse", q.per_row(), row_extents(q.per_row(), n), dtype_of<T>());
-    if (!options_.wants_gradients()) return;
+    if (!run_.options.wants_gradients()) return;
     add("dq", q);
-    add("dk", input_.kv());
-    add("dv", input_.kv());
+    add("dk", run_.input.kv());
+    add("dv", run_.input.kv());
   }
 
-  /// This rank's K,V, from the file: the ring has consumed the parcel of the step before.
-  void read_keys() {
-    device_.read_keys([&](InputArray array, View<T> shard) {
-      input_.template read<T>(array, shard, key_ranges_);
-      require_finite(array, shard, key_ranges_);
-    });
+  void warn(const std::string& line) {
+    report_.warnings.push_back(line);
+    if (run_.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
   }
 
   void require_finite(InputArray array, View<const T> shard, const TokenRanges& ranges) {
-    const std::string line = input_.template non_finite<T>(comm_, array, shard, ranges);
+    run_.activity.beat();  // an array has been read
+    const std::string line = run_.input.template non_finite<T>(run_.comm, array, shard, ranges);
     if (line.empty() || std::ranges::count(report_.warnings, line) > 0) return;
-    report_.warnings.push_back(line);
-    if (options_.check) throw AgreedError(line + ": --check needs finite arrays");
-    if (comm_.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
+    if (run_.options.check) throw AgreedError(line + ": --check needs finite arrays");
+    warn(line);
+  }
+
+  Tensor<T> read_queries(InputArray array) {
+    Tensor<T> shard = run_.input.template read<T>(array, run_.query_ranges);
+    require_finite(array, shard.view(), run_.query_ranges);
+    return shard;
+  }
+
+  /// This rank's K,V. Read again for the backward: the ring of the forward has consumed them.
+  Kv read_keys() {
+    Kv kv(run_.input.kv(), run_.keys, run_.comm.rank(), device_.memory());
+    const auto read = [&](InputArray array, View<typename Device::Element> to) {
+      device_.fill(to, [&](View<T> shard) {
+        run_.input.template read<T>(array, shard, run_.key_ranges);
+        require_finite(array, shard, run_.key_ranges);
+      });
+    };
+    read(InputArray::k, kv.k());
+    read(InputArray::v, kv.v());
+    return kv;
+  }
+
+  /// Adds what a transport did to this rank's report; returns its exposed seconds.
+  double count_statistics(const Watched& transport) {
+    mine_.messages_sent += transport.statistics().messages_sent;
+    mine_.bytes_sent += transport.statistics().bytes_sent;
+    return transport.statistics().exposed_seconds;
   }
 
   void attend() {
-    activity_.enter(Phase::read);
-    Stopwatch watch(comm_);
-    q_ = input_.template read<T>(InputArray::q, query_ranges_);
-    require_finite(InputArray::q, q_.view(), query_ranges_);
-    read_keys();
+    run_.activity.enter(Phase::read);
+    Stopwatch watch(run_.comm);
+    q_ = read_queries(InputArray::q);
+    Kv kv = read_keys();
     report_.read_seconds += watch.lap();
-    forward_ = device_.forward(q_, mine_);
+
+    device_.set_queries(q_, run_.query_ranges);
+    Watched transport = device_.transport(Watched::kv);
+    auto engine = device_.forward_engine();
+    auto&& ring_engine = device_.ring_engine(engine);
+    ring_forward(ring_engine, transport, kv);
+    forward_ = device_.finish(engine);
+    mine_.forward_exposed_seconds = count_statistics(transport);
     report_.forward_seconds = watch.lap();
   }
 
   void differentiate() {
-    activity_.enter(Phase::read);
-    Stopwatch watch(comm_);
-    grad_out_ = input_.template read<T>(InputArray::grad_out, query_ranges_);
-    require_finite(InputArray::grad_out, grad_out_.view(), query_ranges_);
-    read_keys();
+    run_.activity.enter(Phase::read);
+    Stopwatch watch(run_.comm);
+    grad_out_ = read_queries(InputArray::grad_out);
+    Kv kv = read_keys();
     report_.read_seconds += watch.lap();
-    gradients_ = device_.backward(q_, forward_, grad_out_, mine_);
+
+    KvParcel<T, typename Device::Memory> sums(run_.input.kv(), run_.keys, run_.comm.rank(), device_.memory());
+    Watched transport = device_.transport(Watched::kv), gradients = device_.transport(Watched::gradients);
+    auto engine = device_.backward_engine(forward_, grad_out_);
+    auto&& ring_engine = device_.ring_engine(engine);
+    ring_backward(ring_engine, transport, gradients, kv, sums);
+    gradients_ = device_.finish(engine, sums);
+    mine_.backward_exposed_seconds = count_statistics(transport) + count_statistics(gradients);
     report_.backward_seconds = watch.lap();
   }
 
   void check() {
-    activity_.enter(Phase::check);
-    Stopwatch watch(comm_);
-    RankResults<T> results{query_ranges_, key_ranges_, &q_, &forward_};
+    run_.activity.enter(Phase::check);
+    Stopwatch watch(run_.comm);
+    RankResults<T> results{run_.query_ranges, run_.key_ranges, &q_, &forward_};
     results.kv_unit = device_.input_roundoff();
-    if (options_.wants_gradients()) {
+    if (run_.options.wants_gradients()) {
       results.grad_out = &grad_out_;
       results.gradients = &gradients_;
     }
-    check_results(comm_, input_, results, mine_, activity_);
+    check_results(run_.comm, run_.input, results, mine_, run_.activity);
     report_.check_seconds = watch.lap();
   }
 
   void write(RunResults& results) {
-    activity_.enter(Phase::write);
-    Stopwatch watch(comm_);
-    results.write<T>("out", forward_.out, query_ranges_);
-    results.write<T>("lse", forward_.lse, query_ranges_);
-    if (options_.wants_gradients()) {
-      results.write<T>("dq", gradients_.q, query_ranges_);
-      results.write<T>("dk", gradients_.k, key_ranges_);
-      results.write<T>("dv", gradients_.v, key_ranges_);
+    run_.activity.enter(Phase::write);
+    Stopwatch watch(run_.comm);
+    results.write<T>("out", forward_.out, run_.query_ranges);
+    results.write<T>("lse", forward_.lse, run_.query_ranges);
+    if (run_.options.wants_gradients()) {
+      results.write<T>("dq", gradients_.q, run_.query_ranges);
+      results.write<T>("dk", gradients_.k, run_.key_ranges);
+      results.write<T>("dv", gradients_.v, run_.key_ranges);
     }
     report_.write_seconds = watch.lap();
-    results.commit(to_json(report_, options_));
+    results.commit(to_json(report_, run_.options));
   }
 
   void print(const std::optional<RunResults>& results) const {
-    if (comm_.rank() != 0) return;
-    std::fputs((options_.json ? to_json(report_, options_) : to_text(report_, options_)).c_str(), stdout);
+    if (run_.comm.rank() != 0) return;
+    std::fputs((run_.options.json ? to_json(report_, run_.options) : to_text(report_, run_.options)).c_str(),
+               stdout);
     if (!report_.ok())
       std::fprintf(stderr, "error: the check failed%s\n", results ? "; nothing was written" : "");
-    else if (results && !options_.json)
-      std::printf("\nWrote %s to %s\n", results->names().c_str(), options_.out.c_str());
+    else if (results && !run_.options.json)
+      std::printf("\nWrote %s to %s\n", results->names().c_str(), run_.options.out.c_str());
   }
 
-  const Communicator& comm_;
-  const RunOptions& options_;
-  const RunInput& input_;
-  Activity& activity_;
-  const TokenRanges &query_ranges_, &key_ranges_;
-  Device& device_;
+  const RunContext& run_;
+  Device device_;
   Tensor<T> q_, grad_out_;
   AttentionResult<T> forward_;
   Gradients<T> gradients_;

@@ -25,10 +25,10 @@ float64 in gives float64 out; else the arithmetic and the results are float32.
 Exit codes: 0 done, 1 the check failed, 2 bad input. When a rank is killed, or nothing moved for
 --timeout, the job ends with another code that is not 0.)";
 
-/// Far beyond any sequence, and positions still add up without overflow.
+/// Longer than any sequence; sums of positions do not overflow.
 constexpr Index furthest_offset = 1'000'000'000'000'000;
 
-/// Elements of q at most: 2^48, more than any job can hold, and byte counts still fit 64 bits.
+/// The most elements of q: more than any job can hold; byte counts fit in 64 bits.
 constexpr Index most_elements = Index{1} << 48U;
 
 std::vector<std::string> isa_choices() {
@@ -38,9 +38,9 @@ std::vector<std::string> isa_choices() {
 }
 
 bool fits(const std::vector<Index>& extents) {
-  Index room = most_elements;
-  for (const Index extent : extents) room /= extent;
-  return room > 0;
+  Index left = most_elements;
+  for (const Index extent : extents) left /= extent;
+  return left > 0;
 }
 
 }  // namespace
@@ -76,14 +76,12 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.section("Ring");
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
                  "Which tokens a rank holds");
-  command.choice("--transport", options.transport, {"overlapped", "odd-even"},
-                 "Messages travel while ranks compute, or in between");
   command.choice("--wire", options.wire, {"same", "bf16"},
                  "Type of K,V in messages: that of the arithmetic, or bf16 (float32 only): half the bytes");
-  declare_gpu_options(command, options);
+  declare_device_options(command, options);
   command.option("--backward-kernel", options.backward_kernel,
                  "Kernel of the backward; auto takes the fastest that is deterministic");
-  command.section("Kernel");
+  command.section("CPU");
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast is float32 only; auto takes it where it can");
   command.option("--threads", options.threads,
@@ -98,23 +96,6 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
   command.footer(examples);
 }
-
-namespace {
-
-/// Flags that would change nothing on the device that was chosen.
-void validate_device(const RunOptions& options) {
-  const RunOptions defaults;
-  validate_device(options,
-                  {{"--engine", options.engine != defaults.engine},
-                   {"--threads", options.threads != defaults.threads},
-                   {"--isa", options.isa != defaults.isa},
-                   {"--block", options.block != defaults.block},
-                   {"--transport", options.transport != defaults.transport, " (see --ring)"},
-                   {"--wire", options.wire != defaults.wire, " (K,V travel in --type)"}},
-                  {{"--backward-kernel", options.backward_kernel != defaults.backward_kernel}});
-}
-
-}  // namespace
 
 void validate(const RunOptions& options) {
   validate_device(options);
@@ -141,8 +122,6 @@ void validate(const RunOptions& options) {
   if (options.q_offset && !uses_positions)
     throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
-  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
-    throw InputError("--timeout must be above 0 seconds");
 }
 
 }  // namespace ring_attention

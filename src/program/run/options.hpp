@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/gpu_options.hpp"
+#include "cli/device_options.hpp"
 
 namespace ring_attention {
 
 /// The flags of `run`, with their defaults.
-struct RunOptions : GpuOptions {
+struct RunOptions : DeviceOptions {
   std::string q, k, v;        ///< input files, or empty with --random
   std::string dout;           ///< gradient of the result, a file; empty: no backward, or --random
   std::vector<Index> random;  ///< B, H, S, D, or empty with files
@@ -23,20 +23,12 @@ struct RunOptions : GpuOptions {
   std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
   std::string documents;      ///< a file of cu_seqlens; empty: one document
   bool alibi = false;
-  std::optional<Index> q_offset;         ///< key position of query 0; else Sk - Sq
-  std::optional<double> scale;           ///< else 1 / sqrt(D)
-  std::string backward_kernel = "auto";  ///< of the GPU's backward
-  std::string engine = "auto";
-  Index block = 64;   ///< of the readable engine
-  Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks
-  std::string isa = "auto";
-  std::string wire = "same";  ///< type of K,V in messages
+  std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
+  std::optional<double> scale;    ///< else 1 / sqrt(D)
   std::string placement = "contiguous";
-  std::string transport = "overlapped";
   bool check = false;
   bool json = false;
-  double timeout = 60;  ///< seconds
-  Index ranks = 0;      ///< promised by --np; 0: no promise
+  Index ranks = 0;  ///< promised by --np; 0: no promise
   std::string progress = "auto";
 
   [[nodiscard]] bool is_random() const { return !random.empty(); }
@@ -46,7 +38,7 @@ struct RunOptions : GpuOptions {
 /// Adds the flags of `run` to a command.
 void declare_run_options(CommandLine& command, RunOptions& options);
 
-/// What the flags say together, before any file is touched.
+/// Checks flags that depend on each other, before any file is opened.
 /// \throws InputError, one line
 void validate(const RunOptions& options);
 

@@ -101,12 +101,9 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
-  text += "  kernel  " + report.engine + (report.isa.empty() ? "" : ", " + report.isa);
-  if (report.device == "cpu")
-    text += ", " + counted(largest(report, &RankReport::threads), "thread") + " a rank";
-  text += "\n";
+  text += "  kernel  " + words_of(report.backend, largest(report, &RankReport::threads)) + "\n";
   text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
-                 report.transport.c_str(), report.wire.c_str());
+                 report.backend.transport.c_str(), report.backend.wire.c_str());
   text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
           counted(total(report, &RankReport::messages_sent), "message") + ", " +
           counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
@@ -143,11 +140,11 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"alibi", options.alibi},
             {"q_offset", report.q_offset},
             {"placement", options.placement},
-            {"transport", report.transport},
-            {"wire", report.wire},
-            {"device", report.device},
-            {"engine", report.engine},
-            {"isa", report.isa},
+            {"transport", report.backend.transport},
+            {"wire", report.backend.wire},
+            {"device", report.backend.device},
+            {"engine", report.backend.engine},
+            {"isa", report.backend.isa},
             {"threads", largest(report, &RankReport::threads)},
             {"block", options.block},
             {"ranks", report.ranks.size()},
@@ -167,7 +164,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   if (!options.dout.empty()) json["files"]["dout"] = options.dout;
   if (options.is_random()) json["seed"] = options.seed;
   for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
-  // File names may be bytes that are no UTF-8.
+  // File names may hold bytes that are not UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "program/backend.hpp"
 #include "program/run/options.hpp"
 #include "ring_attention/core/compare.hpp"
 
@@ -38,8 +39,8 @@ struct RankReport {
   Index bytes_sent = 0;
   double forward_exposed_seconds = 0;
   double backward_exposed_seconds = 0;
-  Index tensor_bytes = 0;   ///< the most that its tensors held at once, in the ring
-  Index process_bytes = 0;  ///< the most that its process held at once (resident set)
+  Index tensor_bytes = 0;   ///< the largest sum of its tensors, in the ring
+  Index process_bytes = 0;  ///< the largest memory of its process (resident set)
   std::array<ErrorReport, result_names.size()> errors;
 
   [[nodiscard]] ErrorReport& error(Result result) { return errors[static_cast<std::size_t>(result)]; }
@@ -50,11 +51,7 @@ struct RankReport {
 struct RunReport {
   Shape q, kv;
   std::string dtype;
-  std::string engine,
-      isa;           ///< fast, readable or cuda; the instruction set of the fast one, the kernels of a GPU
-  std::string wire;  ///< type of K,V in messages
-  std::string device = "cpu";
-  std::string transport = "overlapped";
+  BackendDescription backend;
   double scale = 0;
   Index q_offset = 0;
   double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;

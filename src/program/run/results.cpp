@@ -10,7 +10,7 @@
 namespace ring_attention {
 namespace {
 
-/// Writes `report` beside `path` and takes the old one away: it would describe files about to be replaced.
+/// Writes `report` to a temporary file and removes the old one, which describes files that are replaced next.
 void prepare_report(const std::string& path, const std::string& report) {
   std::ofstream file(temporary_name(path), std::ios::trunc);
   file << report << std::flush;

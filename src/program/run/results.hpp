@@ -11,8 +11,8 @@
 namespace ring_attention {
 
 /// out.npy, lse.npy, dq.npy and so on, and report.json, in one directory. Opened before the work starts, so
-/// that a full disk or a wrong directory shows first; renamed at the end, report.json last, so that its
-/// presence means a whole set. Destroyed without commit, it leaves the files of earlier runs as they were.
+/// that a full disk or a wrong directory is found first. commit() renames the files, report.json last: where
+/// it is, the set is complete. Without commit the files of earlier runs stay as they were.
 /// Collective throughout.
 class RunResults {
  public:

@@ -11,12 +11,12 @@
 
 namespace ring_attention {
 
-/// delta = rowsum(dO * O), [batch, heads, seq, 1]. It stands for the sum over all keys of P * dP that the
+/// delta = rowsum(dO * O), [batch, heads, seq, 1]. It equals the sum over all keys of P * dP that the
 /// derivative of a softmax subtracts: sum_j P_ij dP_ij = sum_j P_ij dO_i.V_j = dO_i.O_i.
 template <class T>
 [[nodiscard]] Tensor<T> row_dot(View<const T> grad_out, View<const T> out);
 
-/// The decisions a backward can get subtly wrong; the tests replace one at a time.
+/// The decisions in which a backward can be subtly wrong; the tests replace one at a time.
 struct StandardGradientRules {
   static Index kv_head(Index head, Index group) { return StandardRules::kv_head(head, group); }
 
@@ -44,7 +44,7 @@ class BlockwiseBackward {
     require(block >= 1, "BlockwiseBackward: a block has at least one token");
   }
 
-  /// Starts with dQ = 0. The queries stand at `ranges`.
+  /// Starts with dQ = 0. The queries are at `ranges`.
   void begin(const ForwardResult<T>& forward, TokenRanges ranges) {
     const Shape& q = forward.q.shape();
     require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
@@ -76,7 +76,7 @@ class BlockwiseBackward {
   [[nodiscard]] Tensor<T> finish() { return std::move(grad_q_); }
 
  private:
-  /// One tile; its scores stand in p.
+  /// One tile; its scores are in p.
   void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Tile& tile) {
     const auto q = tile.of_queries(forward_.q);
     const auto k = tile.of_keys(kv.k);

@@ -3,7 +3,7 @@
 ///
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1 (loops exchanged as in
 /// FlashAttention-2); Liu et al., arXiv 2310.01889, section 3. Memory beyond inputs and outputs is one
-/// tile of scores, whatever the length.
+/// tile of scores, for any length.
 #pragma once
 
 #include <utility>
@@ -14,8 +14,8 @@
 
 namespace ring_attention {
 
-/// The decisions an engine can get subtly wrong, in one place: the tests replace one at a time and
-/// require that the checks notice.
+/// The decisions in which an engine can be subtly wrong, in one place: the tests replace one at a time, and the
+/// checks must then fail.
 struct StandardRules {
   /// A sum that holds no term has maximum -inf. Any finite start loses scores below it.
   template <class T>
@@ -51,9 +51,9 @@ class BlockwiseEngine {
   }
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens stand at `ranges`.
+  /// its tokens are at `ranges`.
   void begin(View<const T> q, TokenRanges ranges) {
-    require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its runs");
+    require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its ranges");
     q_ = q;
     q_ranges_ = std::move(ranges);
     partial_ = Partial<T>::empty(q.shape());
@@ -64,7 +64,7 @@ class BlockwiseEngine {
   /// \throws Error when the shapes do not belong together.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
     const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-    require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its runs");
+    require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its ranges");
     for_each_tile(
         q_.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
         [&](const Tile& tile) {
@@ -76,11 +76,11 @@ class BlockwiseEngine {
   /// out = o / l and lse = m + log l. Ends the work on these queries.
   [[nodiscard]] AttentionResult<T> finish() { return ring_attention::finish(std::move(partial_)); }
 
-  /// The state (o, m, l) as it stands.
+  /// The state (o, m, l) as it is now.
   [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
 
  private:
-  /// Merges the keys of a tile whose scores stand in s.
+  /// Merges the keys of a tile whose scores are in s.
   void merge_tile(const KeyValue<T>& kv, const Tile& tile) {
     states_.resize(static_cast<std::size_t>(s_.rows()));
     for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);

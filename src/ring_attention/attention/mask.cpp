@@ -7,15 +7,15 @@
 
 namespace ring_attention {
 
-Documents::Documents(std::vector<Index> borders) : borders_(std::move(borders)) {
-  require(!borders_.empty() && borders_.front() == 0, "documents: the borders start with 0");
-  require(std::is_sorted(borders_.begin(), borders_.end()), "documents: the borders never decrease");
+Documents::Documents(std::vector<Index> boundaries) : boundaries_(std::move(boundaries)) {
+  require(!boundaries_.empty() && boundaries_.front() == 0, "documents: the boundaries start with 0");
+  require(std::is_sorted(boundaries_.begin(), boundaries_.end()), "documents: the boundaries never decrease");
 }
 
 Index Documents::of(Index position) const {
-  if (position < 0 || position >= borders_.back()) return -1;
-  const auto after = std::upper_bound(borders_.begin(), borders_.end(), position);
-  return after - borders_.begin() - 1;
+  if (position < 0 || position >= boundaries_.back()) return -1;
+  const auto after = std::upper_bound(boundaries_.begin(), boundaries_.end(), position);
+  return after - boundaries_.begin() - 1;
 }
 
 Interval Mask::visible(Index query) const {
@@ -36,7 +36,7 @@ Coverage Mask::coverage(const TokenRange& queries, const TokenRange& keys) const
   if (documents != nullptr) {
     const Index first_query = documents->of(aligned.begin), last_query = documents->of(aligned.end() - 1);
     const Index first_key = documents->of(keys.begin), last_key = documents->of(keys.end() - 1);
-    // Outside all documents the order of the numbers says nothing.
+    // Outside all documents the order of the numbers means nothing.
     const bool inside = std::min({first_query, last_query, first_key, last_key}) >= 0;
     if (inside && (last_query < first_key || last_key < first_query)) return Coverage::none;
     full = full && inside && first_query == last_query && first_key == last_key && first_query == first_key;

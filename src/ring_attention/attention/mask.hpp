@@ -21,28 +21,30 @@ enum class Coverage {
   partial  ///< test each pair
 };
 
-/// Packed sequences: several documents one after the other, and no query sees across a border. A position in
-/// none of them (padding; a query before the first key) sees nothing, and nothing sees it.
+/// Packed sequences: several documents one after the other. A query sees keys of its own document only. A position
+/// in no document (padding; a query before the first key) sees nothing, and no query sees it.
 class Documents {
  public:
-  /// \param borders  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty)
-  /// \throws Error when they are not that
-  explicit Documents(std::vector<Index> borders);
+  /// \param boundaries  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty)
+  /// \throws Error when they are not like this
+  explicit Documents(std::vector<Index> boundaries);
 
   /// The document of a position, or -1 outside all of them.
   [[nodiscard]] Index of(Index position) const;
 
   /// Where a document begins, and where it ends: the position after its last.
-  [[nodiscard]] Index begin(Index document) const { return borders_[static_cast<std::size_t>(document)]; }
-  [[nodiscard]] Index end(Index document) const { return borders_[static_cast<std::size_t>(document) + 1]; }
+  [[nodiscard]] Index begin(Index document) const { return boundaries_[static_cast<std::size_t>(document)]; }
+  [[nodiscard]] Index end(Index document) const {
+    return boundaries_[static_cast<std::size_t>(document) + 1];
+  }
 
  private:
-  std::vector<Index> borders_;
+  std::vector<Index> boundaries_;
 };
 
 /// A band of visible keys around each query, within its document. The default hides nothing.
 ///
-/// Query i stands at key position i + offset. With Sq queries and Sk keys, offset = Sk - Sq aligns the
+/// Query i is at key position i + offset. With Sq queries and Sk keys, offset = Sk - Sq aligns the
 /// last query with the last key (bottom-right, as FlashAttention does from 2.1 on).
 struct Mask {
   static constexpr Index unlimited = std::numeric_limits<Index>::max() / 4;
@@ -63,11 +65,11 @@ struct Mask {
     return document >= 0 && document == documents->of(key);
   }
 
-  /// All the keys that `allowed` allows a query: they stand side by side. May reach beyond the keys there are.
+  /// All keys that `allowed` allows a query: they are consecutive. The interval may exceed the keys that exist.
   [[nodiscard]] Interval visible(Index query) const;
 
   /// Decides all pairs at once, from the ends of both ranges, which must not be empty. `partial` where the ends
-  /// do not tell.
+  /// do not decide.
   [[nodiscard]] Coverage coverage(const TokenRange& queries, const TokenRange& keys) const;
 };
 

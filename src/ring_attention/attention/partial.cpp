@@ -13,19 +13,6 @@ void for_each_row(const Shape& shape, Row row) {
       for (Index s = 0; s < shape.seq; ++s) row(b, h, s);
 }
 
-/// log(sigmoid(x)) without overflow on either side.
-template <class T>
-T log_sigmoid(T x) {
-  return std::min(x, T{0}) - std::log1p(std::exp(-std::abs(x)));
-}
-
-/// sigmoid(x); exp is only taken of what is not positive.
-template <class T>
-T sigmoid(T x) {
-  const T e = std::exp(-std::abs(x));
-  return (x < 0 ? e : T{1}) / (1 + e);
-}
-
 }  // namespace
 
 template <class T>
@@ -54,52 +41,9 @@ AttentionResult<T> finish(Partial<T>&& partial) {
   return result;
 }
 
-template <class T>
-void merge_normalised(AttentionResult<T>& into, const AttentionResult<T>& piece) {
-  require(into.out.shape() == piece.out.shape(), "merge_normalised: the pieces have different shapes");
-  for_each_row(into.out.shape(), [&](Index b, Index h, Index s) {
-    T& lse = into.lse.view()(b, h, s);
-    const T lse_b = piece.lse.view()(b, h, s);
-    const T top = std::max(lse, lse_b);
-    if (top == negative_infinity<T>) return;  // neither saw a key
-    const T merged = top + std::log1p(std::exp(-std::abs(lse - lse_b)));
-    const T keep = rescale(lse, merged);
-    const T add = rescale(lse_b, merged);
-    const auto out = into.out.view().row(b, h, s);
-    const auto out_b = piece.out.view().row(b, h, s);
-    for (std::size_t d = 0; d < out.size(); ++d) out[d] = keep * out[d] + add * out_b[d];
-    lse = merged;
-  });
-}
-
-template <class T>
-void merge_normalised_sigmoid(AttentionResult<T>& into, const AttentionResult<T>& piece) {
-  require(into.out.shape() == piece.out.shape(),
-          "merge_normalised_sigmoid: the pieces have different shapes");
-  for_each_row(into.out.shape(), [&](Index b, Index h, Index s) {
-    T& lse = into.lse.view()(b, h, s);
-    const T lse_b = piece.lse.view()(b, h, s);
-    const auto out = into.out.view().row(b, h, s);
-    const auto out_b = piece.out.view().row(b, h, s);
-    if (lse_b == negative_infinity<T>) return;
-    if (lse == negative_infinity<T>) {  // the starting state: the formula would give NaN
-      std::copy(out_b.begin(), out_b.end(), out.begin());
-      lse = lse_b;
-      return;
-    }
-    const T weight = sigmoid(lse_b - lse);
-    for (std::size_t d = 0; d < out.size(); ++d) out[d] -= weight * (out[d] - out_b[d]);
-    lse -= log_sigmoid(lse - lse_b);
-  });
-}
-
-#define RING_ATTENTION_INSTANTIATE(T)                                             \
-  template void merge(Partial<T>&, const Partial<T>&);                            \
-  template AttentionResult<T> finish(Partial<T>&&);                               \
-  template void merge_normalised(AttentionResult<T>&, const AttentionResult<T>&); \
-  template void merge_normalised_sigmoid(AttentionResult<T>&, const AttentionResult<T>&);
-RING_ATTENTION_INSTANTIATE(float)
-RING_ATTENTION_INSTANTIATE(double)
-#undef RING_ATTENTION_INSTANTIATE
+template void merge(Partial<float>&, const Partial<float>&);
+template void merge(Partial<double>&, const Partial<double>&);
+template AttentionResult<float> finish(Partial<float>&&);
+template AttentionResult<double> finish(Partial<double>&&);
 
 }  // namespace ring_attention

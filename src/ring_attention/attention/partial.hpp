@@ -1,5 +1,5 @@
 /// \file
-/// `Partial`: attention over the keys seen so far, and the merges that join two such results.
+/// `Partial`: attention over the keys seen so far, and the merge of two such results.
 ///
 /// One algebra at every scale: the same merge joins one score, one tile of keys, one hop of the ring.
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, section 3.1; Liu et al., arXiv 2310.01889.
@@ -49,22 +49,5 @@ void merge(Partial<T>& into, const Partial<T>& from);
 /// out = o / l, lse = m + log l. Consumes the state: out takes over the memory of o.
 template <class T>
 [[nodiscard]] AttentionResult<T> finish(Partial<T>&& partial);
-
-/// Merges a normalised piece (out_b, lse_b) into (out, lse), row by row:
-///
-///     lse' = max(lse, lse_b) + log1p(e^{-|lse - lse_b|})
-///     out' = e^{lse - lse'} out + e^{lse_b - lse'} out_b
-///
-/// The textbook form lse + log(1 + e^{lse_b - lse}) overflows in float when lse_b - lse reaches 89.
-template <class T>
-void merge_normalised(AttentionResult<T>& into, const AttentionResult<T>& piece);
-
-/// The same merge as ring-flash-attention writes it:
-///
-///     out' = out - sigmoid(lse_b - lse) (out - out_b),   lse' = lse - logsigmoid(lse - lse_b)
-///
-/// Guarded where it gives NaN: when either lse is -inf.
-template <class T>
-void merge_normalised_sigmoid(AttentionResult<T>& into, const AttentionResult<T>& piece);
 
 }  // namespace ring_attention

@@ -1,5 +1,5 @@
 /// \file
-/// The oracle: dense attention in double with Eigen, written to be obviously right.
+/// The reference, the oracle of all checks: dense attention in double with Eigen, in its simplest form.
 #pragma once
 
 #include "ring_attention/attention/mask.hpp"
@@ -17,7 +17,7 @@ struct Reference {
 
 /// out = softmax(scale q k^T + mask) v, one dense score matrix per head.
 ///
-/// \param q  [batch, heads, rows, dim]; its rows stand at the global positions `rows`
+/// \param q  [batch, heads, rows, dim]; its rows are at the global positions `rows`
 /// \param k  [batch, kv_heads, keys, dim]; all keys, at the positions 0 .. keys-1
 /// \param v  like k
 ///
@@ -26,7 +26,7 @@ struct Reference {
 [[nodiscard]] Reference reference_forward(View<const double> q, View<const double> k, View<const double> v,
                                           const Scoring& scoring, const TokenRanges& rows);
 
-/// All rows: q's tokens stand at 0 .. seq-1.
+/// All rows: q's tokens are at 0 .. seq-1.
 [[nodiscard]] inline Reference reference_forward(View<const double> q, View<const double> k,
                                                  View<const double> v, const Scoring& scoring) {
   return reference_forward(q, k, v, scoring, whole(q.shape().seq));

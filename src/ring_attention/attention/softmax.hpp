@@ -1,14 +1,12 @@
 /// \file
-/// The softmax of one row, three ways side by side: naive, safe, online.
+/// The state (m, l) of a softmax over some scores, and the merge of two such states.
 ///
-/// All take a row of scores x[0..n) and write probabilities p[0..n), which sum to one.
-/// A row whose scores are all -inf (every key masked) has p = 0.
+/// Source: Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv 1805.02867. Lessons 01 and 02 derive
+/// it.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 
 namespace ring_attention {
 
@@ -48,27 +46,5 @@ template <class T>
   const T m = a.m < b.m ? b.m : a.m;
   return {m, a.l * rescale(a.m, m) + b.l * rescale(b.m, m)};
 }
-
-/// exp(x) / sum exp(x). exp overflows from x = 88.8 in float and 709.8 in double, and inf / inf is NaN.
-/// Kept because lesson 01 shows it fail.
-template <class T>
-void softmax_naive(std::span<const T> x, std::span<T> p);
-
-/// Three passes over x: max, sum, normalise.
-template <class T>
-void softmax_safe(std::span<const T> x, std::span<T> p);
-
-/// Two passes over x: (m, l) in one, normalise in the second (Milakov and Gimelshein, arXiv 1805.02867,
-/// algorithm 3).
-template <class T>
-void softmax_online(std::span<const T> x, std::span<T> p);
-
-/// The state after one pass over x.
-template <class T>
-[[nodiscard]] SoftmaxState<T> online_state(std::span<const T> x);
-
-/// The second pass: p = exp(x - m) / l for a state that covers x (and, in a distributed softmax, more).
-template <class T>
-void normalise(std::span<const T> x, const SoftmaxState<T>& state, std::span<T> p);
 
 }  // namespace ring_attention

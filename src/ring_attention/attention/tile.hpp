@@ -13,8 +13,8 @@ namespace ring_attention {
 /// Some queries of one head against some keys of its KV head.
 struct Tile {
   Index batch, head, kv_head;
-  TokenRange queries, keys;      // where its tokens stand in the sequence
-  Index first_query, first_key;  // where they lie in memory
+  TokenRange queries, keys;      // positions of its tokens in the sequence
+  Index first_query, first_key;  // their index in memory
 
   /// The tile's rows of an array of queries, [queries, dim], without a copy. Likewise for keys.
   template <class T>
@@ -38,7 +38,7 @@ void for_each_block(const TokenRanges& ranges, Index block, Visit visit) {
   }
 }
 
-/// Every tile of queries `q` at `q_runs` against keys at `k_runs`, head by head, queries outside, keys inside.
+/// Every tile of queries `q` at `q_ranges` against keys at `k_ranges`, head by head, queries outside, keys inside.
 /// \param kv_head  the KV head of a query head
 template <class KvHead, class Visit>
 void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRanges& k_ranges, Index block,
@@ -53,7 +53,7 @@ void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRange
 }
 
 /// The scores of a tile: s = scale * q k^T + bias, [queries, keys], and -inf where the mask hides the key.
-/// Returns false, and leaves `s` alone, when the mask hides all of it.
+/// Returns false, and does not change `s`, when the mask hides the whole tile.
 template <class T>
 [[nodiscard]] bool score_tile(const Scoring& scoring, const Tile& tile, View<const T> q, View<const T> k,
                               Matrix<T>& s) {

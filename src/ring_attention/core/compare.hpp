@@ -9,7 +9,7 @@
 
 namespace ring_attention {
 
-/// How far an element may be off: |got - want| <= absolute + relative * |want|.
+/// The error that an element may have: |got - want| <= absolute + relative * |want|.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
@@ -19,9 +19,9 @@ struct Tolerance {
 struct CompareOptions {
   /// got = want = -inf is agreement: only for lse, whose fully masked rows are -inf.
   bool allow_negative_infinity = false;
-  /// The reference is zero everywhere and means it (the gradients of fully masked rows). Without this
-  /// an all-zero reference is refused, because any array of small numbers would agree with it.
-  /// The check is then absolute.
+  /// The reference is zero everywhere by intention (the gradients of fully masked rows), and the check is
+  /// absolute. Without this flag an all-zero reference is refused, because any array of small numbers would
+  /// agree with it.
   bool expect_zero = false;
 };
 
@@ -73,7 +73,7 @@ struct NonFinite {
 template <class T>
 [[nodiscard]] NonFinite count_non_finite(View<const T> array);
 
-/// Same bytes: the claim made where the order of the arithmetic is the same.
+/// Compares the bytes. For results whose arithmetic has the same order.
 template <class T>
 [[nodiscard]] bool bitwise_equal(View<const T> a, View<const T> b);
 
@@ -84,11 +84,11 @@ template <class T>
   return bitwise_equal(a.view(), b.view());
 }
 
-/// What a correct attention in type T may be off from the double reference.
+/// The largest error that a correct attention in type T may have against the double reference.
 ///
 /// A score has an error of about eps * max|s| (D products, then the exponent turns an absolute error of
 /// the score into a relative error of p), and sums over `keys` terms add about eps * sqrt(keys). The
-/// factor in front is head room over what correct kernels show; `values` is max|v|, the scale of out.
+/// factor in front is a margin over the errors of correct kernels; `values` is max|v|, the scale of out.
 /// \param kv_unit  relative rounding error of K and V before the arithmetic: 0, or that of their type in messages.
 ///     It moves a score by about unit * |s| and a value by unit * |v|.
 template <class T>

@@ -1,5 +1,5 @@
 /// \file
-/// Errors: `require` for what must hold, `InputError` for what a user can mend.
+/// Errors: `require` for what must hold, `InputError` for what a user can fix.
 #pragma once
 
 #include <source_location>
@@ -9,14 +9,14 @@
 
 namespace ring_attention {
 
-/// A broken contract between parts of the program. `what()` ends in the place in the source.
+/// A broken contract between parts of the program. `what()` ends with the place in the source.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 /// Bad input: a file, a flag, a shape. `what()` is one line that names the culprit and the remedy,
-/// without a place in the source, because a user cannot mend the source.
+/// without a place in the source, because the source is not at fault.
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,5 +1,5 @@
 /// \file
-/// `median`: of measurements, whose mean a disturbed one would pull.
+/// `median` of measurements: one disturbed measurement hardly changes it.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace ring_attention {
 
-/// The middle value; of an even number the mean of the two in the middle. \throws Error when there is none
+/// The middle value; of an even number of values the mean of the two in the middle. \throws Error without values
 [[nodiscard]] inline double median(std::vector<double> values) {
   require(!values.empty(), "median of nothing");
   std::sort(values.begin(), values.end());

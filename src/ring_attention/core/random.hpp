@@ -1,5 +1,5 @@
 /// \file
-/// Counter-based random arrays: any rank makes its shard of the same global array, and only that.
+/// Counter-based random arrays: any rank makes its shard of a global array without the rest.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace ring_attention {
 
-/// Which array, and how wild.
+/// Seed, stream and spike rate of a random array.
 struct RandomFill {
   std::uint64_t seed = 1;
   /// Distinguishes q, k, v, dO of one seed.
   std::uint64_t stream = 0;
-  /// About one token in `spike_every` is multiplied by `spike`, which drives logits to the hundreds:
-  /// an online softmax that is wrong about its maximum shows it there. 0: none.
+  /// About one token in `spike_every` is multiplied by `spike`, so that scores reach hundreds: there an
+  /// error in the maximum of an online softmax shows. 0: none.
   Index spike_every = 0;
   double spike = 8.0;
 };
@@ -25,8 +25,8 @@ struct RandomFill {
 [[nodiscard]] double random_element(const RandomFill& fill, const Shape& global, Index batch, Index head,
                                     Index position, Index column);
 
-/// Fills `shard`, whose tokens stand at `ranges` of the array of shape `global`.
-/// \throws Error when the shapes differ in more than seq, or seq is not the ranges' count.
+/// Fills `shard`, whose tokens are at `ranges` of the array of shape `global`.
+/// \throws Error when the shapes differ in more than seq, or seq is not the count of the ranges.
 template <class T>
 void fill_random(View<T> shard, const RandomFill& fill, const Shape& global, const TokenRanges& ranges);
 

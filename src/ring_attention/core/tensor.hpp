@@ -24,7 +24,7 @@ namespace allocation {
 [[nodiscard]] Index count();
 void reset_peak();
 
-/// Could this process have so many bytes more, now? Keeps nothing and touches nothing.
+/// True if an allocation of `bytes` would succeed now; frees it untouched.
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
 
@@ -33,8 +33,8 @@ void* allocate_counted(std::size_t bytes);
 void free_counted(void* memory, std::size_t bytes) noexcept;
 }  // namespace detail
 
-/// Owns a contiguous `[batch, heads, seq, dim]` array, aligned to 64 bytes. Moves, never copies by
-/// accident: `clone()` says so. Elements start as zero.
+/// Owns a contiguous `[batch, heads, seq, dim]` array, aligned to 64 bytes. It can be moved; only
+/// `clone()` copies it. Elements start as zero.
 template <class T>
 class Tensor {
   static_assert(std::is_trivially_copyable_v<T>, "elements travel as bytes");

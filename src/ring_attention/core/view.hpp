@@ -1,5 +1,5 @@
 /// \file
-/// `View`: a contiguous `[batch, heads, seq, dim]` array that somebody else owns.
+/// `View`: a contiguous `[batch, heads, seq, dim]` array that it does not own.
 #pragma once
 
 #include <span>

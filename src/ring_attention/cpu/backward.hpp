@@ -11,7 +11,7 @@ namespace ring_attention {
 
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 ///
-/// Deterministic: every sum has one order, whatever the number of threads. One pass with five products when there
+/// Deterministic: every sum has one order, for any number of threads. One pass with five products when there
 /// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ, with seven.
 template <class T>
 class CpuBackward {
@@ -20,7 +20,7 @@ class CpuBackward {
 
   explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
 
-  /// Starts with dQ = 0. The queries stand at `ranges`.
+  /// Starts with dQ = 0. The queries are at `ranges`.
   void begin(const ForwardResult<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
@@ -55,7 +55,7 @@ class CpuBackward {
 
 /// The backward for arithmetic in T: the fast one for float, the readable one for double.
 template <class T>
-using BestBackward = CpuBackward<T>;
+using BestBackward = std::conditional_t<std::is_same_v<T, float>, CpuBackward<T>, BlockwiseBackward<T>>;
 
 /// Single device: begin, one accumulate, finish.
 template <class T>

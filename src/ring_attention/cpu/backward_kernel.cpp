@@ -4,7 +4,7 @@
 ///
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile holds `lanes`
 /// queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
-/// as they lie, [queries][dim], with rows padded to whole vectors. For each block of keys:
+/// row by row, [queries][dim], with rows padded to whole vectors. For each block of keys:
 ///
 ///     1.  p[j]   = e^(sum_c k[j][c] qt[c] - lse)
 ///     2.  ds[j]  = p[j] (sum_c v[j][c] dot[c] - delta)
@@ -57,7 +57,7 @@ void load_tile(const GradientRows<Real>& rows, Real* workspace) {
     }
   for (int i = 0; i < lanes; ++i) {
     const bool sees =
-        i < rows.queries && rows.lse[i] != -infinity;  // else its scores are masked: any lse will do
+        i < rows.queries && rows.lse[i] != -infinity;  // else its scores are masked, and any lse is right
     tile.lse[i] = sees ? rows.lse[i] : 0;
     tile.delta[i] = i < rows.queries ? rows.delta[i] : 0;
   }

@@ -16,7 +16,7 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 
 template <class T>
 void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges) {
-  require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its runs");
+  require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its ranges");
   q_ = q;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
@@ -28,11 +28,11 @@ template <class T>
 void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
-  require(kv.k.shape().seq == count(kv.ranges), "CpuEngine: k has other tokens than its runs");
+  require(kv.k.shape().seq == count(kv.ranges), "CpuEngine: k has other tokens than its ranges");
   const auto tiles = static_cast<Index>(tiles_.size());
 
-  // The heads of a group follow each other and share K,V in the cache. The last tiles see most under a causal mask:
-  // they come first, so that the threads end together.
+  // The heads of a group follow each other and share K,V in the cache. The last tiles see most keys under a causal
+  // mask: they are done first, so that the threads end at about the same time.
   for_each_task(q.batch * q.heads * tiles, threads_, [&](Index task, int worker) {
     const Index in_group = task % group, kv_head = task / group / tiles;
     const Index batch = kv_head / kv.k.shape().heads, own_kv_head = kv_head % kv.k.shape().heads;

@@ -1,5 +1,5 @@
 /// \file
-/// The fast engine of the CPU: float32, one query in every SIMD lane, tiles shared out over threads.
+/// The fast engine of the CPU: float32, one query in every SIMD lane, tiles distributed over threads.
 ///
 /// The same algorithm, interface and meaning as the readable BlockwiseEngine; forward_kernel.cpp holds the
 /// arithmetic. Results do not depend on the number of threads; they differ between instruction sets by rounding.
@@ -30,7 +30,7 @@ class CpuEngine {
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens stand at `ranges`.
+  /// its tokens are at `ranges`.
   void begin(View<const T> q, TokenRanges ranges);
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
@@ -40,7 +40,7 @@ class CpuEngine {
   /// out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
   [[nodiscard]] AttentionResult<T> finish();
 
-  /// The state (o, m, l) as it stands, with m in units of the natural logarithm.
+  /// The state (o, m, l) as it is now, with m in units of the natural logarithm.
   [[nodiscard]] Partial<T> to_partial() const;
 
  private:
@@ -59,11 +59,11 @@ class CpuEngine {
 
 /// The engine for arithmetic in T: the fast one for float, the readable one for double.
 template <class T>
-using BestForward = CpuEngine<T>;
+using BestForward = std::conditional_t<std::is_same_v<T, float>, CpuEngine<T>, BlockwiseEngine<T>>;
 
 /// Makes an engine of either kind, forward or backward.
-/// \param block    what a readable engine asks for
-/// \param options  what a fast one asks for
+/// \param block    for a readable engine
+/// \param options  for a fast one
 template <class Engine>
 [[nodiscard]] Engine make_engine(const Scoring& scoring, Index block, const CpuOptions& options = {}) {
   if constexpr (std::is_constructible_v<Engine, Scoring, CpuOptions>)

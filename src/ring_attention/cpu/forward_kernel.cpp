@@ -1,8 +1,8 @@
 /// \file
 /// The fast forward: lesson 03's online softmax with one query in every SIMD lane.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile holds `lanes` queries, and every array
-/// of it has queries side by side, so that no step ever adds or compares across lanes:
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile holds `lanes` queries, and in every array
+/// of it the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
 ///     ot[dim][lanes]   sum 2^(s - m) v, not normalised
@@ -17,7 +17,7 @@
 ///     4.  ot[c] = a ot[c] + sum_j v[j][c] p[j]
 ///
 /// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
-/// v are read as they lie. Compiled once for each instruction set and type, in the
+/// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
 /// namespace RING_ATTENTION_ISA.
 #include "ring_attention/cpu/simd.hpp"
 

@@ -1,6 +1,6 @@
 /// \file
-/// Instruction sets: the kernels are compiled once for each, and the best one that this machine has is taken when
-/// the program runs.
+/// Instruction sets: the kernels are compiled once for each, and the program takes the best one of
+/// this machine when it starts.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace ring_attention {
 
-/// From narrow to wide. What a build for another processor lacks is never available.
+/// From narrow to wide. Those that this build does not have are never available.
 enum class Isa {
   x86_64,  ///< SSE2: every x86-64
   avx2,    ///< AVX2 and FMA

@@ -1,10 +1,10 @@
 /// \file
-/// The border between the portable engines and the kernels, which are compiled once for every instruction set and
+/// The interface between the portable engines and the kernels, which are compiled once for every instruction set and
 /// type T of the arithmetic, float or double.
 ///
-/// Only plain structs and function pointers cross it. A kernel file includes this header and `simd.hpp` and
+/// Only plain structs and function pointers pass through it. A kernel file includes this header and `simd.hpp` and
 /// nothing else: an inline function of the standard library or of Eigen, compiled there with wide
-/// instructions, could be the copy that the linker keeps for everyone.
+/// instructions, could be the copy that the linker keeps for the whole program.
 #pragma once
 
 namespace ring_attention::cpu {
@@ -15,7 +15,7 @@ using Offset = decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr
 constexpr int max_lanes = 64;  ///< no kernel has more queries in a tile
 
 /// The keys of one range, as a tile of queries sees them. An array of lanes has `max_lanes` entries, of which the
-/// kernel reads as many as it has lanes; those without a query repeat one that has.
+/// kernel reads as many as it has lanes; lanes without a query repeat a lane with one.
 template <class T>
 struct KeySpan {
   const T* k;                   ///< [keys][dim]

@@ -1,5 +1,5 @@
 /// \file
-/// What the engines of this room share: tiles of queries, and a range of keys as the lanes of a kernel see it.
+/// What the two engines of the CPU share: tiles of queries, and a range of keys as the lanes of a kernel see it.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace ring_attention::cpu {
 
-/// At most `lanes` queries of one range, and where the first of them lies in memory.
+/// At most `lanes` queries of one range, and the index of the first of them in memory.
 struct QueryTile {
   TokenRange queries;
   Index first;
@@ -20,7 +20,7 @@ struct QueryTile {
 
 [[nodiscard]] std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes);
 
-/// Room for the tile of every thread: row `worker` of the result is one.
+/// Memory for the tile of every thread: row `worker` of the result is one.
 template <class T>
 [[nodiscard]] Tensor<T> workspaces(int threads, Size elements);
 
@@ -34,7 +34,7 @@ class Lanes {
 
   /// What the queries of a tile see of a range of keys.
   /// \param k, v  the first key of the range, [keys][dim]
-  /// \returns false when they see none of it
+  /// \returns false when they see no key of it
   [[nodiscard]] bool look(const Scoring& scoring, Index head, const TokenRange& queries,
                           const TokenRange& keys, const T* k, const T* v);
 

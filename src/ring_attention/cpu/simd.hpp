@@ -76,8 +76,8 @@ inline Integers load(const int* p) {
 inline void store(Real* p, Vector x) { *reinterpret_cast<UnalignedVector*>(p) = x; }
 inline Vector broadcast(Real x) { return x - Vector{}; }  // x - 0 is x, -0 and NaN included
 
-/// Asks for a row of n floats to be brought near. For rows that are read by columns soon: the processor foresees
-/// only what is read in order.
+/// Prefetches a row of n floats. For rows that are soon read by columns: the processor predicts sequential reads
+/// only.
 inline void prefetch(const Real* row, Offset n) {
   for (Offset i = 0; i < n; i += static_cast<Offset>(64 / sizeof(Real))) __builtin_prefetch(row + i, 0, 2);
 }
@@ -85,7 +85,7 @@ inline void prefetch(const Real* row, Offset n) {
 /// The larger one; b where they do not compare (a NaN in b stays).
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
-/// x, which the optimiser then knows nothing about. With a constant it would turn `larger` into two instructions.
+/// Returns x and hides its value from the optimiser, which would turn `larger` with a constant into two instructions.
 inline Vector opaque(Vector x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));
@@ -179,7 +179,7 @@ inline void transpose_block(const Real* from, Offset from_stride, Real* to, Offs
   for (int i = 0; i < width; ++i) store(to + i * to_stride, a[i]);
 }
 
-/// to[c][r] = scale * from[r][c], rows x columns, blocks first and then what is left over.
+/// to[c][r] = scale * from[r][c], rows x columns, blocks first and then the rest.
 inline void transpose(const Real* from, Offset from_stride, Offset rows, Offset columns, Real* to,
                       Offset to_stride) {
   const Offset whole_rows = rows - rows % width, whole_columns = columns - columns % width;

@@ -12,7 +12,7 @@ namespace ring_attention {
 [[nodiscard]] int usable_cores();
 
 /// Calls work(task, worker) for the tasks 0 .. tasks-1, handed out one by one and in order to `threads` workers.
-/// Worker 0 is the calling thread: what only it may do (messages), it does there. With one thread no other starts.
+/// Worker 0 is the calling thread, which alone may send messages. With one thread no other starts.
 /// \param work  must not throw in workers other than 0
 void for_each_task(Index tasks, int threads, const std::function<void(Index task, int worker)>& work);
 

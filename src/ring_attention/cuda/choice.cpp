@@ -1,16 +1,15 @@
 #include "ring_attention/cuda/choice.hpp"
 
+#include <type_traits>
+
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::cuda {
 namespace {
 
-/// How messages call a kernel of this kind, and the flag that names one.
-struct Words {
-  const char *kind, *flag;
-};
-Words words_of(const ForwardTask*) { return {"forward", "--kernel "}; }
-Words words_of(const BackwardTask*) { return {"backward", "--backward-kernel "}; }
+/// How messages call a kernel of this kind.
+template <class Task>
+const std::string kind = std::is_same_v<Task, ForwardTask> ? "forward kernel" : "backward kernel";
 
 template <class Task>
 std::string names_that_take(std::span<const Kernel<Task>> kernels, const DeviceTraits& device, Type type,
@@ -29,23 +28,22 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
   for (const auto& kernel : kernels) {
     known = known || name == kernel.name;
     const bool wanted = name == "auto" ? kernel.deterministic : name == kernel.name;
-    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.step >= best->step))
+    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.number >= best->number))
       best = &kernel;
   }
   if (best != nullptr) return *best;
 
-  const Words words = words_of(static_cast<const Task*>(nullptr));
   const std::string what = std::string(name_of(type)) + " with a head dim of " + std::to_string(dim);
   const std::string capability =
       std::to_string(device.compute_capability / 10) + "." + std::to_string(device.compute_capability % 10);
   const std::string names = names_that_take(kernels, device, type, dim);
   if (names.empty())
-    throw InputError("no " + std::string(words.kind) + " kernel of the GPU takes " + what +
-                     " (compute capability " + capability + "): use --device cpu");
+    throw InputError("no " + kind<Task> + " of the GPU takes " + what + " (compute capability " + capability +
+                     "): use the CPU");
   if (known)
-    throw InputError(words.flag + name + " does not take " + what + " on a GPU of compute capability " +
-                     capability + ": these do: " + names);
-  throw InputError(words.flag + name + ": there is none of this name: for " + what + " there are " + names);
+    throw InputError("the " + kind<Task> + " " + name + " does not take " + what +
+                     " on a GPU of compute capability " + capability + ": these do: " + names);
+  throw InputError("no " + kind<Task> + " has the name " + name + ": for " + what + " there are " + names);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 /// \file
-/// Which kernel computes.
+/// Chooses the kernel.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace ring_attention::cuda {
 
-/// The kernel of this name; with "auto" the highest step of the ladder that takes the type and the dim on this
-/// device, of the backward the highest that is deterministic.
-/// \throws InputError when there is none, with the names of those that there are
+/// The kernel with this name. "auto" is the deterministic kernel with the highest number that supports the type and the
+/// dim on this device.
+/// \throws InputError if no kernel matches; the message lists the kernels that support the problem
 [[nodiscard]] const ForwardKernel& choose_forward(const std::string& name, const DeviceTraits& device,
                                                   Type type, int dim);
 [[nodiscard]] const BackwardKernel& choose_backward(const std::string& name, const DeviceTraits& device,
@@ -19,8 +19,8 @@ namespace ring_attention::cuda {
 /// `fp32`, `bf16`, `fp16`.
 [[nodiscard]] const char* name_of(Type type);
 
-/// What rounding a float to the nearest number of this type may be off, relative to it: the unit roundoff, half the
-/// distance from 1 to the next number. bf16 has 8 significant bits, fp16 has 11; fp32 rounds nothing: 0.
+/// The unit roundoff of storing a float in this type: half the distance from 1 to the next number. bf16 has 8
+/// significant bits, fp16 has 11. fp32 stores a float exactly: 0.
 [[nodiscard]] constexpr double unit_roundoff(Type type) {
   return type == Type::bf16 ? 0x1p-8 : type == Type::fp16 ? 0x1p-11 : 0;
 }

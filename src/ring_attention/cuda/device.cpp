@@ -40,8 +40,7 @@ std::string why_no_device() {
   for (int device = 0; device < count; ++device)
     if (const int has = capability(device); has < oldest_compute_capability)
       return "GPU " + std::to_string(device) + ", " + name_of(device) + ", is too old: compute capability " +
-             std::to_string(has / 10) + "." + std::to_string(has % 10) +
-             ", and 8.0 is the oldest that will do";
+             std::to_string(has / 10) + "." + std::to_string(has % 10) + ", and 8.0 is the oldest that works";
   return "";
 }
 

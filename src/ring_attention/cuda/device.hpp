@@ -1,5 +1,5 @@
 /// \file
-/// The GPUs of this machine: is there one, what can it do, which one is mine.
+/// The GPUs of this machine: their number, their properties, and the one that this thread uses.
 #pragma once
 
 #include <array>
@@ -9,32 +9,31 @@
 
 namespace ring_attention::cuda {
 
-/// The oldest compute capability that the kernels are compiled for: Ampere.
+/// The lowest compute capability that the kernels are compiled for: Ampere.
 constexpr int oldest_compute_capability = 80;
 
-/// Why no GPU can be used, in a few words: no driver or one that is too old, no GPU or one that is too old. Empty when
-/// all can be. Works on a machine that has no driver. \throws Error when CUDA fails for another reason: then there may
-/// be a GPU
+/// Why the GPUs cannot be used: the driver or the GPU is missing or too old. Empty if all GPUs can be used. Works on a
+/// machine without a driver. \throws Error if CUDA fails for another reason: a GPU may exist then
 [[nodiscard]] std::string why_no_device();
 
-/// GPUs that this process sees; 0 where why_no_device() says why.
+/// The number of GPUs that this process sees; 0 if why_no_device() is not empty.
 [[nodiscard]] int device_count();
 
-/// What kernels need to know about a GPU.
+/// The properties of a GPU that kernels depend on.
 [[nodiscard]] DeviceTraits traits_of(int device);
 
-/// `NVIDIA H200`.
+/// The name of a GPU, for example `NVIDIA H200`.
 [[nodiscard]] std::string name_of(int device);
 
-/// A GPU's UUID: the same for every process that sees it, under whatever number.
+/// The UUID of a GPU. It is the same in every process, although processes may number the GPUs differently.
 using DeviceId = std::array<char, 16>;
 [[nodiscard]] DeviceId id_of(int device);
 
-/// The GPU that this thread uses from now on, and the one it uses.
+/// Sets and gets the GPU that this thread uses.
 void use_device(int device);
 [[nodiscard]] int current_device();
 
-/// Bytes that can still be had on the current GPU. Others may use it, too.
+/// Free bytes of the current GPU. Other processes may allocate them, too.
 [[nodiscard]] Index free_bytes();
 
 }  // namespace ring_attention::cuda

@@ -15,12 +15,13 @@ void* allocate_on_device(std::size_t bytes) {
   const cudaError_t code = cudaMalloc(&memory, bytes);
   if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    throw InputError("the GPU has no room for an array of " + std::to_string(bytes) + " bytes: " +
+    throw InputError("the GPU has too little memory for an array of " + std::to_string(bytes) + " bytes: " +
                      std::to_string(free_bytes()) + " are free: use more GPUs, or a shorter sequence");
   }
   check(code);
   check(cudaMemset(memory, 0, bytes));
-  check(cudaStreamSynchronize(cudaStreamLegacy));  // other streams do not wait for this one
+  check(
+      cudaStreamSynchronize(cudaStreamLegacy));  // streams made with cudaStreamNonBlocking do not wait for it
   return memory;
 }
 
@@ -46,7 +47,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stre
 
 template <class T>
 void upload(View<T> device, View<const float> host, StreamHandle stream) {
-  require(device.shape() == host.shape(), "upload: arrays of one shape");
+  require(device.shape() == host.shape(), "upload: the arrays must have the same shape");
   DeviceTensor<float> exact;
   if constexpr (type_of<T> == Type::fp32) {
     copy<float>(device.elements(), host.elements(), stream);

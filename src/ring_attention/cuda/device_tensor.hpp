@@ -1,5 +1,5 @@
 /// \file
-/// Arrays in the memory of a GPU, and pinned ones of the host.
+/// Arrays in the memory of a GPU, and pinned buffers in the memory of the host.
 #pragma once
 
 #include <bit>
@@ -14,12 +14,12 @@
 
 namespace ring_attention::cuda {
 
-/// IEEE half precision, for storage: conversions are kernels.
+/// IEEE half precision, for storage only. Kernels do the conversions.
 struct Fp16 {
   std::uint16_t bits = 0;
 };
 
-/// The Type that a C++ type stands for.
+/// The Type of a C++ type.
 template <class T>
 constexpr Type type_of = Type::fp32;
 template <>
@@ -28,7 +28,7 @@ template <>
 inline constexpr Type type_of<Fp16> = Type::fp16;
 
 namespace detail {
-/// Zeros, of the current GPU. \throws InputError that says how many bytes there are when there are too few
+/// Memory of the current GPU, filled with zeros. \throws InputError with the number of free bytes if they are too few
 void* allocate_on_device(std::size_t bytes);
 void free_on_device(void* memory) noexcept;
 void* allocate_pinned(std::size_t bytes);
@@ -36,8 +36,8 @@ void free_pinned(void* memory) noexcept;
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stream);
 }  // namespace detail
 
-/// Owns a contiguous [batch, heads, seq, dim] array in device memory, aligned to 256 bytes. Moves, never copies.
-/// Elements start as zero. Its views must not be read by the host.
+/// Owns a contiguous [batch, heads, seq, dim] array in device memory, aligned to 256 bytes. Movable, not copyable.
+/// Elements start as zero. The host must not read through its views.
 template <class T>
 class DeviceTensor {
  public:
@@ -71,7 +71,7 @@ class DeviceTensor {
   T* data_ = nullptr;
 };
 
-/// Host memory that the GPU copies from and to by itself, while the host does something else.
+/// Page-locked host memory: the GPU copies from and to it asynchronously.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(std::size_t bytes)
@@ -88,14 +88,14 @@ class PinnedBuffer {
   std::size_t bytes_;
 };
 
-/// Enqueues a copy between any two memories, host or device. Unpinned host memory makes it wait.
+/// Enqueues a copy between any two memories, host or device. With unpinned host memory the call waits for the copy.
 template <class T>
 void copy(std::span<T> to, std::span<const T> from, StreamHandle stream) {
   detail::copy_bytes(to.data(), from.data(), from.size_bytes(), stream);
 }
 
-/// An array of the host on the device, rounded to T; and the way back, exactly. Both wait.
-/// T is float, Bf16 or Fp16.
+/// upload() copies a host array to the device and rounds it to T. downloaded() copies it back exactly. Both wait until
+/// the copy is done. T is float, Bf16 or Fp16.
 template <class T>
 void upload(View<T> device, View<const float> host, StreamHandle stream);
 template <class T>
@@ -111,7 +111,7 @@ template <class T>
   return downloaded<T>(device.view(), stream);
 }
 
-/// Where a ring's parcels live: in device memory, worked on in the order of a stream.
+/// The memory of a ring's parcels: device memory, used in the order of one stream.
 struct DeviceMemory {
   template <class T>
   using Array = DeviceTensor<T>;

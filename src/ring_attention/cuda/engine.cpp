@@ -15,7 +15,7 @@ CudaEngine<T>::CudaEngine(Scoring scoring, CudaOptions options)
 
 template <class T>
 void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges) {
-  require(q.shape().seq == count(ranges), "CudaEngine: q has other tokens than its runs");
+  require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
   kernel_ = &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim));
   q_ = q;
@@ -29,7 +29,8 @@ void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges) {
 template <class T>
 void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-  require(kv.k.shape().seq == count(kv.ranges), "CudaEngine: k has other tokens than its runs");
+  require(kv.k.shape().seq == count(kv.ranges),
+          "CudaEngine: k and its ranges have different numbers of tokens");
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
         {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
@@ -42,8 +43,8 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
 }
 
 template <class T>
-DeviceAttended CudaEngine<T>::finish() {
-  // No key at all: o and l are the zeros that they were made with, and m does not matter.
+DeviceAttentionResult CudaEngine<T>::finish() {
+  // Without any key o and l are still the zeros of their allocation, and m is not used.
   finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(), static_cast<int>(q_.shape().dim),
               options_.stream);
   return {std::move(o_), std::move(m_), kernel_->name};
@@ -67,7 +68,7 @@ void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, TokenRanges r
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
-          "CudaBackward: q, out, dO and lse belong to the same queries");
+          "CudaBackward: q, out, dO, lse and the ranges must have the same queries");
   device_ = traits_for(options_);
   kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim));
   forward_ = forward;
@@ -85,7 +86,7 @@ void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<f
   (void)require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
               kv.k.shape().seq == count(kv.ranges),
-          "CudaBackward: k, v, dk and dv belong to the same keys");
+          "CudaBackward: k, v, dk, dv and the ranges must have the same keys");
   if (q.size() > 0)
     for_each_launch<BackwardTask>(
         {task_of(q, forward_.q.data(), scoring_, mask_), forward_.grad_out.data(), forward_.lse.data(),

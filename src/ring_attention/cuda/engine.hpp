@@ -1,8 +1,8 @@
 /// \file
-/// The engine of the GPU: the kernels of the ladder behind begin, accumulate, finish.
+/// The engines of the GPU: begin, accumulate and finish, computed by the kernels in cuda/kernels/.
 ///
-/// The same meaning as the readable BlockwiseEngine, with one difference: views are of device memory, and a call
-/// enqueues its work on a stream and returns.
+/// They work like the readable BlockwiseEngine, with one difference: views are of device memory, and each call enqueues
+/// its work on a stream and returns.
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
@@ -11,20 +11,20 @@
 
 namespace ring_attention {
 
-/// How an engine of the GPU computes.
+/// The options of an engine of the GPU.
 using cuda::CudaOptions;
 
-/// What attention on a GPU leaves there: out and lse as in AttentionResult, in fp32.
-struct DeviceAttended {
+/// The result of attention in device memory: out and lse as in AttentionResult, in fp32.
+struct DeviceAttentionResult {
   cuda::DeviceTensor<float> out;
   cuda::DeviceTensor<float> lse;
-  const char* kernel = "";  ///< the step of the ladder that computed them
+  const char* kernel = "";  ///< the name of the kernel that computed them
 };
 
-/// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish(). T is float, Bf16 or
-/// cuda::Fp16, the type of q, k and v; the state (o, m, l) is fp32 and carries over from piece to piece.
+/// Call begin(q), then accumulate(kv) once per piece of the keys in any number and order, then finish(). T is the type
+/// of q, k and v: float, Bf16 or cuda::Fp16. The state (o, m, l) is fp32 and carries over from piece to piece.
 ///
-/// Memory: the state, which becomes the result, and 24 bytes a query.
+/// Memory: the state, which becomes the result, and 24 bytes per query.
 template <class T>
 class CudaEngine {
  public:
@@ -32,18 +32,18 @@ class CudaEngine {
 
   explicit CudaEngine(Scoring scoring, CudaOptions options = {});
 
-  /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish(); its
-  /// tokens stand at `ranges`. \throws InputError when no kernel takes this type and dim on this device
+  /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges`
+  /// are the positions of its tokens. \throws InputError if no kernel supports this type and dim on this device
   void begin(View<const T> q, TokenRanges ranges);
 
-  /// Enqueues the merge of these keys into the state; `kv` must stay until the stream has come past it. Calls
-  /// `progress` once. \throws Error when the shapes do not belong together
+  /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
+  /// `progress` once. \throws Error if the shapes do not match
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
 
-  /// out = o / l and lse = log 2 * m + log l, enqueued. Ends the work on these queries.
-  [[nodiscard]] DeviceAttended finish();
+  /// Enqueues out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
+  [[nodiscard]] DeviceAttentionResult finish();
 
-  /// The state (o, m, l) as it stands, on the host, with m in units of the natural logarithm. Waits.
+  /// The current state (o, m, l) on the host, with m in units of the natural logarithm. Waits for the stream.
   [[nodiscard]] Partial<float> to_partial() const;
 
   /// The kernel that begin() chose.
@@ -57,11 +57,10 @@ class CudaEngine {
   View<const T> q_;
   cuda::MaskOnDevice mask_;
   cuda::DeviceTensor<float> o_, m_, l_;  // m in units of log 2
-  bool fresh_ = true;                    // no key seen: the state's memory means nothing
+  bool fresh_ = true;                    // no keys yet: o_, m_ and l_ are not initialised
 };
 
-/// What a backward on a GPU needs of the forward, for a rank's queries. All views are of device memory and stay with
-/// the caller.
+/// What the backward on a GPU needs from the forward, for a rank's queries. The caller owns the device memory.
 template <class T>
 struct DeviceForwardResult {
   View<const T> q;         ///< [batch, heads, seq, dim]
@@ -70,7 +69,8 @@ struct DeviceForwardResult {
   View<const T> grad_out;  ///< dO, like q
 };
 
-/// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ. Gradients are fp32.
+/// Call begin(forward), then accumulate(kv, gradient) once per piece of the keys, then finish() -> dQ. Gradients are
+/// fp32.
 template <class T>
 class CudaBackward {
  public:
@@ -78,10 +78,11 @@ class CudaBackward {
 
   explicit CudaBackward(Scoring scoring, CudaOptions options = {});
 
-  /// Starts with dQ = 0. The queries stand at `ranges`.
+  /// Starts with dQ = 0. `ranges` are the positions of the queries.
   void begin(const DeviceForwardResult<T>& forward, TokenRanges ranges);
 
-  /// Enqueues: adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
+  /// Enqueues: adds the contribution of these keys to dQ, and the contribution of these queries to dK and dV in
+  /// `gradient`.
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
                   const Progress& progress = {});
 
@@ -101,12 +102,12 @@ class CudaBackward {
   cuda::DeviceTensor<float> grad_q_;  // [batch, heads, seq, dim]
 };
 
-/// Single device: begin, one accumulate, finish, all enqueued on `options.stream`. q, k and v are in device memory. With
-/// the kernel "auto" the best one for the device computes; the result says which.
-/// \throws InputError when no kernel takes this type and dim on this device
+/// Single device: begin, one accumulate, finish, all enqueued on `options.stream`. q, k and v are in device memory. The
+/// result names the kernel that "auto" has chosen.
+/// \throws InputError if no kernel supports this type and dim on this device
 template <class T>
-[[nodiscard]] DeviceAttended attention_forward(View<const T> q, View<const T> k, View<const T> v,
-                                               const Scoring& scoring, const CudaOptions& options) {
+[[nodiscard]] DeviceAttentionResult attention_forward(View<const T> q, View<const T> k, View<const T> v,
+                                                      const Scoring& scoring, const CudaOptions& options) {
   CudaEngine<T> engine(scoring, options);
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});
@@ -116,10 +117,10 @@ template <class T>
 /// The gradients of a whole attention, in device memory.
 struct DeviceGradients {
   cuda::DeviceTensor<float> q, k, v;
-  const char* kernel = "";  ///< the step of the ladder that computed them
+  const char* kernel = "";  ///< the name of the kernel that computed them
 };
 
-/// Single device, like attention_forward. \throws InputError when no kernel takes this type and dim on this device
+/// Single device, like attention_forward. \throws InputError if no kernel supports this type and dim on this device
 template <class T>
 [[nodiscard]] DeviceGradients attention_backward(const DeviceForwardResult<T>& forward, View<const T> k,
                                                  View<const T> v, const Scoring& scoring,

@@ -8,7 +8,7 @@ namespace ring_attention::cuda {
 
 void check(cudaError_t code, std::source_location where) {
   if (code == cudaSuccess) return;
-  (void)cudaGetLastError();  // one that is not sticky is reported once
+  (void)cudaGetLastError();  // clears an error that is not sticky, so that it is reported once
   throw Error(
       located(std::string("CUDA: ") + cudaGetErrorName(code) + ": " + cudaGetErrorString(code), where));
 }

@@ -8,8 +8,8 @@
 
 namespace ring_attention::cuda {
 
-/// Throws Error with CUDA's own name and text, and the place of the call, unless `code` is cudaSuccess. An error of a
-/// kernel shows at a later call: the text then says what happened and not where.
+/// Throws Error with CUDA's name and text of the error and the source line of the call, unless `code` is cudaSuccess.
+/// CUDA reports the error of a kernel at a later call: then the source line is not the line of the launch.
 void check(cudaError_t code, std::source_location where = std::source_location::current());
 
 }  // namespace ring_attention::cuda

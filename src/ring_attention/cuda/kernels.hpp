@@ -1,8 +1,8 @@
 /// \file
-/// The border between the engines of the GPU, plain C++, and the kernels, each a `.cu` file of its own.
+/// The interface between the engines of the GPU, which are plain C++, and the kernels, which are `.cu` files.
 ///
-/// Plain structs and function pointers cross it, as in the room `cpu`. A kernel is given one shard of keys and all
-/// queries of the rank; what it accumulates carries over to the next ring step.
+/// It consists of plain structs and function pointers. A kernel gets one shard of keys and all queries of the rank.
+/// What it accumulates carries over to the next step of the ring.
 #pragma once
 
 #include <span>
@@ -18,22 +18,22 @@ using StreamHandle = CUstream_st*;
 /// The type of q, k, v, out and dO in device memory. Sums, the state and gradients are always fp32.
 enum class Type { fp32, bf16, fp16 };
 
-/// Keys that stand at equal distances in the sequence, and where the first of them lies in the shard's memory.
+/// A range of keys: their global positions, and the index of the first of them in the shard's memory.
 struct KeyRange {
   TokenRange tokens;
   Index first;
 };
 
-constexpr int max_ranges = 2;  ///< of keys in one launch: what a zigzag shard has
+constexpr int max_ranges = 2;  ///< of keys in one launch; a zigzag shard has two
 
-/// What both directions read. All pointers are to device memory, 16-byte aligned.
+/// The inputs of both directions. All pointers are to device memory, 16-byte aligned.
 ///
-/// A mask is two intervals to a kernel: query i sees the keys of a range whose global positions lie in visible[i], which
-/// is what `Mask::visible` says, for every mask. Within a range those keys stand side by side.
+/// A kernel sees every mask as one interval per query: query i sees the keys with global positions in visible[i], which
+/// is `Mask::visible(i)`. Within a range those keys are contiguous in memory.
 struct AttentionTask {
   int batch, heads, kv_heads, dim;
   int queries;  ///< tokens of the rank's q
-  int keys;     ///< tokens of the shard, all of its ranges: k and v have `keys * dim` elements a head
+  int keys;     ///< tokens of the shard, all of its ranges: k and v have `keys * dim` elements per head
   int ranges;
   KeyRange range[max_ranges];
   float scale;               ///< of the scores
@@ -41,19 +41,19 @@ struct AttentionTask {
   const void* k;             ///< [batch][kv_heads][keys][dim]
   const void* v;             ///< [batch][kv_heads][keys][dim]
   const Interval* visible;   ///< [queries]
-  const Index* position;     ///< [queries], on the keys' scale (mask offset included): for ALiBi
-  const float* alibi_slope;  ///< [heads], or null: the score falls by slope * |key position - position|
+  const Index* position;     ///< [queries], in key positions (mask offset included): for ALiBi
+  const float* alibi_slope;  ///< [heads], or null: the score decreases by slope * |key position - position|
 };
 
-/// Attend to one shard: (o, m, l) moves on. The algebra is that of attention/partial.hpp.
+/// The forward with one shard: updates (o, m, l). The algebra is that of attention/partial.hpp.
 struct ForwardTask : AttentionTask {
-  bool fresh;  ///< the state is empty: write it, do not read it
+  bool fresh;  ///< the state is empty: the kernel writes it and does not read it
   float* o;    ///< [batch][heads][queries][dim]: sum 2^(s - m) v
-  float* m;    ///< [batch][heads][queries]: the largest score so far, in units of log 2; -inf: none
-  float* l;    ///< [batch][heads][queries]: sum 2^(s - m)
+  float* m;  ///< [batch][heads][queries]: the largest score so far, in units of log 2; -inf if there is none
+  float* l;  ///< [batch][heads][queries]: sum 2^(s - m)
 };
 
-/// Differentiate one shard, from the global lse and delta. Rows that see no key have lse = -inf.
+/// The backward with one shard, from the global lse and delta. Rows that see no key have lse = -inf.
 struct BackwardTask : AttentionTask {
   const void* grad_out;  ///< [batch][heads][queries][dim]: dO
   const float* lse;      ///< [batch][heads][queries], natural logarithm, over all keys of all shards
@@ -63,32 +63,33 @@ struct BackwardTask : AttentionTask {
   float* grad_v;         ///< [batch][kv_heads][keys][dim]: dV of this shard, added to
 };
 
-/// What a kernel may ask of the device.
+/// The properties of a device that a kernel depends on.
 struct DeviceTraits {
   int compute_capability;     ///< 90 for 9.0
-  int multiprocessors;        ///< to use: the ring leaves some to NCCL
-  int shared_bytes_of_block;  ///< with the opt-in
+  int multiprocessors;        ///< (SMs) that kernels may use: the ring reserves some for NCCL
+  int shared_bytes_of_block;  ///< the limit with opt-in
 };
 
-/// One step of the ladder. `launch` enqueues and returns; it throws Error when CUDA refuses.
+/// One kernel. `launch` enqueues it and returns; it throws Error if CUDA reports one.
 template <class Task>
 struct Kernel {
-  int step;              ///< on the ladder of lesson 11
-  const char* name;      ///< for reports and `--kernel`
-  const char* computes;  ///< one line for tables: "bf16 mma.sync, cp.async, two stages"
-  bool deterministic;    ///< the same bits every time: no atomics
-  /// Can it do this on this device? Any number of queries and keys, any ranges, any head ratio.
+  int number;            ///< in the order of lesson 11 and of the file names
+  const char* name;      ///< by which users choose it
+  const char* computes;  ///< one line for tables: "mma.sync, ldmatrix, cp.async in two stages"
+  bool deterministic;    ///< gives the same bits in every run: no atomics
+  /// True if it supports this type and dim on this device. It then supports any number of queries, keys and ranges, and
+  /// any ratio of heads.
   bool (*takes)(const DeviceTraits&, Type, int dim);
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
 };
 using ForwardKernel = Kernel<ForwardTask>;
 using BackwardKernel = Kernel<BackwardTask>;
 
-/// The whole ladder, in order.
+/// All kernels, in the order of their numbers. A new kernel is added to kernel_list.cpp and to src/cmake/sources.cmake.
 [[nodiscard]] std::span<const ForwardKernel> forward_kernels();
 [[nodiscard]] std::span<const BackwardKernel> backward_kernels();
 
-/// delta[row] = rowsum(dO * O), one for each of `rows` rows of `dim`; out is fp32, dO of `type`.
+/// delta[row] = rowsum(dO * O) for each of `rows` rows of `dim` elements. out is fp32, dO has `type`.
 void row_dots(const float* out, const void* grad_out, float* delta, Index rows, int dim, Type type,
               StreamHandle stream);
 

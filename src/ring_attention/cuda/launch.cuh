@@ -1,7 +1,7 @@
 /// \file
-/// The one way in which kernels are launched, and get memory for the time of one launch.
+/// Launches kernels and allocates their scratch memory.
 ///
-/// The emulator of tests/cuda replaces this file.
+/// The emulator replaces this file (tests/emulator).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,15 +11,15 @@
 
 namespace ring_attention::cuda {
 
-/// Blocks, threads of a block, and bytes of dynamic shared memory.
+/// The number of blocks, the threads of a block, and the bytes of dynamic shared memory.
 struct LaunchConfig {
   dim3 blocks;
   dim3 threads;
   int shared_bytes = 0;
 };
 
-/// Enqueues kernel(arguments...) on `stream`. More than 48 KB of shared memory are asked for here. A grid without
-/// blocks is nothing to do. \throws Error when CUDA refuses
+/// Enqueues kernel(arguments...) on `stream`. Opts in to more than 48 KB of shared memory if necessary. Does nothing if
+/// the grid has no blocks. \throws Error if CUDA reports one
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle stream,
             const Arguments&... arguments) {
@@ -34,14 +34,14 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandl
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
-/// Blocks of `size` that cover `count`.
+/// The number of blocks of `size` that cover `count`.
 template <class Number>
 [[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
   return (count + size - 1) / size;
 }
 
-/// Device memory for kernels that are enqueued on one stream: taken and given back in the stream's order, so that
-/// no host waits.
+/// Device memory for kernels on one stream. It is allocated and freed in the order of the stream: the host does not
+/// wait.
 template <class T>
 class Scratch {
  public:

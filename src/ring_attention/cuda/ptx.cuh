@@ -1,9 +1,9 @@
 /// \file
-/// The instructions that C++ has no words for, each behind a name: what tensor cores and asynchronous copies need from
-/// sm_80 on. Source: the PTX ISA, version 9.0; the section stands at each.
+/// Inline-PTX wrappers for sm_80 and later: cp.async, ldmatrix, mma.sync. Source: the PTX ISA, version 9.0; each
+/// comment names its instruction.
 ///
-/// An emulator takes this header's place in the tests (tests/cuda/emulator): no other file of the ladder's first steps
-/// has inline assembly. Addresses of shared memory are 32 bits wide here, as the instructions want them.
+/// In the tests the emulator replaces this header (tests/emulator). Only this file and ptx_hopper.cuh contain inline
+/// assembly. Addresses of shared memory are 32 bits wide, as the instructions require.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,16 +13,16 @@
 
 namespace ring_attention::cuda {
 
-/// The block's dynamic shared memory, of the size that the launch gave, at a multiple of 1024 bytes.
+/// The block's dynamic shared memory, aligned to 1024 bytes. The launch sets its size.
 template <class T>
 __device__ inline T* dynamic_shared() {
   extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 
-/// The same number, in a way that the compiler does not see to be the same: what follows of it is computed where it is
-/// needed, and not kept in registers around a loop.
-__device__ inline int computed_anew(int x) {
+/// Returns x, and hides from the compiler that it is x. So the compiler computes what depends on it where it is needed,
+/// instead of keeping it in registers across a loop.
+__device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
@@ -31,8 +31,8 @@ __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-/// 16 bytes from global to shared memory, asynchronously and past the registers; zeros, and nothing is read, unless
-/// `valid`. Both addresses are multiples of 16. (cp.async)
+/// Copies 16 bytes from global to shared memory asynchronously, without registers. Writes zeros and reads nothing
+/// unless `valid`. Both addresses are multiples of 16. (cp.async)
 __device__ inline void cp_async_16(unsigned to, const void* from, bool valid) {
   const unsigned bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -41,19 +41,20 @@ __device__ inline void cp_async_16(unsigned to, const void* from, bool valid) {
 /// Ends a group of this thread's copies. (cp.async.commit_group)
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Returns when all of this thread's groups but the newest `newest` have arrived; others see them after a barrier.
+/// Waits until all of this thread's groups except the newest `newest` are complete. Other threads see the data after a
+/// barrier. (cp.async.wait_group)
 template <int newest>
 __device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
 }
 
-/// Four bytes to shared memory.
+/// Stores four bytes to shared memory. (st.shared)
 __device__ inline void store_shared(unsigned to, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
-/// Four 8x8 matrices of 16-bit numbers. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes; it gets, of
-/// each matrix, the two numbers at row lane / 4, columns 2 (lane % 4) and the next. (ldmatrix)
+/// Loads four 8x8 matrices of 16-bit numbers. Lane i passes the address of row i % 8 of matrix i / 8, 16 bytes. Of each
+/// matrix it receives the two numbers in row lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1. (ldmatrix)
 __device__ inline void ldmatrix_x4(unsigned (&r)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -61,7 +62,8 @@ __device__ inline void ldmatrix_x4(unsigned (&r)[4], unsigned row) {
                : "memory");
 }
 
-/// The same, and each matrix is transposed: a lane gets rows 2 (lane % 4) and the next of column lane / 4.
+/// Loads and transposes each matrix: a lane receives rows 2 (lane % 4) and 2 (lane % 4) + 1 of column lane / 4.
+/// (ldmatrix.trans)
 __device__ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -69,13 +71,13 @@ __device__ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned row) {
                : "memory");
 }
 
-/// d += a b of a warp: a is 16x16, b 16x8, d 16x8 in fp32. With g = lane / 4 and t = lane % 4, a lane holds
+/// d += a b by one warp: a is 16x16, b 16x8, d 16x8 in fp32. With g = lane / 4 and t = lane % 4, a lane holds
 ///
 ///     a[0] = A(g, 2t..2t+1)   a[1] = A(g+8, 2t..)   a[2] = A(g, 2t+8..)   a[3] = A(g+8, 2t+8..)
 ///     b0   = B(2t..2t+1, g)   b1   = B(2t+8.., g)
 ///     d[0], d[1] = D(g, 2t..2t+1)   d[2], d[3] = D(g+8, 2t..2t+1)
 ///
-/// So two neighbouring d, packed, are an a of the next product. (mma.m16n8k16)
+/// So two neighbouring d, rounded to 16 bits, are the a of the next product. (mma.m16n8k16)
 template <class T>
 __device__ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
@@ -92,7 +94,7 @@ __device__ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsig
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Two numbers, rounded to nearest even, in one register: `low` in the lower half. (cvt.rn.x2)
+/// Rounds two numbers to nearest even and packs them into one register: `low` is the lower half. (cvt.rn.x2)
 template <class T>
 __device__ inline unsigned packed(float low, float high) {
   unsigned both;

@@ -1,9 +1,9 @@
 /// \file
-/// What only Hopper has (sm_90a): the copy engine (TMA), barriers in shared memory that count bytes, and wgmma, the product
-/// of a warpgroup. Source: the PTX ISA, version 9.0, sections on cp.async.bulk.tensor, mbarrier and wgmma.
+/// Inline-PTX wrappers for Hopper (sm_90a): mbarrier, TMA (cp.async.bulk.tensor), setmaxnreg, wgmma. Source: the PTX
+/// ISA, version 9.0; each comment names its instruction.
 ///
-/// An emulator takes this header's place in the tests. Compiled for another architecture the functions trap: such a
-/// kernel is never launched there.
+/// In the tests the emulator replaces this header (tests/emulator). For other architectures the functions trap: kernels
+/// that use them are never launched there.
 #pragma once
 
 #include "ring_attention/cuda/ptx.cuh"
@@ -17,13 +17,13 @@
 
 namespace ring_attention::cuda {
 
-// Barriers in shared memory, 8 bytes each. A phase ends when `count` threads have arrived and all bytes that were
-// announced are here; phases are told apart by their parity, 0 first.
+// mbarrier: a barrier in shared memory, 8 bytes. A phase ends when `count` threads have arrived and all expected bytes
+// have arrived. Phases are distinguished by their parity; the first has parity 0.
 
 __device__ inline void mbarrier_init(unsigned barrier, unsigned count) {
   RING_ATTENTION_HOPPER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-/// What was initialised is seen by the copy engine. One thread, before the block's own barrier.
+/// Makes initialised mbarriers visible to TMA. One thread calls it before a __syncthreads. (fence.mbarrier_init)
 __device__ inline void mbarrier_init_fence() {
   RING_ATTENTION_HOPPER("fence.mbarrier_init.release.cluster;" ::: "memory");
   RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
@@ -31,12 +31,12 @@ __device__ inline void mbarrier_init_fence() {
 __device__ inline void mbarrier_arrive(unsigned barrier) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives, and announces bytes that copies will bring.
+/// Arrives, and adds the bytes of copies that the phase waits for.
 __device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                         : "memory");
 }
-/// Returns when the phase of this parity has ended.
+/// Waits until the phase with this parity has ended. (mbarrier.try_wait.parity)
 __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   RING_ATTENTION_HOPPER(
       "{\n"
@@ -49,8 +49,8 @@ __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
-/// One box of a tensor at these coordinates to shared memory, as the map says; its bytes arrive at `barrier`. What lies
-/// outside of the tensor becomes zero. One thread calls it.
+/// Copies the box of a tensor at these coordinates to shared memory, as the map describes. Its bytes arrive at
+/// `barrier`. Elements outside the tensor become zero. One thread calls it. (cp.async.bulk.tensor.3d)
 __device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
                                    unsigned barrier) {
   RING_ATTENTION_HOPPER(
@@ -61,8 +61,8 @@ __device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column
       : "memory");
 }
 
-/// So many bytes that stand side by side, from global to shared memory; they arrive at `barrier`. Both addresses and the
-/// number are multiples of 16. One thread calls it. (cp.async.bulk)
+/// Copies contiguous bytes from global to shared memory; they arrive at `barrier`. Both addresses and `bytes` are
+/// multiples of 16. One thread calls it. (cp.async.bulk)
 __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned barrier) {
   RING_ATTENTION_HOPPER(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -70,27 +70,28 @@ __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, u
       : "memory");
 }
 
-/// What this thread has stored to shared memory is seen by the copy engine and by wgmma, which read past the caches that
-/// ordinary accesses go through. Before the barrier behind which others start them. (fence.proxy.async)
+/// Makes this thread's earlier stores to shared memory visible to the async proxy, through which TMA and wgmma access
+/// it. It comes before the barrier after which another thread starts them. (fence.proxy.async)
 __device__ inline void fence_proxy_async() {
   RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Adds to two numbers in device memory, to each atomically. `to` is a multiple of 8 bytes. (red.add.v2.f32)
-__device__ inline void add_pair(float* to, float first, float second) {
+/// Adds to two neighbouring numbers in device memory, atomically each. `to` is aligned to 8 bytes. (red.add.v2.f32)
+__device__ inline void red_add_v2(float* to, float first, float second) {
   RING_ATTENTION_HOPPER("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
                         "f"(first), "f"(second)
                         : "memory");
 }
 
-/// A barrier of the block by number (1 .. 15; 0 is __syncthreads): what these `threads` threads wrote before is seen by
-/// all of them behind it. (bar.sync)
+/// Synchronizes `threads` threads at barrier `number` (1 .. 15; __syncthreads uses 0). What they wrote before it is
+/// visible to all of them after it. (bar.sync)
 template <int threads>
 __device__ inline void named_barrier(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
-/// The same to take turns: wait for, or only arrive among, `threads` threads.
+/// The same barriers where they only order the warpgroups in time: wait for the other threads (bar.sync), or arrive
+/// without waiting (bar.arrive). The emulator does not test whether they are needed.
 template <int threads>
 __device__ inline void named_barrier_sync(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
@@ -100,7 +101,8 @@ __device__ inline void named_barrier_arrive(int number) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
-/// Registers of each thread of the calling warpgroup from here on: given back, or taken when others have given.
+/// Sets the registers per thread of the calling warpgroup. dec releases registers; inc waits until enough are free.
+/// (setmaxnreg)
 template <int registers>
 __device__ inline void setmaxnreg_dec() {
   RING_ATTENTION_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
@@ -110,30 +112,30 @@ __device__ inline void setmaxnreg_inc() {
   RING_ATTENTION_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-// wgmma. Four warps multiply together, asynchronously; the sums stay in their registers, of each warp 16 rows, laid out
-// as by mma_m16n8k16: d[4 j + i] of a lane is its d[i] of the j-th eight columns.
+// wgmma: four warps multiply together, asynchronously. The sums are in their registers. Each warp has 16 rows in the
+// layout of mma_m16n8k16: a lane's d[4 j + i] is d[i] of the j-th group of eight columns.
 
-/// A matrix in shared memory in rows of 128 bytes, swizzled as the copy engine does it: piece c of row r lies at
-/// c ^ (r % 8). Tiles start at multiples of 1024 bytes, as eight rows do. `columns_on` is from 64 columns to the next
-/// 64, in bytes. (Matrix descriptor)
+/// The descriptor of a matrix in shared memory with rows of 128 bytes, swizzled as by TMA: piece c of row r is at c ^
+/// (r % 8). Tiles start at multiples of 1024 bytes, which are eight rows. `columns_on` is the distance in bytes from 64
+/// columns to the next 64. (matrix descriptor)
 __device__ inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on) {
   return static_cast<unsigned long long>((address & 0x3ffffU) >> 4U) |
          static_cast<unsigned long long>(columns_on >> 4U) << 16U | 1024ULL >> 4U << 32U | 1ULL << 62U;
 }
 
-/// What was written to registers before is seen by the products that follow.
+/// Orders earlier register writes before the following wgmma. (wgmma.fence)
 __device__ inline void wgmma_fence() { RING_ATTENTION_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   RING_ATTENTION_HOPPER("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Waits for all committed groups of products but the newest.
+/// Waits until all committed groups except the newest `newest` are complete. (wgmma.wait_group)
 template <int newest>
 __device__ inline void wgmma_wait() {
   RING_ATTENTION_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
-/// Registers that products are about to read have their values from here on: the compiler would put it off until
-/// after wgmma_fence, and then serialise (C7519).
+/// Makes the compiler write the registers `a` before this line. Without it the compiler may move the writes behind
+/// wgmma_fence and then serialise the wgmma (ptxas warning C7519).
 template <int rows, int count>
 __device__ inline void wgmma_fence_operand(unsigned (&a)[rows][count]) {
 #pragma unroll
@@ -141,7 +143,7 @@ __device__ inline void wgmma_fence_operand(unsigned (&a)[rows][count]) {
 #pragma unroll
     for (int j = 0; j < count; ++j) asm volatile("" : "+r"(a[i][j])::"memory");
 }
-/// The compiler reads these no earlier than here, and has them written by here.
+/// Keeps the compiler from moving accesses of `d` across this line.
 template <int count>
 __device__ inline void wgmma_fence_result(float (&d)[count]) {
 #pragma unroll
@@ -192,12 +194,12 @@ __device__ inline void wgmma_fence_result(float (&d)[count]) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),           \
         "n"(b_by_rows))
 
-/// d (64 x n) = a (64 x 16) b (16 x n), or += when `accumulate`: a and b in shared memory. a has its sum index along
-/// rows of memory (a row of memory is a row of a), unless a_by_columns; b has it along rows of memory too (a row of
-/// memory is a column of b: a product with the transpose), unless b_by_rows.
+/// d (64 x N) = a (64 x 16) b (16 x N), or += if `accumulate`. N is 64 or 128. a and b are in shared memory. A row of
+/// memory is a row of a, or a column of a if a_by_columns. A row of memory is a column of b (so that the tile is b^T),
+/// or a row of b if b_by_rows. (wgmma.mma_async)
 template <class T, int a_by_columns, int b_by_rows, int count>
-__device__ inline void wgmma_m64k16(float (&d)[count], unsigned long long a, unsigned long long b,
-                                    bool accumulate) {
+__device__ inline void wgmma_m64nNk16(float (&d)[count], unsigned long long a, unsigned long long b,
+                                      bool accumulate) {
   static_assert(count == 32 || count == 64);
   if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
     RING_ATTENTION_SHARED_64("bf16");
@@ -209,10 +211,11 @@ __device__ inline void wgmma_m64k16(float (&d)[count], unsigned long long a, uns
     RING_ATTENTION_SHARED_128("f16");
 }
 
-/// The same with a in registers, each warp's 16 rows as mma_m16n8k16 has them. They may be overwritten after the wait.
+/// The same with a in registers, each warp's 16 rows in the layout of mma_m16n8k16. Only after the wait may the
+/// registers be overwritten.
 template <class T, int b_by_rows, int count>
-__device__ inline void wgmma_m64k16(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
-                                    bool accumulate) {
+__device__ inline void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
+                                      bool accumulate) {
   static_assert(count == 32 || count == 64);
   if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
     RING_ATTENTION_REGISTERS_64("bf16");

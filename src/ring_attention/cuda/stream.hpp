@@ -1,5 +1,5 @@
 /// \file
-/// `Stream` and `Event`: what is done in which order on a GPU.
+/// `Stream` and `Event`: the order of work on a GPU.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ struct CUevent_st;
 
 namespace ring_attention::cuda {
 
-/// A point in the work of a stream. Owned; moves. Every event can tell the time.
+/// A point in the work of a stream. Movable, not copyable. Events measure time.
 class Event {
  public:
   Event() { check(cudaEventCreate(&event_)); }
@@ -29,11 +29,11 @@ class Event {
     if (event_ != nullptr) (void)cudaEventDestroy(event_);
   }
 
-  /// Stands for all that was enqueued on `stream` before this call.
+  /// The event is done when all work that was enqueued on `stream` before this call is done.
   void record(StreamHandle stream) { check(cudaEventRecord(event_, stream)); }
-  /// What is enqueued on `stream` from now on begins after this event. No host waits.
+  /// Work that is enqueued on `stream` from now on begins after this event. The host does not wait.
   void block(StreamHandle stream) const { check(cudaStreamWaitEvent(stream, event_, 0)); }
-  /// Has it happened? \throws Error when a kernel before it failed
+  /// \throws Error if a kernel before the event failed
   [[nodiscard]] bool is_done() const {
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) return false;
@@ -41,7 +41,7 @@ class Event {
     return true;
   }
   void synchronize() const { check(cudaEventSynchronize(event_)); }
-  /// Seconds from `earlier` to this; both must have happened.
+  /// Seconds from `earlier` to this event; both must be done.
   [[nodiscard]] double seconds_since(const Event& earlier) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
@@ -52,7 +52,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// An ordered queue of work on the GPU that was current when it was made. Waits for no other stream by itself.
+/// An ordered queue of work on the GPU that is current when it is constructed. It does not wait for other streams.
 class Stream {
  public:
   enum class Priority { normal, high };
@@ -68,9 +68,9 @@ class Stream {
   ~Stream() { (void)cudaStreamDestroy(stream_); }
 
   [[nodiscard]] StreamHandle handle() const { return stream_; }
-  /// Waits on the host until all that was enqueued is done. \throws Error when a kernel failed
+  /// The host waits until all enqueued work is done. \throws Error if a kernel failed
   void synchronize() const { check(cudaStreamSynchronize(stream_)); }
-  /// Waits however long it takes, and calls alive() meanwhile. \throws Error when a kernel failed
+  /// The same without a time limit; calls alive() every 20 us. \throws Error if a kernel failed
   void synchronize(const std::function<void()>& alive) const {
     Event done;
     for (done.record(stream_); !done.is_done(); alive())

@@ -20,9 +20,8 @@ DeviceTensor<T> on_device(const std::vector<T>& values, StreamHandle stream) {
 
 DeviceTraits traits_for(const CudaOptions& options) {
   DeviceTraits traits = traits_of(current_device());
-  require(options.spared_multiprocessors < traits.multiprocessors,
-          "CudaOptions: all multiprocessors are spared");
-  traits.multiprocessors -= options.spared_multiprocessors;
+  require(options.reserved_sms < traits.multiprocessors, "CudaOptions: all multiprocessors are reserved");
+  traits.multiprocessors -= options.reserved_sms;
   return traits;
 }
 
@@ -37,7 +36,7 @@ MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, S
   position_ = on_device(position, stream);
   const std::vector<float> slopes(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end());
   alibi_slope_ = on_device(slopes, stream);
-  check(cudaStreamSynchronize(stream));  // the vectors end here
+  check(cudaStreamSynchronize(stream));  // before the vectors are destroyed
 }
 
 void MaskOnDevice::fill_in(AttentionTask& task) const {
@@ -46,20 +45,20 @@ void MaskOnDevice::fill_in(AttentionTask& task) const {
   task.alibi_slope = alibi_slope_.data();
 }
 
-int extent_of(Index extent, const char* name) {
+int kernel_int(Index length, const char* name) {
   constexpr Index most = std::numeric_limits<int>::max() - longest_tile;
-  require(extent <= most,
-          "CUDA: " + std::to_string(extent) + " " + name + ": a kernel counts to " + std::to_string(most));
-  return static_cast<int>(extent);
+  require(length <= most,
+          "CUDA: " + std::to_string(length) + " " + name + ": a kernel counts to " + std::to_string(most));
+  return static_cast<int>(length);
 }
 
 AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring, const MaskOnDevice& mask) {
   AttentionTask task{};
-  (void)extent_of(q.batch * q.heads, "query heads of the batch");
-  task.batch = extent_of(q.batch, "sequences of the batch");
-  task.heads = extent_of(q.heads, "query heads");
-  task.dim = extent_of(q.dim, "columns of a head");
-  task.queries = extent_of(q.seq, "queries of one rank");
+  (void)kernel_int(q.batch * q.heads, "query heads of the batch");
+  task.batch = kernel_int(q.batch, "sequences of the batch");
+  task.heads = kernel_int(q.heads, "query heads");
+  task.dim = kernel_int(q.dim, "columns of a head");
+  task.queries = kernel_int(q.seq, "queries of one rank");
   task.scale = static_cast<float>(scoring.scale);
   task.q = data;
   mask.fill_in(task);

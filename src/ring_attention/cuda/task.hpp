@@ -1,5 +1,5 @@
 /// \file
-/// What both engines of the GPU do before a kernel: masks as intervals, shards as tasks.
+/// What both engines of the GPU do before they launch a kernel: they turn a mask into intervals and a shard into tasks.
 #pragma once
 
 #include <functional>
@@ -9,17 +9,17 @@
 
 namespace ring_attention::cuda {
 
-/// How an engine of the GPU computes. It belongs to the device that is current when it begins.
+/// The options of an engine of the GPU. The engine uses the device that is current when it begins.
 struct CudaOptions {
-  StreamHandle stream = nullptr;   ///< everything is enqueued here; must outlive the engine
-  std::string kernel = "auto";     ///< a name of the ladder
-  int spared_multiprocessors = 0;  ///< left to communication
+  StreamHandle stream = nullptr;  ///< all work is enqueued on it; must outlive the engine
+  std::string kernel = "auto";    ///< the name of a kernel
+  int reserved_sms = 0;           ///< multiprocessors that kernels leave free for communication
 };
 
-/// Traits of the current device, less what is reserved_sms.
+/// The traits of the current device without its reserved multiprocessors.
 [[nodiscard]] DeviceTraits traits_for(const CudaOptions& options);
 
-/// What kernels read of a mask, for one shard of queries: copied to the device once.
+/// What kernels read of a mask and a bias for one shard of queries. It is copied to the device once.
 class MaskOnDevice {
  public:
   MaskOnDevice() = default;
@@ -30,26 +30,26 @@ class MaskOnDevice {
  private:
   DeviceTensor<Interval> visible_;   // [queries]
   DeviceTensor<Index> position_;     // [queries]
-  DeviceTensor<float> alibi_slope_;  // [heads], or nothing
+  DeviceTensor<float> alibi_slope_;  // [heads], or empty
 };
 
-/// Kernels count tokens in an int, and the end of a tile may lie so far behind the last one.
+/// Kernels count tokens in an int, and the end of a tile may be this far behind the last token.
 constexpr Index longest_tile = 1024;
 
-/// An extent as a kernel's int. \throws Error, which names it, when it is too large for that
-[[nodiscard]] int extent_of(Index extent, const char* name);
+/// A length as an int, as kernels use it. \throws Error with its name if it is too large
+[[nodiscard]] int kernel_int(Index length, const char* name);
 
-/// The part of a task that does not depend on the keys. \throws Error when an extent is too large for a kernel's int
+/// The part of a task that does not depend on the keys. \throws Error if a length is too large for an int
 [[nodiscard]] AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring,
                                     const MaskOnDevice& mask);
 
-/// Calls use(task) for the ranges of a shard, `max_runs` at a time. No call for a shard without keys. \throws Error when
-/// there are too many keys for a kernel's int
+/// Calls use(task) for the ranges of a shard, `max_ranges` at a time. Makes no call for a shard without keys. \throws
+/// Error if there are too many keys for an int
 template <class Task>
 void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const TokenRanges& ranges,
                      const std::function<void(const Task&)>& use) {
-  task.kv_heads = extent_of(keys.heads, "KV heads");
-  task.keys = extent_of(keys.seq, "keys of one rank");
+  task.kv_heads = kernel_int(keys.heads, "KV heads");
+  task.keys = kernel_int(keys.seq, "keys of one rank");
   task.k = k;
   task.v = v;
   task.ranges = 0;

@@ -1,5 +1,5 @@
 /// \file
-/// `TensorMap`: what the copy engine has to know of a tensor in device memory. Made on the host, passed by value.
+/// `TensorMap`: the description of a tensor in device memory that TMA needs. The host makes it and passes it by value.
 #pragma once
 
 #include <cuda.h>
@@ -13,9 +13,9 @@ namespace ring_attention::cuda {
 
 using TensorMap = CUtensorMap;
 
-/// `matrices` matrices of `rows` x `dim` numbers of 16 bits, one after the other, of which the copy engine brings boxes
-/// of box_rows x 64 numbers, in rows of 128 bytes that are swizzled (matrix_descriptor says how). dim is a multiple of 8,
-/// box_rows at most 256. The driver's function is asked for by name: programs start without a driver.
+/// The map of `matrices` contiguous matrices of `rows` x `dim` 16-bit numbers. TMA copies boxes of box_rows x 64
+/// numbers into swizzled rows of 128 bytes (see matrix_descriptor). dim is a multiple of 8, box_rows at most 256. The
+/// driver's function is looked up by name, so that programs start without a driver.
 inline TensorMap make_tensor_map(const void* first, Type type, int dim, Index rows, Index matrices,
                                  int box_rows) {
   void* entry = nullptr;
@@ -32,7 +32,7 @@ inline TensorMap make_tensor_map(const void* first, Type type, int dim, Index ro
       &map, type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
       const_cast<void*>(first), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled refuses the tensor");
+  require(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled does not accept the tensor");
   return map;
 }
 

@@ -1,5 +1,5 @@
 /// \file
-/// How long work on a GPU takes.
+/// Measures how long work on a GPU takes.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 
 namespace ring_attention::cuda {
 
-/// Median, and the shortest and longest of all, in seconds.
+/// The median, the shortest and the longest time, in seconds.
 struct Times {
   double median, least, most;
 };
 
-/// Times what `work` enqueues on the stream, by events before and after it, `times` times and once before to warm up.
+/// Times the work that `work` enqueues on the stream, with an event before and after it: once to warm up, then `times`
+/// times.
 template <class Work>
 [[nodiscard]] Times time_on(StreamHandle stream, int times, const Work& work) {
   std::vector<double> seconds;

@@ -10,12 +10,12 @@
 
 namespace ring_attention::cuda {
 
-/// Every type as fp32, exactly.
+/// Converts to fp32, exactly.
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float widened(__half x) { return __half2float(x); }
 
-/// fp32 as T, to nearest even.
+/// Rounds fp32 to T, to nearest even.
 template <class T>
 __device__ T narrowed(float x);
 template <>
@@ -31,7 +31,7 @@ __device__ inline __half narrowed<__half>(float x) {
   return __float2half_rn(x);
 }
 
-/// Calls use(T{}) with the element type that `type` names.
+/// Calls use(T{}) with the C++ type of `type`.
 template <class Use>
 void with_type(Type type, Use use) {
   switch (type) {
@@ -39,15 +39,15 @@ void with_type(Type type, Use use) {
     case Type::bf16: return use(__nv_bfloat16{});
     case Type::fp16: return use(__half{});
   }
-  require(false, "no type of device memory");
+  require(false, "unknown type of device memory");
 }
 
-/// For the kernels of the tensor cores: calls use.operator()<T, columns>() with bf16 or fp16, and rows of 64 or of 128
-/// elements, whichever has room for `dim`.
+/// For the tensor-core kernels: calls use.operator()<T, columns>(). T is bf16 or fp16, columns is 64 if dim <= 64 and
+/// 128 otherwise.
 template <class Use>
 void with_half_type_and_columns(Type type, int dim, Use use) {
   require(type != Type::fp32 && dim <= 128,
-          "a kernel of the tensor cores takes bf16 or fp16 and a dim of 128");
+          "a tensor-core kernel takes bf16 or fp16 and a dim of at most 128");
   const auto with_columns = [&]<class T>(T) {
     if (dim <= 64)
       use.template operator()<T, 64>();

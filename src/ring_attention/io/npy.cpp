@@ -31,13 +31,13 @@ const DtypeName& entry(Dtype dtype) {
   throw Error(located("not a Dtype", std::source_location::current()));
 }
 
-/// Sizes are products of extents: one that does not fit is found here, once, for the widest element. Extents
-/// of 0 do not excuse the others.
+/// Sizes are products of extents: one that does not fit is found here, once, for the widest element. The other
+/// extents must fit even if one is 0.
 void check_extents_fit(const std::vector<Index>& extents, const std::string& file) {
-  Index room = (std::numeric_limits<Index>::max() - static_cast<Index>(npy_header_limit)) / 8;
+  Index left = (std::numeric_limits<Index>::max() - static_cast<Index>(npy_header_limit)) / 8;
   for (const Index extent : extents) {
-    if (extent > 0) room /= extent;
-    if (room == 0) throw InputError(file, "the extents multiply to more than 2^63 bytes", save_again);
+    if (extent > 0) left /= extent;
+    if (left == 0) throw InputError(file, "the extents multiply to more than 2^63 bytes", save_again);
   }
 }
 

@@ -2,7 +2,7 @@
 /// `.npy`, NumPy's file of one array: its header, and whole files in one process.
 ///
 /// A file is a magic string, a version, a Python dictionary as text (dtype, order, extents), and the
-/// elements as they lie in memory. Taken: versions 1, 2 and 3, little-endian, C order. Everything else
+/// elements as they are in memory. Accepted: versions 1, 2 and 3, little-endian, C order. Everything else
 /// is an InputError of one line that names the file and the remedy.
 #pragma once
 
@@ -25,7 +25,7 @@ enum class Dtype { float64, float32, float16, int64, int32 };
 /// As the file spells it: `<f8`, `<f4`, `<f2`, `<i8`, `<i4`.
 [[nodiscard]] std::string_view name(Dtype dtype);
 
-/// The way back; nothing for every other spelling.
+/// The inverse of name(); empty for any other spelling.
 [[nodiscard]] std::optional<Dtype> dtype_named(std::string_view name);
 
 /// Bytes of one element.
@@ -38,7 +38,7 @@ template <class T>
   return std::is_same_v<T, double> ? Dtype::float64 : Dtype::float32;
 }
 
-/// What stands in front of the elements.
+/// What a file says before its elements.
 struct NpyHeader {
   Dtype dtype = Dtype::float64;
   /// As many as the array has dimensions, none negative. `8 * elements()` fits an Index.
@@ -48,12 +48,12 @@ struct NpyHeader {
 
   [[nodiscard]] Index elements() const;
   [[nodiscard]] Index payload_bytes() const { return elements() * element_bytes(dtype); }
-  /// What a whole file has: not a byte less or more.
+  /// The exact size of a whole file.
   [[nodiscard]] Index file_bytes() const { return payload_offset + payload_bytes(); }
 };
 
-/// A header that claims to be longer than this many bytes is damaged; so the first this many bytes of
-/// a file hold its whole header.
+/// A header that claims to be longer than this is damaged. So this many bytes from the beginning of a file hold
+/// its whole header.
 inline constexpr std::size_t npy_header_limit = std::size_t{1} << 20U;
 
 /// Reads a header. `beginning` is the file's first bytes: all of it, or at least npy_header_limit.
@@ -61,7 +61,7 @@ inline constexpr std::size_t npy_header_limit = std::size_t{1} << 20U;
 /// \throws InputError
 [[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> beginning, const std::string& file);
 
-/// The bytes in front of the elements, as NumPy writes them: version 1 (2 where the header is longer than
+/// The bytes before the elements, as NumPy writes them: version 1 (2 where the header is longer than
 /// 65535 bytes), padded so that the elements start at a multiple of 64.
 [[nodiscard]] std::string format_npy_header(Dtype dtype, const std::vector<Index>& extents);
 
@@ -72,22 +72,22 @@ void check_npy_size(const NpyHeader& header, Index file_bytes, const std::string
 /// \throws InputError for another number of dimensions, or an extent of 0.
 [[nodiscard]] Shape array_shape(const NpyHeader& header, const std::string& file);
 
-/// The way back: the extents of an array with as many dimensions as the input has (2, 3 or 4).
-/// \throws Error when there are heads or batches and no dimension for them.
+/// The inverse: the extents of an array with as many dimensions as the input has (2, 3 or 4).
+/// \throws Error when the shape has heads or batches without a dimension for them.
 [[nodiscard]] std::vector<Index> array_extents(const Shape& shape, std::size_t dimensions);
 
-/// The same for one number a row (lse): without the last extent, so of one dimension less.
+/// The same for one number a row (lse): without the last extent, so one dimension less.
 [[nodiscard]] std::vector<Index> row_extents(const Shape& shape, std::size_t dimensions);
 
 /// \throws InputError unless the elements are floating point.
 void check_floating_point(const NpyHeader& header, const std::string& file);
 
-/// Elements as they lie in a file, floating point of any width, to T. A float64 beyond the range of float
+/// Elements of a file, floating point of any width, to T. A float64 beyond the range of float
 /// becomes an infinity. \pre `elements` has the bytes of `to.size()` elements.
 template <class T>
 void decode_elements(Dtype dtype, std::span<const std::byte> elements, std::span<T> to);
 
-/// T to elements as they lie in a file; `dtype` is float32 or float64.
+/// T to elements of a file; `dtype` is float32 or float64.
 template <class T>
 void encode_elements(Dtype dtype, std::span<const T> from, std::span<std::byte> elements);
 
@@ -101,7 +101,7 @@ void encode_elements(Dtype dtype, std::span<const T> from, std::span<std::byte> 
 template <class T>
 [[nodiscard]] Tensor<T> read_npy(const std::string& path);
 
-/// Reads a whole file of one dimension of int64 or int32: the borders of packed documents.
+/// Reads a whole file of one dimension of int64 or int32: the boundaries of packed documents.
 /// \throws InputError
 [[nodiscard]] std::vector<Index> read_npy_integers(const std::string& path);
 
@@ -109,10 +109,10 @@ template <class T>
 template <class T>
 [[nodiscard]] Tensor<T> parse_npy(std::span<const std::byte> whole_file, const std::string& file);
 
-/// Where a file is written before it is complete and takes its own name.
+/// The name under which a file is written before it is complete.
 [[nodiscard]] inline std::string temporary_name(const std::string& path) { return path + ".part"; }
 
-/// Writes a whole file: first under its temporary name, so that `path` is complete or as it was.
+/// Writes a whole file: first under its temporary name, so that `path` is either complete or unchanged.
 /// \pre the product of the extents is the array's size.
 /// \throws InputError when the file cannot be written.
 template <class T>

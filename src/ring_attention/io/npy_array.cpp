@@ -14,7 +14,7 @@
 namespace ring_attention {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the elements of a file are taken as they lie");
+static_assert(std::endian::native == std::endian::little, "the elements of a file are copied byte by byte");
 
 constexpr Index staging_bytes = Index{1} << 20U;
 

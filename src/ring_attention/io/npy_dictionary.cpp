@@ -17,8 +17,8 @@ std::string quoted_for_message(std::string_view text) {
   return line + (text.size() > longest ? "...'" : "'");
 }
 
-/// The header's dictionary. Python writes it, but this reads one dictionary of three known keys and not
-/// Python: nothing nests, so nothing recurses, and every loop consumes text or ends.
+/// The header's dictionary. This reads one dictionary of three known keys, not Python in general: nothing nests,
+/// so nothing recurses, and every loop consumes text or ends.
 class DictionaryParser {
  public:
   DictionaryParser(std::string_view text, const std::string& file) : rest_(text), all_(text), file_(file) {}
@@ -44,7 +44,7 @@ class DictionaryParser {
     const std::string_view key = quoted();
     const bool twice =
         (key == "descr" && dtype_) || (key == "fortran_order" && order_seen_) || (key == "shape" && extents_);
-    if (twice) malformed("the key " + quoted_for_message(key) + " stands there twice");
+    if (twice) malformed("the key " + quoted_for_message(key) + " occurs twice");
     expect(':');
     if (key == "descr") {
       parse_dtype();

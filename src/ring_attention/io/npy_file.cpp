@@ -26,10 +26,11 @@ NpyPayload payload_of(const std::string& path, const NpyHeader& header, const Sh
   return {path, header.dtype, header.payload_offset, header.file_bytes(), shape};
 }
 
-/// A header, and as many zeros as elements will take: a file system gives them no space yet.
+/// A header, and zeros up to the full size, for which a file system reserves no space yet.
 void make_file(const std::string& path, const std::string& beginning, Index bytes) {
   std::error_code error;
-  std::filesystem::remove(path, error);  // of an earlier run; if it cannot go, opening says why
+  std::filesystem::remove(path,
+                          error);  // of an earlier run; if this fails, opening the file gives the reason
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(beginning.data(), static_cast<std::streamsize>(beginning.size()));
   out.close();
@@ -102,7 +103,7 @@ template void NpyWriter::write(View<const double>, const TokenRanges&);
 void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers) {
   for (const NpyWriter* writer : writers)
     require(writer->written_, "commit: " + writer->path_ + " was not written");
-  agree(comm, [] {});  // every rank came here, so every file is whole
+  agree(comm, [] {});  // every rank is in commit, so every file is complete
   agree(comm, [&] {
     if (comm.rank() != 0) return;
     for (NpyWriter* writer : writers) {

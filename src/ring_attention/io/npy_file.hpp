@@ -1,12 +1,12 @@
 /// \file
 /// `.npy` files under MPI: every rank reads and writes its own tokens, and only those.
 ///
-/// Collective: every rank of the communicator calls every function of this file, in the same order. What
-/// goes wrong with a file on any rank, be it a missing file or a full disk, is thrown on all ranks as the
+/// Collective: every rank of the communicator calls every function of this file, in the same order. An
+/// error of a file on any rank, for example a missing file or a full disk, is thrown on all ranks as the
 /// same AgreedError. Several hosts need a file system that all of them share.
 ///
-/// No file stays open between two calls, so that destroying a reader or a writer waits for nobody: a rank
-/// that leaves by an exception of its own reaches its MPI_Abort.
+/// No file stays open between two calls, so that destroying a reader or a writer waits for no other
+/// rank: a rank that leaves by an exception of its own reaches its MPI_Abort.
 #pragma once
 
 #include <string>
@@ -22,17 +22,17 @@ namespace ring_attention {
 /// A file of [S, D], [H, S, D] or [B, H, S, D] floating-point elements. The communicator outlives it.
 class NpyReader {
  public:
-  /// Rank 0 reads the header and tells the others.
+  /// Rank 0 reads the header and broadcasts it.
   NpyReader(const Communicator& comm, std::string path);
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const NpyHeader& header() const { return header_; }
-  /// The whole array's.
+  /// Of the whole array.
   [[nodiscard]] const Shape& shape() const { return shape_; }
-  /// 2, 3 or 4: what array_extents and row_extents want, for outputs that look like this input.
+  /// 2, 3 or 4: the argument of array_extents and row_extents for outputs of the same form.
   [[nodiscard]] std::size_t dimensions() const { return header_.extents.size(); }
 
-  /// Reads this rank's tokens of every batch and head, as float or double, whatever the file holds.
+  /// Reads this rank's tokens of every batch and head, as float or double, for any element type of the file.
   /// \throws Error, on this rank, when the shard is not shape().with_seq(count(ranges)) or a range does not lie
   ///         in the sequence.
   template <class T>
@@ -49,8 +49,8 @@ class NpyReader {
   Shape shape_;
 };
 
-/// A file on its way: written under temporary_name(path), it takes its own name in `commit`. A writer that
-/// is destroyed before that leaves `path` as it was. The communicator outlives it.
+/// A file that is being written, under temporary_name(path); `commit` renames it to `path`. A writer that
+/// is destroyed before that does not change `path`. The communicator outlives it.
 class NpyWriter {
  public:
   /// Rank 0 makes the file, header first, in its full size; a temporary file of an earlier run that was
@@ -83,7 +83,7 @@ class NpyWriter {
   bool committed_ = false;
 };
 
-/// Gives files their names: after every rank came here with all of them written, rank 0 renames one after
+/// Renames the files to their own names: after every rank has written all of them, rank 0 renames one after
 /// the other. \throws Error, on this rank, when a file was not written.
 void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers);
 

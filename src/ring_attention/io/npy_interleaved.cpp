@@ -1,8 +1,8 @@
-// Striped shards: the tokens of all ranks interleave in the file, each too small to be moved by itself.
+// Striped shards: the tokens of all ranks interleave in the file, and one token is too small for a transfer of its own.
 //
-// So ranks move long sections that have nothing to do with their shards, and exchange tokens in memory
-// ("two-phase" input and output; del Rosario, Bordawekar, Choudhary 1993). MPI's own collective transfers
-// do the same behind a file view, but took microseconds a token.
+// So each rank reads or writes long sections of the file with tokens of any ranks, and the ranks exchange
+// tokens in memory ("two-phase" input and output; del Rosario, Bordawekar, Choudhary 1993). MPI's own collective
+// transfers do the same behind a file view, but took microseconds a token.
 
 #include <algorithm>
 #include <limits>
@@ -14,34 +14,26 @@
 namespace ring_attention {
 namespace {
 
-/// Bytes of the file that a rank moves at a time; the exchange takes as much again, twice. All sections of a
-/// window together are counted by MPI's int.
+/// Bytes of the file that a rank moves at a time; the exchange needs twice as much in addition. MPI's int counts the
+/// bytes of all sections of a window.
 Index section_bytes(const Communicator& comm) {
   return std::min(Index{2} << 20U, (Index{1} << 30U) / comm.size());
 }
 
-/// Rows [first, last) of an array seen as a matrix [batch * heads * seq, dim].
-struct Rows {
-  Index first = 0;
-  Index last = 0;
-};
+/// Rows begin <= row < end of an array seen as a matrix [batch * heads * seq, dim].
+using Rows = Interval;
 
-/// Calls visit(row of the shard, run of rows of the array) for what a shard has in `rows`: a piece of each
-/// run of each head, always in the same order.
+/// Calls visit(row of the shard, range of rows of the array) for the tokens of a shard in `rows`: a piece of each
+/// range of each head, always in the same order.
 template <class Visit>
 void for_each_piece(const TokenRanges& ranges, Index seq, Rows rows, Visit&& visit) {
-  for (Index head = rows.first / seq; head * seq < rows.last; ++head) {
+  for (Index head = rows.begin / seq; head * seq < rows.end; ++head) {
     Index shard_row = head * count(ranges);
     for (const TokenRange& range : ranges) {
-      const Index begin = head * seq + range.begin;  // the row of the range's first token
-      const auto tokens_before = [&](Index row) {
-        return std::clamp<Index>((row - begin + range.stride - 1) / range.stride, 0,
-                                 row > begin ? range.count : 0);
-      };
-      const Index skipped = tokens_before(rows.first);
-      const Index taken = tokens_before(rows.last) - skipped;
-      if (taken > 0)
-        visit(shard_row + skipped, TokenRange{begin + skipped * range.stride, range.stride, taken});
+      const TokenRange in_array{head * seq + range.begin, range.stride, range.count};
+      const Index skipped = in_array.before(rows.begin);
+      const Index taken = in_array.before(rows.end) - skipped;
+      if (taken > 0) visit(shard_row + skipped, in_array.slice(skipped, taken));
       shard_row += range.count;
     }
   }
@@ -72,12 +64,12 @@ std::vector<TokenRanges> gather_ranges(const Communicator& comm, const TokenRang
   return by_rank;
 }
 
-/// What goes to each rank, or comes from it, in the order of ranks.
-struct Parcel {
+/// The bytes for each rank, or from each rank, in the order of ranks.
+struct RankBytes {
   std::vector<std::byte> bytes;
   std::vector<int> counts, begins;
 
-  explicit Parcel(int ranks)
+  explicit RankBytes(int ranks)
       : counts(static_cast<std::size_t>(ranks)), begins(static_cast<std::size_t>(ranks)) {}
   void set_count(int rank, Index value) {
     const auto r = static_cast<std::size_t>(rank);
@@ -89,11 +81,12 @@ struct Parcel {
 };
 
 template <class T>
-class Exchange {
+class TwoPhaseTransfer {
   static constexpr bool writes = std::is_const_v<T>;
 
  public:
-  Exchange(const Communicator& comm, const NpyPayload& payload, View<T> shard, const TokenRanges& ranges)
+  TwoPhaseTransfer(const Communicator& comm, const NpyPayload& payload, View<T> shard,
+                   const TokenRanges& ranges)
       : comm_(comm),
         payload_(payload),
         shard_(shard),
@@ -116,7 +109,7 @@ class Exchange {
         return Rows{std::min(rows_, first + rank * rows_a_section_),
                     std::min(rows_, first + (rank + 1) * rows_a_section_)};
       };
-      if (!anything_within({first, section(comm_.size() - 1).last})) continue;
+      if (!anything_within({first, section(comm_.size() - 1).end})) continue;
       for (int r = 0; r < comm_.size(); ++r) {
         owned_.set_count(r, row_bytes_ * rows_within(ranges_of(comm_.rank()), seq(), section(r)));
         held_.set_count(r, row_bytes_ * rows_within(ranges_of(r), seq(), section(comm_.rank())));
@@ -142,20 +135,20 @@ class Exchange {
   template <class Section>
   void move_window(const Section& section) {
     const Rows mine = section(comm_.rank());
-    section_.resize(static_cast<std::size_t>((mine.last - mine.first) * row_bytes_));
+    section_.resize(static_cast<std::size_t>((mine.end - mine.begin) * row_bytes_));
     if constexpr (writes) {
       for_each_owned(section, [&](std::span<std::byte> bytes, std::span<T> row) {
         encode_elements<std::remove_const_t<T>>(payload_.dtype, row, bytes);
       });
       send(owned_, held_);
-      filled_.assign(static_cast<std::size_t>(mine.last - mine.first), false);
+      filled_.assign(static_cast<std::size_t>(mine.end - mine.begin), false);
       for_each_held(mine, [&](std::span<std::byte> bytes, Index row) {
         std::copy(bytes.begin(), bytes.end(), section_row(row).begin());
         filled_[static_cast<std::size_t>(row)] = true;
       });
       write_filled(mine);
     } else {
-      file_.read(payload_.offset + mine.first * row_bytes_, section_);
+      file_.read(payload_.offset + mine.begin * row_bytes_, section_);
       for_each_held(mine, [&](std::span<std::byte> bytes, Index row) {
         const std::span<std::byte> from = section_row(row);
         std::copy(from.begin(), from.end(), bytes.begin());
@@ -188,22 +181,22 @@ class Exchange {
     for (int r = 0; r < comm_.size(); ++r)
       for_each_piece(ranges_of(r), seq(), mine, [&](Index, const TokenRange& piece) {
         for (Index i = 0; i < piece.count; ++i, next += row_bytes_)
-          visit(bytes_at(next), piece.position(i) - mine.first);
+          visit(bytes_at(next), piece.position(i) - mine.begin);
       });
   }
 
-  void send(const Parcel& from, Parcel& to) {
+  void send(const RankBytes& from, RankBytes& to) {
     check_mpi(MPI_Alltoallv(from.bytes.data(), from.counts.data(), from.begins.data(), MPI_BYTE,
                             to.bytes.data(), to.counts.data(), to.begins.data(), MPI_BYTE, comm_.handle()));
   }
 
-  /// Leaves alone what no rank has.
+  /// Does not write rows that no rank holds.
   void write_filled(Rows mine) {
     const auto end = filled_.end();
     for (auto at = std::find(filled_.begin(), end, true); at != end; at = std::find(at, end, true)) {
       const auto stop = std::find(at, end, false);
       const Index row = at - filled_.begin();
-      file_.write(payload_.offset + (mine.first + row) * row_bytes_,
+      file_.write(payload_.offset + (mine.begin + row) * row_bytes_,
                   std::span(section_).subspan(static_cast<std::size_t>(row * row_bytes_),
                                               static_cast<std::size_t>((stop - at) * row_bytes_)));
       at = stop;
@@ -225,7 +218,7 @@ class Exchange {
   Index rows_;  // of the whole array
   Index rows_a_section_;
   SharedFile file_;
-  Parcel owned_, held_;
+  RankBytes owned_, held_;
   std::vector<std::byte> section_;
   std::vector<bool> filled_;  // rows of the section that some rank has written
 };
@@ -235,7 +228,7 @@ class Exchange {
 template <class T>
 void transfer_interleaved(const Communicator& comm, const NpyPayload& payload, View<T> shard,
                           const TokenRanges& ranges) {
-  Exchange<T>(comm, payload, shard, ranges).run();
+  TwoPhaseTransfer<T>(comm, payload, shard, ranges).run();
 }
 template void transfer_interleaved(const Communicator&, const NpyPayload&, View<float>, const TokenRanges&);
 template void transfer_interleaved(const Communicator&, const NpyPayload&, View<double>, const TokenRanges&);

@@ -8,11 +8,11 @@
 namespace ring_attention {
 namespace {
 
-/// Bytes between file and shard at a time: what a transfer costs in memory beside the shard, and why an
-/// array of any size is moved by counts that fit MPI's int.
+/// Bytes between file and shard at a time: the memory that a transfer needs beside the shard. So the counts of
+/// an array of any size fit MPI's int.
 constexpr Index staging_bytes = Index{8} << 20U;
 
-/// Moves elements that lie together in memory, and in the file at `offset` bytes, converting on the way.
+/// Moves elements that are contiguous in memory and, at `offset` bytes, in the file, and converts them.
 template <class T>
 void move(SharedFile& file, Dtype dtype, Index offset, std::span<T> elements,
           std::vector<std::byte>& staging) {
@@ -34,7 +34,7 @@ void move(SharedFile& file, Dtype dtype, Index offset, std::span<T> elements,
   }
 }
 
-/// Ranges of stride 1: every rank by itself, one place of the file per run and head. The shard's heads are
+/// Ranges of stride 1: every rank by itself, one place of the file per range and head. The shard's heads are
 /// those of the whole array from `first_head` on.
 template <class T>
 void transfer_contiguous(const Communicator& comm, const NpyPayload& payload, Index first_head, View<T> shard,

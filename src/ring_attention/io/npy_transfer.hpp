@@ -18,7 +18,7 @@ struct NpyPayload {
   std::string path;
   Dtype dtype = Dtype::float64;
   Index offset = 0;      ///< bytes before the first element
-  Index file_bytes = 0;  ///< of the whole file: another size is another file
+  Index file_bytes = 0;  ///< of the whole file; a file of another size is refused
   Shape shape;           ///< of the whole array
 
   [[nodiscard]] Index row_bytes() const { return shape.dim * element_bytes(dtype); }
@@ -28,18 +28,18 @@ struct NpyPayload {
 template <class T>
 inline constexpr FileAccess access_of = std::is_const_v<T> ? FileAccess::write : FileAccess::read;
 
-/// Moves the tokens `ranges` of every batch and head. Collective, the ranks' ranges differ.
+/// Moves the tokens `ranges` of every batch and head. Collective; the ranks' ranges differ.
 /// \throws AgreedError
 template <class T>
 void transfer_shard(const Communicator& comm, const NpyPayload& payload, View<T> shard,
                     const TokenRanges& ranges);
 
-/// Reads all tokens of one head. Collective, the ranks' heads may differ. \throws AgreedError
+/// Reads all tokens of one head. Collective; the ranks' heads may differ. \throws AgreedError
 template <class T>
 void read_one_head(const Communicator& comm, const NpyPayload& payload, Index batch, Index head,
                    View<T> tokens);
 
-/// transfer_shard for runs of any stride, in npy_interleaved.cpp.
+/// transfer_shard for ranges of any stride, in npy_interleaved.cpp.
 template <class T>
 void transfer_interleaved(const Communicator& comm, const NpyPayload& payload, View<T> shard,
                           const TokenRanges& ranges);

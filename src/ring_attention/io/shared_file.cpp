@@ -5,7 +5,7 @@
 namespace ring_attention {
 namespace {
 
-/// MPI's text for an error in one line, without the history of calls that MPICH puts in front.
+/// MPI's text for an error in one line, without the history of calls that MPICH puts before it.
 std::string reason(int code) {
   std::string text(MPI_MAX_ERROR_STRING, '\0');
   int length = 0;
@@ -17,7 +17,7 @@ std::string reason(int code) {
   return text;
 }
 
-/// MPICH takes what stands in front of a colon for the name of a file system.
+/// MPICH takes the text before a colon for the name of a file system.
 std::string name_for_mpi(const std::string& path) {
   return path.find(':') == std::string::npos ? path : "ufs:" + path;
 }

@@ -17,7 +17,7 @@ namespace ring_attention {
 enum class FileAccess { read, write };
 
 /// An existing file, opened by one rank for itself, so that nothing here waits for another rank. The first
-/// failure is kept, what follows it may be wrong, and `check_size` or `close` throws it: between them the
+/// failure is kept, and later data may be wrong. `check_size` or `close` throws it; between these two calls the
 /// ranks may exchange what they read or write.
 class SharedFile {
  public:
@@ -37,8 +37,8 @@ class SharedFile {
   void read(Index offset, std::span<std::byte> bytes);
   void write(Index offset, std::span<const std::byte> bytes);
 
-  /// \throws InputError for the first failure, of closing or before: a file system may say only here that it
-  /// could not keep what was written.
+  /// \throws InputError for the first failure, of closing or before: a file system may report only here that it
+  /// could not store what was written.
   void close();
 
  private:

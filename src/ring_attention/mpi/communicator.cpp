@@ -127,7 +127,7 @@ HostPlace place_on_host(const Communicator& comm) {
 void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
     throw AgreedError("there are " + std::to_string(comm.size()) + (comm.size() == 1 ? " rank" : " ranks") +
-                      " where --np promises " + std::to_string(promised) +
+                      " where the caller promises " + std::to_string(promised) +
                       ": start the program with the mpirun of the MPI it was built with");
 }
 
@@ -150,7 +150,7 @@ int run_body(const std::function<int(const Communicator&)>& body) {
     std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),
                  no_memory ? out_of_memory(comm).c_str() : error.what());
     std::fflush(nullptr);
-    // MPICH's launcher drops what it has not read when a rank aborts: 1 message of 30 without this pause.
+    // MPICH's launcher loses output that it has not read when a rank aborts: 1 message of 30 without this pause.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     MPI_Abort(MPI_COMM_WORLD, 2);
     return 2;  // not reached

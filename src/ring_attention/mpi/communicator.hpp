@@ -5,7 +5,7 @@
 /// - What every rank can validate goes through `agree`: all ranks learn of the first failure, all throw
 ///   the same AgreedError, rank 0 prints one line, all finalise, exit code 2.
 /// - What one rank alone knows (any other exception) ends the job: that rank prints `[rank r] what` and
-///   calls MPI_Abort. It must never finalise, or its peers would wait for ever.
+///   calls MPI_Abort. It must never finalise, because its peers would then wait without end.
 #pragma once
 
 #include <mpi.h>
@@ -72,10 +72,10 @@ void broadcast(const Communicator& comm, std::vector<Index>& integers);
 void sum_over_ranks(const Communicator& comm, std::span<double> values);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
 
-/// Waits until every rank is here. Collective.
+/// Returns after every rank has called it. Collective.
 void barrier(const Communicator& comm);
 
-/// Which of the ranks of this machine this one is, and how many there are.
+/// The index of this rank among the ranks of its machine, and their number.
 struct HostPlace {
   int rank, size;
 };

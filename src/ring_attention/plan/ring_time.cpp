@@ -8,7 +8,7 @@
 namespace ring_attention {
 namespace {
 
-/// Pairs of these queries and keys that the mask leaves.
+/// Pairs of these queries and keys that the mask does not hide.
 Index visible_pairs(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys) {
   Index pairs = 0;
   for (const TokenRange& range : queries)

@@ -1,8 +1,8 @@
 /// \file
-/// What a ring's forward should take, from what one rank computes and what one transport carries.
+/// The time that a ring's forward should take, from the rates of one rank's arithmetic and of one link.
 ///
-/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, section 3.2: a hop hides behind the computing of the
-/// step when the step takes longer.
+/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, section 3.2: a hop is hidden when the
+/// computing of its step takes longer.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace ring_attention {
 
-/// What a machine sustains, each for one rank while all ranks do the same.
+/// The rates that a machine sustains, each for one rank while all ranks do the same.
 struct Rates {
   double flops_per_second = 0;  ///< F
   double bytes_per_second = 0;  ///< beta
@@ -26,17 +26,17 @@ using StepFlops = std::vector<std::vector<double>>;
 [[nodiscard]] StepFlops forward_flops(const Shape& q, const Mask& mask, const Placement& queries,
                                       const Placement& keys);
 
-/// Of the rank that computes most in all steps together.
+/// FLOP of the rank that computes most in all steps together.
 [[nodiscard]] double busiest(const StepFlops& flops);
 
 /// Seconds of the whole forward.
 struct RingTime {
-  double ideal = 0;       ///< the work shared out evenly, and no messages
+  double ideal = 0;       ///< the work in equal parts, and no messages
   double overlapped = 0;  ///< each step takes the longer of its hop and its slowest rank's computing
   double in_turn = 0;     ///< each step takes both
 };
 
-/// The ranks go in step: a step ends when the slowest has ended. The last step has no hop.
+/// The ranks are in lockstep: a step ends when the slowest rank has ended it. The last step has no hop.
 /// \param hop_bytes  the largest parcel
 [[nodiscard]] RingTime predict(const StepFlops& flops, double hop_bytes, const Rates& rates);
 

@@ -1,5 +1,5 @@
 /// \file
-/// The ring, backward: K,V make their turn again, and dK,dV travel with the K,V they belong to, one step behind.
+/// The ring, backward: K,V travel round the ring again, and dK,dV travel with the K,V they belong to, one step behind.
 ///
 /// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, appendix A (the backward of its code).
 #pragma once

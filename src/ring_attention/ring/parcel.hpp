@@ -13,8 +13,8 @@
 
 namespace ring_attention {
 
-/// Where parcels live, and what a ring does with them besides sending: in the host's memory, at once.
-/// cuda::DeviceMemory is the other one: there sums are enqueued.
+/// The memory of parcels, and what a ring does with them besides sending. This one is host memory, and sums are done
+/// at once. cuda::DeviceMemory is the other one: there sums are enqueued.
 struct HostMemory {
   template <class T>
   using Array = Tensor<T>;  ///< zeros at first
@@ -31,11 +31,11 @@ struct HostMemory {
   }
 };
 
-/// Room for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
+/// Memory for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
 template <class T, class Memory = HostMemory>
 class KvBuffer {
  public:
-  /// \param kv  shape of K (and of V); its seq is ignored, the placement says who holds how many tokens
+  /// \param kv  shape of K (and of V); its seq is ignored, the placement says how many tokens each rank holds
   KvBuffer(const Shape& kv, const Placement& placement, const Memory& memory = {})
       : kv_(kv), placement_(placement), memory_(memory), array_(kv.with_seq(2 * placement.max_tokens())) {}
 
@@ -65,7 +65,7 @@ class KvBuffer {
 template <class T, class Memory = HostMemory>
 class KvParcel {
  public:
-  /// \param owner  the rank whose K,V stand in `current` now
+  /// \param owner  the rank whose K,V are in `current` now
   KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = {})
       : placement_(placement), owner_(owner), incoming_owner_(owner), current_(kv, placement, memory) {
     if (placement.ranks() > 1) incoming_.emplace(kv, placement, memory);

@@ -15,7 +15,7 @@ TokenRange slice(Index seq, int part, int parts) {
   return {part * small + std::min<Index>(part, larger), 1, small + (part < larger ? 1 : 0)};
 }
 
-/// Joins a range to the one before it where it goes on just there: the two slices of the last zigzag rank.
+/// Joins a range to the one before it if it continues that one: the two slices of the last zigzag rank.
 TokenRanges joined(const TokenRanges& ranges) {
   TokenRanges result;
   for (const TokenRange& range : ranges) {

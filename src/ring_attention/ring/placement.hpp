@@ -8,16 +8,16 @@
 
 namespace ring_attention {
 
-/// How tokens are dealt out.
+/// How tokens are distributed over ranks.
 enum class PlacementKind {
   contiguous,  ///< rank r holds one slice; the first seq mod ranks ranks hold one token more
   striped,     ///< token i is on rank i mod ranks (Brandon et al., arXiv 2311.09431)
   zigzag       ///< of 2 * ranks slices rank r holds r and 2 * ranks - 1 - r (Megatron-LM, Llama 3)
 };
 
-/// "contiguous", "striped", "zigzag", and the way back.
+/// "contiguous", "striped", "zigzag".
 [[nodiscard]] std::string name(PlacementKind kind);
-/// \throws Error for another word
+/// The inverse of name(). \throws Error for another word
 [[nodiscard]] PlacementKind placement_kind_named(const std::string& name);
 
 /// The tokens of every rank, for one sequence. Any seq >= 0, any ranks >= 1; with more ranks than tokens
@@ -27,6 +27,7 @@ class Placement {
   /// \throws Error when ranks < 1 or seq < 0
   Placement(PlacementKind kind, Index seq, int ranks);
 
+  [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
 

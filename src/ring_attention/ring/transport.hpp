@@ -1,5 +1,5 @@
 /// \file
-/// What a ring needs from the thing that moves its parcels.
+/// `Transport`: what a ring needs of the thing that moves its parcels.
 #pragma once
 
 #include <concepts>
@@ -14,25 +14,25 @@ namespace ring_attention {
 
 /// One hop: send these bytes to next, fill these bytes from prev. The memory belongs to the caller and must
 /// stay untouched from start to finish, except that `send` may be read. A transport borrows it: declare the
-/// transport after the KvParcel, so that it goes first when an exception ends the loop.
+/// transport after the KvParcel, so that it is destroyed first when an exception ends the loop.
 struct Exchange {
   std::span<const std::byte> send;
   std::span<std::byte> receive;
 };
 
-/// What a transport has done so far, counted where it happens.
+/// What a transport has done so far.
 struct TransportStatistics {
   Index messages_sent = 0;
   Index bytes_sent = 0;
   Index bytes_received = 0;
-  double exposed_seconds = 0;  ///< time inside finish(): communication that nothing hid
+  double exposed_seconds = 0;  ///< time inside finish(): communication that computing did not hide
 };
 
 /// The hooks of the ring loop, each with one meaning:
 /// - start(exchange): this hop may begin;
-/// - progress(): called between tiles; moves messages along if nobody else does;
+/// - progress(): called between tiles; lets messages move where they move inside calls only;
 /// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
-/// - drain(): nothing is under way any more.
+/// - drain(): no hop is under way.
 /// Misuse (start twice, finish without start, drain in between) throws Error.
 template <class T>
 concept Transport = requires(T transport, const T& constant, const Exchange& exchange) {

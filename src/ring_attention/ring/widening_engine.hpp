@@ -1,5 +1,5 @@
 /// \file
-/// K,V that travel in a narrower type than the arithmetic.
+/// `WideningEngine`: K,V travel in a narrower type than the arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace ring_attention {
 
 /// An engine for float that takes K,V of type Narrow, and widens them once a step.
 ///
-/// K and V are rounded once, before the first step, on the rank that owns them; that rank too computes with the
+/// K and V are rounded once, before the first step, on the rank that owns them; that rank also computes with the
 /// rounded values. So the result does not depend on the number of ranks. Gradients stay float.
-/// Memory beside the engine's: K and V of one shard in float. With bf16 that and the parcels, of half the size,
-/// are what float parcels alone take.
+/// Memory beside the engine's: K and V of one shard in float. With bf16 the parcels have half the size, and together
+/// with that shard they need the memory of float parcels.
 template <class Wide, class Narrow>
 class WideningEngine {
  public:
@@ -37,10 +37,10 @@ class WideningEngine {
     return {widened(kv.k, k_), widened(kv.v, v_), kv.ranges};
   }
   [[nodiscard]] static View<const value_type> widened(const View<const Narrow>& from,
-                                                      Tensor<value_type>& room) {
-    require(from.size() <= room.size(), "WideningEngine: more keys than the largest shard");
-    std::ranges::transform(from.elements(), room.data(), [](Narrow x) { return static_cast<value_type>(x); });
-    return {room.data(), from.shape()};
+                                                      Tensor<value_type>& to) {
+    require(from.size() <= to.size(), "WideningEngine: more keys than the largest shard");
+    std::ranges::transform(from.elements(), to.data(), [](Narrow x) { return static_cast<value_type>(x); });
+    return {to.data(), from.shape()};
   }
 
   Wide& engine_;

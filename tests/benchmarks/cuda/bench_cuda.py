@@ -1,4 +1,4 @@
-"""Times every step of the GPU ladder beside PyTorch's cuDNN and FlashAttention-2 kernels, on the same tensors.
+"""Times every GPU kernel and PyTorch's cuDNN and FlashAttention-2 kernels, on the same tensors.
 
     bench_cuda.py LIBRARY [--seconds 240] [--quick] [--out FILE]
 
@@ -67,11 +67,11 @@ def stream():
 class Ours:
     """One of our kernels over N virtual ranks: tensors are [ranks, batch, heads, tokens, dim]."""
 
-    def __init__(self, library, kernel, problem, backward=False, ranks=1, placement="contiguous", spared=0):
+    def __init__(self, library, kernel, problem, backward=False, ranks=1, placement="contiguous", reserved_sms=0):
         self.library, self.ranks = library, ranks
         what = {name: problem[name] for name in ("type", "batch", "heads", "kv_heads", "seq", "dim", "causal")}
         what |= {"kernel": kernel, "backward": backward, "ranks": ranks, "placement": placement,
-                 "spared_multiprocessors": spared}
+                 "reserved_sms": reserved_sms}
         self.case = ctypes.c_void_p(library.require(library.c.ring_attention_case(json.dumps(what).encode())))
 
     def __del__(self):
@@ -230,7 +230,7 @@ def ring(library, p, ranks, options):
 
 def fewer_multiprocessors(library, p, options):
     a = arrays_of(p)
-    cases = {spared: Ours(library, "auto", p, spared=spared) for spared in (0, 4, 8, 16)}
+    cases = {sms: Ours(library, "auto", p, reserved_sms=sms) for sms in (0, 4, 8, 16)}
     return {"problem": p, "seconds": in_turns({str(n): (lambda o=ours: o.forward(a)) for n, ours in cases.items()},
                                               3 if options.quick else 9)}
 
@@ -294,7 +294,7 @@ def text(results):
                          f"slowest rank {n * slowest / whole['one call']:.3f} of its share")
     for case in results["multiprocessors"]:
         base = case["seconds"]["0"][1]
-        lines.append("multiprocessors spared: " + ", ".join(f"{n}: {figure[1] / base:.3f}" for n, figure in case["seconds"].items()) + " of the time with all")
+        lines.append("multiprocessors reserved: " + ", ".join(f"{n}: {figure[1] / base:.3f}" for n, figure in case["seconds"].items()) + " of the time with all")
     return "\n".join(lines)
 
 

@@ -1,9 +1,9 @@
-"""Writes what the GPU benchmark measured into lesson 11's page, between two markers.
+"""Writes the results of the GPU benchmark into lesson 11's page, between two markers.
 
     ladder_page.py [RESULTS.json | --check]
 
-RESULTS.json is what `bench_cuda.py --out` wrote; it is copied to tests/benchmarks/cuda/results/. Without one the page is
-written again from the newest that is stored there. --check writes nothing and fails when the page is out of date.
+RESULTS.json is the output of `bench_cuda.py --out`; it is copied to tests/benchmarks/cuda/results/. Without it the page is
+written from the newest file there. --check writes nothing and fails if the page is out of date.
 """
 
 import json
@@ -25,7 +25,7 @@ def column(case):
 
 
 def text(results):
-    """One table at the length that was measured most: a row a kernel, a column a kind of problem, in TFLOP/s."""
+    """One table for the length with the most cases: a row per kernel, a column per kind of problem, in TFLOP/s."""
     if results is None:
         return "Not measured yet.\n"
     cases = [case for case in results["attention"] if case["problem"]["heads"] == case["problem"]["kv_heads"]]

@@ -1,8 +1,9 @@
-// The GPU kernels as a shared library for bench_cuda.py: so one process holds them and PyTorch, they read the same
-// tensors, and one clock times both.
+// The GPU kernels as a shared library for bench_cuda.py, so that they and PyTorch run in one process, on the same
+// tensors and with the same clock.
 //
-// A `Case` is attention of N virtual ranks, one after the other on one GPU: what the arithmetic of a ring costs, and
-// with N = 1 what one call costs. Every rank's q, k, v lie behind each other, [rank][batch][heads][tokens][dim].
+// A `Case` is attention of N virtual ranks, one after the other on one GPU. It measures the cost of a ring's
+// arithmetic, and with N = 1 the cost of one call. The q, k and v of all ranks are contiguous:
+// [rank][batch][heads][tokens][dim].
 
 #include <cstring>
 #include <memory>
@@ -28,7 +29,7 @@ Type type_named(const std::string& name) {
 
 Index bytes_of(Type type) { return type == Type::fp32 ? 4 : 2; }
 
-/// What one rank keeps between runs.
+/// The state of one rank between runs.
 struct Rank {
   TokenRanges ranges;
   MaskOnDevice mask;
@@ -42,11 +43,11 @@ class Case {
            what.at("dim")},
         kv_{q_.batch, what.at("kv_heads"), q_.seq, q_.dim},
         scoring_{1 / std::sqrt(static_cast<double>(q_.dim))},
-        traits_(traits_for({.spared_multiprocessors = what.at("spared_multiprocessors")})) {
+        traits_(traits_for({.reserved_sms = what.at("reserved_sms")})) {
     const int ranks = what.at("ranks");
     const Index seq = what.at("seq");
     const Placement placement(placement_kind_named(what.at("placement")), seq, ranks);
-    require(2 * ranks * (seq / (2 * ranks)) == seq, "a benchmark's ranks hold equal shards");
+    require(2 * ranks * (seq / (2 * ranks)) == seq, "the shards of a benchmark's ranks must be equal");
     if (what.at("causal")) scoring_.mask = Mask::causal();
     for (int rank = 0; rank < ranks; ++rank)
       ranks_.push_back({placement.ranges(rank), MaskOnDevice(scoring_, placement.ranges(rank), nullptr)});
@@ -59,7 +60,7 @@ class Case {
     }
   }
 
-  /// out [rank][batch][heads][tokens][dim] and lse, fp32, of the ranks first .. first + count - 1.
+  /// Computes out [rank][batch][heads][tokens][dim] and lse, fp32, for the ranks first .. first + count - 1.
   void forward(int first, int count, const void* q, const void* k, const void* v, float* out, float* lse,
                StreamHandle stream) {
     require(forward_ != nullptr, "this case is a backward");
@@ -76,7 +77,7 @@ class Case {
     }
   }
 
-  /// dq, dk, dv like q, k, v in fp32. They are set to zero first, and delta is computed: both belong to the time.
+  /// Computes dq, dk, dv in fp32, in the layout of q, k, v. The time includes setting them to zero and computing delta.
   void backward(const void* q, const void* k, const void* v, const float* out, const float* lse,
                 const void* grad_out, float* dq, float* dk, float* dv, StreamHandle stream) {
     require(backward_ != nullptr, "this case is a forward");
@@ -85,10 +86,12 @@ class Case {
     check(cudaMemsetAsync(dk, 0, ranks * static_cast<std::size_t>(kv_.size()) * sizeof(float), stream));
     check(cudaMemsetAsync(dv, 0, ranks * static_cast<std::size_t>(kv_.size()) * sizeof(float), stream));
     for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
-      const void* mine = part(grad_out, rank, q_);
-      row_dots(out + rank * q_.size(), mine, delta_.data(), rows(), static_cast<int>(q_.dim), type_, stream);
+      const void* do_of_rank = part(grad_out, rank, q_);
+      row_dots(out + rank * q_.size(), do_of_rank, delta_.data(), rows(), static_cast<int>(q_.dim), type_,
+               stream);
       const BackwardTask begin{
-          task(rank, q), mine, lse + rank * rows(), delta_.data(), dq + rank * q_.size(), nullptr, nullptr};
+          task(rank, q), do_of_rank, lse + rank * rows(), delta_.data(), dq + rank * q_.size(),
+          nullptr,       nullptr};
       for_each_step(rank, begin, k, v, [&](int owner, BackwardTask next) {
         next.grad_k = dk + owner * kv_.size();
         next.grad_v = dv + owner * kv_.size();
@@ -132,7 +135,7 @@ class Case {
 std::string last_error;  // NOLINT: what the C interface hands out
 std::string answer;      // NOLINT
 
-/// Exceptions do not cross a C interface: null or false, and the text for ring_attention_error().
+/// A C interface cannot throw: returns null or false and stores the text for ring_attention_error().
 template <class Work>
 auto guarded(Work work) -> decltype(work()) {
   try {
@@ -149,7 +152,7 @@ Json names_of(const Kernels& kernels, const DeviceTraits& device, Type type, int
   Json list = Json::array();
   for (const auto& kernel : kernels)
     if (kernel.takes(device, type, dim))
-      list.push_back({{"step", kernel.step},
+      list.push_back({{"number", kernel.number},
                       {"name", kernel.name},
                       {"computes", kernel.computes},
                       {"deterministic", kernel.deterministic}});
@@ -166,7 +169,7 @@ extern "C" {
 
 const char* ring_attention_error() { return last_error.c_str(); }
 
-/// JSON: {"forward": [...], "backward": [...]}, the steps of the ladder that take this type and dim on this device.
+/// JSON: {"forward": [...], "backward": [...]}, the kernels that support this type and dim on this device.
 const char* ring_attention_kernels(const char* type, int dim) {
   return guarded([&] {
     const DeviceTraits device = traits_of(current_device());

@@ -1,10 +1,9 @@
-// A step of the ladder from which one barrier or wait can be left out, named by the line on which it stands. Compiled
-// with RING_ATTENTION_FILE, the kernel's source, whose function is renamed to breakable_kernel by a definition.
+// A kernel from which one barrier or wait can be left out, chosen by its source line. RING_ATTENTION_FILE is the
+// kernel's source; a macro renames its function to breakable_kernel.
 
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
 #include "ring_attention/cuda/kernels/common/mma_tiles.cuh"
 #include "ring_attention/cuda/kernels/common/softmax.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/types.cuh"
 
@@ -17,7 +16,8 @@ void leave_out(int line) { check(cudaMemcpyToSymbol(missing_line, &line, sizeof(
 
 }  // namespace ring_attention::cuda
 
-// Not expanded again within themselves. The headers above keep all that they have.
+// The preprocessor does not expand a macro inside itself. The headers above are included before and keep their
+// barriers.
 #define __syncthreads() (missing_line == __LINE__ ? (void)0 : __syncthreads())
 #define cp_async_wait missing_line == __LINE__ ? (void)0 : cp_async_wait
 #include RING_ATTENTION_FILE

@@ -1,5 +1,5 @@
-// Runs the breakable kernel once, without the barrier on the line that the argument names: something to be watched by
-// compute-sanitizer. Two tiles of queries and some of keys, under a causal mask.
+// Runs the breakable kernel once under compute-sanitizer, without the barrier on the source line that the argument
+// names. The problem has several tiles of queries and of keys and a causal mask.
 
 #include <cstdio>
 #include <cstdlib>

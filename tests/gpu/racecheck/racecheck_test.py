@@ -1,7 +1,7 @@
-"""Are the races seen that a missing barrier makes? racecheck_test.py PROGRAM SOURCE [PROGRAM SOURCE ...]
+"""Checks that racecheck finds the race of each missing barrier: racecheck_test.py PROGRAM SOURCE [PROGRAM SOURCE ...]
 
-compute-sanitizer's racecheck finds nothing in a kernel as it stands, and something when any one of its barriers or
-waits for copies is left out. Skipped without a GPU or without compute-sanitizer."""
+compute-sanitizer's racecheck must find no race in the unchanged kernel, and a race if any one of its barriers or waits
+for copies is left out. Skipped without a GPU or without compute-sanitizer."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BARRIER = re.compile(r"__syncthreads\(\)|copy_async_wait<")
+BARRIER = re.compile(r"__syncthreads\(\)|cp_async_wait<")
 HAZARDS = 9
 
 
@@ -20,7 +20,7 @@ def breakable_lines(source):
 
 
 def racecheck(sanitizer, program, line):
-    """True when races were found, False when none; the output tells why it is neither."""
+    """True if races were found, False if none. Exits with the output if the program failed."""
     run = subprocess.run([sanitizer, "--tool", "racecheck", "--error-exitcode", str(HAZARDS), program, str(line)],
                          capture_output=True, text=True, timeout=120)
     if run.returncode not in (0, HAZARDS):
@@ -29,7 +29,7 @@ def racecheck(sanitizer, program, line):
 
 
 def main(pairs):
-    # A list that found no barrier would pass.
+    # Without this check the test would pass if the pattern matched no barrier.
     assert all(len(breakable_lines(source)) >= 2 for _, source in pairs), "no barriers in the sources?"
     probe = subprocess.run([pairs[0][0]], capture_output=True, text=True, timeout=120)
     if probe.returncode == 77:
@@ -44,7 +44,7 @@ def main(pairs):
     for program, source in pairs:
         for line in [0] + breakable_lines(source):
             found, wanted = racecheck(sanitizer, program, line), line != 0
-            what = f"without line {line}" if line else "as it stands"
+            what = f"without line {line}" if line else "unchanged"
             print(f"{Path(source).name:20} {what:20} {'races' if found else 'no race':8} "
                   f"{'ok' if found == wanted else 'WRONG'}")
             bad += found != wanted

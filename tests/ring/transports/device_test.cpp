@@ -70,7 +70,7 @@ WholeRing run(const GradientProblem<float>& problem, int ranks) {
     CudaEngine<T> engine(what.scoring, {.stream = handle});
     engine.begin(q, rows);
     ring_forward(engine, transport, kv);
-    const DeviceAttended attended = engine.finish();
+    const DeviceAttentionResult attended = engine.finish();
     all.forward[static_cast<std::size_t>(rank)] = {downloaded(attended, handle), transport.statistics(), 0};
 
     auto kv_again = own_parcel<T>(p, keys, rank, handle);

@@ -138,7 +138,7 @@ class Mishap : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Hops for ever; rank `culprit` throws after `good` hops, inside one or between two.
+/// Hops without end; rank `culprit` throws after `good` hops, inside one or between two.
 void hop_until_mishap(LoopbackWorld& world, int rank, int culprit, int good, bool inside) {
   std::vector<std::byte> mine(4096), theirs(4096);
   LoopbackTransport transport(world, rank);
@@ -236,20 +236,20 @@ std::pair<double, double> seconds_of(SimulatedLink link, int hops, std::size_t b
   return {all.count(), std::min(exposed[0], exposed[1])};
 }
 
-// Lower bounds only: a busy machine may be as slow as it likes.
-TEST(LoopbackWire, LatencyIsPaidPerHop) {
+// Lower bounds only: a busy machine may be slow.
+TEST(LoopbackLink, LatencyIsPaidPerHop) {
   const auto [all, exposed] = seconds_of({.latency = milliseconds(30)}, 4, 4, milliseconds(0));
   EXPECT_GE(all, 0.120);
   EXPECT_GE(exposed, 0.100);
 }
 
-TEST(LoopbackWire, BandwidthIsPaidPerByte) {
+TEST(LoopbackLink, BandwidthIsPaidPerByte) {
   const auto [all, exposed] = seconds_of({.bytes_per_second = 1e6}, 3, 40000, milliseconds(0));
   EXPECT_GE(all, 0.120);
   EXPECT_GE(exposed, 0.100);
 }
 
-TEST(LoopbackWire, ComputeHidesIt) {
+TEST(LoopbackLink, ComputeHidesIt) {
   const auto [all, exposed] = seconds_of({.latency = milliseconds(400)}, 2, 4, milliseconds(500));
   EXPECT_GE(all, 1.0);
   EXPECT_LT(exposed, 0.7) << "not hidden it is 0.8";

@@ -38,8 +38,8 @@ class MpiRing : public testing::Test {
 using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
 TYPED_TEST_SUITE(MpiRing, Transports);
 
-// With and without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each. The
-// bulk of the random problems runs on threads; ranks that share cores spend their time waiting.
+// With and without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each. Most
+// random problems run on threads, because ranks that share cores mostly wait for each other.
 TYPED_TEST(MpiRing, RandomProblems) {
   for_each_case(12, [&](Dice& dice, Index index) {
     const Case what = random_case(dice, index, this->place.size);
@@ -57,7 +57,7 @@ TYPED_TEST(MpiRing, FewerTokensThanRanks) {
   this->expect_a_right_ring(make_problem<float>({.queries = 9, .keys = 1}));
 }
 
-// 256 KiB a message: far past what MPI buffers, so that a wrong order of sends would block.
+// 256 KiB a message: far more than MPI buffers, so that a wrong order of sends would block.
 TYPED_TEST(MpiRing, MessagesTooLargeToBuffer) {
   this->expect_a_right_ring(make_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}));
 }

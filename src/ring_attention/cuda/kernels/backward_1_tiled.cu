@@ -1,23 +1,23 @@
 /// \file
-/// The backward in fp32: the five products of lesson 07 over tiles in shared memory.
+/// Kernel 1 of the backward, in fp32: the five products of lesson 07 on tiles in shared memory.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4. For a tile of queries and a block of keys:
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4. For a tile of queries and a tile of keys:
 ///
 ///     p  = 2^(log2(e) (s - lse))     forward: p = e^(s - lse), s = scale q k^T
 ///     ds = p (dO v^T - delta)        forward: p = softmax(s), row by row
 ///     dv += p^T dO,  dk += scale ds^T q,  dq += scale ds k
 ///
-/// Sums meet in two ways: dK and dV over queries, dQ over keys. Two variants:
+/// dK and dV are sums over queries, dQ is a sum over keys. Two variants:
 ///
-/// - `tiled` is deterministic. One grid owns blocks of keys and walks over the queries, a second owns blocks of queries
-///   and walks over the keys. Each sum has one owner and one order; s and dp are computed twice: seven products.
-/// - `tiled-atomics` has the first grid only, which adds its share of dQ to memory with atomics: five products, and the
-///   rounding of dQ depends on which block comes first.
+/// - `tiled` is deterministic. In one grid each block owns a tile of keys and loops over the queries; in a second
+///   grid each block owns a tile of queries and loops over the keys. One block computes each sum in a fixed order. s
+///   and dp are computed twice: seven products.
+/// - `tiled-atomics` has only the first grid. It adds each block's contribution to dQ with atomics: five products,
+///   and the rounding of dQ depends on the order of the blocks.
 ///
-/// All heads of a group belong to the owner of their KV head, so that dK and dV need no atomics in either. Expects
-/// dim <= 256 and 77 KB of shared memory.
+/// The block of a KV head processes all query heads of its group, so that dK and dV need no atomics. Expects dim <= 256
+/// and 77 KB of shared memory.
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 #include "ring_attention/cuda/ptx.cuh"
@@ -25,7 +25,7 @@
 namespace ring_attention::cuda {
 namespace {
 
-/// Tiles of `tile` queries and as many keys, rows padded to `columns`.
+/// Tiles of `tile` queries and `tile` keys, with rows padded to `columns`.
 template <int tile, int columns>
 struct SharedMemory {
   using Rows = SharedTile<tile, columns>;
@@ -35,7 +35,7 @@ struct SharedMemory {
 
   Rows q, grad_out, k, v;
   Square p, ds;          // [query][key]
-  KeyInterval* visible;  // [tile]: of each query, in the range at hand
+  KeyInterval* visible;  // [tile]: the keys of the current range that each query sees
 
   __device__ explicit SharedMemory(float* memory)
       : q{memory},
@@ -50,7 +50,7 @@ struct SharedMemory {
 /// A tile of queries of one head.
 struct Queries {
   int first, count;
-  Index row0;   // of the first, in arrays with one number a row
+  Index row0;   // of the first, in arrays with one number per row
   float slope;  // of ALiBi
 };
 
@@ -59,64 +59,66 @@ __device__ Queries queries_of(const BackwardTask& task, int batch_head, int firs
           task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[batch_head % task.heads]};
 }
 
-/// Which keys of the range the queries see. By all threads.
+/// Fills `visible` and returns the union of the keys that the queries see. All threads call it.
 template <int tile>
-__device__ KeyInterval visibility(const BackwardTask& task, const Queries& queries, const KeyRange& range,
-                                  KeyInterval* visible) {
-  __syncthreads();  // nobody reads what stood here, or the tiles of the step before
+__device__ KeyInterval load_visible(const BackwardTask& task, const Queries& queries, const KeyRange& range,
+                                    KeyInterval* visible) {
+  __syncthreads();  // all threads have read `visible` and the previous tiles
   for (int i = static_cast<int>(threadIdx.x); i < tile; i += threads)
-    visible[i] = i < queries.count ? seen(range, task.visible[queries.first + i]) : KeyInterval{0, 0};
+    visible[i] = i < queries.count ? visible_keys(range, task.visible[queries.first + i]) : KeyInterval{0, 0};
   __syncthreads();
   return union_of<tile>(visible);
 }
 
-/// p and ds of the tiles that stand in shared memory, for the keys from `first_key` on.
+/// Computes p and ds of the tiles in shared memory. `first_key` is the first key of the tile.
 template <int tile, int columns>
-__device__ void differentiate(const BackwardTask& task, const Queries& queries, const KeyRange& range,
-                              int first_key, const SharedMemory<tile, columns>& shared, const Place& me) {
+__device__ void compute_p_and_ds(const BackwardTask& task, const Queries& queries, const KeyRange& range,
+                                 int first_key, const SharedMemory<tile, columns>& shared,
+                                 const ThreadPlace& thread) {
   constexpr int per_thread = tile / side;
   float s[per_thread][per_thread], dp[per_thread][per_thread];
-  rows_with_rows(me, shared.q, shared.k, s);
-  rows_with_rows(me, shared.grad_out, shared.v, dp);
+  product_abt(thread, shared.q, shared.k, s);
+  product_abt(thread, shared.grad_out, shared.v, dp);
 #pragma unroll
   for (int i = 0; i < per_thread; ++i) {
-    const int query = me.y + side * i;
-    const KeyInterval mine = shared.visible[query];
+    const int query = thread.y + side * i;
+    const KeyInterval visible = shared.visible[query];
     const bool real = query < queries.count;
     const float lse = real ? log2_e * task.lse[queries.row0 + query] : 0;
     const float delta = real ? task.delta[queries.row0 + query] : 0;
 #pragma unroll
     for (int j = 0; j < per_thread; ++j) {
-      const int key = first_key + me.x + side * j;
+      const int key = first_key + thread.x + side * j;
       float score = task.scale * log2_e * s[i][j];
       if (queries.slope != 0 && real)
         score += alibi(queries.slope, range, key, task.position[queries.first + query]);
-      const float p = key >= mine.begin && key < mine.end ? exp2f(score - lse) : 0;
-      shared.p.at(query, me.x + side * j) = p;
-      shared.ds.at(query, me.x + side * j) = p * (dp[i][j] - delta);
+      const float p = key >= visible.begin && key < visible.end ? exp2f(score - lse) : 0;
+      shared.p.at(query, thread.x + side * j) = p;
+      shared.ds.at(query, thread.x + side * j) = p * (dp[i][j] - delta);
     }
   }
 }
 
-/// Adds factor * sum to rows of an array, the thread's own elements of them.
+/// Calls add(index, value) for this thread's elements of `count` rows.
 template <int rows, int parts, class Add>
-__device__ void add_rows(const Place& me, const float4 (&sum)[rows][parts], int count, int dim, Add add) {
+__device__ void add_rows(const ThreadPlace& thread, const float4 (&sum)[rows][parts], int count, int dim,
+                         Add add) {
 #pragma unroll
   for (int i = 0; i < rows; ++i)
 #pragma unroll
     for (int c = 0; c < parts; ++c)
-      if (me.y + side * i < count)
-        for_columns(sum[i][c], 4 * me.x + 64 * c, dim,
-                    [&](int column, float value) { add((me.y + side * i) * dim + column, value); });
+      if (thread.y + side * i < count)
+        for_columns(sum[i][c], 4 * thread.x + 64 * c, dim,
+                    [&](int column, float value) { add((thread.y + side * i) * dim + column, value); });
 }
 
-/// dK and dV of one block of keys; with `atomic_dq` its share of dQ, by atomics.
+/// dK and dV of one tile of keys; with `atomic_dq` also its contribution to dQ, by atomics.
 template <class T, int tile, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(threads, 1)
     backward_dkdv_kernel(BackwardTask task, int range_index, int first_key_of_range) {
   constexpr int rows = tile / side, parts = columns / 64;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
-  const Place me;
+  const ThreadPlace thread;
   const KeyRange& range = task.range[range_index];
   const int kv_heads = task.batch * task.kv_heads, group = task.heads / task.kv_heads;
   const int kv_head = static_cast<int>(blockIdx.x) % kv_heads;
@@ -130,29 +132,29 @@ __global__ void __launch_bounds__(threads, 1)
   for (int member = 0; member < group; ++member)
     for (int first_query = 0; first_query < task.queries; first_query += tile) {
       const Queries queries = queries_of(task, kv_head * group + member, first_query, tile);
-      const KeyInterval any = visibility<tile>(task, queries, range, shared.visible);
+      const KeyInterval any = load_visible<tile>(task, queries, range, shared.visible);
       if (any.begin >= first_key + keys || any.end <= first_key) continue;  // the same for all threads
       const Index from = queries.row0 * task.dim;
       shared.q.load(static_cast<const T*>(task.q) + from, queries.count, task.dim);
       shared.grad_out.load(static_cast<const T*>(task.grad_out) + from, queries.count, task.dim);
       __syncthreads();
-      differentiate(task, queries, range, first_key, shared, me);
+      compute_p_and_ds(task, queries, range, first_key, shared, thread);
       __syncthreads();
       const auto p = [&](int key, int query) { return shared.p.at(query, key); };
       const auto ds = [&](int key, int query) { return shared.ds.at(query, key); };
-      weights_with_rows<tile>(me, p, shared.grad_out, dv);
-      weights_with_rows<tile>(me, ds, shared.q, dk);
+      add_weighted_rows<tile>(thread, p, shared.grad_out, dv);
+      add_weighted_rows<tile>(thread, ds, shared.q, dk);
       if constexpr (atomic_dq) {
         float4 dq[rows][parts] = {};
-        weights_with_rows<tile>(
-            me, [&](int query, int key) { return shared.ds.at(query, key); }, shared.k, dq);
-        add_rows(me, dq, queries.count, task.dim,
+        add_weighted_rows<tile>(
+            thread, [&](int query, int key) { return shared.ds.at(query, key); }, shared.k, dq);
+        add_rows(thread, dq, queries.count, task.dim,
                  [&](int at, float value) { atomicAdd(task.grad_q + from + at, task.scale * value); });
       }
-    }  // visibility() makes all wait before q and dO are loaded over
-  add_rows(me, dk, keys, task.dim,
+    }  // load_visible() begins with a barrier, so no thread overwrites q and dO too early
+  add_rows(thread, dk, keys, task.dim,
            [&](int at, float value) { task.grad_k[key0 + at] += task.scale * value; });
-  add_rows(me, dv, keys, task.dim, [&](int at, float value) { task.grad_v[key0 + at] += value; });
+  add_rows(thread, dv, keys, task.dim, [&](int at, float value) { task.grad_v[key0 + at] += value; });
 }
 
 /// dQ of one tile of queries.
@@ -160,7 +162,7 @@ template <class T, int tile, int columns>
 __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask task, int tiles) {
   constexpr int rows = tile / side, parts = columns / 64;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
-  const Place me;
+  const ThreadPlace thread;
   const int all_heads = task.batch * task.heads;
   const int batch_head = static_cast<int>(blockIdx.x) % all_heads;
   const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x) / all_heads) * tile;
@@ -172,25 +174,25 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask ta
 
   float4 dq[rows][parts] = {};
   for (int r = 0; r < task.ranges; ++r) {
-    const KeyInterval any = visibility<tile>(task, queries, task.range[r], shared.visible);
+    const KeyInterval any = load_visible<tile>(task, queries, task.range[r], shared.visible);
     for (int first_key = any.begin; first_key < any.end; first_key += tile) {
       const int keys = min(tile, any.end - first_key);
       const Index at_keys = (key0 + first_key) * task.dim;
-      __syncthreads();  // all have read k and ds of the block before
+      __syncthreads();  // all threads have read k and ds of the previous tile
       shared.k.load(static_cast<const T*>(task.k) + at_keys, keys, task.dim);
       shared.v.load(static_cast<const T*>(task.v) + at_keys, keys, task.dim);
       __syncthreads();
-      differentiate(task, queries, task.range[r], first_key, shared, me);
+      compute_p_and_ds(task, queries, task.range[r], first_key, shared, thread);
       __syncthreads();
-      weights_with_rows<tile>(
-          me, [&](int query, int key) { return shared.ds.at(query, key); }, shared.k, dq);
+      add_weighted_rows<tile>(
+          thread, [&](int query, int key) { return shared.ds.at(query, key); }, shared.k, dq);
     }
   }
-  add_rows(me, dq, queries.count, task.dim,
+  add_rows(thread, dq, queries.count, task.dim,
            [&](int at, float value) { task.grad_q[from + at] += task.scale * value; });
 }
 
-template <class T, int tile, int columns, bool with_atomics>
+template <class T, int tile, int columns, bool atomic_dq>
 void differentiate_with(const BackwardTask& task, StreamHandle stream) {
   constexpr int bytes = SharedMemory<tile, columns>::bytes;
   const auto grid = [](Index blocks) {
@@ -198,25 +200,25 @@ void differentiate_with(const BackwardTask& task, StreamHandle stream) {
   };
   for (int r = 0; r < task.ranges; ++r) {
     const Index blocks = blocks_of(task.range[r].tokens.count, Index{tile});
-    launch(backward_dkdv_kernel<T, tile, columns, with_atomics>, grid(blocks * task.batch * task.kv_heads),
+    launch(backward_dkdv_kernel<T, tile, columns, atomic_dq>, grid(blocks * task.batch * task.kv_heads),
            stream, task, r, static_cast<int>(task.range[r].first));
   }
-  if constexpr (!with_atomics) {
+  if constexpr (!atomic_dq) {
     const int tiles = blocks_of(task.queries, tile);
     launch(backward_dq_kernel<T, tile, columns>, grid(static_cast<Index>(tiles) * task.batch * task.heads),
            stream, task, tiles);
   }
 }
 
-template <bool with_atomics>
+template <bool atomic_dq>
 void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   with_type(type, [&]<class T>(T) {
     if (task.dim <= 64)
-      differentiate_with<T, 32, 64, with_atomics>(task, stream);
+      differentiate_with<T, 32, 64, atomic_dq>(task, stream);
     else if (task.dim <= 128)
-      differentiate_with<T, 32, 128, with_atomics>(task, stream);
+      differentiate_with<T, 32, 128, atomic_dq>(task, stream);
     else
-      differentiate_with<T, 16, 256, with_atomics>(task, stream);
+      differentiate_with<T, 16, 256, atomic_dq>(task, stream);
   });
 }
 

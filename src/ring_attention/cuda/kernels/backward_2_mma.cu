@@ -1,5 +1,5 @@
 /// \file
-/// The backward by mma.sync: the five products of lesson 07 on the tensor cores, for sm_80 and later.
+/// Kernel 2 of the backward: the five products of lesson 07 with mma.sync, for sm_80 and later.
 ///
 /// Source: Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2. With bf16 or fp16 factors and sums in fp32:
 ///
@@ -7,34 +7,34 @@
 ///     ds = p (dO v^T - delta)        forward: p = softmax(s), row by row
 ///     dv += p^T dO,  dk += scale ds^T q,  dq += scale ds k
 ///
-/// A block of four warps owns 64 keys, each warp 16 of them with their dK and dV in registers, and walks over the
-/// queries of all heads of the group in tiles of 64. It makes s and dO v^T transposed, keys by queries: so p^T and ds^T
-/// are, packed, factors of dv and dk without leaving the registers. Only dq needs ds across the warps, through shared
-/// memory. Two variants:
+/// A block of four warps owns 64 keys. Each warp has 16 of them, with their dK and dV in registers. The block loops
+/// over the queries of all heads of the group in tiles of 64. It computes s and dO v^T transposed, keys by queries: so
+/// p^T and ds^T, rounded to 16 bits, are operands for dv and dk without leaving the registers. Only dq needs the ds of
+/// all warps, through shared memory. Two variants:
 ///
-/// - `mma-atomics` adds each block's share of dq to memory with atomics: five products.
-/// - `mma` is deterministic. A second grid owns 64 queries a block and walks over the keys, for dq: seven products.
+/// - `mma-atomics` adds each block's contribution to dq with atomics: five products.
+/// - `mma` is deterministic. In a second grid each block owns 64 queries, loops over the keys and computes dq: seven
+///   products.
 ///
 /// Expects a dim of at most 128 that is a multiple of 8, and 84 KB of shared memory.
 #include "ring_attention/cuda/kernels/common/mma_backward.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/types.cuh"
 
 namespace ring_attention::cuda {
 namespace {
 
-using namespace mma_backward_tiles;  // NOLINT: its only users
+using namespace mma_backward_tiles;  // NOLINT: made for this file
 
-/// dK and dV of 64 keys; dQ too, by atomics, if asked for.
-template <class T, int columns, bool with_grad_q>
+/// dK and dV of 64 keys; with `atomic_dq` also their contribution to dQ, by atomics.
+template <class T, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(threads)
-    differentiate_keys(const __grid_constant__ BackwardTask task, int tiles) {
+    backward_dkdv_kernel(const __grid_constant__ BackwardTask task, int tiles) {
   const SharedMemory<columns> shared(dynamic_shared<unsigned char>());
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread / 32 * 16;
   const int group = task.heads / task.kv_heads, block = static_cast<int>(blockIdx.x);
-  const int kv_head = block / tiles;  // of all batches
-  const auto [range, first_key, keys] = TileOfKeys(task, block % tiles, tile);
+  const int kv_head = block / tiles;  // numbered over the whole batch
+  const auto [range, first_key, keys] = KeyTile(task, block % tiles, tile);
   const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
   shared.k.template copy_async<tile, threads>(static_cast<const T*>(task.k) + key_row * task.dim, keys,
                                               task.dim, thread);
@@ -49,11 +49,11 @@ __global__ void __launch_bounds__(threads)
   for (int step = 0; step < group * query_tiles; ++step) {
     const int batch_head = kv_head * group + step / query_tiles, first_query = step % query_tiles * tile;
     const Index query_row = static_cast<Index>(batch_head) * task.queries + first_query;
-    __syncthreads();  // nobody reads the queries before any more
-    shared.visibility(task, query_row, first_query, thread);
+    __syncthreads();  // all threads have read the previous queries
+    shared.load_rows(task, query_row, first_query, thread);
     __syncthreads();
-    const Extent extent = shared.of->extents.of_range(range);
-    if (!extent.sees_some(first_key, keys)) continue;
+    const Visibility visible = shared.of->visibility.of_range(range);
+    if (!visible.includes_some(first_key, keys)) continue;
     const int queries = task.queries - first_query;
     shared.q.template copy_async<tile, threads>(static_cast<const T*>(task.q) + query_row * task.dim, queries,
                                                 task.dim, thread);
@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(threads)
     cp_async_wait<0>();
     __syncthreads();
 
-    const int lane = computed_anew(thread) % 32;  // and the addresses that follow of it
+    const int lane = opaque(thread) % 32;   // the addresses that depend on it are computed in each iteration
     float p[tile / 8][4], ds[tile / 8][4];  // of keys warp_row + g and + 8, queries 8 j + 2 t and the next
-    rows_with_rows<T>(shared.k, warp_row, shared.q, lane, p);
-    rows_with_rows<T>(shared.v, warp_row, shared.grad_out, lane, ds);
+    product_abt<T>(shared.k, warp_row, shared.q, lane, p);
+    product_abt<T>(shared.v, warp_row, shared.grad_out, lane, ds);
     const Pairs pairs =
-        pairs_of(task, range, batch_head % task.heads, first_key, extent.sees_all(first_key, tile));
-    make_p_and_ds<false>(pairs, range, *shared.of, warp_row, lane, p, ds);
+        pairs_of(task, range, batch_head % task.heads, first_key, visible.includes_all(first_key, tile));
+    compute_p_and_ds<false>(pairs, range, *shared.of, warp_row, lane, p, ds);
 #pragma unroll
     for (int k = 0; k < tile / 16; ++k) {
       unsigned a[4];
@@ -77,14 +77,14 @@ __global__ void __launch_bounds__(threads)
       add_product<T>(a, shared.grad_out, 16 * k, lane, dv);
       pack<T>(ds, k, a);
       add_product<T>(a, shared.q, 16 * k, lane, dk);
-      if constexpr (with_grad_q)
+      if constexpr (atomic_dq)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           store_shared(shared.ds.address(warp_row + lane / 4 + i % 2 * 8, 2 * k + i / 2) +
                            static_cast<unsigned>(lane % 4 * 4),
                        a[i]);
     }
-    if constexpr (with_grad_q) {
+    if constexpr (atomic_dq) {
       __syncthreads();
       const auto of_ds = Fragments<tile>::a_of_columns(shared.ds, lane);
 #pragma unroll 1
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(threads)
 /// dQ of 64 queries.
 template <class T, int columns>
 __global__ void __launch_bounds__(threads)
-    differentiate_queries(const __grid_constant__ BackwardTask task, int tiles) {
+    backward_dq_kernel(const __grid_constant__ BackwardTask task, int tiles) {
   const SharedMemory<columns> shared(dynamic_shared<unsigned char>());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp_row = thread / 32 * 16;
   const int block = static_cast<int>(blockIdx.x), batch_head = block / tiles,
@@ -137,13 +137,13 @@ __global__ void __launch_bounds__(threads)
   cp_async_commit();
   float dq[columns / 8][4];  // of queries warp_row + g and + 8
   clear<columns>(dq);
-  shared.visibility(task, query_row, first_query, thread);
+  shared.load_rows(task, query_row, first_query, thread);
   __syncthreads();
   for (int range = 0; range < task.ranges; ++range) {
-    const Extent extent = shared.of->extents.of_range(range);
-    for (int first_key = extent.any.begin; first_key < extent.any.end; first_key += tile) {
+    const Visibility visible = shared.of->visibility.of_range(range);
+    for (int first_key = visible.any.begin; first_key < visible.any.end; first_key += tile) {
       const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
-      const int keys = min(tile, extent.any.end - first_key);
+      const int keys = min(tile, visible.any.end - first_key);
       shared.k.template copy_async<tile, threads>(static_cast<const T*>(task.k) + key_row * task.dim, keys,
                                                   task.dim, thread);
       shared.v.template copy_async<tile, threads>(static_cast<const T*>(task.v) + key_row * task.dim, keys,
@@ -152,18 +152,18 @@ __global__ void __launch_bounds__(threads)
       cp_async_wait<0>();
       __syncthreads();
       float p[tile / 8][4], ds[tile / 8][4];  // of queries warp_row + g and + 8, keys 8 j + 2 t and the next
-      rows_with_rows<T>(shared.q, warp_row, shared.k, lane, p);
-      rows_with_rows<T>(shared.grad_out, warp_row, shared.v, lane, ds);
+      product_abt<T>(shared.q, warp_row, shared.k, lane, p);
+      product_abt<T>(shared.grad_out, warp_row, shared.v, lane, ds);
       const Pairs pairs =
-          pairs_of(task, range, batch_head % task.heads, first_key, extent.sees_all(first_key, tile));
-      make_p_and_ds<true>(pairs, range, *shared.of, warp_row, lane, p, ds);
+          pairs_of(task, range, batch_head % task.heads, first_key, visible.includes_all(first_key, tile));
+      compute_p_and_ds<true>(pairs, range, *shared.of, warp_row, lane, p, ds);
 #pragma unroll
       for (int k = 0; k < tile / 16; ++k) {
         unsigned a[4];
         pack<T>(ds, k, a);
         add_product<T>(a, shared.k, 16 * k, lane, dq);
       }
-      __syncthreads();  // nobody reads these keys any more
+      __syncthreads();  // all threads have read these keys
     }
   }
 #pragma unroll
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-template <bool with_atomics>
+template <bool atomic_dq>
 void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const int of_keys = tiles_of_keys(task, tile), of_queries = blocks_of(task.queries, tile);
   if (of_keys == 0 || of_queries == 0) return;
@@ -185,10 +185,9 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
       return LaunchConfig{dim3(static_cast<unsigned>(blocks * task.batch)), dim3(threads),
                           SharedMemory<columns>::bytes};
     };
-    launch(differentiate_keys<T, columns, with_atomics>, grid(of_keys * task.kv_heads), stream, task,
-           of_keys);
-    if constexpr (!with_atomics)
-      launch(differentiate_queries<T, columns>, grid(of_queries * task.heads), stream, task, of_queries);
+    launch(backward_dkdv_kernel<T, columns, atomic_dq>, grid(of_keys * task.kv_heads), stream, task, of_keys);
+    if constexpr (!atomic_dq)
+      launch(backward_dq_kernel<T, columns>, grid(of_queries * task.heads), stream, task, of_queries);
   });
 }
 

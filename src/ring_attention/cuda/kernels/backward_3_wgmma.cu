@@ -1,23 +1,24 @@
 /// \file
-/// Step 3 of the backward: wgmma, TMA and roles. One warp brings tiles, two warpgroups make the products of lesson 07.
+/// Kernel 3 of the backward: wgmma, TMA and warp specialization. A producer warp copies tiles, two consumer warpgroups
+/// compute the products of lesson 07.
 ///
-/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, appendix B.1; the algebra stands in backward_2_mma.cu. Two
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, appendix B.1. backward_2_mma.cu has the formulas. Two
 /// variants:
 ///
-/// - `wgmma-atomics`: blocks that own keys, with dQ added to memory by atomics: five products.
-/// - `wgmma` is deterministic. Blocks that own keys make dK and dV, then blocks that own queries dQ: seven products.
+/// - `wgmma-atomics`: each block owns keys and adds its contribution to dQ with atomics: five products.
+/// - `wgmma` is deterministic. Blocks that own keys compute dK and dV, then blocks that own queries compute dQ: seven
+///   products.
 ///
 /// Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/backward_dkdv_wgmma.cuh"
 #include "ring_attention/cuda/kernels/common/backward_dq_wgmma.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 
 namespace ring_attention::cuda {
 namespace {
 
-using namespace hopper;  // NOLINT: the ladder's own words
+using namespace hopper;  // NOLINT: what the Hopper kernels share
 
-template <bool with_atomics>
+template <bool atomic_dq>
 void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const int key_tiles = tiles_of_keys(task, tile_rows);
   if (key_tiles == 0 || task.queries == 0) return;
@@ -29,16 +30,16 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
     const int heads = task.batch * task.heads, query_tiles = blocks_of(task.queries, rows);
     const Index padded = static_cast<Index>(query_tiles) * rows;
     const Scratch<float> floats((2 * heads + 1) * padded, stream);
-    const Scratch<Extents<rows, 32>> extents(query_tiles, stream);
+    const Scratch<TileVisibility<rows, 32>> visibility(query_tiles, stream);
     float* const delta = floats.data() + heads * padded;
-    const AllQueries<rows> all{floats.data(), delta, delta + heads * padded, extents.data(), query_tiles};
-    launch(look_at_queries<rows>, grid(query_tiles * heads, rows, 0), stream, task, all);
+    const AllQueries<rows> all{floats.data(), delta, delta + heads * padded, visibility.data(), query_tiles};
+    launch(prepare_queries<rows>, grid(query_tiles * heads, rows, 0), stream, task, all);
     const BackwardMaps maps = maps_of(task, type);
-    launch(differentiate_keys<T, columns, with_atomics>,
+    launch(backward_dkdv_kernel<T, columns, atomic_dq>,
            grid(key_tiles * task.batch * task.kv_heads, backward_threads, KeysMemory<columns>::bytes), stream,
            task, maps, all, key_tiles);
-    if constexpr (!with_atomics)
-      launch(differentiate_queries<T, columns>,
+    if constexpr (!atomic_dq)
+      launch(backward_dq_kernel<T, columns>,
              grid(query_tiles_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes), stream,
              task, maps);
   });

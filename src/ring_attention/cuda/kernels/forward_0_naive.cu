@@ -1,14 +1,13 @@
 /// \file
-/// Step 0: the formula as it stands, with all scores S of a head in memory.
+/// Kernel 0: the plain formula, with all scores S of a head in device memory.
 ///
-///     s  = scale q k^T + bias     one thread an entry      reads 2 rows of D for 2 D operations
-///     p  = e^(s - max s)          one thread a row         walks its row of S three times
-///     o  = p v                    one thread an entry      walks a row of P and a column of V
+///     s  = scale q k^T + bias     one thread per entry     reads 2 rows of D for 2 D operations
+///     p  = e^(s - max s)          one thread per row       reads its row of S twice
+///     o  = p v                    one thread per entry     reads a row of P and a column of V
 ///
-/// Every operand comes from device memory each time it is used, so memory sets the pace, not arithmetic. S is one head's:
-/// [queries][keys] floats of scratch. Expects nothing of the device.
+/// Every operand is read from device memory each time it is used, so memory limits the speed, not arithmetic. S of one
+/// head is scratch memory: [queries][keys] floats. Runs on every device.
 #include "ring_attention/cuda/keys.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 #include "ring_attention/cuda/types.cuh"
@@ -21,7 +20,7 @@ constexpr int threads = 128;
 /// One head of a task.
 struct Head {
   ForwardTask task;
-  int batch_head, kv_head;  // which query head and which KV head, over all of the batch
+  int batch_head, kv_head;  // the query head and the KV head, numbered over the whole batch
 
   template <class T>
   __device__ const T* of_queries(const void* array, int query) const {
@@ -38,17 +37,17 @@ struct Head {
 
 __device__ Index own_index() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-/// s[i][j] in units of log 2; -inf where the mask hides the key.
+/// s[i][j] in units of log 2; -inf where the key is masked.
 template <class T>
-__global__ void scores(Head head, float* s) {
+__global__ void compute_scores(Head head, float* s) {
   const ForwardTask& task = head.task;
   const Index entry = own_index();
   if (entry >= static_cast<Index>(task.queries) * task.keys) return;
   const int query = static_cast<int>(entry / task.keys), key = static_cast<int>(entry % task.keys);
   float score = -infinity;
   for (int r = 0; r < task.ranges; ++r) {
-    const KeyInterval mine = seen(task.range[r], task.visible[query]);
-    if (key < mine.begin || key >= mine.end) continue;
+    const KeyInterval visible = visible_keys(task.range[r], task.visible[query]);
+    if (key < visible.begin || key >= visible.end) continue;
     const T *q = head.of_queries<T>(task.q, query), *k = head.of_keys<T>(task.k, key);
     score = 0;
     for (int c = 0; c < task.dim; ++c) score += widened(q[c]) * widened(k[c]);
@@ -60,8 +59,8 @@ __global__ void scores(Head head, float* s) {
   s[entry] = score;
 }
 
-/// m and l move on; s becomes p, and a[query] what the earlier sums are multiplied with.
-__global__ void exponentiate(Head head, float* s, float* a) {
+/// Updates m and l, replaces s by p, and sets a[query] to the factor by which the earlier sums are multiplied.
+__global__ void softmax_rows(Head head, float* s, float* a) {
   const ForwardTask& task = head.task;
   const Index query = own_index();
   if (query >= task.queries) return;
@@ -71,7 +70,10 @@ __global__ void exponentiate(Head head, float* s, float* a) {
   for (int j = 0; j < task.keys; ++j) m = fmaxf(m, row[j]);
   const float from = rescale_from(m);
   float l = 0;
-  for (int j = 0; j < task.keys; ++j) l += row[j] = exp2f(row[j] - from);
+  for (int j = 0; j < task.keys; ++j) {
+    row[j] = exp2f(row[j] - from);
+    l += row[j];
+  }
   a[query] = exp2f(before - from);
   task.m[head.row(query)] = m;
   task.l[head.row(query)] = task.fresh ? l : a[query] * task.l[head.row(query)] + l;
@@ -79,7 +81,7 @@ __global__ void exponentiate(Head head, float* s, float* a) {
 
 /// o[i][c] = a[i] o[i][c] + sum_j p[i][j] v[j][c].
 template <class T>
-__global__ void weigh_values(Head head, const float* p, const float* a) {
+__global__ void add_values(Head head, const float* p, const float* a) {
   const ForwardTask& task = head.task;
   const Index entry = own_index();
   if (entry >= static_cast<Index>(task.queries) * task.dim) return;
@@ -91,8 +93,8 @@ __global__ void weigh_values(Head head, const float* p, const float* a) {
   o = task.fresh ? sum : a[query] * o + sum;
 }
 
-/// One thread for each of `count`.
-LaunchConfig one_each(Index count) {
+/// At least `count` threads.
+LaunchConfig threads_for(Index count) {
   return {dim3(static_cast<unsigned>(blocks_of(count, Index{threads}))), dim3(threads)};
 }
 
@@ -103,9 +105,9 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandl
     for (int batch_head = 0; batch_head < task.batch * task.heads; ++batch_head) {
       const Head head{task, batch_head, batch_head / group};
       const Index queries = task.queries;
-      launch(scores<T>, one_each(queries * task.keys), stream, head, s.data());
-      launch(exponentiate, one_each(queries), stream, head, s.data(), a.data());
-      launch(weigh_values<T>, one_each(queries * task.dim), stream, head, s.data(), a.data());
+      launch(compute_scores<T>, threads_for(queries * task.keys), stream, head, s.data());
+      launch(softmax_rows, threads_for(queries), stream, head, s.data(), a.data());
+      launch(add_values<T>, threads_for(queries * task.dim), stream, head, s.data(), a.data());
     }
   });
 }
@@ -115,7 +117,7 @@ bool takes(const DeviceTraits&, Type, int dim) { return dim >= 1; }
 }  // namespace
 
 ForwardKernel forward_0_naive() {
-  return {0, "naive", "fp32, all scores in memory, one thread an entry", true, takes, attend};
+  return {0, "naive", "fp32, all scores in memory, one thread per entry", true, takes, attend};
 }
 
 }  // namespace ring_attention::cuda

@@ -1,8 +1,8 @@
 /// \file
-/// Step 1: tiles in shared memory and an online softmax; lesson 03 on the GPU, in fp32.
+/// Kernel 1: tiles in shared memory and an online softmax; lesson 03 on the GPU, in fp32.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. What changed since step 0: S never reaches device
-/// memory. A block of 256 threads takes one tile of queries of one head and walks over the keys:
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. What changed since kernel 0: S is never in device
+/// memory. A block of 256 threads has one tile of queries of one head and loops over the keys:
 ///
 ///                 K tile, then V tile (one buffer)
 ///               +----------------+
@@ -10,13 +10,12 @@
 ///      stays    |  p in shared   |    l = a l + sum p,  o = a o + p v
 ///               +----------------+
 ///
-/// A row of scores is spread over 16 threads of one warp: maximum and sum are shuffles. (o, m, l) stay in registers and
-/// go back to memory at the end, so that the next ring step can go on from there.
+/// A row of scores is distributed over 16 threads of one warp: maximum and sum are shuffles. (o, m, l) stay in
+/// registers and are stored at the end, so that the next step of the ring can continue with them.
 ///
-/// An element read from device memory is used `tile` times instead of once. Now shared memory sets the pace: one
-/// 16-byte read for 8 multiply-adds. Expects dim <= 256 and 85 KB of shared memory (71 KB above 128).
+/// An element that is read from device memory is used `tile` times instead of once. Now shared memory limits the speed:
+/// one 16-byte read per 8 multiply-adds. Expects dim <= 256 and 85 KB of shared memory (71 KB if dim > 128).
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 #include "ring_attention/cuda/ptx.cuh"
@@ -26,7 +25,7 @@ namespace {
 
 constexpr unsigned whole_warp = 0xffffffffU;
 
-/// The 16 threads that share a row.
+/// Reductions over the 16 threads that share a row.
 __device__ float max_of_row(float x) {
   for (int distance = side / 2; distance > 0; distance /= 2)
     x = fmaxf(x, __shfl_xor_sync(whole_warp, x, distance));
@@ -37,7 +36,7 @@ __device__ float sum_of_row(float x) {
   return x;
 }
 
-/// Tiles of `tile` queries and as many keys, rows padded to `columns`.
+/// Tiles of `tile` queries and `tile` keys, with rows padded to `columns`.
 template <int tile, int columns>
 struct SharedMemory {
   using Rows = SharedTile<tile, columns>;
@@ -47,7 +46,7 @@ struct SharedMemory {
 
   Rows q, kv;
   Square p;
-  KeyInterval* visible;  // [tile]: of each query, in the range at hand
+  KeyInterval* visible;  // [tile]: the keys of the current range that each query sees
 
   __device__ explicit SharedMemory(float* memory)
       : q{memory},
@@ -58,10 +57,11 @@ struct SharedMemory {
 
 template <class T, int tile, int columns>
 __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int tiles) {
-  constexpr int per_thread = tile / side;  // rows, and keys
+  constexpr int per_thread = tile / side;  // rows and keys of a thread
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
-  const Place me;
-  // The last tiles see most keys under a causal mask: they come first, so that the blocks end together.
+  const ThreadPlace thread;
+  // Under a causal mask the last tiles see the most keys. They come first, so that the blocks end at about the same
+  // time.
   const int all_heads = task.batch * task.heads;
   const int batch_head = static_cast<int>(blockIdx.x) % all_heads;
   const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x) / all_heads) * tile;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
   float4 o[per_thread][columns / 64];
 #pragma unroll
   for (int i = 0; i < per_thread; ++i) {
-    const int query = me.y + side * i;
+    const int query = thread.y + side * i;
     const bool carry = !task.fresh && query < queries;
     m[i] = carry ? task.m[row0 + query] : -infinity;
     l[i] = carry ? task.l[row0 + query] : 0;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
       o[i][c] = {0, 0, 0, 0};
       if (!carry) continue;
       const float* from = task.o + (row0 + query) * task.dim;
-      const int column = 4 * me.x + 64 * c;
+      const int column = 4 * thread.x + 64 * c;
       if (column < task.dim) o[i][c].x = from[column];
       if (column + 1 < task.dim) o[i][c].y = from[column + 1];
       if (column + 2 < task.dim) o[i][c].z = from[column + 2];
@@ -95,32 +95,33 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
 
   for (int r = 0; r < task.ranges; ++r) {
     const KeyRange& range = task.range[r];
-    __syncthreads();  // nobody reads `visible` of the range before
+    __syncthreads();  // all threads have read `visible` of the previous range
     for (int i = static_cast<int>(threadIdx.x); i < tile; i += threads)
-      shared.visible[i] = i < queries ? seen(range, task.visible[first_query + i]) : KeyInterval{0, 0};
+      shared.visible[i] =
+          i < queries ? visible_keys(range, task.visible[first_query + i]) : KeyInterval{0, 0};
     __syncthreads();
     const KeyInterval any = union_of<tile>(shared.visible);
 
     for (int first_key = any.begin; first_key < any.end; first_key += tile) {
       const int keys = min(tile, any.end - first_key);
       const Index from = (key0 + first_key) * task.dim;
-      __syncthreads();  // all have read V and p of the block before
+      __syncthreads();  // all threads have read V and p of the previous tile
       shared.kv.load(static_cast<const T*>(task.k) + from, keys, task.dim);
       __syncthreads();
       float s[per_thread][per_thread];
-      rows_with_rows(me, shared.q, shared.kv, s);
+      product_abt(thread, shared.q, shared.kv, s);
 #pragma unroll
       for (int i = 0; i < per_thread; ++i) {
-        const int query = me.y + side * i;
-        const KeyInterval mine = shared.visible[query];
+        const int query = thread.y + side * i;
+        const KeyInterval visible = shared.visible[query];
         float top = -infinity;
 #pragma unroll
         for (int j = 0; j < per_thread; ++j) {
-          const int key = first_key + me.x + side * j;
+          const int key = first_key + thread.x + side * j;
           s[i][j] *= scale;
           if (slope != 0 && query < queries)
             s[i][j] += alibi(slope, range, key, task.position[first_query + query]);
-          if (key < mine.begin || key >= mine.end) s[i][j] = -infinity;
+          if (key < visible.begin || key >= visible.end) s[i][j] = -infinity;
           top = fmaxf(top, s[i][j]);
         }
         const float before = m[i];
@@ -131,32 +132,33 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
         for (int j = 0; j < per_thread; ++j) {
           const float p = exp2f(s[i][j] - origin);
           sum += p;
-          shared.p.at(query, me.x + side * j) = p;
+          shared.p.at(query, thread.x + side * j) = p;
         }
         l[i] = a * l[i] + sum_of_row(sum);
 #pragma unroll
         for (float4& part : o[i]) scale_by(part, a);
       }
-      __syncthreads();  // p is written, and all have read K
+      __syncthreads();  // all threads have written p and read K
       shared.kv.load(static_cast<const T*>(task.v) + from, keys, task.dim);
       __syncthreads();
-      weights_with_rows<tile>(
-          me, [&](int query, int key) { return shared.p.at(query, key); }, shared.kv, o);
+      add_weighted_rows<tile>(
+          thread, [&](int query, int key) { return shared.p.at(query, key); }, shared.kv, o);
     }
   }
 
 #pragma unroll
   for (int i = 0; i < per_thread; ++i) {
-    const int query = me.y + side * i;
+    const int query = thread.y + side * i;
     if (query >= queries) continue;
-    if (me.x == 0) {
+    if (thread.x == 0) {
       task.m[row0 + query] = m[i];
       task.l[row0 + query] = l[i];
     }
     float* to = task.o + (row0 + query) * task.dim;
 #pragma unroll
     for (int c = 0; c < columns / 64; ++c)
-      for_columns(o[i][c], 4 * me.x + 64 * c, task.dim, [&](int column, float value) { to[column] = value; });
+      for_columns(o[i][c], 4 * thread.x + 64 * c, task.dim,
+                  [&](int column, float value) { to[column] = value; });
   }
 }
 

@@ -1,23 +1,22 @@
 /// \file
-/// Step 3: wgmma, TMA and mbarriers, with one role.
+/// Kernel 3: wgmma, TMA and mbarriers; all warps have the same role.
 ///
-/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, without its pipelines. What changed since step
-/// 2: a product is that of four warps, 64 x 128 x 16 at once, and reads K and V from shared memory itself: no ldmatrix,
-/// no fragments of K and V in registers. Copies are asked for by one thread, a box at a time; the engine computes
-/// addresses, fills the ends with zeros, swizzles, and counts bytes at a barrier in shared memory.
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, without its pipelines. What changed since
+/// kernel 2: four warps compute a product together, 64 x 128 x 16 at once. wgmma reads K and V from shared memory
+/// itself: no ldmatrix, no fragments of K and V in registers. One thread starts each copy of a box; TMA computes the
+/// addresses, writes zeros beyond the ends, swizzles, and counts bytes at an mbarrier.
 ///
-///      thread 0 asks for tile n + 1      |  all: wait for K n, S = Q K^T, softmax, wait for V n, O += P V
-///      ------------------ __syncthreads: nobody reads tile n any more ------------------
+///      thread 0: start the copy of tile n + 1  |  all: wait for K n, S = Q K^T, softmax, wait for V n, O += P V
+///      --------------------- __syncthreads: all threads have read tile n ---------------------
 ///
-/// Tensor cores still idle during the softmax, and the softmax during the products. Expects a dim of at most 128 that is
-/// a multiple of 8.
+/// The tensor cores are still idle during the softmax, and the exponential units during the products. Expects a dim of
+/// at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_forward.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 
 namespace ring_attention::cuda {
 namespace {
 
-using namespace hopper;  // NOLINT: the ladder's own words
+using namespace hopper;  // NOLINT: what the Hopper kernels share
 
 constexpr int groups = 2;
 constexpr int threads = 128 * groups;
@@ -30,25 +29,25 @@ __global__ void __launch_bounds__(threads, 1)
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
-  auto& extents = shared.extents(0);
-  extents.visibility(task, q_tile.first_query, thread);
+  auto& visibility = shared.visibility(0);
+  visibility.compute(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
 
-  KeyTiles tile(extents, task.ranges, tile_keys), ahead = tile;
+  KeyTiles tile(visibility, task.ranges, tile_keys), ahead = tile;
   const auto start_copy = [&](int stage) {
-    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), ahead.first(), q_tile.batch_kv_head(task));
-    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), ahead.first(), q_tile.batch_kv_head(task));
+    shared.load_kv(maps.k, shared.k(stage), shared.k_full(stage), ahead.first(), q_tile.batch_kv_head(task));
+    shared.load_kv(maps.v, shared.v(stage), shared.v_full(stage), ahead.first(), q_tile.batch_kv_head(task));
     ahead.next();
   };
   const bool any = tile.more();
   if (thread == 0 && any) {
-    shared.copy_q(maps.q, q_tile, 0);
+    shared.load_q(maps.q, q_tile, 0);
     start_copy(0);
   }
 
-  Queries<T, columns> mine(task, q_tile, group, thread % 128);
-  mine.begin();
+  WarpgroupTile<T, columns> state(task, q_tile, group, thread % 128);
+  state.load();
   if (any) mbarrier_wait(shared.q_full(0), 0);
   for (int number = 0; tile.more(); ++number, tile.next()) {
     const int stage = number % stages;
@@ -56,20 +55,20 @@ __global__ void __launch_bounds__(threads, 1)
     if (thread == 0 && ahead.more()) start_copy((number + 1) % stages);
 
     mbarrier_wait(shared.k_full(stage), parity);
-    mine.start_scores(shared.q(0, group), shared.k(stage));
+    state.start_scores(shared.q(0, group), shared.k(stage));
     wgmma_wait<0>();
-    wgmma_fence_result(mine.s);
-    float keep[2];
-    mine.softmax_tile(extents, tile.range(), tile.first(), keep);
-    mine.rescale(keep);
-    mine.pack();
+    wgmma_fence_result(state.s);
+    float factor[2];
+    state.softmax_tile(visibility, tile.range(), tile.first(), factor);
+    state.rescale(factor);
+    state.pack();
     mbarrier_wait(shared.v_full(stage), parity);
-    mine.start_values(shared.v(stage));
+    state.start_values(shared.v(stage));
     wgmma_wait<0>();
-    wgmma_fence_result(mine.o);
+    wgmma_fence_result(state.o);
     __syncthreads();
   }
-  mine.store();
+  state.store();
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {

@@ -1,23 +1,23 @@
 /// \file
-/// Step 4: roles. One warp only copies, two warpgroups only compute.
+/// Kernel 4: warp specialization. A producer warp starts the copies, two consumer warpgroups compute.
 ///
-/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, algorithm 1. What changed since step 3: no
-/// barrier of the whole block. A producer runs ahead as far as there are buffers; a warpgroup waits only for the data it
-/// needs, and is in its softmax while another multiplies:
+/// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.1, algorithm 1. What changed since kernel 3: no
+/// barrier of the whole block. The producer runs ahead until all buffers are full. A warpgroup waits only for the data
+/// that it needs, so one warpgroup can compute its softmax while the other multiplies:
 ///
-///      producer     K0 V0 K1 V1 | K2 ....            waits for "empty", says "full"
-///      group 0         S0 softmax O  S1 softmax O    waits for "full", says "empty"
+///      producer     K0 V0 K1 V1 | K2 ....            waits for "empty", TMA signals "full"
+///      group 0         S0 softmax O  S1 softmax O    waits for "full", signals "empty"
 ///      group 1           S0 softmax O  S1 ..
 ///
-/// A producer needs few registers and a consumer many (64 of S, 64 of O, 32 of P): setmaxnreg moves them. 3 x 128 threads
-/// start with 168 each; the producer's keep 24, the others take 240. Expects a dim of at most 128 that is a multiple of 8.
+/// A producer needs few registers and a consumer many (64 for S, 64 for O, 32 for P): setmaxnreg moves registers
+/// between them. 3 x 128 threads start with 168 each. The producer's warpgroup then has 24 per thread, the consumers
+/// have 240. Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_forward.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 
 namespace ring_attention::cuda {
 namespace {
 
-using namespace hopper;  // NOLINT: the ladder's own words
+using namespace hopper;  // NOLINT: what the Hopper kernels share
 
 constexpr int groups = 2;
 constexpr int threads = 128 * (groups + 1);
@@ -27,30 +27,30 @@ using Memory = SharedMemory<columns, groups>;
 template <class T, int columns>
 __device__ void consume(const Memory<columns>& shared, const ForwardTask& task, const QueryTile& q_tile,
                         int group, int thread) {
-  const auto& extents = shared.extents(0);
-  Queries<T, columns> mine(task, q_tile, group, thread);
-  mine.begin();
-  KeyTiles tile(extents, task.ranges, tile_keys);
+  const auto& visibility = shared.visibility(0);
+  WarpgroupTile<T, columns> state(task, q_tile, group, thread);
+  state.load();
+  KeyTiles tile(visibility, task.ranges, tile_keys);
   mbarrier_wait(shared.q_full(0), 0);
   for (int number = 0; tile.more(); ++number, tile.next()) {
     const int stage = number % stages;
     const auto parity = static_cast<unsigned>(number / stages % 2);
     mbarrier_wait(shared.k_full(stage), parity);
-    mine.start_scores(shared.q(0, group), shared.k(stage));
+    state.start_scores(shared.q(0, group), shared.k(stage));
     wgmma_wait<0>();
-    wgmma_fence_result(mine.s);
+    wgmma_fence_result(state.s);
     if (thread % 32 == 0) mbarrier_arrive(shared.k_empty(stage));
-    float keep[2];
-    mine.softmax_tile(extents, tile.range(), tile.first(), keep);
-    mine.rescale(keep);
-    mine.pack();
+    float factor[2];
+    state.softmax_tile(visibility, tile.range(), tile.first(), factor);
+    state.rescale(factor);
+    state.pack();
     mbarrier_wait(shared.v_full(stage), parity);
-    mine.start_values(shared.v(stage));
+    state.start_values(shared.v(stage));
     wgmma_wait<0>();
-    wgmma_fence_result(mine.o);
+    wgmma_fence_result(state.o);
     if (thread % 32 == 0) mbarrier_arrive(shared.v_empty(stage));
   }
-  mine.store();
+  state.store();
 }
 
 template <class T, int columns>
@@ -59,18 +59,18 @@ __global__ void __launch_bounds__(threads, 1)
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
-  shared.extents(0).visibility(task, q_tile.first_query, thread);
+  shared.visibility(0).compute(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == groups) {
-    setmaxnreg_dec<copying_registers>();
+    setmaxnreg_dec<producer_registers>();
     if (thread % 128 == 0) {
-      shared.copy_q(maps.q, q_tile, 0);
+      shared.load_q(maps.q, q_tile, 0);
       int number = 0;
-      copy_all_keys(shared, task, maps, q_tile, shared.extents(0), number);
+      load_all_keys(shared, task, maps, q_tile, shared.visibility(0), number);
     }
   } else {
-    setmaxnreg_inc<computing_registers>();
+    setmaxnreg_inc<consumer_registers>();
     consume<T, columns>(shared, task, q_tile, group, thread % 128);
   }
 }
@@ -83,7 +83,7 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandl
 }  // namespace
 
 ForwardKernel forward_4_warp_specialized() {
-  return {4,    "warp-specialized", "a warp that copies, two warpgroups that compute",
+  return {4,    "warp-specialized", "a producer warp, two consumer warpgroups",
           true, takes<Memory<128>>, attend};
 }
 

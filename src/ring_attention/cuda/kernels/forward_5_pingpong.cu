@@ -1,16 +1,15 @@
 /// \file
-/// Step 5: the softmax is hidden. What changed since step 4: two warpgroups take turns, and in each the next QK is issued
-/// before the last PV (hopper_pingpong.cuh has both, and the picture). The exponentials take half as
-/// long as the products at a dim of 128; now they run beside them.
+/// Kernel 5: ping-pong scheduling hides the softmax. What changed since kernel 4: the two consumer warpgroups issue
+/// their products in turns, and each issues the next QK before the last PV. hopper_pingpong.cuh implements and draws
+/// both. At a dim of 128 the exponentials take half as long as the products; now both run at the same time.
 ///
 /// Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_pingpong.cuh"
-#include "ring_attention/cuda/ladder.hpp"
 
 namespace ring_attention::cuda {
 namespace {
 
-using namespace hopper;  // NOLINT: the ladder's own words
+using namespace hopper;  // NOLINT: what the Hopper kernels share
 
 template <int columns>
 using Memory = SharedMemory<columns, 2>;
@@ -21,22 +20,22 @@ __global__ void __launch_bounds__(384, 1)
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
-  shared.extents(0).visibility(task, q_tile.first_query, thread);
+  shared.visibility(0).compute(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   int number = 0;
   if (group == 2) {
-    setmaxnreg_dec<copying_registers>();
+    setmaxnreg_dec<producer_registers>();
     if (thread % 128 == 0) {
-      shared.copy_q(maps.q, q_tile, 0);
-      copy_all_keys(shared, task, maps, q_tile, shared.extents(0), number);
+      shared.load_q(maps.q, q_tile, 0);
+      load_all_keys(shared, task, maps, q_tile, shared.visibility(0), number);
     }
   } else {
-    setmaxnreg_inc<computing_registers>();
-    const PingPong turns(group);
+    setmaxnreg_inc<consumer_registers>();
+    const PingPong ping_pong(group);
     mbarrier_wait(shared.q_full(0), 0);
-    attend_overlapped<T, columns>(shared, task, q_tile, group, thread % 128, 0, turns, number);
-    turns.end();
+    attend_pingpong<T, columns>(shared, task, q_tile, group, thread % 128, 0, ping_pong, number);
+    ping_pong.finish();
   }
 }
 

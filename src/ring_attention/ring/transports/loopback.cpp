@@ -7,7 +7,7 @@
 namespace ring_attention {
 namespace {
 
-/// Thrown in the ranks that a failure elsewhere wakes up; never the one that is reported.
+/// Thrown in the ranks that the failure of another rank wakes up; never the reported one.
 class Stopped : public Error {
  public:
   Stopped() : Error("another rank failed") {}
@@ -30,7 +30,7 @@ LoopbackWorld::LoopbackWorld(int ranks, SimulatedLink link, std::chrono::duratio
 }
 
 void LoopbackWorld::run(const std::function<void(int)>& body) {
-  slots_.assign(slots_.size(), Slot{});  // what a failed run left behind
+  slots_.assign(slots_.size(), Slot{});  // removes parcels of a run that failed
   stopped_ = false;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
@@ -65,7 +65,7 @@ void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& 
 LoopbackTransport::~LoopbackTransport() {
   if (!lent_) return;
   const std::lock_guard lock(world_.mutex_);
-  world_.stopped_ = true;  // nobody may read the parcel any more
+  world_.stopped_ = true;  // from here on no rank reads the parcel
   world_.changed_.notify_all();
 }
 

@@ -22,7 +22,7 @@ struct SimulatedLink {
 using CopyParcel = std::function<void(std::span<const std::byte> from, std::span<std::byte> to)>;
 void copy_in_host_memory(std::span<const std::byte> from, std::span<std::byte> to);
 
-/// The meeting place of the ranks: one slot per rank and channel for the parcel on its way to it.
+/// What the ranks share: one slot per rank and channel, for the parcel that travels to that rank.
 class LoopbackWorld {
  public:
   /// \param copy  how a parcel gets from the memory of one rank into that of another
@@ -32,8 +32,8 @@ class LoopbackWorld {
 
   [[nodiscard]] int ranks() const { return ranks_; }
 
-  /// Runs `body(rank)` on one thread per rank and joins them. If one throws, the others are woken out of
-  /// their waits and the first exception is thrown again here.
+  /// Runs `body(rank)` on one thread per rank and joins them. If one throws, the waits of the others end,
+  /// and the first exception is thrown again here.
   void run(const std::function<void(int)>& body);
 
  private:
@@ -49,7 +49,7 @@ class LoopbackWorld {
   /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
-  /// Throws in a rank that another one's failure wakes up. Under the lock.
+  /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
 
   /// The parcel on its way to `rank`.
@@ -69,10 +69,10 @@ class LoopbackWorld {
 };
 
 /// One rank's end. A hop copies the parcel once, from the sender's memory into the receiver's.
-/// A rank that fails in the middle of a hop takes its memory back: the other ranks are stopped first.
+/// The memory of a rank that fails in the middle of a hop is freed: the other ranks are stopped first.
 class LoopbackTransport {
  public:
-  /// \param channel  0 or 1: parcels of different channels do not meet (K,V and their gradients)
+  /// \param channel  0 or 1: keeps parcels apart (K,V and their gradients)
   LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
       : world_(world), ring_{rank, world.ranks()}, channel_(channel) {}
   LoopbackTransport(const LoopbackTransport&) = delete;

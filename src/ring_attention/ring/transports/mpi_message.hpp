@@ -18,7 +18,7 @@ inline void count_sent(TransportStatistics& statistics, std::span<const std::byt
   statistics.bytes_sent += static_cast<Index>(bytes.size());
 }
 
-/// Counts a message that arrived. \throws Error when it is shorter than what was due
+/// Counts a message that arrived. \throws Error when it is shorter than expected
 inline void check_received(TransportStatistics& statistics, MPI_Status status, std::span<const std::byte> due,
                            int sender) {
   MPI_Count received = 0;

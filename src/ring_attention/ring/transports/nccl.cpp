@@ -15,15 +15,15 @@ using Clock = std::chrono::steady_clock;
 
 std::string words_of(ncclResult_t code) { return std::string("NCCL: ") + ncclGetErrorString(code); }
 
-/// Throws Error unless the call succeeded or goes on by itself.
+/// Throws Error unless the call has succeeded or is in progress.
 void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
   if (code != ncclSuccess && code != ncclInProgress) throw Error(located(words_of(code), where));
 }
 
-/// Lets the other ranks, and NCCL's own thread, have the core.
+/// Frees the core for other ranks and for NCCL's own thread.
 void pause() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
-/// Before anything else of NCCL, which reads these once.
+/// Must be called before any function of NCCL, which reads these variables once.
 void pretend_own_machine(int rank) {
   const std::string host = "ring-attention-" + std::to_string(rank);
   for (const auto& [name, value] : {std::pair<const char*, const char*>{"NCCL_HOSTID", host.c_str()},
@@ -45,15 +45,14 @@ NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
   ncclUniqueId id{};
   agree(comm, [&] {
     if (ring_.rank != 0) return;
-    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess)
-      throw InputError("--ring nccl: " + words_of(code) + ": use --ring staged");
+    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(words_of(code));
   });
   std::string bytes(id.internal, sizeof id.internal);
   broadcast(comm, bytes);
   bytes.copy(id.internal, sizeof id.internal);
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // a rank that is not there must not stop the others for ever
+  config.blocking = 0;  // so that a missing rank cannot block the others without a time limit
   config.maxCTAs = options_.max_ctas;
   check(ncclCommInitRankConfig(&comm_, ring_.size, id, ring_.rank, &config));
   settle("the start of the communicator");
@@ -107,13 +106,14 @@ void NcclWorld::shift(const Exchange& exchange) {
     check(
         ncclRecv(exchange.receive.data(), exchange.receive.size(), ncclUint8, ring_.prev(), comm_, stream()));
   check(ncclGroupEnd());
-  settle("enqueueing a hop");  // at once, but for the first, which connects the ranks
+  settle("enqueueing a hop");  // returns at once, except for the first hop, which connects the ranks
 }
 
 void NcclTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   Hop& hop = hops_.emplace_back();
-  hop.ready.record(compute_);  // what is sent is complete, and nobody reads what is received over
+  hop.ready.record(
+      compute_);  // the sent parcel is complete, and no kernel reads the memory of the received one
   hop.ready.block(world_.stream());
   world_.shift(exchange);
   hop.arrived.record(world_.stream());

@@ -1,15 +1,15 @@
 /// \file
-/// `NcclTransport`: device memory from GPU to GPU with NCCL, while the GPU computes and the host runs ahead.
+/// `NcclTransport`: sends device memory from GPU to GPU with NCCL while the GPU computes.
 ///
-/// The host waits nowhere in the ring's loop: it enqueues all steps and then watches them from drain(). Two streams
-/// and two events a hop keep the order on the device:
+/// The host does not wait in the loop of the ring. It enqueues all steps, and drain() waits for them. Two streams and
+/// two events per hop keep the order on the device:
 ///
 ///     compute  ──[ step t-1 ]──●ready──────────[ step t ]──────────◌ waits ──[ step t+1 ]
 ///                               └─▶ waits                          │
 ///     comm     ───────────────────[ send current, receive next ]──●arrived
 ///
-/// Transfers are enqueued before the kernel of their step, on a stream of high priority, and use a few thread blocks
-/// (`max_ctas`) that the engine's kernel leaves them.
+/// Transfers are enqueued before the kernel of their step, on a stream with high priority. They use up to `max_ctas`
+/// thread blocks, for which the engine's kernels leave multiprocessors free (CudaOptions::reserved_sms).
 #pragma once
 
 #include <chrono>
@@ -25,49 +25,51 @@ struct ncclComm;
 namespace ring_attention {
 
 struct NcclOptions {
-  int max_ctas = 8;                           ///< multiprocessors that a transfer may take
-  std::chrono::duration<double> timeout{60};  ///< for one hop, with the step that it waits for
-  std::function<void()> moved = {};           ///< called by drain() after every hop: a sign of life
-  /// Several ranks share one GPU, which NCCL refuses: make it believe that each process is a machine of its own. For
-  /// trying out: messages go over the loopback network. Sets NCCL_HOSTID and the like for this process.
+  int max_ctas = 8;                           ///< multiprocessors that a transfer may use
+  std::chrono::duration<double> timeout{60};  ///< for one hop, including the step for which it waits
+  std::function<void()> moved = {};           ///< called by drain() after every hop, to report progress
+  /// Lets several ranks share one GPU, which NCCL does not support: each process gets another host id, so that NCCL
+  /// treats it as another machine. Only for trying out: messages use the loopback network. Sets NCCL_HOSTID and other
+  /// variables of this process.
   bool share_gpu = false;
 };
 
-/// A NCCL communicator of the same ranks as `comm`, on each rank's current GPU.
+/// An NCCL communicator with the ranks of `comm`, on each rank's current GPU.
 class NcclWorld {
  public:
-  /// Collective. \throws AgreedError when NCCL cannot be loaded or finds no network, Error on a rank that NCCL refuses, or
-  /// whose peers do not come in time
+  /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails,
+  /// or whose peers do not connect in time
   NcclWorld(const Communicator& comm, NcclOptions options = {});
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
-  /// After an error, or while an exception is on its way, the communicator is aborted: no rank would hear of it.
+  /// After an error or during an exception it aborts the communicator, because the other ranks would not take part in a
+  /// regular end.
   ~NcclWorld();
 
   [[nodiscard]] Ring ring() const { return ring_; }
   [[nodiscard]] const NcclOptions& options() const { return options_; }
-  /// What all transfers are enqueued on, of all channels: every rank enqueues them in one order.
+  /// The stream of all transfers of all channels. Every rank enqueues them in the same order.
   [[nodiscard]] cuda::StreamHandle stream() const { return stream_.handle(); }
 
-  /// Enqueues one hop. Empty parcels do not travel: both ends know their length.
+  /// Enqueues one hop. Empty parcels are not sent: both ranks know their length.
   void shift(const Exchange& exchange);
-  /// \throws Error, after it has aborted the communicator, when NCCL has failed since
+  /// \throws Error, after it has aborted the communicator, if NCCL has reported an asynchronous error
   void require_alive();
   /// Aborts the communicator and throws Error.
   [[noreturn]] void abort(const std::string& why);
 
  private:
-  /// Waits until NCCL has done what it was asked: its calls return at once.
+  /// Waits until NCCL has completed its last call: calls of a non-blocking communicator return at once.
   void settle(const char* what);
 
   Ring ring_;
   NcclOptions options_;
   cuda::Stream stream_;
-  ncclComm* comm_ = nullptr;  // null: a ring of one, or aborted
-  int exceptions_;            // on their way when it was made
+  ncclComm* comm_ = nullptr;  // null in a ring of one, and after an abort
+  int exceptions_;            // std::uncaught_exceptions() at construction
 };
 
-/// One channel of parcels. The engine computes on `compute`.
+/// One channel of parcels. `compute` is the engine's stream.
 class NcclTransport {
  public:
   NcclTransport(NcclWorld& world, cuda::StreamHandle compute) : world_(world), compute_(compute) {}
@@ -81,14 +83,14 @@ class NcclTransport {
   void start(const Exchange& exchange);
   void progress() {}
   void finish();
-  /// Waits for all hops. \throws Error naming the hop, when NCCL failed or a hop takes longer than the time-out; then
-  /// the communicator is aborted
+  /// Waits for all hops. \throws Error with the hop, after it has aborted the communicator, if NCCL fails or a hop
+  /// takes longer than the time-out
   void drain();
 
  private:
   struct Hop {
     cuda::Event ready, arrived;
-    cuda::Event idle, resumed;  // on the compute stream, before and after it waits
+    cuda::Event idle, resumed;  // on the compute stream, before and after its wait
   };
 
   NcclWorld& world_;

@@ -8,14 +8,14 @@
 namespace ring_attention {
 
 /// Even ranks send first, odd ranks receive first. If all sent first, each would wait for a receive that
-/// nobody has posted, as soon as a message is too large for MPI to buffer (16 KiB in MPICH's default).
+/// no rank has posted, when a message is too large for MPI to buffer (16 KiB in MPICH's default).
 /// The order completes for odd N as well: two even ranks are neighbours there, and the second of them
-/// waits until the first is through. A ring of one exchanges nothing.
+/// waits until the first has finished. A ring of one exchanges nothing.
 ///
-/// start() only remembers; the whole exchange happens in finish() and is exposed.
+/// start() only stores its argument; the whole exchange happens in finish() and is exposed.
 class OddEvenTransport {
  public:
-  /// \param channel  parcels of different channels do not meet (K,V and their gradients)
+  /// \param channel  keeps parcels apart (K,V and their gradients)
   explicit OddEvenTransport(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
 
   [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }

@@ -10,7 +10,7 @@
 namespace ring_attention {
 namespace {
 
-/// Waits a little longer each time: first not at all, then a turn of the scheduler, then 20 microseconds.
+/// Waits longer each time: first not at all, then one yield to the scheduler, then 20 microseconds.
 class BackOff {
  public:
   void pause() {
@@ -30,7 +30,7 @@ class BackOff {
 void OverlappedTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   done_ = false;
-  // The receive first: a message that finds its receive posted needs no copy on the way.
+  // The receive first: a message whose receive is posted needs no extra copy.
   check_mpi(MPI_Irecv_c(exchange.receive.data(), message_length(exchange.receive), MPI_BYTE, ring().prev(),
                         channel_, comm_.handle(), &requests_[0]));
   check_mpi(MPI_Isend_c(exchange.send.data(), message_length(exchange.send), MPI_BYTE, ring().next(),

@@ -11,12 +11,12 @@ namespace ring_attention {
 
 /// start() posts the receive, then the send; progress() lets MPI move what it can; finish() waits for the rest.
 ///
-/// MPICH moves a message between two ranks of one machine only inside MPI calls, so a compute that never
-/// calls progress() hides nothing. The wait of finish() backs off (spin, yield, sleep), so that more ranks
+/// MPICH moves a message between two ranks of one machine only inside MPI calls, so computing without calls of
+/// progress() hides nothing. The wait of finish() backs off (spin, yield, sleep), so that more ranks
 /// than cores still move: a rank that spins takes the core from the rank it waits for.
 class OverlappedTransport {
  public:
-  /// \param channel  parcels of different channels do not meet (K,V and their gradients)
+  /// \param channel  keeps parcels apart (K,V and their gradients)
   explicit OverlappedTransport(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
   OverlappedTransport(const OverlappedTransport&) = delete;
   OverlappedTransport& operator=(const OverlappedTransport&) = delete;

@@ -1,5 +1,5 @@
 /// \file
-/// Transports of the host that carry device memory: for tests, and where there is no NCCL.
+/// Transports that move device memory by means of the host: for tests, and for machines without NCCL.
 #pragma once
 
 #include "ring_attention/cuda/device_tensor.hpp"
@@ -8,16 +8,16 @@
 
 namespace ring_attention {
 
-/// Copies bytes between any two memories and waits until they are there: what LoopbackWorld does a hop with when the
-/// parcels of its ranks are in device memory, of one GPU or of several (a copy from peer to peer).
+/// Copies bytes between any two memories and waits until the copy is done. LoopbackWorld uses it for a hop if the
+/// parcels of its ranks are in device memory, of one GPU or of several (a peer-to-peer copy).
 void copy_between_devices(std::span<const std::byte> from, std::span<std::byte> to);
 
-/// A transport that moves device memory by itself, once the work that made it is done: LoopbackTransport over a world that
-/// copies with copy_between_devices, or a GPU-aware MPI. start() waits for the stream.
-template <class Link>
+/// Adapts a transport that can read and write device memory: LoopbackTransport with copy_between_devices, or GPU-aware
+/// MPI. start() waits for the stream, so that the parcel is complete before it is sent.
+template <class Base>
 class SynchronizedTransport {
  public:
-  /// \param stream  of the engine
+  /// \param stream  the engine's stream
   template <class... Arguments>
   explicit SynchronizedTransport(cuda::StreamHandle stream, Arguments&&... arguments)
       : stream_(stream), transport_(std::forward<Arguments>(arguments)...) {}
@@ -35,20 +35,20 @@ class SynchronizedTransport {
 
  private:
   cuda::StreamHandle stream_;
-  Link transport_;
+  Base transport_;
 };
 
-/// Device memory through pinned memory of the host, over a transport that moves host memory: OverlappedTransport, say.
+/// Moves device memory through pinned host memory, with a transport that moves host memory, for example
+/// OverlappedTransport.
 ///
-///     start:   device -> pinned    as soon as what was enqueued before is done; the host waits; then transport.start()
-///     finish:  transport.finish(); pinned -> device, before what is enqueued from here on
+///     start:   device -> pinned after the work that is already on the stream; the host waits; then transport.start()
+///     finish:  transport.finish(); pinned -> device, before work that is enqueued later
 ///
-/// The copies have a stream of their own: the kernel of a step runs while its parcel travels. Memory: two parcels,
-/// pinned.
-template <class Link>
+/// The copies have their own stream, so the kernel of a step runs while its parcel travels. Memory: two pinned parcels.
+template <class Base>
 class StagedTransport {
  public:
-  /// \param stream  of the engine
+  /// \param stream  the engine's stream
   /// \param most_bytes  of the largest parcel
   template <class... Arguments>
   StagedTransport(cuda::StreamHandle stream, std::size_t most_bytes, Arguments&&... arguments)
@@ -62,9 +62,10 @@ class StagedTransport {
 
   void start(const Exchange& exchange) {
     require(exchange.send.size() <= send_.size() && exchange.receive.size() <= receive_.size(),
-            "StagedTransport: a parcel larger than the largest");
-    arrived_.record(stream_);  // what is sent is complete, and nobody reads what is received over
-    arrived_.block(copies_.handle());
+            "StagedTransport: a parcel is larger than most_bytes");
+    copied_.record(
+        stream_);  // the sent parcel is complete, and no kernel reads the memory of the received one
+    copied_.block(copies_.handle());
     cuda::copy<std::byte>(send_.first(exchange.send.size()), exchange.send, copies_.handle());
     copies_.synchronize();
     exchange_ = exchange;
@@ -74,8 +75,8 @@ class StagedTransport {
   void finish() {
     transport_.finish();
     cuda::copy<std::byte>(exchange_.receive, receive_.first(exchange_.receive.size()), copies_.handle());
-    arrived_.record(copies_.handle());
-    arrived_.block(stream_);
+    copied_.record(copies_.handle());
+    copied_.block(stream_);
   }
   void drain() {
     transport_.drain();
@@ -85,10 +86,10 @@ class StagedTransport {
  private:
   cuda::StreamHandle stream_;
   cuda::Stream copies_;
-  cuda::Event arrived_;
+  cuda::Event copied_;
   cuda::PinnedBuffer send_, receive_;
   Exchange exchange_;
-  Link transport_;
+  Base transport_;
 };
 
 }  // namespace ring_attention

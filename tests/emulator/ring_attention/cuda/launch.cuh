@@ -1,4 +1,4 @@
-// Emulated: in place of src/ring_attention/cuda/launch.cuh. Blocks run one after the other, in random order.
+// The emulator's src/ring_attention/cuda/launch.cuh. Blocks run one after the other, in random order.
 #pragma once
 
 #include <functional>
@@ -39,7 +39,7 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandl
   }
 }
 
-// Memory for one launch: it starts as NaN.
+// Scratch memory starts as NaN.
 template <class T>
 class Scratch {
  public:

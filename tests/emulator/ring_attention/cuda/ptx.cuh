@@ -1,4 +1,4 @@
-// Emulated: in place of src/ring_attention/cuda/ptx.cuh, written from the PTX ISA.
+// The emulator's src/ring_attention/cuda/ptx.cuh, written from the PTX ISA.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ float element(unsigned both, unsigned which) {
   return static_cast<float>(std::bit_cast<T>(bits));
 }
 
-// The groups of copies of one thread. Those that are not yet ended are group `open`.
+// The groups of copies of one thread. Copies that are not yet committed belong to group `open`.
 struct CopyGroups {
   struct Copy {
     std::byte* to;
@@ -37,7 +37,7 @@ struct CopyGroups {
   }
 };
 
-// Of each thread of the block that is running. Copies without a wait never arrive: nothing may rely on them.
+// The groups of the running thread. A copy arrives at once or at the wait for it. Without a wait it may never arrive.
 inline CopyGroups& copy_groups() {
   static std::vector<CopyGroups> all;
   static std::uint64_t block = 0;
@@ -46,7 +46,8 @@ inline CopyGroups& copy_groups() {
   return all[thread()];
 }
 
-// Where store_shared has stored, and the same thread has not fenced since: what the async proxy does not see.
+// The addresses of store_shared for which the storing thread has not called fence_proxy_async since. The async proxy
+// does not see these stores.
 class UnfencedStores {
  public:
   void store(unsigned address) { by_[address / 4] = thread() + 1; }
@@ -75,7 +76,7 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulator::shared_memory());
 }
 
-inline int computed_anew(int x) { return x; }
+inline int opaque(int x) { return x; }
 
 inline unsigned shared_address(const void* pointer) { return emulator::shared_address(pointer); }
 
@@ -85,7 +86,7 @@ inline void cp_async_16(unsigned to, const void* from, bool valid) {
   emulator::CopyGroups& groups = emulator::copy_groups();
   const emulator::CopyGroups::Copy copy{emulator::shared_at(to, 16, 16), from, valid, groups.open};
   if (emulator::random_below(4) == 0)
-    groups.arrive(copy);  // it may be that fast
+    groups.arrive(copy);  // some copies are complete at once
   else
     groups.copies.push_back(copy);
 }
@@ -108,15 +109,15 @@ inline void store_shared(unsigned to, unsigned value) {
 }
 
 namespace detail {
-// A lane's row is read when the lane arrives: what other lanes write must have been ordered before.
+// A lane's row is read when the lane calls it, so earlier writes of other lanes must be ordered by a barrier.
 template <bool transposed>
 void ldmatrix_x4(unsigned (&r)[4], unsigned row) {
   struct Arguments {
     unsigned short row[8];
     unsigned* r;
-  } mine{{}, r};
-  std::memcpy(mine.row, emulator::shared_at(row, 16, 16), 16);
-  emulator::together(32, mine, [](Arguments* const* each) {
+  } arguments{{}, r};
+  std::memcpy(arguments.row, emulator::shared_at(row, 16, 16), 16);
+  emulator::together(32, arguments, [](Arguments* const* each) {
     const auto m = [&](unsigned matrix, unsigned i, unsigned j) {
       return unsigned{each[8 * matrix + i]->row[j]};
     };
@@ -138,8 +139,8 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
     float* d;
     const unsigned* a;
     unsigned b[2];
-  } mine{d, a, {b0, b1}};
-  emulator::together(32, mine, [](Arguments* const* each) {
+  } arguments{d, a, {b0, b1}};
+  emulator::together(32, arguments, [](Arguments* const* each) {
     float A[16][16], B[16][8];
     for (unsigned lane = 0; lane < 32; ++lane) {
       const unsigned g = lane / 4, t = lane % 4 * 2;

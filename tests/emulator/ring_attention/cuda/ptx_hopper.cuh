@@ -1,5 +1,5 @@
-// Emulated: in place of src/ring_attention/cuda/ptx_hopper.cuh, written from the PTX ISA: layouts of matrix descriptors,
-// the swizzle of the copy engine, phases of mbarriers.
+// The emulator's src/ring_attention/cuda/ptx_hopper.cuh, written from the PTX ISA: matrix descriptors, the swizzle of
+// TMA, the phases of mbarriers.
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@ namespace ring_attention::emulator {
 
 struct CountingBarrier {
   unsigned count = 0, arrived = 0, phase = 0;
-  long bytes = 0;  // announced and not here
+  long bytes = 0;  // expected and not yet arrived
 
-  void visibility() {
-    if (arrived > count) fail("more threads arrive at an mbarrier than it counts");
+  void complete_phase() {
+    if (arrived > count) fail("more threads arrive at an mbarrier than its count");
     if (arrived < count || bytes != 0) return;
     arrived = 0;
     ++phase;
@@ -23,26 +23,26 @@ struct CountingBarrier {
   }
 };
 
-// Of one warpgroup: products that were started, and of each thread how many at its commits.
+// The wgmma of one warpgroup: how many were started, and for each thread how many at each of its commits.
 struct Products {
   std::size_t started = 0;
   std::array<std::vector<std::size_t>, 128> commits;
 };
 
-// Registers, counted thread by thread. At the start each has an equal part of the multiprocessor's 65536.
+// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536.
 struct Registers {
   int free = 0;
-  std::map<unsigned, int> held;  // by threads that have changed what they hold
+  std::map<unsigned, int> held;  // by threads that have called setmaxnreg
 
   static int at_start() {
     const dim3& threads = blockDim;
     return std::min(255, 65536 / static_cast<int>(threads.x * threads.y * threads.z)) / 8 * 8;
   }
-  void block(int count) {
-    const auto mine = held.try_emplace(thread(), at_start()).first;
-    wait_until([&] { return free >= count - mine->second; });
-    free -= count - mine->second;
-    mine->second = count;
+  void resize(int count) {
+    int& registers = held.try_emplace(thread(), at_start()).first->second;
+    wait_until([&] { return free >= count - registers; });
+    free -= count - registers;
+    registers = count;
     progress();
   }
 };
@@ -68,10 +68,10 @@ inline CountingBarrier& counting_barrier(unsigned address) {
   return at->second;
 }
 
-// Bits 4-6 of an address are exchanged by bits 7-9.
+// Bits 4-6 of an address are xored with bits 7-9.
 inline unsigned swizzled(unsigned address) { return address ^ ((address >> 7U & 7U) << 4U); }
 
-// A matrix as wgmma's descriptor gives it. `along` is the sum index; across, the row of a or the column of b.
+// The matrix of a wgmma descriptor. `along` is the index of the sum, `across` is the row of a or the column of b.
 struct SharedMatrix {
   unsigned start, columns_on, stride;
 
@@ -80,7 +80,7 @@ struct SharedMatrix {
         columns_on(static_cast<unsigned>(descriptor >> 16U & 0x3fffU) << 4U),
         stride(static_cast<unsigned>(descriptor >> 32U & 0x3fffU) << 4U) {
     if (descriptor >> 62U != 1 || (descriptor >> 49U & 7U) != 0)
-      fail("a matrix that is not swizzled by 128 bytes");
+      fail("a matrix does not have the 128-byte swizzle");
   }
   template <class T>
   [[nodiscard]] float at(unsigned across, unsigned along, bool sum_along_rows) const {
@@ -96,7 +96,7 @@ struct SharedMatrix {
 
 constexpr unsigned warpgroup = 128;
 
-// d and a of all threads of the warpgroup; work for later.
+// Starts a product as asynchronous work. `d` and `of_a` belong to all threads of the warpgroup.
 template <class T, int count, class OfA>
 void start_products(const std::array<float*, warpgroup>& d, OfA of_a, const SharedMatrix& b, bool b_by_rows,
                     bool accumulate) {
@@ -131,7 +131,7 @@ inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(unsigned barrier) {
   emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
   ++state.arrived;
-  state.visibility();
+  state.complete_phase();
 }
 inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   emulator::counting_barrier(barrier).bytes += bytes;
@@ -146,9 +146,9 @@ inline void mbarrier_wait(unsigned barrier, unsigned parity,
 
 inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
                         unsigned barrier) {
-  if (to % 1024 != 0) emulator::fail("a box does not start at a multiple of 1024 bytes");
+  if (to % 1024 != 0) emulator::fail("a TMA box does not start at a multiple of 1024 bytes");
   (void)emulator::counting_barrier(barrier);
-  emulator::start_work(emulator::copy_engine, [=] {
+  emulator::start_work(emulator::tma, [=] {
     for (int i = 0; i < map.box_rows; ++i)
       for (int j = 0; j < 64; ++j) {
         unsigned short bits = 0;
@@ -162,7 +162,7 @@ inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, 
       }
     emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
     state.bytes -= 128 * map.box_rows;
-    state.visibility();
+    state.complete_phase();
   });
 }
 
@@ -170,12 +170,12 @@ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned bar
   if (bytes % 16 != 0 || to % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
     emulator::fail("cp.async.bulk: not a multiple of 16 bytes");
   (void)emulator::counting_barrier(barrier);
-  emulator::start_work(emulator::copy_engine, [=] {
+  emulator::start_work(emulator::tma, [=] {
     std::memcpy(emulator::shared_at(to, static_cast<unsigned>(bytes), 16), from,
                 static_cast<std::size_t>(bytes));
     emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
     state.bytes -= bytes;
-    state.visibility();
+    state.complete_phase();
   });
 }
 
@@ -183,8 +183,8 @@ inline void fence_proxy_async(const std::source_location& where = std::source_lo
   if (!emulator::ignored(where)) emulator::unfenced_stores().fence();
 }
 
-inline void add_pair(float* to, float first, float second) {
-  if (reinterpret_cast<std::uintptr_t>(to) % 8 != 0) emulator::fail("red.v2: memory is not aligned");
+inline void red_add_v2(float* to, float first, float second) {
+  if (reinterpret_cast<std::uintptr_t>(to) % 8 != 0) emulator::fail("red.v2: the address is not aligned");
   to[0] += first;
   to[1] += second;
 }
@@ -194,7 +194,7 @@ void named_barrier(int number, const std::source_location& where = std::source_l
   if (!emulator::ignored(where)) emulator::barrier_sync(number, threads);
 }
 
-// Only for turns: that a program is right without them is no mistake.
+// These only order the warpgroups in time. A kernel is correct without them, so they are not added to places().
 template <int threads>
 void named_barrier_sync(int number, const std::source_location& where = std::source_location::current()) {
   (void)where;
@@ -202,19 +202,20 @@ void named_barrier_sync(int number, const std::source_location& where = std::sou
 }
 template <int threads>
 void named_barrier_arrive(int number) {
-  emulator::mbarrier_arrive(number, threads);
+  emulator::barrier_arrive(number, threads);
 }
 
 template <int registers>
 void setmaxnreg_dec() {
   static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
-  if (registers > emulator::Registers::at_start()) emulator::fail("setmaxnreg.dec to more than there are");
-  emulator::hopper_block().registers.block(registers);
+  if (registers > emulator::Registers::at_start())
+    emulator::fail("setmaxnreg.dec to more registers than a thread has");
+  emulator::hopper_block().registers.resize(registers);
 }
 template <int registers>
 void setmaxnreg_inc() {
   static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
-  emulator::hopper_block().registers.block(registers);
+  emulator::hopper_block().registers.resize(registers);
 }
 
 inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on) {
@@ -244,13 +245,13 @@ template <int count>
 void wgmma_fence_result(float (&)[count]) {}
 
 template <class T, int a_by_columns, int b_by_rows, int count>
-void wgmma_m64k16(float (&d)[count], unsigned long long a, unsigned long long b, bool accumulate) {
+void wgmma_m64nNk16(float (&d)[count], unsigned long long a, unsigned long long b, bool accumulate) {
   struct Arguments {
     float* d;
     unsigned long long a, b;
     bool accumulate;
-  } mine{d, a, b, accumulate};
-  emulator::together(emulator::warpgroup, mine, [](Arguments* const* each) {
+  } arguments{d, a, b, accumulate};
+  emulator::together(emulator::warpgroup, arguments, [](Arguments* const* each) {
     std::array<float*, emulator::warpgroup> of_each;
     for (unsigned t = 0; t < emulator::warpgroup; ++t) {
       of_each[t] = each[t]->d;
@@ -265,16 +266,16 @@ void wgmma_m64k16(float (&d)[count], unsigned long long a, unsigned long long b,
 }
 
 template <class T, int b_by_rows, int count>
-void wgmma_m64k16(float (&d)[count], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
   struct Arguments {
     float* d;
     const unsigned* a;
     unsigned long long b;
     bool accumulate;
-  } mine{d, a, b, accumulate};
-  emulator::together(emulator::warpgroup, mine, [](Arguments* const* each) {
+  } arguments{d, a, b, accumulate};
+  emulator::together(emulator::warpgroup, arguments, [](Arguments* const* each) {
     std::array<float*, emulator::warpgroup> of_each;
-    std::array<const unsigned*, emulator::warpgroup> registers;  // read when the product is made
+    std::array<const unsigned*, emulator::warpgroup> registers;  // read when the product is computed
     for (unsigned t = 0; t < emulator::warpgroup; ++t) {
       of_each[t] = each[t]->d;
       registers[t] = each[t]->a;

@@ -1,14 +1,14 @@
 /// \file
-/// The first grid of backward_3_wgmma.cu: a block owns 128 keys, a warpgroup 64 of them with their dK and dV in registers.
-/// The queries of all heads of the group pass by, those tiles that see some of the keys. A tile is as tall as keeps its
-/// bytes the same: 64 rows of 128 columns or 128 rows of 64.
+/// The first grid of backward_3_wgmma.cu: a block owns 128 keys. A warpgroup has 64 of them, with their dK and dV in
+/// registers. The block loops over the queries of all heads of the group, in tiles, and skips tiles that see none of
+/// the keys. Every tile has the same size in bytes: 64 rows of 128 columns or 128 rows of 64.
 ///
-///      S^T = K Q^T    dP^T = V dO^T        keys by queries: so p^T and ds^T are factors without leaving the registers
+///      S^T = K Q^T    dP^T = V dO^T        keys by queries: so p^T and ds^T are operands without leaving the registers
 ///      dV += p^T dO   dK += ds^T Q
-///      dQ  = ds K                          over all 128 keys: ds^T goes through shared memory
+///      dQ  = ds K                          sums over all 128 keys: ds^T goes through shared memory
 ///
-/// The exponentials run beside dP, and dQ is added to memory beside dK. Each warpgroup makes half of dQ, 64 x 64: half of
-/// 128 columns, or half of 128 queries.
+/// The exponentials are computed during the product dP, and dQ is added to memory during the product dK. Each warpgroup
+/// computes half of dQ, 64 x 64: half of 128 columns, or half of 128 queries.
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/hopper_backward.cuh"
@@ -16,36 +16,38 @@
 
 namespace ring_attention::cuda::hopper {
 
-constexpr int queries_beside(int columns) { return 64 * 128 / columns; }
+constexpr int tile_queries_for(int columns) { return 64 * 128 / columns; }
 
-/// What is to be known of a tile of queries. What has a row for each query is copied, of the rest only what is needed.
+/// Metadata of one tile of queries. cp.async.bulk copies the arrays with one element per query, some of them only if
+/// needed; the producer writes the rest.
 template <int rows>
-struct alignas(16) TileOfQueries {
+struct alignas(16) QueryTileMetadata {
   Statistics<rows> statistics;
-  KeyInterval visible[rows];    ///< of the block's run; only where not every pair is plain
+  KeyInterval visible[rows];    ///< in the block's range; only if some pair is masked
   int batch_head, first_query;  ///< batch_head < 0: there are no more tiles
-  bool plain[2];  ///< every pair with the keys of the warpgroup is visible, and there is no bias
+  bool unmasked[2];             ///< for each warpgroup: it sees every pair, and there is no bias
 };
 
-/// The same of all queries, in device memory, padded to whole tiles: so the copy engine can bring it.
+/// The same for all queries, in device memory, padded to whole tiles for cp.async.bulk.
 template <int rows>
 struct AllQueries {
-  float *lse, *delta;          ///< [batch][heads][rows]
-  float* position;             ///< [rows]
-  Extents<rows, 32>* extents;  ///< [tiles]
+  float *lse, *delta;                    ///< [batch][heads][rows]
+  float* position;                       ///< [rows]
+  TileVisibility<rows, 32>* visibility;  ///< [tiles]
   int tiles;
 };
 
-constexpr int ds_part_bytes = tile_rows * row_bytes;  ///< of 128 keys, 64 queries of dS^T
-/// dS^T has two buffers.
+constexpr int ds_part_bytes = tile_rows * row_bytes;  ///< 128 keys and 64 queries of dS^T
+/// The extra bytes are two buffers for dS^T.
 template <int columns>
-using KeysMemory = BackwardMemory<columns, queries_beside(columns), TileOfQueries<queries_beside(columns)>,
-                                  stages, 2 * queries_beside(columns) / part_columns * ds_part_bytes>;
+using KeysMemory =
+    BackwardMemory<columns, tile_queries_for(columns), QueryTileMetadata<tile_queries_for(columns)>, stages,
+                   2 * tile_queries_for(columns) / part_columns * ds_part_bytes>;
 
-/// Fills AllQueries in. A block has a tile of queries of one head, and `rows` threads.
+/// Fills `all`. A block has a tile of queries of one head, and `rows` threads.
 template <int rows>
 __global__ void __launch_bounds__(rows)
-    look_at_queries(const __grid_constant__ BackwardTask task, const __grid_constant__ AllQueries<rows> all) {
+    prepare_queries(const __grid_constant__ BackwardTask task, const __grid_constant__ AllQueries<rows> all) {
   const int tile = static_cast<int>(blockIdx.x) % all.tiles,
             batch_head = static_cast<int>(blockIdx.x) / all.tiles;
   const int thread = static_cast<int>(threadIdx.x), query = tile * rows + thread;
@@ -57,14 +59,14 @@ __global__ void __launch_bounds__(rows)
   if (batch_head > 0) return;
   all.position[query] =
       exists && task.alibi_slope != nullptr ? from_first_key(task, task.position[query]) : 0;
-  all.extents[tile].visibility(task, tile * rows, thread);
+  all.visibility[tile].compute(task, tile * rows, thread);
 }
 
-/// Brings the keys, and of all heads of the group the tiles of queries that see some of them. One warp.
+/// Copies the keys, and for all heads of the group the tiles of queries that see some of them. One warp calls it.
 template <int columns>
 __device__ void produce_queries(const KeysMemory<columns>& shared, const BackwardTask& task,
                                 const BackwardMaps& maps, const AllQueries<KeysMemory<columns>::rows>& all,
-                                const TileOfKeys& keys, int batch_kv_head) {
+                                const KeyTile& keys, int batch_kv_head) {
   constexpr int rows = KeysMemory<columns>::rows;
   constexpr int floats = rows * static_cast<int>(sizeof(float)),
                 intervals = rows * static_cast<int>(sizeof(KeyInterval));
@@ -74,94 +76,100 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
     mbarrier_wait(shared.empty(number % stages), static_cast<unsigned>(number / stages % 2) ^ 1U);
     return number++ % stages;
   };
-  const auto bring = [&](int stage, int batch_head, int tile) {
-    auto& note = shared.note(stage);
-    note.batch_head = batch_head;
-    note.first_query = tile * rows;
-    const Extent extent = all.extents[tile].of_range(keys.range);
+  const auto load_tile = [&](int stage, int batch_head, int tile) {
+    auto& metadata = shared.metadata(stage);
+    metadata.batch_head = batch_head;
+    metadata.first_query = tile * rows;
+    const Visibility visible = all.visibility[tile].of_range(keys.range);
     for (int group = 0; group < 2; ++group)
-      note.plain[group] = task.alibi_slope == nullptr && extent.sees_all(keys.first_key + 64 * group, 64);
-    const bool plain = note.plain[0] && note.plain[1];
+      metadata.unmasked[group] =
+          task.alibi_slope == nullptr && visible.includes_all(keys.first_key + 64 * group, 64);
+    const bool unmasked = metadata.unmasked[0] && metadata.unmasked[1];
     const unsigned full = shared.full(stage);
-    shared.template copy_passing<group_queries>(stage, maps.attention.q, maps.grad_out, tile * rows,
-                                                batch_head, 2 * floats + (plain ? 0 : floats + intervals));
+    shared.template load_streamed<group_queries>(stage, maps.attention.q, maps.grad_out, tile * rows,
+                                                 batch_head,
+                                                 2 * floats + (unmasked ? 0 : floats + intervals));
     const Index row = (static_cast<Index>(batch_head) * all.tiles + tile) * rows;
-    cp_async_bulk(shared_address(note.statistics.lse), all.lse + row, floats, full);
-    cp_async_bulk(shared_address(note.statistics.delta), all.delta + row, floats, full);
-    if (plain) return;
-    cp_async_bulk(shared_address(note.statistics.position), all.position + tile * rows, floats, full);
-    cp_async_bulk(shared_address(note.visible), all.extents[tile].visible[keys.range], intervals, full);
+    cp_async_bulk(shared_address(metadata.statistics.lse), all.lse + row, floats, full);
+    cp_async_bulk(shared_address(metadata.statistics.delta), all.delta + row, floats, full);
+    if (unmasked) return;
+    cp_async_bulk(shared_address(metadata.statistics.position), all.position + tile * rows, floats, full);
+    cp_async_bulk(shared_address(metadata.visible), all.visibility[tile].visible[keys.range], intervals,
+                  full);
   };
 
   if (lane == 0)
-    shared.template copy_staying<tile_keys>(maps.attention.k, maps.attention.v, keys.first_key,
-                                            batch_kv_head);
+    shared.template load_resident<tile_keys>(maps.attention.k, maps.attention.v, keys.first_key,
+                                             batch_kv_head);
   const int group = task.heads / task.kv_heads;
   for (int member = 0; member < group; ++member)
     for (int first = 0; first < all.tiles; first += 32) {
-      const bool sees = first + lane < all.tiles &&
-                        all.extents[first + lane].of_range(keys.range).sees_some(keys.first_key, keys.keys);
+      const bool sees =
+          first + lane < all.tiles &&
+          all.visibility[first + lane].of_range(keys.range).includes_some(keys.first_key, keys.keys);
       for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1) {
         const int stage = wait_for_stage();
         if (lane == 0)
-          bring(stage, batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
+          load_tile(stage, batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
       }
     }
   const int last = wait_for_stage();
   if (lane != 0) return;
-  shared.note(last).batch_head = -1;
+  shared.metadata(last).batch_head = -1;
   mbarrier_arrive(shared.full(last));
 }
 
 /// dK and dV of the 64 keys of one warpgroup, and its half of dQ.
-template <class T, int columns, bool with_grad_q>
-__device__ __forceinline__ void differentiate_keys_of_group(const KeysMemory<columns>& shared,
-                                                            const BackwardTask& task, const TileOfKeys& keys,
-                                                            int batch_kv_head, int group, int thread) {
+template <class T, int columns, bool atomic_dq>
+__device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& shared, const BackwardTask& task,
+                                                  const KeyTile& keys, int batch_kv_head, int group,
+                                                  int thread) {
   using Memory = KeysMemory<columns>;
-  constexpr int queries = Memory::rows, part = Memory::part_bytes, passing_part = Memory::passing_part_bytes;
+  constexpr int queries = Memory::rows, part = Memory::part_bytes,
+                streamed_part = Memory::streamed_part_bytes;
   const int lane = thread % 32, warp_row = thread / 32 * 16;
   float dk[columns / 2], dv[columns / 2];
   clear(dk);
   clear(dv);
-  mbarrier_wait(shared.staying_full(), 0);
+  mbarrier_wait(shared.resident_full(), 0);
   for (int number = 0;; ++number) {
     const int stage = number % stages;
     mbarrier_wait(shared.full(stage), static_cast<unsigned>(number / stages % 2));
-    const auto& note = shared.note(stage);
-    const int batch_head = note.batch_head, first_query = note.first_query;
+    const auto& metadata = shared.metadata(stage);
+    const int batch_head = metadata.batch_head, first_query = metadata.first_query;
     if (batch_head < 0) break;
-    float p[queries / 2], ds[queries / 2];  // first the products that they are made of
-    start_rows_by_rows<T, columns>(p, shared.staying(0, group), part, shared.passing(stage, 0), passing_part);
-    start_rows_by_rows<T, columns>(ds, shared.staying(1, group), part, shared.passing(stage, 1),
-                                   passing_part);
+    float p[queries / 2], ds[queries / 2];  // first the products S^T and dP^T
+    start_abt<T, columns>(p, shared.resident(0, group), part, shared.streamed(stage, 0), streamed_part);
+    start_abt<T, columns>(ds, shared.resident(1, group), part, shared.streamed(stage, 1), streamed_part);
     wgmma_wait<1>();
     wgmma_fence_result(p);
     const Pairs pairs =
-        pairs_of(task, keys.range, batch_head % task.heads, keys.first_key, note.plain[group]);
+        pairs_of(task, keys.range, batch_head % task.heads, keys.first_key, metadata.unmasked[group]);
     const auto query_of = [&](int e) { return e / 4 * 8 + lane % 4 * 2 + e % 2; };
-    if (pairs.plain) {
+    if (pairs.unmasked) {
 #pragma unroll
-      for (int e = 0; e < queries / 2; ++e) p[e] = pairs.plain_weight(note.statistics, query_of(e), p[e]);
+      for (int e = 0; e < queries / 2; ++e)
+        p[e] = pairs.unmasked_weight(metadata.statistics, query_of(e), p[e]);
     } else {
 #pragma unroll
       for (int e = 0; e < queries / 2; ++e)
-        p[e] = pairs.masked_weight(note.statistics, note.visible, query_of(e),
+        p[e] = pairs.masked_weight(metadata.statistics, metadata.visible, query_of(e),
                                    64 * group + warp_row + lane / 4 + e / 2 % 2 * 8, p[e]);
     }
     wgmma_wait<0>();
     wgmma_fence_result(ds);
 #pragma unroll
-    for (int e = 0; e < queries / 2; ++e) ds[e] = p[e] * (ds[e] - note.statistics.delta[query_of(e)]);
+    for (int e = 0; e < queries / 2; ++e) ds[e] = p[e] * (ds[e] - metadata.statistics.delta[query_of(e)]);
     unsigned factor_p[queries / 16][4], factor_ds[queries / 16][4];
     pack<T>(p, factor_p);
     pack<T>(ds, factor_ds);
-    start_adding_product<T>(dv, factor_p, shared.passing(stage, 1), passing_part);
+    start_add_ab<T>(dv, factor_p, shared.streamed(stage, 1), streamed_part);
 
-    if constexpr (with_grad_q) {
-      // Two buffers: since they read this one the two warpgroups have met, over the other.
+    if constexpr (atomic_dq) {
+      // With two buffers one barrier per tile is enough: the barrier of the previous tile came after the reads of this
+      // buffer.
       const unsigned all_ds =
-          shared.more() + static_cast<unsigned>(number % 2 * queries / 64 * ds_part_bytes);
+          shared.extra() + static_cast<unsigned>(number % 2 * queries / 64 * ds_part_bytes);
 #pragma unroll
       for (int k = 0; k < queries / 16; ++k)
 #pragma unroll
@@ -175,10 +183,9 @@ __device__ __forceinline__ void differentiate_keys_of_group(const KeysMemory<col
       named_barrier<256>(1);
       constexpr bool by_columns = columns == 128;  // the halves of dQ
       float dq[32];
-      start_columns_by_columns<T, tile_rows>(
-          dq, all_ds + static_cast<unsigned>(by_columns ? 0 : group * ds_part_bytes),
-          shared.staying(0) + static_cast<unsigned>(by_columns ? group * part : 0));
-      start_adding_product<T>(dk, factor_ds, shared.passing(stage, 0), passing_part);
+      start_atb<T, tile_rows>(dq, all_ds + static_cast<unsigned>(by_columns ? 0 : group * ds_part_bytes),
+                              shared.resident(0) + static_cast<unsigned>(by_columns ? group * part : 0));
+      start_add_ab<T>(dk, factor_ds, shared.streamed(stage, 0), streamed_part);
       wgmma_wait<1>();
       wgmma_fence_result(dq);
       const int first_row = first_query + warp_row + (by_columns ? 0 : 64 * group);
@@ -188,10 +195,10 @@ __device__ __forceinline__ void differentiate_keys_of_group(const KeysMemory<col
         row += first_row;
         column += first_column;
         if (row < task.queries && column < task.dim)
-          add_pair(to + static_cast<Index>(row) * task.dim + column, task.scale * one, task.scale * other);
+          red_add_v2(to + static_cast<Index>(row) * task.dim + column, task.scale * one, task.scale * other);
       });
     } else {
-      start_adding_product<T>(dk, factor_ds, shared.passing(stage, 0), passing_part);
+      start_add_ab<T>(dk, factor_ds, shared.streamed(stage, 0), streamed_part);
     }
     wgmma_wait<0>();
     wgmma_fence_result(dv);
@@ -210,25 +217,27 @@ __device__ __forceinline__ void differentiate_keys_of_group(const KeysMemory<col
   add(task.grad_v, dv, 1);
 }
 
-/// dK and dV of 128 keys; dQ too, by atomics, if asked for. `tiles` are those of the keys of one head.
-template <class T, int columns, bool with_grad_q>
+/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics. `tiles` is the number of tiles of
+/// keys of one head.
+template <class T, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(backward_threads, 1)
-    differentiate_keys(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
-                       const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
+    backward_dkdv_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
+                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
   const KeysMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  // Q, dO and dQ of a group of heads stay in the cache together. The first keys are those that most queries see.
-  const TileOfHead mine(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
+  // Q, dO and dQ of a section of heads fit into the cache together. Under a causal mask the first keys, which most
+  // queries see, come first.
+  const TileOfHead work(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
                         8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
-  const TileOfKeys keys(task, mine.tile, tile_rows);
+  const KeyTile keys(task, work.tile, tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {
-    setmaxnreg_dec<copying_registers>();
-    if (thread % 128 < 32) produce_queries<columns>(shared, task, maps, all, keys, mine.head);
+    setmaxnreg_dec<producer_registers>();
+    if (thread % 128 < 32) produce_queries<columns>(shared, task, maps, all, keys, work.head);
   } else {
-    setmaxnreg_inc<computing_registers>();
-    differentiate_keys_of_group<T, columns, with_grad_q>(shared, task, keys, mine.head, group, thread % 128);
+    setmaxnreg_inc<consumer_registers>();
+    dkdv_of_warpgroup<T, columns, atomic_dq>(shared, task, keys, work.head, group, thread % 128);
   }
 }
 

@@ -1,6 +1,6 @@
 /// \file
-/// The second grid of backward_3_wgmma.cu: dQ in an order that does not depend on time. A block owns 128 queries, a warpgroup
-/// 64 of them, and the keys that they see pass by, as in the forward:
+/// The second grid of backward_3_wgmma.cu: dQ, summed in a fixed order. A block owns 128 queries, a warpgroup 64 of
+/// them. It loops over the keys that they see, as the forward does:
 ///
 ///      S = Q K^T    dP = dO V^T    dQ += ds K        ds stays in registers
 #pragma once
@@ -10,16 +10,15 @@
 namespace ring_attention::cuda::hopper {
 
 template <int columns>
-using QueriesMemory = BackwardMemory<columns, tile_keys, Extents<tile_rows, 16>, 1, 0>;
+using QueriesMemory = BackwardMemory<columns, tile_keys, TileVisibility<tile_rows, 16>, 1, 0>;
 
 /// dQ of the 64 queries of one warpgroup.
 template <class T, int columns>
-__device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemory<columns>& shared,
-                                                               const BackwardTask& task,
-                                                               const QueryTile& q_tile, int group,
-                                                               int thread) {
+__device__ __forceinline__ void dq_of_warpgroup(const QueriesMemory<columns>& shared,
+                                                const BackwardTask& task, const QueryTile& q_tile, int group,
+                                                int thread) {
   constexpr int part = QueriesMemory<columns>::part_bytes;
-  const auto& extents = shared.note(0);
+  const auto& visibility = shared.metadata(0);
   const int lane = thread % 32, first_row = 64 * group + thread / 32 * 16;  // of the warp, in the block
   const float scale = task.scale * log2_e;
   const float slope =
@@ -34,18 +33,18 @@ __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemo
   }
   float dq[columns / 2];
   clear(dq);
-  mbarrier_wait(shared.staying_full(), 0);
-  KeyTiles tile(extents, task.ranges, tile_keys);
+  mbarrier_wait(shared.resident_full(), 0);
+  KeyTiles tile(visibility, task.ranges, tile_keys);
   for (int number = 0; tile.more(); ++number, tile.next()) {
     const int stage = number % stages;
     mbarrier_wait(shared.full(stage), static_cast<unsigned>(number / stages % 2));
-    float p[tile_keys / 2], ds[tile_keys / 2];  // first the products that they are made of
-    start_rows_by_rows<T, columns>(p, shared.staying(0, group), part, shared.passing(stage, 0), part);
-    start_rows_by_rows<T, columns>(ds, shared.staying(1, group), part, shared.passing(stage, 1), part);
+    float p[tile_keys / 2], ds[tile_keys / 2];  // first the products S and dP
+    start_abt<T, columns>(p, shared.resident(0, group), part, shared.streamed(stage, 0), part);
+    start_abt<T, columns>(ds, shared.resident(1, group), part, shared.streamed(stage, 1), part);
     wgmma_wait<1>();
     wgmma_fence_result(p);
-    const bool plain =
-        slope == 0 && extents.of_group[tile.range()][first_row / 16].sees_all(tile.first(), tile_keys);
+    const bool unmasked =
+        slope == 0 && visibility.of_group[tile.range()][first_row / 16].includes_all(tile.first(), tile_keys);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto each = [&](auto score) {
@@ -57,14 +56,14 @@ __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemo
             x = ex2_approx(score(x, 8 * j + e) - lse[i]);
           }
       };
-      if (plain) {
+      if (unmasked) {
         each([&](float product, int) { return product * scale; });
       } else {
         const int row = first_row + lane / 4 + 8 * i;
-        const MaskedRow careful(
-            task, task.range[tile.range()], scale, slope, extents.visible[tile.range()][row],
+        const MaskedRow masked(
+            task, task.range[tile.range()], scale, slope, visibility.visible[tile.range()][row],
             min(q_tile.first_query + row, task.queries - 1), tile.first() + 2 * (lane % 4));
-        each([&](float product, int on) { return careful.score(product, on); });
+        each([&](float product, int on) { return masked.score(product, on); });
       }
     }
     wgmma_wait<0>();
@@ -73,7 +72,7 @@ __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemo
     for (int e = 0; e < tile_keys / 2; ++e) ds[e] = p[e] * (ds[e] - delta[e / 2 % 2]);
     unsigned factor_ds[tile_keys / 16][4];
     pack<T>(ds, factor_ds);
-    start_adding_product<T>(dq, factor_ds, shared.passing(stage, 0), part);
+    start_add_ab<T>(dq, factor_ds, shared.streamed(stage, 0), part);
     wgmma_wait<0>();
     wgmma_fence_result(dq);
     if (lane == 0) mbarrier_arrive(shared.empty(stage));
@@ -89,29 +88,28 @@ __device__ __forceinline__ void differentiate_queries_of_group(const QueriesMemo
 /// dQ of 128 queries.
 template <class T, int columns>
 __global__ void __launch_bounds__(backward_threads, 1)
-    differentiate_queries(const __grid_constant__ BackwardTask task,
-                          const __grid_constant__ BackwardMaps maps) {
+    backward_dq_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps) {
   const QueriesMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const QueryTile q_tile(task, static_cast<int>(blockIdx.x), tile_rows);
-  shared.note(0).visibility(task, q_tile.first_query, thread);
+  shared.metadata(0).compute(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {
-    setmaxnreg_dec<copying_registers>();
+    setmaxnreg_dec<producer_registers>();
     if (thread % 128 != 0) return;
-    shared.template copy_staying<group_queries>(maps.attention.q, maps.grad_out, q_tile.first_query,
-                                                q_tile.batch_head);
+    shared.template load_resident<group_queries>(maps.attention.q, maps.grad_out, q_tile.first_query,
+                                                 q_tile.batch_head);
     int number = 0;
-    for (KeyTiles tile(shared.note(0), task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
+    for (KeyTiles tile(shared.metadata(0), task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
       const int stage = number % stages;
       mbarrier_wait(shared.empty(stage), static_cast<unsigned>(number / stages % 2) ^ 1U);
-      shared.template copy_passing<tile_keys>(stage, maps.attention.k, maps.attention.v, tile.first(),
-                                              q_tile.batch_kv_head(task));
+      shared.template load_streamed<tile_keys>(stage, maps.attention.k, maps.attention.v, tile.first(),
+                                               q_tile.batch_kv_head(task));
     }
   } else {
-    setmaxnreg_inc<computing_registers>();
-    differentiate_queries_of_group<T, columns>(shared, task, q_tile, group, thread % 128);
+    setmaxnreg_inc<consumer_registers>();
+    dq_of_warpgroup<T, columns>(shared, task, q_tile, group, thread % 128);
   }
 }
 

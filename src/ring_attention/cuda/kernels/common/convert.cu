@@ -1,5 +1,5 @@
 /// \file
-/// One number a thread: conversions and sums, as fast as memory is.
+/// Element-wise conversions and sums. Memory limits their speed.
 #include "ring_attention/cuda/kernels/common/convert.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace ring_attention::cuda {
 namespace {
 
 constexpr int threads = 256;
-constexpr Index most_blocks = 4096;  // each walks on by the width of the grid
+constexpr Index most_blocks = 4096;  // threads loop over more elements with the stride of the grid
 
 LaunchConfig grid_of(Index count) {
   return {dim3(static_cast<unsigned>(std::min(blocks_of(count, Index{threads}), most_blocks))),

@@ -1,5 +1,5 @@
 /// \file
-/// (o, m, l) becomes (out, lse). One warp a row.
+/// Turns (o, m, l) into (out, lse). One warp per row.
 #include "ring_attention/cuda/kernels/common/finish.hpp"
 
 #include "ring_attention/cuda/launch.cuh"

@@ -1,11 +1,11 @@
 /// \file
-/// What the fp32 kernels share: tiles in shared memory and two products, by 16 x 16 threads.
+/// What the fp32 kernels share: tiles in shared memory and two products, computed by 16 x 16 threads.
 ///
-///     s[i][j]  = sum_c a[i][c] b[j][c]     rows with rows     thread (y, x): i = y + 16.., j = x + 16..
-///     o[i][c] += sum_j p[i][j] v[j][c]     weights with rows  thread (y, x): i = y + 16.., c = 4 x + 64..
+///     s[i][j]  = sum_c a[i][c] b[j][c]     product_abt        thread (y, x): i = y + 16.., j = x + 16..
+///     o[i][c] += sum_j p[i][j] v[j][c]     add_weighted_rows  thread (y, x): i = y + 16.., c = 4 x + 64..
 ///
-/// A row of a tile is padded by one access (4 floats), so that 16 threads that read 16 rows meet 8 different groups of
-/// banks at a time, the best there is for 16-byte accesses.
+/// A row of a tile is padded by one access (4 floats). So 16 threads that read 16 rows access 8 different groups of
+/// banks at a time, the maximum for 16-byte accesses.
 #pragma once
 
 #include "ring_attention/cuda/keys.cuh"
@@ -13,8 +13,8 @@
 
 namespace ring_attention::cuda {
 
-constexpr int side = 16;              // the threads of a block are side x side
-constexpr int threads = side * side;  //
+constexpr int side = 16;  // the threads of a block are side x side
+constexpr int threads = side * side;
 
 /// A tile [rows][columns] in shared memory.
 template <int rows, int columns>
@@ -24,12 +24,12 @@ struct SharedTile {
   float* data;
 
   [[nodiscard]] __device__ float& at(int row, int column) const { return data[row * stride + column]; }
-  /// Four elements from a column that is a multiple of 4.
+  /// The four elements that begin at a column that is a multiple of 4.
   [[nodiscard]] __device__ float4 four(int row, int column) const {
     return *reinterpret_cast<const float4*>(data + row * stride + column);
   }
 
-  /// Copies `count` rows of `dim` elements, as fp32; zeros fill the rest of the tile. By all threads.
+  /// Copies `count` rows of `dim` elements as fp32 and fills the rest of the tile with zeros. All threads call it.
   template <class T>
   __device__ void load(const T* from, int count, int dim) const {
     for (int i = static_cast<int>(threadIdx.x); i < rows * columns; i += threads) {
@@ -40,8 +40,8 @@ struct SharedTile {
   }
 };
 
-/// Where a thread stands in the block.
-struct Place {
+/// The position of a thread in the block.
+struct ThreadPlace {
   int y = static_cast<int>(threadIdx.x) / side;
   int x = static_cast<int>(threadIdx.x) % side;
 };
@@ -62,9 +62,8 @@ __device__ inline void scale_by(float4& sum, float factor) {
 
 /// s[i][j] = row y + 16 i of a times row x + 16 j of b.
 template <int rows_a, int rows_b, int columns>
-__device__ void rows_with_rows(const Place& me, const SharedTile<rows_a, columns>& a,
-                               const SharedTile<rows_b, columns>& b,
-                               float (&s)[rows_a / side][rows_b / side]) {
+__device__ void product_abt(const ThreadPlace& thread, const SharedTile<rows_a, columns>& a,
+                            const SharedTile<rows_b, columns>& b, float (&s)[rows_a / side][rows_b / side]) {
 #pragma unroll
   for (auto& row : s)
 #pragma unroll
@@ -73,10 +72,10 @@ __device__ void rows_with_rows(const Place& me, const SharedTile<rows_a, columns
   for (int c = 0; c < columns; c += 4) {
     float4 of_b[rows_b / side];
 #pragma unroll
-    for (int j = 0; j < rows_b / side; ++j) of_b[j] = b.four(me.x + side * j, c);
+    for (int j = 0; j < rows_b / side; ++j) of_b[j] = b.four(thread.x + side * j, c);
 #pragma unroll
     for (int i = 0; i < rows_a / side; ++i) {
-      const float4 of_a = a.four(me.y + side * i, c);
+      const float4 of_a = a.four(thread.y + side * i, c);
 #pragma unroll
       for (int j = 0; j < rows_b / side; ++j) s[i][j] += dot(of_a, of_b[j]);
     }
@@ -85,23 +84,24 @@ __device__ void rows_with_rows(const Place& me, const SharedTile<rows_a, columns
 
 /// sum[i][c] += sum over n of weight(y + 16 i, n) * row n of `from`, columns 4 x + 64 c and the three after it.
 template <int rows, int terms, int columns, class Weight>
-__device__ void weights_with_rows(const Place& me, Weight weight, const SharedTile<terms, columns>& from,
+__device__ void add_weighted_rows(const ThreadPlace& thread, Weight weight,
+                                  const SharedTile<terms, columns>& from,
                                   float4 (&sum)[rows / side][columns / 64]) {
 #pragma unroll 4
   for (int n = 0; n < terms; ++n) {
     float4 row[columns / 64];
 #pragma unroll
-    for (int c = 0; c < columns / 64; ++c) row[c] = from.four(n, 4 * me.x + 64 * c);
+    for (int c = 0; c < columns / 64; ++c) row[c] = from.four(n, 4 * thread.x + 64 * c);
 #pragma unroll
     for (int i = 0; i < rows / side; ++i) {
-      const float w = weight(me.y + side * i, n);
+      const float w = weight(thread.y + side * i, n);
 #pragma unroll
       for (int c = 0; c < columns / 64; ++c) add_scaled(sum[i][c], w, row[c]);
     }
   }
 }
 
-/// The four floats of `sum` to `to`[column ...] of a row of `dim`: visit(element, value).
+/// Calls visit(column, value) for the four floats of `sum`, from `column` on, that are inside a row of `dim`.
 template <class Visit>
 __device__ void for_columns(float4 sum, int column, int dim, Visit visit) {
   if (column < dim) visit(column, sum.x);
@@ -110,7 +110,7 @@ __device__ void for_columns(float4 sum, int column, int dim, Visit visit) {
   if (column + 3 < dim) visit(column + 3, sum.w);
 }
 
-/// The union of the keys that `rows` queries see, from an array in shared memory.
+/// The union of the keys that `rows` queries see. `of_query` is in shared memory.
 template <int rows>
 __device__ KeyInterval union_of(const KeyInterval* of_query) {
   KeyInterval all{0x7fffffff, 0};
@@ -119,7 +119,7 @@ __device__ KeyInterval union_of(const KeyInterval* of_query) {
     all.begin = min(all.begin, of_query[i].begin);
     all.end = max(all.end, of_query[i].end);
   }
-  return all;  // begin > end: nobody sees any
+  return all;  // begin > end if no query sees a key
 }
 
 }  // namespace ring_attention::cuda

@@ -1,10 +1,10 @@
 /// \file
-/// What both grids of backward_3_wgmma.cu have in shared memory. Two tiles stay, of 128 rows, and pairs of tiles pass by in
-/// two stages, with what is to be known of them:
+/// The shared memory of both grids of backward_3_wgmma.cu. Two tiles of 128 rows are resident for the life of a block.
+/// Pairs of tiles are streamed through two stages, with their metadata:
 ///
-///                     stay      pass by
-///      keys own       K, V      Q, dO
-///      queries own    Q, dO     K, V
+///      the block owns     resident    streamed
+///      keys               K, V        Q, dO
+///      queries            Q, dO       K, V
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/backward_pairs.cuh"
@@ -12,10 +12,10 @@
 
 namespace ring_attention::cuda::hopper {
 
-constexpr int tile_rows = 128;  ///< of what stays; a warpgroup has 64 of them
+constexpr int tile_rows = 128;  ///< of the resident tiles; a warpgroup has 64 of them
 constexpr int backward_threads = 3 * 128;
 
-/// The tensors of the backward as the copy engine sees them.
+/// The tensors of the backward as TMA sees them.
 struct BackwardMaps {
   Maps attention;
   TensorMap grad_out;
@@ -27,21 +27,22 @@ inline BackwardMaps maps_of(const BackwardTask& task, Type type) {
                           static_cast<Index>(task.batch) * task.heads, group_queries)};
 }
 
-/// \tparam passing_rows  of each tile that passes by
-/// \tparam Notes, notes  what else stands there, and how many of it
-/// \tparam more_bytes    at the end of the tiles, a multiple of 1024
-template <int columns, int passing_rows, class Notes, int notes, int more_bytes>
+/// \tparam streamed_rows  of each streamed tile
+/// \tparam Metadata, metadata_count  a struct in shared memory, and the number of its copies
+/// \tparam extra_bytes  behind the tiles, a multiple of 1024
+template <int columns, int streamed_rows, class Metadata, int metadata_count, int extra_bytes>
 struct BackwardMemory {
-  static constexpr int rows = passing_rows;
-  static constexpr int part_bytes = tile_rows * row_bytes;             ///< 64 columns of what stays
-  static constexpr int passing_part_bytes = passing_rows * row_bytes;  ///< 64 columns of what passes by
+  static constexpr int rows = streamed_rows;
+  static constexpr int part_bytes = tile_rows * row_bytes;               ///< 64 columns of a resident tile
+  static constexpr int streamed_part_bytes = streamed_rows * row_bytes;  ///< 64 columns of what passes by
   static constexpr int tile_bytes = columns / part_columns * part_bytes;
-  static constexpr int passing_bytes = columns / part_columns * passing_part_bytes;
+  static constexpr int streamed_bytes = columns / part_columns * streamed_part_bytes;
 
-  static constexpr int passing_offset = 2 * tile_bytes;
-  static constexpr int more_offset = passing_offset + stages * 2 * passing_bytes;
-  static constexpr int notes_offset = more_offset + more_bytes;
-  static constexpr int barriers_offset = notes_offset + notes * static_cast<int>(sizeof(Notes));
+  static constexpr int streamed_offset = 2 * tile_bytes;
+  static constexpr int extra_offset = streamed_offset + stages * 2 * streamed_bytes;
+  static constexpr int metadata_offset = extra_offset + extra_bytes;
+  static constexpr int barriers_offset =
+      metadata_offset + metadata_count * static_cast<int>(sizeof(Metadata));
   static constexpr int bytes = barriers_offset + 8 * (1 + 2 * stages);
 
   unsigned char* memory;
@@ -49,27 +50,27 @@ struct BackwardMemory {
 
   __device__ BackwardMemory() : memory(dynamic_shared<unsigned char>()), start(shared_address(memory)) {}
 
-  /// K and V (or Q and dO): a warpgroup's rows of them, or all.
-  [[nodiscard]] __device__ unsigned staying(int which, int group = 0) const {
+  /// Resident tile `which` (0 or 1), from the first row of a warpgroup on.
+  [[nodiscard]] __device__ unsigned resident(int which, int group = 0) const {
     return start + static_cast<unsigned>(which * tile_bytes + group * 64 * row_bytes);
   }
-  [[nodiscard]] __device__ unsigned passing(int stage, int which) const {
-    return start + static_cast<unsigned>(passing_offset + (2 * stage + which) * passing_bytes);
+  [[nodiscard]] __device__ unsigned streamed(int stage, int which) const {
+    return start + static_cast<unsigned>(streamed_offset + (2 * stage + which) * streamed_bytes);
   }
-  [[nodiscard]] __device__ unsigned more() const { return start + more_offset; }
-  [[nodiscard]] __device__ Notes& note(int i) const {
-    return reinterpret_cast<Notes*>(memory + notes_offset)[i];
+  [[nodiscard]] __device__ unsigned extra() const { return start + extra_offset; }
+  [[nodiscard]] __device__ Metadata& metadata(int i) const {
+    return reinterpret_cast<Metadata*>(memory + metadata_offset)[i];
   }
-  // Barriers: "full" when data has arrived, "empty" when nobody reads it any more.
-  [[nodiscard]] __device__ unsigned staying_full() const { return start + barriers_offset; }
+  // mbarriers: "full" when data has arrived, "empty" when all consumers have read it.
+  [[nodiscard]] __device__ unsigned resident_full() const { return start + barriers_offset; }
   [[nodiscard]] __device__ unsigned full(int stage) const {
     return start + static_cast<unsigned>(barriers_offset + 8 * (1 + stage));
   }
   [[nodiscard]] __device__ unsigned empty(int stage) const { return full(stages + stage); }
 
-  /// One thread, before a barrier of the block. A warp that has read arrives once.
+  /// One thread calls it before a __syncthreads. At "empty" each warp arrives once.
   __device__ void init_barriers() const {
-    mbarrier_init(staying_full(), 1);
+    mbarrier_init(resident_full(), 1);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(full(i), 1);
       mbarrier_init(empty(i), 8);
@@ -77,25 +78,25 @@ struct BackwardMemory {
     mbarrier_init_fence();
   }
 
-  // One thread starts to copy two tiles, from first_row on; with those that pass by more_to_come bytes will come by its
-  // other copies. The maps have boxes of box_rows.
+  // One thread starts to copy two tiles, from first_row on. The maps have boxes of box_rows. `other_bytes` is the size
+  // of its other copies that arrive at the same barrier.
   template <int box_rows>
-  __device__ void copy_staying(const TensorMap& one, const TensorMap& other, int first_row,
-                               int matrix) const {
-    mbarrier_arrive_expect_tx(staying_full(), 2 * tile_bytes);
-    copy_tile_async<columns, tile_rows, box_rows>(staying(0), one, first_row, matrix, staying_full());
-    copy_tile_async<columns, tile_rows, box_rows>(staying(1), other, first_row, matrix, staying_full());
+  __device__ void load_resident(const TensorMap& one, const TensorMap& other, int first_row,
+                                int matrix) const {
+    mbarrier_arrive_expect_tx(resident_full(), 2 * tile_bytes);
+    tma_load_tile<columns, tile_rows, box_rows>(resident(0), one, first_row, matrix, resident_full());
+    tma_load_tile<columns, tile_rows, box_rows>(resident(1), other, first_row, matrix, resident_full());
   }
   template <int box_rows>
-  __device__ void copy_passing(int stage, const TensorMap& one, const TensorMap& other, int first_row,
-                               int matrix, int more_to_come = 0) const {
-    mbarrier_arrive_expect_tx(full(stage), static_cast<unsigned>(2 * passing_bytes + more_to_come));
-    copy_tile_async<columns, rows, box_rows>(passing(stage, 0), one, first_row, matrix, full(stage));
-    copy_tile_async<columns, rows, box_rows>(passing(stage, 1), other, first_row, matrix, full(stage));
+  __device__ void load_streamed(int stage, const TensorMap& one, const TensorMap& other, int first_row,
+                                int matrix, int other_bytes = 0) const {
+    mbarrier_arrive_expect_tx(full(stage), static_cast<unsigned>(2 * streamed_bytes + other_bytes));
+    tma_load_tile<columns, rows, box_rows>(streamed(stage, 0), one, first_row, matrix, full(stage));
+    tma_load_tile<columns, rows, box_rows>(streamed(stage, 1), other, first_row, matrix, full(stage));
   }
 };
 
-/// To two numbers in device memory that no other thread adds to.
+/// Adds to two neighbouring numbers in device memory that no other thread accesses.
 __device__ __forceinline__ void add_to(float* to, float first, float second) {
   auto* pair = reinterpret_cast<float2*>(to);
   *pair = {pair->x + first, pair->y + second};

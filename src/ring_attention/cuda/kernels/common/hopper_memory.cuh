@@ -1,8 +1,8 @@
 /// \file
-/// What the Hopper steps of the ladder have in common, the first half: which queries a block takes, where things lie in
-/// shared memory, and what a producer brings there.
+/// What the Hopper kernels share, first half: which queries a block processes, the layout of shared memory, and the
+/// copies of a producer.
 ///
-/// Q, K and V lie in parts of 64 columns, in rows of 128 bytes that the copy engine swizzles and wgmma reads.
+/// Q, K and V are stored in parts of 64 columns, in rows of 128 bytes that TMA swizzles and wgmma reads.
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/softmax.cuh"
@@ -20,17 +20,17 @@ constexpr int row_bytes = 2 * part_columns;
 constexpr int q_part_bytes = group_queries * row_bytes;  ///< 64 columns of a warpgroup's queries
 constexpr int kv_part_bytes = tile_keys * row_bytes;     ///< 64 columns of a tile of keys
 
-/// Of each thread, in blocks of one warpgroup that copies and two that compute. The three start with 168 each, all that
-/// a multiprocessor has; no more than that can be taken, or the last to take would wait for ever.
-constexpr int copying_registers = 24;
-constexpr int computing_registers = 240;
-static_assert(copying_registers + 2 * computing_registers <= 3 * (65536 / 384 / 8 * 8));
+/// Registers per thread in blocks of one producer warpgroup and two consumer warpgroups. All three start with 168,
+/// which is all that a multiprocessor has. The sum must not be larger, or the last setmaxnreg_inc would never return.
+constexpr int producer_registers = 24;
+constexpr int consumer_registers = 240;
+static_assert(producer_registers + 2 * consumer_registers <= 3 * (65536 / 384 / 8 * 8));
 
-/// The warpgroup of a thread, in a way that the compiler sees to be the same for a warp: what is computed of it takes no
-/// registers of the threads.
+/// The warpgroup of a thread. The shuffle tells the compiler that it is the same for a whole warp, so that what depends
+/// on it needs no registers of the threads.
 __device__ inline int warpgroup_of(int thread) { return __shfl_sync(0xffffffffU, thread / 128, 0); }
 
-/// The tensors as the copy engine sees them.
+/// The tensors as TMA sees them.
 struct Maps {
   TensorMap q, k, v;
 };
@@ -38,7 +38,7 @@ struct Maps {
 inline Maps maps_of(const AttentionTask& task, Type type) {
   const Index q_heads = static_cast<Index>(task.batch) * task.heads;
   const Index kv_heads = static_cast<Index>(task.batch) * task.kv_heads;
-  // A shard without keys is never read; a map of it cannot be made.
+  // A map of zero rows cannot be made. Without keys the map is never used, and any array will do.
   const bool none = task.keys == 0;
   const auto keys = [&](const void* array) {
     return make_tensor_map(none ? task.q : array, type, task.dim, none ? 1 : task.keys, kv_heads, tile_keys);
@@ -47,10 +47,11 @@ inline Maps maps_of(const AttentionTask& task, Type type) {
           keys(task.v)};
 }
 
-constexpr Index cached_bytes = 24 << 20;  ///< that surely stay in the L2 cache
+constexpr Index cached_bytes = 24 << 20;  ///< that fit into the L2 cache with certainty
 
-/// What a block takes of `heads` heads with so many tiles each. Heads come in sections of whole groups, whose data,
-/// bytes_of_group each, stay in the cache together; in a section the first tile of each head, the second of each, ...
+/// The head and the tile of a block, of `heads` heads with `tiles` tiles each. Heads are processed in sections of whole
+/// groups whose data, bytes_of_group each, fit into the cache together. In a section the order is: the first tile of
+/// each head, the second tile of each head, ...
 struct TileOfHead {
   int head, tile;
 
@@ -65,17 +66,17 @@ struct TileOfHead {
   }
 };
 
-/// A tile of queries of one head. The last tiles come first: they see most keys under a causal mask, so the blocks end
-/// together.
+/// A tile of queries of one head. Under a causal mask the last tiles see the most keys. They come first, so that the
+/// blocks end at about the same time.
 struct QueryTile {
   int batch_head, first_query;
 
   __device__ QueryTile(const AttentionTask& task, int number, int tile_queries) {
     const int tiles = (task.queries + tile_queries - 1) / tile_queries;
-    const TileOfHead mine(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
+    const TileOfHead work(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
                           4 * static_cast<Index>(task.keys + 1) * task.dim);  // K and V
-    batch_head = mine.head;
-    first_query = (tiles - 1 - mine.tile) * tile_queries;
+    batch_head = work.head;
+    first_query = (tiles - 1 - work.tile) * tile_queries;
   }
   [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
     return static_cast<Index>(batch_head) * task.queries + first_query;
@@ -89,11 +90,11 @@ inline int query_tiles_of(const AttentionTask& task, int tile_queries) {
   return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
 }
 
-/// Starts to copy a tile of `rows` rows, in boxes of box_rows, which the map must have. Rows behind the last and columns
-/// from dim on become zero. The barrier is to expect 2 * rows * columns bytes.
+/// Starts to copy a tile of `rows` rows, in boxes of box_rows, the box of the map. Rows behind the last and columns
+/// from dim on become zero. The barrier must expect 2 * rows * columns bytes.
 template <int columns, int rows, int box_rows>
-__device__ __forceinline__ void copy_tile_async(unsigned to, const TensorMap& map, int first_row, int matrix,
-                                                unsigned full) {
+__device__ __forceinline__ void tma_load_tile(unsigned to, const TensorMap& map, int first_row, int matrix,
+                                              unsigned full) {
 #pragma unroll 1
   for (int part = 0; part < columns / part_columns; ++part)
 #pragma unroll 1
@@ -102,20 +103,21 @@ __device__ __forceinline__ void copy_tile_async(unsigned to, const TensorMap& ma
                   first_row + row, matrix, full);
 }
 
-/// Shared memory for `groups` warpgroups and `items` tiles of queries under way.
-template <int columns, int groups, int items = 1>
+/// Shared memory for `groups` warpgroups, with buffers for `q_stages` tiles of queries and `stages` tiles of keys.
+template <int columns, int groups, int q_stages = 1>
 struct SharedMemory {
   static constexpr int parts = columns / part_columns;
   static constexpr int tile_queries = groups * group_queries;
   static constexpr int q_bytes = groups * parts * q_part_bytes;
   static constexpr int kv_bytes = parts * kv_part_bytes;
-  using QueryExtents = Extents<tile_queries, 16>;
+  using QueryVisibility = TileVisibility<tile_queries, 16>;
 
-  static constexpr int k_offset = items * q_bytes;
+  static constexpr int k_offset = q_stages * q_bytes;
   static constexpr int v_offset = k_offset + stages * kv_bytes;
-  static constexpr int extents_offset = v_offset + stages * kv_bytes;
-  static constexpr int barriers_offset = extents_offset + items * static_cast<int>(sizeof(QueryExtents));
-  static constexpr int barriers = 2 * items + 4 * stages;
+  static constexpr int visibility_offset = v_offset + stages * kv_bytes;
+  static constexpr int barriers_offset =
+      visibility_offset + q_stages * static_cast<int>(sizeof(QueryVisibility));
+  static constexpr int barriers = 2 * q_stages + 4 * stages;
   static constexpr int bytes = barriers_offset + 8 * barriers;
 
   unsigned char* memory;
@@ -123,8 +125,8 @@ struct SharedMemory {
 
   __device__ SharedMemory() : memory(dynamic_shared<unsigned char>()), start(shared_address(memory)) {}
 
-  [[nodiscard]] __device__ unsigned q(int item, int group) const {
-    return start + static_cast<unsigned>((item * groups + group) * parts * q_part_bytes);
+  [[nodiscard]] __device__ unsigned q(int q_stage, int group) const {
+    return start + static_cast<unsigned>((q_stage * groups + group) * parts * q_part_bytes);
   }
   [[nodiscard]] __device__ unsigned k(int stage) const {
     return start + static_cast<unsigned>(k_offset + stage * kv_bytes);
@@ -132,24 +134,26 @@ struct SharedMemory {
   [[nodiscard]] __device__ unsigned v(int stage) const {
     return start + static_cast<unsigned>(v_offset + stage * kv_bytes);
   }
-  [[nodiscard]] __device__ QueryExtents& extents(int item) const {
-    return reinterpret_cast<QueryExtents*>(memory + extents_offset)[item];
+  [[nodiscard]] __device__ QueryVisibility& visibility(int q_stage) const {
+    return reinterpret_cast<QueryVisibility*>(memory + visibility_offset)[q_stage];
   }
-  // Barriers: "full" when data has arrived, "empty" when nobody reads it any more.
-  [[nodiscard]] __device__ unsigned q_full(int item) const { return barrier(item); }
-  [[nodiscard]] __device__ unsigned q_empty(int item) const { return barrier(items + item); }
-  [[nodiscard]] __device__ unsigned k_full(int stage) const { return barrier(2 * items + stage); }
-  [[nodiscard]] __device__ unsigned k_empty(int stage) const { return barrier(2 * items + stages + stage); }
+  // mbarriers: "full" when data has arrived, "empty" when all consumers have read it.
+  [[nodiscard]] __device__ unsigned q_full(int q_stage) const { return barrier(q_stage); }
+  [[nodiscard]] __device__ unsigned q_empty(int q_stage) const { return barrier(q_stages + q_stage); }
+  [[nodiscard]] __device__ unsigned k_full(int stage) const { return barrier(2 * q_stages + stage); }
+  [[nodiscard]] __device__ unsigned k_empty(int stage) const {
+    return barrier(2 * q_stages + stages + stage);
+  }
   [[nodiscard]] __device__ unsigned v_full(int stage) const {
-    return barrier(2 * items + 2 * stages + stage);
+    return barrier(2 * q_stages + 2 * stages + stage);
   }
   [[nodiscard]] __device__ unsigned v_empty(int stage) const {
-    return barrier(2 * items + 3 * stages + stage);
+    return barrier(2 * q_stages + 3 * stages + stage);
   }
 
-  /// One thread, before a barrier of the block. A warp that has read arrives once.
+  /// One thread calls it before a __syncthreads. At "empty" each warp arrives once.
   __device__ void init_barriers() const {
-    for (int i = 0; i < items; ++i) {
+    for (int i = 0; i < q_stages; ++i) {
       mbarrier_init(q_full(i), 1);
       mbarrier_init(q_empty(i), 4 * groups);
     }
@@ -162,19 +166,20 @@ struct SharedMemory {
     mbarrier_init_fence();
   }
 
-  // What one thread asks the copy engine for.
-  __device__ void copy_q(const TensorMap& map, const QueryTile& q_tile, int item,
-                         int more_to_come = 0) const {
-    mbarrier_arrive_expect_tx(q_full(item), static_cast<unsigned>(q_bytes + more_to_come));
+  // One thread starts these copies. `other_bytes` is the size of its other copies that arrive at the same barrier.
+  __device__ void load_q(const TensorMap& map, const QueryTile& q_tile, int q_stage,
+                         int other_bytes = 0) const {
+    mbarrier_arrive_expect_tx(q_full(q_stage), static_cast<unsigned>(q_bytes + other_bytes));
 #pragma unroll 1
     for (int group = 0; group < groups; ++group)
-      copy_tile_async<columns, group_queries, group_queries>(
-          q(item, group), map, q_tile.first_query + group * group_queries, q_tile.batch_head, q_full(item));
+      tma_load_tile<columns, group_queries, group_queries>(q(q_stage, group), map,
+                                                           q_tile.first_query + group * group_queries,
+                                                           q_tile.batch_head, q_full(q_stage));
   }
-  __device__ void copy_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
+  __device__ void load_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
                           int batch_kv_head) const {
     mbarrier_arrive_expect_tx(full, kv_bytes);
-    copy_tile_async<columns, tile_keys, tile_keys>(to, map, first_key, batch_kv_head, full);
+    tma_load_tile<columns, tile_keys, tile_keys>(to, map, first_key, batch_kv_head, full);
   }
 
  private:
@@ -183,30 +188,31 @@ struct SharedMemory {
   }
 };
 
-/// Brings all tiles of keys that some query of a tile sees. One thread.
+/// Copies all tiles of keys that some query of a tile sees. One thread calls it. `number` counts the tiles of keys of
+/// this block.
 template <class Memory>
-__device__ void copy_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
-                              const QueryTile& q_tile, const typename Memory::QueryExtents& extents,
+__device__ void load_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
+                              const QueryTile& q_tile, const typename Memory::QueryVisibility& visibility,
                               int& number) {
-  for (KeyTiles tile(extents, task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
+  for (KeyTiles tile(visibility, task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
     const int stage = number % stages;
-    const auto before =
-        static_cast<unsigned>(number / stages % 2) ^ 1U;  // the round before: the first is over
+    // The parity of the previous phase. In the first round the wait returns at once.
+    const auto before = static_cast<unsigned>(number / stages % 2) ^ 1U;
     mbarrier_wait(shared.k_empty(stage), before);
-    shared.copy_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));
+    shared.load_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));
     mbarrier_wait(shared.v_empty(stage), before);
-    shared.copy_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), q_tile.batch_kv_head(task));
+    shared.load_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), q_tile.batch_kv_head(task));
   }
 }
 
-/// What the Hopper steps can do, with so much shared memory for 128 columns.
+/// What the Hopper kernels support. SharedMemory128 is their shared memory for 128 columns.
 template <class SharedMemory128>
 [[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
   return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
          device.shared_bytes_of_block >= SharedMemory128::bytes;
 }
 
-/// Enqueues a kernel with a block of `threads` for each tile of queries; choose<T, columns>() names it.
+/// Enqueues the kernel choose<T, columns>() with one block of `threads` threads per tile of queries.
 template <int threads, class Choose>
 void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Choose choose) {
   if (task.queries == 0) return;

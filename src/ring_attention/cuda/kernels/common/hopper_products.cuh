@@ -1,49 +1,48 @@
 /// \file
-/// Products of a warpgroup with tiles in shared memory. A tile lies in parts of 64 columns, in rows of 128 bytes, as the
-/// copy engine brings it; `part` is the distance of its parts in bytes. Each function starts one group of products.
+/// Products of a warpgroup with tiles in shared memory. TMA stores a tile in parts of 64 columns, in rows of 128 bytes;
+/// `a_part` and `b_part` are the distances of the parts in bytes. Each function starts and commits one group of wgmma.
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/hopper_memory.cuh"
 
 namespace ring_attention::cuda::hopper {
 
-/// d (64 x n) = a b^T: 64 rows of a tile by n rows of another, of `columns` columns both.
+/// d (64 x n) = a b^T: 64 rows of one tile times n rows of another. Both have `columns` columns.
 template <class T, int columns, int count>
-__device__ __forceinline__ void start_rows_by_rows(float (&d)[count], unsigned a, int a_part, unsigned b,
-                                                   int b_part) {
+__device__ __forceinline__ void start_abt(float (&d)[count], unsigned a, int a_part, unsigned b, int b_part) {
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < columns / 16; ++k)
-    wgmma_m64k16<T, 0, 0>(d, matrix_descriptor(a + static_cast<unsigned>(k / 4 * a_part + k % 4 * 32), 16),
-                          matrix_descriptor(b + static_cast<unsigned>(k / 4 * b_part + k % 4 * 32), 16),
-                          k > 0);
+    wgmma_m64nNk16<T, 0, 0>(d, matrix_descriptor(a + static_cast<unsigned>(k / 4 * a_part + k % 4 * 32), 16),
+                            matrix_descriptor(b + static_cast<unsigned>(k / 4 * b_part + k % 4 * 32), 16),
+                            k > 0);
   wgmma_commit();
 }
 
-/// d (64 x n) += a b: a in registers, in pieces of 16 columns; b has a row for each column of a, and n columns.
+/// d (64 x n) += a b: a is in registers, in pieces of 16 columns. b has a row for each column of a, and n columns.
 template <class T, int count, int pieces>
-__device__ __forceinline__ void start_adding_product(float (&d)[count], const unsigned (&a)[pieces][4],
-                                                     unsigned b, int b_part) {
+__device__ __forceinline__ void start_add_ab(float (&d)[count], const unsigned (&a)[pieces][4], unsigned b,
+                                             int b_part) {
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < pieces; ++k)
-    wgmma_m64k16<T, 1>(d, a[k], matrix_descriptor(b + static_cast<unsigned>(k * 16 * row_bytes), b_part),
-                       true);
+    wgmma_m64nNk16<T, 1>(d, a[k], matrix_descriptor(b + static_cast<unsigned>(k * 16 * row_bytes), b_part),
+                         true);
   wgmma_commit();
 }
 
-/// d (64 x 64) = a^T b: one part of a and one of b, of `rows` rows both.
+/// d (64 x 64) = a^T b: one part of a and one part of b. Both have `rows` rows.
 template <class T, int rows>
-__device__ __forceinline__ void start_columns_by_columns(float (&d)[32], unsigned a, unsigned b) {
+__device__ __forceinline__ void start_atb(float (&d)[32], unsigned a, unsigned b) {
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < rows / 16; ++k)
-    wgmma_m64k16<T, 1, 1>(d, matrix_descriptor(a + static_cast<unsigned>(k * 16 * row_bytes), 16),
-                          matrix_descriptor(b + static_cast<unsigned>(k * 16 * row_bytes), 16), k > 0);
+    wgmma_m64nNk16<T, 1, 1>(d, matrix_descriptor(a + static_cast<unsigned>(k * 16 * row_bytes), 16),
+                            matrix_descriptor(b + static_cast<unsigned>(k * 16 * row_bytes), 16), k > 0);
   wgmma_commit();
 }
 
-/// What a product left, as the a of the next.
+/// Rounds the result of a product to T, as operand a of the next product.
 template <class T, int count>
 __device__ __forceinline__ void pack(const float (&d)[count], unsigned (&a)[count / 8][4]) {
 #pragma unroll
@@ -59,7 +58,7 @@ __device__ __forceinline__ void clear(float (&d)[count]) {
   for (int e = 0; e < count; ++e) d[e] = 0;
 }
 
-/// Calls use(row, column, d, the next d) for this thread's pairs of a product; row is one of its warp's 16.
+/// Calls use(row, column, d, the next d) for this thread's pairs of a product. row is one of the 16 rows of its warp.
 template <int count, class Use>
 __device__ __forceinline__ void for_pairs(const float (&d)[count], int lane, Use use) {
 #pragma unroll

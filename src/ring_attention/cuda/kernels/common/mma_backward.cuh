@@ -1,5 +1,5 @@
 /// \file
-/// What both grids of backward_2_mma.cu use: four tiles in shared memory, and their products.
+/// What both grids of backward_2_mma.cu share: four tiles in shared memory, and their products.
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/backward_pairs.cuh"
@@ -10,11 +10,11 @@ namespace ring_attention::cuda::mma_backward_tiles {
 constexpr int threads = 128;
 constexpr int tile = 64;  // of queries and of keys
 
-/// Four tiles, ds^T, and what belongs to 64 queries.
+/// Four tiles, ds^T, and the visibility and statistics of 64 queries.
 template <int columns>
 struct SharedMemory {
   struct OfQueries {
-    Extents<tile, 32> extents;
+    TileVisibility<tile, 32> visibility;
     Statistics<tile> statistics;
   };
   static constexpr int tile_bytes = 2 * tile * columns;
@@ -32,9 +32,9 @@ struct SharedMemory {
         ds{grad_out.start + tile_bytes},
         of(reinterpret_cast<OfQueries*>(memory + 4 * tile_bytes + 2 * tile * tile)) {}
 
-  /// What belongs to the queries from first_query on; row0 is the first of their rows. A barrier follows.
-  __device__ void visibility(const BackwardTask& task, Index row0, int first_query, int thread) const {
-    of->extents.visibility(task, first_query, thread);
+  /// Computes `of` for the queries from first_query on; row0 is the row of the first. A barrier follows.
+  __device__ void load_rows(const BackwardTask& task, Index row0, int first_query, int thread) const {
+    of->visibility.compute(task, first_query, thread);
     if (thread >= tile) return;
     const bool exists = first_query + thread < task.queries;
     of->statistics.lse[thread] = exists ? lse_of(task, row0 + thread) : infinity;
@@ -44,30 +44,29 @@ struct SharedMemory {
   }
 };
 
-/// p and ds of what products left, in their place: grad_p is dO v^T. Rows are keys and columns are queries, or the other
-/// way round with `by_queries`; warp_row is the warp's first row.
+/// Replaces the products q k^T and dO v^T (grad_p) by p and ds. Rows are keys and columns are queries; with
+/// `by_queries` rows are queries and columns are keys. warp_row is the warp's first row.
 template <bool by_queries, class Of>
-__device__ __forceinline__ void make_p_and_ds(const Pairs& pairs, int range, const Of& of, int warp_row,
-                                              int lane, float (&product)[tile / 8][4],
-                                              float (&grad_p)[tile / 8][4]) {
+__device__ __forceinline__ void compute_p_and_ds(const Pairs& pairs, int range, const Of& of, int warp_row,
+                                                 int lane, float (&product)[tile / 8][4],
+                                                 float (&grad_p)[tile / 8][4]) {
 #pragma unroll
   for (int j = 0; j < tile / 8; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int row = warp_row + lane / 4 + e / 2 * 8, column = 8 * j + lane % 4 * 2 + e % 2;
       const int query = by_queries ? row : column, key = by_queries ? column : row;
-      product[j][e] = pairs.plain ? pairs.plain_weight(of.statistics, query, product[j][e])
-                                  : pairs.masked_weight(of.statistics, of.extents.visible[range], query, key,
-                                                        product[j][e]);
+      product[j][e] = pairs.unmasked ? pairs.unmasked_weight(of.statistics, query, product[j][e])
+                                     : pairs.masked_weight(of.statistics, of.visibility.visible[range], query,
+                                                           key, product[j][e]);
       grad_p[j][e] = product[j][e] * (grad_p[j][e] - of.statistics.delta[query]);
     }
 }
 
-/// d[j] = a rows x (b rows)^T: 16 rows of `a` from `a_row` on, 64 of `b`.
+/// d = a b^T: 16 rows of `a_tile` from `a_row` on, 64 rows of `b_tile`.
 template <class T, int columns>
-__device__ __forceinline__ void rows_with_rows(SwizzledTile<columns> a_tile, int a_row,
-                                               SwizzledTile<columns> b_tile, int lane,
-                                               float (&d)[tile / 8][4]) {
+__device__ __forceinline__ void product_abt(SwizzledTile<columns> a_tile, int a_row,
+                                            SwizzledTile<columns> b_tile, int lane, float (&d)[tile / 8][4]) {
   const auto of_a = Fragments<columns>::a(a_tile, lane), of_b = Fragments<columns>::b_of_rows(b_tile, lane);
 #pragma unroll
   for (int j = 0; j < tile / 8; ++j)
@@ -87,7 +86,7 @@ __device__ __forceinline__ void rows_with_rows(SwizzledTile<columns> a_tile, int
   }
 }
 
-/// sum += a b: one 16 x 16 part of a, and 16 rows of `b` from `b_row` on, as many columns as `sum` has.
+/// sum += a b: a is 16 x 16, b is 16 rows of `b_tile` from `b_row` on. first_block is the first group of eight columns.
 template <class T, int columns, int blocks>
 __device__ __forceinline__ void add_product(const unsigned (&a)[4], SwizzledTile<columns> b_tile, int b_row,
                                             int lane, float (&sum)[blocks][4], int first_block = 0) {
@@ -101,7 +100,7 @@ __device__ __forceinline__ void add_product(const unsigned (&a)[4], SwizzledTile
   }
 }
 
-/// The k-th 16 columns of what a product left, as the a of the next.
+/// Rounds columns 16 k .. 16 k + 15 of a product to T, as operand a of the next product.
 template <class T>
 __device__ __forceinline__ void pack(const float (&d)[tile / 8][4], int k, unsigned (&a)[4]) {
 #pragma unroll

@@ -1,13 +1,13 @@
 /// \file
 /// Tiles of 16-bit numbers in shared memory, for ldmatrix and mma.sync.
 ///
-/// ldmatrix reads eight rows at once, 16 bytes of each. In a plain layout rows of 128 or 256 bytes put these eight
-/// pieces into the same four of the 32 banks, and the read takes eight turns. So piece c of row r lies where piece
-/// c ^ (r % 8) would:
+/// ldmatrix reads eight rows at once, 16 bytes of each. In a plain layout with rows of 128 or 256 bytes these eight
+/// pieces are in the same four of the 32 banks, and the read takes eight accesses. The swizzle stores piece c of row r
+/// at position c ^ (r % 8):
 ///
 ///      row 0   0 1 2 3 4 5 6 7
-///      row 1   1 0 3 2 5 4 7 6       each column, read downwards, has every piece of
-///      row 2   2 3 0 1 6 7 4 5       the banks once
+///      row 1   1 0 3 2 5 4 7 6       the pieces c of eight rows are at eight different
+///      row 2   2 3 0 1 6 7 4 5       positions, so they are in different banks
 ///      ...
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace ring_attention::cuda {
 
-constexpr int piece = 8;         ///< numbers in 16 bytes
-constexpr int piece_bytes = 16;  ///< what a thread copies and what ldmatrix reads of a row
+constexpr int piece = 8;         ///< 16-bit numbers in 16 bytes
+constexpr int piece_bytes = 16;  ///< what a thread copies at once, and what ldmatrix reads of a row
 
-/// Rows of `columns` numbers (64 or 128) from `start` on, an address of shared memory that is a multiple of a row.
+/// Rows of `columns` numbers (64 or 128) in shared memory. `start` is a multiple of the bytes of a row.
 template <int columns>
 struct SwizzledTile {
   static constexpr int row_bytes = 2 * columns;
@@ -29,8 +29,8 @@ struct SwizzledTile {
     return start + static_cast<unsigned>(row * row_bytes + ((column_piece ^ (row & 7)) * piece_bytes));
   }
 
-  /// Begins to copy `rows` rows of `dim` numbers; those from `valid` on, and the columns from `dim` on, become zero.
-  /// All `threads` take part; thread is the caller's number.
+  /// Starts to copy `rows` rows of `dim` numbers. Rows from `valid` on and columns from `dim` on become zero. All
+  /// `threads` threads call it; `thread` is the caller's index.
   template <int rows, int threads, class T>
   __device__ void copy_async(const T* from, int valid, int dim, int thread) const {
     constexpr int pieces = columns / piece;
@@ -47,24 +47,24 @@ struct SwizzledTile {
   }
 };
 
-/// Where a lane's row for ldmatrix begins. Rows and pieces are added at compile time: the swizzle is an exclusive or,
-/// and so is the sum of an even piece and a lane's own.
+/// The address of a lane's row for ldmatrix. Rows and pieces are added at compile time: the swizzle is an exclusive or,
+/// and adding an even piece to the lane's own piece is one, too.
 template <int columns>
 class Fragments {
  public:
-  /// An a of 16 rows and 16 columns: at(row, 2 k) are rows `row` .. of columns 16 k .. . row is a multiple of 8.
+  /// Operand a, 16 rows and 16 columns: at(row, 2 k) begins at row `row` and column 16 k. row is a multiple of 8.
   __device__ static Fragments a(SwizzledTile<columns> tile, int lane) { return {tile, lane % 16, lane / 16}; }
-  /// The b of a product with the transpose: at(row, 2 k) are b0, b1 for rows 0-7 and b0, b1 for rows 8-15.
+  /// Operand b of a product with the tile's transpose: at(row, 2 k) gives b0, b1 for rows 0-7 and b0, b1 for rows 8-15.
   __device__ static Fragments b_of_rows(SwizzledTile<columns> tile, int lane) {
     return {tile, lane / 16 * 8 + lane % 8, lane / 8 % 2};
   }
-  /// The b of a product with the tile itself, through the transposing load: at(16 k, 2 n) are b0, b1 for columns
-  /// 16 n - 16 n + 7 and b0, b1 for the next eight.
+  /// Operand b of a product with the tile, for ldmatrix.trans: at(16 k, 2 n) gives b0, b1 for the eight columns from 16
+  /// n on and b0, b1 for the next eight.
   __device__ static Fragments b_of_columns(SwizzledTile<columns> tile, int lane) {
     return {tile, lane % 16, lane / 16};
   }
-  /// The a of a product with the transpose, through the transposing load: at(16 k, 2 m) is the a of rows (once
-  /// columns) 16 m .. and columns (once rows) 16 k .. .
+  /// Operand a of a product with the tile's transpose, for ldmatrix.trans: at(16 k, 2 m) gives a for the tile's columns
+  /// from 16 m on and its rows from 16 k on.
   __device__ static Fragments a_of_columns(SwizzledTile<columns> tile, int lane) {
     return {tile, lane / 16 * 8 + lane % 8, lane / 8 % 2};
   }

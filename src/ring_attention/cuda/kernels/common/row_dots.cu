@@ -1,5 +1,5 @@
 /// \file
-/// delta = rowsum(dO * O), what the derivative of the softmax subtracts. One warp a row.
+/// delta = rowsum(dO * O), which the derivative of the softmax subtracts. One warp per row.
 #include "ring_attention/cuda/kernels.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/types.cuh"

@@ -1,0 +1,40 @@
+/// \file
+/// Lesson 04, the idea: (m, l) pass down a chain of ranks and come back by broadcast.
+#pragma once
+
+#include "ring_attention/attention/softmax.hpp"  // lesson 02: SoftmaxState {m, l}, merge
+#include "ring_attention/mpi/communicator.hpp"   // Communicator, check_mpi
+
+namespace ring_attention::lesson {
+
+using State = SoftmaxState<float>;  // m = max x, l = sum e^{x - m}
+static_assert(sizeof(State) == 2 * sizeof(float), "a message is two floats: m, l");
+
+/// What a mutant replaces.
+struct Rules {
+  State start{};  // (-inf, 0): no score yet
+  State (*update)(const State&, const State&) = merge<float>;
+  bool broadcast = true;
+};
+
+struct Chained {
+  State passed;  // covers the scores of ranks 0 .. r
+  State whole;   // covers the whole row
+};
+
+/// Each rank holds some scores of one row. Two numbers travel; the scores stay.
+/// \param local  the state of this rank's scores
+inline Chained chain(const State& local, const Communicator& comm, const Rules& rules = {}) {
+  const int rank = comm.rank(), last = comm.size() - 1;
+
+  State state = rules.start;
+  if (rank > 0) check_mpi(MPI_Recv(&state, 2, MPI_FLOAT, rank - 1, 0, comm.handle(), MPI_STATUS_IGNORE));
+  state = rules.update(state, local);
+  if (rank < last) check_mpi(MPI_Send(&state, 2, MPI_FLOAT, rank + 1, 0, comm.handle()));
+
+  Chained result{state, state};
+  if (rules.broadcast) check_mpi(MPI_Bcast(&result.whole, 2, MPI_FLOAT, last, comm.handle()));
+  return result;
+}
+
+}  // namespace ring_attention::lesson

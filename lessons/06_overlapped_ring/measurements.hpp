@@ -1,0 +1,106 @@
+// What lesson 06 measures on real messages: the rings in turn, their exposed and their total time.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+#include "common/problem.hpp"
+#include "ring_attention/core/median.hpp"
+#include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
+
+namespace ring_attention {
+
+inline constexpr int repetitions = 5;
+
+/// This rank's K,V, as a lesson's ring takes them and as the library's does.
+struct KvOfRank {
+  RingBuffers buffers;
+  KvParcel<float> parcel;
+};
+
+/// One whole ring on this rank; returns the seconds during which it computed nothing.
+using RingLoop = std::function<double(CpuEngine<float>&, KvOfRank&)>;
+
+/// The library's ring over `Link`.
+template <Transport Link>
+RingLoop library_ring(const Communicator& comm) {
+  return [&comm](CpuEngine<float>& engine, KvOfRank& kv) {
+    Link transport(comm);
+    ring_forward(engine, transport, kv.parcel);
+    return transport.statistics().exposed_seconds;
+  };
+}
+
+/// The common mistake: starts and finishes like the right one, and calls no MPI in between.
+class SilentTransport : public OverlappedTransport {
+ public:
+  using OverlappedTransport::OverlappedTransport;
+  void progress() {}
+};
+
+struct RingTiming {
+  double exposed = 0, total = 0;  // seconds of the slowest rank
+  [[nodiscard]] double share() const { return exposed / total; }
+};
+
+struct TimedRing {
+  AttentionResult<float> result;
+  RingTiming timing;
+};
+
+/// Runs `loop` once on this rank's part of the problem.
+inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm, const RingLoop& loop) {
+  const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const auto q = problem.queries<float>(ranges);
+  KvOfRank kv{{problem, placement, comm.rank()}, problem.parcel<float>(placement, comm.rank())};
+  CpuEngine<float> engine(problem.scoring);
+  engine.begin(q, ranges);
+  barrier(comm);
+  const double begin = MPI_Wtime();
+  const double exposed = loop(engine, kv);
+  const double total = MPI_Wtime() - begin;
+  return {engine.finish(), {max_over_ranks(comm, exposed), max_over_ranks(comm, total)}};
+}
+
+/// Medians. The rings take turns, so that other load on the machine affects all of them.
+inline std::vector<RingTiming> time_in_turn(const RandomProblem& problem, const Communicator& comm,
+                                            const std::vector<RingLoop>& loops) {
+  std::vector<std::vector<double>> exposed(loops.size()), total(loops.size());
+  for (int i = 0; i < repetitions; ++i)
+    for (std::size_t ring = 0; ring < loops.size(); ++ring) {
+      const RingTiming timing = run_ring(problem, comm, loops[ring]).timing;
+      exposed[ring].push_back(timing.exposed);
+      total[ring].push_back(timing.total);
+    }
+  std::vector<RingTiming> medians;
+  for (std::size_t ring = 0; ring < loops.size(); ++ring)
+    medians.push_back({median(exposed[ring]), median(total[ring])});
+  return medians;
+}
+
+inline void show_times(Lesson& lesson, const std::vector<RingTiming>& timings, const Communicator& comm) {
+  Table table({"ring", "exposed", "total", "exposed / total"});
+  const std::vector<std::pair<std::string, std::string>> names{
+      {"blocking", "blocking (lesson 05)"},
+      {"silent", "overlapped, no MPI call between tiles"},
+      {"overlapped", "overlapped"}};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const RingTiming& timing = timings[i];
+    table.row({names[i].second, human_seconds(timing.exposed), human_seconds(timing.total),
+               format("%.1f %%", 100 * timing.share())});
+    lesson.record(names[i].first + "_exposed_seconds", timing.exposed);
+    lesson.record(names[i].first + "_total_seconds", timing.total);
+  }
+  lesson.print(table);
+  lesson.say(format("  Medians of %d runs in turn, slowest rank.", repetitions));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (comm.size() > cores)
+    lesson.say(
+        format("  %d ranks on %d cores: waiting for a core counts as exposed, too.", comm.size(), cores));
+}
+
+}  // namespace ring_attention

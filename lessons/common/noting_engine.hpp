@@ -1,0 +1,69 @@
+/// \file
+/// `NotingEngine`: notes whose K,V an engine is given, and when the rank computes.
+#pragma once
+
+#include "common/mpi_counter.hpp"
+#include "common/random_problem.hpp"
+#include "ring_attention/attention/engine.hpp"
+
+namespace ring_attention {
+
+/// Keys that an engine was given: their positions, and the first number (0 without tokens).
+struct GivenKeys {
+  TokenRanges ranges;
+  float first;
+  friend bool operator==(const GivenKeys&, const GivenKeys&) = default;
+};
+
+/// One entry a step: the rank whose keys these are. -1: of no rank.
+[[nodiscard]] inline std::vector<Index> owners_of(const std::vector<GivenKeys>& steps,
+                                                  const RandomProblem& problem, const Placement& placement,
+                                                  const Ring& ring) {
+  const auto are_of = [&](const GivenKeys& keys, int owner) {
+    const TokenRanges ranges = placement.ranges(owner);
+    if (ranges.empty()) return keys == GivenKeys{ranges, 0};
+    return keys == GivenKeys{ranges, *problem.make<float>(problem.kv, 1, {ranges[0].slice(0, 1)}).data()};
+  };
+  std::vector<Index> owners;
+  for (const GivenKeys& keys : steps) {
+    const int in_turn =
+        ring.owner(static_cast<int>(owners.size()));  // tried last: ranks without tokens look alike
+    owners.push_back(-1);
+    for (int rank = 0; rank < ring.size; ++rank)
+      if (are_of(keys, rank)) owners.back() = rank;
+    if (are_of(keys, in_turn)) owners.back() = in_turn;
+  }
+  return owners;
+}
+
+/// At step t rank r must compute with the K,V of rank (r - t) mod N.
+[[nodiscard]] inline bool in_turn(const std::vector<Index>& owners, const Ring& ring) {
+  std::vector<Index> expected;
+  for (int step = 0; step < ring.steps(); ++step) expected.push_back(ring.owner(step));
+  return owners == expected;
+}
+
+/// Stands between a ring and its engine. It notes each step, then the engine computes.
+template <class Inner>
+class NotingEngine {
+ public:
+  explicit NotingEngine(Inner& engine) : engine_(engine) {}
+
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+    steps_.push_back({kv.ranges, kv.k.size() > 0 ? *kv.k.data() : 0});
+    const mpi_counter::Computing computing;
+    engine_.accumulate(kv, progress);
+  }
+  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                  const Progress& progress) {
+    const mpi_counter::Computing computing;
+    engine_.accumulate(kv, gradient, progress);
+  }
+  [[nodiscard]] const std::vector<GivenKeys>& steps() const { return steps_; }
+
+ private:
+  Inner& engine_;
+  std::vector<GivenKeys> steps_;
+};
+
+}  // namespace ring_attention

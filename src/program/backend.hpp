@@ -1,0 +1,79 @@
+/// \file
+/// `Backend`: what `run` and `bench` ask of the device that computes.
+#pragma once
+
+#include <concepts>
+#include <string>
+
+#include "cli/device_options.hpp"
+#include "program/watched.hpp"
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/ring/parcel.hpp"
+
+namespace ring_attention {
+
+/// What each rank computes.
+struct Workload {
+  Shape q, kv;  ///< of the largest shard of any rank, `[batch, heads, tokens, dim]`
+  Scoring scoring;
+  bool gradients = false;
+};
+
+/// What a backend is made of. Everything outlives the backend.
+struct BackendContext {
+  const Communicator& comm;
+  const DeviceOptions& options;
+  Activity& activity;
+  Workload workload;
+};
+
+/// A backend in the words of a report.
+struct BackendDescription {
+  std::string device = "cpu";
+  std::string engine;                    ///< fast, readable or cuda
+  std::string isa;                       ///< instruction set of the fast engine, or kernels of the GPU
+  std::string wire;                      ///< type of K,V in messages
+  std::string transport = "overlapped";  ///< the one that is used
+  std::string warning;                   ///< empty: none
+  Index threads = 1;                     ///< of this rank
+};
+
+/// What computes: `fast, avx2, 2 threads a rank`.
+[[nodiscard]] inline std::string words_of(const BackendDescription& backend, Index threads) {
+  return backend.engine + (backend.isa.empty() ? "" : ", " + backend.isa) +
+         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " a rank" : "");
+}
+
+/// Arrays are the host's, of type Value. K,V travel as Element, in parcels that live in Memory; dK,dV as Value.
+///
+/// Forward: set_queries(), forward_engine(), ring_forward() with ring_engine(), finish(). Backward: the same queries,
+/// backward_engine(), ring_backward() with ring_engine(), finish(). Every call is collective.
+template <class T>
+concept Backend = requires(
+    T& backend, const Tensor<typename T::Value>& array, const AttentionResult<typename T::Value>& result,
+    const TokenRanges& ranges, View<typename T::Element> shard, void (*write)(View<typename T::Value>),
+    decltype(backend.forward_engine())& forward, decltype(backend.backward_engine(result, array))& backward,
+    KvParcel<typename T::Value, typename T::Memory>& gradients) {
+  /// \throws AgreedError when one rank cannot have the memory for its shards.
+  backend.require_memory();
+  { backend.description() } -> std::same_as<BackendDescription>;
+  /// Relative rounding error of the input before the arithmetic.
+  { backend.input_roundoff() } -> std::convertible_to<double>;
+  { backend.memory() } -> std::same_as<typename T::Memory>;
+  { backend.transport(Watched::kv) } -> std::same_as<Watched>;
+  /// Fills a part of a parcel with what the function writes into an array of the host.
+  backend.fill(shard, write);
+  /// The queries at `ranges`. The array stays with the caller.
+  backend.set_queries(array, ranges);
+  /// The engine as a ring uses it: it takes K,V as Element.
+  backend.ring_engine(forward);
+  backend.ring_engine(backward);
+  /// Wait until the device has computed everything.
+  { backend.finish(forward) } -> std::same_as<AttentionResult<typename T::Value>>;
+  { backend.finish(backward, gradients) } -> std::same_as<Gradients<typename T::Value>>;
+  backend.synchronize();
+};
+
+}  // namespace ring_attention

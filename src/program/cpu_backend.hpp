@@ -1,0 +1,127 @@
+/// \file
+/// `CpuBackend`: the cores of this machine, and MPI.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cli/table.hpp"
+#include "program/backend.hpp"
+#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/threads.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/ring/widening_engine.hpp"
+
+namespace ring_attention {
+
+/// What computes, and in what type K,V travel. A model of Backend.
+template <class ForwardEngine, class GradientEngine, class ElementType = typename ForwardEngine::value_type>
+class CpuBackend {
+ public:
+  using Value = typename ForwardEngine::value_type;
+  using Element = ElementType;
+  using Memory = HostMemory;
+
+  explicit CpuBackend(const BackendContext& context) : context_(context) {
+    const DeviceOptions& options = context.options;
+    if (options.isa != "auto") cpu_.isa = isa_named(options.isa);
+    const int shared_out = usable_cores() / ranks_on_this_host(context.comm);
+    if (is_fast)
+      cpu_.threads = std::max(1, options.threads > 0 ? static_cast<int>(options.threads) : shared_out);
+  }
+
+  [[nodiscard]] BackendDescription description() const {
+    return {.engine = is_fast ? "fast" : "readable",
+            .isa = is_fast ? name_of(cpu_.isa) : "",
+            .wire = is_narrow                         ? "bf16"
+                    : sizeof(Value) == sizeof(double) ? "float64"
+                                                      : "float32",
+            .transport = is_odd_even() ? "odd-even" : "overlapped",
+            .warning = {},
+            .threads = cpu_.threads};
+  }
+  [[nodiscard]] double input_roundoff() const { return is_narrow ? Bf16::unit : 0; }
+
+  /// q and out (with gradients also dO and dQ), four KV shards in the type that travels (and two to widen them; and six
+  /// of dK,dV).
+  void require_memory() const {
+    const Workload& work = context_.workload;
+    const Index q = work.q.size(), kv = work.kv.size();
+    const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0);
+    const Index bytes =
+        values * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Element));
+    agree(context_.comm, [&] {
+      if (!allocation::available(bytes))
+        throw InputError("rank " + std::to_string(context_.comm.rank()) + " cannot have " +
+                         human_bytes(bytes) +
+                         " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
+    });
+  }
+
+  [[nodiscard]] HostMemory memory() const { return {}; }
+  [[nodiscard]] Watched transport(Watched::Channel channel) const {
+    const auto odd_even = [&] { return OddEvenTransport(context_.comm, channel); };
+    const auto overlapped = [&] { return OverlappedTransport(context_.comm, channel); };
+    return is_odd_even() ? Watched(context_.activity, odd_even, channel)
+                         : Watched(context_.activity, overlapped, channel);
+  }
+
+  template <class Write>
+  void fill(View<Element> shard, const Write& write) const {
+    if constexpr (is_narrow) {
+      Tensor<Value> exact(shard.shape());
+      write(exact.view());
+      std::ranges::transform(exact.view().elements(), shard.data(), [](Value x) { return Element(x); });
+    } else {
+      write(shard);
+    }
+  }
+
+  void set_queries(const Tensor<Value>& q, const TokenRanges& ranges) {
+    q_ = q;
+    query_ranges_ = ranges;
+  }
+  [[nodiscard]] ForwardEngine forward_engine() const {
+    auto engine = make_engine<ForwardEngine>(context_.workload.scoring, context_.options.block, cpu_);
+    engine.begin(q_, query_ranges_);
+    return engine;
+  }
+  [[nodiscard]] GradientEngine backward_engine(const AttentionResult<Value>& result,
+                                               const Tensor<Value>& grad_out) const {
+    auto engine = make_engine<GradientEngine>(context_.workload.scoring, context_.options.block, cpu_);
+    engine.begin({q_, result.out, result.lse, grad_out}, query_ranges_);
+    return engine;
+  }
+  template <class Engine>
+  [[nodiscard]] decltype(auto) ring_engine(Engine& engine) const {
+    if constexpr (is_narrow)
+      return WideningEngine<Engine, Element>(engine, context_.workload.kv);
+    else
+      return (engine);
+  }
+
+  AttentionResult<Value> finish(ForwardEngine& engine) const { return engine.finish(); }
+  Gradients<Value> finish(GradientEngine& engine, KvParcel<Value>& gradients) const {
+    return {engine.finish(), converted<Value>(gradients.k()), converted<Value>(gradients.v())};
+  }
+  void synchronize() const {}
+
+ private:
+  static constexpr bool is_fast = std::is_same_v<ForwardEngine, CpuEngine<float>>;
+  static constexpr bool is_narrow = !std::is_same_v<Element, Value>;  // do K,V travel in another type?
+
+  [[nodiscard]] bool is_odd_even() const { return context_.options.transport == "odd-even"; }
+
+  BackendContext context_;
+  CpuOptions cpu_;
+  View<const Value> q_;
+  TokenRanges query_ranges_;
+};
+
+template <class T, class Element = T>
+using ReadableBackend = CpuBackend<BlockwiseEngine<T>, BlockwiseBackward<T>, Element>;
+template <class Element = float>
+using FastBackend = CpuBackend<CpuEngine<float>, CpuBackward<float>, Element>;
+
+}  // namespace ring_attention

@@ -1,0 +1,37 @@
+#include "program/gpu.hpp"
+
+#include "program/bench/ring.hpp"
+#include "program/gpu_backend.hpp"
+
+namespace ring_attention {
+namespace {
+
+/// Calls use(a value of the type that --type names).
+template <class Use>
+auto with_type(const std::string& type, const Use& use) {
+  return type == "bf16" ? use(Bf16{}) : type == "fp16" ? use(cuda::Fp16{}) : use(float{});
+}
+
+}  // namespace
+
+void require_gpus(const Communicator& comm, const DeviceOptions& options) {
+#ifndef RING_ATTENTION_HAS_NCCL
+  if (options.transport == "nccl")
+    throw AgreedError(
+        "--transport nccl: this program was built without NCCL: build it with NCCL_ROOT set, or use staged");
+#endif
+  (void)use_own_gpu(comm, options.share_gpu);
+}
+
+int run_on_gpus(const RunContext& context) {
+  return with_type(context.options.type,
+                   [&](auto type) { return Job<GpuBackend<decltype(type)>>(context)(); });
+}
+
+BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  return with_type(options.type, [&](auto type) {
+    return measure_ring<GpuBackend<decltype(type)>>(comm, options, activity);
+  });
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,171 @@
+/// \file
+/// `GpuBackend`: a rank's GPU, and NCCL or MPI.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "cli/own_gpu.hpp"
+#include "cli/table.hpp"
+#include "program/backend.hpp"
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/ring/transports/staged.hpp"
+#ifdef RING_ATTENTION_HAS_NCCL
+#include "ring_attention/ring/transports/nccl.hpp"
+#endif
+
+namespace ring_attention {
+
+/// q, k, v and dO have the type T on the GPU; sums and results are fp32. A model of Backend.
+template <class T>
+class GpuBackend {
+ public:
+  using Value = float;
+  using Element = T;
+  using Memory = cuda::DeviceMemory;
+
+  /// \throws AgreedError when no kernel takes the type and the head dim, or NCCL cannot be used. Collective.
+  explicit GpuBackend(const BackendContext& context) : context_(context), share_(context.comm) {
+    const DeviceOptions& options = context.options;
+    const cuda::DeviceTraits device = cuda::traits_for(with({}));
+    const auto dim = static_cast<int>(context.workload.q.dim);
+    agree(context.comm, [&] {
+      forward_ = name_flag("--kernel " + options.kernel, [&] {
+        return &cuda::choose_forward(options.kernel, device, cuda::type_of<T>, dim);
+      });
+      if (!context.workload.gradients) return;
+      backward_ = name_flag("--backward-kernel " + options.backward_kernel, [&] {
+        return &cuda::choose_backward(options.backward_kernel, device, cuda::type_of<T>, dim);
+      });
+    });
+#ifdef RING_ATTENTION_HAS_NCCL
+    if (!uses_nccl()) return;
+    const NcclOptions nccl{max_reserved_sms, std::chrono::duration<double>(options.timeout),
+                           [&activity = context.activity] { activity.beat(); }, share_.anywhere()};
+    name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.comm, nccl); });
+#endif
+  }
+
+  [[nodiscard]] BackendDescription description() const {
+    BackendDescription text;
+    text.device = cuda::name_of(cuda::current_device());
+    text.engine = "cuda";
+    text.isa = text.device + ", " + cuda::name_of(cuda::type_of<T>) + ", forward " + forward_->name;
+    if (backward_ != nullptr) text.isa += std::string(", backward ") + backward_->name;
+    text.wire = cuda::name_of(cuda::type_of<T>);
+    text.transport = uses_nccl() ? "nccl" : "staged";
+    if (share_.anywhere()) text.warning = "ranks share a GPU: correctness only, times mean nothing";
+    return text;
+  }
+  /// q, k, v and dO are rounded, and p and dS on the way.
+  [[nodiscard]] double input_roundoff() const { return 2 * cuda::unit_roundoff(cuda::type_of<T>); }
+
+  /// q and the state (with gradients also dO and dQ), four KV shards (and six of dK,dV), and an array on its way.
+  void require_memory() const {
+    const Workload& work = context_.workload;
+    const Index q = work.q.size(), kv = work.kv.size(), wide = sizeof(float), narrow = sizeof(T);
+    const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * q / work.q.dim +
+                        (work.gradients ? narrow * q + wide * (q + 6 * kv) : 0);
+    agree(context_.comm, [&] {
+      const Index free = cuda::free_bytes() / share_.ranks();
+      if (bytes > free)
+        throw InputError("rank " + std::to_string(context_.comm.rank()) + " needs " + human_bytes(bytes) +
+                         " on its GPU and can have " + human_bytes(free) +
+                         ": use more GPUs, --type bf16, or a shorter sequence");
+    });
+  }
+
+  [[nodiscard]] Memory memory() const { return {stream_.handle()}; }
+  /// Its drain() waits for the last step: memory that is freed before would wait without a sign of life.
+  [[nodiscard]] Watched transport(Watched::Channel channel) {
+    const auto wait = [this] { synchronize(); };
+#ifdef RING_ATTENTION_HAS_NCCL
+    const auto nccl = [&] { return NcclTransport(*world_, stream_.handle()); };
+    if (world_) return Watched(context_.activity, nccl, channel, wait);
+#endif
+    const auto staged = [&] {
+      return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.comm, channel);
+    };
+    return Watched(context_.activity, staged, channel, wait);
+  }
+
+  template <class Write>
+  void fill(View<T> shard, const Write& write) const {
+    Tensor<float> host(shard.shape());
+    write(host.view());
+    cuda::upload<T>(shard, host, stream_.handle());
+  }
+
+  void set_queries(const Tensor<float>& q, const TokenRanges& ranges) {
+    q_ = cuda::uploaded<T>(q, stream_.handle());
+    query_ranges_ = ranges;
+  }
+  [[nodiscard]] CudaEngine<T> forward_engine() const {
+    CudaEngine<T> engine(context_.workload.scoring, with(forward_->name));
+    engine.begin(q_, query_ranges_);
+    return engine;
+  }
+  /// After finish() of the forward, whose result the GPU still has.
+  [[nodiscard]] CudaBackward<T> backward_engine(const AttentionResult<float>&,
+                                                const Tensor<float>& grad_out) {
+    grad_out_ = cuda::uploaded<T>(grad_out, stream_.handle());
+    CudaBackward<T> engine(context_.workload.scoring, with(backward_->name));
+    engine.begin({q_, result_.out, result_.lse, grad_out_}, query_ranges_);
+    return engine;
+  }
+  template <class Engine>
+  [[nodiscard]] Engine& ring_engine(Engine& engine) const {
+    return engine;
+  }
+
+  AttentionResult<float> finish(CudaEngine<T>& engine) {
+    result_ = engine.finish();
+    return {downloaded(result_.out), downloaded(result_.lse)};
+  }
+  Gradients<float> finish(CudaBackward<T>& engine, KvParcel<float, Memory>& gradients) const {
+    return {downloaded(engine.finish()), downloaded(gradients.k()), downloaded(gradients.v())};
+  }
+  /// However long it takes: the GPU shows no sign of life in between, so the host gives one.
+  void synchronize() const {
+    stream_.synchronize([&] { context_.activity.beat(); });
+  }
+
+ private:
+  static constexpr int max_reserved_sms = 8;  // that NCCL takes for a transfer
+
+  [[nodiscard]] bool uses_nccl() const {
+#ifdef RING_ATTENTION_HAS_NCCL
+    return context_.options.transport != "staged";
+#else
+    return false;
+#endif
+  }
+  [[nodiscard]] CudaOptions with(const std::string& kernel) const {
+    return {stream_.handle(), kernel, uses_nccl() && context_.comm.size() > 1 ? max_reserved_sms : 0};
+  }
+  /// Of the largest parcel: one of gradients, where there are any.
+  [[nodiscard]] std::size_t parcel_bytes() const {
+    const Workload& work = context_.workload;
+    return static_cast<std::size_t>(2 * work.kv.size()) * (work.gradients ? sizeof(float) : sizeof(T));
+  }
+  [[nodiscard]] Tensor<float> downloaded(View<const float> array) const {
+    return cuda::downloaded<float>(array, stream_.handle());
+  }
+
+  BackendContext context_;
+  GpuShare share_;
+  cuda::Stream stream_;
+#ifdef RING_ATTENTION_HAS_NCCL
+  std::optional<NcclWorld> world_;
+#endif
+  const cuda::ForwardKernel* forward_ = nullptr;
+  const cuda::BackwardKernel* backward_ = nullptr;
+  TokenRanges query_ranges_;
+  cuda::DeviceTensor<T> q_, grad_out_;
+  DeviceAttentionResult result_;
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,83 @@
+#include "program/watchdog.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace ring_attention {
+
+const char* name(Phase phase) {
+  switch (phase) {
+    case Phase::start: return "start";
+    case Phase::read: return "reading the input";
+    case Phase::agree: return "agreeing with the other ranks";
+    case Phase::compute: return "compute";
+    case Phase::exchange: return "exchange";
+    case Phase::drain: return "drain";
+    case Phase::check: return "checking against the reference";
+    case Phase::write: return "writing the output";
+    case Phase::end: return "ending together";
+  }
+  return "unknown";
+}
+
+void Activity::enter(Phase phase, int step, int peer) {
+  phase_.store(phase, std::memory_order_relaxed);
+  step_.store(step, std::memory_order_relaxed);
+  peer_.store(peer, std::memory_order_relaxed);
+  beat();
+}
+
+std::string Activity::describe() const {
+  std::string text = name(phase_.load(std::memory_order_relaxed));
+  if (const int step = step_.load(std::memory_order_relaxed); step >= 0)
+    text += ", step " + std::to_string(step);
+  if (const int peer = peer_.load(std::memory_order_relaxed); peer >= 0)
+    text += ", peer " + std::to_string(peer);
+  return text;
+}
+
+Watchdog::Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank)
+    : activity_(activity), timeout_(timeout), rank_(rank), thread_([this] { watch(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_one();
+  thread_.join();
+}
+
+void Watchdog::expect(std::chrono::duration<double> timeout, int rank) {
+  const std::lock_guard lock(mutex_);
+  timeout_ = timeout;
+  rank_ = rank;
+}
+
+void Watchdog::watch() {
+  using Clock = std::chrono::steady_clock;
+  std::uint64_t last_beat = activity_.beats();
+  auto last_move = Clock::now();
+  std::unique_lock lock(mutex_);
+  const auto poll = [this] { return std::min(timeout_ / 8, std::chrono::duration<double>(0.5)); };
+  while (!stopped_.wait_for(lock, poll(), [this] { return stop_; })) {
+    if (const std::uint64_t beat = activity_.beats(); beat != last_beat) {
+      last_beat = beat;
+      last_move = Clock::now();
+    } else if (Clock::now() - last_move > timeout_) {
+      const std::string rank = rank_ < 0 ? "?" : std::to_string(rank_);
+      std::fprintf(
+          stderr,
+          "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
+          rank.c_str(), timeout_.count(), activity_.describe().c_str());
+      std::fflush(stderr);
+      // MPICH's launcher may drop what it has not read when a rank ends: wait until it has read the line.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      _exit(3);
+    }
+  }
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,101 @@
+/// \file
+/// Ring Attention in one call: `forward` and `backward` for a program that has MPI and its own arrays.
+///
+///     const ra::Placement placement(ra::PlacementKind::zigzag, tokens, ranks);
+///     const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
+///     const auto result = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
+///     const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
+///
+/// Each rank gives its shard of q, k and v and gets its rows of the result. Arrays are in host memory, the CPU
+/// computes. float32 runs the fast engine, float64 the readable one; all sums are in the type of the arrays.
+///
+/// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
+/// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the
+/// calling thread calls MPI. With options.threads = 1 every thread level of MPI is enough; more threads need
+/// MPI_THREAD_FUNNELED.
+///
+/// Errors:
+/// - Bad arguments, arguments that differ between ranks, and too little memory: all ranks throw AgreedError with the
+///   same message, before the first message of the ring.
+/// - MPI is not initialised, the communicator is MPI_COMM_NULL or an intercommunicator: InputError; nothing is sent.
+/// - A later failure that one rank alone knows, such as an Error with MPI's text, or std::system_error when a thread
+///   cannot start: that rank throws. The other ranks wait for its messages: the caller ends the job (MPI_Abort).
+/// The library prints nothing and never ends the process.
+///
+/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (forward) and appendix A (backward).
+#pragma once
+
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/cpu/isa.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/ring/placement.hpp"
+
+namespace ring_attention {
+
+/// Which rank holds which tokens: of the queries, and of the keys and values.
+struct Placements {
+  /// Self attention: queries and keys are the same tokens.
+  Placements(const Placement& tokens) : queries(tokens), keys(tokens) {}  // NOLINT: implicit on purpose
+  /// Cross attention: two sequences, of any two lengths.
+  Placements(const Placement& of_queries, const Placement& of_keys) : queries(of_queries), keys(of_keys) {}
+
+  Placement queries, keys;
+};
+
+/// How K,V move. The result has the same bits.
+enum class TransportKind {
+  overlapped,  ///< while the ranks compute
+  odd_even     ///< between two steps, with blocking calls
+};
+
+/// How the call computes. Only `transport` must be the same on all ranks.
+struct Options {
+  int threads = 1;  ///< of this rank, float32 only; the result has the same bits
+  TransportKind transport = TransportKind::overlapped;
+  Isa isa = best_isa();  ///< instruction set, float32 only; others round differently
+};
+
+/// out = softmax(scale q k^T + bias, masked) v, for the queries of this rank over the keys of all ranks.
+///
+/// \param comm     all its ranks call; stays the caller's
+/// \param q        `[batch, heads, tokens, dim]`: this rank's queries, in the order of `placement.queries.ranges(rank)`
+/// \param k, v     `[batch, kv_heads, tokens, dim]`: this rank's keys and values, in the order of
+///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention)
+/// \param placement  made for as many ranks as `comm` has; a rank may have no tokens (seq = 0, any pointer)
+/// \param scoring  the same on all ranks; positions in it are global positions of the sequence
+/// \returns out, like q, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
+///          A query that sees no key has out = 0 and lse = -inf.
+/// \throws AgreedError, InputError, Error: see above
+///
+/// q, k and v stay with the caller, unchanged, and are read until the call returns.
+/// Memory: with the caller's q six shards (q, out, and four of K,V for the messages) and a tile a thread; beside them
+/// the caller's k and v, and 2 numbers a query. All is allocated before the first message.
+/// Messages: N - 1 a rank, each with the K,V of one rank.
+/// The same bits for every transport and number of threads, and, on one rank, as `attention_forward`.
+[[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k,
+                                             View<const float> v, const Placements& placement,
+                                             const Scoring& scoring, const Options& options = {});
+[[nodiscard]] AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
+                                              View<const double> v, const Placements& placement,
+                                              const Scoring& scoring, const Options& options = {});
+
+/// The gradients of sum(out * grad_out) over all ranks: dQ of this rank's queries, dK and dV of its keys.
+///
+/// \param result    what `forward` returned on this rank for the same q, k, v, placement and scoring
+/// \param grad_out  dO, like q
+/// \returns dQ like q, dK and dV like k and v, each summed over the queries of all ranks; the caller owns them
+///
+/// The other arguments, the errors and who owns what are those of `forward`.
+/// Memory: dQ, ten shards of K,V (four that travel, six for their gradients), a tile a thread and 1 number a query.
+/// Messages: N - 1 a rank with K,V and N with dK,dV (none of either when N = 1).
+[[nodiscard]] Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k,
+                                        View<const float> v, const AttentionResult<float>& result,
+                                        View<const float> grad_out, const Placements& placement,
+                                        const Scoring& scoring, const Options& options = {});
+[[nodiscard]] Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k,
+                                         View<const double> v, const AttentionResult<double>& result,
+                                         View<const double> grad_out, const Placements& placement,
+                                         const Scoring& scoring, const Options& options = {});
+
+}  // namespace ring_attention

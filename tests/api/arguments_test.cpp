@@ -1,0 +1,292 @@
+// Bad arguments of forward and backward: all ranks throw the same AgreedError, before any message of the ring, and the
+// next call works.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "ring_attention/core/random.hpp"
+#include "ring_attention/ring_attention.hpp"
+
+namespace {
+int ring_messages = 0;
+}
+
+// MPI's profiling interface counts the calls with which the transports begin a hop.
+extern "C" int MPI_Irecv_c(void* buffer, MPI_Count count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+                           MPI_Request* request) {
+  ++ring_messages;
+  return PMPI_Irecv_c(buffer, count, type, from, tag, comm, request);
+}
+extern "C" int MPI_Send_c(const void* buffer, MPI_Count count, MPI_Datatype type, int to, int tag,
+                          MPI_Comm comm) {
+  ++ring_messages;
+  return PMPI_Send_c(buffer, count, type, to, tag, comm);
+}
+
+namespace ring_attention::test {
+namespace {
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+constexpr double infinite = std::numeric_limits<double>::infinity();
+
+Placement placed(Index tokens, PlacementKind kind = PlacementKind::contiguous) {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return {kind, tokens, size};
+}
+
+int rank_of_world() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+/// Arguments of a call: good ones, of which a test spoils one. 13 queries, 17 keys, 4 heads, 2 KV heads, dim 8.
+template <class T>
+struct Arguments {
+  Placements placement{placed(13), placed(17)};
+  Tensor<T> q{{1, 4, placement.queries.tokens(rank_of_world()), 8}, T{1}};
+  Tensor<T> k{{1, 2, placement.keys.tokens(rank_of_world()), 8}, T{1}};
+  Tensor<T> v{k.shape(), T{1}};
+  Tensor<T> grad_out{q.shape(), T{1}};
+  AttentionResult<T> result{Tensor<T>(q.shape()), Tensor<T>(q.shape().per_row())};
+  Scoring scoring{0.5, Mask::causal(4), alibi_slopes(4)};
+  Options options{};
+  bool nulls = false;
+
+  void forward() const {
+    (void)ring_attention::forward(MPI_COMM_WORLD, q, k, given(v), placement, scoring, options);
+  }
+  void backward() const {
+    (void)ring_attention::backward(MPI_COMM_WORLD, q, k, given(v), result, grad_out, placement, scoring,
+                                   options);
+  }
+  [[nodiscard]] View<const T> given(const Tensor<T>& array) const {
+    return {nulls ? nullptr : array.data(), array.shape()};
+  }
+};
+
+using Spoil = std::function<void(Arguments<float>&)>;
+
+/// The message of the AgreedError that `call` throws: the same on all ranks, before any message of the ring.
+std::string agreed_message(const std::function<void()>& call) {
+  std::string message;
+  const int before = ring_messages;
+  try {
+    call();
+    ADD_FAILURE() << "no error";
+  } catch (const AgreedError& error) {
+    message = error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "not an AgreedError: " << error.what();
+  }
+  EXPECT_EQ(ring_messages, before) << "the ring had begun";
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  std::string first = message;
+  first.resize(1000);
+  MPI_Bcast(first.data(), 1000, MPI_CHAR, 0, MPI_COMM_WORLD);
+  EXPECT_EQ(message, first.c_str()) << "rank 0 says something else";
+  return message;
+}
+
+/// Both calls, spoilt on these ranks, throw an error with `part`; afterwards the right call works.
+void expect_refused(const Spoil& spoil, const std::string& part, int from_rank = 0) {
+  Arguments<float> arguments;
+  if (rank_of_world() >= from_rank) spoil(arguments);
+  for (const auto& call : std::initializer_list<std::function<void()>>{[&] { arguments.forward(); },
+                                                                       [&] { arguments.backward(); }}) {
+    const std::string message = agreed_message(call);
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+  }
+  const int before = ring_messages;
+  EXPECT_NO_THROW(Arguments<float>().forward());
+  EXPECT_EQ(ring_messages > before, placed(0).ranks() > 1) << "the count of messages does not count";
+}
+
+/// Spoilt on the last rank alone.
+void expect_refused_on_some(const Spoil& spoil, const std::string& part) {
+  const int last = placed(0).ranks() - 1;
+  expect_refused(spoil, "rank " + std::to_string(last) + ": " + part, last);
+}
+
+// ---- bad on some ranks or on all -----------------------------------------------------------------------
+
+TEST(Arguments, ShapesThatAreNotDue) {
+  const auto other = [](const Tensor<float>& array, Index heads, Index seq, Index dim) {
+    return Tensor<float>({1, heads, array.shape().seq + seq, dim}, 1);
+  };
+  expect_refused_on_some([&](auto& a) { a.q = other(a.q, 4, 1, 8); }, "q is [1, 4, ");
+  expect_refused_on_some([&](auto& a) { a.k = other(a.k, 2, 1, 8); }, "k is [1, 2, ");
+  expect_refused_on_some([&](auto& a) { a.k = other(a.k, 2, 0, 4); }, "k is [1, 2, ");
+  expect_refused_on_some([&](auto& a) { a.v = other(a.v, 1, 0, 8); }, "v is [1, 1, ");
+  expect_refused_on_some([&](auto& a) { a.k = other(a.k, 3, 0, 8); }, "q is [1, 4, ");
+  expect_refused_on_some([&](auto& a) { a.q = Tensor<float>({1, 0, 13, 8}); }, "q is [1, 0, 13, 8]");
+}
+
+TEST(Arguments, ShapesOfTheBackward) {
+  const auto message = [](const Spoil& spoil) {
+    Arguments<float> arguments;
+    spoil(arguments);
+    return agreed_message([&] { arguments.backward(); });
+  };
+  EXPECT_EQ(message([](auto& a) {
+              a.grad_out = Tensor<float>({2, 4, 1, 8});
+            }).find("rank 0: grad_out is [2, "),
+            0);
+  EXPECT_EQ(message([](auto& a) {
+              a.result.lse = Tensor<float>({1, 4, 9, 2});
+            }).find("rank 0: result.lse is "),
+            0);
+  EXPECT_EQ(message([](auto& a) {
+              a.result.out = Tensor<float>({1, 4, 99, 8});
+            }).find("rank 0: result.out is "),
+            0);
+}
+
+TEST(Arguments, NullPointers) {
+  expect_refused([](auto& a) { a.nulls = true; }, "rank 0: v is a null pointer");
+}
+
+TEST(Arguments, PlacementsForOtherRanks) {
+  const int size = placed(0).ranks();
+  expect_refused_on_some(
+      [&](auto& a) { a.placement.keys = Placement(PlacementKind::contiguous, 17, size + 1); },
+      "the placement is not for the " + std::to_string(size) + (size == 1 ? " rank" : " ranks"));
+}
+
+TEST(Arguments, ScoringThatIsNoNumber) {
+  expect_refused_on_some([](auto& a) { a.scoring.scale = not_a_number; }, "scale is nan");
+  expect_refused_on_some([](auto& a) { a.scoring.scale = -infinite; }, "scale is -inf");
+  expect_refused_on_some([](auto& a) { a.scoring.scale = 1e39; }, "scale is 1e+39");  // infinite in float
+  expect_refused_on_some([](auto& a) { a.scoring.alibi_slopes[2] = not_a_number; },
+                         "an ALiBi slope is not finite");
+  expect_refused_on_some([](auto& a) { a.scoring.alibi_slopes.pop_back(); }, "3 ALiBi slopes for 4 heads");
+  expect_refused_on_some([](auto& a) { a.scoring.mask.left = -1; }, "mask.left and mask.right");
+  expect_refused_on_some([](auto& a) { a.scoring.mask.right = std::numeric_limits<Index>::max(); },
+                         "mask.left and");
+  expect_refused_on_some([](auto& a) { a.scoring.mask.offset = std::numeric_limits<Index>::min(); },
+                         "mask.offset");
+}
+
+TEST(Arguments, MoreThanThereCanBe) {
+  expect_refused([](auto& a) { a.placement.queries = placed(Index{1} << 46U); }, "more than 2^48 elements");
+  expect_refused([](auto& a) { a.placement.keys = placed(Index{1} << 42U); }, "at most 2^31 - 1");
+}
+
+TEST(Arguments, OptionsThatCannotBe) {
+  expect_refused_on_some([](auto& a) { a.options.threads = 0; }, "options.threads is at least 1");
+  expect_refused_on_some([](auto& a) { a.options.threads = 2; },
+                         "options.threads above 1 needs MPI_THREAD_FUNNELED");
+  for (const Isa isa : {Isa::neon, Isa::generic, Isa::avx512})
+    if (std::ranges::count(available_isas(), isa) == 0)
+      expect_refused_on_some([&](auto& a) { a.options.isa = isa; }, "options.isa is not available");
+}
+
+TEST(Arguments, WithoutACommunicator) {
+  const Arguments<float> a;
+  EXPECT_THROW((void)forward(MPI_COMM_NULL, a.q, a.k, a.v, a.placement, a.scoring), InputError);
+  if (a.placement.keys.ranks() == 1) return;
+  MPI_Comm half = MPI_COMM_NULL, both = MPI_COMM_NULL;
+  const int side = rank_of_world() == 0 ? 0 : 1;
+  MPI_Comm_split(MPI_COMM_WORLD, side, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - side, 0, &both);
+  EXPECT_THROW((void)forward(both, a.q, a.k, a.v, a.placement, a.scoring), InputError);
+  MPI_Comm_free(&both);
+  MPI_Comm_free(&half);
+}
+
+// ---- different from rank 0 -----------------------------------------------------------------------------
+
+/// Spoilt on the ranks from 1 on, where each by itself is right.
+void expect_disagreement(const Spoil& spoil, const std::string& of_rank_0, const std::string& of_rank_1) {
+  if (placed(0).ranks() == 1) return;
+  expect_refused(spoil, "the ranks disagree: rank 0 has " + of_rank_0 + ", rank 1 has " + of_rank_1, 1);
+}
+
+Scoring packed(std::vector<Index> boundaries) {
+  return {0.5, {.documents = std::make_shared<const Documents>(std::move(boundaries))}, alibi_slopes(4)};
+}
+
+TEST(Disagreement, OnTheScoring) {
+  expect_disagreement([](auto& a) { a.scoring.scale = 0.25; }, "scale 0.5", "scale 0.25");
+  expect_disagreement([](auto& a) { a.scoring.scale = std::nextafter(0.5, 1); }, "scale 0.5",
+                      "scale 0.500000000000000");
+  expect_disagreement([](auto& a) { a.scoring.mask.left = 3; }, "mask.left 2305843009213693951",
+                      "mask.left 3");
+  expect_disagreement([](auto& a) { a.scoring.mask.right = 1; }, "mask.right 0", "mask.right 1");
+  expect_disagreement([](auto& a) { a.scoring.mask.offset = 0; }, "mask.offset 4", "mask.offset 0");
+  expect_disagreement([](auto& a) { a.scoring.alibi_slopes.clear(); }, "4 ALiBi slopes", "0 ALiBi slopes");
+  expect_disagreement([](auto& a) { a.scoring.alibi_slopes[3] = 2; }, "ALiBi slope 0.00390625",
+                      "ALiBi slope 2");
+}
+
+TEST(Disagreement, OnTheDocuments) {
+  const auto documents_of_rank = [](std::vector<Index> first, std::vector<Index> others) {
+    return [=](auto& a) { a.scoring = packed(rank_of_world() == 0 ? first : others); };
+  };
+  if (placed(0).ranks() == 1) return;
+  const std::string start = "the ranks disagree: rank 0 has ";
+  expect_refused(documents_of_rank({0, 5, 17}, {0, 6, 17}),
+                 start + "a document [0, 5), rank 1 has a document [0, 6)");
+  expect_refused(documents_of_rank({0, 5}, {0, 5, 17}),
+                 start + "no further document, rank 1 has a document [5, 17)");
+  expect_disagreement(
+      [](auto& a) { a.scoring.mask.documents = std::make_shared<const Documents>(std::vector<Index>{0}); },
+      "no documents", "documents");
+}
+
+TEST(Disagreement, EmptyDocumentsChangeNothing) {
+  Arguments<float> arguments;
+  arguments.scoring =
+      packed(rank_of_world() == 0 ? std::vector<Index>{0, 5, 17} : std::vector<Index>{0, 5, 5, 17});
+  EXPECT_NO_THROW(arguments.forward());
+}
+
+TEST(Disagreement, OnTheArrays) {
+  const auto shaped = [](Arguments<float>& a, Index batch, Index heads, Index kv_heads, Index dim) {
+    a.q = Tensor<float>({batch, heads, a.q.shape().seq, dim}, 1);
+    a.k = Tensor<float>({batch, kv_heads, a.k.shape().seq, dim}, 1);
+    a.v = a.k.clone();
+    a.grad_out = a.q.clone();
+    a.result = {a.q.clone(), Tensor<float>(a.q.shape().per_row())};
+    a.scoring.alibi_slopes = alibi_slopes(heads);
+  };
+  expect_disagreement([&](auto& a) { shaped(a, 2, 4, 2, 8); }, "batch 1", "batch 2");
+  expect_disagreement([&](auto& a) { shaped(a, 1, 8, 2, 8); }, "heads 4", "heads 8");
+  expect_disagreement([&](auto& a) { shaped(a, 1, 4, 4, 8); }, "KV heads 2", "KV heads 4");
+  expect_disagreement([&](auto& a) { shaped(a, 1, 4, 2, 16); }, "dim 8", "dim 16");
+}
+
+TEST(Disagreement, OnThePlacementAndTheTransport) {
+  // On rank 1 of two and more, 13 and 14 tokens can give the same shard, and so can two kinds.
+  const auto moved = [](Arguments<float>& a, const Placement& queries, const Placement& keys) {
+    a.placement = {queries, keys};
+    a.q = Tensor<float>({1, 4, queries.tokens(rank_of_world()), 8}, 1);
+    a.k = Tensor<float>({1, 2, keys.tokens(rank_of_world()), 8}, 1);
+    a.v = a.k.clone();
+    a.grad_out = a.q.clone();
+    a.result = {a.q.clone(), Tensor<float>(a.q.shape().per_row())};
+  };
+  expect_disagreement([&](auto& a) { moved(a, placed(14), placed(17)); }, "queries 13 contiguous",
+                      "queries 14 contiguous");
+  expect_disagreement([&](auto& a) { moved(a, placed(13), placed(17, PlacementKind::striped)); },
+                      "keys 17 contiguous", "keys 17 striped");
+  expect_disagreement([](auto& a) { a.options.transport = TransportKind::odd_even; }, "transport overlapped",
+                      "transport odd-even");
+}
+
+TEST(Disagreement, OnTheTypeAndTheCall) {
+  if (placed(0).ranks() == 1) return;
+  const bool first = rank_of_world() == 0;
+  const Arguments<float> floats;
+  const Arguments<double> doubles;
+  EXPECT_EQ(agreed_message([&] { first ? floats.forward() : doubles.forward(); }),
+            "the ranks disagree: rank 0 has forward of 4-byte numbers, rank 1 has forward of 8-byte numbers");
+  EXPECT_EQ(
+      agreed_message([&] { first ? floats.forward() : floats.backward(); }),
+      "the ranks disagree: rank 0 has forward of 4-byte numbers, rank 1 has backward of 4-byte numbers");
+}
+
+}  // namespace
+}  // namespace ring_attention::test

@@ -1,0 +1,110 @@
+# The GoogleTest programs. Each folder has one program a kind: test_<folder> in one process, test_<folder>_mpi on several
+# ranks. CTest runs a program once for each of its source files, and names a test after the file.
+#
+# A file's tests are selected by `--source=<path below tests>` (support/select_source.hpp).
+
+add_library(test_unit_main STATIC support/unit_main.cpp)
+target_link_libraries(test_unit_main PUBLIC ring_attention::ring_attention GTest::gtest)
+add_library(test_mpi_main STATIC support/mpi_main.cpp)
+target_link_libraries(test_mpi_main PUBLIC ring_attention::ring_attention GTest::gtest)
+
+add_library(test_yield_while_waiting SHARED support/yield_while_waiting.cpp) # preloaded: RingAttentionTests.cmake
+target_link_libraries(test_yield_while_waiting PRIVATE ${CMAKE_DL_LIBS})
+
+add_custom_target(unit_tests) # builds what has the label unit
+add_dependencies(unit_tests test_yield_while_waiting)
+
+# Most of the time that a test needs is spent on compiling it, not on running it. So tests are compiled with -O1, and
+# GoogleTest and Eigen are compiled once, into one precompiled header that all test programs use.
+function(ring_attention_compile_as_test target)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(target STREQUAL test_unit_main)
+    target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <Eigen/Core> <algorithm> <cmath> <filesystem>
+                              <functional> <thread>)
+  else()
+    target_precompile_headers(${target} REUSE_FROM test_unit_main)
+  endif()
+endfunction()
+ring_attention_compile_as_test(test_unit_main)
+ring_attention_compile_as_test(test_mpi_main)
+
+# A program of these sources, or these sources added to the program that an earlier call made.
+function(ring_attention_test_program program main)
+  if(TARGET ${program})
+    target_sources(${program} PRIVATE ${ARGN})
+  else()
+    add_executable(${program} ${ARGN})
+    ring_attention_compile_as_test(${program})
+    target_link_libraries(${program} PRIVATE ${main})
+  endif()
+endfunction()
+
+# Fills in what every test has. `labels` and the environment are lists.
+function(ring_attention_test_properties name labels processors timeout)
+  math(EXPR timeout "${timeout} * ${RING_ATTENTION_SLOWNESS}")
+  set_tests_properties(${name} PROPERTIES PROCESSORS ${processors} TIMEOUT ${timeout})
+  set_property(TEST ${name} PROPERTY LABELS ${labels})
+  set_property(TEST ${name} PROPERTY ENVIRONMENT ${RING_ATTENTION_TEST_ENVIRONMENT})
+endfunction()
+
+# For the source file <folder>/<name>.cpp of this folder, below tests: `selection` becomes
+# --source=<folder>/<name>.cpp, and `name` becomes <folder>.<name>.
+function(ring_attention_name_source source selection name)
+  get_filename_component(path "${source}" ABSOLUTE)
+  file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}/tests" "${path}")
+  set(${selection} "--source=${path}" PARENT_SCOPE)
+  string(REGEX REPLACE "\\.cpp$" "" path "${path}")
+  string(REPLACE "/" "." path "${path}")
+  set(${name} "${path}" PARENT_SCOPE)
+endfunction()
+
+# add_unit_tests(<folder> SOURCES file... [LINKS library...])
+# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>. A second call
+# adds files to the program, and so does a second call of add_mpi_tests.
+function(add_unit_tests folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  set(program test_${folder})
+  ring_attention_test_program(${program} test_unit_main ${arg_SOURCES})
+  target_link_libraries(${program} PRIVATE ${arg_LINKS})
+  add_dependencies(unit_tests ${program})
+  foreach(source IN LISTS arg_SOURCES)
+    ring_attention_name_source(${source} selection name)
+    add_test(NAME unit.${name} COMMAND ${program} ${selection})
+    ring_attention_test_properties(unit.${name} unit 1 120)
+  endforeach()
+endfunction()
+
+# add_long_test(<folder> <file> <variable=value>...)
+# The test long.<folder>.<file>: the same tests of one file with these environment variables, for ten minutes at most.
+function(add_long_test folder source)
+  ring_attention_name_source(${source} selection name)
+  add_test(NAME long.${name} COMMAND test_${folder} ${selection})
+  ring_attention_test_properties(long.${name} long 1 600)
+  set_property(TEST long.${name} APPEND PROPERTY ENVIRONMENT ${ARGN})
+endfunction()
+
+# add_mpi_tests(<folder> NP 1 2 3 ... SOURCES file... [LINKS library...])
+# The program test_<folder>_mpi of these files; for each file and rank count the test mpi.<folder>.<file>.npN.
+function(add_mpi_tests folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "NP;SOURCES;LINKS")
+  set(program test_${folder}_mpi)
+  ring_attention_test_program(${program} test_mpi_main ${arg_SOURCES})
+  target_link_libraries(${program} PRIVATE ${arg_LINKS})
+  foreach(source IN LISTS arg_SOURCES)
+    ring_attention_name_source(${source} selection name)
+    foreach(ranks IN LISTS arg_NP)
+      set(test mpi.${name}.np${ranks})
+      add_test(NAME ${test} COMMAND "${RING_ATTENTION_MPIRUN}" -n ${ranks} $<TARGET_FILE:${program}>
+                                    --np=${ranks} ${selection})
+      ring_attention_test_properties(${test} mpi ${ranks} 120)
+    endforeach()
+  endforeach()
+endfunction()
+
+# add_program_for_script(<target> <source> [library...]): a program without GoogleTest, which a script starts
+function(add_program_for_script target source)
+  add_executable(${target} ${source})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${target} PRIVATE ring_attention::ring_attention ${ARGN})
+endfunction()

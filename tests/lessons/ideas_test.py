@@ -1,0 +1,59 @@
+"""The ideas of the lessons: they stand alone, they are short, and pairs and mutants differ by few lines.
+
+- An idea (IDEA in lessons/CMakeLists.txt) has few lines of code, and includes nothing of lessons/common.
+- Lesson 06's ring differs from lesson 05's by at most 40 lines of `diff`.
+- A mutant differs from its idea by at most three lines.
+"""
+
+import difflib
+import os
+import re
+import sys
+from pathlib import Path
+
+LESSONS = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2])) / "lessons"
+CODE_LINES = 75  # about 60 are meant
+
+failures = 0
+
+
+def expect(holds, what):
+    global failures
+    print(f"{'ok  ' if holds else 'FAIL'} {what}")
+    failures += not holds
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def changed(one, other):
+    """The lines of `diff one other` that begin with < and those that begin with >."""
+    diff = [line[0] for line in difflib.ndiff(lines(one), lines(other))]
+    return diff.count("-"), diff.count("+")
+
+
+def ideas():
+    """The file of each idea, from add_lesson and add_gpu_lesson."""
+    text = (LESSONS / "CMakeLists.txt").read_text(encoding="utf-8")
+    for lesson, words in re.findall(r"^add_(?:gpu_)?lesson\((\S+) ([^)]*)\)", text, re.MULTILINE):
+        idea, folder = (re.search(rf"{word} (\S+)", words) for word in ("IDEA", "FOLDER"))
+        if idea:
+            yield LESSONS / lesson / (folder[1] if folder else "") / idea[1]
+
+
+found = list(ideas())
+for idea in found:
+    name = idea.relative_to(LESSONS)
+    code = [line for line in map(str.strip, lines(idea)) if line and not line.startswith("//")]
+    expect(len(code) <= CODE_LINES, f"{name} has {len(code)} lines of code, at most {CODE_LINES}")
+    expect(not any(re.match(r'#include ".*\bcommon/', line) for line in code), f"{name} includes nothing of common")
+    for mutant in sorted((idea.parent / "mutants").glob("*.hpp")):
+        gone, new = changed(idea, mutant)
+        expect(max(gone, new) <= 3, f"mutants/{mutant.name} differs from {name} in {max(gone, new)} lines, at most 3")
+
+blocking, overlapped = (LESSONS / lesson / "ring.hpp" for lesson in ("05_blocking_ring", "06_overlapped_ring"))
+expect(blocking in found and overlapped in found, "lessons 05 and 06 have the idea ring.hpp")
+difference = sum(changed(blocking, overlapped))
+expect(difference <= 40, f"lessons 05 and 06 differ in {difference} lines, at most 40")
+sys.exit(1 if failures else 0)

@@ -1,0 +1,86 @@
+// Overlap on a simulated link, which needs no CPU: the communication that a ring hides, and what it cannot hide.
+//
+// Compute is a sleep, so that ranks that share cores compute at the same time. All times are far apart: a busy
+// machine may be late by more than a step.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "ring_attention/ring/backward.hpp"
+#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+/// Takes the same time for any keys.
+struct SleepingEngine {
+  Seconds compute;
+  void accumulate(const KeyValue<float>&, const Progress&) const { std::this_thread::sleep_for(compute); }
+  void accumulate(const KeyValue<float>&, const KeyValueGradient<float>&, const Progress&) const {
+    std::this_thread::sleep_for(compute);
+  }
+};
+
+constexpr int ranks = 3;
+constexpr Seconds latency{0.2};
+
+/// Seconds that the ranks waited. A rank that is late waits less, and the next one waits more: the average
+/// is the wait for the simulated link.
+struct Exposed {
+  double kv = 0, gradient = 0;  // on average
+  double kv_least = 0;          // of the rank that waited least
+};
+
+/// A ring of three, forward or backward, whose every hop takes `latency`.
+Exposed exposed_seconds(Seconds compute, bool backward) {
+  const Placement placement(PlacementKind::contiguous, 2 * ranks, ranks);
+  const Shape shape{1, 1, placement.seq(), 4};
+  std::vector<double> of_kv(ranks), of_gradient(ranks);
+  LoopbackWorld world(ranks, {.latency = latency});
+  world.run([&](int rank) {
+    SleepingEngine engine{compute};
+    KvParcel<float> kv(shape, placement, rank), gradients(shape, placement, rank);
+    LoopbackTransport kv_transport(world, rank, 0), gradient_transport(world, rank, 1);
+    if (backward)
+      ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
+    else
+      ring_forward(engine, kv_transport, kv);
+    of_kv[static_cast<std::size_t>(rank)] = kv_transport.statistics().exposed_seconds;
+    of_gradient[static_cast<std::size_t>(rank)] = gradient_transport.statistics().exposed_seconds;
+  });
+  return {std::reduce(of_kv.begin(), of_kv.end()) / ranks,
+          std::reduce(of_gradient.begin(), of_gradient.end()) / ranks, std::ranges::min(of_kv)};
+}
+
+constexpr double most = 0.75;  // a thread may lose its core between start() and finish()
+
+TEST(SimulatedLink, WithoutComputeEveryHopOfTheForwardIsExposed) {
+  EXPECT_GE(exposed_seconds(Seconds(0), false).kv, most * 2 * latency.count());
+}
+
+TEST(SimulatedLink, ComputeLongerThanAHopHidesTheForward) {
+  EXPECT_LT(exposed_seconds(1.5 * latency, false).kv_least, 1.2 * latency.count()) << "not hidden it is 2";
+}
+
+TEST(SimulatedLink, WithoutComputeEveryHopOfTheBackwardIsExposed) {
+  const Exposed exposed = exposed_seconds(Seconds(0), true);
+  // Both channels start at once, so that one wait is for both; the last hop of the gradients is alone.
+  EXPECT_GE(exposed.kv + exposed.gradient, most * 3 * latency.count());
+}
+
+// The last hop of the gradients moves what the last step computed: no step is left that could hide it.
+TEST(SimulatedLink, TheLastHopOfTheGradientsIsAlwaysExposed) {
+  const Exposed exposed = exposed_seconds(1.5 * latency, true);
+  EXPECT_GE(exposed.gradient, most * latency.count());
+  EXPECT_LT(exposed.kv_least, 1.2 * latency.count()) << "K,V are hidden; else it is 2";
+}
+
+}  // namespace
+}  // namespace ring_attention::test
