@@ -71,7 +71,7 @@ Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Pl
 
 /// The mutant: the mask compares places in a shard instead of positions in the sequence.
 struct LocalEngine : CpuEngine<float> {
-  using CpuEngine<float>::CpuEngine<float>;
+  using CpuEngine<float>::CpuEngine;
   void begin(View<const float> q, const TokenRanges& ranges) {
     CpuEngine<float>::begin(q, whole(count(ranges)));
   }

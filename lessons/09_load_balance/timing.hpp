@@ -42,7 +42,7 @@ inline double cpu_seconds() {
 
 /// Notes what each step computes, without the messages that move between tiles.
 struct TimedEngine : CpuEngine<float> {
-  using CpuEngine<float>::CpuEngine<float>;
+  using CpuEngine<float>::CpuEngine;
   std::vector<double> seconds;  // per step
 
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {

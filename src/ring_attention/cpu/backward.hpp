@@ -53,17 +53,13 @@ class CpuBackward {
   Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]
 };
 
-/// The backward for arithmetic in T: the fast one for float, the readable one for double.
-template <class T>
-using BestBackward = std::conditional_t<std::is_same_v<T, float>, CpuBackward<T>, BlockwiseBackward<T>>;
-
 /// Single device: begin, one accumulate, finish.
 template <class T>
 [[nodiscard]] Gradients<T> attention_backward(const ForwardResult<T>& forward, View<const T> k,
-                                              View<const T> v, const Scoring& scoring, Index block = 64,
+                                              View<const T> v, const Scoring& scoring,
                                               const CpuOptions& options = {}) {
   Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-  auto engine = make_engine<BestBackward<T>>(scoring, block, options);
+  CpuBackward<T> engine(scoring, options);
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();

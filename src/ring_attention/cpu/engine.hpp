@@ -1,5 +1,5 @@
 /// \file
-/// The fast engine of the CPU: float32, one query in every SIMD lane, tiles distributed over threads.
+/// The fast engine of the CPU: float or double, one query in every SIMD lane, tiles distributed over threads.
 ///
 /// The same algorithm, interface and meaning as the readable BlockwiseEngine; forward_kernel.cpp holds the
 /// arithmetic. Results do not depend on the number of threads; they differ between instruction sets by rounding.
@@ -57,10 +57,6 @@ class CpuEngine {
   Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]
 };
 
-/// The engine for arithmetic in T: the fast one for float, the readable one for double.
-template <class T>
-using BestForward = std::conditional_t<std::is_same_v<T, float>, CpuEngine<T>, BlockwiseEngine<T>>;
-
 /// Makes an engine of either kind, forward or backward.
 /// \param block    for a readable engine
 /// \param options  for a fast one
@@ -75,9 +71,8 @@ template <class Engine>
 /// Single device: begin, one accumulate, finish.
 template <class T>
 [[nodiscard]] AttentionResult<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
-                                                   const Scoring& scoring, Index block = 64,
-                                                   const CpuOptions& options = {}) {
-  auto engine = make_engine<BestForward<T>>(scoring, block, options);
+                                                   const Scoring& scoring, const CpuOptions& options = {}) {
+  CpuEngine<T> engine(scoring, options);
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
