@@ -32,10 +32,10 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
   mpi_counter::Traffic cost;
-  using Noting = NotingEngine<CpuEngine>;
+  using Noting = NotingEngine<CpuEngine<float>>;
   std::optional<Noting> noting;  // of the run that was last
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const RingLoop here = [&](CpuEngine& engine, KvOfRank& kv) {
+  const RingLoop here = [&](CpuEngine<float>& engine, KvOfRank& kv) {
     noting.emplace(engine);
     auto& [current, incoming] = kv.buffers;
     mpi_counter::reset();
