@@ -11,8 +11,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson;
 
-namespace {
-
 // The reference: Eigen in double.
 Tensor<double> reference_softmax(const Tensor<float>& x) {
   Tensor<double> p = converted<double>(x);
@@ -94,8 +92,6 @@ int safe_softmax_lesson(int argc, char** argv) {
   show_cost(lesson, passes);
   return lesson.finish("naive softmax is NaN from 88.73 on in float; safe softmax never, for one more pass");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return safe_softmax_lesson(argc, argv); });

@@ -9,8 +9,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson;
 
-namespace {
-
 // Safe softmax needs the maximum first. Of a row in two parts it makes two rows, whose sums do not add up.
 void show_failure(Lesson& lesson) {
   const std::vector<float> row{1, 2, 0, 6, 4, 5};
@@ -113,8 +111,6 @@ int online_softmax_lesson(int argc, char** argv) {
   check_agreement(lesson, row, move);
   return lesson.finish("softmax in two passes instead of three; any pieces of a row merge, in any order");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return online_softmax_lesson(argc, argv); });

@@ -10,8 +10,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 // The failure that motivates the ring: without messages a rank attends to its own keys only.
 void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
                   const Placement& placement, const Tensor<float>& q, const Reference& want) {
@@ -118,8 +116,6 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(format("%d ranks, %d tokens: exact attention, K,V passed on in N - 1 = %d hops",
                               comm.size(), static_cast<int>(problem.kv.seq), comm.size() - 1));
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv,

@@ -14,8 +14,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "06", "overlapped_ring",
@@ -81,8 +79,6 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(counted(comm.size(), "rank") +
                        ": the bits of lesson 05; K,V travel while the rank computes");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv,

@@ -54,9 +54,8 @@ struct Ringed {
   TransportStatistics statistics;
 };
 
-template <class Engine>
 Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Placement& placement,
-                Engine& engine) {
+                auto& engine) {
   const TokenRanges ranges = placement.ranges(comm.rank());
   const auto q = problem.queries<float>(ranges);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());

@@ -6,8 +6,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 using tensor_cores::Mistake;
 
 struct Sizes {
@@ -135,8 +133,6 @@ int tensor_cores_lesson(int argc, char** argv) {
   tensor_cores::show_backward(lesson, inputs.back(), stream.handle());
   return lesson.finish("each kernel computes exact attention; only the speed differs");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return tensor_cores_lesson(argc, argv); });

@@ -92,8 +92,7 @@ class GpuBackend {
     return Watched(context_.activity, staged, channel, wait);
   }
 
-  template <class Write>
-  void fill(View<T> shard, const Write& write) const {
+  void fill(View<T> shard, const auto& write) const {
     Tensor<float> host(shard.shape());
     write(host.view());
     cuda::upload<T>(shard, host, stream_.handle());

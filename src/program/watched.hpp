@@ -21,8 +21,7 @@ class Watched {
 
   /// \param make  returns the transport (which need not be movable)
   /// \param wait  ends drain(): waits for the last step of a device that computes while the host runs ahead
-  template <class Make>
-  Watched(Activity& activity, Make make, Channel channel = kv, std::function<void()> wait = {})
+  Watched(Activity& activity, auto make, Channel channel = kv, std::function<void()> wait = {})
       : activity_(activity), channel_(channel), wait_(std::move(wait)) {
     watch(std::shared_ptr<decltype(make())>(new auto(make())));
     if (channel_ == kv) activity_.enter(Phase::compute, 0);

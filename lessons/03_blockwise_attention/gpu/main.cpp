@@ -8,8 +8,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 using lesson_03::dim, lesson_03::Rules;
 using FloatsThere = cuda::DeviceTensor<float>;
 
@@ -125,8 +123,6 @@ int blockwise_attention_cuda_lesson(int argc, char** argv) {
   show_times(lesson, problem_of(lesson.seed(), 8, time_seq), stream.handle());
   return lesson.finish("exact attention, tiles in shared memory, (o, m, l) in registers");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return blockwise_attention_cuda_lesson(argc, argv); });

@@ -15,8 +15,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 // This rank's result of `loop(engine)`; what it left on the GPU comes back.
 AttentionResult<float> attended(const RandomProblem& problem, const TokenRanges& ranges,
                                 const cuda::Stream& compute, const auto& loop) {
@@ -97,8 +95,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(counted(comm.size(), "rank") +
                        ": K,V travel while the GPU computes; the host waits once");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv, [&](const Communicator& comm) { return nccl_lesson(argc, argv, comm); });

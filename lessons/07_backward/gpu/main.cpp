@@ -6,8 +6,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson_07;
 
-namespace {
-
 /// What each plausible mistake does to each gradient: some checks cannot see it.
 void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& want) {
   Table table({"mistake", "dQ off by", "dK off by", "dV off by"});
@@ -96,8 +94,6 @@ int backward_cuda_lesson(int argc, char** argv) {
   show_times(lesson, Forward(problem_of(lesson.seed(), 8, time_seq), stream.handle()));
   return lesson.finish("dQ, dK, dV by 64 threads a block; P is never stored");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return backward_cuda_lesson(argc, argv); });

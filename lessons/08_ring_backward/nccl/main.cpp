@@ -11,8 +11,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
-namespace {
-
 /// Runs `loop(engine)` on a rank's part, which returns its dK,dV on the GPU: K's, then V's.
 Gradients<float> gradients_of(const Part& part, Variant variant, const cuda::Stream& compute,
                               const auto& loop) {
@@ -130,8 +128,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(counted(comm.size(), "rank") + ": dK,dV are home after " +
                        counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv, [&](const Communicator& comm) { return nccl_lesson(argc, argv, comm); });

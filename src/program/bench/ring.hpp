@@ -106,8 +106,7 @@ class RingBench {
     (void)kv_.exchange(owner);
     kv_.advance();
   }
-  template <class Work>
-  [[nodiscard]] double seconds_of(Work work) const {
+  [[nodiscard]] double seconds_of(auto work) const {
     device_.synchronize();
     barrier(comm_);
     const auto begin = Clock::now();

@@ -1,9 +1,5 @@
 #include "ring_attention/core/compare.hpp"
 
-#include <cmath>
-#include <cstring>
-#include <limits>
-
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -89,27 +85,5 @@ std::string describe(const Comparison& c) {
         format("; worst at %s: got %.9g, want %.9g", element_name(c.shape, c.worst).c_str(), c.got, c.want);
   return line;
 }
-
-template <class T>
-NonFinite count_non_finite(View<const T> array) {
-  NonFinite found;
-  for (Index i = 0; i < array.size(); ++i) {
-    if (std::isfinite(array.data()[i])) continue;
-    if (!found.first) found.first = i;
-    ++found.count;
-  }
-  return found;
-}
-template NonFinite count_non_finite(View<const float>);
-template NonFinite count_non_finite(View<const double>);
-
-template <class T>
-bool bitwise_equal(View<const T> a, View<const T> b) {
-  return a.shape() == b.shape() &&
-         (a.size() == 0 ||
-          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
-}
-template bool bitwise_equal(View<const float>, View<const float>);
-template bool bitwise_equal(View<const double>, View<const double>);
 
 }  // namespace ring_attention

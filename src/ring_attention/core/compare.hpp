@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -73,11 +74,22 @@ struct NonFinite {
   std::optional<Index> first;  ///< in memory order
 };
 template <class T>
-[[nodiscard]] NonFinite count_non_finite(View<const T> array);
+[[nodiscard]] NonFinite count_non_finite(View<const T> array) {
+  NonFinite found;
+  for (Index i = 0; i < array.size(); ++i) {
+    if (std::isfinite(array.data()[i])) continue;
+    if (!found.first) found.first = i;
+    ++found.count;
+  }
+  return found;
+}
 
 /// Compares the bytes. For results whose arithmetic has the same order.
 template <class T>
-[[nodiscard]] bool bitwise_equal(View<const T> a, View<const T> b);
+[[nodiscard]] bool bitwise_equal(View<const T> a, View<const T> b) {
+  const auto bytes = static_cast<std::size_t>(a.size()) * sizeof(T);
+  return a.shape() == b.shape() && (bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0);
+}
 
 template <class T>
 [[nodiscard]] bool bitwise_equal(const T& a, const T& b)

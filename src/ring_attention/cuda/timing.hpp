@@ -11,8 +11,7 @@ namespace ring_attention::cuda {
 
 /// The median time in seconds of the work that `work` enqueues on the stream, with an event before and after it: once to
 /// warm up, then `times` times.
-template <class Work>
-[[nodiscard]] double time_on(StreamHandle stream, int times, const Work& work) {
+[[nodiscard]] double time_on(StreamHandle stream, int times, const auto& work) {
   std::vector<double> seconds;
   for (int i = -1; i < times; ++i) {
     Event begin, end;
@@ -26,8 +25,7 @@ template <class Work>
 }
 
 /// The same for work of unknown length: once if it takes more than 0.2 seconds.
-template <class Work>
-[[nodiscard]] double time_once_or(StreamHandle stream, int times, const Work& work) {
+[[nodiscard]] double time_once_or(StreamHandle stream, int times, const auto& work) {
   const double first = time_on(stream, 1, work);
   return first > 0.2 ? first : time_on(stream, times, work);
 }

@@ -11,10 +11,7 @@
 namespace ring_attention::cuda {
 
 /// float, __nv_bfloat16 or __half to fp32, exactly.
-template <class T>
-__device__ float widened(T x) {
-  return static_cast<float>(x);
-}
+__device__ float widened(auto x) { return static_cast<float>(x); }
 /// Rounds fp32 to one of them, to nearest even.
 template <class T>
 __device__ T narrowed(float x) {
@@ -22,8 +19,7 @@ __device__ T narrowed(float x) {
 }
 
 /// Calls use(T{}) with the C++ type of `type`.
-template <class Use>
-void with_type(Type type, Use use) {
+void with_type(Type type, auto use) {
   switch (type) {
     case Type::fp32: return use(float{});
     case Type::bf16: return use(__nv_bfloat16{});
@@ -34,8 +30,7 @@ void with_type(Type type, Use use) {
 
 /// For the tensor-core kernels: calls use.operator()<T, columns>(). T is bf16 or fp16, columns is 64 if dim <= 64 and
 /// 128 otherwise.
-template <class Use>
-void with_half_type_and_columns(Type type, int dim, Use use) {
+void with_half_type_and_columns(Type type, int dim, auto use) {
   require(type != Type::fp32 && dim <= 128,
           "a tensor-core kernel takes bf16 or fp16 and a dim of at most 128");
   const auto with_columns = [&]<class T>(T) {

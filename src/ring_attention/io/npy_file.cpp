@@ -3,9 +3,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "ring_attention/core/error.hpp"
-#include "ring_attention/io/npy_transfer.hpp"
-
 namespace ring_attention {
 namespace {
 
@@ -43,25 +40,6 @@ NpyReader::NpyReader(const Communicator& comm, std::string path) : comm_(&comm),
   shape_ = array_shape(header_, path_);
 }
 
-template <class T>
-void NpyReader::read(View<T> shard, const TokenRanges& ranges) const {
-  transfer_shard(*comm_, {path_, header_, shape_}, shard, ranges);
-}
-template void NpyReader::read(View<float>, const TokenRanges&) const;
-template void NpyReader::read(View<double>, const TokenRanges&) const;
-
-template <class T>
-void NpyReader::read_head(Index batch, Index head, View<T> tokens) const {
-  require(batch >= 0 && batch < shape_.batch && head >= 0 && head < shape_.heads,
-          "no head (" + std::to_string(batch) + ", " + std::to_string(head) + ") in " + to_string(shape_));
-  require(tokens.shape() == Shape{1, 1, shape_.seq, shape_.dim},
-          "one head of " + to_string(shape_) + " does not fit " + to_string(tokens.shape()));
-  transfer_contiguous(*comm_, {path_, header_, shape_}, batch * shape_.heads + head, tokens,
-                      whole(shape_.seq));
-}
-template void NpyReader::read_head(Index, Index, View<float>) const;
-template void NpyReader::read_head(Index, Index, View<double>) const;
-
 NpyWriter::NpyWriter(const Communicator& comm, std::string path, const Shape& shape,
                      std::vector<Index> extents, Dtype dtype)
     : comm_(comm), path_(std::move(path)), shape_(shape), header_{dtype, std::move(extents), 0} {
@@ -79,15 +57,6 @@ NpyWriter::~NpyWriter() {
   std::error_code ignored;
   if (comm_.rank() == 0 && !committed_) std::filesystem::remove(temporary_name(path_), ignored);
 }
-
-template <class T>
-void NpyWriter::write(View<const T> shard, const TokenRanges& ranges) {
-  require(!written_, "NpyWriter: " + path_ + " was written already");
-  transfer_shard(comm_, {temporary_name(path_), header_, shape_}, shard, ranges);
-  written_ = true;
-}
-template void NpyWriter::write(View<const float>, const TokenRanges&);
-template void NpyWriter::write(View<const double>, const TokenRanges&);
 
 void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers) {
   for (const NpyWriter* writer : writers)

@@ -14,18 +14,6 @@
 
 namespace ring_attention {
 
-/// MPI's text for an error in one line, without the history of calls that MPICH puts before it.
-[[nodiscard]] inline std::string reason(int code) {
-  std::string text(MPI_MAX_ERROR_STRING, '\0');
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  text.resize(static_cast<std::size_t>(length));
-  for (const std::string front : {"\n", "): ", "Other I/O error "})
-    if (const auto at = text.rfind(front); at != std::string::npos && at + front.size() < text.size())
-      text.erase(0, at + front.size());
-  return text;
-}
-
 enum class FileAccess { read, write };
 
 /// An existing file, opened by one rank for itself, so that nothing here waits for another rank.
@@ -64,6 +52,17 @@ class SharedFile {
   }
 
  private:
+  /// MPI's text for an error in one line, without the history of calls that MPICH puts before it.
+  [[nodiscard]] static std::string reason(int code) {
+    std::string text(MPI_MAX_ERROR_STRING, '\0');
+    int length = 0;
+    MPI_Error_string(code, text.data(), &length);
+    text.resize(static_cast<std::size_t>(length));
+    for (const std::string front : {"\n", "): ", "Other I/O error "})
+      if (const auto at = text.rfind(front); at != std::string::npos && at + front.size() < text.size())
+        text.erase(0, at + front.size());
+    return text;
+  }
   void move(auto* transfer, Index offset, auto bytes) const {
     MPI_Status status;
     int moved = 0;

@@ -47,8 +47,7 @@ class LoopbackWorld {
   };
 
   /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
-  template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
+  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready);
   /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
 
