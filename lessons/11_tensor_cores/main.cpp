@@ -102,7 +102,6 @@ int tensor_cores_lesson(int argc, char** argv) {
                         {"forgotten-piece", "the second piece of keys starts from an empty state"}});
   lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   require(sizes.check_keys >= sizes.check_queries, "--check-keys must not be less than --check-queries");
   const Mistake mistake = lesson.mutant("mask-offset")       ? Mistake::mask_offset
                           : lesson.mutant("forgotten-piece") ? Mistake::forgotten_piece

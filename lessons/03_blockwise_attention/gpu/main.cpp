@@ -109,7 +109,6 @@ int blockwise_attention_cuda_lesson(int argc, char** argv) {
                         {"o-stays", "l is moved when the maximum grows, o is not"}});
   lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const Rules rules{.barrier = !lesson.mutant("no-barrier"), .move_o = !lesson.mutant("o-stays")};
   const cuda::Stream stream;
   lesson.say("On " + cuda::name_of(cuda::current_device()) + ".");

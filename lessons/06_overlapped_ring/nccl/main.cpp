@@ -40,7 +40,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                         {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
   lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const RandomProblem problem = flags.problem(lesson, Mask::causal());
   gpu::Gpus gpus(comm, share);
   const Ring ring{comm.rank(), comm.size()};

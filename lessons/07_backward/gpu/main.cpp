@@ -76,7 +76,6 @@ int backward_cuda_lesson(int argc, char** argv) {
                         {"no-barrier", "dS is read before all of it is there"}});
   lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const Mistakes mistakes{lesson.mutant("missing-scale"), lesson.mutant("no-delta"),
                           lesson.mutant("no-barrier")};
   const cuda::Stream stream;

@@ -86,7 +86,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.offer_mutants(mutants);
   lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const RandomProblem problem = flags.problem(lesson);
   gpu::Gpus gpus(comm, share);
   const Variant variant = variant_of(lesson);
