@@ -108,7 +108,7 @@ class CpuBackend {
   void synchronize() const {}
 
  private:
-  static constexpr bool is_fast = std::is_same_v<ForwardEngine, CpuEngine>;
+  static constexpr bool is_fast = std::is_same_v<ForwardEngine, CpuEngine<Value>>;
   static constexpr bool is_narrow = !std::is_same_v<Element, Value>;  // do K,V travel in another type?
 
   [[nodiscard]] bool is_odd_even() const { return context_.options.transport == "odd-even"; }
@@ -121,7 +121,7 @@ class CpuBackend {
 
 template <class T, class Element = T>
 using ReadableBackend = CpuBackend<BlockwiseEngine<T>, BlockwiseBackward<T>, Element>;
-template <class Element = float>
-using FastBackend = CpuBackend<CpuEngine, CpuBackward, Element>;
+template <class T, class Element = T>
+using FastBackend = CpuBackend<CpuEngine<T>, CpuBackward<T>, Element>;
 
 }  // namespace ring_attention

@@ -210,20 +210,14 @@ SharedParcel<T> kv_parcel(const Call<T>& call, int rank) {
   return parcel;
 }
 
-template <class Engine, class T>
-Engine engine_for(const Call<T>& call) {
-  constexpr Index block = 64;  // of the readable engine, as in the program
-  return make_engine<Engine>(call.scoring, block, {call.options.threads, call.options.isa});
-}
-
 template <class T>
 AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
   const Communicator comm = duplicate(caller);
   SharedParcel<T> kv;
-  std::optional<BestForward<T>> engine;
+  std::optional<CpuEngine<T>> engine;
   begin_together(comm, call, [&](const Check&) {
     kv = kv_parcel(call, comm.rank());
-    engine.emplace(engine_for<BestForward<T>>(call));
+    engine.emplace(call.scoring, CpuOptions{call.options.threads, call.options.isa});
     engine->begin(call.q, call.placement.queries.ranges(comm.rank()));
   });
   with_transport(call.options.transport, {kv}, [&]<class Link>(std::type_identity<Link>) {
@@ -238,7 +232,7 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
                           View<const T> grad_out) {
   const Communicator comm = duplicate(caller);
   SharedParcel<T> kv, sums;
-  std::optional<BestBackward<T>> engine;
+  std::optional<CpuBackward<T>> engine;
   begin_together(comm, call, [&](const Check& check) {
     const Shape& q = call.q.shape();
     check.array("result.out", result.out.view(), q);
@@ -246,7 +240,7 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
     check.array("grad_out", grad_out, q);
     kv = kv_parcel(call, comm.rank());
     sums = std::make_shared<KvParcel<T>>(call.k.shape(), call.placement.keys, comm.rank());
-    engine.emplace(engine_for<BestBackward<T>>(call));
+    engine.emplace(call.scoring, CpuOptions{call.options.threads, call.options.isa});
     engine->begin({call.q, result.out, result.lse, grad_out}, call.placement.queries.ranges(comm.rank()));
     (void)sums->spare_buffer();  // the ring takes one, too: a rank without memory for it is found here
   });
