@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
 }  // namespace
 
 void blockwise_attention(const Problem& problem, const Rules& rules, cuda::StreamHandle stream) {
-  cuda::launch(attend, {cuda::blocks_of(problem.seq, tile_queries), tile_queries, 0, problem.heads}, stream,
+  const auto tiles = static_cast<unsigned>(cuda::blocks_of(problem.seq, tile_queries));
+  cuda::launch(attend, {dim3(tiles, static_cast<unsigned>(problem.heads)), dim3(tile_queries)}, stream,
                problem, rules);
 }
 

@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistak
 void backward(const Problem& problem, const Mistakes& mistakes, cuda::StreamHandle stream) {
   cuda::launch(find_delta, {cuda::blocks_of(Index{problem.heads} * problem.seq, Index{tile}), tile}, stream,
                problem);
-  cuda::launch(differentiate, {cuda::blocks_of(problem.seq, tile), tile, 0, problem.heads}, stream, problem,
-               mistakes);
+  const auto tiles = static_cast<unsigned>(cuda::blocks_of(problem.seq, tile));
+  cuda::launch(differentiate, {dim3(tiles, static_cast<unsigned>(problem.heads)), dim3(tile)}, stream,
+               problem, mistakes);
 }
 
 }  // namespace ring_attention::lesson_07

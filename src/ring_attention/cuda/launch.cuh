@@ -7,7 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/grid.hpp"
+#include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
@@ -17,12 +17,12 @@ namespace ring_attention::cuda {
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle stream,
             const Arguments&... arguments) {
-  if (grid.blocks == 0 || grid.blocks_y == 0) return;
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   if (grid.shared_bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes));
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.blocks_y));
-  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
   config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
   config.stream = stream;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));

@@ -9,7 +9,7 @@
 
 #include "emulator/language.hpp"
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/grid.hpp"
+#include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
@@ -17,19 +17,20 @@ namespace ring_attention::cuda {
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle,
             const Arguments&... arguments) {
-  if (grid.blocks_y > 65535) emulator::fail("more than 65535 blocks in y");
+  if (grid.blocks.y > 65535 || grid.blocks.z > 65535) emulator::fail("more than 65535 blocks in y or z");
   const std::lock_guard one_at_a_time(emulator::in_use());
-  const dim3 blocks(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.blocks_y));
-  std::vector<unsigned> order(std::size_t{blocks.x} * blocks.y);
+  std::vector<unsigned> order(std::size_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z);
   std::iota(order.begin(), order.end(), 0U);
   std::shuffle(order.begin(), order.end(), std::mt19937_64(emulator::options().seed));
   emulator::seed_schedule(emulator::options().seed);
   emulator::Indices& at = emulator::grid();
-  at.blocks = blocks;
-  at.threads = dim3(static_cast<unsigned>(grid.threads));
+  at.blocks = grid.blocks;
+  at.threads = grid.threads;
   for (const unsigned block : order) {
-    at.block = {block % blocks.x, block / blocks.x, 0};
-    emulator::run_block(at.threads.x, grid.shared_bytes, [&](unsigned) { kernel(Parameters(arguments)...); });
+    at.block = {block % grid.blocks.x, block / grid.blocks.x % grid.blocks.y,
+                block / grid.blocks.x / grid.blocks.y};
+    emulator::run_block(grid.threads.x * grid.threads.y * grid.threads.z, grid.shared_bytes,
+                        [&](unsigned) { kernel(Parameters(arguments)...); });
   }
 }
 
