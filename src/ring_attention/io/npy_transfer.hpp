@@ -94,13 +94,17 @@ void transfer_contiguous(const Communicator& comm, const NpyArray& array, Index 
 /// Some rows of an array in memory for each rank, and their bytes side by side, as they travel.
 class RowsByRank {
  public:
-  RowsByRank(std::vector<TokenRanges> rows, Index row_bytes)
-      : rows_(std::move(rows)), row_bytes_(static_cast<std::size_t>(row_bytes)) {
+  explicit RowsByRank(Index row_bytes) : row_bytes_(static_cast<std::size_t>(row_bytes)) {}
+
+  void set(std::vector<TokenRanges> rows) {
+    rows_ = std::move(rows);
+    counts_.clear();
+    begins_ = {0};
     for (const TokenRanges& of_rank : rows_) {
-      begins_.push_back(static_cast<int>(packed_.size()));
-      counts_.push_back(static_cast<int>(count(of_rank) * row_bytes));
-      packed_.resize(packed_.size() + static_cast<std::size_t>(counts_.back()));
+      counts_.push_back(static_cast<int>(static_cast<std::size_t>(count(of_rank)) * row_bytes_));
+      begins_.push_back(begins_.back() + counts_.back());
     }
+    packed_.resize(static_cast<std::size_t>(begins_.back()));
   }
 
   void pack(const void* array) {
@@ -169,6 +173,8 @@ void transfer_interleaved(const Communicator& comm, const NpyArray& array, View<
   for (std::size_t rank = 0; rank < ranges_of.size(); ++rank)
     broadcast(comm, ranges_of[rank], static_cast<int>(rank));
 
+  RowsByRank in_section(row_bytes), in_shard(row_bytes);
+  std::vector<std::remove_const_t<T>> elements;  // of this rank's section
   std::optional<NpyElements<T>> file;
   agree(comm, [&] { file.emplace(comm, array); });
   for (Index first = 0; first < rows; first += section_rows * comm.size()) {
@@ -186,9 +192,9 @@ void transfer_interleaved(const Communicator& comm, const NpyArray& array, View<
       here.push_back(RowsWithin(ranges_of[static_cast<std::size_t>(rank)], seq, mine).in_array);
       there.push_back(RowsWithin(ranges, seq, section(rank)).in_shard);
     }
-    RowsByRank in_section(std::move(here), row_bytes), in_shard(std::move(there), row_bytes);
-    std::vector<std::remove_const_t<T>> elements(
-        static_cast<std::size_t>((mine.end - mine.begin) * dim));  // of the section
+    in_section.set(std::move(here));
+    in_shard.set(std::move(there));
+    elements.assign(static_cast<std::size_t>((mine.end - mine.begin) * dim), 0);
     if constexpr (std::is_const_v<T>) {
       in_shard.pack(shard.data());
       in_section.receive(in_shard, comm);
