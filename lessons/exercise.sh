@@ -40,7 +40,9 @@ fi
 mkdir -p "$build/exercises"
 echo "#include \"$(cd "$copies" && pwd)/$lesson.hpp\"" > "$output"
 cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
-if ! cmake --build "$build" --target "exercise_$number" > "$output" 2>&1; then
+[ -f "$build/lessons/liblesson_common.a" ] || echo "exercise $number: the library is compiled first; this takes minutes."
+jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
+if ! cmake --build "$build" --parallel "$jobs" --target "exercise_$number" > "$output" 2>&1; then
   grep -v '^\[\|^gmake\|^make\|^ninja' "$output" || true
   end 1 'it does not compile; see above'
 fi
