@@ -13,11 +13,12 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 number=${1:-}
 build=${2:-$root/build/release}
 copies=${3:-$root/exercises}
-shipped=$(ls "$root"/lessons/"$number"_*/exercise.hpp 2> /dev/null) && [ -n "$number" ] || {
+shipped=$(echo "$root"/lessons/"${number:-none}"_*/exercise.hpp)
+if [ ! -f "$shipped" ]; then
   echo "error: there is no exercise '$number'. There are:" \
-    "$(ls "$root"/lessons/*_*/exercise.hpp | sed 's|.*/\([0-9]*\)_[^/]*/exercise.hpp|\1|' | tr '\n' ' ')" >&2
+    "$(echo "$root"/lessons/*_*/exercise.hpp | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercise.hpp|\1|g')" >&2
   exit 2
-}
+fi
 folder=$(dirname "$shipped")
 lesson=$(basename "$folder")
 output=$build/exercises/$lesson.txt
