@@ -70,14 +70,15 @@ struct Call {
   const Placements& placement;
   const Scoring& scoring;
   const Options& options;
+  View<const T> bias;
 };
 
 /// What must be the same on all ranks, one line each: equal texts mean equal arguments.
 template <class T>
 std::string shared_arguments(const Call<T>& call) {
-  const Shape &q = call.q.shape(), &k = call.k.shape();
+  const Shape &q = call.q.shape(), &k = call.k.shape(), &bias = call.bias.shape();
   const auto& [queries, keys] = call.placement;
-  const auto& [scale, mask, slopes] = call.scoring;
+  const auto& [scale, mask, slopes, sinks, dropout] = call.scoring;
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of " << sizeof(T)
        << "-byte numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads " << k.heads << "\ndim "
@@ -85,8 +86,14 @@ std::string shared_arguments(const Call<T>& call) {
        << ' ' << name(keys.kind()) << "\nscale " << scale << "\nmask.left " << mask.left << "\nmask.right "
        << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
        << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << '\n'
+       << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
+       << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
+       << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "
+       << dropout.first_batch << "\ndropout.first_head " << dropout.first_head << '\n'
        << slopes.size() << " ALiBi slopes\n";
   for (const double slope : slopes) text << "ALiBi slope " << slope << '\n';
+  text << sinks.size() << " sinks\n";
+  for (const double sink : sinks) text << "a sink " << sink << '\n';
   text << (mask.documents ? "documents\n" : "no documents\n");
   for (Index begin = 0, end = 0; mask.documents && mask.documents->of(begin) >= 0; begin = end) {
     end = mask.documents->end(mask.documents->of(begin));  // empty documents change nothing: `of` skips them
@@ -124,7 +131,7 @@ void require_same_arguments(int rank, const std::string& mine, const std::string
 }
 
 void check_scoring(const Check& check, const Scoring& scoring, Index heads, double largest) {
-  const auto& [scale, mask, slopes] = scoring;
+  const auto& [scale, mask, slopes, sinks, dropout] = scoring;
   const auto finite = [&](double x) { return std::abs(x) <= largest; };  // false for NaN, too
   check(finite(scale), format("scale is %g: it must be finite", scale));
   check(within(mask.left, 0, Mask::unlimited) && within(mask.right, 0, Mask::unlimited),
@@ -133,6 +140,11 @@ void check_scoring(const Check& check, const Scoring& scoring, Index heads, doub
   check(slopes.empty() || std::ssize(slopes) == heads,
         std::to_string(slopes.size()) + " ALiBi slopes for " + counted(heads, "head"));
   check(std::ranges::all_of(slopes, finite), "an ALiBi slope is not finite");
+  check(sinks.empty() || std::ssize(sinks) == heads,
+        counted(std::ssize(sinks), "sink") + " for " + counted(heads, "head"));
+  check(std::ranges::all_of(sinks, [&](double x) { return x <= largest; }), "a sink is NaN or +inf");
+  check(dropout.valid(),
+        format("dropout.probability is %g: it must be from 0 to below 1", dropout.probability));
 }
 
 void check_options(const Check& check, const Options& options) {
@@ -161,6 +173,9 @@ void check_arguments(const Check& check, const Communicator& comm, const Call<T>
   check.array("q", call.q, q.with_seq(queries.tokens(comm.rank())));
   check.array("k", call.k, due);
   check.array("v", call.v, due);
+  if (const Shape& bias = call.bias.shape(); bias != Shape{})
+    check.array("bias", call.bias,
+                {bias.batch == 1 ? 1 : q.batch, bias.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
   check_scoring(check, call.scoring, q.heads, std::numeric_limits<T>::max());
   check_options(check, call.options);
 }
@@ -216,15 +231,15 @@ Engine engine_for(const Call<T>& call) {
   return make_engine<Engine>(call.scoring, block, {call.options.threads, call.options.isa});
 }
 
-template <class T>
+template <class T, class Engine>
 AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
   const Communicator comm = duplicate(caller);
   SharedParcel<T> kv;
-  std::optional<BestForward<T>> engine;
+  std::optional<Engine> engine;
   begin_together(comm, call, [&](const Check&) {
     kv = kv_parcel(call, comm.rank());
-    engine.emplace(engine_for<BestForward<T>>(call));
-    engine->begin(call.q, call.placement.queries.ranges(comm.rank()));
+    engine.emplace(engine_for<Engine>(call));
+    engine->begin(call.q, call.placement.queries.ranges(comm.rank()), call.bias);
   });
   with_transport(call.options.transport, {kv}, [&]<class Link>(std::type_identity<Link>) {
     Link transport(comm);
@@ -233,12 +248,13 @@ AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
   return engine->finish();
 }
 
-template <class T>
+template <class T, class Engine>
 Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionResult<T>& result,
                           View<const T> grad_out) {
   const Communicator comm = duplicate(caller);
   SharedParcel<T> kv, sums;
-  std::optional<BestBackward<T>> engine;
+  std::optional<Engine> engine;
+  const ForwardResult<T> forward{call.q, result.out, result.lse, grad_out, call.bias};
   begin_together(comm, call, [&](const Check& check) {
     const Shape& q = call.q.shape();
     check.array("result.out", result.out.view(), q);
@@ -246,8 +262,8 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
     check.array("grad_out", grad_out, q);
     kv = kv_parcel(call, comm.rank());
     sums = std::make_shared<KvParcel<T>>(call.k.shape(), call.placement.keys, comm.rank());
-    engine.emplace(engine_for<BestBackward<T>>(call));
-    engine->begin({call.q, result.out, result.lse, grad_out}, call.placement.queries.ranges(comm.rank()));
+    engine.emplace(engine_for<Engine>(call));
+    engine->begin(forward, call.placement.queries.ranges(comm.rank()));
     (void)sums->spare_buffer();  // the ring takes one, too: a rank without memory for it is found here
   });
   with_transport(call.options.transport, {kv, sums}, [&]<class Link>(std::type_identity<Link>) {
@@ -255,32 +271,47 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
     ring_backward(*engine, kv_transport, gradient_transport, *kv, *sums);
   });
   kv.reset();
-  return {engine->finish(), converted<T>(sums->k()), converted<T>(sums->v())};
+  std::vector<double> sinks = sink_gradient(forward, call.scoring.sinks);
+  sum_over_ranks(comm, std::span<double>(sinks));
+  return {engine->finish(), converted<T>(sums->k()), converted<T>(sums->v()), engine->bias_gradient(),
+          std::move(sinks)};
 }
+
+/// Does the call need what the fast engine cannot do?
+bool needs_readable(const Call<float>& call) { return call.bias.size() > 0 || call.scoring.dropout.drops(); }
 
 }  // namespace
 
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
-                               const Placements& placement, const Scoring& scoring, const Options& options) {
-  return run_forward<float>(comm, {"forward", q, k, v, placement, scoring, options});
+                               const Placements& placement, const Scoring& scoring, const Options& options,
+                               View<const float> bias) {
+  const Call<float> call{"forward", q, k, v, placement, scoring, options, bias};
+  return needs_readable(call) ? run_forward<float, BlockwiseEngine<float>>(comm, call)
+                              : run_forward<float, CpuEngine>(comm, call);
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
-                                const Options& options) {
-  return run_forward<double>(comm, {"forward", q, k, v, placement, scoring, options});
+                                const Options& options, View<const double> bias) {
+  return run_forward<double, BestForward<double>>(comm,
+                                                  {"forward", q, k, v, placement, scoring, options, bias});
 }
 
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                           const AttentionResult<float>& result, View<const float> grad_out,
-                          const Placements& placement, const Scoring& scoring, const Options& options) {
-  return run_backward<float>(comm, {"backward", q, k, v, placement, scoring, options}, result, grad_out);
+                          const Placements& placement, const Scoring& scoring, const Options& options,
+                          View<const float> bias) {
+  const Call<float> call{"backward", q, k, v, placement, scoring, options, bias};
+  return needs_readable(call) ? run_backward<float, BlockwiseBackward<float>>(comm, call, result, grad_out)
+                              : run_backward<float, CpuBackward>(comm, call, result, grad_out);
 }
 
 Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
                            const AttentionResult<double>& result, View<const double> grad_out,
-                           const Placements& placement, const Scoring& scoring, const Options& options) {
-  return run_backward<double>(comm, {"backward", q, k, v, placement, scoring, options}, result, grad_out);
+                           const Placements& placement, const Scoring& scoring, const Options& options,
+                           View<const double> bias) {
+  return run_backward<double, BestBackward<double>>(
+      comm, {"backward", q, k, v, placement, scoring, options, bias}, result, grad_out);
 }
 
 }  // namespace ring_attention

@@ -50,7 +50,7 @@ TokenRanges ranges_at(const std::vector<Index>& positions) {
 
 /// The scoring of query heads [first, first + count) as a problem of its own.
 Scoring for_heads(Scoring scoring, Index first, Index count) {
-  if (scoring.has_bias()) {
+  if (scoring.has_alibi()) {
     const auto slopes = scoring.alibi_slopes.begin() + first;
     scoring.alibi_slopes = {slopes, slopes + count};
   }

@@ -13,7 +13,8 @@ CpuEngine::CpuEngine(Scoring scoring, const CpuOptions& options)
   require(threads_ >= 1, "CpuEngine: at least one thread");
 }
 
-void CpuEngine::begin(View<const float> q, TokenRanges ranges) {
+void CpuEngine::begin(View<const float> q, TokenRanges ranges, View<const float> bias) {
+  require(bias.size() == 0 && !scoring_.dropout.drops(), "CpuEngine: no bias and no dropout");
   require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its ranges");
   q_ = q;
   q_ranges_ = std::move(ranges);
@@ -73,6 +74,7 @@ Partial<float> CpuEngine::to_partial() const {
 AttentionResult<float> CpuEngine::finish() {
   workspace_ = {};
   for (float& m : state_.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
+  add_sinks(state_, scoring_.sinks);
   return ring_attention::finish(std::move(state_));
 }
 

@@ -29,8 +29,8 @@ class CpuEngine {
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens are at `ranges`.
-  void begin(View<const float> q, TokenRanges ranges);
+  /// its tokens are at `ranges`. \throws Error for a bias: the readable engine takes one.
+  void begin(View<const float> q, TokenRanges ranges, View<const float> bias = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
@@ -75,9 +75,9 @@ template <class Engine>
 template <class T>
 [[nodiscard]] AttentionResult<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
                                                    const Scoring& scoring, Index block = 64,
-                                                   const CpuOptions& options = {}) {
+                                                   const CpuOptions& options = {}, View<const T> bias = {}) {
   auto engine = make_engine<BestForward<T>>(scoring, block, options);
-  engine.begin(q, whole(q.shape().seq));
+  engine.begin(q, whole(q.shape().seq), bias);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -34,7 +34,7 @@ bool Lanes::look(const Scoring& scoring, Index head, const TokenRange& queries, 
     any = any || begin_[i] < end_[i];
   }
   span_ = {k, v, begin_.data(), end_.data()};
-  if (scoring.has_bias()) {
+  if (scoring.has_alibi()) {
     span_.slope = static_cast<float>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);
     span_.stride = static_cast<float>(keys.stride);
     span_.distance = distance_.data();
