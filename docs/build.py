@@ -28,7 +28,7 @@ def copy(source, target):
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
 OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "results.md")]
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
-PAGES += [*ROOT.glob("lessons/README.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md")]
+PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md")]
 
 
 def tab(kind, title, url="", inside=""):

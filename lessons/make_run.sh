@@ -29,6 +29,10 @@ show "$build/ring-attention" example --text README.md --out "$example" &&
   show "$build/mpirun" -n 4 "$build/ring-attention" run --q "$example/q.npy" --k "$example/k.npy" \
     --v "$example/v.npy" --out "$example/results" --causal --check --np 4 || failed=$?
 
+echo
+echo 'The whole algorithm in one file, lessons/00_attention/ring_attention.cpp, and its difference from dense attention:'
+show "$build/mpirun" -n 4 "$build/lessons/00_ring_attention" || failed=$?
+
 show sh lessons/run_all.sh "$build" || failed=$?
 if [ "$failed" -ne 0 ]; then
   echo 'error: something above failed' >&2

@@ -16,7 +16,7 @@ namespace {
 void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
                   const Placement& placement, const Tensor<float>& q, const Reference& want) {
   KvParcel<float> own = problem.parcel<float>(placement, comm.rank());
-  CpuEngine engine(problem.scoring);
+  CpuEngine<float> engine(problem.scoring);
   engine.begin(q, placement.ranges(comm.rank()));
   engine.accumulate(own.current());
   const Comparison alone = compare(engine.finish().out, want.out, {});
@@ -29,7 +29,7 @@ void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem&
 // The same with the library's loop and transport.
 AttentionResult<float> library_ring(const Communicator& comm, const RandomProblem& problem,
                                     const Placement& placement, const Tensor<float>& q) {
-  CpuEngine engine(problem.scoring);
+  CpuEngine<float> engine(problem.scoring);
   OddEvenTransport transport(comm);
   KvParcel<float> parcel = problem.parcel<float>(placement, comm.rank());
   engine.begin(q, placement.ranges(comm.rank()));
@@ -96,7 +96,7 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   show_failure(lesson, comm, problem, placement, q, want);
 
   lesson.heading("The ring, spelled out");
-  CpuEngine engine(problem.scoring);
+  CpuEngine<float> engine(problem.scoring);
   NotingEngine noting(engine);
   engine.begin(q, ranges);
   RingBuffers kv(problem, placement, comm.rank());

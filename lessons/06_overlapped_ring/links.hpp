@@ -26,7 +26,7 @@ inline Rates measure_rates(const RandomProblem& problem, const Communicator& com
   const TokenRanges ranges = placement.ranges(comm.rank());
   const auto q = problem.queries<float>(ranges);
   KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
-  CpuEngine engine(problem.scoring);
+  CpuEngine<float> engine(problem.scoring);
   OverlappedTransport transport(comm);
   std::vector<double> compute, hop;
   for (int i = 0; i < repetitions; ++i) {
@@ -102,7 +102,7 @@ inline LinkStep simulated_step(RandomProblem problem, Index tokens, double bytes
       const Tensor<float> q(problem.q.with_seq(tokens));  // zeros take as long to compute as other numbers
       KvParcel<float> kv(problem.kv, placement, rank);
       LoopbackTransport transport(world, rank);
-      CpuEngine engine(problem.scoring);
+      CpuEngine<float> engine(problem.scoring);
       engine.begin(q, placement.ranges(rank));
       const double begin = MPI_Wtime();
       ring_forward(engine, transport, kv);

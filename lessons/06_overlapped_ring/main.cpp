@@ -32,9 +32,9 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
   mpi_counter::Traffic cost;
-  std::optional<NotingEngine<CpuEngine>> noting;  // of the run that was last
+  std::optional<NotingEngine<CpuEngine<float>>> noting;  // of the run that was last
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const RingLoop here = [&](CpuEngine& engine, KvOfRank& kv) {
+  const RingLoop here = [&](CpuEngine<float>& engine, KvOfRank& kv) {
     noting.emplace(engine);
     auto& [current, incoming] = kv.buffers;
     mpi_counter::reset();

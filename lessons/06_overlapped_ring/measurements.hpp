@@ -22,12 +22,12 @@ struct KvOfRank {
 };
 
 /// One whole ring on this rank; returns the seconds during which it computed nothing.
-using RingLoop = std::function<double(CpuEngine&, KvOfRank&)>;
+using RingLoop = std::function<double(CpuEngine<float>&, KvOfRank&)>;
 
 /// The library's ring over `Link`.
 template <Transport Link>
 RingLoop library_ring(const Communicator& comm) {
-  return [&comm](CpuEngine& engine, KvOfRank& kv) {
+  return [&comm](CpuEngine<float>& engine, KvOfRank& kv) {
     Link transport(comm);
     ring_forward(engine, transport, kv.parcel);
     return transport.statistics().exposed_seconds;
@@ -57,7 +57,7 @@ inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm
   const TokenRanges ranges = placement.ranges(comm.rank());
   const auto q = problem.queries<float>(ranges);
   KvOfRank kv{{problem, placement, comm.rank()}, problem.parcel<float>(placement, comm.rank())};
-  CpuEngine engine(problem.scoring);
+  CpuEngine<float> engine(problem.scoring);
   engine.begin(q, ranges);
   barrier(comm);
   const double begin = MPI_Wtime();

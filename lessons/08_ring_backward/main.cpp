@@ -14,7 +14,7 @@ namespace {
 /// The backward of one part, right or wrong.
 Outcome backward(const Part& part, Variant variant) {
   const int rank = part.comm.rank(), ranks = part.comm.size();
-  CpuBackward engine(part.problem.scoring);
+  CpuBackward<float> engine(part.problem.scoring);
   NotingEngine noting(engine);
   engine.begin(part.result(variant), part.ranges);
   const Index before = allocation::current();
@@ -41,7 +41,7 @@ Outcome backward(const Part& part, Variant variant) {
 
 /// The same with the library's loop and transport.
 Gradients<float> library_backward(const Part& part) {
-  CpuBackward engine(part.problem.scoring);
+  CpuBackward<float> engine(part.problem.scoring);
   engine.begin(part.result(Variant::right), part.ranges);
   KvParcel<float> kv = part.kv(), gradients = part.zero_gradients();
   OverlappedTransport kv_transport(part.comm, 0), gradient_transport(part.comm, 1);

@@ -44,7 +44,7 @@ struct Part {
         ranges(placement.ranges(communicator.rank())),
         q(what.queries<float>(ranges)),
         grad_out(what.make<float>(what.q, 3, ranges)) {
-    CpuEngine engine(problem.scoring);
+    CpuEngine<float> engine(problem.scoring);
     engine.begin(q, ranges);
     engine.accumulate(kv().current());
     own_out = engine.finish().out;

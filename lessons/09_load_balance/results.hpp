@@ -70,11 +70,13 @@ Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Pl
 }
 
 /// The mutant: the mask compares places in a shard instead of positions in the sequence.
-struct LocalEngine : CpuEngine {
-  using CpuEngine::CpuEngine;
-  void begin(View<const float> q, const TokenRanges& ranges) { CpuEngine::begin(q, whole(count(ranges))); }
+struct LocalEngine : CpuEngine<float> {
+  using CpuEngine<float>::CpuEngine;
+  void begin(View<const float> q, const TokenRanges& ranges) {
+    CpuEngine<float>::begin(q, whole(count(ranges)));
+  }
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-    CpuEngine::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
+    CpuEngine<float>::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
   }
 };
 
@@ -103,7 +105,7 @@ inline void check_results(Lesson& lesson, const RandomProblem& problem, const Co
   const Index kv_bytes = 2 * problem.kv.size() * static_cast<Index>(sizeof(float));
   for (const PlacementKind kind : placement_kinds) {
     const Placement placement(kind, seq, comm.size());
-    CpuEngine engine(problem.scoring);
+    CpuEngine<float> engine(problem.scoring);
     LocalEngine local(problem.scoring);
     const Ringed ran =
         local_mask ? run_ring(problem, comm, placement, local) : run_ring(problem, comm, placement, engine);

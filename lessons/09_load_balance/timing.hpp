@@ -13,7 +13,7 @@ namespace ring_attention {
 inline constexpr int repetitions = 5;
 
 /// The engine takes this many queries of a head at a time, one in each SIMD lane.
-inline Index tile_queries() { return kernels(best_isa()).forward.lanes; }
+inline Index tile_queries() { return kernels<float>(best_isa()).forward.lanes; }
 
 /// The pairs that the engine computes: every lane of a tile meets all keys up to the last one that the last query sees.
 inline std::vector<std::vector<Index>> tile_pairs(PlacementKind kind, Index seq, int ranks) {
@@ -41,14 +41,14 @@ inline double cpu_seconds() {
 }
 
 /// Notes what each step computes, without the messages that move between tiles.
-struct TimedEngine : CpuEngine {
-  using CpuEngine::CpuEngine;
+struct TimedEngine : CpuEngine<float> {
+  using CpuEngine<float>::CpuEngine;
   std::vector<double> seconds;  // per step
 
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
     double elsewhere = 0;
     const double begin = cpu_seconds();
-    CpuEngine::accumulate(kv, [&] {
+    CpuEngine<float>::accumulate(kv, [&] {
       const double left = cpu_seconds();
       progress();
       elsewhere += cpu_seconds() - left;

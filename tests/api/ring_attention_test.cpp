@@ -170,7 +170,7 @@ TYPED_TEST(RingAttention, HoldsWithTheQueriesSixShardsAndATile) {
   EXPECT_EQ(
       allocation::peak() - before,  // out; k and v, twice where they travel; m, which becomes lse, and l
       bytes(q.size() + (alone ? 2 : 4) * kv + 2 * row +
-            tile_elements<TypeParam>(kernels(best_isa()).forward.workspace, q.dim)));
+            tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).forward.workspace, q.dim)));
   EXPECT_EQ(allocation::current() - before, bytes(q.size() + row)) << "the result remains";
 
   before = allocation::current();
@@ -178,7 +178,7 @@ TYPED_TEST(RingAttention, HoldsWithTheQueriesSixShardsAndATile) {
   const auto gradients = user.differentiate(result);
   EXPECT_EQ(allocation::peak() - before,  // dQ; k and v, twice; dK and dV, three times; delta
             bytes(q.size() + (alone ? 6 : 10) * kv + row +
-                  tile_elements<TypeParam>(kernels(best_isa()).backward.workspace, q.dim)));
+                  tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).backward.workspace, q.dim)));
   EXPECT_EQ(allocation::current() - before, bytes(q.size() + 2 * user.k.size())) << "the gradients remain";
 }
 

@@ -32,13 +32,13 @@ void serve(const std::string& folder) {
     if (mask == "causal") scoring.mask = Mask::causal();
 
     const auto begin = std::chrono::steady_clock::now();
-    CpuEngine forward(scoring, {.threads = threads});
+    CpuEngine<float> forward(scoring, {.threads = threads});
     forward.begin(q, all);
     forward.accumulate({k, v, all});
     attended = forward.finish();
     if (what == "both") {
       gradients = {{}, Tensor<float>(k.shape()), Tensor<float>(v.shape())};
-      CpuBackward backward(scoring, {.threads = threads});
+      CpuBackward<float> backward(scoring, {.threads = threads});
       backward.begin({q, attended.out, attended.lse, grad_out}, all);
       backward.accumulate({k, v, all}, {gradients.k, gradients.v});
       gradients.q = backward.finish();

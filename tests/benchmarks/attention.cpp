@@ -90,7 +90,7 @@ void backward(benchmark::State& state, const Setting& setting, bool causal) {
   const AttentionResult<float>& attended = causal ? arrays.want_causal : arrays.want;
   Tensor<float> grad_k(setting.shape()), grad_v(setting.shape());
   for (auto _ : state) {
-    CpuBackward engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});
+    CpuBackward<float> engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});
     engine.begin({arrays.q, attended.out, attended.lse, arrays.grad_out}, whole(setting.seq));
     engine.accumulate({arrays.k, arrays.v, whole(setting.seq)}, {grad_k, grad_v});
     benchmark::DoNotOptimize(engine.finish().data());

@@ -88,7 +88,7 @@ class TimedCase {
     KvParcel<float> kv = random_kv();
     Link transport(comm_);
     return timed({&transport}, [&] {
-      CpuEngine engine(scoring_);
+      CpuEngine<float> engine(scoring_);
       engine.begin(q_, ranges_);
       ring_forward(engine, transport, kv);
       result_ = engine.finish();
@@ -102,7 +102,7 @@ class TimedCase {
     KvParcel<float> kv = random_kv(), kv_gradients(shape_, placement_, comm_.rank());
     Link kv_transport(comm_, 0), gradient_transport(comm_, 1);
     return timed({&kv_transport, &gradient_transport}, [&] {
-      CpuBackward engine(scoring_);
+      CpuBackward<float> engine(scoring_);
       engine.begin({q_, result_.out, result_.lse, grad_out}, ranges_);
       ring_backward(engine, kv_transport, gradient_transport, kv, kv_gradients);
       const Tensor<float> grad_q = engine.finish();

@@ -57,6 +57,11 @@ class ResultsTest(harness.CommandTest):
         for ranks, dtype in ((3, "<f2"), (4, "<f4"), (1, "<f8")):
             self.check_case(ranks, (2, 9, 4), dtype=dtype)
 
+    def test_engines(self):
+        for dtype in ("<f4", "<f8"):
+            for engine in ("fast", "readable"):
+                self.check_case(2, (2, 9, 4), words=f"--dout dout.npy --engine {engine}", dtype=dtype)
+
     def test_grouped_query_heads(self):
         self.check_case(3, (2, 6, 10, 4), (2, 3, 10, 4))
         self.check_case(3, (4, 10, 4), (1, 10, 4))

@@ -15,13 +15,13 @@ namespace {
 Gradients<float> in_pieces(const GradientProblem<float>& problem, const std::vector<TokenRanges>& pieces,
                            const CpuOptions& options) {
   const Problem<float>& p = problem.forward;
-  CpuEngine forward(p.what.scoring, options);
+  CpuEngine<float> forward(p.what.scoring, options);
   forward.begin(p.q, whole(p.what.queries));
   forward.accumulate({p.k, p.v, whole(p.what.keys)});
   const AttentionResult<float> attended = forward.finish();
 
   Gradients<float> all{{}, Tensor<float>(p.what.kv()), Tensor<float>(p.what.kv())};
-  CpuBackward engine(p.what.scoring, options);
+  CpuBackward<float> engine(p.what.scoring, options);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
   for (const TokenRanges& piece : pieces) {
     const Tensor<float> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
@@ -113,7 +113,7 @@ TEST(CpuBackward, AddsToWhatIsThereAndAllocatesNothing) {
   const Problem<float>& p = problem.forward;
   const auto attended = blockwise_forward<float>(p.q, p.k, p.v, p.what.scoring);
   Tensor<float> grad_k(p.what.kv(), 1), grad_v(p.what.kv(), 1);
-  CpuBackward engine(p.what.scoring);
+  CpuBackward<float> engine(p.what.scoring);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(60));
   const Index allocations = allocation::count();
   int reports = 0;
@@ -128,8 +128,8 @@ TEST(CpuBackward, AddsToWhatIsThereAndAllocatesNothing) {
 TEST(CpuBackward, InputsThatDoNotBelongTogetherAreErrors) {
   const Tensor<float> q({1, 2, 3, 4}), rows({1, 2, 3, 1}), k({1, 1, 5, 4}), longer({1, 2, 4, 4});
   Tensor<float> grad({1, 1, 5, 4}), shorter({1, 1, 4, 4});
-  EXPECT_THROW(CpuBackward({}, {.threads = 0}), Error);
-  CpuBackward engine({});
+  EXPECT_THROW(CpuBackward<float>({}, {.threads = 0}), Error);
+  CpuBackward<float> engine({});
   EXPECT_THROW(engine.begin({q, q, rows, q}, whole(4)), Error);
   EXPECT_THROW(engine.begin({q, longer, rows, q}, whole(3)), Error);
   EXPECT_THROW(engine.begin({q, q, q, q}, whole(3)), Error);

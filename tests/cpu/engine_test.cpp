@@ -14,7 +14,7 @@ namespace {
 /// Accumulates the keys in pieces, in the order given, and finishes.
 AttentionResult<float> in_pieces(const Problem<float>& problem, const std::vector<TokenRanges>& pieces,
                                  const CpuOptions& options) {
-  CpuEngine engine(problem.what.scoring, options);
+  CpuEngine<float> engine(problem.what.scoring, options);
   engine.begin(problem.q, whole(problem.what.queries));
   for (const TokenRanges& piece : pieces) {
     const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
@@ -93,7 +93,7 @@ TEST(CpuEngine, QueriesMayHaveAnyPositions) {
                                   TokenRanges{{0, 1, 20}, {100, 1, 20}}, TokenRanges{}}) {
     const Tensor<float> q = rows_of(problem.q, rows);
     for_each_isa([&](Isa isa) {
-      CpuEngine engine(problem.what.scoring, {.isa = isa});
+      CpuEngine<float> engine(problem.what.scoring, {.isa = isa});
       engine.begin(q, rows);
       engine.accumulate({problem.k, problem.v, whole(120)});
       EXPECT_TRUE(agrees(engine.finish(), problem, rows));
@@ -145,7 +145,7 @@ TEST(CpuEngine, NotANumberStays) {
     for_each_isa([&](Isa isa) {
       for (const auto& [keys, values] :
            {std::pair<const Tensor<float>&, const Tensor<float>&>{k, problem.v}, {problem.k, v}}) {
-        CpuEngine engine({}, {.isa = isa});
+        CpuEngine<float> engine({}, {.isa = isa});
         engine.begin(problem.q, whole(80));
         engine.accumulate({keys, values, whole(90)});
         const auto got = engine.finish();
@@ -167,7 +167,7 @@ TEST(CpuEngine, TheBitsDoNotDependOnTheThreads) {
 
 TEST(CpuEngine, TheStateIsThatOfTheReadableEngine) {
   const auto problem = make_problem<float>({.queries = 90, .keys = 70, .dim = 8});
-  CpuEngine fast(problem.what.scoring);
+  CpuEngine<float> fast(problem.what.scoring);
   BlockwiseEngine<float> readable(problem.what.scoring);
   fast.begin(problem.q, whole(90));
   readable.begin(problem.q, whole(90));
@@ -188,7 +188,7 @@ TEST(CpuEngine, TheStateIsThatOfTheReadableEngine) {
 TEST(CpuEngine, AnEngineMayBeginAgain) {
   const auto first = make_problem<float>({.queries = 90, .keys = 90});
   const auto second = make_problem<float>({.queries = 4, .keys = 6, .dim = 9, .seed = 2});
-  CpuEngine engine({});
+  CpuEngine<float> engine({});
   for (const auto* problem : {&first, &second, &first}) {
     engine.begin(problem->q, whole(problem->what.queries));
     engine.accumulate({problem->k, problem->v, whole(problem->what.keys)});
@@ -198,7 +198,7 @@ TEST(CpuEngine, AnEngineMayBeginAgain) {
 
 TEST(CpuEngine, ReportsProgressAfterEveryTileAndAllocatesNothing) {
   const auto problem = make_problem<float>({.batch = 2, .queries = 100, .keys = 50});
-  CpuEngine engine({}, {.isa = available_isas().front()});
+  CpuEngine<float> engine({}, {.isa = available_isas().front()});
   engine.begin(problem.q, whole(100));
   const Index allocations = allocation::count();
   int reports = 0;
@@ -208,9 +208,9 @@ TEST(CpuEngine, ReportsProgressAfterEveryTileAndAllocatesNothing) {
 }
 
 TEST(CpuEngine, InputsThatDoNotBelongTogetherAreErrors) {
-  EXPECT_THROW(CpuEngine({}, {.threads = 0}), Error);
+  EXPECT_THROW(CpuEngine<float>({}, {.threads = 0}), Error);
   const Tensor<float> q({1, 2, 3, 4}), k({1, 1, 5, 4}), longer({1, 1, 6, 4});
-  CpuEngine engine({});
+  CpuEngine<float> engine({});
   EXPECT_THROW(engine.begin(q, whole(4)), Error);
   engine.begin(q, whole(3));
   EXPECT_THROW(engine.accumulate({k, longer, whole(5)}), Error);

@@ -11,9 +11,9 @@ namespace {
 
 TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
   for_each_isa([](Isa isa) {
-    EXPECT_GE(kernels(isa).forward.lanes, 1);
-    EXPECT_LE(kernels(isa).forward.lanes, cpu::max_lanes);
-    EXPECT_LE(kernels(isa).backward.lanes, cpu::max_lanes);
+    EXPECT_GE(kernels<float>(isa).forward.lanes, 1);
+    EXPECT_LE(kernels<float>(isa).forward.lanes, cpu::max_lanes);
+    EXPECT_LE(kernels<float>(isa).backward.lanes, cpu::max_lanes);
   });
 }
 

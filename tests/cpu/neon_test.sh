@@ -27,7 +27,10 @@ compile() { # source, name of the object, flags
 }
 
 for kernel in forward backward; do
-  compile src/ring_attention/cpu/${kernel}_kernel.cpp kernel_$kernel -O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon
+  for real in float:4 double:8; do
+    compile src/ring_attention/cpu/${kernel}_kernel.cpp kernel_${kernel}_${real%:*} -O3 -ffp-contract=fast \
+      "-DRING_ATTENTION_ISA=neon_${real%:*}" "-DRING_ATTENTION_REAL=${real%:*}" "-DRING_ATTENTION_REAL_BYTES=${real#*:}"
+  done
 done
 for source in src/ring_attention/core/compare.cpp src/ring_attention/core/error.cpp src/ring_attention/core/random.cpp \
   src/ring_attention/core/tensor.cpp src/ring_attention/core/text.cpp src/ring_attention/attention/*.cpp \
@@ -37,7 +40,7 @@ for source in src/ring_attention/core/compare.cpp src/ring_attention/core/error.
   compile "$source" "$(echo "$source" | tr / _)"
 done
 
-for test in engine backward; do
+for test in engine backward double; do
   compile tests/cpu/${test}_test.cpp test
   "$compiler" -static -o "$objects/program" "$objects"/*.o -lpthread
   "$emulator" "$objects/program" --gtest_brief=1

@@ -3,6 +3,7 @@
 - An idea (IDEA in lessons/CMakeLists.txt) has few lines of code, and includes nothing of lessons/common.
 - Lesson 06's ring differs from lesson 05's by at most 40 lines of `diff`.
 - A mutant differs from its idea by at most three lines.
+- The one file of lesson 00 has at most 100 lines, and includes MPI, Eigen and the standard library only.
 """
 
 import difflib
@@ -56,4 +57,10 @@ blocking, overlapped = (LESSONS / lesson / "ring.hpp" for lesson in ("05_blockin
 expect(blocking in found and overlapped in found, "lessons 05 and 06 have the idea ring.hpp")
 difference = sum(changed(blocking, overlapped))
 expect(difference <= 40, f"lessons 05 and 06 differ in {difference} lines, at most 40")
+
+one_file = lines(LESSONS / "00_attention/ring_attention.cpp")
+expect(len(one_file) <= 100, f"ring_attention.cpp has {len(one_file)} lines, at most 100")
+included = [line for line in one_file if line.startswith("#include")]
+expect(included and all(re.fullmatch(r"#include <(mpi\.h|Eigen/Dense|[a-z]+)>", line) for line in included),
+       "ring_attention.cpp includes nothing of ours")
 sys.exit(1 if failures else 0)

@@ -24,7 +24,7 @@ NUMBER, NAME = LESSON.split("_", 1)
 FOLDER = SOURCE / "lessons" / re.sub("_(cuda|nccl)$", "", LESSON)
 if LESSON.endswith(("_cuda", "_nccl")):
     FOLDER /= "gpu" if LESSON.endswith("_cuda") else "nccl"
-PROSE = FOLDER / "README.md"
+FIGURES = SOURCE / "lessons/figures.md"
 TEXT = (FOLDER / "main.cpp").read_text(encoding="utf-8")
 SENDS_MESSAGES = "mpi_main(" in TEXT
 NEEDS_GPU = "needs_gpu(" in TEXT
@@ -85,12 +85,9 @@ class Run:
 
 
 def promised_figures():
-    """The names in the first column of the table `Figures in --json` of the README, or None."""
-    text = PROSE.read_text(encoding="utf-8") if PROSE.exists() else ""
-    section = re.search(r"^## Figures in `?--json`?\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    if not section:
-        return None
-    cells = re.findall(r"^\|([^|]*)\|", section[1], re.MULTILINE)
+    """The names in the first column of the lesson's table in figures.md."""
+    section = re.search(rf"^## {LESSON}\n(.*?)(?=^## |\Z)", FIGURES.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    cells = re.findall(r"^\|([^|]*)\|", section[1] if section else "", re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
@@ -123,8 +120,7 @@ def check_json():
     run.expect(hold, "every check has its name and holds")
     figures, promised = set(report.get("figures", {})), promised_figures()
     run.expect(figures, "has figures")
-    if promised is not None:
-        run.expect(figures == promised, f"figures are those of the README; they differ in {figures ^ promised}")
+    run.expect(figures == promised, f"figures are those of figures.md; they differ in {figures ^ promised}")
 
 
 def check_mutants(help_text):

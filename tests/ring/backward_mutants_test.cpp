@@ -17,17 +17,17 @@ testing::AssertionResult engine_agrees(const GradientProblem<T>& problem, int ra
 
 template <class T, class Topology>
 testing::AssertionResult topology_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, BestBackward<T>, WithRing<Topology>>(problem, ranks);
+  return ring_gradients_agree<T, CpuBackward<T>, WithRing<Topology>>(problem, ranks);
 }
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, BestBackward<T>, Link>(problem, ranks);
+  return ring_gradients_agree<T, CpuBackward<T>, Link>(problem, ranks);
 }
 
 template <class T, class Link>
 Gradients<T> with_transport(const GradientProblem<T>& problem, int ranks) {
-  return gathered(run_loopback_backward<T, BestBackward<T>, Link>(problem, ranks), problem);
+  return gathered(run_loopback_backward<T, CpuBackward<T>, Link>(problem, ranks), problem);
 }
 
 /// The sum over all keys, for each batch, head and column: a checksum.
@@ -56,7 +56,7 @@ testing::AssertionResult checksums_agree(const Gradients<T>& got, const Gradient
 template <class T>
 class BackwardMutant : public testing::Test {
  protected:
-  using Right = BestBackward<T>;
+  using Right = CpuBackward<T>;
 
   /// 16 tokens, so that shards of 2 and 4 ranks are of equal length.
   static Case sixteen(const Scoring& scoring = {0.5}) {
@@ -96,7 +96,7 @@ TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
     EXPECT_FALSE((topology_agrees<TypeParam, NotBroughtHome>(problem, ranks))) << ranks;
   }
   const auto results =
-      run_loopback_backward<TypeParam, BestBackward<TypeParam>, WithRing<NotBroughtHome>>(problem, 4);
+      run_loopback_backward<TypeParam, CpuBackward<TypeParam>, WithRing<NotBroughtHome>>(problem, 4);
   const auto wrong = gathered(results, problem);
   EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
   EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";
@@ -117,7 +117,7 @@ TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
 TYPED_TEST(BackwardMutant, StaleKeysAndValuesPassByTheirMessages) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen());
   const auto results =
-      run_loopback_backward<TypeParam, BestBackward<TypeParam>, StaleKeysAndValues>(problem, 4);
+      run_loopback_backward<TypeParam, CpuBackward<TypeParam>, StaleKeysAndValues>(problem, 4);
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, 4}));
 }
@@ -132,7 +132,7 @@ std::vector<RankResult<T>> over_own_keys(const Problem<T>& problem, int ranks) {
     const TokenRanges rows = query_ranges(problem, rank, ranks);
     const TokenRanges keys = Placement(problem.what.kind, problem.what.keys, ranks).ranges(rank);
     const Tensor<T> q = rows_of(problem.q, rows), k = rows_of(problem.k, keys), v = rows_of(problem.v, keys);
-    auto engine = make_engine<BestForward<T>>(problem.what.scoring, problem.what.block);
+    CpuEngine<T> engine(problem.what.scoring);
     engine.begin(q, rows);
     engine.accumulate({k, v, keys});
     results[static_cast<std::size_t>(rank)].attended = engine.finish();
@@ -190,7 +190,7 @@ TYPED_TEST(BackwardMutant, OutAndLseOfOneShardPassOnOneRank) {
 TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
   using Wrong = BlockwiseBackward<TypeParam, KeysWithoutScale>;
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
-  EXPECT_TRUE((engine_agrees<TypeParam, BestBackward<TypeParam>>(problem, 2)));
+  EXPECT_TRUE((engine_agrees<TypeParam, CpuBackward<TypeParam>>(problem, 2)));
   EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
   const auto wrong = gathered(run_loopback_backward<TypeParam, Wrong>(problem, 2), problem);
   EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
@@ -203,13 +203,13 @@ TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
 // ---- mask ----------------------------------------------------------------------------------------------
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
-  using Wrong = LocalPositions<BestBackward<TypeParam>>;
+  using Wrong = LocalPositions<CpuBackward<TypeParam>>;
   for (const PlacementKind kind :
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
     Case what = this->sixteen(causal);
     what.kind = kind;
     const auto problem = make_gradient_problem<TypeParam>(what);
-    EXPECT_TRUE((engine_agrees<TypeParam, BestBackward<TypeParam>>(problem, 4)));
+    EXPECT_TRUE((engine_agrees<TypeParam, CpuBackward<TypeParam>>(problem, 4)));
     EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 4))) << name(kind);
     EXPECT_TRUE((engine_agrees<TypeParam, Wrong>(problem, 1))) << "one rank does not show it";
     what.scoring = {0.5};
@@ -219,7 +219,7 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
 }
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
-  using Wrong = LocalPositions<BestForward<TypeParam>>;
+  using Wrong = LocalPositions<CpuEngine<TypeParam>>;
   const auto problem = make_problem<TypeParam>(this->sixteen(causal));
   EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
   EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 4)));

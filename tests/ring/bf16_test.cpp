@@ -69,23 +69,23 @@ BothWays run(const GradientProblem<float>& problem, int ranks, bool own_unrounde
     const Shape shard = p.k.shape().with_seq(keys.max_tokens());
     RankResult<float>& forward = all.forward[static_cast<std::size_t>(rank)];
     {
-      CpuEngine engine(p.what.scoring);
+      CpuEngine<float> engine(p.what.scoring);
       engine.begin(q, rows);
       KvParcel<Bf16> kv = parcel();
       LoopbackTransport transport(world, rank, 0);
       if (own_unrounded) {
-        OwnShardUnrounded<CpuEngine> widening(engine, shard, k, v);
+        OwnShardUnrounded<CpuEngine<float>> widening(engine, shard, k, v);
         ring_forward(widening, transport, kv);
       } else {
-        Widening<CpuEngine> widening(engine, shard);
+        Widening<CpuEngine<float>> widening(engine, shard);
         ring_forward(widening, transport, kv);
       }
       forward.attended = engine.finish();
       forward.statistics = transport.statistics();
     }
-    CpuBackward engine(p.what.scoring);
+    CpuBackward<float> engine(p.what.scoring);
     engine.begin({q, forward.attended.out, forward.attended.lse, grad_out}, rows);
-    Widening<CpuBackward> widening(engine, shard);
+    Widening<CpuBackward<float>> widening(engine, shard);
     KvParcel<Bf16> kv = parcel();
     KvParcel<float> gradients(p.k.shape(), keys, rank);
     LoopbackTransport kv_transport(world, rank, 0), gradient_transport(world, rank, 1);

@@ -22,14 +22,17 @@ void expect_a_right_ring(const Problem<T>& problem, int ranks) {
 }
 
 // 252 cases, each in float and double: every ring size, with and without the causal mask, with 1, 2 and 8
-// query heads to a KV head, six times.
+// query heads to a KV head, six times. In double also with the readable engine.
 TEST(RingForward, AgreesWithTheReferenceOnRandomProblems) {
   for_each_case(252, [](Dice& dice, Index index) {
     const int ranks = ring_sizes.begin()[index % 7];
     const Case what = random_case(dice, index / 7, ranks);
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(what));
     expect_a_right_ring(make_problem<float>(what), ranks);
-    expect_a_right_ring(make_problem<double>(what), ranks);
+    const auto problem = make_problem<double>(what);
+    expect_a_right_ring(problem, ranks);
+    EXPECT_TRUE(
+        (ring_agrees<double, StandardRules, LoopbackTransport, BlockwiseEngine<double>>(problem, ranks)));
   });
 }
 
@@ -42,8 +45,7 @@ TYPED_TEST(RingForwardIn, OneRankIsTheSingleDeviceBitForBit) {
   for_each_case(40, [](Dice& dice, Index index) {
     const auto problem = make_problem<TypeParam>(random_case(dice, index, 1));
     const auto ring = run_loopback(problem, 1);
-    const auto device = attention_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring,
-                                                     problem.what.block);
+    const auto device = attention_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring);
     EXPECT_TRUE(same_bits(ring[0].attended, device)) << to_string(problem.what);
   });
 }
@@ -109,10 +111,11 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
     for (int rank = 0; rank < ranks; ++rank) {
       const Shape q = problem.what.q().with_seq(queries.tokens(rank));
       const Shape kv = problem.what.kv().with_seq(keys.max_tokens());
-      const Index elements = 2 * q.size()                        // q, out
-                             + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
-                             + 2 * q.per_row().size()            // m, which becomes lse, and l
-                             + tile_elements<TypeParam>(kernels(best_isa()).forward.workspace, q.dim);
+      const Index elements =
+          2 * q.size()                        // q, out
+          + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
+          + 2 * q.per_row().size()            // m, which becomes lse, and l
+          + tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).forward.workspace, q.dim);
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
                 elements * static_cast<Index>(sizeof(TypeParam)))
           << "rank " << rank << " of " << ranks;

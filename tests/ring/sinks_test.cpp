@@ -37,7 +37,7 @@ TYPED_TEST(RingSinks, AgreeForEveryMaskPlacementAndNumberOfRanks) {
       for (const int ranks : {1, 2, 3, 4, 5, 7}) {
         EXPECT_TRUE(both_ways_agree(problem, ranks)) << name << ", " << ranks;
         EXPECT_TRUE(
-            (both_ways_agree<TypeParam, BestForward<TypeParam>, BestBackward<TypeParam>>(problem, ranks)))
+            (both_ways_agree<TypeParam, CpuEngine<TypeParam>, CpuBackward<TypeParam>>(problem, ranks)))
             << name << ", " << ranks;
       }
     }

@@ -14,9 +14,8 @@ namespace ring_attention::test {
 template <class T>
 Gradients<T> single_device_gradients(const GradientProblem<T>& problem) {
   const Problem<T>& p = problem.forward;
-  const auto attended = attention_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
-  return attention_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring,
-                               p.what.block);
+  const auto attended = attention_forward<T>(p.q, p.k, p.v, p.what.scoring);
+  return attention_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring);
 }
 
 /// The results of a rank: dQ of its queries, dK and dV of its keys.
@@ -30,7 +29,7 @@ struct RankGradients {
 /// One rank's part of the backward.
 /// \param attended  the forward's result on this rank
 /// \param make_transport  makes this rank's transport for a channel; called last, because it borrows the parcels
-template <class T, class Engine = BestBackward<T>, class MakeTransport>
+template <class T, class Engine = CpuBackward<T>, class MakeTransport>
 RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
                                    const Ring& place, MakeTransport make_transport) {
   const Problem<T>& p = problem.forward;
@@ -61,7 +60,7 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
 }
 
 /// All ranks of a ring in this process: the backward after these forwards.
-template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
+template <class T, class Engine = CpuBackward<T>, class Link = LoopbackTransport>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
                                                     const std::vector<RankResult<T>>& forward) {
   const int ranks = static_cast<int>(forward.size());
@@ -76,7 +75,7 @@ std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& pr
 }
 
 /// Forward and backward. The type parameters are those of the backward.
-template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
+template <class T, class Engine = CpuBackward<T>, class Link = LoopbackTransport>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem, int ranks) {
   return run_loopback_backward<T, Engine, Link>(problem, run_loopback(problem.forward, ranks));
 }
@@ -101,7 +100,7 @@ Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const Gradie
 }
 
 /// The check that the right ring passes and each mutant must fail.
-template <class T, class Engine = BestBackward<T>, class Link = LoopbackTransport>
+template <class T, class Engine = CpuBackward<T>, class Link = LoopbackTransport>
 testing::AssertionResult ring_gradients_agree(const GradientProblem<T>& problem, int ranks) {
   return agrees(gathered(run_loopback_backward<T, Engine, Link>(problem, ranks), problem), problem);
 }

@@ -14,12 +14,12 @@ namespace ring_attention::test {
 /// The library's engine; with other rules the readable one, which takes them.
 template <class T, class Rules>
 using EngineOf =
-    std::conditional_t<std::is_same_v<Rules, StandardRules>, BestForward<T>, BlockwiseEngine<T, Rules>>;
+    std::conditional_t<std::is_same_v<Rules, StandardRules>, CpuEngine<T>, BlockwiseEngine<T, Rules>>;
 
-/// Elements of the one tile that the engine for T keeps: the fast one's are counted, the readable one's are Eigen's.
+/// Elements of the one tile that the fast engine keeps.
 template <class T>
-Index tile_elements(cpu::Size (*floats)(int), Index dim) {
-  return sizeof(T) == sizeof(float) ? cpu::workspaces(1, floats(static_cast<int>(dim))).size() : 0;
+Index tile_elements(cpu::Size (*elements)(int), Index dim) {
+  return cpu::workspaces<T>(1, elements(static_cast<int>(dim))).size();
 }
 
 /// The results of a rank.

@@ -7,7 +7,7 @@ namespace ring_attention {
 
 AttentionResult<float> fast_forward(View<const float> q, View<const float> k, View<const float> v,
                                     const Scoring& scoring, int threads) {
-  CpuEngine engine(scoring, {.threads = threads});
+  CpuEngine<float> engine(scoring, {.threads = threads});
   engine.begin(q, whole(q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();

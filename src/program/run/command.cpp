@@ -27,9 +27,6 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
       throw InputError(
           "--device cuda computes in float32 at most, and the arrays are float64: convert them, or leave it "
           "out");
-    if (options.engine == "fast")
-      throw InputError(
-          "--engine fast computes in float32, and the arrays are float64: convert them, or leave it out");
     if (options.wire == "bf16")
       throw InputError(
           "--wire bf16 goes with float32, and the arrays are float64: convert them, or leave it out");
@@ -45,11 +42,13 @@ int run_command(const Communicator& comm, const RunOptions& options, Activity& a
   if (input.is_double()) require_float32(comm, options);
   const RunContext context{comm, options, input, activity};
   if (options.device == "cuda") return run_on_gpus(context);
-  if (input.is_double()) return Job<ReadableBackend<double>>(context)();
-  const bool narrow = options.wire == "bf16";
-  if (options.engine == "readable")
-    return narrow ? Job<ReadableBackend<float, Bf16>>(context)() : Job<ReadableBackend<float>>(context)();
-  return narrow ? Job<FastBackend<Bf16>>(context)() : Job<FastBackend<>>(context)();
+  const bool needs_readable = !options.bias.empty() || options.dropout > 0;
+  const bool readable = options.engine == "readable" || (options.engine == "auto" && needs_readable);
+  if (input.is_double())
+    return readable ? Job<ReadableBackend<double>>(context)() : Job<FastBackend<double>>(context)();
+  if (options.wire == "bf16")
+    return readable ? Job<ReadableBackend<float, Bf16>>(context)() : Job<FastBackend<float, Bf16>>(context)();
+  return readable ? Job<ReadableBackend<float>>(context)() : Job<FastBackend<float>>(context)();
 }
 
 }  // namespace ring_attention

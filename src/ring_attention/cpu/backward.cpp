@@ -6,12 +6,14 @@ namespace ring_attention {
 
 using cpu::QueryTile;
 
-CpuBackward::CpuBackward(Scoring scoring, const CpuOptions& options)
-    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels(options.isa).backward) {
+template <class T>
+CpuBackward<T>::CpuBackward(Scoring scoring, const CpuOptions& options)
+    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels<T>(options.isa).backward) {
   require(threads_ >= 1, "CpuBackward: at least one thread");
 }
 
-void CpuBackward::begin(const ForwardResult<float>& forward, TokenRanges ranges) {
+template <class T>
+void CpuBackward<T>::begin(const ForwardResult<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
@@ -21,12 +23,13 @@ void CpuBackward::begin(const ForwardResult<float>& forward, TokenRanges ranges)
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
   delta_ = row_dot(forward.grad_out, forward.out);
-  grad_q_ = Tensor<float>(q);
-  workspace_ = cpu::workspaces(threads_, kernel_.workspace(static_cast<int>(q.dim)));
+  grad_q_ = Tensor<T>(q);
+  workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.dim)));
 }
 
-void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                             const Progress& progress) {
+template <class T>
+void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                                const Progress& progress) {
   const Shape& q = forward_.q.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
@@ -74,19 +77,20 @@ void CpuBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<f
   });
 }
 
-void CpuBackward::differentiate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                                Index batch, Index head, Index kv_head, const QueryTile& tile,
-                                const std::vector<KeyRange>& segments, Wanted wanted, float* workspace) {
-  const cpu::GradientRows rows{
+template <class T>
+void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, Index batch,
+                                   Index head, Index kv_head, const QueryTile& tile,
+                                   const std::vector<KeyRange>& segments, Wanted wanted, T* workspace) {
+  const cpu::GradientRows<T> rows{
       static_cast<int>(tile.queries.count),
       static_cast<int>(forward_.q.shape().dim),
-      static_cast<float>(scoring_.scale),
+      static_cast<T>(scoring_.scale),
       forward_.q.row(batch, head, tile.first).data(),
       forward_.grad_out.row(batch, head, tile.first).data(),
       &forward_.lse(batch, head, tile.first),
       &delta_.view()(batch, head, tile.first),
       wanted == Wanted::keys ? nullptr : grad_q_.view().row(batch, head, tile.first).data()};
-  cpu::Lanes lanes;
+  cpu::Lanes<T> lanes;
   bool loaded = false;
   for (const KeyRange& segment : segments) {
     const auto at = [&](const auto& array) { return array.row(batch, kv_head, segment.first).data(); };
@@ -99,9 +103,13 @@ void CpuBackward::differentiate(const KeyValue<float>& kv, const KeyValueGradien
   if (loaded && wanted != Wanted::keys) kernel_.store(rows, workspace);
 }
 
-Tensor<float> CpuBackward::finish() {
+template <class T>
+Tensor<T> CpuBackward<T>::finish() {
   workspace_ = {};
   return std::move(grad_q_);
 }
+
+template class CpuBackward<float>;
+template class CpuBackward<double>;
 
 }  // namespace ring_attention

@@ -13,24 +13,24 @@ namespace ring_attention {
 ///
 /// Deterministic: every sum has one order, for any number of threads. One pass with five products when there
 /// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ, with seven.
+template <class T>
 class CpuBackward {
  public:
-  using value_type = float;
+  using value_type = T;
 
   explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with dQ = 0. The queries are at `ranges`.
-  void begin(const ForwardResult<float>& forward, TokenRanges ranges);
+  void begin(const ForwardResult<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
   /// Calls `progress` after every tile that the calling thread has done.
-  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                  const Progress& progress = {});
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {});
 
   /// dQ. Ends the work on these queries.
-  [[nodiscard]] Tensor<float> finish();
+  [[nodiscard]] Tensor<T> finish();
   /// Empty: this engine takes no bias.
-  [[nodiscard]] Tensor<float> bias_gradient() { return {}; }
+  [[nodiscard]] Tensor<T> bias_gradient() { return {}; }
 
  private:
   /// Of the keys a rank has, those of one range with begin <= key < end.
@@ -40,32 +40,28 @@ class CpuBackward {
   };
   enum class Wanted { all, queries, keys };
 
-  void differentiate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient, Index batch,
-                     Index head, Index kv_head, const cpu::QueryTile& tile,
-                     const std::vector<KeyRange>& segments, Wanted wanted, float* workspace);
+  void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, Index batch, Index head,
+                     Index kv_head, const cpu::QueryTile& tile, const std::vector<KeyRange>& segments,
+                     Wanted wanted, T* workspace);
 
   Scoring scoring_;
   int threads_;
-  const cpu::BackwardKernel& kernel_;
-  ForwardResult<float> forward_;
+  const cpu::BackwardKernel<T>& kernel_;
+  ForwardResult<T> forward_;
   TokenRanges q_ranges_;
   std::vector<cpu::QueryTile> tiles_;
-  Tensor<float> delta_;      // [batch, heads, seq, 1]
-  Tensor<float> grad_q_;     // [batch, heads, seq, dim]
-  Tensor<float> workspace_;  // [1, 1, threads, floats of a tile]
+  Tensor<T> delta_;      // [batch, heads, seq, 1]
+  Tensor<T> grad_q_;     // [batch, heads, seq, dim]
+  Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]
 };
-
-/// The backward for arithmetic in T: the fast one for float, the readable one for double.
-template <class T>
-using BestBackward = std::conditional_t<std::is_same_v<T, float>, CpuBackward, BlockwiseBackward<T>>;
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
 [[nodiscard]] Gradients<T> attention_backward(const ForwardResult<T>& forward, View<const T> k,
-                                              View<const T> v, const Scoring& scoring, Index block = 64,
+                                              View<const T> v, const Scoring& scoring,
                                               const CpuOptions& options = {}) {
   Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-  auto engine = make_engine<BestBackward<T>>(scoring, block, options);
+  CpuBackward<T> engine(scoring, options);
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();

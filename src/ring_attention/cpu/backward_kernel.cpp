@@ -23,7 +23,7 @@ constexpr Offset padded(Offset dim) { return (dim + width - 1) / width * width; 
 
 /// A tile in the workspace of a thread.
 struct Tile {
-  Tile(float* memory, Offset dim)
+  Tile(Real* memory, Offset dim)
       : lse(memory),
         delta(lse + lanes),
         p(delta + lanes),
@@ -33,22 +33,22 @@ struct Tile {
         grad_q_t(grad_out_t + dim * lanes),
         q(grad_q_t + dim * lanes),
         grad_out(q + lanes * padded(dim)) {}
-  static Size floats(int dim) {
+  static Size elements(int dim) {
     return static_cast<Size>((2 + 2 * block + 3 * static_cast<Offset>(dim) + 2 * padded(dim)) * lanes);
   }
-  float *lse, *delta;                 // [lanes]
-  float *p, *ds;                      // [block][lanes]
-  float *qt, *grad_out_t, *grad_q_t;  // [dim][lanes]
-  float *q, *grad_out;                // [lanes][padded dim]
+  Real *lse, *delta;                 // [lanes]
+  Real *p, *ds;                      // [block][lanes]
+  Real *qt, *grad_out_t, *grad_q_t;  // [dim][lanes]
+  Real *q, *grad_out;                // [lanes][padded dim]
 };
 
-void load_tile(const GradientRows& rows, float* workspace) {
+void load_tile(const GradientRows<Real>& rows, Real* workspace) {
   const Tile tile(workspace, rows.dim);
-  const auto end = workspace + Tile::floats(rows.dim);
-  for (float* at = tile.qt; at < end; ++at) *at = 0;
+  const auto end = workspace + Tile::elements(rows.dim);
+  for (Real* at = tile.qt; at < end; ++at) *at = 0;
   transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
   transpose(rows.grad_out, rows.dim, rows.queries, rows.dim, tile.grad_out_t, lanes);
-  const Floats scale = broadcast(rows.scale);
+  const Vector scale = broadcast(rows.scale);
   for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
   for (Offset i = 0; i < rows.queries; ++i)
     for (Offset c = 0; c < rows.dim; ++c) {
@@ -64,8 +64,8 @@ void load_tile(const GradientRows& rows, float* workspace) {
 }
 
 /// dQ += scale * dqt.
-void store_tile(const GradientRows& rows, const float* workspace) {
-  const Tile tile(const_cast<float*>(workspace), rows.dim);
+void store_tile(const GradientRows<Real>& rows, const Real* workspace) {
+  const Tile tile(const_cast<Real*>(workspace), rows.dim);
   transpose(tile.grad_q_t, lanes, rows.dim, rows.queries, tile.q, rows.dim);  // q is no longer needed
   for (Offset i = 0; i < static_cast<Offset>(rows.queries) * rows.dim; ++i)
     rows.grad_q[i] += rows.scale * tile.q[i];
@@ -73,9 +73,9 @@ void store_tile(const GradientRows& rows, const float* workspace) {
 
 /// Step 1 for the keys j .. j + n - 1 of the span.
 template <bool plain>
-void probabilities(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile) {
+void probabilities(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile) {
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
-    Floats s[rows.value][tile_vectors] = {};
+    Vector s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
@@ -89,9 +89,9 @@ void probabilities(const KeySpan& span, Offset j, Offset n, bool masked, Offset 
 }
 
 /// Step 2.
-void differentiate_scores(const float* values, Offset n, Offset dim, const Tile& tile) {
+void differentiate_scores(const Real* values, Offset n, Offset dim, const Tile& tile) {
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
-    Floats dp[rows.value][tile_vectors] = {};
+    Vector dp[rows.value][tile_vectors] = {};
     multiply_add(dp, values + i * dim, dim, 1, tile.grad_out_t, lanes, dim);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
@@ -105,7 +105,7 @@ void differentiate_scores(const float* values, Offset n, Offset dim, const Tile&
 }
 
 /// row[0 .. columns-1] += x.
-inline void add_to(float* row, Floats x, Offset columns) {
+inline void add_to(Real* row, Vector x, Offset columns) {
   if (columns >= width)
     store(row, load(row) + x);
   else
@@ -113,11 +113,11 @@ inline void add_to(float* row, Floats x, Offset columns) {
 }
 
 /// Steps 3 and 4: gradient[j][c] += sum_i weights[j][i] rows[i][c], of n keys and `queries` rows.
-void add_to_keys(float* gradient, const float* weights, const float* from, Offset n, Offset queries,
+void add_to_keys(Real* gradient, const Real* weights, const Real* from, Offset n, Offset queries,
                  Offset dim) {
   for_groups<tile_vectors>(padded(dim) / width, [&](auto vectors, Offset first) {
     for_groups<tile_rows>(n, [&](auto rows, Offset j) {
-      Floats sum[rows.value][vectors.value] = {};
+      Vector sum[rows.value][vectors.value] = {};
       multiply_add(sum, weights + j * lanes, lanes, 1, from + first * width, padded(dim), queries);
       RING_ATTENTION_UNROLL
       for (int r = 0; r < rows.value; ++r) {
@@ -132,22 +132,23 @@ void add_to_keys(float* gradient, const float* weights, const float* from, Offse
 }
 
 /// Step 5.
-void add_to_queries(const float* keys, Offset n, Offset dim, const Tile& tile) {
+void add_to_queries(const Real* keys, Offset n, Offset dim, const Tile& tile) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    Floats sum[rows.value][tile_vectors] = {};
+    Vector sum[rows.value][tile_vectors] = {};
     multiply_add(sum, keys + c, 1, dim, tile.ds, lanes, n);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
-        float* grad_q = tile.grad_q_t + (c + r) * lanes + v * width;
+        Real* grad_q = tile.grad_q_t + (c + r) * lanes + v * width;
         store(grad_q, load(grad_q) + sum[r][v]);
       }
     }
   });
 }
 
-void attend(const KeySpan& span, const GradientRows& rows, float* grad_k, float* grad_v, float* workspace) {
+void attend(const KeySpan<Real>& span, const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
+            Real* workspace) {
   const Offset dim = rows.dim;
   const Tile tile(workspace, dim);
   const SeenKeys seen(span);
@@ -170,8 +171,8 @@ void attend(const KeySpan& span, const GradientRows& rows, float* grad_k, float*
 }  // namespace
 
 namespace RING_ATTENTION_ISA {
-extern const BackwardKernel backward;
-const BackwardKernel backward{lanes, Tile::floats, load_tile, attend, store_tile};
+extern const BackwardKernel<Real> backward;
+const BackwardKernel<Real> backward{lanes, Tile::elements, load_tile, attend, store_tile};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

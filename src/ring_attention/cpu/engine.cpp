@@ -8,22 +8,25 @@ namespace ring_attention {
 
 using cpu::QueryTile;
 
-CpuEngine::CpuEngine(Scoring scoring, const CpuOptions& options)
-    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels(options.isa).forward) {
+template <class T>
+CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
+    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels<T>(options.isa).forward) {
   require(threads_ >= 1, "CpuEngine: at least one thread");
 }
 
-void CpuEngine::begin(View<const float> q, TokenRanges ranges, View<const float> bias) {
+template <class T>
+void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
   require(bias.size() == 0 && !scoring_.dropout.drops(), "CpuEngine: no bias and no dropout");
   require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its ranges");
   q_ = q;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
-  state_ = Partial<float>::empty(q.shape());
-  workspace_ = cpu::workspaces(threads_, kernel_.workspace(static_cast<int>(q.shape().dim)));
+  state_ = Partial<T>::empty(q.shape());
+  workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.shape().dim)));
 }
 
-void CpuEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
+template <class T>
+void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   require(kv.k.shape().seq == count(kv.ranges), "CpuEngine: k has other tokens than its ranges");
@@ -41,17 +44,18 @@ void CpuEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) 
   });
 }
 
-void CpuEngine::attend(const KeyValue<float>& kv, Index batch, Index head, Index kv_head,
-                       const QueryTile& tile, float* workspace) {
+template <class T>
+void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index kv_head,
+                          const QueryTile& tile, T* workspace) {
   const int dim = static_cast<int>(q_.shape().dim);
-  const cpu::QueryRows rows{static_cast<int>(tile.queries.count),
-                            dim,
-                            static_cast<float>(scoring_.scale),
-                            q_.row(batch, head, tile.first).data(),
-                            state_.o.view().row(batch, head, tile.first).data(),
-                            &state_.m.view()(batch, head, tile.first),
-                            &state_.l.view()(batch, head, tile.first)};
-  cpu::Lanes lanes;
+  const cpu::QueryRows<T> rows{static_cast<int>(tile.queries.count),
+                               dim,
+                               static_cast<T>(scoring_.scale),
+                               q_.row(batch, head, tile.first).data(),
+                               state_.o.view().row(batch, head, tile.first).data(),
+                               &state_.m.view()(batch, head, tile.first),
+                               &state_.l.view()(batch, head, tile.first)};
+  cpu::Lanes<T> lanes;
   bool loaded = false;
   Index first_key = 0;
   for (const TokenRange& keys : kv.ranges) {
@@ -65,17 +69,22 @@ void CpuEngine::attend(const KeyValue<float>& kv, Index batch, Index head, Index
   if (loaded) kernel_.store(rows, workspace);
 }
 
-Partial<float> CpuEngine::to_partial() const {
-  Partial<float> partial{state_.o.clone(), state_.m.clone(), state_.l.clone()};
-  for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
+template <class T>
+Partial<T> CpuEngine<T>::to_partial() const {
+  Partial<T> partial{state_.o.clone(), state_.m.clone(), state_.l.clone()};
+  for (T& m : partial.m.view().elements()) m = static_cast<T>(m * std::numbers::ln2);
   return partial;
 }
 
-AttentionResult<float> CpuEngine::finish() {
+template <class T>
+AttentionResult<T> CpuEngine<T>::finish() {
   workspace_ = {};
-  for (float& m : state_.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
+  for (T& m : state_.m.view().elements()) m = static_cast<T>(m * std::numbers::ln2);
   add_sinks(state_, scoring_.sinks);
   return ring_attention::finish(std::move(state_));
 }
+
+template class CpuEngine<float>;
+template class CpuEngine<double>;
 
 }  // namespace ring_attention

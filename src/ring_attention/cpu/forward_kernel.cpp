@@ -17,7 +17,8 @@
 ///     4.  ot[c] = a ot[c] + sum_j v[j][c] p[j]
 ///
 /// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
-/// v are read row by row, without a transpose. Compiled once for each instruction set, as RING_ATTENTION_ISA.
+/// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
+/// namespace RING_ATTENTION_ISA.
 #include "ring_attention/cpu/simd.hpp"
 
 namespace ring_attention::cpu {
@@ -27,20 +28,20 @@ constexpr Offset block = 96;  // keys; p of so many, k and v stay in the caches 
 
 /// A tile in the workspace of a thread.
 struct Tile {
-  Tile(float* memory, Offset dim)
+  Tile(Real* memory, Offset dim)
       : m(memory), l(m + lanes), p(l + lanes), qt(p + block * lanes), ot(qt + dim * lanes) {}
-  static Size floats(int dim) {
+  static Size elements(int dim) {
     return static_cast<Size>((2 + block + 2 * static_cast<Offset>(dim)) * lanes);
   }
-  float *m, *l, *p, *qt, *ot;
+  Real *m, *l, *p, *qt, *ot;
 };
 
-void load_tile(const QueryRows& rows, float* workspace) {
+void load_tile(const QueryRows<Real>& rows, Real* workspace) {
   const Tile tile(workspace, rows.dim);
   for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) tile.qt[i] = 0;  // qt and ot
   transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
   transpose(rows.o, rows.dim, rows.queries, rows.dim, tile.ot, lanes);
-  const Floats scale = broadcast(rows.scale);
+  const Vector scale = broadcast(rows.scale);
   for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
   for (int i = 0; i < lanes; ++i) {
     tile.m[i] = i < rows.queries ? rows.m[i] : -infinity;
@@ -48,8 +49,8 @@ void load_tile(const QueryRows& rows, float* workspace) {
   }
 }
 
-void store_tile(const QueryRows& rows, const float* workspace) {
-  const Tile tile(const_cast<float*>(workspace), rows.dim);
+void store_tile(const QueryRows<Real>& rows, const Real* workspace) {
+  const Tile tile(const_cast<Real*>(workspace), rows.dim);
   transpose(tile.ot, lanes, rows.dim, rows.queries, rows.o, rows.dim);
   for (int i = 0; i < rows.queries; ++i) {
     rows.m[i] = tile.m[i];
@@ -60,11 +61,11 @@ void store_tile(const QueryRows& rows, const float* workspace) {
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
 /// \param plain  without bias and mask, as nearly all blocks are
 template <bool plain>
-void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile,
-            Floats (&top)[tile_vectors]) {
-  for (Floats& t : top) t = broadcast(-infinity);
+void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile,
+            Vector (&top)[tile_vectors]) {
+  for (Vector& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
-    Floats s[rows.value][tile_vectors] = {};
+    Vector s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
@@ -78,13 +79,13 @@ void scores(const KeySpan& span, Offset j, Offset n, bool masked, Offset dim, co
 
 /// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a. `values` are what
 /// step 4 reads next.
-void exponentiate(const float* values, Offset n, Offset dim, const Tile& tile,
-                  const Floats (&top)[tile_vectors], Floats (&a)[tile_vectors]) {
-  Floats from[tile_vectors], l[tile_vectors] = {};
+void exponentiate(const Real* values, Offset n, Offset dim, const Tile& tile,
+                  const Vector (&top)[tile_vectors], Vector (&a)[tile_vectors]) {
+  Vector from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
-    const Floats before = load(tile.m + v * width);
-    const Floats m = larger(top[v] * log2_e, before);
+    const Vector before = load(tile.m + v * width);
+    const Vector m = larger(top[v] * log2_e, before);
     from[v] = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
     a[v] = exp2(before - from[v]);
     store(tile.m + v * width, m);
@@ -93,8 +94,8 @@ void exponentiate(const float* values, Offset n, Offset dim, const Tile& tile,
     prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
-      float* s = tile.p + j * lanes + v * width;
-      const Floats p = exp2(load(s) * log2_e - from[v]);
+      Real* s = tile.p + j * lanes + v * width;
+      const Vector p = exp2(load(s) * log2_e - from[v]);
       store(s, p);
       l[v] += p;
     }
@@ -104,30 +105,29 @@ void exponentiate(const float* values, Offset n, Offset dim, const Tile& tile,
 }
 
 /// Step 4.
-void accumulate(const float* values, Offset n, Offset dim, const Floats (&a)[tile_vectors],
-                const Tile& tile) {
+void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Tile& tile) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    Floats sum[rows.value][tile_vectors] =
+    Vector sum[rows.value][tile_vectors] =
         {};  // of this block by itself: then its rounding errors stay small
     multiply_add(sum, values + c, 1, dim, tile.p, lanes, n);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
-        float* o = tile.ot + (c + r) * lanes + v * width;
+        Real* o = tile.ot + (c + r) * lanes + v * width;
         store(o, a[v] * load(o) + sum[r][v]);
       }
     }
   });
 }
 
-void attend(const KeySpan& span, int dim, float* workspace) {
+void attend(const KeySpan<Real>& span, int dim, Real* workspace) {
   const Tile tile(workspace, dim);
   const SeenKeys seen(span);
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     const bool masked = !seen.by_all(j, j + n);
-    Floats top[tile_vectors], a[tile_vectors];
+    Vector top[tile_vectors], a[tile_vectors];
     if (masked || span.slope != 0)
       scores<false>(span, j, n, masked, dim, tile, top);
     else
@@ -140,8 +140,8 @@ void attend(const KeySpan& span, int dim, float* workspace) {
 }  // namespace
 
 namespace RING_ATTENTION_ISA {
-extern const ForwardKernel forward;
-const ForwardKernel forward{lanes, Tile::floats, load_tile, attend, store_tile};
+extern const ForwardKernel<Real> forward;
+const ForwardKernel<Real> forward{lanes, Tile::elements, load_tile, attend, store_tile};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

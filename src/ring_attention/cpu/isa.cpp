@@ -7,10 +7,24 @@
 namespace ring_attention {
 namespace cpu {
 
-#define RING_ATTENTION_DECLARE(isa)     \
-  namespace isa {                       \
-  extern const ForwardKernel forward;   \
-  extern const BackwardKernel backward; \
+#define RING_ATTENTION_DECLARE(isa)                                       \
+  namespace isa##_float {                                                 \
+    extern const ForwardKernel<float> forward;                            \
+    extern const BackwardKernel<float> backward;                          \
+  }                                                                       \
+  namespace isa##_double {                                                \
+    extern const ForwardKernel<double> forward;                           \
+    extern const BackwardKernel<double> backward;                         \
+  }                                                                       \
+  template <class T>                                                      \
+  const Kernels<T>& isa() {                                               \
+    static const Kernels<T> kernels = [] {                                \
+      if constexpr (sizeof(T) == sizeof(float))                           \
+        return Kernels<T>{isa##_float::forward, isa##_float::backward};   \
+      else                                                                \
+        return Kernels<T>{isa##_double::forward, isa##_double::backward}; \
+    }();                                                                  \
+    return kernels;                                                       \
   }
 #if defined(__x86_64__)
 RING_ATTENTION_DECLARE(x86_64)
@@ -62,20 +76,18 @@ Isa isa_named(std::string_view name) {
   throw Error("no instruction set \"" + std::string(name) + "\" on this machine, which has " + names);
 }
 
-const cpu::Kernels& kernels(Isa isa) {
+template <class T>
+const cpu::Kernels<T>& kernels(Isa isa) {
   require(std::ranges::count(available_isas(), isa) == 1, "kernels: this machine lacks the instruction set");
 #if defined(__x86_64__)
-  static const cpu::Kernels x86_64{cpu::x86_64::forward, cpu::x86_64::backward};
-  static const cpu::Kernels avx2{cpu::avx2::forward, cpu::avx2::backward};
-  static const cpu::Kernels avx512{cpu::avx512::forward, cpu::avx512::backward};
-  return isa == Isa::avx512 ? avx512 : isa == Isa::avx2 ? avx2 : x86_64;
+  return isa == Isa::avx512 ? cpu::avx512<T>() : isa == Isa::avx2 ? cpu::avx2<T>() : cpu::x86_64<T>();
 #elif defined(__aarch64__)
-  static const cpu::Kernels neon{cpu::neon::forward, cpu::neon::backward};
-  return neon;
+  return cpu::neon<T>();
 #else
-  static const cpu::Kernels generic{cpu::generic::forward, cpu::generic::backward};
-  return generic;
+  return cpu::generic<T>();
 #endif
 }
+template const cpu::Kernels<float>& kernels(Isa);
+template const cpu::Kernels<double>& kernels(Isa);
 
 }  // namespace ring_attention

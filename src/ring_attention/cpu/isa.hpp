@@ -28,7 +28,8 @@ enum class Isa {
 /// \throws Error that lists the available ones
 [[nodiscard]] Isa isa_named(std::string_view name);
 
-/// \throws Error when it is not available
-[[nodiscard]] const cpu::Kernels& kernels(Isa isa);
+/// The kernels for arithmetic in T, float or double. \throws Error when the instruction set is not available
+template <class T>
+[[nodiscard]] const cpu::Kernels<T>& kernels(Isa isa);
 
 }  // namespace ring_attention

@@ -1,5 +1,6 @@
 /// \file
-/// The interface between the portable engines and the kernels, which are compiled once for every instruction set.
+/// The interface between the portable engines and the kernels, which are compiled once for every instruction set and
+/// type T of the arithmetic, float or double.
 ///
 /// Only plain structs and function pointers pass through it. A kernel file includes this header and `simd.hpp` and
 /// nothing else: an inline function of the standard library or of Eigen, compiled there with wide
@@ -15,60 +16,66 @@ constexpr int max_lanes = 64;  ///< no kernel has more queries in a tile
 
 /// The keys of one range, as a tile of queries sees them. An array of lanes has `max_lanes` entries, of which the
 /// kernel reads as many as it has lanes; lanes without a query repeat a lane with one.
+template <class T>
 struct KeySpan {
-  const float* k;    ///< [keys][dim]
-  const float* v;    ///< [keys][dim]
-  const int* begin;  ///< of each lane: its query sees the keys begin <= j < end of this range
-  const int* end;    ///< of each lane
-  float slope = 0;   ///< ALiBi: the score of key j falls by slope * |distance + j * stride|, ...
-  float stride = 1;  ///< ... in tokens ...
-  const float* distance = nullptr;  ///< ... where this is the distance of key 0, of each lane
+  const T* k;                   ///< [keys][dim]
+  const T* v;                   ///< [keys][dim]
+  const int* begin;             ///< of each lane: its query sees the keys begin <= j < end of this range
+  const int* end;               ///< of each lane
+  T slope = 0;                  ///< ALiBi: the score of key j falls by slope * |distance + j * stride|, ...
+  T stride = 1;                 ///< ... in tokens ...
+  const T* distance = nullptr;  ///< ... where this is the distance of key 0, of each lane
 };
 
 /// A tile of queries in memory, row by row, with the state of its online softmax.
+template <class T>
 struct QueryRows {
   int queries;  ///< at most the lanes of the kernel
   int dim;
-  float scale;     ///< of the scores
-  const float* q;  ///< [queries][dim]
-  float* o;        ///< [queries][dim]: sum 2^(s - m) v
-  float* m;        ///< [queries]: the largest score so far, in units of log 2
-  float* l;        ///< [queries]: sum 2^(s - m)
+  T scale;     ///< of the scores
+  const T* q;  ///< [queries][dim]
+  T* o;        ///< [queries][dim]: sum 2^(s - m) v
+  T* m;        ///< [queries]: the largest score so far, in units of log 2
+  T* l;        ///< [queries]: sum 2^(s - m)
 };
 
 /// The same for the backward. A row that sees no key has lse = -inf.
+template <class T>
 struct GradientRows {
   int queries;
   int dim;
-  float scale;
-  const float* q;         ///< [queries][dim]
-  const float* grad_out;  ///< [queries][dim]: dO
-  const float* lse;       ///< [queries], natural logarithm, over all keys
-  const float* delta;     ///< [queries]: rowsum(dO * O)
-  float* grad_q;          ///< [queries][dim]: dQ, added to
+  T scale;
+  const T* q;         ///< [queries][dim]
+  const T* grad_out;  ///< [queries][dim]: dO
+  const T* lse;       ///< [queries], natural logarithm, over all keys
+  const T* delta;     ///< [queries]: rowsum(dO * O)
+  T* grad_q;          ///< [queries][dim]: dQ, added to
 };
 
 /// One kernel for the forward: load a tile, attend to any number of spans of keys, store it.
+template <class T>
 struct ForwardKernel {
   int lanes;                   ///< queries in a tile
-  Size (*workspace)(int dim);  ///< floats that a thread needs, at an address that is a multiple of 64
-  void (*load)(const QueryRows&, float* workspace);
-  void (*attend)(const KeySpan&, int dim, float* workspace);
-  void (*store)(const QueryRows&, const float* workspace);
+  Size (*workspace)(int dim);  ///< elements that a thread needs, at an address that is a multiple of 64
+  void (*load)(const QueryRows<T>&, T* workspace);
+  void (*attend)(const KeySpan<T>&, int dim, T* workspace);
+  void (*store)(const QueryRows<T>&, const T* workspace);
 };
 
 /// The backward in the same manner; `attend` adds to dK and dV, [keys][dim], of the span.
+template <class T>
 struct BackwardKernel {
   int lanes;
   Size (*workspace)(int dim);
-  void (*load)(const GradientRows&, float* workspace);
-  void (*attend)(const KeySpan&, const GradientRows&, float* grad_k, float* grad_v, float* workspace);
-  void (*store)(const GradientRows&, const float* workspace);
+  void (*load)(const GradientRows<T>&, T* workspace);
+  void (*attend)(const KeySpan<T>&, const GradientRows<T>&, T* grad_k, T* grad_v, T* workspace);
+  void (*store)(const GradientRows<T>&, const T* workspace);
 };
 
+template <class T>
 struct Kernels {
-  ForwardKernel forward;
-  BackwardKernel backward;
+  ForwardKernel<T> forward;
+  BackwardKernel<T> backward;
 };
 
 }  // namespace ring_attention::cpu

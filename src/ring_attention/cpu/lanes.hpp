@@ -21,9 +21,11 @@ struct QueryTile {
 [[nodiscard]] std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes);
 
 /// Memory for the tile of every thread: row `worker` of the result is one.
-[[nodiscard]] Tensor<float> workspaces(int threads, Size floats);
+template <class T>
+[[nodiscard]] Tensor<T> workspaces(int threads, Size elements);
 
 /// A KeySpan and the arrays that it points to. Not copied, because of that.
+template <class T>
 class Lanes {
  public:
   Lanes() = default;
@@ -34,14 +36,14 @@ class Lanes {
   /// \param k, v  the first key of the range, [keys][dim]
   /// \returns false when they see no key of it
   [[nodiscard]] bool look(const Scoring& scoring, Index head, const TokenRange& queries,
-                          const TokenRange& keys, const float* k, const float* v);
+                          const TokenRange& keys, const T* k, const T* v);
 
-  [[nodiscard]] const KeySpan& span() const { return span_; }
+  [[nodiscard]] const KeySpan<T>& span() const { return span_; }
 
  private:
-  KeySpan span_{};
+  KeySpan<T> span_{};
   std::array<int, max_lanes> begin_{}, end_{};
-  std::array<float, max_lanes> distance_{};
+  std::array<T, max_lanes> distance_{};
 };
 
 }  // namespace ring_attention::cpu

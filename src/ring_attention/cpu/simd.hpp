@@ -1,6 +1,6 @@
 /// \file
-/// Vectors of floats as wide as the instruction set this file is compiled for, without intrinsics: the vector
-/// types of GCC and Clang. Everything has internal linkage, so that each instruction set keeps its own copy.
+/// Vectors of floats or doubles as wide as the instruction set this file is compiled for, without intrinsics: the
+/// vector types of GCC and Clang. Everything has internal linkage, so that each instruction set keeps its own copy.
 #pragma once
 
 #include "ring_attention/cpu/kernels.hpp"
@@ -14,59 +14,79 @@
 namespace ring_attention::cpu {
 namespace {
 
-// The lanes of two vectors in turn: a0 b0 a1 b1 ..., up to the middle, and from there on.
-#if defined(__AVX512F__)
-#define RING_ATTENTION_FIRST_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define RING_ATTENTION_SECOND_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif defined(__AVX__)
-#define RING_ATTENTION_FIRST_HALVES 0, 8, 1, 9, 2, 10, 3, 11
-#define RING_ATTENTION_SECOND_HALVES 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define RING_ATTENTION_FIRST_HALVES 0, 4, 1, 5
-#define RING_ATTENTION_SECOND_HALVES 2, 6, 3, 7
+#ifndef RING_ATTENTION_REAL
+#define RING_ATTENTION_REAL float  // for tools that read one file: the build says float or double
+#define RING_ATTENTION_REAL_BYTES 4
 #endif
+using Real = RING_ATTENTION_REAL;
 
 #if defined(__AVX512F__)
-constexpr int width = 16;        // floats in a vector
-constexpr int tile_vectors = 4;  // of queries in a tile: 64
+#define RING_ATTENTION_VECTOR_BYTES 64
+constexpr int tile_vectors = 4;  // of queries in a tile: 64 floats
 constexpr int tile_rows = 4;     // 16 sums, 4 vectors and the broadcasts, in 32 registers
 #elif defined(__AVX__)
-constexpr int width = 8;
-constexpr int tile_vectors = 3;  // 24 queries
+#define RING_ATTENTION_VECTOR_BYTES 32
+constexpr int tile_vectors = 3;  // 24 floats
 constexpr int tile_rows = 4;     // 12 sums, 3 vectors and a broadcast, in 16 registers
 #elif defined(__aarch64__)
-constexpr int width = 4;
-constexpr int tile_vectors = 4;  // 16 queries
+#define RING_ATTENTION_VECTOR_BYTES 16
+constexpr int tile_vectors = 4;  // 16 floats
 constexpr int tile_rows = 4;     // 16 sums, 4 vectors and the broadcasts, in 32 registers
 #else
-constexpr int width = 4;
-constexpr int tile_vectors = 2;  // 8 queries
+#define RING_ATTENTION_VECTOR_BYTES 16
+constexpr int tile_vectors = 2;  // 8 floats
 constexpr int tile_rows = 4;     // 8 sums, 2 vectors, a broadcast and the products, in 16 registers
+#endif
+
+constexpr int width = RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES;  // elements in a vector
+
+// The lanes of two vectors in turn: a0 b0 a1 b1 ..., up to the middle, and from there on.
+#if RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES == 16
+#define RING_ATTENTION_FIRST_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define RING_ATTENTION_SECOND_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES == 8
+#define RING_ATTENTION_FIRST_HALVES 0, 8, 1, 9, 2, 10, 3, 11
+#define RING_ATTENTION_SECOND_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#elif RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES == 4
+#define RING_ATTENTION_FIRST_HALVES 0, 4, 1, 5
+#define RING_ATTENTION_SECOND_HALVES 2, 6, 3, 7
+#else
+#define RING_ATTENTION_FIRST_HALVES 0, 2
+#define RING_ATTENTION_SECOND_HALVES 1, 3
 #endif
 
 constexpr int lanes = tile_vectors * width;
 
-typedef float Floats __attribute__((vector_size(4 * width)));
-typedef int Ints __attribute__((vector_size(4 * width)));
-typedef float UnalignedFloats __attribute__((vector_size(4 * width), aligned(4), may_alias));
-typedef int UnalignedInts __attribute__((vector_size(4 * width), aligned(4), may_alias));
+#if RING_ATTENTION_REAL_BYTES == 4
+using Integer = int;
+#else
+using Integer = long long;
+#endif
 
-inline Floats load(const float* p) { return *reinterpret_cast<const UnalignedFloats*>(p); }
-inline Ints load(const int* p) { return *reinterpret_cast<const UnalignedInts*>(p); }
-inline void store(float* p, Floats x) { *reinterpret_cast<UnalignedFloats*>(p) = x; }
-inline Floats broadcast(float x) { return x - Floats{}; }  // x - 0 is x, -0 and NaN included
+typedef Real Vector __attribute__((vector_size(sizeof(Real) * width)));
+typedef Integer Integers __attribute__((vector_size(sizeof(Real) * width)));  // as many, as wide
+typedef Real UnalignedVector
+    __attribute__((vector_size(sizeof(Real) * width), aligned(sizeof(Real)), may_alias));
+typedef int UnalignedInts __attribute__((vector_size(sizeof(int) * width), aligned(sizeof(int)), may_alias));
+
+inline Vector load(const Real* p) { return *reinterpret_cast<const UnalignedVector*>(p); }
+inline Integers load(const int* p) {
+  return __builtin_convertvector(*reinterpret_cast<const UnalignedInts*>(p), Integers);
+}
+inline void store(Real* p, Vector x) { *reinterpret_cast<UnalignedVector*>(p) = x; }
+inline Vector broadcast(Real x) { return x - Vector{}; }  // x - 0 is x, -0 and NaN included
 
 /// Prefetches a row of n floats. For rows that are soon read by columns: the processor predicts sequential reads
 /// only.
-inline void prefetch(const float* row, Offset n) {
-  for (Offset i = 0; i < n; i += 16) __builtin_prefetch(row + i, 0, 2);
+inline void prefetch(const Real* row, Offset n) {
+  for (Offset i = 0; i < n; i += static_cast<Offset>(64 / sizeof(Real))) __builtin_prefetch(row + i, 0, 2);
 }
 
 /// The larger one; b where they do not compare (a NaN in b stays).
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
 /// Returns x and hides its value from the optimiser, which would turn `larger` with a constant into two instructions.
-inline Floats opaque(Floats x) {
+inline Vector opaque(Vector x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));
 #elif defined(__aarch64__)
@@ -74,38 +94,53 @@ inline Floats opaque(Floats x) {
 #endif
   return x;
 }
-inline Floats absolute(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
+inline Vector absolute(Vector x) { return (Vector)((Integers)x & ~(Integer{1} << (8 * sizeof(Real) - 1))); }
 
-/// 2^x for x < 127: relative error below 2e-7; exactly 0 below -127.5 and for -inf; NaN stays NaN.
+/// How a Real is made of bits, and 2^f for |f| <= 1/2 as a polynomial without its last term, which is 1.
+#if RING_ATTENTION_REAL_BYTES == 4
+constexpr int mantissa_bits = 23;
+constexpr Real exponent_bias = 127;
+constexpr Real exp2_terms[] = {1.326472670e-3F, 9.671512677e-3F, 5.550733745e-2F, 2.402224208e-1F,
+                               6.931469776e-1F};
+#else
+constexpr int mantissa_bits = 52;
+constexpr Real exponent_bias = 1023;
+constexpr Real exp2_terms[] = {4.078071929588337e-10,  7.072570412814423e-09,  1.0180647659234139e-07,
+                               1.3215442675329823e-06, 1.5252727385193868e-05, 0.0001540353044157213,
+                               0.0013333558153439966,  0.009618129107607003,   0.05550410866479039,
+                               0.24022650695910097,    0.6931471805599457};
+#endif
+
+/// 2^x for x < 127 (in double 1023): relative error below 2e-7 (in double 3e-16); exactly 0 below -127.5 (-1023.5) and
+/// for -inf; NaN stays NaN.
 ///
-/// x = n + f with an integer n and |f| <= 1/2. Adding 1.5 * 2^23 leaves n, plus 127, in the low bits of the sum;
-/// shifted into the exponent they are 2^n. A polynomial gives 2^f.
-inline Floats exp2(Floats x) {
-  constexpr float magic = 12582912.0F + 127.0F;
-  x = larger(opaque(broadcast(-127.0F)), x);
-  const Floats shifted = x + magic;
-  const Floats power = (Floats)((Ints)shifted << 23);
-  const Floats f = x - (shifted - magic);
-  Floats p = f * 1.326472670e-3F + 9.671512677e-3F;
-  p = p * f + 5.550733745e-2F;
-  p = p * f + 2.402224208e-1F;
-  p = p * f + 6.931469776e-1F;
-  p = p * f + 1.0F;
+/// x = n + f with an integer n and |f| <= 1/2. Adding 1.5 * 2^23 (in double 2^52) leaves n, plus the exponent's bias,
+/// in the low bits of the sum; shifted into the exponent they are 2^n. A polynomial gives 2^f.
+inline Vector exp2(Vector x) {
+  constexpr Real magic = Real{1.5} * (Integer{1} << mantissa_bits) + exponent_bias;
+  x = larger(opaque(broadcast(-exponent_bias)), x);
+  const Vector shifted = x + magic;
+  const Vector power = (Vector)((Integers)shifted << mantissa_bits);
+  const Vector f = x - (shifted - magic);
+  Vector p = broadcast(exp2_terms[0]);
+  RING_ATTENTION_UNROLL
+  for (Size i = 1; i < sizeof exp2_terms / sizeof(Real); ++i) p = p * f + exp2_terms[i];
+  p = p * f + 1;
   return p * power;
 }
 
 /// c[i][v] += sum_r A(i, r) * b[r][v]: the one product of all kernels. A(i, r) = a[i * row + r * column] is
 /// broadcast to all lanes; b has rows of `stride` floats; the sums stay in registers.
 template <int rows, int vectors>
-inline void multiply_add(Floats (&c)[rows][vectors], const float* a, Offset row, Offset column,
-                         const float* b, Offset stride, Offset n) {
+inline void multiply_add(Vector (&c)[rows][vectors], const Real* a, Offset row, Offset column, const Real* b,
+                         Offset stride, Offset n) {
   for (Offset r = 0; r < n; ++r) {
-    Floats line[vectors];
+    Vector line[vectors];
     RING_ATTENTION_UNROLL
     for (int v = 0; v < vectors; ++v) line[v] = load(b + r * stride + v * width);
     RING_ATTENTION_UNROLL
     for (int i = 0; i < rows; ++i) {
-      const Floats factor = broadcast(a[i * row + r * column]);
+      const Vector factor = broadcast(a[i * row + r * column]);
       RING_ATTENTION_UNROLL
       for (int v = 0; v < vectors; ++v) c[i][v] += factor * line[v];
     }
@@ -126,8 +161,8 @@ inline void for_groups(Offset n, Visit visit, Offset first = 0) {
 
 /// A square block: to[c * to_stride + r] = from[r * from_stride + c], by shuffles in registers. Each round
 /// interleaves the first half of the rows with the second; after log2(width) rounds rows are columns.
-inline void transpose_block(const float* from, Offset from_stride, float* to, Offset to_stride) {
-  Floats a[width], b[width];
+inline void transpose_block(const Real* from, Offset from_stride, Real* to, Offset to_stride) {
+  Vector a[width], b[width];
   RING_ATTENTION_UNROLL
   for (int i = 0; i < width; ++i) a[i] = load(from + i * from_stride);
   RING_ATTENTION_UNROLL
@@ -145,7 +180,7 @@ inline void transpose_block(const float* from, Offset from_stride, float* to, Of
 }
 
 /// to[c][r] = scale * from[r][c], rows x columns, blocks first and then the rest.
-inline void transpose(const float* from, Offset from_stride, Offset rows, Offset columns, float* to,
+inline void transpose(const Real* from, Offset from_stride, Offset rows, Offset columns, Real* to,
                       Offset to_stride) {
   const Offset whole_rows = rows - rows % width, whole_columns = columns - columns % width;
   for (Offset r = 0; r < whole_rows; r += width)
@@ -156,22 +191,22 @@ inline void transpose(const float* from, Offset from_stride, Offset rows, Offset
       to[c * to_stride + r] = from[r * from_stride + c];
 }
 
-constexpr float log2_e = 1.44269504088896341F;
-constexpr float infinity = __builtin_inff();
+constexpr Real log2_e = static_cast<Real>(1.44269504088896340736);
+constexpr Real infinity = __builtin_inf();
 
 /// Bias and mask of the scores of key j with the queries of vector v.
-inline Floats adjusted(Floats s, const KeySpan& span, Offset j, int v, bool masked) {
+inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, bool masked) {
   if (span.slope != 0)
-    s -= span.slope * absolute(load(span.distance + v * width) + static_cast<float>(j) * span.stride);
+    s -= span.slope * absolute(load(span.distance + v * width) + static_cast<Real>(j) * span.stride);
   if (!masked) return s;
-  const Ints key = Ints{} + static_cast<int>(j);
+  const Integers key = Integers{} + static_cast<Integer>(j);
   const auto seen = (load(span.begin + v * width) <= key) & (key < load(span.end + v * width));
   return seen ? s : broadcast(-infinity);
 }
 
 /// Which keys of a span some query of the tile sees, and which all of them.
 struct SeenKeys {
-  explicit SeenKeys(const KeySpan& span) {
+  explicit SeenKeys(const KeySpan<Real>& span) {
     for (int i = 0; i < lanes; ++i) {
       begin = span.begin[i] < begin ? span.begin[i] : begin;
       end = span.end[i] > end ? span.end[i] : end;
