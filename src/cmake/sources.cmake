@@ -40,6 +40,7 @@ set(ring_sources
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
+    ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
