@@ -22,7 +22,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## */  make \1	/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z%-]*\):.*## */  make \1	/p' Makefile | sed 's/%/NN/' | expand -t 22
 
 run: ## a small real problem on 4 ranks, then all lessons, then one table
 	@$(SETUP) run
@@ -47,6 +47,11 @@ lessons: ## build and run the lessons
 	@$(CONFIGURE)
 	@$(COMPILE) --target lessons
 	@sh lessons/run_all.sh $(BUILD)
+
+exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-05)
+	@$(SETUP) run
+	@$(CONFIGURE)
+	@sh lessons/exercise.sh $* $(BUILD)
 
 bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing else should run)
 	@$(SETUP) run test bench

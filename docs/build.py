@@ -26,7 +26,7 @@ def copy(source, target):
 
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
-OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "results.md")]
+OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "parallelism.md", "sources.md", "results.md")]
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
 PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md")]
 
@@ -69,6 +69,16 @@ def flaws(html):
                 yield f"{file.name}: {link}: there is no such place on the site"
 
 
+def redirect_file_references(html):
+    """Doxygen makes an empty "File Reference" of each Markdown file, to which its search leads. They lead on to the page."""
+    for file in PAGES:
+        name = str(file.relative_to(ROOT)).replace("_", "__").replace("/", "_2").replace(".", "_8") + ".html"
+        empty = max((other for other in html.glob("*_8md.html") if f"_2{name}".endswith(f"_2{other.name}")),
+                    key=lambda other: len(other.name), default=None)
+        if empty:
+            empty.write_text(f'<meta http-equiv="refresh" content="0; url={page(file)}.html">\n', encoding="utf-8")
+
+
 def main(build, doxygen, mathjax):
     if not shutil.which(doxygen):
         print("skipped: doxygen was not found. Remedy: sh setup.sh docs, then configure again.")
@@ -81,6 +91,7 @@ def main(build, doxygen, mathjax):
     if done.returncode != 0 or done.stderr:
         return 1
 
+    redirect_file_references(html)
     for pattern in ("docs/*.svg", "lessons/*/*.svg", "lessons/*/*.png"):
         for picture in ROOT.glob(pattern):
             copy(picture, html / picture.relative_to(ROOT))

@@ -82,9 +82,9 @@ inline void show_failure(Lesson& lesson, const Formula& safe) {
     table.row({format("%.0f, %.0f", x, x - 1), text(pair<float>(naive, x).p), text(pair<double>(naive, x).p),
                text(pair<float>(finite_start, x).p), text(pair<float>(safe, x).p)});
   lesson.print(table);
-  lesson.check("m from -1e4, logits near -10200: l = 0, the row is lost",
+  lesson.check("m from -1e4, scores near -10200: l = 0, the row is lost",
                pair<float>(finite_start, -10200).l == 0);
-  lesson.check("m from -inf, logits near -10200: l is at least 1", pair<float>(safe, -10200).l >= 1);
+  lesson.check("m from -inf, scores near -10200: l is at least 1", pair<float>(safe, -10200).l >= 1);
 
   std::vector<double> logits, naive_p, safe_p;
   std::vector<Index> finite;

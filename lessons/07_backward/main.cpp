@@ -30,6 +30,10 @@ void check_library_and_reference(Lesson& lesson, const RandomProblem& problem, I
                                  const Mistakes& mistakes) {
   const Forward f = forward(problem);
   const HeadGradients got = by_hand(f, problem.scoring.scale, block, mistakes);
+  // A constant added to a row of scores changes nothing, so each row of dS sums to 0, and with it the rows of dK.
+  const double sum = got.k.colwise().sum().norm() / got.k.norm();
+  lesson.check("the rows of dK sum to 0, as each row of dS does", sum <= 1e-13, human_error(sum));
+
   const auto library = blockwise_backward<double>({f.q, f.result.out, f.result.lse, f.grad_out}, f.k, f.v,
                                                   problem.scoring, block);
   const auto same = [](const Matrix<double>& a, const Array& b) { return a == matrix(b.view(), 0, 0); };
@@ -71,8 +75,8 @@ void show_mistakes(Lesson& lesson, const RandomProblem& problem, Index block) {
 int backward_lesson(int argc, char** argv) {
   Lesson lesson(
       "07", "backward",
-      "The gradients of attention, by hand. The scores are computed again, so that the forward keeps two\n"
-      "numbers a row (lse, delta) and not the S x S matrix P.");
+      "The gradients of attention, by hand. The scores are computed again, so that the forward keeps one\n"
+      "number a row (lse) and not the S x S matrix P. A second one (delta) is made from out and dO.");
   Index seq = 300, dim = 16, block = 64;
   lesson.options().option("--seq", seq, "Tokens S of the larger problem", {2});
   lesson.options().option("--dim", dim, "Head dim D", {2});
@@ -96,8 +100,8 @@ int backward_lesson(int argc, char** argv) {
   lesson.heading("The cost");
   const Index kept = 2 * seq * static_cast<Index>(sizeof(double));
   const Index stored = seq * seq * static_cast<Index>(sizeof(double));
-  lesson.say("  kept a row beside out: lse and delta, of a head " + human_bytes(kept) + "; P would be " +
-             human_bytes(stored));
+  lesson.say("  beside out, two numbers a row: lse and delta, of a head " + human_bytes(kept) +
+             "; P would be " + human_bytes(stored));
   lesson.say("  products of a tile: 2 forward (q k^T, P V), 5 backward (q k^T again, dV, dP, dQ, dK)");
   lesson.record("kept_bytes", kept);
   lesson.record("p_bytes", stored);

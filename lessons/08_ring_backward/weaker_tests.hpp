@@ -18,7 +18,7 @@ using Backward = std::function<Outcome(const Part&, Variant)>;
 
 inline const std::vector<std::pair<Variant, const char*>> variants{{Variant::right, "right"},
                                                                    {Variant::stay_local, "dK,dV stay"},
-                                                                   {Variant::block_delta, "block's delta"},
+                                                                   {Variant::block_delta, "shard's delta"},
                                                                    {Variant::hop_too_few, "a hop short"}};
 
 // Sums over all elements of all ranks.
@@ -96,7 +96,7 @@ class WeakerTests {
 
   // Which test passes for which ring.
   void show_tests(Lesson& lesson) const {
-    Table table({"test", "right", "dK,dV stay", "block's delta", "a hop short"});
+    Table table({"test", "right", "dK,dV stay", "shard's delta", "a hop short"});
     std::vector<std::vector<Index>> rows;
     for (const WeakerTest& test : tests()) {
       std::vector<std::string> cells{test.name};

@@ -1,5 +1,6 @@
 #include "common/lesson.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -35,6 +36,12 @@ void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>
     words.push_back(name);
     help += "; " + name + ": " + description;
   }
+  if (mutants.size() > 1) {
+    mysteries_ = mutants;
+    std::ranges::sort(mysteries_, {}, &std::pair<std::string, std::string>::second);
+    for (std::size_t i = 1; i <= mutants.size(); ++i) words.push_back("mystery-" + std::to_string(i));
+    help += "; mystery-1, ...: the same ones, unnamed";
+  }
   options_.choice("--mutant", mutant_, words, help);
 }
 
@@ -65,6 +72,8 @@ bool Lesson::parse(int argc, const char* const* argv) {
   heading("Lesson " + number_ + ": " + name_);
   say(claim_);
   if (mutant_ != "none") say("MUTANT: " + mutant_ + ". The checks below must fail.");
+  for (std::size_t i = 0; i < mysteries_.size(); ++i)
+    if (mutant_ == "mystery-" + std::to_string(i + 1)) mutant_ = mysteries_[i].first;
   return true;
 }
 

@@ -38,7 +38,8 @@ class Lesson {
   /// For flags of its own, before parse().
   [[nodiscard]] CommandLine& options() { return options_; }
   /// Offers `--mutant NAME`: the lesson with one known mistake in it. A reader (and a test) sees its checks fail.
-  /// Pairs of name and description, before parse().
+  /// Pairs of name and description, before parse(). `--mutant mystery-1` and so on are the same ones, in another order:
+  /// which mistake is it?
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
   /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one
@@ -85,6 +86,7 @@ class Lesson {
   CommandLine options_;
   bool json_ = false;
   std::string mutant_ = "none";
+  std::vector<std::pair<std::string, std::string>> mysteries_;  // mystery-1 is the first
   std::string device_ = "auto", no_gpu_;
   Index seed_ = 1;
   Index promised_ranks_ = 0;

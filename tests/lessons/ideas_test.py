@@ -3,6 +3,7 @@
 - An idea (IDEA in lessons/CMakeLists.txt) has few lines of code, and includes nothing of lessons/common.
 - Lesson 06's ring differs from lesson 05's by at most 40 lines of `diff`.
 - A mutant differs from its idea by at most three lines.
+- Outside its holes an exercise is its idea, line by line.
 - The one file of lesson 00 has at most 100 lines, and includes MPI, Eigen and the standard library only.
 """
 
@@ -43,12 +44,25 @@ def ideas():
             yield LESSONS / lesson / (folder[1] if folder else "") / idea[1]
 
 
+def outside_holes(exercise):
+    """The texts before, between and after the holes, and the names of the holes."""
+    pieces = re.split(r'^ *// Exercise: .*\n(?:^ *// .*\n)*^ *still_empty\("(.+)"\);\n',
+                      exercise.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return pieces[::2], pieces[1::2]
+
+
 found = list(ideas())
 for idea in found:
     name = idea.relative_to(LESSONS)
     code = [line for line in map(str.strip, lines(idea)) if line and not line.startswith("//")]
     expect(len(code) <= CODE_LINES, f"{name} has {len(code)} lines of code, at most {CODE_LINES}")
     expect(not any(re.match(r'#include ".*\bcommon/', line) for line in code), f"{name} includes nothing of common")
+    exercise = idea.parent / "exercise.hpp"
+    if exercise.exists():
+        kept, holes = outside_holes(exercise)
+        expect(holes, f"{name}: its exercise has holes: {', '.join(holes)}")
+        expect(re.fullmatch(".+".join(map(re.escape, kept)), idea.read_text(encoding="utf-8"), re.DOTALL),
+               f"{name} is its exercise outside the holes")
     for mutant in sorted((idea.parent / "mutants").glob("*.hpp")):
         gone, new = changed(idea, mutant)
         expect(max(gone, new) <= 3, f"mutants/{mutant.name} differs from {name} in {max(gone, new)} lines, at most 3")

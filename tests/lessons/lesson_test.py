@@ -125,7 +125,8 @@ def check_json():
 
 def check_mutants(help_text):
     words = re.search(r"--mutant WORD .*?: none, ([a-z0-9, -]+) \(default none\)", " ".join(help_text.split()))
-    mutants = words[1].split(", ") if words else []
+    all_words = words[1].split(", ") if words else []
+    mutants = [word for word in all_words if not word.startswith("mystery-")]
     Run("--mutant", "none").expect_end(0, "PASS")
     for mutant in mutants:
         run = Run("--mutant", mutant)
@@ -137,6 +138,10 @@ def check_mutants(help_text):
     if not mutants:
         Run("--help").expect(False, "offers a mutant")
         return
+    if "mystery-1" in all_words and not RACES & set(mutants):
+        run = Run("--mutant", "mystery-1")
+        run.expect_end(1, "FAIL")
+        run.expect(not any(f"MUTANT: {mutant}" in run.out for mutant in mutants), "does not name the mistake")
     run = Run("--json", "--mutant", mutants[0])
     failed = run.code == 1 and run.report().get("ok") is False
     run.expect(failed, "exit code 1, and the JSON object says that it failed")

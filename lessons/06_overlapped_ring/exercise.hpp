@@ -1,0 +1,50 @@
+// Lesson 06, the idea: lesson 05's ring, but the parcels travel while the rank computes.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/ring/placement.hpp"
+#include "ring_attention/ring/topology.hpp"
+
+namespace ring_attention::lesson {
+
+/// Feeds the K,V of every rank to `engine`.
+///
+/// At step t rank r holds the K,V of rank (r - t) mod N. They travel on while it merges them: N steps, N - 1 hops.
+///
+/// \param engine    the state (o, m, l) of this rank's queries; accumulate() merges some keys and values into it
+/// \param current   a parcel: K, then V of one rank, in one message; at first those of this rank
+/// \param incoming  where the next parcel arrives; both buffers are as large as the largest parcel
+/// \param kv        the shape of K, and of V, of the whole sequence
+/// \param steps     N, the number of ranks
+void ring(Engine<float> auto& engine, Tensor<float>& current, Tensor<float>& incoming, const Shape& kv,
+          const Placement& placement, const Communicator& comm, int steps) {
+  const Ring ring{comm.rank(), comm.size()};
+  const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
+  const auto length = [&](int owner) { return static_cast<int>(2 * shape(owner).size()); };
+  for (int step = 0; step < steps; ++step) {
+    const int owner = ring.owner(step), next_owner = ring.owner(step + 1);
+
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    // Exercise: start the hop, unless this is the last step: MPI_Irecv of `incoming`, then MPI_Isend of
+    // `current`. Their arguments are those of MPI_Recv and MPI_Send in lesson 05, without the status, and a
+    // request at the end.
+    still_empty("start");
+    int done = 0;
+    const auto progress = [&] { check_mpi(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE)); };
+
+    const View<const float> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
+    engine.accumulate({k, v, placement.ranges(owner)}, progress);  // MPI moves messages inside its calls only
+    if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
+
+    // Exercise: wait until both messages are complete. progress() sets `done` to 1 when they are. Between two
+    // calls sleep for 20 microseconds, usleep(20). In the end `current` is the parcel that arrived.
+    still_empty("finish");
+  }
+}
+
+}  // namespace ring_attention::lesson

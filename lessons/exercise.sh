@@ -1,0 +1,76 @@
+#!/bin/sh
+# The judge of an exercise. `make exercise-05` calls it.
+#
+#     sh lessons/exercise.sh 05 [BUILD FOLDER] [FOLDER OF YOUR COPIES]      (default: build/release, exercises)
+#
+# An exercise is lessons/05_.../exercise.hpp: the header with the lesson's idea, with holes. You fill in the holes of a
+# copy, exercises/05_....hpp, which git ignores. The lesson's program is compiled with your copy in the place of the
+# idea, and runs all its checks. LIMIT=60 gives it 60 seconds instead of 30.
+
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+number=${1:-}
+build=${2:-$root/build/release}
+copies=${3:-$root/exercises}
+shipped=$(ls "$root"/lessons/"$number"_*/exercise.hpp 2> /dev/null) && [ -n "$number" ] || {
+  echo "error: there is no exercise '$number'. There are:" \
+    "$(ls "$root"/lessons/*_*/exercise.hpp | sed 's|.*/\([0-9]*\)_[^/]*/exercise.hpp|\1|' | tr '\n' ' ')" >&2
+  exit 2
+}
+folder=$(dirname "$shipped")
+lesson=$(basename "$folder")
+output=$build/exercises/$lesson.txt
+
+end() { # exit code, words
+  code=$1
+  shift
+  echo "exercise $number: $*"
+  exit "$code"
+}
+
+copy=$copies/$lesson.hpp
+if [ ! -f "$copy" ]; then
+  mkdir -p "$copies"
+  cp "$shipped" "$copy"
+  echo "exercise $number: your copy is ${copy#"$root"/}. Fill in its holes, then give the same command again."
+fi
+
+# The header that the program includes says where the copy is, so that errors of the compiler say it, too.
+mkdir -p "$build/exercises"
+echo "#include \"$(cd "$copies" && pwd)/$lesson.hpp\"" > "$output"
+cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
+if ! cmake --build "$build" --target "exercise_$number" > "$output" 2>&1; then
+  grep -v '^\[\|^gmake\|^make\|^ninja' "$output" || true
+  end 1 'it does not compile; see above'
+fi
+
+ranks=1
+arguments=
+if grep -q 'mpi_main(' "$folder/main.cpp"; then
+  ranks=4
+  arguments='--np 4'
+fi
+limit=${LIMIT:-30}
+begin=$(date +%s)
+code=0
+# shellcheck disable=SC2086 # several words
+MPIEXEC_TIMEOUT=$limit "$build/mpirun" -n "$ranks" "$build/exercises/$lesson" $arguments > "$output" 2>&1 < /dev/null || code=$?
+seconds=$(($(date +%s) - begin))
+
+empty=$(grep -m 1 '^`.*` is still empty$' "$output" || true)
+verdict=$(grep "^lesson $number [a-z0-9_]*: [A-Z]* | " "$output" | tail -n 1)
+[ -z "$empty" ] || end 1 "$empty"
+case $code$verdict in
+  0*': PASS | '*) end 0 "${verdict#*: }" ;;
+  *': FAIL | '*)
+    grep '^  FAIL' "$output" || true
+    end 1 "FAIL | what it printed: $output"
+    ;;
+esac
+if [ "$seconds" -ge "$limit" ]; then
+  [ "$ranks" -eq 1 ] || end 1 "no end after $limit s: a deadlock. A rank waits for a message that does not come"
+  end 1 "no end after $limit s"
+fi
+tail -n 20 "$output"
+end 1 "ended without a verdict, exit code $code; see above"

@@ -1,0 +1,87 @@
+"""The exercise of a lesson, as lessons/exercise.sh judges it: exercise_test.py NN [all].
+
+- The judge makes a copy of exercise.hpp, once, and says which hole of it is still empty.
+- With a wrong line in the place of the right one the exercise fails, in words of its own. Without `all` one wrong line is
+  tried, else each.
+- `all`: with the lesson's idea in the place of the copy it passes.
+
+That exercise.hpp is the idea outside its holes: ideas_test.py.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
+NUMBER, ALL = sys.argv[1], sys.argv[2:] == ["all"]
+LIMIT = (10 if NUMBER == "05" else 40) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
+
+# What a reader may well write: (in the idea, in its place, what the judge then says)
+WRONG = {
+    "01": [("m = std::max(m, x[i])", "m = x[i]", "FAIL")],
+    "02": [("state.l * move(state.m, m)", "state.l", "FAIL"),
+           ("from == negative_infinity<T> ? T{0} : ", "", "FAIL")],
+    "03": [("keep * l + add", "l + add", "FAIL")],
+    "04": [("if (rank > 0) check_mpi", "if (rank > 1) check_mpi", "FAIL"),
+           ("if (rank < last) check_mpi", "if (rank + 1 < last) check_mpi", "deadlock")],
+    "05": [("ring.rank % 2 == 0", "true", "deadlock"),
+           ("std::swap(current, incoming);", "", "FAIL")],
+    "06": [("std::swap(current, incoming);", "", "FAIL"),
+           ("ring.prev(), 0", "ring.prev(), 1", "deadlock")],
+    "07": [("ds(i, j) - delta[i]", "ds(i, j)", "FAIL"),
+           ("scale * ds * k", "ds * k", "FAIL")],
+    "08": [("std::plus<>()", "std::minus<>()", "FAIL"),
+           ("if (step < gradient_hops) start", "if (step + 1 < gradient_hops) start", "FAIL")],
+    "09": [("2 * n - 1 - r", "n + r", "FAIL"),
+           ("key <= query", "key < query", "FAIL")],
+}
+
+failures = 0
+
+
+def judge(copies):
+    done = subprocess.run(["sh", SOURCE / "lessons/exercise.sh", NUMBER, BUILD, copies], capture_output=True, text=True,
+                          env={**os.environ, "LIMIT": str(LIMIT)})
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def expect(holds, what, seen):
+    global failures
+    print(f"{'ok  ' if holds else 'FAIL'} exercise {NUMBER}: {what}", flush=True)
+    if not holds:
+        failures += 1
+        print("  " + "\n  ".join(map(str, seen)), flush=True)
+
+
+folder = next(SOURCE.glob(f"lessons/{NUMBER}_*"))
+cmake = (SOURCE / "lessons/CMakeLists.txt").read_text(encoding="utf-8")
+idea = (folder / re.search(rf"add_lesson\({folder.name} IDEA (\S+)", cmake)[1].rstrip(")")).read_text(encoding="utf-8")
+shipped = (folder / "exercise.hpp").read_text(encoding="utf-8")
+holes = re.findall(r'still_empty\("(.*)"\)', shipped)
+with tempfile.TemporaryDirectory() as name:
+    copies = Path(name)
+    copy = copies / f"{folder.name}.hpp"
+
+    code, lines = judge(copies)
+    expect(copy.exists() and copy.read_text(encoding="utf-8") == shipped, "the judge makes a copy", lines)
+    told = [line for line in lines if "your copy is" not in line]
+    sentences = [f"exercise {NUMBER}: `{hole}` is still empty" for hole in holes]
+    expect(code == 1 and len(told) == 1 and told[0] in sentences, "a hole is still empty", [code, *lines])
+
+    for right, wrong, words in WRONG[NUMBER][:None if ALL else 1]:
+        expect(idea.count(right) == 1, f"the idea has `{right}`", [])
+        copy.write_text(idea.replace(right, wrong), encoding="utf-8")
+        code, lines = judge(copies)
+        expect(code == 1 and words in lines[-1], f"`{wrong}` for `{right}`: {words}", [code, *lines])
+    if ALL:
+        copy.write_text(idea, encoding="utf-8")
+        code, lines = judge(copies)
+        expect(code == 0 and len(lines) == 1 and re.fullmatch(rf"exercise {NUMBER}: PASS \| error \S+ \| .*", lines[0]),
+               "the idea passes", [code, *lines])
+        expect(copy.read_text(encoding="utf-8") == idea, "the judge leaves the copy as it is", [])
+print(f"{failures} failures")
+sys.exit(1 if failures else 0)
