@@ -20,10 +20,12 @@ set(io_sources
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
+    ring_attention/attention/dropout.cpp
     ring_attention/attention/engine.cpp
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
-    ring_attention/attention/reference.cpp)
+    ring_attention/attention/reference.cpp
+    ring_attention/attention/sink.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
@@ -38,6 +40,7 @@ set(ring_sources
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
+    ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.

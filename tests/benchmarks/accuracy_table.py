@@ -27,11 +27,16 @@ RANKS = 8
 RESULTS = ("out", "lse", "dq", "dk", "dv")
 # The commands as a reader types them, in the top folder. LICENSE: a text that does not change with the table.
 COMMANDS = (
-    "build/release/ring-attention example --text LICENSE --out build/accuracy",
+    "build/release/ring-attention example --text LICENSE --out build/accuracy --bias --sink",
     f"build/release/mpirun -n {RANKS} build/release/ring-attention run --q build/accuracy/q.npy "
     "--k build/accuracy/k.npy --v build/accuracy/v.npy --dout build/accuracy/dout.npy "
     "--causal --placement zigzag --check",
 )
+# Rows of the first table, for the first and the last rank: what is added to the command.
+VARIANTS = {
+    "K,V as bf16": "--wire bf16",
+    "with all three": "--bias build/accuracy/bias.npy --sink build/accuracy/sink.npy --dropout 0.1",
+}
 
 
 def run(command, folder, *more):
@@ -51,7 +56,7 @@ def run(command, folder, *more):
 def measured():
     with tempfile.TemporaryDirectory() as folder:
         run(COMMANDS[0], folder)
-        return [json.loads(run(COMMANDS[1], folder, "--json", *more)) for more in ((), ("--wire", "bf16"))]
+        return [json.loads(run(f"{COMMANDS[1]} {more}", folder, "--json")) for more in ("", *VARIANTS.values())]
 
 
 # bf16 as published: a text measured q, k, v, dO in bf16 on 8 ranks, contiguous. (largest, mean), rank after rank.
@@ -141,7 +146,7 @@ def bf16_table():
     ])
 
 
-def table(report, over_bf16):
+def table(report, *variants):
     batch, heads, tokens, dim = report["q_shape"]
     kv_heads = report["kv_shape"][1]
     assert batch == 1 and report["ranks"] == RANKS and report["dtype"] == "float32"
@@ -155,12 +160,18 @@ def table(report, over_bf16):
     for rank, errors in enumerate(report["per_rank"]):
         cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
         lines.append(f"| {rank} | " + " | ".join(cells) + " |")
-    for rank, errors in enumerate(over_bf16["per_rank"]):
-        if rank in (0, RANKS - 1):
+    for label, variant in zip(VARIANTS, variants):
+        for rank in (0, RANKS - 1):
+            errors = variant["per_rank"][rank]
             cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
-            lines.append(f"| {rank}, K,V as bf16 | " + " | ".join(cells) + " |")
+            lines.append(f"| {rank}, {label} | " + " | ".join(cells) + " |")
     command = COMMANDS[1].replace(" --q", " \\\n    --q").replace(" --dout", " \\\n    --dout")
-    return "\n".join([*lines, "", "```", COMMANDS[0], command, "```", "", "The last two rows: with `--wire bf16`."])
+    bf16, all_three = VARIANTS.values()
+    return "\n".join([
+        *lines, "", "```", COMMANDS[0], command, "```", "",
+        f"The rows with K,V as bf16: with `{bf16}`. The last two rows, with bias, sinks and dropout:",
+        f"`{all_three}`.",
+    ])
 
 
 def figures(text):
@@ -170,7 +181,7 @@ def figures(text):
 
 def check(stored, now):
     was, are = figures(stored), figures(now)
-    if len(was) != len(are) or len(are) != 2 * (RANKS + 2 + 2 * RANKS) * len(RESULTS):
+    if len(was) != len(are) or len(are) != 2 * (RANKS + 2 * len(VARIANTS) + 2 * RANKS) * len(RESULTS):
         sys.exit(f"{PAGE} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
     if any((a > 0) != (b > 0) for a, b in zip(was, are)):
         sys.exit(f"{PAGE} has zeros in other places than this build: run {Path(__file__).name}\nnow\n{now}")
