@@ -70,6 +70,23 @@ NpyHeader checked_header(std::span<const std::byte> beginning, Index size, const
   return header;
 }
 
+/// A file of one dimension.
+struct Row {
+  NpyHeader header;
+  std::vector<std::byte> elements;
+};
+
+Row read_row(const std::string& path, void (*check_type)(const NpyHeader&, const std::string&)) {
+  FileBytes file = read_file(path);
+  const NpyHeader header = checked_header(file.bytes, file.size, path);
+  check_type(header, path);
+  if (header.extents.size() != 1)
+    throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
+                     "save it with .reshape(-1)");
+  file.bytes.erase(file.bytes.begin(), file.bytes.begin() + header.payload_offset);
+  return {header, std::move(file.bytes)};
+}
+
 template <class T>
 void write_whole(const std::string& path, const std::string& header, View<const T> array) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -126,21 +143,24 @@ template Tensor<float> read_npy(const std::string&);
 template Tensor<double> read_npy(const std::string&);
 
 std::vector<Index> read_npy_integers(const std::string& path) {
-  const FileBytes file = read_file(path);
-  const NpyHeader header = checked_header(file.bytes, file.size, path);
-  if (header.dtype != Dtype::int64 && header.dtype != Dtype::int32)
-    throw InputError(path, "holds " + std::string(name(header.dtype)) + " where integers are wanted",
-                     "save it with .astype(np.int64)");
-  if (header.extents.size() != 1)
-    throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
-                     "save it with .reshape(-1)");
-  const auto elements = std::span(file.bytes).subspan(static_cast<std::size_t>(header.payload_offset));
+  const auto [header, elements] = read_row(path, [](const NpyHeader& found, const std::string& file) {
+    if (found.dtype != Dtype::int64 && found.dtype != Dtype::int32)
+      throw InputError(file, "holds " + std::string(name(found.dtype)) + " where integers are wanted",
+                       "save it with .astype(np.int64)");
+  });
   std::vector<Index> integers(static_cast<std::size_t>(header.elements()));
   if (header.dtype == Dtype::int64)
     convert<std::int64_t>(elements, std::span(integers));
   else
     convert<std::int32_t>(elements, std::span(integers));
   return integers;
+}
+
+std::vector<double> read_npy_numbers(const std::string& path) {
+  const auto [header, elements] = read_row(path, check_floating_point);
+  std::vector<double> numbers(static_cast<std::size_t>(header.elements()));
+  decode_elements<double>(header.dtype, elements, numbers);
+  return numbers;
 }
 
 template <class T>
