@@ -2,8 +2,8 @@
 /// The fast backward: the five products of lesson 07, with one query in every SIMD lane where rows are keys, and one
 /// dimension in every lane where rows are dK and dV.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile has one or two
-/// panels of `lanes` queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile has one or two panels
+/// of `lanes` queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
 /// row by row, [queries][dim], with rows padded to whole vectors. For each block of keys:
 ///
 ///     1.  p[j]   = e^(sum_c k[j][c] qt[c] - lse)

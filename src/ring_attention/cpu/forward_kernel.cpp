@@ -1,9 +1,8 @@
 /// \file
 /// The fast forward: lesson 03's online softmax with one query in every SIMD lane.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has one or two
-/// panels of `lanes` queries. In every array of a panel the queries are adjacent, so that no step adds or compares across
-/// lanes:
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has one or two panels of `lanes` queries.
+/// In every array of a panel the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
 ///     ot[dim][lanes]   sum 2^(s - m) v, not normalised
@@ -25,8 +24,7 @@
 namespace ring_attention::cpu {
 namespace {
 
-constexpr Offset block =
-    96 / panels;  // keys; p of so many, k and v stay in the caches while qt and ot are used
+constexpr Offset block = 96 / panels;  // keys; p of so many, k and v stay in the caches with qt and ot
 
 /// A panel of a tile in the workspace of a thread.
 struct Panel {
