@@ -171,8 +171,10 @@ void add_all() {
         add("fast_forward_causal" + where, forward<float>, fast_forward, setting, true);
         add("fast_backward" + where, backward<float>, setting, false);
         add("fast_backward_causal" + where, backward<float>, setting, true);
-        add("double_forward" + where, forward<double>, double_forward, setting, false);
-        add("double_backward" + where, backward<double>, setting, false);
+        if (seq <= 4096) {
+          add("double_forward" + where, forward<double>, double_forward, setting, false);
+          add("double_backward" + where, backward<double>, setting, false);
+        }
         add("dense_eigen" + where, dense, setting, true);
         if (onednn) add("onednn" + where, dense, setting, false);
       }
