@@ -20,10 +20,12 @@ set(io_sources
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
+    ring_attention/attention/dropout.cpp
     ring_attention/attention/engine.cpp
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
-    ring_attention/attention/reference.cpp)
+    ring_attention/attention/reference.cpp
+    ring_attention/attention/sink.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
@@ -38,6 +40,7 @@ set(ring_sources
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
+    ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
@@ -47,12 +50,11 @@ set(cuda_sources
     ring_attention/cuda/device_tensor.cpp
     ring_attention/cuda/engine.cpp
     ring_attention/cuda/error.cpp
+    ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
 set(nccl_sources #
     ring_attention/ring/transports/nccl.cpp)
-set(kernel_list_sources #
-    ring_attention/cuda/kernel_list.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu
     ring_attention/cuda/kernels/forward_1_tiled.cu
@@ -101,7 +103,7 @@ set(program_without_cuda_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -19,6 +19,10 @@ struct Workload {
   Shape q, kv;  ///< of the largest shard of any rank, `[batch, heads, tokens, dim]`
   Scoring scoring;
   bool gradients = false;
+  Shape bias = {};  ///< of the dense bias of that shard; of size 0: none
+
+  /// Numbers of the bias and of its gradient.
+  [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias.size(); }
 };
 
 /// What a backend is made of. Everything outlives the backend.
@@ -65,8 +69,8 @@ concept Backend = requires(
   { backend.transport(Watched::kv) } -> std::same_as<Watched>;
   /// Fills a part of a parcel with what the function writes into an array of the host.
   backend.fill(shard, write);
-  /// The queries at `ranges`. The array stays with the caller.
-  backend.set_queries(array, ranges);
+  /// The queries at `ranges`, and their bias or an empty view. The arrays stay with the caller.
+  backend.set_queries(array, ranges, array);
   /// The engine as a ring uses it: it takes K,V as Element.
   backend.ring_engine(forward);
   backend.ring_engine(backward);

@@ -43,19 +43,21 @@ class CpuBackend {
   }
   [[nodiscard]] double input_roundoff() const { return is_narrow ? Bf16::unit : 0; }
 
-  /// q and out (with gradients also dO and dQ), four KV shards in the type that travels (and two to widen them; and six
+  /// q, bias and out (with gradients also dO, dQ and dbias), four KV shards in the type that travels (and two to widen them; and six
   /// of dK,dV).
   void require_memory() const {
     const Workload& work = context_.workload;
     const Index q = work.q.size(), kv = work.kv.size();
     const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0);
+    const Index bias = work.bias_values() * static_cast<Index>(sizeof(Value));
     const Index bytes =
-        values * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Element));
+        values * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Element)) + bias;
     agree(context_.comm, [&] {
       if (!allocation::available(bytes))
         throw InputError("rank " + std::to_string(context_.comm.rank()) + " cannot have " +
-                         human_bytes(bytes) +
-                         " of memory for its shards: use more ranks on more hosts, or a shorter sequence");
+                         human_bytes(bytes) + " of memory for its shards" +
+                         (bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "") +
+                         ": use more ranks on more hosts, or a shorter sequence");
     });
   }
 
@@ -78,19 +80,20 @@ class CpuBackend {
     }
   }
 
-  void set_queries(const Tensor<Value>& q, const TokenRanges& ranges) {
+  void set_queries(const Tensor<Value>& q, const TokenRanges& ranges, View<const Value> bias = {}) {
     q_ = q;
+    bias_ = bias;
     query_ranges_ = ranges;
   }
   [[nodiscard]] ForwardEngine forward_engine() const {
     auto engine = make_engine<ForwardEngine>(context_.workload.scoring, context_.options.block, cpu_);
-    engine.begin(q_, query_ranges_);
+    engine.begin(q_, query_ranges_, bias_);
     return engine;
   }
   [[nodiscard]] GradientEngine backward_engine(const AttentionResult<Value>& result,
                                                const Tensor<Value>& grad_out) const {
     auto engine = make_engine<GradientEngine>(context_.workload.scoring, context_.options.block, cpu_);
-    engine.begin({q_, result.out, result.lse, grad_out}, query_ranges_);
+    engine.begin({q_, result.out, result.lse, grad_out, bias_}, query_ranges_);
     return engine;
   }
   template <class Engine>
@@ -103,7 +106,8 @@ class CpuBackend {
 
   AttentionResult<Value> finish(ForwardEngine& engine) const { return engine.finish(); }
   Gradients<Value> finish(GradientEngine& engine, KvParcel<Value>& gradients) const {
-    return {engine.finish(), converted<Value>(gradients.k()), converted<Value>(gradients.v())};
+    return {engine.finish(), converted<Value>(gradients.k()), converted<Value>(gradients.v()),
+            engine.bias_gradient()};
   }
   void synchronize() const {}
 
@@ -115,7 +119,7 @@ class CpuBackend {
 
   BackendContext context_;
   CpuOptions cpu_;
-  View<const Value> q_;
+  View<const Value> q_, bias_;
   TokenRanges query_ranges_;
 };
 

@@ -99,7 +99,8 @@ class GpuBackend {
     cuda::upload<T>(shard, host, stream_.handle());
   }
 
-  void set_queries(const Tensor<float>& q, const TokenRanges& ranges) {
+  /// No kernel takes a bias: it is refused before.
+  void set_queries(const Tensor<float>& q, const TokenRanges& ranges, View<const float> = {}) {
     q_ = cuda::uploaded<T>(q, stream_.handle());
     query_ranges_ = ranges;
   }

@@ -7,7 +7,7 @@
 ///     const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
 ///
 /// Each rank gives its shard of q, k and v and gets its rows of the result. Arrays are in host memory, the CPU
-/// computes. All sums are in the type of the arrays, float or double.
+/// computes. All sums are in the type of the arrays, float or double. A bias and dropout run the readable engine.
 ///
 /// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
 /// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the
@@ -56,16 +56,20 @@ struct Options {
   Isa isa = best_isa();  ///< instruction set, float32 only; others round differently
 };
 
-/// out = softmax(scale q k^T + bias, masked) v, for the queries of this rank over the keys of all ranks.
+/// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
+/// the factors of the dropout; the softmax includes the sinks.
 ///
 /// \param comm     all its ranks call; stays the caller's
 /// \param q        `[batch, heads, tokens, dim]`: this rank's queries, in the order of `placement.queries.ranges(rank)`
 /// \param k, v     `[batch, kv_heads, tokens, dim]`: this rank's keys and values, in the order of
 ///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention)
 /// \param placement  made for as many ranks as `comm` has; a rank may have no tokens (seq = 0, any pointer)
-/// \param scoring  the same on all ranks; positions in it are global positions of the sequence
+/// \param scoring  the same on all ranks; positions in it are global positions of the sequence. The dropout needs no
+///                 other seed, step or layer on another rank: heads and positions are global.
+/// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
+///                 each key of the sequence in the order of positions; -inf hides a key. Empty: none, on all ranks.
 /// \returns out, like q, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
-///          A query that sees no key has out = 0 and lse = -inf.
+///          A query that sees no key has out = 0 and lse = -inf, or with sinks the sink of its head.
 /// \throws AgreedError, InputError, Error: see above
 ///
 /// q, k and v stay with the caller, unchanged, and are read until the call returns.
@@ -75,27 +79,33 @@ struct Options {
 /// The same bits for every transport and number of threads, and, on one rank, as `attention_forward`.
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k,
                                              View<const float> v, const Placements& placement,
-                                             const Scoring& scoring, const Options& options = {});
+                                             const Scoring& scoring, const Options& options = {},
+                                             View<const float> bias = {});
 [[nodiscard]] AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                               View<const double> v, const Placements& placement,
-                                              const Scoring& scoring, const Options& options = {});
+                                              const Scoring& scoring, const Options& options = {},
+                                              View<const double> bias = {});
 
 /// The gradients of sum(out * grad_out) over all ranks: dQ of this rank's queries, dK and dV of its keys.
 ///
 /// \param result    what `forward` returned on this rank for the same q, k, v, placement and scoring
 /// \param grad_out  dO, like q
-/// \returns dQ like q, dK and dV like k and v, each summed over the queries of all ranks; the caller owns them
+/// \returns dQ like q, dK and dV like k and v, each summed over the queries of all ranks; the gradient of the bias, like
+///          the bias and summed over what broadcasts; and that of the sinks, on every rank the sum over all ranks.
+///          The caller owns them.
 ///
 /// The other arguments, the errors and who owns what are those of `forward`.
-/// Memory: dQ, ten shards of K,V (four that travel, six for their gradients), a tile a thread and 1 number a query.
+/// Memory: dQ, a second bias, ten shards of K,V (four that travel, six for their gradients), a tile a thread and 1 number a query.
 /// Messages: N - 1 a rank with K,V and N with dK,dV (none of either when N = 1).
 [[nodiscard]] Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k,
                                         View<const float> v, const AttentionResult<float>& result,
                                         View<const float> grad_out, const Placements& placement,
-                                        const Scoring& scoring, const Options& options = {});
+                                        const Scoring& scoring, const Options& options = {},
+                                        View<const float> bias = {});
 [[nodiscard]] Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k,
                                          View<const double> v, const AttentionResult<double>& result,
                                          View<const double> grad_out, const Placements& placement,
-                                         const Scoring& scoring, const Options& options = {});
+                                         const Scoring& scoring, const Options& options = {},
+                                         View<const double> bias = {});
 
 }  // namespace ring_attention

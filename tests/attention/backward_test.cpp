@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/differences.hpp"
 #include "support/gradients.hpp"
 #include "support/masks.hpp"
 
@@ -11,50 +12,6 @@ namespace ring_attention::test {
 namespace {
 
 // ---- finite differences --------------------------------------------------------------------------------
-
-/// The number of which all these gradients are: L = sum(out * dO).
-double loss(const Problem<double>& problem, const Tensor<double>& grad_out) {
-  const Reference forward = reference_forward(problem.q, problem.k, problem.v, problem.what.scoring);
-  double sum = 0;
-  for (Index i = 0; i < grad_out.size(); ++i) sum += forward.out.data()[i] * grad_out.data()[i];
-  return sum;
-}
-
-/// (L(x + h) - L(x - h)) / 2h for every element x of `array`, which is one of the problem's own.
-Tensor<double> central_differences(const GradientProblem<double>& problem, Tensor<double>& array) {
-  constexpr double h = 1e-5;  // the error h^2 L''' / 6 and the rounding error eps L / h both are about 1e-10
-  Tensor<double> slopes(array.shape());
-  for (Index i = 0; i < array.size(); ++i) {
-    const double x = array.data()[i];
-    array.data()[i] = x + h;
-    const double above = loss(problem.forward, problem.grad_out);
-    array.data()[i] = x - h;
-    const double below = loss(problem.forward, problem.grad_out);
-    array.data()[i] = x;
-    slopes.data()[i] = (above - below) / (2 * h);
-  }
-  return slopes;
-}
-
-/// ||got - want|| / ||want|| below 1e-7: one tensor at a time, so that an error in one is not hidden by the others.
-testing::AssertionResult near(const Tensor<double>& got, const Tensor<double>& want) {
-  const Comparison comparison = compare(got, want, {.absolute = 1e-4});  // finite, not all zero
-  if (comparison.ok && comparison.relative_error < 1e-7) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << describe(comparison);
-}
-
-void expect_gradients_of_the_loss(GradientProblem<double>& problem) {
-  const Tensor<double> q = central_differences(problem, problem.forward.q);
-  const Tensor<double> k = central_differences(problem, problem.forward.k);
-  const Tensor<double> v = central_differences(problem, problem.forward.v);
-  EXPECT_TRUE(near(problem.want.q, q)) << "dq, dense";
-  EXPECT_TRUE(near(problem.want.k, k)) << "dk, dense";
-  EXPECT_TRUE(near(problem.want.v, v)) << "dv, dense";
-  const Gradients<double> tiled = device_gradients(problem);
-  EXPECT_TRUE(near(tiled.q, q)) << "dq, tiled";
-  EXPECT_TRUE(near(tiled.k, k)) << "dk, tiled";
-  EXPECT_TRUE(near(tiled.v, v)) << "dv, tiled";
-}
 
 // Square, more keys than queries, more queries than keys (the first of which see nothing under some masks).
 TEST(FiniteDifferences, OfEveryMaskAndGroup) {

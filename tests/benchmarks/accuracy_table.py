@@ -1,5 +1,5 @@
-"""The tables under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double, and
-of 8 ranks whose arrays are bf16.
+"""The tables under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double,
+and of 8 ranks whose arrays are bf16.
 
 Writes them between the two markers. With `--check` it writes nothing and fails unless the tables exist and each of
 their figures is near the figure of this build: a mean within a factor of two, a largest error, which is that of one
@@ -27,11 +27,16 @@ RANKS = 8
 RESULTS = ("out", "lse", "dq", "dk", "dv")
 # The commands as a reader types them, in the top folder. LICENSE: a text that does not change with the table.
 COMMANDS = (
-    "build/release/ring-attention example --text LICENSE --out build/accuracy",
+    "build/release/ring-attention example --text LICENSE --out build/accuracy --bias --sink",
     f"build/release/mpirun -n {RANKS} build/release/ring-attention run --q build/accuracy/q.npy "
     "--k build/accuracy/k.npy --v build/accuracy/v.npy --dout build/accuracy/dout.npy "
     "--causal --placement zigzag --check",
 )
+# Rows of the first table, for the first and the last rank: what is added to the command.
+VARIANTS = {
+    "K,V as bf16": "--wire bf16",
+    "with all three": "--bias build/accuracy/bias.npy --sink build/accuracy/sink.npy --dropout 0.1",
+}
 
 
 def run(command, folder, *more):
@@ -51,32 +56,32 @@ def run(command, folder, *more):
 def measured():
     with tempfile.TemporaryDirectory() as folder:
         run(COMMANDS[0], folder)
-        return [json.loads(run(COMMANDS[1], folder, "--json", *more)) for more in ((), ("--wire", "bf16"))]
+        return [json.loads(run(f"{COMMANDS[1]} {more}", folder, "--json")) for more in ("", *VARIANTS.values())]
 
 
 # bf16 as published: a text measured q, k, v, dO in bf16 on 8 ranks, contiguous. (largest, mean), rank after rank.
 PUBLISHED = {
-    "out": "3.91e-3 7.68e-5 1.95e-3 1.14e-4 9.77e-4 9.16e-5 9.77e-4 7.96e-5 9.77e-4 7.1e-5 9.77e-4 6.48e-5 9.77e-4 6.01e-5 "
-           "4.88e-4 5.63e-5",
-    "lse": "9.54e-7 1.2e-7 9.54e-7 2.01e-7 9.54e-7 2.27e-7 9.54e-7 2.37e-7 1.91e-6 2.52e-7 1.91e-6 3.13e-7 1.91e-6 3.38e-7 "
-           "1.91e-6 3.89e-7",
-    "dq": "3.12e-2 7.36e-4 1.95e-3 9.49e-5 4.88e-4 6.39e-5 9.77e-4 5.46e-5 4.88e-4 4.32e-5 4.88e-4 3.17e-5 4.88e-4 2.94e-5 "
-          "4.88e-4 1.39e-5",
-    "dk": "1.56e-2 5.61e-4 9.77e-4 8.44e-5 9.77e-4 6.15e-5 4.88e-4 5.15e-5 4.88e-4 3.79e-5 4.88e-4 3.58e-5 4.88e-4 2.96e-5 "
-          "4.88e-4 1.49e-5",
-    "dv": "1.56e-2 5.68e-4 1.95e-3 9.63e-5 9.77e-4 5.6e-5 9.77e-4 4.77e-5 9.77e-4 4.48e-5 4.88e-4 3.24e-5 4.88e-4 2.87e-5 "
-          "4.88e-4 1.53e-5",
+    "out": "3.91e-3 7.68e-5 1.95e-3 1.14e-4 9.77e-4 9.16e-5 9.77e-4 7.96e-5 9.77e-4 7.1e-5 9.77e-4 6.48e-5 "
+           "9.77e-4 6.01e-5 4.88e-4 5.63e-5",
+    "lse": "9.54e-7 1.2e-7 9.54e-7 2.01e-7 9.54e-7 2.27e-7 9.54e-7 2.37e-7 1.91e-6 2.52e-7 1.91e-6 3.13e-7 "
+           "1.91e-6 3.38e-7 1.91e-6 3.89e-7",
+    "dq": "3.12e-2 7.36e-4 1.95e-3 9.49e-5 4.88e-4 6.39e-5 9.77e-4 5.46e-5 4.88e-4 4.32e-5 4.88e-4 3.17e-5 "
+           "4.88e-4 2.94e-5 4.88e-4 1.39e-5",
+    "dk": "1.56e-2 5.61e-4 9.77e-4 8.44e-5 9.77e-4 6.15e-5 4.88e-4 5.15e-5 4.88e-4 3.79e-5 4.88e-4 3.58e-5 "
+           "4.88e-4 2.96e-5 4.88e-4 1.49e-5",
+    "dv": "1.56e-2 5.68e-4 1.95e-3 9.63e-5 9.77e-4 5.6e-5 9.77e-4 4.77e-5 9.77e-4 4.48e-5 4.88e-4 3.24e-5 "
+           "4.88e-4 2.87e-5 4.88e-4 1.53e-5",
 }
 HEADS, TOKENS, DIM = 2, 2048, 64
 
 
-def npy(path, numbers=None, dim=DIM):
-    """Reads the numbers of a .npy file, or writes them as [1, HEADS, TOKENS, dim]."""
-    if numbers is not None:
-        text = f"{{'descr': '<{'f8' if numbers.typecode == 'd' else 'f4'}', 'fortran_order': False, " \
-               f"'shape': (1, {HEADS}, {TOKENS}, {dim}), }}".ljust(117) + "\n"
-        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + numbers.tobytes())
-        return numbers
+def write_npy(path, numbers):
+    text = f"{{'descr': '<f{numbers.itemsize}', 'fortran_order': False, 'shape': (1, {HEADS}, {TOKENS}, {DIM}), }}"
+    header = text.ljust(117).encode() + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + numbers.tobytes())
+
+
+def read_npy(path):
     data = path.read_bytes()
     begin = 10 + int.from_bytes(data[8:10], "little")
     return array("d" if b"'<f8'" in data[:begin] else "f", data[begin:])
@@ -98,10 +103,10 @@ def measured_bf16():
             folder = Path(name) / kind
             folder.mkdir()
             for array_name, numbers in zip(("q", "k", "v", "dout"), inputs):
-                npy(folder / f"{array_name}.npy", array(kind, numbers))
+                write_npy(folder / f"{array_name}.npy", array(kind, numbers))
             command = COMMANDS[1].replace("--placement zigzag --check", "--placement contiguous --out build/accuracy")
             run(command.replace(f"-n {RANKS}", f"-n {ranks}"), str(folder))
-            results[kind] = {result: npy(folder / f"{result}.npy") for result in RESULTS}
+            results[kind] = {result: read_npy(folder / f"{result}.npy") for result in RESULTS}
         errors = {}
         for result in RESULTS:
             got, want = results["f"][result], results["d"][result]
@@ -121,9 +126,10 @@ def bf16_table():
     ours = measured_bf16()
     published = {result: [float(figure) for figure in PUBLISHED[result].split()] for result in RESULTS}
     lines = [
-        f"All arrays in bf16, as a [published text](sources.md) (D) has it: {RANKS} ranks, causal, contiguous placement. Inputs and",
-        f"results are rounded to bf16 (lse is not), the arithmetic is float. Random normal numbers, {HEADS} heads, {TOKENS} tokens, D = {DIM},",
-        "against one rank in double on the same rounded inputs. The text compares with FlashAttention in bf16, on other shapes:",
+        f"All arrays in bf16, as a [published text](sources.md) (D) has it: {RANKS} ranks, causal, contiguous placement.",
+        "Inputs and results are rounded to bf16 (lse is not), the arithmetic is float. Random normal numbers,",
+        f"{HEADS} heads, {TOKENS} tokens, D = {DIM}, against one rank in double on the same rounded inputs. The text compares",
+        "with FlashAttention in bf16, on other shapes:",
         "",
         "| rank | " + " | ".join(RESULTS) + " |",
         "|---" * (len(RESULTS) + 1) + "|",
@@ -140,7 +146,7 @@ def bf16_table():
     ])
 
 
-def table(report, over_bf16):
+def table(report, *variants):
     batch, heads, tokens, dim = report["q_shape"]
     kv_heads = report["kv_shape"][1]
     assert batch == 1 and report["ranks"] == RANKS and report["dtype"] == "float32"
@@ -154,12 +160,18 @@ def table(report, over_bf16):
     for rank, errors in enumerate(report["per_rank"]):
         cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
         lines.append(f"| {rank} | " + " | ".join(cells) + " |")
-    for rank, errors in enumerate(over_bf16["per_rank"]):
-        if rank in (0, RANKS - 1):
+    for label, variant in zip(VARIANTS, variants):
+        for rank in (0, RANKS - 1):
+            errors = variant["per_rank"][rank]
             cells = [f"{errors[name]['max']:.1e}, {errors[name]['mean']:.1e}" for name in RESULTS]
-            lines.append(f"| {rank}, K,V as bf16 | " + " | ".join(cells) + " |")
+            lines.append(f"| {rank}, {label} | " + " | ".join(cells) + " |")
     command = COMMANDS[1].replace(" --q", " \\\n    --q").replace(" --dout", " \\\n    --dout")
-    return "\n".join([*lines, "", "```", COMMANDS[0], command, "```", "", "The last two rows: with `--wire bf16`."])
+    bf16, all_three = VARIANTS.values()
+    return "\n".join([
+        *lines, "", "```", COMMANDS[0], command, "```", "",
+        f"The rows with K,V as bf16: with `{bf16}`. The last two rows, with bias, sinks and dropout:",
+        f"`{all_three}`.",
+    ])
 
 
 def figures(text):
@@ -169,7 +181,7 @@ def figures(text):
 
 def check(stored, now):
     was, are = figures(stored), figures(now)
-    if len(was) != len(are) or len(are) != 2 * (RANKS + 2 + 2 * RANKS) * len(RESULTS):
+    if len(was) != len(are) or len(are) != 2 * (RANKS + 2 * len(VARIANTS) + 2 * RANKS) * len(RESULTS):
         sys.exit(f"{PAGE} has {len(was)} figures and not {len(are)}: run {Path(__file__).name}")
     if any((a > 0) != (b > 0) for a, b in zip(was, are)):
         sys.exit(f"{PAGE} has zeros in other places than this build: run {Path(__file__).name}\nnow\n{now}")

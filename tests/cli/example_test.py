@@ -1,5 +1,6 @@
 """`ring-attention example`, and then `run` on what it made."""
 
+import math
 import os
 
 import harness
@@ -41,6 +42,18 @@ class ExampleTest(harness.CommandTest):
         self.assertEqual(max(scores, key=scores.get), b"s")
         dout = rows("in/dout.npy")  # less of this would be a better guess: the byte after each one
         self.assertEqual(dout[here], [-x for x in values[TEXT.index(b"s")]])
+
+    def test_with_a_bias_and_sinks(self):
+        self.run_well(1, *"example --text text.txt --out in --dim 8 --bias --sink".split(), launcher=False)
+        tokens = len(TEXT)
+        self.assertEqual(self.files_in("in"), ["bias.npy", "dout.npy", "k.npy", "q.npy", "sink.npy", "v.npy"])
+        shape, dtype, bias = self.array("in/bias.npy")
+        self.assertEqual((shape, dtype), ((tokens, tokens), "<f4"))
+        self.assertAlmostEqual(bias[5 * tokens + 2], -math.log(4), 6)
+        self.assertEqual(self.array("in/sink.npy"), ((4,), "<f4", [1.0] * 4))
+        words = "run --q in/q.npy --k in/k.npy --v in/v.npy --dout in/dout.npy --bias in/bias.npy --sink in/sink.npy"
+        self.run_well(3, *words.split(), *"--dropout 0.1 --causal --check --out results".split())
+        self.assertIn("dbias.npy", self.files_in("results"))
 
     def test_on_several_ranks_it_is_made_once(self):
         result = self.run_well(3, *"example --text text.txt --out in --tokens 10 --dim 4".split())

@@ -72,7 +72,7 @@ inline KernelCase random_kernel_case(Dice& dice, Index index, std::initializer_l
   if (scoring.mask.offset != 0 || dice.one_in(2)) scoring.mask.offset = a.what.keys - a.what.queries;
   if (scoring.mask.left != Mask::unlimited) scoring.mask.left = dice.between(0, a.what.keys);
   if (scoring.mask.documents) scoring.mask.documents = random_documents(dice, a.what.keys);
-  if (scoring.has_bias()) scoring.alibi_slopes = alibi_slopes(a.what.q().heads);
+  if (scoring.has_alibi()) scoring.alibi_slopes = alibi_slopes(a.what.q().heads);
   a.type = dice.of(types);
   a.shards = random_shards(dice, a.what.keys);
   const Index stride = dice.one_in(3) ? dice.between(1, 3) : 1;
@@ -176,7 +176,7 @@ struct TaskMemory {
     task.q = q.as<void>();
     task.visible = visible.as<Interval>();
     task.position = position.as<Index>();
-    task.alibi_slope = a.what.scoring.has_bias() ? slopes.as<float>() : nullptr;
+    task.alibi_slope = a.what.scoring.has_alibi() ? slopes.as<float>() : nullptr;
   }
   void set_keys(const TokenRanges& shard, Memory& k, Memory& v) {
     task.ranges = 0;

@@ -26,9 +26,9 @@ class LocalPositions : public Engine {
   using Engine::Engine;
   using Value = typename Engine::value_type;
 
-  template <class Queries>
-  void begin(const Queries& queries, const TokenRanges& ranges) {
-    Engine::begin(queries, whole(count(ranges)));
+  template <class Queries, class... More>
+  void begin(const Queries& queries, const TokenRanges& ranges, const More&... more) {
+    Engine::begin(queries, whole(count(ranges)), more...);
   }
   void accumulate(KeyValue<Value> kv, const Progress& progress) {
     kv.ranges = whole(count(kv.ranges));

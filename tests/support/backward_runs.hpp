@@ -44,13 +44,16 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
   copy_rows(kv.v(), p.v.view(), keys.ranges(place.rank));
 
   auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
-  engine.begin(ForwardResult<T>{q, out, lse, grad_out}, rows);
+  const Tensor<T> bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
+  const ForwardResult<T> forward{q, out, lse, grad_out, bias};
+  engine.begin(forward, rows);
   auto&& kv_transport = make_transport(0);
   auto&& gradient_transport = make_transport(1);
   ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
   const Index peak = allocation::peak() - before;
   return {{engine.finish(), converted<T>(View<const T>(gradients.k())),
-           converted<T>(View<const T>(gradients.v()))},
+           converted<T>(View<const T>(gradients.v())), engine.bias_gradient(),
+           sink_gradient(forward, p.what.scoring.sinks)},
           kv_transport.statistics(),
           gradient_transport.statistics(),
           peak};
@@ -83,12 +86,15 @@ Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const Gradie
   const Case& what = problem.what();
   const int ranks = static_cast<int>(results.size());
   const Placement keys(what.kind, what.keys, ranks);
-  Gradients<T> all{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv())};
+  Gradients<T> all{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()), Tensor<T>(what.bias()),
+                   std::vector<double>(what.scoring.sinks.size())};
   for (int rank = 0; rank < ranks; ++rank) {
     const Gradients<T>& part = results[static_cast<std::size_t>(rank)].gradients;
     put_rows(all.q, part.q, query_ranges(problem.forward, rank, ranks));
     put_rows(all.k, part.k, keys.ranges(rank));
     put_rows(all.v, part.v, keys.ranges(rank));
+    if (all.bias.size() > 0) put_rows(all.bias, part.bias, query_ranges(problem.forward, rank, ranks));
+    for (std::size_t head = 0; head < all.sinks.size(); ++head) all.sinks[head] += part.sinks[head];
   }
   return all;
 }

@@ -21,9 +21,9 @@ GradientProblem<T> make_gradient_problem(const Case& what) {
   Problem<T> forward = make_problem<T>(what);
   Tensor<T> grad_out(what.q());
   fill_random(grad_out.view(), {.seed = what.seed, .stream = 3});
-  ReferenceGradients want =
-      reference_backward(converted<double>(forward.q), converted<double>(forward.k),
-                         converted<double>(forward.v), converted<double>(grad_out), what.scoring);
+  ReferenceGradients want = reference_backward(converted<double>(forward.q), converted<double>(forward.k),
+                                               converted<double>(forward.v), converted<double>(grad_out),
+                                               what.scoring, converted<double>(forward.bias));
   return {std::move(forward), std::move(grad_out), std::move(want)};
 }
 
@@ -87,12 +87,42 @@ testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProbl
                                  problem.want.magnitude_v, most_visible_keys(problem.what()) == 0, problem);
 }
 
-/// Do dQ, dK and dV of the whole problem agree with the reference?
+template <class T>
+testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
+  const bool constant =
+      most_visible_keys(problem.what()) <= 1 || problem.want.max_abs_score > detail::saturating_score;
+  const Index terms = problem.what().keys + problem.what().batch * problem.what().q().heads;
+  return detail::gradient_agrees("dbias", got, problem.want.bias, terms, problem.want.magnitude_bias,
+                                 constant, problem);
+}
+
+/// The gradients of sinks, as an array of one number a head.
+inline Tensor<double> as_tensor(const std::vector<double>& numbers) {
+  Tensor<double> array({1, 1, std::ssize(numbers), 1});
+  std::ranges::copy(numbers, array.data());
+  return array;
+}
+
+template <class T>
+testing::AssertionResult grad_sinks_agree(const std::vector<double>& got, const GradientProblem<T>& problem) {
+  const Tolerance tolerance = gradient_tolerance<T>(problem.what().queries * problem.what().batch,
+                                                    problem.want.max_abs_score, problem.want.magnitude_sinks);
+  const Comparison comparison = compare(as_tensor(got), as_tensor(problem.want.sinks), tolerance);
+  if (comparison.ok) return testing::AssertionSuccess() << "dsinks " << describe(comparison);
+  return testing::AssertionFailure() << "dsinks " << describe(comparison) << "\n  "
+                                     << to_string(problem.what());
+}
+
+/// Do dQ, dK and dV of the whole problem agree with the reference, and dbias and dsinks where it has them?
 template <class T>
 testing::AssertionResult agrees(const Gradients<T>& got, const GradientProblem<T>& problem) {
   if (const auto verdict = grad_q_agrees(got.q, problem); !verdict) return verdict;
   if (const auto verdict = grad_k_agrees(got.k, problem); !verdict) return verdict;
-  return grad_v_agrees(got.v, problem);
+  if (const auto verdict = grad_v_agrees(got.v, problem); !verdict) return verdict;
+  if (problem.forward.bias.size() > 0)
+    if (const auto verdict = grad_bias_agrees(got.bias, problem); !verdict) return verdict;
+  if (problem.what().scoring.sinks.empty()) return testing::AssertionSuccess();
+  return grad_sinks_agree(got.sinks, problem);
 }
 
 /// The same bits in dQ, dK and dV.
@@ -101,6 +131,8 @@ testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b)
   if (!bitwise_equal(a.q, b.q)) return testing::AssertionFailure() << "dq differs in its bits";
   if (!bitwise_equal(a.k, b.k)) return testing::AssertionFailure() << "dk differs in its bits";
   if (!bitwise_equal(a.v, b.v)) return testing::AssertionFailure() << "dv differs in its bits";
+  if (!bitwise_equal(a.bias, b.bias)) return testing::AssertionFailure() << "dbias differs in its bits";
+  if (a.sinks != b.sinks) return testing::AssertionFailure() << "dsinks differs in its bits";
   return testing::AssertionSuccess();
 }
 
@@ -108,9 +140,10 @@ testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b)
 template <class T>
 Gradients<T> device_gradients(const GradientProblem<T>& problem) {
   const Problem<T>& p = problem.forward;
-  const AttentionResult<T> attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
-  return blockwise_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring,
-                               p.what.block);
+  const AttentionResult<T> attended =
+      blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block, p.bias);
+  return blockwise_backward<T>({p.q, attended.out, attended.lse, problem.grad_out, p.bias}, p.k, p.v,
+                               p.what.scoring, p.what.block);
 }
 
 }  // namespace ring_attention::test

@@ -24,6 +24,7 @@ struct Case {
   Index keys = 8;
   Index dim = 4;
   Scoring scoring = {};
+  Index bias_batch = 0, bias_heads = 0;  // of a dense bias, some of it -inf; 0: none
   Index block = 64;
   PlacementKind kind = PlacementKind::contiguous;  // on a ring
   Index spike_every = 0;
@@ -31,6 +32,9 @@ struct Case {
 
   [[nodiscard]] Shape q() const { return {batch, group * kv_heads, queries, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads, keys, dim}; }
+  [[nodiscard]] Shape bias() const {
+    return bias_batch > 0 ? Shape{bias_batch, bias_heads, queries, keys} : Shape{};
+  }
 };
 
 inline std::string to_string(const Case& c) {
@@ -39,8 +43,11 @@ inline std::string to_string(const Case& c) {
   return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) + ", " +
          name(c.kind) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
          " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
-         (mask.documents ? ", documents" : "") + (c.scoring.has_bias() ? ", ALiBi" : "") + ", spike_every " +
-         std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
+         (mask.documents ? ", documents" : "") + (c.scoring.has_alibi() ? ", ALiBi" : "") +
+         (c.bias_batch > 0 ? ", bias " + to_string(c.bias()) : "") +
+         (c.scoring.sinks.empty() ? "" : ", sinks") + ", dropout " +
+         std::to_string(c.scoring.dropout.probability) + ", spike_every " + std::to_string(c.spike_every) +
+         ", seed " + std::to_string(c.seed);
 }
 
 /// The arrays of a case in type T, and the results of dense attention in double for the same numbers.
@@ -49,13 +56,24 @@ struct Problem {
   Case what;
   Tensor<T> q, k, v;
   Reference want;
+  Tensor<T> bias = {};  // empty: none
 };
 
 template <class T>
-Problem<T> make_problem(const Case& what, Tensor<T> q, Tensor<T> k, Tensor<T> v) {
-  Reference want = reference_forward(converted<double>(View<const T>(q)), converted<double>(View<const T>(k)),
-                                     converted<double>(View<const T>(v)), what.scoring);
-  return {what, std::move(q), std::move(k), std::move(v), std::move(want)};
+Problem<T> make_problem(const Case& what, Tensor<T> q, Tensor<T> k, Tensor<T> v, Tensor<T> bias = {}) {
+  Reference want = reference_forward(converted<double>(q), converted<double>(k), converted<double>(v),
+                                     what.scoring, converted<double>(bias));
+  return {what, std::move(q), std::move(k), std::move(v), std::move(want), std::move(bias)};
+}
+
+/// One of about 16 entries is -inf.
+template <class T>
+Tensor<T> random_bias(const Case& what) {
+  Tensor<T> bias(what.bias());
+  fill_random(bias.view(), {.seed = what.seed, .stream = 4});
+  for (T& x : bias.view().elements())
+    if (x > std::sqrt(T(3)) * T(7) / 8) x = negative_infinity<T>;
+  return bias;
 }
 
 template <class T>
@@ -64,7 +82,7 @@ Problem<T> make_problem(const Case& what) {
   fill_random(q.view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
   fill_random(k.view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
   fill_random(v.view(), {.seed = what.seed, .stream = 2});
-  return make_problem(what, std::move(q), std::move(k), std::move(v));
+  return make_problem(what, std::move(q), std::move(k), std::move(v), random_bias<T>(what));
 }
 
 /// Copies the tokens at `rows` of `whole` into `shard`, in memory order.
@@ -97,8 +115,12 @@ void put_rows(Tensor<T>& whole, const Tensor<T>& part, const TokenRanges& rows) 
 }
 
 /// The reference has no key for any of these rows, so that out = 0 is meant.
-inline bool all_fully_masked(const Tensor<double>& lse) {
-  return std::ranges::all_of(lse.view().elements(), [](double x) { return x == negative_infinity<double>; });
+inline bool all_fully_masked(const Tensor<double>& lse, const Scoring& scoring = {}) {
+  for (Index b = 0; b < lse.shape().batch; ++b)
+    for (Index h = 0; h < lse.shape().heads; ++h)
+      for (Index s = 0; s < lse.shape().seq; ++s)
+        if (lse.view()(b, h, s) != scoring.sink(h)) return false;
+  return true;
 }
 
 /// Do `got`'s rows, which are at `rows` of the problem, agree with the reference?
@@ -109,8 +131,9 @@ testing::AssertionResult agrees(const AttentionResult<T>& got, const Problem<T>&
   const Tolerance tolerance =
       attention_tolerance<T>(problem.what.keys, want.max_abs_score, want.max_abs_value);
   const Tensor<double> lse = rows_of(want.lse, rows);
-  const Comparison out = compare(got.out, rows_of(want.out, rows), tolerance,
-                                 {.expect_zero = lse.size() > 0 && all_fully_masked(lse)});
+  const Comparison out =
+      compare(got.out, rows_of(want.out, rows), tolerance,
+              {.expect_zero = lse.size() > 0 && all_fully_masked(lse, problem.what.scoring)});
   if (!out.ok)
     return testing::AssertionFailure() << "out " << describe(out) << "\n  " << to_string(problem.what);
   const Comparison statistic = compare(got.lse, lse, tolerance, {.allow_negative_infinity = true});

@@ -50,7 +50,11 @@ RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTranspo
   copy_rows(kv.v(), problem.v.view(), keys.ranges(place.rank));
 
   auto engine = make_engine<Engine>(problem.what.scoring, problem.what.block);
-  engine.begin(q, rows);
+  const Tensor<T> bias = problem.bias.size() > 0 ? rows_of(problem.bias, rows) : Tensor<T>();
+  if constexpr (requires { engine.begin(q, rows, bias); })
+    engine.begin(q, rows, bias);
+  else
+    engine.begin(q, rows);
   auto&& transport = make_transport();
   ring_forward(engine, transport, kv);
   AttentionResult<T> attended = engine.finish();

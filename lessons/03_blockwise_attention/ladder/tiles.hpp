@@ -40,11 +40,11 @@ void for_each_key_block(const Scoring& scoring, const Tile& queries, Index keys,
 /// \param score  score(i, j) is that of query i and key j of the tile
 template <class Score>
 void adjust(const Scoring& scoring, const Tile& tile, bool masked, double unit, Score score) {
-  if (!masked && !scoring.has_bias()) return;
+  if (!masked && !scoring.has_alibi()) return;
   for (Index i = 0; i < tile.queries.count; ++i)
     for (Index j = 0; j < tile.keys.count; ++j) {
       const Index query = tile.queries.position(i), key = tile.keys.position(j);
-      if (scoring.has_bias()) score(i, j) += static_cast<float>(unit * scoring.bias(tile.head, query, key));
+      if (scoring.has_alibi()) score(i, j) += static_cast<float>(unit * scoring.alibi(tile.head, query, key));
       if (masked && !scoring.mask.allowed(query, key)) score(i, j) = negative_infinity<float>;
     }
 }

@@ -1,5 +1,6 @@
 #include "program/example/command.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,15 @@ void project(View<float> array, Index head, double gain, const RandomFill& proje
       array(0, head, t, d) = static_cast<float>(gain * random_element(projection, codes, 0, 0, code(t), d));
 }
 
+/// -log(1 + |i - j|).
+Tensor<float> distance_bias(Index tokens) {
+  Tensor<float> bias({1, 1, tokens, tokens});
+  for (Index i = 0; i < tokens; ++i)
+    for (Index j = 0; j < tokens; ++j)
+      bias.view()(0, 0, i, j) = -std::log1p(static_cast<float>(std::abs(i - j)));
+  return bias;
+}
+
 }  // namespace
 
 void declare_example_options(CommandLine& command, ExampleOptions& options) {
@@ -55,6 +65,8 @@ void declare_example_options(CommandLine& command, ExampleOptions& options) {
   command.option("--group", options.group, "Query heads that share a KV head", {1, 1 << 10});
   command.option("--dim", options.dim, "Head dim D", {1, 1 << 12});
   command.option("--seed", options.seed, "Seed of the random projections", {0});
+  command.flag("--bias", options.bias, "Also write bias.npy [S, S], which falls with the distance");
+  command.flag("--sink", options.sink, "Also write sink.npy, a logit for each query head");
 }
 
 void example_command(const ExampleOptions& options) {
@@ -80,6 +92,11 @@ void example_command(const ExampleOptions& options) {
   for (const auto& [file, array] :
        {std::pair("q", &q), std::pair("k", &k), std::pair("v", &v), std::pair("dout", &dout)})
     write_npy<float>(options.out + "/" + file + ".npy", array->view());
+  if (options.bias) write_npy<float>(options.out + "/bias.npy", distance_bias(tokens), {tokens, tokens});
+  if (options.sink) {
+    const Tensor<float> sinks({1, 1, q.shape().heads, 1}, 1);
+    write_npy<float>(options.out + "/sink.npy", sinks, {q.shape().heads});
+  }
   std::printf("%s: the first %lld bytes of %s as q, dout %s and k, v %s, float32\n", options.out.c_str(),
               static_cast<long long>(tokens), options.text.c_str(), to_string(q.shape()).c_str(),
               to_string(k.shape()).c_str());

@@ -16,6 +16,7 @@ struct ExampleOptions {
   Index group = 2;
   Index dim = 64;
   Index seed = 1;
+  bool bias = false, sink = false;  ///< also write bias.npy, sink.npy
 };
 
 void declare_example_options(CommandLine& command, ExampleOptions& options);
@@ -29,6 +30,10 @@ void declare_example_options(CommandLine& command, ExampleOptions& options);
 ///
 /// A query gives weight to the places where the same bytes occur before, and gets the bytes that follow them.
 /// dout[t] = -P(byte t + 1) is the gradient of the loss sum -out[t].P(byte t + 1), which predicts the next byte.
+///
+/// On request bias.npy [S, S] falls with the distance, bias[i][j] = -log(1 + |i - j|) (Chi et al., KERPLE, arXiv
+/// 2205.09921), so that of equal contexts the nearest counts most; and sink.npy [heads] has the logit 1 for each head: it
+/// takes the weight where no context matches.
 /// \throws InputError when the text cannot be read or the directory cannot be written
 void example_command(const ExampleOptions& options);
 

@@ -48,20 +48,20 @@ TokenRanges ranges_at(const std::vector<Index>& positions) {
   return ranges;
 }
 
-/// The scoring of query heads [first, first + count) as a problem of its own.
-Scoring for_heads(Scoring scoring, Index first, Index count) {
-  if (scoring.has_bias()) {
-    const auto slopes = scoring.alibi_slopes.begin() + first;
-    scoring.alibi_slopes = {slopes, slopes + count};
-  }
+/// The scoring of query heads [first, first + count) of a batch as a problem of its own.
+Scoring for_heads(Scoring scoring, Index batch, Index first, Index count) {
+  for (std::vector<double>* of_heads : {&scoring.alibi_slopes, &scoring.sinks})
+    if (!of_heads->empty()) *of_heads = {of_heads->begin() + first, of_heads->begin() + first + count};
+  scoring.dropout.first_batch += batch;
+  scoring.dropout.first_head += first;
   return scoring;
 }
 
 /// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
-  Tensor<double> out, lse, dq, dk, dv;
+  Tensor<double> out, lse, dq, dk, dv, dbias, dsink;
   double max_abs_score = 0, max_abs_value = 0;
-  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0;
+  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0, magnitude_sinks = 0;
 };
 
 /// Fills `Wanted`, one KV head and the query heads that share it at a time.
@@ -74,7 +74,8 @@ class Check {
         results_(results),
         activity_(activity),
         rows_(chosen_rows(count(results.query_ranges), input.q().seq)),
-        group_(input.q().heads / input.kv().heads) {
+        group_(input.q().heads / input.kv().heads),
+        of_sinks_(static_cast<std::size_t>(input.kv().heads)) {
     const Shape some = input.q().with_seq(static_cast<Index>(rows_.size()));
     want_.out = Tensor<double>(some);
     want_.lse = Tensor<double>(some.per_row());
@@ -82,6 +83,9 @@ class Check {
     want_.dq = Tensor<double>(some);
     want_.dk = Tensor<double>(results.gradients->k.shape());
     want_.dv = Tensor<double>(results.gradients->v.shape());
+    want_.dbias =
+        Tensor<double>(results.bias->shape().with_seq(std::min(some.seq, results.bias->shape().seq)));
+    want_.dsink = Tensor<double>({1, std::ssize(input.scoring().sinks), 1, 1});
   }
 
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
@@ -101,6 +105,7 @@ class Check {
         }
         if (has_gradients() && has_every_row()) add_over_ranks(b, kv_head, dk, dv, magnitudes);
       }
+    if (has_gradients()) finish_shared_gradients();
     return want_;
   }
 
@@ -117,10 +122,17 @@ class Check {
         begin, begin + static_cast<std::ptrdiff_t>(std::min(chunk(), rows_.size() - first)));
     const TokenRanges where = ranges_at(chosen(positions(results_.query_ranges), some));
     const Index head = kv_head * group_;
-    const Scoring scoring = for_heads(input_.scoring(), head, group_);
+    const Scoring scoring = for_heads(input_.scoring(), b, head, group_);
     const Tensor<double> q = gather_rows<T>(*results_.q, b, head, group_, some);
 
-    const Reference forward = reference_forward(q, k, v, scoring, where);
+    const Shape& whole_bias = results_.bias->shape();  // an extent of 1 broadcasts
+    const Index bias_batch = std::min(b, whole_bias.batch - 1);
+    const Index bias_head = whole_bias.heads == 1 ? 0 : head, bias_heads = whole_bias.heads == 1 ? 1 : group_;
+    const Tensor<double> bias = whole_bias.size() > 0
+                                    ? gather_rows<T>(*results_.bias, bias_batch, bias_head, bias_heads, some)
+                                    : Tensor<double>();
+
+    const Reference forward = reference_forward(q, k, v, scoring, where, bias);
     scatter_rows(forward.out, want_.out, b, head, static_cast<Index>(first));
     scatter_rows(forward.lse, want_.lse, b, head, static_cast<Index>(first));
     want_.max_abs_score = std::max(want_.max_abs_score, forward.max_abs_score);
@@ -128,13 +140,30 @@ class Check {
     if (!has_gradients()) return;
 
     const Tensor<double> grad_out = gather_rows<T>(*results_.grad_out, b, head, group_, some);
-    const ReferenceGradients backward = reference_backward(q, k, v, grad_out, scoring, where);
+    const ReferenceGradients backward = reference_backward(q, k, v, grad_out, scoring, where, bias);
     scatter_rows(backward.q, want_.dq, b, head, static_cast<Index>(first));
     matrix(dk.view(), 0, 0) += matrix(backward.k.view(), 0, 0);
     matrix(dv.view(), 0, 0) += matrix(backward.v.view(), 0, 0);
     want_.magnitude_q = std::max(want_.magnitude_q, backward.magnitude_q);
     magnitudes[0] += backward.magnitude_k;
     magnitudes[1] += backward.magnitude_v;
+    for (Index h = 0; h < bias_heads && bias.size() > 0; ++h)
+      matrix(want_.dbias.view(), bias_batch, bias_head + h, static_cast<Index>(first), bias.shape().seq) +=
+          matrix(backward.bias.view(), 0, h);
+    for (std::size_t h = 0; h < backward.sinks.size(); ++h)
+      want_.dsink.data()[static_cast<std::size_t>(head) + h] += backward.sinks[h];
+    want_.magnitude_bias = std::max(want_.magnitude_bias, backward.magnitude_bias);
+    of_sinks_[static_cast<std::size_t>(kv_head)] += backward.magnitude_sinks;
+  }
+
+  /// dbias sums over what broadcasts, dsink over the rows of all ranks; so do the magnitudes.
+  void finish_shared_gradients() {
+    const Shape &bias = results_.bias->shape(), &q = input_.q();
+    want_.magnitude_bias *=
+        static_cast<double>(q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1));
+    sum_over_ranks(comm_, want_.dsink.view().elements());
+    sum_over_ranks(comm_, std::span(of_sinks_));
+    want_.magnitude_sinks = std::ranges::max(of_sinks_);
   }
 
   /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.
@@ -156,6 +185,7 @@ class Check {
   Activity& activity_;
   std::vector<Index> rows_;  // of this rank's queries, in memory order
   Index group_;
+  std::vector<double> of_sinks_;  // a magnitude for each KV head
   Wanted want_;
 };
 
@@ -167,6 +197,16 @@ Tensor<double> rows_of(const Tensor<T>& array, const std::vector<Index>& rows) {
     for (Index h = 0; h < array.shape().heads; ++h)
       scatter_rows(gather_rows<T>(array, b, h, 1, rows), some, b, h, 0);
   return some;
+}
+
+/// Has no row of these a key? Then its lse is that of nothing.
+bool see_nothing(const Tensor<double>& lse, const Scoring& scoring) {
+  const Shape& shape = lse.shape();
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index row = 0; row < shape.seq; ++row)
+        if (lse.view()(b, h, row) != scoring.sink(h)) return false;
+  return true;
 }
 
 /// An array that is zero by definition: keys that no query sees, rows that see one key or none.
@@ -182,8 +222,7 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   Check<T> check(comm, input, results, activity);
   const Wanted& want = check.run();
   const auto n = static_cast<Index>(check.rows().size());
-  const bool sees_nothing = std::ranges::all_of(want.lse.view().elements(),
-                                                [](double lse) { return lse == negative_infinity<double>; });
+  const bool sees_nothing = is_zero(want.out) && see_nothing(want.lse, input.scoring());
   const Tolerance tolerance =
       attention_tolerance<T>(input.kv().seq, want.max_abs_score, want.max_abs_value, results.kv_unit);
   report.error(Result::out) = {compare(rows_of(results.forward->out, check.rows()), want.out, tolerance,
@@ -201,9 +240,15 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
                             wanted.shape().seq};
   };
   enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q);
+  if (want.dbias.size() > 0)
+    enter(Result::dbias, rows_of(results.gradients->bias, check.rows()), want.dbias, want.magnitude_bias);
   if (!check.has_every_row()) return;
   enter(Result::dk, converted<double>(results.gradients->k), want.dk, want.magnitude_k);
   enter(Result::dv, converted<double>(results.gradients->v), want.dv, want.magnitude_v);
+  if (want.dsink.size() == 0) return;
+  Tensor<double> dsink(want.dsink.shape());
+  std::ranges::copy(results.gradients->sinks, dsink.data());
+  enter(Result::dsink, dsink, want.dsink, want.magnitude_sinks);
 }
 
 template void check_results(const Communicator&, const RunInput&, const RankResults<float>&, RankReport&,

@@ -34,9 +34,24 @@ void require_shapes(const Shape& q, const Shape& k, const Shape& v, const RunOpt
     throw InputError(both(options.q, q, options.k, k) + "the heads of k must divide the heads of q");
 }
 
-/// The smallest element in the global array among this rank's non-finite ones; the largest Index if none.
+/// \throws InputError unless `file` holds double where the other arrays do
+void require_type(const NpyHeader& header, bool is_double, const std::string& file) {
+  if ((header.dtype == Dtype::float64) != is_double)
+    throw InputError(file,
+                     "is " + std::string(name(header.dtype)) + ", and the other arrays are " +
+                         (is_double ? "float64" : "not"),
+                     "save all arrays in one type");
+}
+
+/// NaN or infinite. A bias may be -inf: a key that is hidden.
 template <class T>
-Index first_global(View<const T> shard, const Shape& global, const TokenRanges& ranges) {
+bool is_wrong(InputArray array, T x) {
+  return !std::isfinite(x) && !(array == InputArray::bias && x < 0);
+}
+
+/// The smallest element in the global array among this rank's wrong ones; the largest Index if none.
+template <class T>
+Index first_wrong(InputArray array, View<const T> shard, const Shape& global, const TokenRanges& ranges) {
   Index first = std::numeric_limits<Index>::max();
   const std::vector<Index> where = positions(ranges);
   const Shape& shape = shard.shape();
@@ -44,7 +59,7 @@ Index first_global(View<const T> shard, const Shape& global, const TokenRanges& 
     for (Index h = 0; h < shape.heads; ++h)
       for (Index s = 0; s < shape.seq; ++s)
         for (Index d = 0; d < shape.dim; ++d)
-          if (!std::isfinite(shard(b, h, s, d)))
+          if (is_wrong(array, shard(b, h, s, d)))
             first = std::min(
                 first,
                 ((b * global.heads + h) * global.seq + where[static_cast<std::size_t>(s)]) * global.dim + d);
@@ -62,11 +77,13 @@ RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
   } else {
     open(comm, options);
   }
+  open_bias(comm, options);
   prepare_scoring(comm, options);
+  read_sinks(comm, options);
 }
 
 void RunInput::open(const Communicator& comm, const RunOptions& options) {
-  names_ = {options.q, options.k, options.v, options.dout};
+  names_ = {options.q, options.k, options.v, options.dout, ""};
   for (std::size_t i = 0; i < names_.size(); ++i)
     if (!names_[i].empty()) readers_[i].emplace(comm, names_[i]);
   const NpyReader& q = *readers_[0];
@@ -85,6 +102,23 @@ void RunInput::open(const Communicator& comm, const RunOptions& options) {
   dimensions_ = q.dimensions();
 }
 
+void RunInput::open_bias(const Communicator& comm, const RunOptions& options) {
+  if (options.bias.empty()) return;
+  names_.back() = options.bias;
+  const NpyReader& bias = readers_.back().emplace(comm, options.bias);
+  agree(comm, [&] {
+    require_type(bias.header(), is_double_, options.bias);
+    const Shape& shape = bias.shape();
+    const Shape due{shape.batch == 1 ? 1 : q_.batch, shape.heads == 1 ? 1 : q_.heads, q_.seq, kv_.seq};
+    if (shape != due)
+      throw InputError(options.bias,
+                       "is " + to_string(shape) + " as [B, H, Sq, Sk] where " +
+                           to_string(Shape{q_.batch, q_.heads, q_.seq, kv_.seq}) + " is due",
+                       "B and H may also be 1");
+  });
+  bias_ = bias.shape();
+}
+
 void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
   scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
   scoring_.mask.offset = options.q_offset.value_or(kv_.seq - q_.seq);
@@ -94,6 +128,8 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   }
   if (options.causal) scoring_.mask.right = 0;
   if (options.alibi) scoring_.alibi_slopes = alibi_slopes(q_.heads);
+  scoring_.dropout.probability = options.dropout;
+  scoring_.dropout.seed = static_cast<std::uint64_t>(options.dropout_seed);
   if (options.documents.empty()) return;
   std::vector<Index> boundaries;
   agree(comm, [&] {
@@ -111,7 +147,28 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   scoring_.mask.documents = std::make_shared<const Documents>(boundaries);
 }
 
+void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
+  if (options.sink.empty()) return;
+  std::vector<double> sinks(static_cast<std::size_t>(q_.heads));
+  agree(comm, [&] {
+    if (comm.rank() != 0) return;
+    const std::vector<double> numbers = read_npy_numbers(options.sink);
+    require_type(read_npy_header(options.sink), is_double_, options.sink);
+    if (numbers.size() != sinks.size())
+      throw InputError(
+          options.sink,
+          "holds " + counted(std::ssize(numbers), "number") + " for " + counted(q_.heads, "query head"),
+          "save one logit a head");
+    if (!std::ranges::all_of(numbers, [](double x) { return x <= std::numeric_limits<float>::max(); }))
+      throw InputError(options.sink, "has a NaN or +inf", "a sink is a finite number, or -inf for none");
+    sinks = numbers;
+  });
+  sum_over_ranks(comm, std::span(sinks));  // the others have zeros
+  scoring_.sinks = sinks;
+}
+
 const Shape& RunInput::shape(InputArray array) const {
+  if (array == InputArray::bias) return bias_;
   return array == InputArray::k || array == InputArray::v ? kv_ : q_;
 }
 
@@ -143,12 +200,14 @@ Tensor<double> RunInput::whole_head(InputArray array, Index batch, Index head) c
 template <class T>
 std::string RunInput::non_finite(const Communicator& comm, InputArray array, View<const T> shard,
                                  const TokenRanges& ranges) const {
-  const Index found = sum_over_ranks(comm, count_non_finite(shard).count);
-  const Index first = min_over_ranks(comm, first_global(shard, shape(array), ranges));
+  const auto wrong = std::ranges::count_if(shard.elements(), [=](T x) { return is_wrong(array, x); });
+  const Index found = sum_over_ranks(comm, wrong);
+  const Index first = min_over_ranks(comm, first_wrong(array, shard, shape(array), ranges));
   if (found == 0) return {};
   return names_[static_cast<std::size_t>(array)] + ": " + counted(found, "element") +
          (found == 1 ? " is" : " are") + " NaN or infinite, the first at " +
-         element_name(shape(array), first) + " of [B, H, S, D]";
+         element_name(shape(array), first) +
+         (array == InputArray::bias ? " of [B, H, Sq, Sk]" : " of [B, H, S, D]");
 }
 
 #define RING_ATTENTION_INSTANTIATE(T)                                                       \

@@ -12,7 +12,7 @@
 namespace ring_attention {
 
 /// The arrays that a run reads.
-enum class InputArray { q, k, v, grad_out };
+enum class InputArray { q, k, v, grad_out, bias };
 
 /// Reads the headers first, and elements only on demand. Every call is collective.
 class RunInput {
@@ -23,11 +23,15 @@ class RunInput {
 
   [[nodiscard]] const Shape& q() const { return q_; }
   [[nodiscard]] const Shape& kv() const { return kv_; }
+  /// Of the dense bias, `[batch or 1, heads or 1, Sq, Sk]`; of size 0: none.
+  [[nodiscard]] const Shape& bias() const { return bias_; }
   [[nodiscard]] const Scoring& scoring() const { return scoring_; }
   /// Is the arithmetic in double?
   [[nodiscard]] bool is_double() const { return is_double_; }
   /// Dimensions of the q file: the results have as many.
   [[nodiscard]] std::size_t dimensions() const { return dimensions_; }
+  /// The same of the file of the bias, which there must be.
+  [[nodiscard]] std::size_t bias_dimensions() const { return readers_.back()->dimensions(); }
 
   /// Reads the tokens at `ranges`. Collective.
   template <class T>
@@ -43,7 +47,7 @@ class RunInput {
   template <class T>
   [[nodiscard]] Tensor<double> whole_head(InputArray array, Index batch, Index head) const;
 
-  /// Counts NaN and infinities in all ranks' shards of an array: one line that names the file and the first
+  /// Counts NaN and infinities, but not the -inf of a bias, in all ranks' shards of an array: one line that names the file and the first
   /// such element, or empty. Collective.
   template <class T>
   [[nodiscard]] std::string non_finite(const Communicator& comm, InputArray array, View<const T> shard,
@@ -52,15 +56,17 @@ class RunInput {
  private:
   [[nodiscard]] const Shape& shape(InputArray array) const;
   void open(const Communicator& comm, const RunOptions& options);
+  void open_bias(const Communicator& comm, const RunOptions& options);
   void prepare_scoring(const Communicator& comm, const RunOptions& options);
+  void read_sinks(const Communicator& comm, const RunOptions& options);
 
-  Shape q_, kv_;  // global
+  Shape q_, kv_, bias_;  // global
   Scoring scoring_;
   std::uint64_t seed_ = 1;
   bool is_double_ = false;
   std::size_t dimensions_ = 4;
-  std::array<std::string, 4> names_{"q", "k", "v", "dout"};  // the files, or these words
-  std::array<std::optional<NpyReader>, 4> readers_;          // empty with --random
+  std::array<std::string, 5> names_{"q", "k", "v", "dout", ""};  // the files, or these words
+  std::array<std::optional<NpyReader>, 5> readers_;              // empty with --random, except of the bias
 };
 
 }  // namespace ring_attention

@@ -26,7 +26,8 @@ struct RunContext {
 
   [[nodiscard]] Workload workload() const {
     return {input.q().with_seq(queries.max_tokens()), input.kv().with_seq(keys.max_tokens()), input.scoring(),
-            options.wants_gradients()};
+            options.wants_gradients(),
+            input.bias().size() > 0 ? input.bias().with_seq(queries.max_tokens()) : Shape{}};
   }
 };
 
@@ -59,6 +60,8 @@ class Job {
     report_.backend = device_.description();
     report_.q = run_.input.q();
     report_.kv = run_.input.kv();
+    report_.bias = run_.input.bias();
+    report_.bias_bytes = run_.workload().bias_values() * static_cast<Index>(sizeof(T));
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
     report_.scale = run_.input.scoring().scale;
     report_.q_offset = run_.input.scoring().mask.offset;
@@ -96,6 +99,10 @@ class Job {
     add("dq", q);
     add("dk", run_.input.kv());
     add("dv", run_.input.kv());
+    if (const Shape& bias = run_.input.bias(); bias.size() > 0)
+      results.add("dbias", bias, array_extents(bias, run_.input.bias_dimensions()), dtype_of<T>());
+    if (!run_.input.scoring().sinks.empty())
+      results.add("dsink", {1, 1, q.heads, 1}, {q.heads}, dtype_of<T>());
   }
 
   void warn(const std::string& line) {
@@ -142,10 +149,11 @@ class Job {
     run_.activity.enter(Phase::read);
     Stopwatch watch(run_.comm);
     q_ = read_queries(InputArray::q);
+    if (run_.input.bias().size() > 0) bias_ = read_queries(InputArray::bias);
     Kv kv = read_keys();
     report_.read_seconds += watch.lap();
 
-    device_.set_queries(q_, run_.query_ranges);
+    device_.set_queries(q_, run_.query_ranges, bias_);
     Watched transport = device_.transport(Watched::kv);
     auto engine = device_.forward_engine();
     auto&& ring_engine = device_.ring_engine(engine);
@@ -168,6 +176,9 @@ class Job {
     auto&& ring_engine = device_.ring_engine(engine);
     ring_backward(ring_engine, transport, gradients, kv, sums);
     gradients_ = device_.finish(engine, sums);
+    gradients_.sinks =
+        sink_gradient<T>({q_, forward_.out, forward_.lse, grad_out_}, run_.input.scoring().sinks);
+    sum_over_ranks(run_.comm, std::span(gradients_.sinks));
     mine_.backward_exposed_seconds = count_statistics(transport) + count_statistics(gradients);
     report_.backward_seconds = watch.lap();
   }
@@ -175,7 +186,7 @@ class Job {
   void check() {
     run_.activity.enter(Phase::check);
     Stopwatch watch(run_.comm);
-    RankResults<T> results{run_.query_ranges, run_.key_ranges, &q_, &forward_};
+    RankResults<T> results{run_.query_ranges, run_.key_ranges, &q_, &bias_, &forward_};
     results.kv_unit = device_.input_roundoff();
     if (run_.options.wants_gradients()) {
       results.grad_out = &grad_out_;
@@ -194,9 +205,19 @@ class Job {
       results.write<T>("dq", gradients_.q, run_.query_ranges);
       results.write<T>("dk", gradients_.k, run_.key_ranges);
       results.write<T>("dv", gradients_.v, run_.key_ranges);
+      if (run_.input.bias().size() > 0) results.write<T>("dbias", gradients_.bias, run_.query_ranges);
+      if (!gradients_.sinks.empty()) write_sinks(results);
     }
     report_.write_seconds = watch.lap();
     results.commit(to_json(report_, run_.options));
+  }
+
+  /// The sum over all ranks, which rank 0 writes.
+  void write_sinks(RunResults& results) const {
+    const Index heads = run_.comm.rank() == 0 ? std::ssize(gradients_.sinks) : 0;
+    Tensor<T> sinks({1, 1, heads, 1});
+    std::copy_n(gradients_.sinks.begin(), heads, sinks.data());
+    results.write<T>("dsink", sinks, whole(heads));
   }
 
   void print(const std::optional<RunResults>& results) const {
@@ -211,7 +232,7 @@ class Job {
 
   const RunContext& run_;
   Device device_;
-  Tensor<T> q_, grad_out_;
+  Tensor<T> q_, bias_, grad_out_;
   AttentionResult<T> forward_;
   Gradients<T> gradients_;
   RunReport report_;

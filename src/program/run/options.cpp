@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cpu/isa.hpp"
 
@@ -43,6 +44,21 @@ bool fits(const std::vector<Index>& extents) {
   return left > 0;
 }
 
+/// What the device or the engine that was asked for cannot do.
+void validate_features(const RunOptions& options) {
+  if (!Dropout{options.dropout}.valid())
+    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
+  const std::pair<const char*, bool> features[] = {{"--bias", !options.bias.empty()},
+                                                   {"--dropout", options.dropout > 0},
+                                                   {"--sink", !options.sink.empty()}};
+  for (const auto& [flag, given] : features) {
+    if (given && options.device == "cuda")
+      throw InputError(std::string(flag) + ": no kernel of --device cuda can do it; --device cpu can");
+    if (given && options.engine == "fast" && flag != features[2].first)
+      throw InputError(std::string(flag) + ": --engine fast cannot do it; --engine readable can");
+  }
+}
+
 }  // namespace
 
 void declare_run_options(CommandLine& command, RunOptions& options) {
@@ -70,6 +86,16 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--documents", options.documents,
                  "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
   command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
+  command.option(
+      "--bias", options.bias,
+      "Bias of the scores, .npy [Sq, Sk], [H, Sq, Sk] or [B, H, Sq, Sk] with 1 for any B or H; -inf hides a "
+      "key. With gradients: dbias");
+  command.option(
+      "--sink", options.sink,
+      "Attention sinks, .npy of one logit a query head, which has no value. With gradients: dsink");
+  command.option("--dropout", options.dropout, "Drop each probability with this probability, 0 to below 1");
+  command.option("--dropout-seed", options.dropout_seed,
+                 "Seed of --dropout: the mask depends on it and on positions, not on the ranks", {0});
   command.option("--q-offset", options.q_offset,
                  "Key position of the first query (default Sk - Sq, which aligns the ends)",
                  {-furthest_offset, furthest_offset});
@@ -94,11 +120,13 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
+  command.needs("--dropout-seed", "--dropout");
   command.footer(examples);
 }
 
 void validate(const RunOptions& options) {
   validate_device(options);
+  validate_features(options);
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");

@@ -23,6 +23,10 @@ struct RunOptions : DeviceOptions {
   std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
   std::string documents;      ///< a file of cu_seqlens; empty: one document
   bool alibi = false;
+  std::string bias;  ///< a file of [B, H, Sq, Sk]; empty: none
+  std::string sink;  ///< a file of one logit a head; empty: none
+  double dropout = 0;
+  Index dropout_seed = 1;
   std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
   std::optional<double> scale;    ///< else 1 / sqrt(D)
   std::string placement = "contiguous";

@@ -58,6 +58,9 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   if (!options.documents.empty()) words += ", documents of " + options.documents;
   if (options.alibi) words += ", ALiBi";
   if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
+  if (!options.sink.empty()) words += ", sinks of " + options.sink;
+  if (options.dropout > 0)
+    words += format(", dropout %g of seed ", options.dropout) + std::to_string(options.dropout_seed);
   return words;
 }
 
@@ -100,6 +103,10 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
                      "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
+  if (report.bias.size() > 0)
+    text += "  bias    " + to_string(report.bias) + "  " + options.bias + ", " +
+            human_bytes(report.bias_bytes) + " a rank" +
+            (options.wants_gradients() ? " with its gradient" : "") + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
   text += "  kernel  " + words_of(report.backend, largest(report, &RankReport::threads)) + "\n";
   text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
@@ -121,7 +128,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   if (options.check) text += "\nErrors against the dense reference in double:\n" + check_table(report);
   if (options.check && options.wants_gradients() &&
       !was_checked(report, static_cast<std::size_t>(Result::dk)))
-    text += "  dk and dv need every row of a sequence; above 16k tokens they are not checked.\n";
+    text += "  dk, dv and dsink need every row of a sequence; above 16k tokens they are not checked.\n";
   return text;
 }
 
@@ -138,6 +145,9 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"window", options.window},
             {"documents", options.documents},
             {"alibi", options.alibi},
+            {"bias_bytes", report.bias_bytes},
+            {"dropout", options.dropout},
+            {"dropout_seed", options.dropout_seed},
             {"q_offset", report.q_offset},
             {"placement", options.placement},
             {"transport", report.backend.transport},
@@ -162,6 +172,8 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"warnings", report.warnings}};
   if (!options.is_random()) json["files"] = {{"q", options.q}, {"k", options.k}, {"v", options.v}};
   if (!options.dout.empty()) json["files"]["dout"] = options.dout;
+  if (!options.bias.empty()) json["files"]["bias"] = options.bias;
+  if (!options.sink.empty()) json["files"]["sink"] = options.sink;
   if (options.is_random()) json["seed"] = options.seed;
   for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
   // File names may hold bytes that are not UTF-8.

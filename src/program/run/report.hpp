@@ -13,8 +13,8 @@
 namespace ring_attention {
 
 /// The results of a run, in the order in which they are reported.
-enum class Result { out, lse, dq, dk, dv };
-inline constexpr std::array result_names{"out", "lse", "dq", "dk", "dv"};
+enum class Result { out, lse, dq, dk, dv, dbias, dsink };
+inline constexpr std::array result_names{"out", "lse", "dq", "dk", "dv", "dbias", "dsink"};
 
 /// Errors of one array of one rank against the reference.
 struct ErrorReport {
@@ -49,7 +49,8 @@ struct RankReport {
 
 /// The whole run. Times are those of the slowest rank.
 struct RunReport {
-  Shape q, kv;
+  Shape q, kv, bias;     ///< of the bias: of size 0 for none
+  Index bias_bytes = 0;  ///< the most that a rank has of it, and with gradients of dbias
   std::string dtype;
   BackendDescription backend;
   double scale = 0;

@@ -29,6 +29,13 @@ struct StandardGradientRules {
   static T key_scale(T scale) {
     return scale;
   }
+
+  /// dS = P * (F dP - delta), with F = 1 where there is no dropout. A dropped pair has F = 0 and dS = -P delta: it
+  /// takes part in the softmax.
+  template <class T>
+  static T score_gradient(T p, T grad_p, T delta, T factor) {
+    return p * (factor * grad_p - delta);
+  }
 };
 
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
@@ -44,16 +51,18 @@ class BlockwiseBackward {
     require(block >= 1, "BlockwiseBackward: a block has at least one token");
   }
 
-  /// Starts with dQ = 0. The queries are at `ranges`.
+  /// Starts with dQ = 0 and dBias = 0. The queries are at `ranges`.
   void begin(const ForwardResult<T>& forward, TokenRanges ranges) {
     const Shape& q = forward.q.shape();
     require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
                 q.seq == count(ranges),
             "BlockwiseBackward: q, out, dO and lse belong to the same queries");
+    require_bias_shape(forward.bias.shape(), q);
     forward_ = forward;
     q_ranges_ = std::move(ranges);
     delta_ = row_dot(forward.grad_out, forward.out);
     grad_q_ = Tensor<T>(q);
+    grad_bias_ = Tensor<T>(forward.bias.shape());
   }
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
@@ -67,13 +76,16 @@ class BlockwiseBackward {
         forward_.q.shape(), q_ranges_, kv.ranges, block_,
         [group](Index h) { return Rules::kv_head(h, group); },
         [&](const Tile& tile) {
-          if (score_tile(scoring_, tile, forward_.q, kv.k, p_)) differentiate(kv, gradient, tile);
+          if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_))
+            differentiate(kv, gradient, tile);
           if (progress) progress();
         });
   }
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish() { return std::move(grad_q_); }
+  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
+  [[nodiscard]] Tensor<T> bias_gradient() { return std::move(grad_bias_); }
 
  private:
   /// One tile; its scores are in p.
@@ -89,16 +101,24 @@ class BlockwiseBackward {
       for (Index j = 0; j < p_.cols(); ++j)
         p_(i, j) = rescale(p_(i, j), forward_.lse(tile.batch, tile.head, tile.first_query + i));
 
-    // forward: O = P V; so now dV = P^T dO and dP = dO V^T.
-    tile.of_keys(gradient.v).noalias() += p_.transpose() * grad_out;
+    // forward: O = (F * P) V, F the factors of the dropout; so now dV = (F * P)^T dO and dP = F * dO V^T.
+    const bool drops = scoring_.dropout.drops();
+    if (drops) {
+      dropout_tile(scoring_.dropout, tile, factors_);
+      tile.of_keys(gradient.v).noalias() += factors_.cwiseProduct(p_).transpose() * grad_out;
+    } else {
+      tile.of_keys(gradient.v).noalias() += p_.transpose() * grad_out;
+    }
     ds_.resize(p_.rows(), p_.cols());
     ds_.noalias() = grad_out * v.transpose();
 
     // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
     for (Index i = 0; i < p_.rows(); ++i) {
       const T delta = delta_.view()(tile.batch, tile.head, tile.first_query + i);
-      for (Index j = 0; j < p_.cols(); ++j) ds_(i, j) = p_(i, j) * (ds_(i, j) - delta);
+      for (Index j = 0; j < p_.cols(); ++j)
+        ds_(i, j) = Rules::score_gradient(p_(i, j), ds_(i, j), delta, drops ? factors_(i, j) : T{1});
     }
+    if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds_;  // forward: s = ... + bias
 
     // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
     tile.of_queries(grad_q_.view()).noalias() += Rules::query_scale(scale) * ds_ * k;
@@ -109,10 +129,12 @@ class BlockwiseBackward {
   Index block_;
   ForwardResult<T> forward_;
   TokenRanges q_ranges_;
-  Tensor<T> delta_;   // [batch, heads, seq, 1]
-  Tensor<T> grad_q_;  // [batch, heads, seq, dim]
-  Matrix<T> p_;       // one tile of scores, then of P
-  Matrix<T> ds_;      // dP, then dS, of that tile
+  Tensor<T> delta_;      // [batch, heads, seq, 1]
+  Tensor<T> grad_q_;     // [batch, heads, seq, dim]
+  Tensor<T> grad_bias_;  // like the bias
+  Matrix<T> p_;          // one tile of scores, then of P
+  Matrix<T> ds_;         // dO V^T, then dS, of that tile
+  Matrix<T> factors_;    // of its dropout
 };
 
 template <class T>
@@ -123,6 +145,8 @@ template <class T>
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();
+  gradients.bias = engine.bias_gradient();
+  gradients.sinks = sink_gradient(forward, scoring.sinks);
   return gradients;
 }
 

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "ring_attention/attention/partial.hpp"
+#include "ring_attention/attention/sink.hpp"
 #include "ring_attention/attention/tile.hpp"
 #include "ring_attention/core/error.hpp"
 
@@ -34,6 +34,13 @@ struct StandardRules {
 
   /// `group` contiguous query heads share one KV head (FlashAttention, Llama).
   static Index kv_head(Index head, Index group) { return head / group; }
+
+  /// Dropout multiplies the weight p of a value by its factor. It follows the softmax, so the sum l keeps the whole p.
+  template <class T>
+  static void drop(T& p, T& l, T factor) {
+    (void)l;
+    p *= factor;
+  }
 };
 
 /// Attention of a fixed set of queries over keys that arrive in pieces.
@@ -50,11 +57,13 @@ class BlockwiseEngine {
     require(block >= 1, "BlockwiseEngine: a block has at least one token");
   }
 
-  /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges) {
+  /// Starts with no key seen. `q` [batch, heads, seq, dim] and `bias`, of these queries (bias.hpp) or empty, stay with
+  /// the caller and must outlive finish(); the tokens of q are at `ranges`.
+  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {}) {
     require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its ranges");
+    require_bias_shape(bias.shape(), q.shape());
     q_ = q;
+    bias_ = bias;
     q_ranges_ = std::move(ranges);
     partial_ = Partial<T>::empty(q.shape());
     partial_.m.fill(Rules::template initial_max<T>);
@@ -68,13 +77,16 @@ class BlockwiseEngine {
     for_each_tile(
         q_.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
         [&](const Tile& tile) {
-          if (score_tile(scoring_, tile, q_, kv.k, s_)) merge_tile(kv, tile);
+          if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
           if (progress) progress();
         });
   }
 
-  /// out = o / l and lse = m + log l. Ends the work on these queries.
-  [[nodiscard]] AttentionResult<T> finish() { return ring_attention::finish(std::move(partial_)); }
+  /// Adds the sinks; out = o / l and lse = m + log l. Ends the work on these queries.
+  [[nodiscard]] AttentionResult<T> finish() {
+    add_sinks(partial_, scoring_.sinks);
+    return ring_attention::finish(std::move(partial_));
+  }
 
   /// The state (o, m, l) as it is now.
   [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
@@ -84,6 +96,7 @@ class BlockwiseEngine {
   void merge_tile(const KeyValue<T>& kv, const Tile& tile) {
     states_.resize(static_cast<std::size_t>(s_.rows()));
     for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
+    if (scoring_.dropout.drops()) drop(tile);
     o_.resize(s_.rows(), q_.shape().dim);
     o_.noalias() = s_ * tile.of_keys(kv.v);  // s now holds p = e^{s - m}
 
@@ -111,22 +124,32 @@ class BlockwiseEngine {
     return state;
   }
 
+  /// Multiplies p by the factors of the dropout.
+  void drop(const Tile& tile) {
+    dropout_tile(scoring_.dropout, tile, factors_);
+    for (Index i = 0; i < s_.rows(); ++i)
+      for (Index j = 0; j < s_.cols(); ++j)
+        Rules::drop(s_(i, j), states_[static_cast<std::size_t>(i)].l, factors_(i, j));
+  }
+
   Scoring scoring_;
   Index block_;
-  View<const T> q_;
+  View<const T> q_, bias_;
   TokenRanges q_ranges_;
   Partial<T> partial_;
   Matrix<T> s_;                          // one tile of scores, then of p
   Matrix<T> o_;                          // p v of that tile
+  Matrix<T> factors_;                    // of its dropout
   std::vector<SoftmaxState<T>> states_;  // (m, l) of its rows
 };
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
 [[nodiscard]] AttentionResult<T> blockwise_forward(View<const T> q, View<const T> k, View<const T> v,
-                                                   const Scoring& scoring, Index block = 64) {
+                                                   const Scoring& scoring, Index block = 64,
+                                                   View<const T> bias = {}) {
   BlockwiseEngine<T> engine(scoring, block);
-  engine.begin(q, whole(q.shape().seq));
+  engine.begin(q, whole(q.shape().seq), bias);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <functional>
+#include <vector>
 
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
@@ -42,16 +43,19 @@ struct AttentionResult {
 /// What the backward needs of the forward, for a rank's queries. All views stay with the caller.
 template <class T>
 struct ForwardResult {
-  View<const T> q;         ///< [batch, heads, seq, dim]
-  View<const T> out;       ///< like q; over all keys, not over some
-  View<const T> lse;       ///< [batch, heads, seq, 1]; over all keys, not over some
-  View<const T> grad_out;  ///< dO, like q
+  View<const T> q;          ///< [batch, heads, seq, dim]
+  View<const T> out;        ///< like q; over all keys, not over some
+  View<const T> lse;        ///< [batch, heads, seq, 1]; over all keys, not over some
+  View<const T> grad_out;   ///< dO, like q
+  View<const T> bias = {};  ///< the dense bias of these queries (bias.hpp); empty: none
 };
 
-/// dQ, dK and dV of a single device.
+/// dQ, dK and dV of a single device; with a bias and sinks also their gradients.
 template <class T>
 struct Gradients {
   Tensor<T> q, k, v;
+  Tensor<T> bias = {};             ///< like the bias; empty: none
+  std::vector<double> sinks = {};  ///< one a query head, or none
 };
 
 /// Merges keys and values of type T into the state of the queries it has begun with, in any number of pieces.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
@@ -73,16 +74,24 @@ struct Mask {
   [[nodiscard]] Coverage coverage(const TokenRange& queries, const TokenRange& keys) const;
 };
 
-/// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key.
+/// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key; and what the softmax of
+/// the scores adds and drops. A dense bias is an array of each rank (bias.hpp), so it is not here.
 struct Scoring {
   double scale = 1;
   Mask mask = {};
   /// ALiBi (Press et al., arXiv 2108.12409): one slope a query head, or none. The bias of a pair is
   /// -slope * |key position - query position|.
   std::vector<double> alibi_slopes = {};
+  /// One logit a query head that has no value (sink.hpp), or none.
+  std::vector<double> sinks = {};
+  Dropout dropout = {};
 
-  [[nodiscard]] bool has_bias() const { return !alibi_slopes.empty(); }
-  [[nodiscard]] double bias(Index head, Index query, Index key) const {
+  /// The sink of a head, -inf without sinks: the lse of a row that sees no key.
+  [[nodiscard]] double sink(Index head) const {
+    return sinks.empty() ? -std::numeric_limits<double>::infinity() : sinks[static_cast<std::size_t>(head)];
+  }
+  [[nodiscard]] bool has_alibi() const { return !alibi_slopes.empty(); }
+  [[nodiscard]] double alibi(Index head, Index query, Index key) const {
     return -alibi_slopes[static_cast<std::size_t>(head)] *
            static_cast<double>(std::abs(key - (query + mask.offset)));
   }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
@@ -17,49 +18,99 @@ double max_abs(View<const double> array) {
   return most;
 }
 
-/// One head: softmax(scale q k^T + bias + mask) and what it is made of.
+/// One head: softmax(scale q k^T + bias + mask) with its sink, and what it is made of.
 struct Softmax {
   Matrix<double> p;          // [rows, keys]; a row that sees no key is zero
+  Eigen::VectorXd sink;      // [rows], the probability of the sink
   Eigen::VectorXd lse;       // [rows]
-  double max_abs_score = 0;  // of the unmasked pairs
+  double max_abs_score = 0;  // of the pairs that are seen, and the sink
 };
 
-Softmax dense_softmax(const MatrixMap<const double>& q, const MatrixMap<const double>& k,
-                      const Scoring& scoring, Index head, const std::vector<Index>& position) {
-  Softmax result{scoring.scale * q * k.transpose(), Eigen::VectorXd(q.rows())};
+/// The arguments of both references.
+struct DenseProblem {
+  View<const double> q, k, v;
+  const Scoring& scoring;
+  View<const double> bias;
+  Index group;                  // query heads that share a KV head
+  std::vector<Index> position;  // of each row
+
+  DenseProblem(View<const double> queries, View<const double> keys, View<const double> values,
+               const Scoring& how, const TokenRanges& rows, View<const double> dense_bias)
+      : q(queries), k(keys), v(values), scoring(how), bias(dense_bias) {
+    group = require_attention_shapes(q.shape(), k.shape(), v.shape());
+    require(count(rows) == q.shape().seq, "reference: q has other rows than `rows` says");
+    require_bias_shape(bias.shape(), q.shape());
+    require(bias.size() == 0 || bias.shape().dim == k.shape().seq,
+            "reference: a column of the bias for each key");
+    require(scoring.sinks.empty() || std::ssize(scoring.sinks) == q.shape().heads,
+            "reference: a sink a head");
+    position = positions(rows);
+  }
+
+  [[nodiscard]] Softmax softmax(Index batch, Index head) const;
+  /// Multiplies a number a pair, [rows, keys], by the factors of the dropout.
+  [[nodiscard]] Matrix<double> dropped(Index batch, Index head, Matrix<double> of_pairs) const;
+};
+
+/// s = -inf hides a pair, whether the mask or the bias says so.
+Matrix<double> dense_scores(const DenseProblem& problem, Index batch, Index head) {
+  const Scoring& scoring = problem.scoring;
+  Matrix<double> s = scoring.scale * matrix(problem.q, batch, head) *
+                     matrix(problem.k, batch, head / problem.group).transpose();
+  for (Index i = 0; i < s.rows(); ++i) {
+    const Index query = problem.position[static_cast<std::size_t>(i)];
+    for (Index key = 0; key < s.cols(); ++key) {
+      if (scoring.has_alibi()) s(i, key) += scoring.alibi(head, query, key);
+      if (problem.bias.size() > 0) s(i, key) += bias_row(problem.bias, batch, head, i)[key];
+      if (!scoring.mask.allowed(query, key)) s(i, key) = negative_infinity<double>;
+    }
+  }
+  return s;
+}
+
+Softmax DenseProblem::softmax(Index batch, Index head) const {
+  const double sink = scoring.sink(head);
+  const Index rows = q.shape().seq;
+  Softmax result{dense_scores(*this, batch, head), Eigen::VectorXd(rows), Eigen::VectorXd(rows)};
+  if (sink != negative_infinity<double>) result.max_abs_score = std::abs(sink);
   Matrix<double>& s = result.p;
   for (Index i = 0; i < s.rows(); ++i) {
-    const Index query = position[static_cast<std::size_t>(i)];
-    for (Index key = 0; key < s.cols(); ++key) {
-      if (scoring.has_bias()) s(i, key) += scoring.bias(head, query, key);
-      if (scoring.mask.allowed(query, key))
-        result.max_abs_score = std::max(result.max_abs_score, std::abs(s(i, key)));
-      else
-        s(i, key) = negative_infinity<double>;
-    }
-    const double m = s.cols() > 0 ? s.row(i).maxCoeff() : negative_infinity<double>;
+    for (const double score : s.row(i))
+      if (score != negative_infinity<double>)
+        result.max_abs_score = std::max(result.max_abs_score, std::abs(score));
+    const double m = std::max(sink, s.cols() > 0 ? s.row(i).maxCoeff() : sink);
     // Not Eigen's vector exp: it gives 2e-308 for -inf, and then computes with denormal numbers.
     s.row(i) = s.row(i).unaryExpr([m](double score) { return rescale(score, m); });
-    const double l = s.row(i).sum();
+    const double l = s.row(i).sum() + rescale(sink, m);
     if (l > 0) s.row(i) /= l;
+    result.sink(i) = l > 0 ? rescale(sink, m) / l : 0;
     result.lse(i) = m + std::log(l);
   }
   return result;
 }
 
+Matrix<double> DenseProblem::dropped(Index batch, Index head, Matrix<double> of_pairs) const {
+  const Dropout& dropout = scoring.dropout;
+  for (Index i = 0; i < of_pairs.rows() && dropout.drops(); ++i) {
+    const DropoutRow row = dropout.row(batch, head, position[static_cast<std::size_t>(i)]);
+    for (Index key = 0; key < of_pairs.cols(); ++key)
+      of_pairs(i, key) *= dropout.keeps(row, key) ? dropout.scale() : 0;
+  }
+  return of_pairs;
+}
+
 }  // namespace
 
 Reference reference_forward(View<const double> q, View<const double> k, View<const double> v,
-                            const Scoring& scoring, const TokenRanges& rows) {
-  const Index group = require_attention_shapes(q.shape(), k.shape(), v.shape());
-  require(count(rows) == q.shape().seq, "reference: q has other rows than `rows` says");
-  const std::vector<Index> position = positions(rows);
+                            const Scoring& scoring, const TokenRanges& rows, View<const double> bias) {
+  const DenseProblem problem(q, k, v, scoring, rows, bias);
   Reference result{Tensor<double>(q.shape()), Tensor<double>(q.shape().per_row())};
-  result.max_abs_value = max_abs(v);
+  result.max_abs_value = max_abs(v) * scoring.dropout.scale();
   for (Index b = 0; b < q.shape().batch; ++b)
     for (Index h = 0; h < q.shape().heads; ++h) {
-      const Softmax softmax = dense_softmax(matrix(q, b, h), matrix(k, b, h / group), scoring, h, position);
-      matrix(result.out.view(), b, h) = softmax.p * matrix(v, b, h / group);
+      Softmax softmax = problem.softmax(b, h);
+      matrix(result.out.view(), b, h) =
+          problem.dropped(b, h, std::move(softmax.p)) * matrix(v, b, h / problem.group);
       matrix(result.lse.view(), b, h) = softmax.lse;
       result.max_abs_score = std::max(result.max_abs_score, softmax.max_abs_score);
     }
@@ -68,35 +119,44 @@ Reference reference_forward(View<const double> q, View<const double> k, View<con
 
 ReferenceGradients reference_backward(View<const double> q, View<const double> k, View<const double> v,
                                       View<const double> grad_out, const Scoring& scoring,
-                                      const TokenRanges& rows) {
-  const Index group = require_attention_shapes(q.shape(), k.shape(), v.shape());
-  require(count(rows) == q.shape().seq, "reference: q has other rows than `rows` says");
+                                      const TokenRanges& rows, View<const double> bias) {
+  const DenseProblem problem(q, k, v, scoring, rows, bias);
   require(grad_out.shape() == q.shape(), "reference: grad_out has another shape than q");
-  const std::vector<Index> position = positions(rows);
-  ReferenceGradients result{Tensor<double>(q.shape()), Tensor<double>(k.shape()), Tensor<double>(v.shape())};
+  ReferenceGradients result{Tensor<double>(q.shape()), Tensor<double>(k.shape()), Tensor<double>(v.shape()),
+                            Tensor<double>(bias.shape()), std::vector<double>(scoring.sinks.size())};
+  const double kept = scoring.dropout.scale();
   double max_abs_dp = 0;
   Tensor<double> mass(
       {k.shape().batch, k.shape().heads, k.shape().seq, 1});  // sum of P over the rows of a group
   for (Index b = 0; b < q.shape().batch; ++b)
     for (Index h = 0; h < q.shape().heads; ++h) {
-      const Index kv = h / group;
-      const Softmax softmax = dense_softmax(matrix(q, b, h), matrix(k, b, kv), scoring, h, position);
-      const Matrix<double>& p = softmax.p;                                              // [rows, keys]
-      const Matrix<double> dp = matrix(grad_out, b, h) * matrix(v, b, kv).transpose();  // dO V^T
+      const Index kv = h / problem.group;
+      const Softmax softmax = problem.softmax(b, h);
+      const Matrix<double>& p = softmax.p;  // [rows, keys]
+      const Matrix<double> dp =
+          problem.dropped(b, h, matrix(grad_out, b, h) * matrix(v, b, kv).transpose());  // F * dO V^T
       const Eigen::VectorXd delta = p.cwiseProduct(dp).rowwise().sum();
       const Matrix<double> ds = p.cwiseProduct(dp.colwise() - delta);
 
       matrix(result.q.view(), b, h) = scoring.scale * ds * matrix(k, b, kv);
       matrix(result.k.view(), b, kv) += scoring.scale * ds.transpose() * matrix(q, b, h);
-      matrix(result.v.view(), b, kv) += p.transpose() * matrix(grad_out, b, h);
+      matrix(result.v.view(), b, kv) += problem.dropped(b, h, p).transpose() * matrix(grad_out, b, h);
+      for (Index i = 0; i < ds.rows() && bias.size() > 0; ++i)
+        for (Index key = 0; key < ds.cols(); ++key) bias_row(result.bias.view(), b, h, i)[key] += ds(i, key);
+      if (!result.sinks.empty()) result.sinks[static_cast<std::size_t>(h)] -= softmax.sink.dot(delta);
 
-      matrix(mass.view(), b, kv) += p.colwise().sum().transpose();
+      matrix(mass.view(), b, kv) += kept * p.colwise().sum().transpose();
       if (dp.size() > 0) max_abs_dp = std::max(max_abs_dp, dp.cwiseAbs().maxCoeff());
+      result.magnitude_sinks = std::max(result.magnitude_sinks, softmax.sink.sum());
       result.max_abs_score = std::max(result.max_abs_score, softmax.max_abs_score);
     }
   result.magnitude_q = 2 * std::abs(scoring.scale) * max_abs_dp * max_abs(k);
   result.magnitude_k = 2 * std::abs(scoring.scale) * max_abs_dp * max_abs(q) * max_abs(mass);
   result.magnitude_v = max_abs(grad_out) * max_abs(mass);
+  if (bias.size() > 0)
+    result.magnitude_bias = 2 * max_abs_dp * static_cast<double>(q.shape().batch * q.shape().heads) /
+                            static_cast<double>(bias.shape().batch * bias.shape().heads);
+  result.magnitude_sinks *= max_abs_dp * static_cast<double>(q.shape().batch);
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
@@ -24,6 +25,15 @@ struct Tile {
   template <class T>
   [[nodiscard]] MatrixMap<T> of_keys(const View<T>& array) const {
     return matrix(array, batch, kv_head, first_key, keys.count);
+  }
+  /// Its pairs of a bias or of the gradient of one, [queries, keys]: the columns are positions.
+  template <class T>
+  [[nodiscard]] StridedMap<T> of_pairs(const View<T>& bias) const {
+    require(keys.end() <= bias.shape().dim, "the bias has no column for the last key");
+    return {bias_row(bias, batch, head, first_query) + keys.begin,
+            queries.count,
+            keys.count,
+            {bias.shape().dim, keys.stride}};
   }
 };
 
@@ -54,24 +64,38 @@ void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRange
 
 /// The scores of a tile: s = scale * q k^T + bias, [queries, keys], and -inf where the mask hides the key.
 /// Returns false, and does not change `s`, when the mask hides the whole tile.
+/// \param bias  of the queries (bias.hpp), or empty
 template <class T>
 [[nodiscard]] bool score_tile(const Scoring& scoring, const Tile& tile, View<const T> q, View<const T> k,
-                              Matrix<T>& s) {
+                              View<const T> bias, Matrix<T>& s) {
   const Coverage coverage = scoring.mask.coverage(tile.queries, tile.keys);
   if (coverage == Coverage::none) return false;
   s.resize(tile.queries.count, tile.keys.count);
   s.noalias() = tile.of_queries(q) * tile.of_keys(k).transpose();
   s *= static_cast<T>(scoring.scale);
+  if (bias.size() > 0) s += tile.of_pairs(bias);
   for (Index i = 0; i < s.rows(); ++i) {
     const Index query = tile.queries.position(i);
-    if (scoring.has_bias())
+    if (scoring.has_alibi())
       for (Index j = 0; j < s.cols(); ++j)
-        s(i, j) += static_cast<T>(scoring.bias(tile.head, query, tile.keys.position(j)));
+        s(i, j) += static_cast<T>(scoring.alibi(tile.head, query, tile.keys.position(j)));
     if (coverage == Coverage::partial)
       for (Index j = 0; j < s.cols(); ++j)
         if (!scoring.mask.allowed(query, tile.keys.position(j))) s(i, j) = negative_infinity<T>;
   }
   return true;
+}
+
+/// The factors of the dropout, [queries, keys]: 0 for a dropped pair of the tile, dropout.scale() for a kept one.
+template <class T>
+void dropout_tile(const Dropout& dropout, const Tile& tile, Matrix<T>& factors) {
+  const auto kept = static_cast<T>(dropout.scale());
+  factors.resize(tile.queries.count, tile.keys.count);
+  for (Index i = 0; i < factors.rows(); ++i) {
+    const DropoutRow row = dropout.row(tile.batch, tile.head, tile.queries.position(i));
+    for (Index j = 0; j < factors.cols(); ++j)
+      factors(i, j) = dropout.keeps(row, tile.keys.position(j)) ? kept : T{0};
+  }
 }
 
 }  // namespace ring_attention

@@ -21,6 +21,12 @@ template <class T>
 using MatrixMap =
     Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix<std::remove_const_t<T>>, Matrix<T>>>;
 
+/// A matrix whose rows and columns have steps in memory: some rows and some columns of a View.
+template <class T>
+using StridedMap =
+    Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix<std::remove_const_t<T>>, Matrix<T>>,
+               Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+
 /// Head (b, h) of `view` as a matrix [seq, dim].
 template <class T>
 [[nodiscard]] MatrixMap<T> matrix(const View<T>& view, Index batch, Index head) {

@@ -5,14 +5,6 @@
 namespace ring_attention {
 namespace {
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit.
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31U);
-}
-
 constexpr std::uint64_t key(const RandomFill& fill) { return mix(fill.seed ^ mix(fill.stream)); }
 
 bool is_spiked(const RandomFill& fill, Index position) {

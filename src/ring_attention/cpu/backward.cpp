@@ -18,6 +18,7 @@ void CpuBackward<T>::begin(const ForwardResult<T>& forward, TokenRanges ranges) 
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
           "CpuBackward: q, out, dO and lse belong to the same queries");
+  require(forward.bias.size() == 0 && !scoring_.dropout.drops(), "CpuBackward: no bias and no dropout");
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);

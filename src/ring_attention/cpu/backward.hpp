@@ -29,6 +29,8 @@ class CpuBackward {
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish();
+  /// Empty: this engine takes no bias.
+  [[nodiscard]] Tensor<T> bias_gradient() { return {}; }
 
  private:
   /// Of the keys a rank has, those of one range with begin <= key < end.
@@ -63,6 +65,8 @@ template <class T>
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();
+  gradients.bias = engine.bias_gradient();
+  gradients.sinks = sink_gradient(forward, scoring.sinks);
   return gradients;
 }
 

@@ -15,7 +15,8 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 }
 
 template <class T>
-void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges) {
+void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
+  require(bias.size() == 0 && !scoring_.dropout.drops(), "CpuEngine: no bias and no dropout");
   require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its ranges");
   q_ = q;
   q_ranges_ = std::move(ranges);
@@ -78,6 +79,7 @@ template <class T>
 AttentionResult<T> CpuEngine<T>::finish() {
   workspace_ = {};
   for (T& m : state_.m.view().elements()) m = static_cast<T>(m * std::numbers::ln2);
+  add_sinks(state_, scoring_.sinks);
   return ring_attention::finish(std::move(state_));
 }
 

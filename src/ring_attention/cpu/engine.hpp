@@ -30,8 +30,8 @@ class CpuEngine {
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges);
+  /// its tokens are at `ranges`. \throws Error for a bias: the readable engine takes one.
+  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
@@ -71,9 +71,10 @@ template <class Engine>
 /// Single device: begin, one accumulate, finish.
 template <class T>
 [[nodiscard]] AttentionResult<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
-                                                   const Scoring& scoring, const CpuOptions& options = {}) {
+                                                   const Scoring& scoring, const CpuOptions& options = {},
+                                                   View<const T> bias = {}) {
   CpuEngine<T> engine(scoring, options);
-  engine.begin(q, whole(q.shape().seq));
+  engine.begin(q, whole(q.shape().seq), bias);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -36,7 +36,7 @@ bool Lanes<T>::look(const Scoring& scoring, Index head, const TokenRange& querie
     any = any || begin_[i] < end_[i];
   }
   span_ = {k, v, begin_.data(), end_.data()};
-  if (scoring.has_bias()) {
+  if (scoring.has_alibi()) {
     span_.slope = static_cast<T>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);
     span_.stride = static_cast<T>(keys.stride);
     span_.distance = distance_.data();

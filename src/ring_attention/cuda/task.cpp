@@ -53,6 +53,8 @@ int kernel_int(Index length, const char* name) {
 }
 
 AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring, const MaskOnDevice& mask) {
+  require(scoring.sinks.empty() && !scoring.dropout.drops(),
+          "CUDA: the kernels have no sinks and no dropout");
   AttentionTask task{};
   (void)kernel_int(q.batch * q.heads, "query heads of the batch");
   task.batch = kernel_int(q.batch, "sequences of the batch");

@@ -105,6 +105,10 @@ template <class T>
 /// \throws InputError
 [[nodiscard]] std::vector<Index> read_npy_integers(const std::string& path);
 
+/// The same of floating-point elements: one number a head.
+/// \throws InputError
+[[nodiscard]] std::vector<double> read_npy_numbers(const std::string& path);
+
 /// The same as read_npy from a file that is already in memory.
 template <class T>
 [[nodiscard]] Tensor<T> parse_npy(std::span<const std::byte> whole_file, const std::string& file);

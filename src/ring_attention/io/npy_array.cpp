@@ -137,11 +137,10 @@ Tensor<T> read_npy(const std::string& path) {
 template Tensor<float> read_npy(const std::string&);
 template Tensor<double> read_npy(const std::string&);
 
-std::vector<Index> read_npy_integers(const std::string& path) {
-  const NpyHeader header = read_npy_header(path);
-  if (header.dtype != Dtype::int64 && header.dtype != Dtype::int32)
-    throw InputError(path, "holds " + std::string(name(header.dtype)) + " where integers are wanted",
-                     "save it with .astype(np.int64)");
+namespace {
+
+/// The elements of a file of one dimension, which must be.
+std::vector<std::byte> read_one_dimension(const NpyHeader& header, const std::string& path) {
   if (header.extents.size() != 1)
     throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
                      "save it with .reshape(-1)");
@@ -149,12 +148,32 @@ std::vector<Index> read_npy_integers(const std::string& path) {
   in.seekg(header.payload_offset);
   std::vector<std::byte> bytes(static_cast<std::size_t>(header.payload_bytes()));
   read_exactly(in, bytes, path);
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<Index> read_npy_integers(const std::string& path) {
+  const NpyHeader header = read_npy_header(path);
+  if (header.dtype != Dtype::int64 && header.dtype != Dtype::int32)
+    throw InputError(path, "holds " + std::string(name(header.dtype)) + " where integers are wanted",
+                     "save it with .astype(np.int64)");
+  const std::vector<std::byte> bytes = read_one_dimension(header, path);
   std::vector<Index> integers(static_cast<std::size_t>(header.elements()));
   if (header.dtype == Dtype::int64)
     convert<std::int64_t>(bytes, std::span(integers));
   else
     convert<std::int32_t>(bytes, std::span(integers));
   return integers;
+}
+
+std::vector<double> read_npy_numbers(const std::string& path) {
+  const NpyHeader header = read_npy_header(path);
+  check_floating_point(header, path);
+  const std::vector<std::byte> bytes = read_one_dimension(header, path);
+  std::vector<double> numbers(static_cast<std::size_t>(header.elements()));
+  decode_elements<double>(header.dtype, bytes, numbers);
+  return numbers;
 }
 
 template <class T>

@@ -1,0 +1,59 @@
+#include "ring_attention/attention/sink.hpp"
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+namespace {
+
+void require_one_a_head(const std::vector<double>& sinks, const Shape& q) {
+  require(sinks.empty() || std::ssize(sinks) == q.heads,
+          std::to_string(sinks.size()) + " sinks for " + std::to_string(q.heads) + " heads");
+}
+
+}  // namespace
+
+template <class T>
+void add_sinks(Partial<T>& partial, const std::vector<double>& sinks) {
+  const Shape& q = partial.o.shape();
+  require_one_a_head(sinks, q);
+  if (sinks.empty()) return;
+  const std::vector<T> no_value(static_cast<std::size_t>(q.dim));
+  for (Index b = 0; b < q.batch; ++b)
+    for (Index h = 0; h < q.heads; ++h) {
+      const auto sink = softmax_state(static_cast<T>(sinks[static_cast<std::size_t>(h)]));
+      for (Index s = 0; s < q.seq; ++s) {
+        T &m = partial.m.view()(b, h, s), &l = partial.l.view()(b, h, s);
+        SoftmaxState<T> state{m, l};
+        merge_row<T>(state, partial.o.view().row(b, h, s), sink, no_value);
+        m = state.m;
+        l = state.l;
+      }
+    }
+}
+
+template <class T>
+std::vector<double> sink_gradient(const ForwardResult<T>& forward, const std::vector<double>& sinks) {
+  const Shape& q = forward.q.shape();
+  require_one_a_head(sinks, q);
+  std::vector<double> gradient(sinks.size());
+  for (Index b = 0; b < q.batch; ++b)
+    for (std::size_t head = 0; head < sinks.size(); ++head)
+      for (Index s = 0; s < q.seq; ++s) {
+        const auto h = static_cast<Index>(head);
+        double delta = 0;
+        for (Index d = 0; d < q.dim; ++d)
+          delta += static_cast<double>(forward.grad_out(b, h, s, d)) *
+                   static_cast<double>(forward.out(b, h, s, d));
+        const double p = rescale(static_cast<double>(static_cast<T>(sinks[head])),
+                                 static_cast<double>(forward.lse(b, h, s)));
+        gradient[head] -= p * delta;
+      }
+  return gradient;
+}
+
+template void add_sinks(Partial<float>&, const std::vector<double>&);
+template void add_sinks(Partial<double>&, const std::vector<double>&);
+template std::vector<double> sink_gradient(const ForwardResult<float>&, const std::vector<double>&);
+template std::vector<double> sink_gradient(const ForwardResult<double>&, const std::vector<double>&);
+
+}  // namespace ring_attention

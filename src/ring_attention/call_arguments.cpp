@@ -1,0 +1,108 @@
+#include "ring_attention/call_arguments.hpp"
+
+#include <cmath>
+#include <iomanip>
+#include <limits>
+#include <sstream>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/text.hpp"
+
+namespace ring_attention {
+namespace {
+
+/// Positions and counts below this add up and multiply without overflow.
+constexpr Index most_elements = Index{1} << 48U;
+
+bool fits(const Shape& shape) {
+  Index left = most_elements;
+  for (const Index extent : {shape.batch, shape.heads, shape.dim, std::max<Index>(shape.seq, 1)})
+    left /= extent;
+  return left > 0;
+}
+
+bool within(Index number, Index least, Index most) { return least <= number && number <= most; }
+
+void check_scoring(const Check& check, const Scoring& scoring, Index heads, double largest) {
+  const auto& [scale, mask, slopes, sinks, dropout] = scoring;
+  const auto finite = [&](double x) { return std::abs(x) <= largest; };  // false for NaN, too
+  check(finite(scale), format("scale is %g: it must be finite", scale));
+  check(within(mask.left, 0, Mask::unlimited) && within(mask.right, 0, Mask::unlimited),
+        "mask.left and mask.right are numbers of keys: from 0 to Mask::unlimited");
+  check(within(mask.offset, -most_elements, most_elements), "mask.offset is beyond 2^48");
+  check(slopes.empty() || std::ssize(slopes) == heads,
+        std::to_string(slopes.size()) + " ALiBi slopes for " + counted(heads, "head"));
+  check(std::ranges::all_of(slopes, finite), "an ALiBi slope is not finite");
+  check(sinks.empty() || std::ssize(sinks) == heads,
+        counted(std::ssize(sinks), "sink") + " for " + counted(heads, "head"));
+  check(std::ranges::all_of(sinks, [&](double x) { return x <= largest; }), "a sink is NaN or +inf");
+  check(dropout.valid(),
+        format("dropout.probability is %g: it must be from 0 to below 1", dropout.probability));
+}
+
+}  // namespace
+
+template <class T>
+std::string shared_arguments(const Call<T>& call) {
+  const Shape &q = call.q.shape(), &k = call.k.shape(), &bias = call.bias.shape();
+  const auto& [queries, keys] = call.placement;
+  const auto& [scale, mask, slopes, sinks, dropout] = call.scoring;
+  std::ostringstream text;
+  text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of " << sizeof(T)
+       << "-byte numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads " << k.heads << "\ndim "
+       << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind()) << "\nkeys " << keys.seq()
+       << ' ' << name(keys.kind()) << "\nscale " << scale << "\nmask.left " << mask.left << "\nmask.right "
+       << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
+       << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << '\n'
+       << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
+       << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
+       << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "
+       << dropout.first_batch << "\ndropout.first_head " << dropout.first_head << '\n'
+       << slopes.size() << " ALiBi slopes\n";
+  for (const double slope : slopes) text << "ALiBi slope " << slope << '\n';
+  text << sinks.size() << " sinks\n";
+  for (const double sink : sinks) text << "a sink " << sink << '\n';
+  text << (mask.documents ? "documents\n" : "no documents\n");
+  for (Index begin = 0, end = 0; mask.documents && mask.documents->of(begin) >= 0; begin = end) {
+    end = mask.documents->end(mask.documents->of(begin));  // empty documents change nothing: `of` skips them
+    text << "a document [" << begin << ", " << end << ")\n";
+  }
+  return text.str() + "no further document\n";
+}
+
+void require_same_arguments(int rank, const std::string& mine, const std::string& of_rank_0) {
+  std::istringstream here(mine), there(of_rank_0);
+  for (std::string line, due; std::getline(here, line) && std::getline(there, due);)
+    if (line != due)
+      throw InputError("the ranks disagree: rank 0 has " + due + ", rank " + std::to_string(rank) + " has " +
+                       line);
+}
+
+template <class T>
+void check_arguments(const Check& check, int rank, int ranks, const Call<T>& call) {
+  const Shape &q = call.q.shape(), &k = call.k.shape();
+  const auto& [queries, keys] = call.placement;
+  check(std::min({q.batch, q.heads, q.dim, k.heads}) > 0 && q.heads % k.heads == 0,
+        "q is " + to_string(q) + " and k " + to_string(k) +
+            ": batch, heads and dim are at least 1, and the KV heads divide the heads");
+  check(queries.ranks() == ranks && keys.ranks() == ranks,
+        "the placement is not for the " + counted(ranks, "rank") + " of the communicator");
+  check(fits(q.with_seq(queries.seq())) && fits(q.with_seq(keys.seq())), "more than 2^48 elements in all");
+  check(std::max(q.dim, keys.max_tokens()) <= std::numeric_limits<int>::max(),
+        "dim, and the keys of a rank, are at most 2^31 - 1");
+  const Shape due{q.batch, k.heads, keys.tokens(rank), q.dim};
+  check.array("q", call.q, q.with_seq(queries.tokens(rank)));
+  check.array("k", call.k, due);
+  check.array("v", call.v, due);
+  if (const Shape& bias = call.bias.shape(); bias != Shape{})
+    check.array("bias", call.bias,
+                {bias.batch == 1 ? 1 : q.batch, bias.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
+  check_scoring(check, call.scoring, q.heads, std::numeric_limits<T>::max());
+}
+
+template std::string shared_arguments(const Call<float>&);
+template std::string shared_arguments(const Call<double>&);
+template void check_arguments(const Check&, int, int, const Call<float>&);
+template void check_arguments(const Check&, int, int, const Call<double>&);
+
+}  // namespace ring_attention

@@ -1,0 +1,53 @@
+/// \file
+/// The arguments of the two calls of ring_attention.hpp, and what must hold for them. A part of ring_attention.cpp.
+#pragma once
+
+#include <string>
+
+#include "ring_attention/ring_attention.hpp"
+
+namespace ring_attention {
+
+/// The arguments of one call, as this rank gave them.
+template <class T>
+struct Call {
+  const char* name;
+  View<const T> q, k, v;
+  const Placements& placement;
+  const Scoring& scoring;
+  const Options& options;
+  View<const T> bias;
+};
+
+/// Throws InputError where an argument of this rank is wrong.
+class Check {
+ public:
+  explicit Check(int rank) : rank_(rank) {}
+
+  void operator()(bool holds, const std::string& message) const {
+    if (!holds) throw InputError("rank " + std::to_string(rank_) + ": " + message);
+  }
+  template <class T>
+  void array(const std::string& name, View<const T> array, const Shape& due) const {
+    (*this)(array.shape() == due,
+            name + " is " + to_string(array.shape()) + " where " + to_string(due) + " is due");
+    (*this)(array.data() != nullptr || array.size() == 0, name + " is a null pointer");
+  }
+
+ private:
+  int rank_;
+};
+
+/// What must be the same on all ranks, one line each: equal texts mean equal arguments.
+template <class T>
+[[nodiscard]] std::string shared_arguments(const Call<T>& call);
+
+/// Where this rank's arguments first differ from those of rank 0. \throws InputError
+void require_same_arguments(int rank, const std::string& mine, const std::string& of_rank_0);
+
+/// What one rank of `ranks` can say of its arguments without the others; not of the options.
+/// \throws InputError
+template <class T>
+void check_arguments(const Check& check, int rank, int ranks, const Call<T>& call);
+
+}  // namespace ring_attention

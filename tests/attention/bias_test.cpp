@@ -1,0 +1,111 @@
+// The dense bias: its gradient against finite differences, shapes that broadcast, and what -inf, NaN and +inf do.
+
+#include "ring_attention/attention/bias.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/differences.hpp"
+#include "support/gradients.hpp"
+#include "support/masks.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr std::pair<Index, Index> every_broadcast[] = {{1, 1}, {1, 4}, {2, 1}, {2, 4}};  // batches, heads
+
+Case with_bias(std::pair<Index, Index> extents, const Scoring& scoring = {0.6}) {
+  return {.batch = 2,
+          .kv_heads = 2,
+          .group = 2,
+          .queries = 5,
+          .keys = 6,
+          .dim = 3,
+          .scoring = scoring,
+          .bias_batch = extents.first,
+          .bias_heads = extents.second,
+          .block = 4};
+}
+
+TEST(Bias, GradientsAgainstFiniteDifferencesForEveryBroadcast) {
+  for (const auto& extents : every_broadcast)
+    for (const auto& [name, scoring] : every_scoring(5, 6, 4, 0.6)) {
+      SCOPED_TRACE(name + ", bias of " + std::to_string(extents.first) + " batches and " +
+                   std::to_string(extents.second) + " heads");
+      auto problem = make_gradient_problem<double>(with_bias(extents, scoring));
+      expect_gradients_of_the_loss(problem);
+    }
+}
+
+// A softmax does not change when all scores of a row move: the gradients of a row sum to zero.
+TEST(Bias, GradientsOfARowSumToZero) {
+  const auto problem = make_gradient_problem<double>(with_bias({2, 4}, {0.6, Mask::causal(1)}));
+  const Gradients<double> tiled = device_gradients(problem);
+  for (const Tensor<double>* gradient : {&problem.want.bias, &tiled.bias})
+    for (Index row = 0; row < 2 * 4 * 5; ++row) {
+      double sum = 0, size = 0;
+      for (Index key = 0; key < 6; ++key) {
+        sum += gradient->data()[row * 6 + key];
+        size += std::abs(gradient->data()[row * 6 + key]);
+      }
+      EXPECT_LE(std::abs(sum), 1e-12 * size) << "row " << row;
+    }
+}
+
+TEST(Bias, OfZeroChangesNothing) {
+  auto problem = make_gradient_problem<double>(with_bias({1, 1}));
+  auto without = make_gradient_problem<double>(with_bias({0, 0}));
+  problem.forward.bias.fill(0);
+  const Gradients<double> with = device_gradients(problem), plain = device_gradients(without);
+  EXPECT_TRUE(bitwise_equal(with.q, plain.q));
+  EXPECT_TRUE(bitwise_equal(with.k, plain.k));
+  EXPECT_TRUE(bitwise_equal(with.v, plain.v));
+  EXPECT_EQ(plain.bias.size(), 0);
+}
+
+TEST(Bias, OfMinusInfinityIsAMask) {
+  const Case causal = with_bias({0, 0}, {0.6, Mask::causal(-2)});  // the first two queries see no key
+  auto masked = make_gradient_problem<double>(causal);
+  auto biased = make_gradient_problem<double>(with_bias({1, 1}));
+  for (Index query = 0; query < 5; ++query)
+    for (Index key = 0; key < 6; ++key)
+      biased.forward.bias.view()(0, 0, query, key) =
+          causal.scoring.mask.allowed(query, key) ? 0 : negative_infinity<double>;
+  const Problem<double>&a = masked.forward, &b = biased.forward;
+  const auto want = blockwise_forward<double>(a.q, a.k, a.v, a.what.scoring, 4);
+  const auto got = blockwise_forward<double>(b.q, b.k, b.v, b.what.scoring, 4, b.bias);
+  EXPECT_TRUE(agrees(want, masked.forward));
+  EXPECT_TRUE(same_bits(got, want));
+  EXPECT_EQ(got.lse.view()(0, 0, 1), negative_infinity<double>);
+  const Gradients<double> with = device_gradients(biased), plain = device_gradients(masked);
+  EXPECT_TRUE(bitwise_equal(with.q, plain.q));
+  EXPECT_TRUE(bitwise_equal(with.k, plain.k));
+  EXPECT_TRUE(bitwise_equal(with.v, plain.v));
+  for (Index key = 0; key < 6; ++key) EXPECT_EQ(with.bias.view()(0, 0, 1, key), 0);
+}
+
+TEST(Bias, NaNAndInfinityGiveNaNAndNotAPlausibleNumber) {
+  for (const float wrong :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    auto problem = make_problem<float>(with_bias({2, 4}));
+    problem.bias.view()(1, 2, 3, 4) = wrong;
+    const auto got =
+        blockwise_forward<float>(problem.q, problem.k, problem.v, problem.what.scoring, 4, problem.bias);
+    for (const float x : got.out.view().row(1, 2, 3)) EXPECT_TRUE(std::isnan(x));
+    EXPECT_EQ(count_non_finite<float>(got.out.view()).count, 3) << "other rows are as they were";
+  }
+}
+
+TEST(Bias, OfAnotherShapeIsAnError) {
+  const auto p = make_problem<float>(with_bias({2, 4}));
+  BlockwiseEngine<float> engine({});
+  for (const Shape& wrong : {Shape{3, 4, 5, 6}, Shape{2, 2, 5, 6}, Shape{2, 4, 4, 6}})
+    EXPECT_THROW(engine.begin(p.q, whole(5), Tensor<float>(wrong)), Error) << to_string(wrong);
+  const Tensor<float> narrow({2, 4, 5, 5});
+  engine.begin(p.q, whole(5), narrow);
+  EXPECT_THROW(engine.accumulate({p.k, p.v, whole(6)}), Error) << "no column for the last key";
+}
+
+}  // namespace
+}  // namespace ring_attention::test
