@@ -30,6 +30,7 @@ set(cpu_sources
     ring_attention/cpu/lanes.cpp
     ring_attention/cpu/threads.cpp)
 set(ring_sources
+    ring_attention/ring/kv_hops.cpp
     ring_attention/ring/placement.cpp
     ring_attention/ring/transports/loopback.cpp
     ring_attention/ring/transports/odd_even.cpp

@@ -10,6 +10,7 @@
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/kv_hops.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 
@@ -97,7 +98,9 @@ using SharedParcel = std::shared_ptr<KvParcel<T>>;
 /// This rank's K,V where messages can take them.
 template <class T>
 SharedParcel<T> kv_parcel(const Call<T>& call, int rank) {
-  auto parcel = std::make_shared<KvParcel<T>>(call.k.shape(), call.placement.keys, rank);
+  const auto& [queries, keys] = call.placement;
+  auto parcel = std::make_shared<KvParcel<T>>(call.k.shape(), keys, rank, HostMemory{},
+                                              kv_hops(call.scoring.mask, queries, keys));
   std::ranges::copy(call.k.elements(), parcel->k().data());
   std::ranges::copy(call.v.elements(), parcel->v().data());
   return parcel;

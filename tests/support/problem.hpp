@@ -29,6 +29,7 @@ struct Case {
   PlacementKind kind = PlacementKind::contiguous;  // on a ring
   Index spike_every = 0;
   std::uint64_t seed = 1;
+  bool every_hop = true;  // of a ring; false: those that the mask needs
 
   [[nodiscard]] Shape q() const { return {batch, group * kv_heads, queries, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads, keys, dim}; }
@@ -194,6 +195,7 @@ inline Case random_case(Dice& dice, Index index, Index ranks) {
   what.kind = dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag});
   if (dice.one_in(6)) what.scoring.mask.documents = random_documents(dice, what.keys);
   if (dice.one_in(6)) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
+  what.every_hop = false;
   return what;
 }
 

@@ -11,6 +11,7 @@
 #include "program/run/results.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention {
 
@@ -126,7 +127,8 @@ class Job {
 
   /// This rank's K,V. Read again for the backward: the ring of the forward has consumed them.
   Kv read_keys() {
-    Kv kv(run_.input.kv(), run_.keys, run_.comm.rank(), device_.memory());
+    Kv kv(run_.input.kv(), run_.keys, run_.comm.rank(), device_.memory(),
+          kv_hops(run_.input.scoring().mask, run_.queries, run_.keys));
     const auto read = [&](InputArray array, View<typename Device::Element> to) {
       device_.fill(to, [&](View<T> shard) {
         run_.input.template read<T>(array, shard, run_.key_ranges);

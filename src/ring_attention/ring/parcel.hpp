@@ -2,34 +2,16 @@
 /// `KvParcel`: K and V of one shard as one message, and the buffer the next one arrives in.
 #pragma once
 
-#include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/ring/host_memory.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
-
-/// The memory of parcels, and what a ring does with them besides sending. This one is host memory, and sums are done
-/// at once. cuda::DeviceMemory is the other one: there sums are enqueued.
-struct HostMemory {
-  template <class T>
-  using Array = Tensor<T>;  ///< zeros at first
-
-  /// array = 0.
-  template <class T>
-  void zero(std::span<T> array) const {
-    std::ranges::fill(array, T{0});
-  }
-  /// sum += term.
-  template <class T>
-  void add(std::span<T> sum, std::span<const T> term) const {
-    std::ranges::transform(sum, term, sum.begin(), std::plus<>());
-  }
-};
 
 /// Memory for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
 template <class T, class Memory = HostMemory>
@@ -65,9 +47,16 @@ class KvBuffer {
 template <class T, class Memory = HostMemory>
 class KvParcel {
  public:
-  /// \param owner  the rank whose K,V are in `current` now
-  KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = {})
-      : placement_(placement), owner_(owner), incoming_owner_(owner), current_(kv, placement, memory) {
+  /// \param owner  the rank whose K,V are in `current` now: this rank
+  /// \param hops   how many hops the K,V of each rank make (kv_hops()); none given: all
+  KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = {},
+           std::vector<int> hops = {})
+      : placement_(placement),
+        ring_{owner, placement.ranks()},
+        hops_(std::move(hops)),
+        owner_(owner),
+        incoming_owner_(owner),
+        current_(kv, placement, memory) {
     if (placement.ranks() > 1) incoming_.emplace(kv, placement, memory);
   }
 
@@ -87,12 +76,16 @@ class KvParcel {
   [[nodiscard]] int owner() const { return owner_; }
   [[nodiscard]] KeyValue<T> current() { return {k(), v(), placement_.ranges(owner_)}; }
 
-  /// The hop that sends the current parcel and receives that of `incoming_owner`.
+  /// The hop that sends the current parcel and receives that of `incoming_owner`. A side is empty when no rank further
+  /// on needs the parcel: then current() has the right shape, and numbers of another rank that no query here sees.
   [[nodiscard]] Exchange exchange(int incoming_owner) {
     require(incoming_.has_value(), "KvParcel: a ring of one exchanges nothing");
     incoming_owner_ = incoming_owner;
-    return {std::as_bytes(current_.elements(owner_)),
-            std::as_writable_bytes(incoming_->elements(incoming_owner))};
+    Exchange hop{std::as_bytes(current_.elements(owner_)),
+                 std::as_writable_bytes(incoming_->elements(incoming_owner))};
+    if (!makes_hop(owner_, ring_.step_of(owner_) + 1)) hop.send = {};
+    if (!makes_hop(incoming_owner, ring_.step_of(incoming_owner))) hop.receive = {};
+    return hop;
   }
 
   /// The parcel that arrived becomes the current one.
@@ -102,7 +95,13 @@ class KvParcel {
   }
 
  private:
+  [[nodiscard]] bool makes_hop(int owner, int hop) const {
+    return hops_.empty() || hop <= hops_[static_cast<std::size_t>(owner)];
+  }
+
   Placement placement_;
+  Ring ring_;
+  std::vector<int> hops_;
   int owner_;
   int incoming_owner_;
   KvBuffer<T, Memory> current_;

@@ -22,6 +22,9 @@ struct Ring {
 
   /// The rank whose K,V this rank holds at `step`: (rank - step) mod size. After steps() hops it is the rank itself.
   [[nodiscard]] constexpr int owner(int step) const { return (rank + size - step) % size; }
+
+  /// The inverse: the step at which this rank holds the K,V of `owner`, and so the number of hops behind them.
+  [[nodiscard]] constexpr int step_of(int owner) const { return (rank + size - owner) % size; }
 };
 
 }  // namespace ring_attention

@@ -12,7 +12,8 @@
 
 namespace ring_attention {
 
-/// One hop: send these bytes to next, fill these bytes from prev. The memory belongs to the caller and must
+/// One hop: send these bytes to next, fill these bytes from prev. An empty side is no message; the other end has the
+/// same side empty. The memory belongs to the caller and must
 /// stay untouched from start to finish, except that `send` may be read. A transport borrows it: declare the
 /// transport after the KvParcel, so that it is destroyed first when an exception ends the loop.
 struct Exchange {

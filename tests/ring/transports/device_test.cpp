@@ -38,7 +38,7 @@ struct Direct {
 template <class T>
 KvParcel<T, DeviceMemory> own_parcel(const Problem<float>& p, const Placement& keys, int rank,
                                      cuda::StreamHandle stream) {
-  KvParcel<T, DeviceMemory> kv(p.k.shape(), keys, rank, DeviceMemory{stream});
+  KvParcel<T, DeviceMemory> kv(p.k.shape(), keys, rank, DeviceMemory{stream}, hops_of(p.what, keys.ranks()));
   cuda::upload<T>(kv.k(), rows_of(p.k, keys.ranges(rank)), stream);
   cuda::upload<T>(kv.v(), rows_of(p.v, keys.ranges(rank)), stream);
   return kv;

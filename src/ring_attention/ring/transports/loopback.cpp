@@ -70,6 +70,7 @@ LoopbackTransport::~LoopbackTransport() {
 
 void LoopbackTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
+  if (exchange.send.empty()) return;
   const auto length = static_cast<Index>(exchange.send.size());
   auto flight = std::chrono::duration<double>(world_.link_.latency);
   if (world_.link_.bytes_per_second > 0)
@@ -96,17 +97,20 @@ void LoopbackTransport::finish() {
   const auto name = [](int rank) { return "rank " + std::to_string(rank); };
 
   std::unique_lock lock(world_.mutex_);
-  world_.wait(lock, name(ring_.rank) + " waiting for " + name(ring_.prev()), [&] { return own.full; });
-  lock.unlock();
-  std::this_thread::sleep_until(own.arrival);
-  lock.lock();
-  world_.require_running();
-  require(own.bytes.size() == exchange.receive.size(), "loopback ring: a parcel of another length arrived");
-  world_.copy_(own.bytes, exchange.receive);
-  own.full = false;
-  world_.changed_.notify_all();
-  world_.wait(lock, name(ring_.next()) + " taking the parcel of " + name(ring_.rank),
-              [&] { return !sent.full; });
+  if (!exchange.receive.empty()) {
+    world_.wait(lock, name(ring_.rank) + " waiting for " + name(ring_.prev()), [&] { return own.full; });
+    lock.unlock();
+    std::this_thread::sleep_until(own.arrival);
+    lock.lock();
+    world_.require_running();
+    require(own.bytes.size() == exchange.receive.size(), "loopback ring: a parcel of another length arrived");
+    world_.copy_(own.bytes, exchange.receive);
+    own.full = false;
+    world_.changed_.notify_all();
+  }
+  if (lent_)
+    world_.wait(lock, name(ring_.next()) + " taking the parcel of " + name(ring_.rank),
+                [&] { return !sent.full; });
   lent_ = false;
 
   statistics_.bytes_received += static_cast<Index>(exchange.receive.size());

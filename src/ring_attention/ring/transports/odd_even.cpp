@@ -9,14 +9,17 @@ void OddEvenTransport::finish() {
   const auto& [sent, received] = pending_.finish();
   const Ring ring = this->ring();
   const auto send = [&] {
+    if (sent.empty()) return;
     check_mpi(MPI_Send_c(sent.data(), std::ssize(sent), MPI_BYTE, ring.next(), channel_, comm_.handle()));
     count_sent(statistics_, sent);
   };
   if (ring.rank % 2 == 0) send();
-  MPI_Status status;
-  check_mpi(MPI_Recv_c(received.data(), std::ssize(received), MPI_BYTE, ring.prev(), channel_, comm_.handle(),
-                       &status));
-  check_received(statistics_, status, received, ring.prev());
+  if (!received.empty()) {
+    MPI_Status status;
+    check_mpi(MPI_Recv_c(received.data(), std::ssize(received), MPI_BYTE, ring.prev(), channel_,
+                         comm_.handle(), &status));
+    check_received(statistics_, status, received, ring.prev());
+  }
   if (ring.rank % 2 != 0) send();
   check_mpi(MPI_Barrier(comm_.handle()));
   statistics_.exposed_seconds += MPI_Wtime() - begin;

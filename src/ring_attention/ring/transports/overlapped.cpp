@@ -35,8 +35,10 @@ void OverlappedTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   done_ = false;
   // The receive first: a message whose receive is posted needs no extra copy.
-  check_mpi(MPI_Irecv_c(exchange.receive.data(), std::ssize(exchange.receive), MPI_BYTE, ring().prev(),
-                        channel_, comm_.handle(), &requests_[0]));
+  if (!exchange.receive.empty())
+    check_mpi(MPI_Irecv_c(exchange.receive.data(), std::ssize(exchange.receive), MPI_BYTE, ring().prev(),
+                          channel_, comm_.handle(), &requests_[0]));
+  if (exchange.send.empty()) return;
   check_mpi(MPI_Isend_c(exchange.send.data(), std::ssize(exchange.send), MPI_BYTE, ring().next(), channel_,
                         comm_.handle(), &requests_[1]));
   count_sent(statistics_, exchange.send);
@@ -58,7 +60,7 @@ void OverlappedTransport::finish() {
   const double begin = MPI_Wtime();
   const Exchange& exchange = pending_.finish();
   for (int calls = 1; !arrived(); ++calls) back_off(calls);
-  check_received(statistics_, statuses_[0], exchange.receive, ring().prev());
+  if (!exchange.receive.empty()) check_received(statistics_, statuses_[0], exchange.receive, ring().prev());
   statistics_.exposed_seconds += MPI_Wtime() - begin;
 }
 

@@ -1,0 +1,35 @@
+#include "ring_attention/ring/kv_hops.hpp"
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/ring/topology.hpp"
+
+namespace ring_attention {
+namespace {
+
+/// May a query of these see a key of those?
+bool any_visible(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys) {
+  return std::ranges::any_of(queries, [&](const TokenRange& rows) {
+    return std::ranges::any_of(
+        keys, [&](const TokenRange& columns) { return mask.coverage(rows, columns) != Coverage::none; });
+  });
+}
+
+}  // namespace
+
+std::vector<int> kv_hops(const Mask& mask, const Placement& queries, const Placement& keys) {
+  require(queries.ranks() == keys.ranks(), "kv_hops: the placements are over different numbers of ranks");
+  const int ranks = keys.ranks();
+  std::vector<TokenRanges> rows;
+  for (int rank = 0; rank < ranks; ++rank) rows.push_back(queries.ranges(rank));
+  std::vector<int> hops;
+  for (int owner = 0; owner < ranks; ++owner) {
+    const TokenRanges columns = keys.ranges(owner);
+    Ring last{owner, ranks};
+    do last.rank = last.prev();
+    while (last.rank != owner && !any_visible(mask, rows[static_cast<std::size_t>(last.rank)], columns));
+    hops.push_back(last.step_of(owner));
+  }
+  return hops;
+}
+
+}  // namespace ring_attention

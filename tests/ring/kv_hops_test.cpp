@@ -1,0 +1,168 @@
+// The hops of K,V that a mask needs: counted pair by pair, and by formula; without the others the ring gives the same
+// bits, whatever is in memory that was not received.
+
+#include "ring_attention/ring/kv_hops.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/backward_runs.hpp"
+#include "support/masks.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
+                                                               PlacementKind::striped, PlacementKind::zigzag};
+
+std::vector<int> hops(PlacementKind kind, Index seq, int ranks, const Mask& mask) {
+  return kv_hops(mask, {kind, seq, ranks}, {kind, seq, ranks});
+}
+
+/// The hops up to the last rank that sees a key of `owner`, pair by pair.
+int counted(const Mask& mask, const Placement& queries, const Placement& keys, int owner) {
+  int needed = 0;
+  for (int hop = 1; hop < keys.ranks(); ++hop) {
+    const int rank = (owner + hop) % keys.ranks();
+    for (const Index query : positions(queries.ranges(rank)))
+      for (const Index key : positions(keys.ranges(owner)))
+        if (mask.allowed(query, key)) needed = hop;
+  }
+  return needed;
+}
+
+TEST(KvHops, ReachTheLastRankThatSeesAKey) {
+  for (const int ranks : {1, 2, 3, 4, 5, 7})
+    for (const PlacementKind kind : placement_kinds)
+      for (const auto& [queries, keys] : {std::pair<Index, Index>{29, 29}, {9, 31}, {31, 9}, {3, 3}})
+        for (const auto& [mask_name, scoring] : every_scoring(queries, keys, 1, 1)) {
+          SCOPED_TRACE(mask_name + ", " + name(kind) + " on " + std::to_string(ranks));
+          const Placement rows(kind, queries, ranks), columns(kind, keys, ranks);
+          const std::vector<int> found = kv_hops(scoring.mask, rows, columns);
+          ASSERT_EQ(found.size(), static_cast<std::size_t>(ranks));
+          const bool decided_by_ends = kind == PlacementKind::contiguous && scoring.mask.documents == nullptr;
+          for (int owner = 0; owner < ranks; ++owner) {
+            const int needed = counted(scoring.mask, rows, columns, owner);
+            EXPECT_GE(found[static_cast<std::size_t>(owner)], needed) << owner;
+            if (decided_by_ends) {
+              EXPECT_EQ(found[static_cast<std::size_t>(owner)], needed) << owner;
+            }
+          }
+        }
+}
+
+TEST(KvHops, ByFormula) {
+  const auto contiguous = PlacementKind::contiguous;
+  EXPECT_EQ(hops(contiguous, 40, 4, {}), (std::vector<int>{3, 3, 3, 3}));
+  EXPECT_EQ(hops(contiguous, 40, 4, Mask::causal()), (std::vector<int>{3, 2, 1, 0})) << "half";
+  EXPECT_EQ(hops(PlacementKind::striped, 40, 4, Mask::causal()), (std::vector<int>{3, 3, 3, 3}));
+  EXPECT_EQ(hops(PlacementKind::zigzag, 40, 4, Mask::causal()), (std::vector<int>{3, 3, 3, 3}));
+  for (const Index left : {0, 1, 9, 10, 11, 25}) {  // shards of c = 10 tokens: ceil(left / c)
+    const int window = static_cast<int>((left + 9) / 10);
+    EXPECT_EQ(hops(contiguous, 40, 4, {.left = left, .right = 0}),
+              (std::vector<int>{std::min(window, 3), std::min(window, 2), std::min(window, 1), 0}));
+  }
+  EXPECT_EQ(hops(contiguous, 40, 4, {.left = 1, .right = 1}), (std::vector<int>{1, 3, 3, 3}))
+      << "a key after the query: nearly all the way round";
+  EXPECT_EQ(hops(contiguous, 2, 4, {}), (std::vector<int>{1, 3, 0, 0}))
+      << "ranks without tokens need and have none";
+}
+
+/// Fills what was sent with NaN as soon as it may be overwritten, so that a parcel that does not come leaves NaN.
+class ForgetsWhatItSent : public LoopbackTransport {
+ public:
+  using LoopbackTransport::LoopbackTransport;
+  void start(const Exchange& exchange) {
+    LoopbackTransport::start(exchange);
+    sent_ = exchange.send;
+  }
+  void finish() {
+    LoopbackTransport::finish();
+    auto* memory = reinterpret_cast<double*>(const_cast<std::byte*>(sent_.data()));
+    std::fill_n(memory, sent_.size() / sizeof(double), std::numeric_limits<double>::quiet_NaN());
+  }
+
+ private:
+  std::span<const std::byte> sent_;
+};
+
+/// Memory whose arrays are NaN at first.
+struct NanMemory : HostMemory {
+  template <class T>
+  struct Array : Tensor<T> {
+    explicit Array(const Shape& shape) : Tensor<T>(shape, std::numeric_limits<T>::quiet_NaN()) {}
+  };
+};
+
+template <class T, class Engine>
+AttentionResult<T> attended_with_nan(const Problem<T>& p, LoopbackWorld& world, const Ring& ring) {
+  const Placement keys(p.what.kind, p.what.keys, ring.size);
+  const Tensor<T> q = rows_of(p.q, query_ranges(p, ring.rank, ring.size));
+  KvParcel<T, NanMemory> kv(p.k.shape(), keys, ring.rank, NanMemory{}, hops_of(p.what, ring.size));
+  copy_rows(kv.k(), p.k.view(), keys.ranges(ring.rank));
+  copy_rows(kv.v(), p.v.view(), keys.ranges(ring.rank));
+  auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
+  engine.begin(q, query_ranges(p, ring.rank, ring.size));
+  LoopbackTransport transport(world, ring.rank);
+  ring_forward(engine, transport, kv);
+  return engine.finish();
+}
+
+TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
+  for_each_case(200, [](Dice& dice, Index index) {
+    const int ranks = static_cast<int>(dice.between(2, 7));
+    Case what = random_case(dice, index, ranks);
+    if (dice.one_in(3))
+      what.scoring.mask = {dice.between(0, 9), dice.between(0, 2), what.keys - what.queries};
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(what));
+    auto needed = make_gradient_problem<double>(what);
+    what.every_hop = true;
+    const auto all = make_gradient_problem<double>(what);
+    const auto forward = run_loopback(needed.forward, ranks), forward_all = run_loopback(all.forward, ranks);
+    const auto poisoned = run_loopback<double, StandardRules, ForgetsWhatItSent>(needed.forward, ranks);
+    for (std::size_t rank = 0; rank < forward.size(); ++rank) {
+      EXPECT_TRUE(same_bits(forward[rank].attended, forward_all[rank].attended));
+      EXPECT_TRUE(same_bits(poisoned[rank].attended, forward_all[rank].attended))
+          << "what was not received is NaN";
+      EXPECT_LE(forward[rank].statistics.bytes_sent, forward_all[rank].statistics.bytes_sent);
+    }
+    const auto backward = run_loopback_backward(needed, forward),
+               backward_all = run_loopback_backward(all, forward);
+    const auto poisoned_backward =
+        run_loopback_backward<double, CpuBackward<double>, ForgetsWhatItSent>(needed, forward);
+    for (std::size_t rank = 0; rank < forward.size(); ++rank) {
+      EXPECT_TRUE(same_bits(backward[rank].gradients, backward_all[rank].gradients));
+      EXPECT_TRUE(same_bits(poisoned_backward[rank].gradients, backward_all[rank].gradients));
+    }
+    LoopbackWorld world(ranks);
+    world.run([&](int rank) {
+      const auto& want = forward_all[static_cast<std::size_t>(rank)].attended;
+      EXPECT_TRUE(same_bits(
+          attended_with_nan<double, CpuEngine<double>>(needed.forward, world, {rank, ranks}), want));
+    });
+  });
+}
+
+TEST(KvHops, OfReadableEnginesNeedNothingElse) {
+  for_each_case(60, [](Dice& dice, Index index) {
+    const int ranks = static_cast<int>(dice.between(2, 5));
+    const auto problem = make_problem<double>(random_case(dice, index, ranks));
+    LoopbackWorld world(ranks);
+    world.run([&](int rank) {
+      const auto got = attended_with_nan<double, BlockwiseEngine<double>>(problem, world, {rank, ranks});
+      EXPECT_TRUE(agrees(got, problem, query_ranges(problem, rank, ranks)));
+    });
+  });
+}
+
+TEST(KvHops, ACausalMaskOnContiguousSlicesSendsHalf) {
+  Case what{.queries = 40, .keys = 40, .scoring = {0.5, Mask::causal()}, .every_hop = false};
+  const auto results = run_loopback(make_problem<float>(what), 4);
+  Index sent = 0;
+  for (const auto& result : results) sent += result.statistics.bytes_sent;
+  EXPECT_EQ(sent, 3 * 2 * what.kv().size() * static_cast<Index>(sizeof(float)) / 2);
+}
+
+}  // namespace
+}  // namespace ring_attention::test
