@@ -35,6 +35,12 @@ set(ring_sources
     ring_attention/ring/transports/loopback.cpp
     ring_attention/ring/transports/odd_even.cpp
     ring_attention/ring/transports/overlapped.cpp)
+set(parallel_sources
+    ring_attention/parallel/all_to_all.cpp
+    ring_attention/parallel/heads.cpp
+    ring_attention/parallel/hybrid.cpp
+    ring_attention/parallel/loopback_all_to_all.cpp
+    ring_attention/parallel/mpi_all_to_all.cpp)
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
@@ -97,7 +103,7 @@ set(program_without_cuda_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring parallel plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -20,6 +20,15 @@ void check_mpi(int code, std::source_location where) {
 
 Communicator::Communicator(MPI_Comm from) {
   check_mpi(MPI_Comm_dup(from, &comm_));
+  initialise();
+}
+
+Communicator::Communicator(const Communicator& from, int colour) {
+  check_mpi(MPI_Comm_split(from.handle(), colour, from.rank(), &comm_));
+  initialise();
+}
+
+void Communicator::initialise() {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   check_mpi(MPI_Comm_rank(comm_, &rank_));
   check_mpi(MPI_Comm_size(comm_, &size_));

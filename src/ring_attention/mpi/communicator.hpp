@@ -25,10 +25,12 @@ namespace ring_attention {
 /// Works because every Communicator returns errors instead of aborting inside the call.
 void check_mpi(int code, std::source_location where = std::source_location::current());
 
-/// A duplicate of a communicator with MPI_ERRORS_RETURN. Owns it; not copied.
+/// A duplicate of a communicator, or a part of it, with MPI_ERRORS_RETURN. Owns it; not copied.
 class Communicator {
  public:
   explicit Communicator(MPI_Comm from);
+  /// The ranks of `from` that give the same colour (>= 0), in their order. Collective over `from`.
+  Communicator(const Communicator& from, int colour);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator();
@@ -38,6 +40,8 @@ class Communicator {
   [[nodiscard]] MPI_Comm handle() const { return comm_; }
 
  private:
+  void initialise();
+
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;

@@ -67,4 +67,16 @@ Index Placement::max_tokens() const {
   return most;
 }
 
+TokenRanges part(const TokenRanges& shard, int piece, int pieces) {
+  TokenRange left = slice(count(shard), piece, pieces);  // what is still to be found, counted from `range` on
+  TokenRanges ranges;
+  for (const TokenRange& range : shard) {
+    const Index first = std::min(left.begin, range.count);
+    const Index taken = std::min(left.count, range.count - first);
+    if (taken > 0) ranges.push_back(range.slice(first, taken));
+    left = {left.begin - first, 1, left.count - taken};
+  }
+  return ranges;
+}
+
 }  // namespace ring_attention

@@ -44,4 +44,8 @@ class Placement {
   int ranks_;
 };
 
+/// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in the order of its memory: the first ones have one
+/// token more. One after the other, the pieces are the shard.
+[[nodiscard]] TokenRanges part(const TokenRanges& shard, int piece, int pieces);
+
 }  // namespace ring_attention

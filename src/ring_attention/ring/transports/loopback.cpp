@@ -25,7 +25,7 @@ LoopbackWorld::LoopbackWorld(int ranks, SimulatedLink link, std::chrono::duratio
       link_(link),
       timeout_(timeout),
       copy_(std::move(copy)),
-      slots_(static_cast<std::size_t>(2 * ranks)) {
+      slots_(static_cast<std::size_t>(channels * ranks * ranks)) {
   require(ranks >= 1, "a ring has at least one rank");
 }
 
@@ -61,30 +61,60 @@ void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& 
   require(in_time, "loopback ring: " + what + " took more than " + std::to_string(timeout_.count()) + " s");
 }
 
+void LoopbackWorld::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+}
+
+LoopbackWorld::Clock::time_point LoopbackWorld::arrival(Index bytes) const {
+  auto flight = std::chrono::duration<double>(link_.latency);
+  if (link_.bytes_per_second > 0)
+    flight += std::chrono::duration<double>(static_cast<double>(bytes) / link_.bytes_per_second);
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(flight);
+}
+
+void LoopbackWorld::send(Slot& slot, std::span<const std::byte> bytes, Clock::time_point arrival) {
+  {
+    const std::lock_guard lock(mutex_);
+    require(!slot.full, "loopback ring: a parcel was sent before the one before it was received");
+    slot = {bytes, arrival, true};
+  }
+  changed_.notify_all();
+}
+
+void LoopbackWorld::receive(int from, int to, int channel, std::span<std::byte> bytes) {
+  Slot& sent = slot(from, to, channel);
+  std::unique_lock lock(mutex_);
+  wait(lock, "rank " + std::to_string(to) + " waiting for rank " + std::to_string(from),
+       [&] { return sent.full; });
+  lock.unlock();
+  std::this_thread::sleep_until(sent.arrival);
+  lock.lock();
+  require_running();
+  require(sent.bytes.size() == bytes.size(), "loopback ring: a parcel of another length arrived");
+  copy_(sent.bytes, bytes);
+  sent.full = false;
+  changed_.notify_all();
+}
+
+void LoopbackWorld::wait_until_taken(int from, int to, int channel) {
+  const Slot& sent = slot(from, to, channel);
+  std::unique_lock lock(mutex_);
+  wait(lock, "rank " + std::to_string(to) + " taking the parcel of rank " + std::to_string(from),
+       [&] { return !sent.full; });
+}
+
 LoopbackTransport::~LoopbackTransport() {
-  if (!lent_) return;
-  const std::lock_guard lock(world_.mutex_);
-  world_.stopped_ = true;  // from here on no rank reads the parcel
-  world_.changed_.notify_all();
+  if (lent_) world_.stop();
 }
 
 void LoopbackTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   if (exchange.send.empty()) return;
   const auto length = static_cast<Index>(exchange.send.size());
-  auto flight = std::chrono::duration<double>(world_.link_.latency);
-  if (world_.link_.bytes_per_second > 0)
-    flight += std::chrono::duration<double>(static_cast<double>(length) / world_.link_.bytes_per_second);
-  {
-    const std::lock_guard lock(world_.mutex_);
-    auto& slot = world_.slot(ring_.next(), channel_);
-    require(!slot.full, "loopback ring: a parcel was sent before the one before it was received");
-    slot = {exchange.send,
-            LoopbackWorld::Clock::now() + std::chrono::duration_cast<LoopbackWorld::Clock::duration>(flight),
-            true};
-    lent_ = true;
-  }
-  world_.changed_.notify_all();
+  world_.send(world_.slot(rank_, next_, channel_), exchange.send, world_.arrival(length));
+  lent_ = true;
   ++statistics_.messages_sent;
   statistics_.bytes_sent += length;
 }
@@ -92,25 +122,8 @@ void LoopbackTransport::start(const Exchange& exchange) {
 void LoopbackTransport::finish() {
   const auto begin = LoopbackWorld::Clock::now();
   const Exchange& exchange = pending_.finish();
-  auto& own = world_.slot(ring_.rank, channel_);
-  auto& sent = world_.slot(ring_.next(), channel_);
-  const auto name = [](int rank) { return "rank " + std::to_string(rank); };
-
-  std::unique_lock lock(world_.mutex_);
-  if (!exchange.receive.empty()) {
-    world_.wait(lock, name(ring_.rank) + " waiting for " + name(ring_.prev()), [&] { return own.full; });
-    lock.unlock();
-    std::this_thread::sleep_until(own.arrival);
-    lock.lock();
-    world_.require_running();
-    require(own.bytes.size() == exchange.receive.size(), "loopback ring: a parcel of another length arrived");
-    world_.copy_(own.bytes, exchange.receive);
-    own.full = false;
-    world_.changed_.notify_all();
-  }
-  if (lent_)
-    world_.wait(lock, name(ring_.next()) + " taking the parcel of " + name(ring_.rank),
-                [&] { return !sent.full; });
+  if (!exchange.receive.empty()) world_.receive(prev_, rank_, channel_, exchange.receive);
+  if (lent_) world_.wait_until_taken(rank_, next_, channel_);
   lent_ = false;
 
   statistics_.bytes_received += static_cast<Index>(exchange.receive.size());

@@ -22,7 +22,7 @@ struct SimulatedLink {
 using CopyParcel = std::function<void(std::span<const std::byte> from, std::span<std::byte> to)>;
 void copy_in_host_memory(std::span<const std::byte> from, std::span<std::byte> to);
 
-/// What the ranks share: one slot per rank and channel, for the parcel that travels to that rank.
+/// What the ranks share: one slot for each sender, receiver and channel, for the parcel on its way between them.
 class LoopbackWorld {
  public:
   /// \param copy  how a parcel gets from the memory of one rank into that of another
@@ -38,6 +38,7 @@ class LoopbackWorld {
 
  private:
   friend class LoopbackTransport;
+  friend class LoopbackAllToAll;
   using Clock = std::chrono::steady_clock;
 
   struct Slot {
@@ -46,15 +47,26 @@ class LoopbackWorld {
     bool full = false;                 // the sender may not touch its memory while set
   };
 
+  static constexpr int channels = 3;  // K,V; their gradients; all-to-all
+
   /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
   void wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready);
   /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
+  /// Ends the waits of all ranks: from here on no rank reads a parcel of another one.
+  void stop();
 
-  /// The parcel on its way to `rank`.
-  Slot& slot(int rank, int channel) {
-    return slots_[static_cast<std::size_t>(channel) * static_cast<std::size_t>(ranks_) +
-                  static_cast<std::size_t>(rank)];
+  /// When bytes that leave now arrive, by the simulated link.
+  [[nodiscard]] Clock::time_point arrival(Index bytes) const;
+  /// Lends these bytes to the receiver.
+  void send(Slot& slot, std::span<const std::byte> bytes, Clock::time_point arrival);
+  /// Waits for the parcel of `from` and copies it.
+  void receive(int from, int to, int channel, std::span<std::byte> bytes);
+  /// Waits until the parcel for `to` is copied.
+  void wait_until_taken(int from, int to, int channel);
+
+  Slot& slot(int from, int to, int channel) {
+    return slots_[static_cast<std::size_t>((channel * ranks_ + from) * ranks_ + to)];
   }
 
   int ranks_;
@@ -73,7 +85,15 @@ class LoopbackTransport {
  public:
   /// \param channel  0 or 1: keeps parcels apart (K,V and their gradients)
   LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
-      : world_(world), ring_{rank, world.ranks()}, channel_(channel) {}
+      : LoopbackTransport(world, rank, channel, {1, world.ranks()}) {}
+  /// The ring is the line of `rank` along `axis`.
+  LoopbackTransport(LoopbackWorld& world, int rank, int channel, const Axis& axis)
+      : world_(world),
+        ring_(axis.ring(rank)),
+        rank_(rank),
+        next_(axis.at(rank, ring_.next())),
+        prev_(axis.at(rank, ring_.prev())),
+        channel_(channel) {}
   LoopbackTransport(const LoopbackTransport&) = delete;
   ~LoopbackTransport();
 
@@ -88,6 +108,7 @@ class LoopbackTransport {
  private:
   LoopbackWorld& world_;
   Ring ring_;
+  int rank_, next_, prev_;  // in the world
   int channel_;
   PendingExchange pending_;
   bool lent_ = false;  // the next rank may still read the parcel

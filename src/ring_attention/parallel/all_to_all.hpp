@@ -1,0 +1,47 @@
+/// \file
+/// `AllToAll`: every rank of a line sends one piece to each rank, itself included, and receives one from each.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "ring_attention/ring/transport.hpp"
+
+namespace ring_attention {
+
+/// Piece i of `send` goes to rank i of the line, piece i of `receive` comes from it. A piece may be empty. Pieces to
+/// send may overlap: an all-gather sends one piece to all. The memory belongs to the caller.
+struct Pieces {
+  std::vector<std::span<const std::byte>> send;
+  std::vector<std::span<std::byte>> receive;
+};
+
+/// An all-to-all over a line of ranks: exchange() returns when all pieces are here and those sent may be overwritten.
+/// All ranks of the line call it in the same order. statistics() count what goes to other ranks and comes from them;
+/// the whole exchange is exposed.
+template <class T>
+concept AllToAll = requires(T link, const T& constant, const Pieces& pieces) {
+  { constant.rank() } -> std::convertible_to<int>;
+  { constant.size() } -> std::convertible_to<int>;
+  { constant.statistics() } -> std::convertible_to<TransportStatistics>;
+  link.exchange(pieces);
+};
+
+/// Bytes of the pieces of all ranks but `rank`.
+template <class Spans>
+[[nodiscard]] Index bytes_of_others(const Spans& pieces, int rank) {
+  Index bytes = 0;
+  for (int other = 0; other < static_cast<int>(pieces.size()); ++other)
+    if (other != rank) bytes += static_cast<Index>(pieces[static_cast<std::size_t>(other)].size());
+  return bytes;
+}
+
+/// Adds one exchange of `rank`: a message for every piece to another rank, `seconds` of waiting.
+void count_exchange(TransportStatistics& statistics, const Pieces& pieces, int rank, double seconds);
+
+/// \throws Error unless there is one piece for each of `size` ranks, and the rank's own piece has one length
+void require_pieces(const Pieces& pieces, int rank, int size);
+
+}  // namespace ring_attention

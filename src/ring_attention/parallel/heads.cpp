@@ -1,0 +1,73 @@
+#include "ring_attention/parallel/heads.hpp"
+
+#include <string>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/text.hpp"
+
+namespace ring_attention {
+namespace {
+
+bool divides(Index divisor, Index number) { return number % divisor == 0; }
+
+/// "1, 2 or 4".
+std::string allowed_ranks(Index query_heads, Index kv_heads) {
+  std::vector<Index> allowed;
+  for (Index ranks = 1; ranks <= query_heads; ++ranks)
+    if (can_share_heads(query_heads, kv_heads, ranks)) allowed.push_back(ranks);
+  std::string text;
+  for (std::size_t i = 0; i < allowed.size(); ++i) {
+    if (i > 0) text += i + 1 == allowed.size() ? " or " : ", ";
+    text += std::to_string(allowed[i]);
+  }
+  return text;
+}
+
+void require_shareable(Index query_heads, Index kv_heads, Index ranks) {
+  require(kv_heads >= 1 && query_heads >= 1 && divides(kv_heads, query_heads),
+          "HeadShare: the K,V heads do not divide the query heads");
+  if (can_share_heads(query_heads, kv_heads, ranks)) return;
+  const std::string number = std::to_string(ranks);
+  const std::string why =
+      ranks < 1             ? "at least one rank computes"
+      : ranks > query_heads ? "more than " + counted(query_heads, "query head")
+      : !divides(ranks, query_heads)
+          ? number + " does not divide " + counted(query_heads, "query head")
+          : number + " neither divides nor is a multiple of " + counted(kv_heads, "KV head");
+  throw InputError("Ulysses over " + counted(ranks, "rank"), why,
+                   "use " + allowed_ranks(query_heads, kv_heads));
+}
+
+}  // namespace
+
+bool can_share_heads(Index query_heads, Index kv_heads, Index ranks) {
+  return ranks >= 1 && divides(ranks, query_heads) && (divides(ranks, kv_heads) || divides(kv_heads, ranks));
+}
+
+HeadShare::HeadShare(Index query_heads, Index kv_heads, int ranks) {
+  require_shareable(query_heads, kv_heads, ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    query.push_back({rank * query_heads / ranks, (rank + 1) * query_heads / ranks});
+    const Index first = rank * kv_heads / ranks;
+    kv.push_back({first, first + std::max<Index>(1, kv_heads / ranks)});
+  }
+}
+
+std::vector<Interval> all_heads(Index heads, int ranks) {
+  return std::vector<Interval>(static_cast<std::size_t>(ranks), Interval{0, heads});
+}
+
+Scoring scoring_of(const Interval& query_heads, const Scoring& all) {
+  const auto cut = [&](const std::vector<double>& of_all) {
+    return of_all.empty()
+               ? of_all
+               : std::vector<double>(of_all.begin() + query_heads.begin, of_all.begin() + query_heads.end);
+  };
+  Scoring own = all;
+  own.alibi_slopes = cut(all.alibi_slopes);
+  own.sinks = cut(all.sinks);
+  own.dropout.first_head += query_heads.begin;
+  return own;
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,35 @@
+/// \file
+/// `HeadShare`: which rank of a line of Ulysses computes which heads.
+#pragma once
+
+#include <vector>
+
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/token_range.hpp"
+
+namespace ring_attention {
+
+/// The heads of each rank of a line of U ranks, as numbers among all heads of the layer.
+///
+/// U divides the query heads: rank u computes block u of them. If U also divides the K,V heads, it has block u of those.
+/// If the K,V heads divide U, U / kv_heads ranks share one: each of them gets a replica of it. All query heads of a rank
+/// then belong to that one. The blocks keep the groups of grouped-query attention together, so an engine needs no
+/// other mapping of heads. Source: Jacobs et al., DeepSpeed Ulysses, arXiv 2309.14509.
+struct HeadShare {
+  /// \throws InputError, which names the numbers of ranks that would do, for any other three numbers
+  HeadShare(Index query_heads, Index kv_heads, int ranks);
+
+  std::vector<Interval> query, kv;  ///< [begin, end) of each rank
+};
+
+/// May `ranks` ranks share these heads?
+[[nodiscard]] bool can_share_heads(Index query_heads, Index kv_heads, Index ranks);
+
+/// All heads on each of `ranks` ranks: of an array that broadcasts over heads.
+[[nodiscard]] std::vector<Interval> all_heads(Index heads, int ranks);
+
+/// The scoring of a rank that computes these query heads only: their slopes and sinks. Its dropout is that of these
+/// heads of the layer.
+[[nodiscard]] Scoring scoring_of(const Interval& query_heads, const Scoring& all);
+
+}  // namespace ring_attention

@@ -1,0 +1,37 @@
+/// \file
+/// `HybridPlace`: the place of a rank where Ulysses and a ring work together.
+///
+/// Source: Fang, Zhao, USP: a unified sequence parallelism approach, arXiv 2405.07719.
+#pragma once
+
+#include <vector>
+
+#include "ring_attention/ring/placement.hpp"
+#include "ring_attention/ring/topology.hpp"
+
+namespace ring_attention {
+
+/// N = U R ranks, rank = u + U r: U ranks that share heads are neighbours, R ranks with the same heads are a ring.
+///
+/// Rank (u, r) holds slice u, in the order of memory, of shard r of a Placement over R ranks. The slices of the U ranks,
+/// one after the other, are the shard in the order of its memory. So an all-to-all among them gives each rank the whole
+/// shard, for some heads, in the right order: no array is reordered, for any placement and length.
+/// U = 1 is a ring over all ranks, R = 1 is Ulysses alone.
+struct HybridPlace {
+  /// \param world_rank  one of `ranks`
+  /// \param ulysses_ranks  U
+  /// \throws InputError unless U >= 1 and U divides `ranks`
+  HybridPlace(int world_rank, int ranks, int ulysses_ranks);
+
+  int rank;
+  Axis ulysses, ring;
+
+  /// The tokens that this rank holds. \param shards  over R ranks
+  [[nodiscard]] TokenRanges slice(const Placement& shards) const;
+  /// The tokens that this rank computes with.
+  [[nodiscard]] TokenRanges shard(const Placement& shards) const;
+  /// How many tokens each rank of its line of Ulysses holds.
+  [[nodiscard]] std::vector<Index> tokens(const Placement& shards) const;
+};
+
+}  // namespace ring_attention

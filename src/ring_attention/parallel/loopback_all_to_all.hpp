@@ -1,0 +1,34 @@
+/// \file
+/// `LoopbackAllToAll`: an all-to-all among the threads of a LoopbackWorld, over its simulated link.
+#pragma once
+
+#include "ring_attention/parallel/all_to_all.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
+
+namespace ring_attention {
+
+/// One rank's end, on its line along `axis`. The pieces of a rank leave over one link, so all of them arrive
+/// latency + (bytes to other ranks) / bandwidth after it called exchange().
+class LoopbackAllToAll {
+ public:
+  LoopbackAllToAll(LoopbackWorld& world, int rank, const Axis& axis)
+      : world_(world), rank_(rank), axis_(axis) {}
+
+  [[nodiscard]] int rank() const { return axis_.index(rank_); }
+  [[nodiscard]] int size() const { return axis_.size; }
+  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+
+  void exchange(const Pieces& pieces);
+
+ private:
+  void move(const Pieces& pieces);
+
+  LoopbackWorld& world_;
+  int rank_;
+  Axis axis_;
+  TransportStatistics statistics_;
+};
+
+static_assert(AllToAll<LoopbackAllToAll>);
+
+}  // namespace ring_attention

@@ -1,0 +1,147 @@
+// The all-to-all of threads: what it moves, what it refuses, how it fails, what its link costs.
+
+#include "ring_attention/parallel/loopback_all_to_all.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "support/thrown_message.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+/// Piece i for rank i is the number 100 * rank + i, i + 1 times.
+struct Numbers {
+  std::vector<std::vector<int>> mine, theirs;
+
+  Numbers(int rank, int size) {
+    for (int other = 0; other < size; ++other) {
+      mine.emplace_back(other + 1, 100 * rank + other);
+      theirs.emplace_back(rank + 1, -1);
+    }
+  }
+  Pieces pieces() {
+    Pieces all;
+    for (const auto& piece : mine) all.send.push_back(std::as_bytes(std::span(piece)));
+    for (auto& piece : theirs) all.receive.push_back(std::as_writable_bytes(std::span(piece)));
+    return all;
+  }
+  void expect_right(int rank) const {
+    for (int other = 0; other < static_cast<int>(theirs.size()); ++other)
+      for (const int number : theirs[static_cast<std::size_t>(other)]) EXPECT_EQ(number, 100 * other + rank);
+  }
+};
+
+TEST(LoopbackAllToAll, MovesEveryPieceManyTimes) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    LoopbackWorld world(ranks);
+    world.run([&](int rank) {
+      LoopbackAllToAll link(world, rank, {1, ranks});
+      for (int time = 0; time < 20; ++time) {
+        Numbers numbers(rank, ranks);
+        link.exchange(numbers.pieces());
+        numbers.expect_right(rank);
+      }
+      EXPECT_EQ(link.statistics().messages_sent, 20 * (ranks - 1));
+      EXPECT_EQ(link.statistics().bytes_sent, 20 * 4 * (ranks * (ranks + 1) / 2 - (rank + 1)));
+      EXPECT_EQ(link.statistics().bytes_received, 20 * 4 * (rank + 1) * (ranks - 1));
+    });
+  }
+}
+
+// A grid of 2 x 3: all rows, then all columns, and a ring along the columns meanwhile.
+TEST(LoopbackAllToAll, LinesOfAGridDoNotMeet) {
+  LoopbackWorld world(6);
+  world.run([&](int rank) {
+    for (const Axis& axis : {Axis{1, 2}, Axis{2, 3}}) {
+      LoopbackAllToAll link(world, rank, axis);
+      EXPECT_EQ(link.rank(), axis.index(rank));
+      EXPECT_EQ(link.size(), axis.size);
+      int sent = rank;
+      std::vector<int> got(static_cast<std::size_t>(axis.size), -1);
+      Pieces pieces;
+      for (int& number : got) {
+        pieces.send.push_back(std::as_bytes(std::span(&sent, 1)));
+        pieces.receive.push_back(std::as_writable_bytes(std::span(&number, 1)));
+      }
+      link.exchange(pieces);
+      for (int other = 0; other < axis.size; ++other)
+        EXPECT_EQ(got[static_cast<std::size_t>(other)], axis.at(rank, other));
+      LoopbackTransport ring(world, rank, 0, axis);
+      int theirs = -1;
+      ring.start({std::as_bytes(std::span(&sent, 1)), std::as_writable_bytes(std::span(&theirs, 1))});
+      ring.finish();
+      ring.drain();
+      EXPECT_EQ(theirs, axis.at(rank, axis.ring(rank).prev()));
+    }
+  });
+}
+
+TEST(LoopbackAllToAll, PiecesOfAnotherLengthAreAnError) {
+  LoopbackWorld world(2);
+  const std::string message = thrown_message([&] {
+    world.run([&](int rank) {
+      LoopbackAllToAll link(world, rank, {1, 2});
+      Numbers numbers(rank, 2);
+      Pieces pieces = numbers.pieces();
+      if (rank == 0) pieces.send[1] = pieces.send[1].first(4);
+      link.exchange(pieces);
+    });
+  });
+  EXPECT_NE(message.find("another length"), std::string::npos) << message;
+}
+
+TEST(LoopbackAllToAll, APieceForEveryRank) {
+  LoopbackWorld world(1);
+  LoopbackAllToAll link(world, 0, {1, 1});
+  EXPECT_NE(thrown_message([&] { link.exchange({}); }).find("one piece for each rank"), std::string::npos);
+}
+
+TEST(LoopbackAllToAll, ARankThatNeverComesIsNamed) {
+  LoopbackWorld world(3, {}, std::chrono::milliseconds(100));
+  const std::string message = thrown_message([&] {
+    world.run([&](int rank) {
+      LoopbackAllToAll link(world, rank, {1, 3});
+      Numbers numbers(rank, 3);
+      if (rank != 1) link.exchange(numbers.pieces());
+    });
+  });
+  EXPECT_NE(message.find("waiting for rank 1"), std::string::npos) << message;
+}
+
+TEST(LoopbackAllToAll, AFailureOfOneRankEndsTheWaitsOfAll) {
+  LoopbackWorld world(3);
+  const std::string message = thrown_message([&] {
+    world.run([&](int rank) {
+      if (rank == 2) throw Error("rank 2 has failed");
+      LoopbackAllToAll link(world, rank, {1, 3});
+      Numbers numbers(rank, 3);
+      link.exchange(numbers.pieces());
+    });
+  });
+  EXPECT_EQ(message, "rank 2 has failed");
+}
+
+// All of it is exposed: (bytes to other ranks) / bandwidth.
+TEST(LoopbackAllToAll, TheSimulatedLinkTakesItsTime) {
+  constexpr int ranks = 3;
+  constexpr Index bytes = 100'000;
+  constexpr double seconds = 0.2;  // for two pieces
+  LoopbackWorld world(ranks, {.bytes_per_second = 2 * bytes / seconds});
+  world.run([&](int rank) {
+    std::vector<std::byte> mine(bytes), theirs(ranks * bytes);
+    Pieces pieces;
+    for (int other = 0; other < ranks; ++other) {
+      pieces.send.emplace_back(mine);
+      pieces.receive.push_back(std::span(theirs).subspan(static_cast<std::size_t>(other * bytes), bytes));
+    }
+    LoopbackAllToAll link(world, rank, {1, ranks});
+    link.exchange(pieces);
+    EXPECT_GE(link.statistics().exposed_seconds, 0.75 * seconds);
+    EXPECT_LE(link.statistics().exposed_seconds, 3 * seconds);
+  });
+}
+
+}  // namespace
+}  // namespace ring_attention::test

@@ -1,0 +1,191 @@
+// The two layouts: slices by hand, the way there and back, the adjoint, bytes by formula.
+
+#include "ring_attention/parallel/ulysses.hpp"
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "support/input_error.hpp"
+#include "support/problem.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
+                                                               PlacementKind::striped, PlacementKind::zigzag};
+
+// ---- who holds what -----------------------------------------------------------------------------------------
+
+TEST(Axis, OfSixRanksByHand) {
+  const Axis ulysses{1, 2}, ring{2, 3};
+  EXPECT_EQ(ulysses.index(5), 1);
+  EXPECT_EQ(ring.index(5), 2);
+  EXPECT_EQ(ulysses.line(5), 4);
+  EXPECT_EQ(ring.line(5), 1);
+  EXPECT_EQ(ulysses.at(5, 0), 4);
+  EXPECT_EQ(ring.at(5, 0), 1);
+  EXPECT_EQ(ring.ring(5).next(), 0);
+  EXPECT_EQ(ring.ring(5).size, 3);
+}
+
+// Of the shard {0, 1, 2, 9, 10, 11} of a zigzag ring of two, each of three ranks holds two tokens.
+TEST(Part, ASliceMayHaveTwoRanges) {
+  const TokenRanges shard = Placement(PlacementKind::zigzag, 12, 2).ranges(0);
+  EXPECT_EQ(positions(part(shard, 0, 3)), (std::vector<Index>{0, 1}));
+  EXPECT_EQ(positions(part(shard, 1, 3)), (std::vector<Index>{2, 9}));
+  EXPECT_EQ(positions(part(shard, 2, 3)), (std::vector<Index>{10, 11}));
+}
+
+TEST(Part, TheSlicesOneAfterTheOtherAreTheShard) {
+  for (const PlacementKind kind : placement_kinds)
+    for (Index seq = 0; seq < 40; ++seq)
+      for (int ranks = 1; ranks <= 4; ++ranks)
+        for (int pieces = 1; pieces <= 5; ++pieces)
+          for (int rank = 0; rank < ranks; ++rank) {
+            const TokenRanges shard = Placement(kind, seq, ranks).ranges(rank);
+            std::vector<Index> joined;
+            for (int piece = 0; piece < pieces; ++piece) {
+              const TokenRanges slice = part(shard, piece, pieces);
+              EXPECT_LE(std::abs(count(slice) * pieces - count(shard)), pieces);
+              for (const TokenRange& range : slice) EXPECT_GT(range.count, 0);
+              for (const Index position : positions(slice)) joined.push_back(position);
+            }
+            EXPECT_EQ(joined, positions(shard));
+          }
+}
+
+TEST(HybridPlace, RefusesANumberThatDoesNotDivideTheRanks) {
+  expect_input_error([] { HybridPlace(0, 6, 4); },
+                     "Ulysses over 4 ranks: the job has 6: use a number that divides it");
+  expect_input_error([] { HybridPlace(0, 6, 0); }, "Ulysses over 0 ranks");
+  expect_input_error([] { HybridPlace(0, 2, 4); }, "the job has 2");
+}
+
+// ---- the two layouts ----------------------------------------------------------------------------------------
+
+struct Layout {
+  Shape all;
+  PlacementKind kind;
+  int ulysses, rings;
+};
+
+/// Calls visit(link, place, heads of each rank, tokens of each rank, own) on every rank.
+template <class Visit>
+void on_every_rank(const Layout& layout, const std::vector<Interval>& heads, Visit visit) {
+  const int ranks = layout.ulysses * layout.rings;
+  const Placement shards(layout.kind, layout.all.seq, layout.rings);
+  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
+  world.run([&](int rank) {
+    const HybridPlace place(rank, ranks, layout.ulysses);
+    LoopbackAllToAll link(world, rank, place.ulysses);
+    visit(link, place, heads, place.tokens(shards), place.slice(shards), place.shard(shards));
+  });
+}
+
+template <class T>
+Tensor<T> numbered(const Shape& shape) {
+  Tensor<T> x(shape);
+  for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<T>(i % 1000 - 500);
+  return x;
+}
+
+const std::initializer_list<Layout> layouts{
+    {{2, 6, 13, 3}, PlacementKind::contiguous, 3, 2}, {{1, 6, 29, 2}, PlacementKind::zigzag, 2, 3},
+    {{2, 4, 2, 5}, PlacementKind::striped, 4, 2},     {{3, 4, 8, 1}, PlacementKind::zigzag, 1, 4},
+    {{1, 4, 0, 4}, PlacementKind::contiguous, 2, 2},  {{1, 8, 257, 4}, PlacementKind::zigzag, 4, 1}};
+
+TEST(Ulysses, ARankGetsTheWholeShardOfItsHeadsInTheOrderOfItsMemory) {
+  for (const Layout& layout : layouts) {
+    const Tensor<float> x = numbered<float>(layout.all);
+    const HeadShare share(layout.all.heads, layout.all.heads, layout.ulysses);
+    on_every_rank(layout, share.query,
+                  [&](auto& link, const HybridPlace& place, const auto& heads, const auto& tokens,
+                      const TokenRanges& slice, const TokenRanges& shard) {
+                    const Tensor<float> own = rows_of(x, slice), of_shard = rows_of(x, shard);
+                    const Tensor<float> got = to_heads(link, own.view(), heads, tokens);
+                    const Interval mine = heads[static_cast<std::size_t>(place.ulysses.index(place.rank))];
+                    EXPECT_EQ(got.shape(),
+                              (Shape{layout.all.batch, mine.end - mine.begin, count(shard), layout.all.dim}));
+                    for (Index b = 0; b < got.shape().batch; ++b)
+                      for (Index h = 0; h < got.shape().heads; ++h)
+                        for (Index s = 0; s < got.shape().seq; ++s)
+                          EXPECT_TRUE(std::ranges::equal(got.view().row(b, h, s),
+                                                         of_shard.view().row(b, mine.begin + h, s)));
+                  });
+  }
+}
+
+TEST(Ulysses, ThereAndBackIsTheSameArray) {
+  for (const Layout& layout : layouts) {
+    const Tensor<double> x = numbered<double>(layout.all);
+    const HeadShare share(layout.all.heads, layout.all.heads, layout.ulysses);
+    on_every_rank(layout, share.query,
+                  [&](auto& link, const HybridPlace&, const auto& heads, const auto& tokens,
+                      const TokenRanges& slice, const TokenRanges&) {
+                    const Tensor<double> own = rows_of(x, slice);
+                    const Tensor<double> all = to_heads(link, own.view(), heads, tokens);
+                    EXPECT_TRUE(bitwise_equal(to_sequence(link, all.view(), heads, tokens), own));
+                  });
+  }
+}
+
+double dot(View<const double> a, View<const double> b) {
+  return std::inner_product(a.data(), a.data() + a.size(), b.data(), 0.0);
+}
+
+// <to_heads(x), y> = <x, to_sequence(y)>, summed over the ranks. Integers: the sums are exact. Replicas, too.
+TEST(Ulysses, TheTwoFunctionsAreAdjoint) {
+  for (const Layout& layout : layouts)
+    for (const Index kv_heads : {layout.all.heads, Index{2}, Index{1}}) {
+      if (!can_share_heads(layout.all.heads, kv_heads, layout.ulysses)) continue;
+      const HeadShare share(layout.all.heads, kv_heads, layout.ulysses);
+      Shape all = layout.all;
+      all.heads = kv_heads;
+      const Tensor<double> x = numbered<double>(all);
+      std::vector<double> left(static_cast<std::size_t>(layout.ulysses * layout.rings)), right(left.size());
+      on_every_rank(layout, share.kv,
+                    [&](auto& link, const HybridPlace& place, const auto& heads, const auto& tokens,
+                        const TokenRanges& slice, const TokenRanges&) {
+                      const auto rank = static_cast<std::size_t>(place.rank);
+                      const Tensor<double> own = rows_of(x, slice);
+                      const Tensor<double> moved = to_heads(link, own.view(), heads, tokens);
+                      Tensor<double> y(moved.shape());
+                      for (Index i = 0; i < y.size(); ++i)
+                        y.data()[i] = static_cast<double>((i * 7 + place.rank) % 23 - 11);
+                      left[rank] = dot(moved, y);
+                      right[rank] = dot(own, to_sequence(link, std::as_const(y).view(), heads, tokens));
+                    });
+      EXPECT_EQ(std::reduce(left.begin(), left.end()), std::reduce(right.begin(), right.end()));
+    }
+}
+
+// What the table of volumes says: (U - 1) / U of B c D H elements an array, c tokens a rank.
+TEST(Ulysses, BytesByTheFormula) {
+  for (const int ulysses : {1, 2, 4, 8}) {
+    const Index c = 6, batch = 2, dim = 3;
+    const Layout layout{{batch, 8, c * ulysses * 2, dim}, PlacementKind::zigzag, ulysses, 2};
+    for (const Index kv_heads : {8, 2, 1}) {
+      const HeadShare share(8, kv_heads, ulysses);
+      Shape all = layout.all;
+      all.heads = kv_heads;
+      const Tensor<float> x(all);
+      on_every_rank(layout, share.kv,
+                    [&](auto& link, const HybridPlace&, const auto& heads, const auto& tokens,
+                        const TokenRanges& slice, const TokenRanges&) {
+                      const Tensor<float> own = rows_of(x, slice);
+                      const Tensor<float> moved = to_heads(link, own.view(), heads, tokens);
+                      const Index units = std::max<Index>(kv_heads, ulysses) * (ulysses - 1) / ulysses;
+                      EXPECT_EQ(link.statistics().bytes_sent, units * batch * c * dim * 4);
+                      EXPECT_EQ(link.statistics().bytes_received, units * batch * c * dim * 4);
+                      EXPECT_EQ(link.statistics().messages_sent, ulysses - 1);
+                      (void)to_sequence(link, moved.view(), heads, tokens);
+                      EXPECT_EQ(link.statistics().bytes_sent, 2 * units * batch * c * dim * 4);
+                    });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring_attention::test

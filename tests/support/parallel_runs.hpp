@@ -1,0 +1,298 @@
+// Whole jobs of Ulysses, of Ulysses with a ring, and of all-gather, in one process or over MPI: forward, then backward.
+#pragma once
+
+#include <vector>
+
+#include "ring_attention/parallel/all_gather.hpp"
+#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/ulysses.hpp"
+#include "support/backward_runs.hpp"
+
+namespace ring_attention::test {
+
+/// The results of a rank for the tokens that it holds, with all heads.
+template <class T>
+struct ParallelResult {
+  AttentionResult<T> attended;
+  Gradients<T> gradients;
+  TransportStatistics forward_pieces, pieces;    // of the all-to-all: of the forward; of forward and backward
+  TransportStatistics forward_kv, kv, gradient;  // of the ring
+  Index peak_bytes = 0;                          // of tensors in the forward, with the rank's own q, K,V
+};
+
+/// The decisions in which a hybrid can be subtly wrong: a mutant replaces one.
+struct HybridRules {
+  /// Where the rank that holds the tokens of `held` computes.
+  static HybridPlace computes(const HybridPlace& held) { return held; }
+  /// What it holds.
+  static TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) {
+    return held.slice(Placement(kind, seq, held.ring.size));
+  }
+  /// The query head in place `head`, when `ranks` ranks share `heads` of them.
+  static Index query_head(Index head, Index, int) { return head; }
+  /// What a rank returns of its part of dK or dV.
+  template <class T>
+  static void replica(View<T>, const std::vector<Interval>&, std::size_t) {}
+};
+
+/// The query heads in the order of Rules, or back.
+template <class Rules, class T>
+Tensor<T> ordered_heads(const Tensor<T>& x, int ranks, bool back = false) {
+  Tensor<T> ordered(x.shape());
+  const View<const T> from = x;
+  const auto elements = static_cast<std::size_t>(x.shape().seq * x.shape().dim);
+  for (Index batch = 0; batch < x.shape().batch; ++batch)
+    for (Index head = 0; head < x.shape().heads; ++head) {
+      const Index other = Rules::query_head(head, x.shape().heads, ranks);
+      std::copy_n(from.head(batch, back ? head : other), elements,
+                  ordered.view().head(batch, back ? other : head));
+    }
+  return ordered;
+}
+
+/// A rank between its two layouts.
+template <class T, class Rules, class Link>
+struct Layouts {
+  const Case& what;
+  HybridPlace held, place;
+  Link& link;
+  Placement queries{what.kind, what.queries, place.ring.size}, keys{what.kind, what.keys, place.ring.size};
+  TokenRanges query_slice = Rules::slice(held, what.kind, what.queries);
+  TokenRanges key_slice = Rules::slice(held, what.kind, what.keys);
+  HeadShare share{what.q().heads, what.kv_heads, place.ulysses.size};
+  std::vector<Interval> bias_heads = what.bias_heads == 1 ? all_heads(1, place.ulysses.size) : share.query;
+  std::vector<Index> query_tokens = place.tokens(queries), key_tokens = place.tokens(keys);
+  std::size_t own = static_cast<std::size_t>(place.ulysses.index(place.rank));
+  Scoring scoring = scoring_of(share.query[own], what.scoring);
+
+  Tensor<T> query_heads(const Tensor<T>& all) {
+    const Tensor<T> slice = ordered_heads<Rules>(rows_of(all, query_slice), place.ulysses.size);
+    return to_heads(link, slice.view(), share.query, query_tokens);
+  }
+  Tensor<T> key_heads(const Tensor<T>& all) {
+    const Tensor<T> slice = rows_of(all, key_slice);
+    return to_heads(link, slice.view(), share.kv, key_tokens);
+  }
+  Tensor<T> bias(const Tensor<T>& all) {
+    if (all.size() == 0) return {};
+    const Tensor<T> slice = rows_of(all, query_slice);
+    return to_heads(link, slice.view(), bias_heads, query_tokens);
+  }
+  Tensor<T> query_sequence(View<const T> y) {
+    return ordered_heads<Rules>(to_sequence(link, y, share.query, query_tokens), place.ulysses.size, true);
+  }
+  Tensor<T> key_sequence(View<T> y) {
+    Rules::replica(y, share.kv, own);
+    return to_sequence(link, View<const T>(y), share.kv, key_tokens);
+  }
+};
+
+/// One rank's part. \param make_transport  makes this rank's transport of the ring for a channel
+template <class T, class Rules = HybridRules, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>,
+          class Link, class MakeTransport>
+ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const HybridPlace& held, Link& link,
+                                  MakeTransport make_transport) {
+  const Problem<T>& p = problem.forward;
+  const Index before = allocation::current();
+  allocation::reset_peak();
+  Layouts<T, Rules, Link> layouts{p.what, held, Rules::computes(held), link};
+  const HybridPlace& place = layouts.place;
+  const TokenRanges shard = place.shard(layouts.queries);
+  const int ring_rank = place.ring.index(place.rank);
+  ParallelResult<T> result;
+
+  const Tensor<T> q = layouts.query_heads(p.q), bias = layouts.bias(p.bias);
+  const Tensor<T> k = layouts.key_heads(p.k), v = layouts.key_heads(p.v);
+  KvParcel<T> kv(k.shape(), layouts.keys, ring_rank);
+  const auto write_kv = [&](KvParcel<T>& parcel) {
+    std::ranges::copy(k.view().elements(), parcel.k().data());
+    std::ranges::copy(v.view().elements(), parcel.v().data());
+  };
+  write_kv(kv);
+  auto engine = make_engine<Forward>(layouts.scoring, p.what.block);
+  engine.begin(q, shard, bias);
+  {
+    auto&& transport = make_transport(0);
+    ring_forward(engine, transport, kv);
+    result.forward_kv = transport.statistics();
+  }
+  const AttentionResult<T> attended = engine.finish();
+  result.attended = {layouts.query_sequence(attended.out), layouts.query_sequence(attended.lse)};
+  result.forward_pieces = link.statistics();
+  result.peak_bytes = allocation::peak() - before;
+
+  const Tensor<T> grad_out = layouts.query_heads(problem.grad_out);
+  KvParcel<T> again(k.shape(), layouts.keys, ring_rank), gradients(k.shape(), layouts.keys, ring_rank);
+  write_kv(again);
+  auto backward = make_engine<Backward>(layouts.scoring, p.what.block);
+  const ForwardResult<T> forward{q, attended.out, attended.lse, grad_out, bias};
+  backward.begin(forward, shard);
+  {
+    auto&& kv_transport = make_transport(0);
+    auto&& gradient_transport = make_transport(1);
+    ring_backward(backward, kv_transport, gradient_transport, again, gradients);
+    result.kv = kv_transport.statistics();
+    result.gradient = gradient_transport.statistics();
+  }
+  result.gradients = {layouts.query_sequence(backward.finish()), layouts.key_sequence(gradients.k()),
+                      layouts.key_sequence(gradients.v())};
+  if (bias.size() > 0) {
+    const Tensor<T> grad_bias = backward.bias_gradient();
+    result.gradients.bias = to_sequence(link, grad_bias.view(), layouts.bias_heads, layouts.query_tokens);
+  }
+  const std::vector<double> sinks = sink_gradient(forward, layouts.scoring.sinks);
+  result.gradients.sinks.resize(p.what.scoring.sinks.size());
+  std::ranges::copy(
+      sinks, result.gradients.sinks.begin() + (sinks.empty() ? 0 : layouts.share.query[layouts.own].begin));
+  result.pieces = link.statistics();
+  return result;
+}
+
+/// All ranks in this process.
+template <class T, class Rules = HybridRules, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
+std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& problem, int ulysses,
+                                                   int rings) {
+  const int ranks = ulysses * rings;
+  std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
+  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
+  world.run([&](int rank) {
+    const HybridPlace held(rank, ranks, ulysses);
+    const HybridPlace place = Rules::computes(held);
+    LoopbackAllToAll link(world, rank, place.ulysses);
+    results[static_cast<std::size_t>(rank)] = run_rank_hybrid<T, Rules, Forward, Backward>(
+        problem, held, link,
+        [&](int channel) { return LoopbackTransport(world, rank, channel, place.ring); });
+  });
+  return results;
+}
+
+/// One rank's part of the all-gather.
+template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>, class Link>
+ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, Link& link) {
+  const Problem<T>& p = problem.forward;
+  const Index before = allocation::current();
+  allocation::reset_peak();
+  const Ring ring{link.rank(), link.size()};
+  const TokenRanges rows = query_ranges(p, ring.rank, ring.size);
+  const Placement keys(p.what.kind, p.what.keys, ring.size);
+  const Tensor<T> q = rows_of(p.q, rows);
+  const Tensor<T> bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
+  KvShards<T> kv(p.k.shape(), keys), gradients(p.k.shape(), keys);
+  copy_rows(kv.k(ring.rank), p.k.view(), keys.ranges(ring.rank));
+  copy_rows(kv.v(ring.rank), p.v.view(), keys.ranges(ring.rank));
+  all_gather(link, kv);
+  ParallelResult<T> result;
+  result.forward_pieces = link.statistics();
+
+  auto engine = make_engine<Forward>(p.what.scoring, p.what.block);
+  engine.begin(q, rows, bias);
+  all_gather_forward(engine, ring, kv);
+  result.attended = engine.finish();
+  result.peak_bytes = allocation::peak() - before;
+
+  const Tensor<T> grad_out = rows_of(problem.grad_out, rows);
+  auto backward = make_engine<Backward>(p.what.scoring, p.what.block);
+  const ForwardResult<T> forward{q, result.attended.out, result.attended.lse, grad_out, bias};
+  backward.begin(forward, rows);
+  all_gather_backward(backward, link, kv, gradients);
+  result.gradients = {backward.finish(), converted<T>(gradients.k(ring.rank)),
+                      converted<T>(gradients.v(ring.rank)), backward.bias_gradient(),
+                      sink_gradient(forward, p.what.scoring.sinks)};
+  result.pieces = link.statistics();
+  return result;
+}
+
+/// All ranks in this process.
+template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
+std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>& problem, int ranks) {
+  std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
+  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
+  world.run([&](int rank) {
+    LoopbackAllToAll link(world, rank, {1, ranks});
+    results[static_cast<std::size_t>(rank)] = run_rank_all_gather<T, Forward, Backward>(problem, link);
+  });
+  return results;
+}
+
+/// Forward and backward of the whole problem.
+template <class T>
+struct Whole {
+  AttentionResult<T> attended;
+  Gradients<T> gradients;
+};
+
+template <class T>
+Whole<T> zeros(const Case& what) {
+  return {{Tensor<T>(what.q()), Tensor<T>(what.q().per_row())},
+          {Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()), Tensor<T>(what.bias()),
+           std::vector<double>(what.scoring.sinks.size())}};
+}
+
+/// Puts the results of a rank at its tokens.
+template <class T>
+void put_rank(Whole<T>& all, const AttentionResult<T>& attended, const Gradients<T>& gradients,
+              const TokenRanges& queries, const TokenRanges& keys) {
+  put_rows(all.attended.out, attended.out, queries);
+  put_rows(all.attended.lse, attended.lse, queries);
+  put_rows(all.gradients.q, gradients.q, queries);
+  put_rows(all.gradients.k, gradients.k, keys);
+  put_rows(all.gradients.v, gradients.v, keys);
+  if (all.gradients.bias.size() > 0) put_rows(all.gradients.bias, gradients.bias, queries);
+  for (std::size_t head = 0; head < all.gradients.sinks.size(); ++head)
+    all.gradients.sinks[head] += gradients.sinks[head];
+}
+
+template <class T, class Rules = HybridRules>
+Whole<T> gathered(const std::vector<ParallelResult<T>>& results, const Case& what, int ulysses) {
+  Whole<T> all = zeros<T>(what);
+  const int ranks = static_cast<int>(results.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const HybridPlace held(rank, ranks, ulysses);
+    const auto& result = results[static_cast<std::size_t>(rank)];
+    put_rank(all, result.attended, result.gradients, Rules::slice(held, what.kind, what.queries),
+             Rules::slice(held, what.kind, what.keys));
+  }
+  return all;
+}
+
+/// A ring over `ranks`, in this process.
+template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
+Whole<T> whole_ring(const GradientProblem<T>& problem, int ranks) {
+  const Case& what = problem.what();
+  const auto forward = run_loopback<T, StandardRules, LoopbackTransport, Forward>(problem.forward, ranks);
+  const auto backward = run_loopback_backward<T, Backward>(problem, forward);
+  Whole<T> all = zeros<T>(what);
+  for (int rank = 0; rank < ranks; ++rank)
+    put_rank(all, forward[static_cast<std::size_t>(rank)].attended,
+             backward[static_cast<std::size_t>(rank)].gradients, query_ranges(problem.forward, rank, ranks),
+             Placement(what.kind, what.keys, ranks).ranges(rank));
+  return all;
+}
+
+/// The same bits in all that a head has by itself: everything but the gradients of a bias that heads share, and of sinks,
+/// which are sums over ranks in another order.
+template <class T>
+testing::AssertionResult same_bits(const Whole<T>& a, const Whole<T>& b) {
+  if (const auto verdict = same_bits(a.attended, b.attended); !verdict) return verdict;
+  if (!bitwise_equal(a.gradients.q, b.gradients.q))
+    return testing::AssertionFailure() << "dq differs in its bits";
+  if (!bitwise_equal(a.gradients.k, b.gradients.k))
+    return testing::AssertionFailure() << "dk differs in its bits";
+  if (!bitwise_equal(a.gradients.v, b.gradients.v))
+    return testing::AssertionFailure() << "dv differs in its bits";
+  const Shape& bias = a.gradients.bias.shape();
+  if (bias.heads == a.gradients.q.shape().heads && !bitwise_equal(a.gradients.bias, b.gradients.bias))
+    return testing::AssertionFailure() << "dbias differs in its bits";
+  return testing::AssertionSuccess();
+}
+
+/// Both ways against the dense reference.
+template <class T>
+testing::AssertionResult agrees(const Whole<T>& got, const GradientProblem<T>& problem) {
+  if (const auto verdict = agrees(got.attended, problem.forward); !verdict) return verdict;
+  return agrees(got.gradients, problem);
+}
+
+}  // namespace ring_attention::test
