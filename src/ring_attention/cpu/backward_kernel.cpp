@@ -81,15 +81,19 @@ void probabilities(const KeySpan<Real>& span, Offset j, Offset n, bool masked, O
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
+        Real* at = tile.p + (i + r) * lanes + v * width;
+        if (!plain && span.bias.data != nullptr) s[r][v] += load(at);
         if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
-        store(tile.p + (i + r) * lanes + v * width, exp2((s[r][v] - load(tile.lse + v * width)) * log2_e));
+        store(at, exp2((s[r][v] - load(tile.lse + v * width)) * log2_e));
       }
     }
   });
 }
 
-/// Step 2.
-void differentiate_scores(const Real* values, Offset n, Offset dim, const Tile& tile) {
+/// Step 2. With dropout, whose factors are f: ds = p (f dp - delta), and f p replaces p for step 3.
+template <bool drops>
+void differentiate_scores(const DropoutLanes<Real>& dropout, Offset j, const Real* values, Offset n,
+                          Offset dim, const Tile& tile) {
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
     Vector dp[rows.value][tile_vectors] = {};
     multiply_add(dp, values + i * dim, dim, 1, tile.grad_out_t, lanes, dim);
@@ -98,7 +102,13 @@ void differentiate_scores(const Real* values, Offset n, Offset dim, const Tile& 
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
         const Offset at = (i + r) * lanes + v * width;
-        store(tile.ds + at, load(tile.p + at) * (dp[r][v] - load(tile.delta + v * width)));
+        if constexpr (drops) {
+          const Vector p = load(tile.p + at), f = dropout_factors(dropout, j + i + r, v);
+          store(tile.ds + at, p * (f * dp[r][v] - load(tile.delta + v * width)));
+          store(tile.p + at, f * p);
+        } else {
+          store(tile.ds + at, load(tile.p + at) * (dp[r][v] - load(tile.delta + v * width)));
+        }
       }
     }
   });
@@ -155,11 +165,16 @@ void attend(const KeySpan<Real>& span, const GradientRows<Real>& rows, Real* gra
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     const bool masked = !seen.by_all(j, j + n);
-    if (masked || span.slope != 0)
+    if (span.bias.data != nullptr) load_pairs(span.bias, j, n, tile.p);
+    if (masked || span.slope != 0 || span.bias.data != nullptr)
       probabilities<false>(span, j, n, masked, dim, tile);
     else
       probabilities<true>(span, j, n, masked, dim, tile);
-    differentiate_scores(span.v + j * dim, n, dim, tile);
+    if (span.dropout.low != nullptr)
+      differentiate_scores<true>(span.dropout, j, span.v + j * dim, n, dim, tile);
+    else
+      differentiate_scores<false>(span.dropout, j, span.v + j * dim, n, dim, tile);
+    if (span.grad_bias.data != nullptr) add_pairs(span.grad_bias, j, n, tile.ds);
     if (grad_k != nullptr) {
       add_to_keys(grad_v + j * dim, tile.p, tile.grad_out, n, rows.queries, dim);
       add_to_keys(grad_k + j * dim, tile.ds, tile.q, n, rows.queries, dim);

@@ -59,7 +59,7 @@ void store_tile(const QueryRows<Real>& rows, const Real* workspace) {
 }
 
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
-/// \param plain  without bias and mask, as nearly all blocks are
+/// \param plain  without bias and mask, as nearly all blocks are; a dense bias is in p
 template <bool plain>
 void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile,
             Vector (&top)[tile_vectors]) {
@@ -70,9 +70,11 @@ void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset d
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
+      Real* at = tile.p + (i + r) * lanes + v * width;
+      if (!plain && span.bias.data != nullptr) s[r][v] += load(at);
       if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
       top[v] = larger(s[r][v], top[v]);
-      store(tile.p + (i + r) * lanes + v * width, s[r][v]);
+      store(at, s[r][v]);
     }
   });
 }
@@ -104,6 +106,17 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Tile& tile,
   for (int v = 0; v < tile_vectors; ++v) store(tile.l + v * width, a[v] * load(tile.l + v * width) + l[v]);
 }
 
+/// Between steps 3 and 4: l has the sum of all p, and o gets those that are kept.
+void drop(const DropoutLanes<Real>& dropout, Offset j, Offset n, const Tile& tile) {
+  for (Offset i = 0; i < n; ++i) {
+    RING_ATTENTION_UNROLL
+    for (int v = 0; v < tile_vectors; ++v) {
+      Real* p = tile.p + i * lanes + v * width;
+      store(p, load(p) * dropout_factors(dropout, j + i, v));
+    }
+  }
+}
+
 /// Step 4.
 void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Tile& tile) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
@@ -128,11 +141,13 @@ void attend(const KeySpan<Real>& span, int dim, Real* workspace) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     const bool masked = !seen.by_all(j, j + n);
     Vector top[tile_vectors], a[tile_vectors];
-    if (masked || span.slope != 0)
+    if (span.bias.data != nullptr) load_pairs(span.bias, j, n, tile.p);
+    if (masked || span.slope != 0 || span.bias.data != nullptr)
       scores<false>(span, j, n, masked, dim, tile, top);
     else
       scores<true>(span, j, n, masked, dim, tile, top);
     exponentiate(span.v + j * dim, n, dim, tile, top, a);
+    if (span.dropout.low != nullptr) drop(span.dropout, j, n, tile);
     accumulate(span.v + j * dim, n, dim, a, tile);
   }
 }
