@@ -50,7 +50,7 @@ lessons: ## build and run the lessons
 
 exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-05)
 	@$(SETUP) run
-	@$(CONFIGURE)
+	@$(CONFIGURE) > /dev/null
 	@sh lessons/exercise.sh $* $(BUILD)
 
 bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing else should run)

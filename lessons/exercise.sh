@@ -13,11 +13,12 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 number=${1:-}
 build=${2:-$root/build/release}
 copies=${3:-$root/exercises}
-shipped=$(ls "$root"/lessons/"$number"_*/exercise.hpp 2> /dev/null) && [ -n "$number" ] || {
+shipped=$(echo "$root"/lessons/"${number:-none}"_*/exercise.hpp)
+if [ ! -f "$shipped" ]; then
   echo "error: there is no exercise '$number'. There are:" \
-    "$(ls "$root"/lessons/*_*/exercise.hpp | sed 's|.*/\([0-9]*\)_[^/]*/exercise.hpp|\1|' | tr '\n' ' ')" >&2
+    "$(echo "$root"/lessons/*_*/exercise.hpp | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercise.hpp|\1|g')" >&2
   exit 2
-}
+fi
 folder=$(dirname "$shipped")
 lesson=$(basename "$folder")
 output=$build/exercises/$lesson.txt
@@ -40,7 +41,9 @@ fi
 mkdir -p "$build/exercises"
 echo "#include \"$(cd "$copies" && pwd)/$lesson.hpp\"" > "$output"
 cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
-if ! cmake --build "$build" --target "exercise_$number" > "$output" 2>&1; then
+[ -f "$build/lessons/liblesson_common.a" ] || echo "exercise $number: the library is compiled first; this takes minutes."
+jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
+if ! cmake --build "$build" --parallel "$jobs" --target "exercise_$number" > "$output" 2>&1; then
   grep -v '^\[\|^gmake\|^make\|^ninja' "$output" || true
   end 1 'it does not compile; see above'
 fi

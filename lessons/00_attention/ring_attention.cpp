@@ -39,7 +39,7 @@ void merge(State& state, const Matrix& q, int first_query, const Matrix& kv, int
     const int seen = std::clamp(first_query + i + 1 - first_key, 0, int(s.cols()));
     if (seen == 0) continue;
     const double m = std::max(state.m(i), s.row(i).head(seen).maxCoeff());
-    const double keep = std::exp(state.m(i) - m);  // moves the sums so far to the new maximum
+    const double keep = std::exp(state.m(i) - m);  // moves the sums to the new maximum; e^-inf = 0 at first
     const Eigen::RowVectorXd p = (s.row(i).head(seen).array() - m).exp();
     state.o.row(i) = keep * state.o.row(i) + p * kv.rightCols(dim).topRows(seen);
     state.l(i) = keep * state.l(i) + p.sum();

@@ -1,6 +1,10 @@
 # The GPU parts: the library ring_attention_cuda.
 
-add_library(ring_attention_cuda STATIC ${cuda_sources} ${kernel_list_sources})
+# What runs on the host is a library of its own: the GPU emulator of the tests takes its objects, too.
+add_library(ring_attention_cuda_host OBJECT ${cuda_sources})
+target_link_libraries(ring_attention_cuda_host PRIVATE ring_attention CUDA::cudart_static)
+
+add_library(ring_attention_cuda STATIC $<TARGET_OBJECTS:ring_attention_cuda_host>)
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
 
@@ -34,7 +38,8 @@ ring_attention_add_kernels(ring_attention_hopper_kernels ${hopper_kernel_sources
 set_target_properties(ring_attention_hopper_kernels PROPERTIES CUDA_ARCHITECTURES 90a-real)
 
 if(RING_ATTENTION_HAS_NCCL)
-  target_sources(ring_attention_cuda PRIVATE ${nccl_sources})
+  target_sources(ring_attention_cuda_host PRIVATE ${nccl_sources})
+  target_link_libraries(ring_attention_cuda_host PRIVATE NCCL::nccl)
   target_link_libraries(ring_attention_cuda PUBLIC NCCL::nccl)
   target_compile_definitions(ring_attention_cuda PUBLIC RING_ATTENTION_HAS_NCCL)
 endif()

@@ -50,12 +50,11 @@ set(cuda_sources
     ring_attention/cuda/device_tensor.cpp
     ring_attention/cuda/engine.cpp
     ring_attention/cuda/error.cpp
+    ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
 set(nccl_sources #
     ring_attention/ring/transports/nccl.cpp)
-set(kernel_list_sources #
-    ring_attention/cuda/kernel_list.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu
     ring_attention/cuda/kernels/forward_1_tiled.cu
@@ -104,7 +103,7 @@ set(program_without_cuda_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel_list kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -1,5 +1,5 @@
-"""The tables under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double, and
-of 8 ranks whose arrays are bf16.
+"""The tables under `Accuracy` in docs/results.md: errors of 8 ranks in float32 against the dense reference in double,
+and of 8 ranks whose arrays are bf16.
 
 Writes them between the two markers. With `--check` it writes nothing and fails unless the tables exist and each of
 their figures is near the figure of this build: a mean within a factor of two, a largest error, which is that of one
@@ -61,27 +61,27 @@ def measured():
 
 # bf16 as published: a text measured q, k, v, dO in bf16 on 8 ranks, contiguous. (largest, mean), rank after rank.
 PUBLISHED = {
-    "out": "3.91e-3 7.68e-5 1.95e-3 1.14e-4 9.77e-4 9.16e-5 9.77e-4 7.96e-5 9.77e-4 7.1e-5 9.77e-4 6.48e-5 9.77e-4 6.01e-5 "
-           "4.88e-4 5.63e-5",
-    "lse": "9.54e-7 1.2e-7 9.54e-7 2.01e-7 9.54e-7 2.27e-7 9.54e-7 2.37e-7 1.91e-6 2.52e-7 1.91e-6 3.13e-7 1.91e-6 3.38e-7 "
-           "1.91e-6 3.89e-7",
-    "dq": "3.12e-2 7.36e-4 1.95e-3 9.49e-5 4.88e-4 6.39e-5 9.77e-4 5.46e-5 4.88e-4 4.32e-5 4.88e-4 3.17e-5 4.88e-4 2.94e-5 "
-          "4.88e-4 1.39e-5",
-    "dk": "1.56e-2 5.61e-4 9.77e-4 8.44e-5 9.77e-4 6.15e-5 4.88e-4 5.15e-5 4.88e-4 3.79e-5 4.88e-4 3.58e-5 4.88e-4 2.96e-5 "
-          "4.88e-4 1.49e-5",
-    "dv": "1.56e-2 5.68e-4 1.95e-3 9.63e-5 9.77e-4 5.6e-5 9.77e-4 4.77e-5 9.77e-4 4.48e-5 4.88e-4 3.24e-5 4.88e-4 2.87e-5 "
-          "4.88e-4 1.53e-5",
+    "out": "3.91e-3 7.68e-5 1.95e-3 1.14e-4 9.77e-4 9.16e-5 9.77e-4 7.96e-5 9.77e-4 7.1e-5 9.77e-4 6.48e-5 "
+           "9.77e-4 6.01e-5 4.88e-4 5.63e-5",
+    "lse": "9.54e-7 1.2e-7 9.54e-7 2.01e-7 9.54e-7 2.27e-7 9.54e-7 2.37e-7 1.91e-6 2.52e-7 1.91e-6 3.13e-7 "
+           "1.91e-6 3.38e-7 1.91e-6 3.89e-7",
+    "dq": "3.12e-2 7.36e-4 1.95e-3 9.49e-5 4.88e-4 6.39e-5 9.77e-4 5.46e-5 4.88e-4 4.32e-5 4.88e-4 3.17e-5 "
+           "4.88e-4 2.94e-5 4.88e-4 1.39e-5",
+    "dk": "1.56e-2 5.61e-4 9.77e-4 8.44e-5 9.77e-4 6.15e-5 4.88e-4 5.15e-5 4.88e-4 3.79e-5 4.88e-4 3.58e-5 "
+           "4.88e-4 2.96e-5 4.88e-4 1.49e-5",
+    "dv": "1.56e-2 5.68e-4 1.95e-3 9.63e-5 9.77e-4 5.6e-5 9.77e-4 4.77e-5 9.77e-4 4.48e-5 4.88e-4 3.24e-5 "
+           "4.88e-4 2.87e-5 4.88e-4 1.53e-5",
 }
 HEADS, TOKENS, DIM = 2, 2048, 64
 
 
-def npy(path, numbers=None, dim=DIM):
-    """Reads the numbers of a .npy file, or writes them as [1, HEADS, TOKENS, dim]."""
-    if numbers is not None:
-        text = f"{{'descr': '<{'f8' if numbers.typecode == 'd' else 'f4'}', 'fortran_order': False, " \
-               f"'shape': (1, {HEADS}, {TOKENS}, {dim}), }}".ljust(117) + "\n"
-        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + numbers.tobytes())
-        return numbers
+def write_npy(path, numbers):
+    text = f"{{'descr': '<f{numbers.itemsize}', 'fortran_order': False, 'shape': (1, {HEADS}, {TOKENS}, {DIM}), }}"
+    header = text.ljust(117).encode() + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + numbers.tobytes())
+
+
+def read_npy(path):
     data = path.read_bytes()
     begin = 10 + int.from_bytes(data[8:10], "little")
     return array("d" if b"'<f8'" in data[:begin] else "f", data[begin:])
@@ -103,10 +103,10 @@ def measured_bf16():
             folder = Path(name) / kind
             folder.mkdir()
             for array_name, numbers in zip(("q", "k", "v", "dout"), inputs):
-                npy(folder / f"{array_name}.npy", array(kind, numbers))
+                write_npy(folder / f"{array_name}.npy", array(kind, numbers))
             command = COMMANDS[1].replace("--placement zigzag --check", "--placement contiguous --out build/accuracy")
             run(command.replace(f"-n {RANKS}", f"-n {ranks}"), str(folder))
-            results[kind] = {result: npy(folder / f"{result}.npy") for result in RESULTS}
+            results[kind] = {result: read_npy(folder / f"{result}.npy") for result in RESULTS}
         errors = {}
         for result in RESULTS:
             got, want = results["f"][result], results["d"][result]
@@ -126,9 +126,10 @@ def bf16_table():
     ours = measured_bf16()
     published = {result: [float(figure) for figure in PUBLISHED[result].split()] for result in RESULTS}
     lines = [
-        f"All arrays in bf16, as a [published text](sources.md) (D) has it: {RANKS} ranks, causal, contiguous placement. Inputs and",
-        f"results are rounded to bf16 (lse is not), the arithmetic is float. Random normal numbers, {HEADS} heads, {TOKENS} tokens, D = {DIM},",
-        "against one rank in double on the same rounded inputs. The text compares with FlashAttention in bf16, on other shapes:",
+        f"All arrays in bf16, as a [published text](sources.md) (D) has it: {RANKS} ranks, causal, contiguous placement.",
+        "Inputs and results are rounded to bf16 (lse is not), the arithmetic is float. Random normal numbers,",
+        f"{HEADS} heads, {TOKENS} tokens, D = {DIM}, against one rank in double on the same rounded inputs. The text compares",
+        "with FlashAttention in bf16, on other shapes:",
         "",
         "| rank | " + " | ".join(RESULTS) + " |",
         "|---" * (len(RESULTS) + 1) + "|",

@@ -14,7 +14,7 @@ using cuda::Fp16;
 using cuda::Type;
 
 /// The number of cases for each kernel and type. The emulator is slow.
-Index cases() { return cuda::name_of(0) == "the emulator" ? 6 : 200; }
+Index cases() { return cuda::name_of(0) == "the emulator" ? 4 : 200; }
 
 /// `preferred` or another dim that the kernel supports, or 0.
 template <class Kernel>

@@ -33,8 +33,10 @@ struct Shape {
 
 /// `[2, 8, 1024, 64]`.
 inline std::string to_string(const Shape& shape) {
-  return "[" + std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
-         std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
+  std::string text = "[";  // not "[" + ...: GCC 12 gives a false alarm
+  text += std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
+          std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
+  return text;
 }
 
 }  // namespace ring_attention
