@@ -33,10 +33,8 @@ struct Shape {
 
 /// `[2, 8, 1024, 64]`.
 inline std::string to_string(const Shape& shape) {
-  std::string text = "[";  // not "[" + ...: GCC 12 gives a false alarm
-  text += std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
-          std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
-  return text;
+  return "[" + std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
+         std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
 }
 
 }  // namespace ring_attention
