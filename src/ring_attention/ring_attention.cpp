@@ -106,14 +106,14 @@ SharedParcel<T> kv_parcel(const Call<T>& call, int rank) {
   return parcel;
 }
 
-template <class T, class Engine>
+template <class T>
 AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
   const Communicator comm = duplicate(caller);
   SharedParcel<T> kv;
-  std::optional<Engine> engine;
+  std::optional<CpuEngine<T>> engine;
   begin_together(comm, call, [&](const Check&) {
     kv = kv_parcel(call, comm.rank());
-    engine.emplace(make_engine<Engine>(call.scoring, 64, {call.options.threads, call.options.isa}));
+    engine.emplace(call.scoring, CpuOptions{call.options.threads, call.options.isa});
     engine->begin(call.q, call.placement.queries.ranges(comm.rank()), call.bias);
   });
   with_transport(call.options.transport, {kv}, [&]<class Link>(std::type_identity<Link>) {
@@ -123,12 +123,12 @@ AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
   return engine->finish();
 }
 
-template <class T, class Engine>
+template <class T>
 Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionResult<T>& result,
                           View<const T> grad_out) {
   const Communicator comm = duplicate(caller);
   SharedParcel<T> kv, sums;
-  std::optional<Engine> engine;
+  std::optional<CpuBackward<T>> engine;
   const ForwardResult<T> forward{call.q, result.out, result.lse, grad_out, call.bias};
   begin_together(comm, call, [&](const Check& check) {
     const Shape& q = call.q.shape();
@@ -137,7 +137,7 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
     check.array("grad_out", grad_out, q);
     kv = kv_parcel(call, comm.rank());
     sums = std::make_shared<KvParcel<T>>(call.k.shape(), call.placement.keys, comm.rank());
-    engine.emplace(make_engine<Engine>(call.scoring, 64, {call.options.threads, call.options.isa}));
+    engine.emplace(call.scoring, CpuOptions{call.options.threads, call.options.isa});
     engine->begin(forward, call.placement.queries.ranges(comm.rank()));
     (void)sums->spare_buffer();  // the ring takes one, too: a rank without memory for it is found here
   });
@@ -152,57 +152,34 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
           std::move(sinks)};
 }
 
-/// Calls run(two types): the engines that compute. The fast ones take no bias and no dropout.
-template <class T, class Run>
-auto with_engines(const Call<T>& call, Run run) {
-  if (call.bias.size() > 0 || call.scoring.dropout.drops())
-    return run(std::type_identity<BlockwiseEngine<T>>{}, std::type_identity<BlockwiseBackward<T>>{});
-  return run(std::type_identity<CpuEngine<T>>{}, std::type_identity<CpuBackward<T>>{});
-}
-
-template <class T>
-AttentionResult<T> attend(MPI_Comm comm, const Call<T>& call) {
-  return with_engines(call, [&]<class Forward>(std::type_identity<Forward>, auto) {
-    return run_forward<T, Forward>(comm, call);
-  });
-}
-
-template <class T>
-Gradients<T> differentiate(MPI_Comm comm, const Call<T>& call, const AttentionResult<T>& result,
-                           View<const T> grad_out) {
-  return with_engines(call, [&]<class Backward>(auto, std::type_identity<Backward>) {
-    return run_backward<T, Backward>(comm, call, result, grad_out);
-  });
-}
-
 }  // namespace
 
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                                const Placements& placement, const Scoring& scoring, const Options& options,
                                View<const float> bias) {
-  return attend<float>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+  return run_forward<float>(comm, {"forward", q, k, v, placement, scoring, options, bias});
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
                                 const Options& options, View<const double> bias) {
-  return attend<double>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+  return run_forward<double>(comm, {"forward", q, k, v, placement, scoring, options, bias});
 }
 
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                           const AttentionResult<float>& result, View<const float> grad_out,
                           const Placements& placement, const Scoring& scoring, const Options& options,
                           View<const float> bias) {
-  return differentiate<float>(comm, {"backward", q, k, v, placement, scoring, options, bias}, result,
-                              grad_out);
+  return run_backward<float>(comm, {"backward", q, k, v, placement, scoring, options, bias}, result,
+                             grad_out);
 }
 
 Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
                            const AttentionResult<double>& result, View<const double> grad_out,
                            const Placements& placement, const Scoring& scoring, const Options& options,
                            View<const double> bias) {
-  return differentiate<double>(comm, {"backward", q, k, v, placement, scoring, options, bias}, result,
-                               grad_out);
+  return run_backward<double>(comm, {"backward", q, k, v, placement, scoring, options, bias}, result,
+                              grad_out);
 }
 
 }  // namespace ring_attention

@@ -7,7 +7,7 @@
 ///     const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
 ///
 /// Each rank gives its shard of q, k and v and gets its rows of the result. Arrays are in host memory, the CPU
-/// computes. All sums are in the type of the arrays, float or double. A bias and dropout run the readable engine.
+/// computes. All sums are in the type of the arrays, float or double.
 ///
 /// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
 /// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the

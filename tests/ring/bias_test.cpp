@@ -40,7 +40,10 @@ TYPED_TEST(RingBias, AgreesForEveryBroadcastPlacementAndNumberOfRanks) {
     for (const PlacementKind kind : placement_kinds)
       for (const auto& scoring : {scorings.front(), scorings[1], scorings.back()}) {
         const auto problem = make_gradient_problem<TypeParam>(with_bias(extents, scoring.scoring, kind));
-        for (const int ranks : {1, 2, 3, 4, 5, 7}) EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
+        for (const int ranks : {1, 2, 3, 4, 5, 7}) {
+          EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
+          EXPECT_TRUE(fast_agrees(problem, ranks)) << ranks;
+        }
       }
 }
 
@@ -49,6 +52,8 @@ TYPED_TEST(RingBias, OneRankIsTheSingleDeviceBitForBit) {
     const auto problem = make_gradient_problem<TypeParam>(with_bias(extents, {0.6, Mask::causal(2)}));
     const BothWays<TypeParam> ring(problem, 1);
     EXPECT_TRUE(same_bits(ring.gradients, device_gradients(problem)));
+    const BothWays<TypeParam, CpuEngine<TypeParam>, CpuBackward<TypeParam>> fast(problem, 1);
+    EXPECT_TRUE(same_bits(fast.gradients, single_device_gradients(problem)));
   }
 }
 

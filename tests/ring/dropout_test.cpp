@@ -38,16 +38,39 @@ TYPED_TEST(RingDropout, AgreesForEveryMaskPlacementAndNumberOfRanks) {
   for (const PlacementKind kind : placement_kinds)
     for (const auto& scoring : {scorings.front(), scorings[1], scorings.back()}) {
       const auto problem = make_gradient_problem<TypeParam>(with_dropout(scoring.scoring, kind));
-      for (const int ranks : {1, 2, 3, 4, 5, 7}) EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
+      for (const int ranks : {1, 2, 3, 4, 5, 7}) {
+        EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
+        EXPECT_TRUE(fast_agrees(problem, ranks)) << ranks;
+      }
     }
 }
 
 TYPED_TEST(RingDropout, OneRankIsTheSingleDeviceBitForBit) {
   const auto problem = make_gradient_problem<TypeParam>(with_dropout({0.6, Mask::causal()}));
   EXPECT_TRUE(same_bits(BothWays<TypeParam>(problem, 1).gradients, device_gradients(problem)));
+  const BothWays<TypeParam, CpuEngine<TypeParam>, CpuBackward<TypeParam>> fast(problem, 1);
+  EXPECT_TRUE(same_bits(fast.gradients, single_device_gradients(problem)));
 }
 
-// Value j is 1 in column j and 0 elsewhere: out shows which pairs are kept.
+/// Value j is 1 in column j and 0 elsewhere: out shows which pairs are kept.
+template <class Engine, class T>
+void expect_the_mask(const Problem<T>& problem, int ranks) {
+  const Dropout& dropout = problem.what.scoring.dropout;
+  const auto got = run_loopback<T, StandardRules, LoopbackTransport, Engine>(problem, ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const View<const T> out = got[static_cast<std::size_t>(rank)].attended.out;
+    const std::vector<Index> position = positions(query_ranges(problem, rank, ranks));
+    for (Index batch = 0; batch < 2; ++batch)
+      for (Index head = 0; head < 4; ++head)
+        for (Index i = 0; i < out.shape().seq; ++i) {
+          const Index query = position[static_cast<std::size_t>(i)];
+          for (Index key = 0; key < 13; ++key)
+            ASSERT_EQ(out(batch, head, i, key) != 0, dropout.keeps(dropout.row(batch, head, query), key))
+                << "query " << query << ", key " << key << " on " << ranks << " ranks";
+        }
+  }
+}
+
 TYPED_TEST(RingDropout, TheMaskIsTheFunctionOfPositionsEverywhere) {
   for (const PlacementKind kind : placement_kinds)
     for (const Index block : {1, 3, 64}) {
@@ -61,22 +84,8 @@ TYPED_TEST(RingDropout, TheMaskIsTheFunctionOfPositionsEverywhere) {
         for (Index head = 0; head < 2; ++head)
           for (Index key = 0; key < 13; ++key) problem.v.view()(batch, head, key, key) = 1;
       for (const int ranks : {1, 2, 3, 5}) {
-        const auto got =
-            run_loopback<TypeParam, StandardRules, LoopbackTransport, BlockwiseEngine<TypeParam>>(problem,
-                                                                                                  ranks);
-        for (int rank = 0; rank < ranks; ++rank) {
-          const View<const TypeParam> out = got[static_cast<std::size_t>(rank)].attended.out;
-          const std::vector<Index> position = positions(query_ranges(problem, rank, ranks));
-          for (Index batch = 0; batch < 2; ++batch)
-            for (Index head = 0; head < 4; ++head)
-              for (Index i = 0; i < out.shape().seq; ++i) {
-                const DropoutRow row =
-                    what.scoring.dropout.row(batch, head, position[static_cast<std::size_t>(i)]);
-                for (Index key = 0; key < 13; ++key)
-                  ASSERT_EQ(out(batch, head, i, key) != 0, what.scoring.dropout.keeps(row, key))
-                      << "query " << position[static_cast<std::size_t>(i)] << ", key " << key;
-              }
-        }
+        expect_the_mask<BlockwiseEngine<TypeParam>>(problem, ranks);
+        expect_the_mask<CpuEngine<TypeParam>>(problem, ranks);
       }
     }
 }

@@ -14,8 +14,9 @@ namespace ring_attention::test {
 template <class T>
 Gradients<T> single_device_gradients(const GradientProblem<T>& problem) {
   const Problem<T>& p = problem.forward;
-  const auto attended = attention_forward<T>(p.q, p.k, p.v, p.what.scoring);
-  return attention_backward<T>({p.q, attended.out, attended.lse, problem.grad_out}, p.k, p.v, p.what.scoring);
+  const auto attended = attention_forward<T>(p.q, p.k, p.v, p.what.scoring, {}, p.bias);
+  return attention_backward<T>({p.q, attended.out, attended.lse, problem.grad_out, p.bias}, p.k, p.v,
+                               p.what.scoring);
 }
 
 /// The results of a rank: dQ of its queries, dK and dV of its keys.

@@ -27,6 +27,12 @@ testing::AssertionResult both_ways_agree(const GradientProblem<T>& problem, int 
   return agrees(got.gradients, problem);
 }
 
+/// The same for the fast engines.
+template <class T>
+testing::AssertionResult fast_agrees(const GradientProblem<T>& problem, int ranks) {
+  return both_ways_agree<T, CpuEngine<T>, CpuBackward<T>>(problem, ranks);
+}
+
 // ---- rules of the forward ------------------------------------------------------------------------------
 
 /// The dropped logits are -inf: the softmax of those that are left is another operation.

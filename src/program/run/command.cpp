@@ -42,8 +42,7 @@ int run_command(const Communicator& comm, const RunOptions& options, Activity& a
   if (input.is_double()) require_float32(comm, options);
   const RunContext context{comm, options, input, activity};
   if (options.device == "cuda") return run_on_gpus(context);
-  const bool needs_readable = !options.bias.empty() || options.dropout > 0;
-  const bool readable = options.engine == "readable" || (options.engine == "auto" && needs_readable);
+  const bool readable = options.engine == "readable";
   if (input.is_double())
     return readable ? Job<ReadableBackend<double>>(context)() : Job<FastBackend<double>>(context)();
   if (options.wire == "bf16")

@@ -54,8 +54,6 @@ void validate_features(const RunOptions& options) {
   for (const auto& [flag, given] : features) {
     if (given && options.device == "cuda")
       throw InputError(std::string(flag) + ": no kernel of --device cuda can do it; --device cpu can");
-    if (given && options.engine == "fast" && flag != features[2].first)
-      throw InputError(std::string(flag) + ": --engine fast cannot do it; --engine readable can");
   }
 }
 

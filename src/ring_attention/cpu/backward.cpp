@@ -18,12 +18,13 @@ void CpuBackward<T>::begin(const ForwardResult<T>& forward, TokenRanges ranges) 
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
           "CpuBackward: q, out, dO and lse belong to the same queries");
-  require(forward.bias.size() == 0 && !scoring_.dropout.drops(), "CpuBackward: no bias and no dropout");
+  require_bias_shape(forward.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
   delta_ = row_dot(forward.grad_out, forward.out);
   grad_q_ = Tensor<T>(q);
+  grad_bias_ = Tensor<T>(forward.bias.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.dim)));
 }
 
@@ -52,7 +53,9 @@ void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>
     all.push_back({keys, first});
     first += keys.count;
   }
-  if (pairs >= threads_) {
+  const Shape& bias = grad_bias_.shape();
+  const bool shares_bias = grad_bias_.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
+  if (pairs >= threads_ && (threads_ == 1 || !shares_bias)) {
     for_each_task(pairs, threads_, [&](Index pair, int worker) { pass(pair, all, Wanted::all, worker); });
     return;
   }
@@ -69,12 +72,20 @@ void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>
     pass(task / parts, part, Wanted::keys, worker);
   });
   const auto tiles = static_cast<Index>(tiles_.size());
-  for_each_task(pairs * group * tiles, threads_, [&](Index task, int worker) {
-    const Index head = task / tiles % q.heads, batch = task / tiles / q.heads;
-    differentiate(kv, gradient, batch, head, head / group, tiles_[static_cast<std::size_t>(task % tiles)],
-                  all, Wanted::queries, workspace_.view().row(0, 0, worker).data());
+  const auto of_queries = [&](Index batch, Index head, Index tile, int worker) {
+    differentiate(kv, gradient, batch, head, head / group, tiles_[static_cast<std::size_t>(tile)], all,
+                  Wanted::queries, workspace_.view().row(0, 0, worker).data());
     if (progress && worker == 0) progress();
-  });
+  };
+  if (shares_bias)
+    for_each_task(tiles, threads_, [&](Index tile, int worker) {
+      for (Index batch = 0; batch < q.batch; ++batch)
+        for (Index head = 0; head < q.heads; ++head) of_queries(batch, head, tile, worker);
+    });
+  else
+    for_each_task(q.batch * q.heads * tiles, threads_, [&](Index task, int worker) {
+      of_queries(task / tiles / q.heads, task / tiles % q.heads, task % tiles, worker);
+    });
 }
 
 template <class T>
@@ -94,7 +105,9 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
   bool loaded = false;
   for (const KeyRange& segment : segments) {
     const auto at = [&](const auto& array) { return array.row(batch, kv_head, segment.first).data(); };
-    if (!lanes.look(scoring_, head, tile.queries, segment.keys, at(kv.k), at(kv.v))) continue;
+    const View<T> grad_bias = wanted == Wanted::keys ? View<T>() : grad_bias_.view();
+    if (!lanes.look(scoring_, batch, head, tile, segment.keys, at(kv.k), at(kv.v), forward_.bias, grad_bias))
+      continue;
     if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
     const bool keys = wanted != Wanted::queries;
     kernel_.attend(lanes.span(), rows, keys ? at(gradient.k) : nullptr, keys ? at(gradient.v) : nullptr,

@@ -12,7 +12,8 @@ namespace ring_attention {
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 ///
 /// Deterministic: every sum has one order, for any number of threads. One pass with five products when there
-/// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ, with seven.
+/// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ and dBias, with seven. A bias
+/// that broadcasts needs two passes with more than one thread: several heads add to one row of its gradient.
 template <class T>
 class CpuBackward {
  public:
@@ -20,7 +21,7 @@ class CpuBackward {
 
   explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
 
-  /// Starts with dQ = 0. The queries are at `ranges`.
+  /// Starts with dQ = 0 and dBias = 0. The queries are at `ranges`.
   void begin(const ForwardResult<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
@@ -29,8 +30,8 @@ class CpuBackward {
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish();
-  /// Empty: this engine takes no bias.
-  [[nodiscard]] Tensor<T> bias_gradient() { return {}; }
+  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
+  [[nodiscard]] Tensor<T> bias_gradient() { return std::move(grad_bias_); }
 
  private:
   /// Of the keys a rank has, those of one range with begin <= key < end.
@@ -52,6 +53,7 @@ class CpuBackward {
   std::vector<cpu::QueryTile> tiles_;
   Tensor<T> delta_;      // [batch, heads, seq, 1]
   Tensor<T> grad_q_;     // [batch, heads, seq, dim]
+  Tensor<T> grad_bias_;  // like the bias
   Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]
 };
 

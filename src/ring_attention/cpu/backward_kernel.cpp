@@ -80,15 +80,19 @@ void probabilities(const KeySpan<Real>& span, Offset j, Offset n, bool masked, O
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
+        Real* at = panel.p + (i + r) * lanes + v * width;
+        if (!plain && span.bias.data != nullptr) s[r][v] += load(at);
         if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
-        store(panel.p + (i + r) * lanes + v * width, exp2((s[r][v] - load(panel.lse + v * width)) * log2_e));
+        store(at, exp2((s[r][v] - load(panel.lse + v * width)) * log2_e));
       }
     }
   });
 }
 
-/// Step 2.
-void differentiate_scores(const Real* values, Offset n, Offset dim, const Panel& panel) {
+/// Step 2. With dropout, whose factors are f: ds = p (f dp - delta), and f p replaces p for step 3.
+template <bool drops>
+void differentiate_scores(const DropoutLanes<Real>& dropout, Offset j, const Real* values, Offset n,
+                          Offset dim, const Panel& panel) {
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
     Vector dp[rows.value][tile_vectors] = {};
     multiply_add(dp, values + i * dim, dim, 1, panel.grad_out_t, lanes, dim);
@@ -97,7 +101,13 @@ void differentiate_scores(const Real* values, Offset n, Offset dim, const Panel&
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
         const Offset at = (i + r) * lanes + v * width;
-        store(panel.ds + at, load(panel.p + at) * (dp[r][v] - load(panel.delta + v * width)));
+        if constexpr (drops) {
+          const Vector p = load(panel.p + at), f = dropout_factors(dropout, j + i + r, v);
+          store(panel.ds + at, p * (f * dp[r][v] - load(panel.delta + v * width)));
+          store(panel.p + at, f * p);
+        } else {
+          store(panel.ds + at, load(panel.p + at) * (dp[r][v] - load(panel.delta + v * width)));
+        }
       }
     }
   });
@@ -151,11 +161,16 @@ void add_to_queries(const Real* keys, Offset n, Offset dim, const Panel& panel) 
                                    const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
                                    const Panel& panel) {
   const Offset dim = rows.dim;
-  if (masked || span.slope != 0)
+  if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
+  if (masked || span.slope != 0 || span.bias.data != nullptr)
     probabilities<false>(span, j, n, masked, dim, panel);
   else
     probabilities<true>(span, j, n, masked, dim, panel);
-  differentiate_scores(span.v + j * dim, n, dim, panel);
+  if (span.dropout.low != nullptr)
+    differentiate_scores<true>(span.dropout, j, span.v + j * dim, n, dim, panel);
+  else
+    differentiate_scores<false>(span.dropout, j, span.v + j * dim, n, dim, panel);
+  if (span.grad_bias.data != nullptr) add_pairs(span.grad_bias, j, n, panel.ds);
   if (grad_k != nullptr) {
     add_to_keys(grad_v + j * dim, panel.p, panel.grad_out, n, rows.queries, dim);
     add_to_keys(grad_k + j * dim, panel.ds, panel.q, n, rows.queries, dim);

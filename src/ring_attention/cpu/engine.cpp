@@ -16,9 +16,10 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 
 template <class T>
 void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
-  require(bias.size() == 0 && !scoring_.dropout.drops(), "CpuEngine: no bias and no dropout");
   require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its ranges");
+  require_bias_shape(bias.shape(), q.shape());
   q_ = q;
+  bias_ = bias;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
   state_ = Partial<T>::empty(q.shape());
@@ -58,8 +59,8 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
   bool loaded = false;
   Index first_key = 0;
   for (const TokenRange& keys : kv.ranges) {
-    if (lanes.look(scoring_, head, tile.queries, keys, kv.k.row(batch, kv_head, first_key).data(),
-                   kv.v.row(batch, kv_head, first_key).data())) {
+    if (lanes.look(scoring_, batch, head, tile, keys, kv.k.row(batch, kv_head, first_key).data(),
+                   kv.v.row(batch, kv_head, first_key).data(), bias_)) {
       if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
       kernel_.attend(lanes.span(), rows, workspace);
     }

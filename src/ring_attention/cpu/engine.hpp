@@ -29,15 +29,15 @@ class CpuEngine {
 
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
-  /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish();
-  /// its tokens are at `ranges`. \throws Error for a bias: the readable engine takes one.
+  /// Starts with no key seen. `q` [batch, heads, seq, dim] and `bias`, of these queries (bias.hpp) or empty, stay with
+  /// the caller and must outlive finish(); the tokens of q are at `ranges`.
   void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
 
-  /// out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
+  /// Adds the sinks; out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
   [[nodiscard]] AttentionResult<T> finish();
 
   /// The state (o, m, l) as it is now, with m in units of the natural logarithm.
@@ -50,7 +50,7 @@ class CpuEngine {
   Scoring scoring_;
   int threads_;
   const cpu::ForwardKernel<T>& kernel_;
-  View<const T> q_;
+  View<const T> q_, bias_;
   TokenRanges q_ranges_;
   std::vector<cpu::QueryTile> tiles_;
   Partial<T> state_;     // m in units of log 2

@@ -60,7 +60,7 @@ void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
 }
 
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
-/// \param plain  without bias and mask, as nearly all blocks are
+/// \param plain  without bias and mask, as nearly all blocks are; a dense bias is in p
 template <bool plain>
 void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
             Vector (&top)[tile_vectors]) {
@@ -71,9 +71,11 @@ void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset d
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
+      Real* at = panel.p + (i + r) * lanes + v * width;
+      if (!plain && span.bias.data != nullptr) s[r][v] += load(at);
       if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
       top[v] = larger(s[r][v], top[v]);
-      store(panel.p + (i + r) * lanes + v * width, s[r][v]);
+      store(at, s[r][v]);
     }
   });
 }
@@ -105,6 +107,17 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
   for (int v = 0; v < tile_vectors; ++v) store(panel.l + v * width, a[v] * load(panel.l + v * width) + l[v]);
 }
 
+/// Between steps 3 and 4: l has the sum of all p, and o gets those that are kept.
+void drop(const DropoutLanes<Real>& dropout, Offset j, Offset n, const Panel& panel) {
+  for (Offset i = 0; i < n; ++i) {
+    RING_ATTENTION_UNROLL
+    for (int v = 0; v < tile_vectors; ++v) {
+      Real* p = panel.p + i * lanes + v * width;
+      store(p, load(p) * dropout_factors(dropout, j + i, v));
+    }
+  }
+}
+
 /// Step 4. It also prefetches the keys of the next block in double, whose bytes the processor itself fetches too late.
 void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Panel& panel,
                 const Real* next_keys) {
@@ -128,11 +141,13 @@ void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile
 void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim,
                   const Panel& panel) {
   Vector top[tile_vectors], a[tile_vectors];
-  if (masked || span.slope != 0)
+  if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
+  if (masked || span.slope != 0 || span.bias.data != nullptr)
     scores<false>(span, j, n, masked, dim, panel, top);
   else
     scores<true>(span, j, n, masked, dim, panel, top);
   exponentiate(span.v + j * dim, n, dim, panel, top, a);
+  if (span.dropout.low != nullptr) drop(span.dropout, j, n, panel);
   accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim);
 }
 

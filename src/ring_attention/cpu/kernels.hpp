@@ -14,17 +14,38 @@ using Offset = decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr
 
 constexpr int max_lanes = 64;  ///< no kernel has more queries in a tile
 
+/// A number for each pair of a tile and a range of keys: that of lane i and key j is data[i * row + j * key].
+template <class T>
+struct PairMatrix {
+  T* data = nullptr;  ///< null: none
+  Offset row = 0, key = 0;
+  int queries = 0;  ///< lanes that have a row
+};
+
+/// The dropout of a tile and a range of keys (attention/dropout.hpp).
+template <class T>
+struct DropoutLanes {
+  const unsigned* low = nullptr;   ///< of each lane: the words of its row; null: no dropout
+  const unsigned* high = nullptr;  ///< of each lane
+  unsigned first = 0, step = 0;    ///< the word of key j is first + j * step
+  unsigned threshold = 0;
+  T scale = 1;  ///< the factor of a kept pair
+};
+
 /// The keys of one range, as a tile of queries sees them. An array of lanes has `max_lanes` entries, of which the
 /// kernel reads as many as it has lanes; lanes without a query repeat a lane with one.
 template <class T>
 struct KeySpan {
-  const T* k;                   ///< [keys][dim]
-  const T* v;                   ///< [keys][dim]
-  const int* begin;             ///< of each lane: its query sees the keys begin <= j < end of this range
-  const int* end;               ///< of each lane
-  T slope = 0;                  ///< ALiBi: the score of key j falls by slope * |distance + j * stride|, ...
-  T stride = 1;                 ///< ... in tokens ...
-  const T* distance = nullptr;  ///< ... where this is the distance of key 0, of each lane
+  const T* k;                     ///< [keys][dim]
+  const T* v;                     ///< [keys][dim]
+  const int* begin;               ///< of each lane: its query sees the keys begin <= j < end of this range
+  const int* end;                 ///< of each lane
+  T slope = 0;                    ///< ALiBi: the score of key j falls by slope * |distance + j * stride|, ...
+  T stride = 1;                   ///< ... in tokens ...
+  const T* distance = nullptr;    ///< ... where this is the distance of key 0, of each lane
+  PairMatrix<const T> bias = {};  ///< added to the scores
+  PairMatrix<T> grad_bias = {};   ///< backward: dS is added to it
+  DropoutLanes<T> dropout = {};
 };
 
 /// A tile of queries in memory, row by row, with the state of its online softmax.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ring_attention/attention/bias.hpp"
+#include "ring_attention/attention/dropout_hash.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::cpu {
@@ -22,13 +24,29 @@ Tensor<T> workspaces(int threads, Size elements) {
   return Tensor<T>(Shape{1, 1, threads, static_cast<Index>((elements + line - 1) / line * line + page)});
 }
 
+namespace {
+
+/// The pairs of a tile and a range of keys in an array of a row for each query and a column for each key.
 template <class T>
-bool Lanes<T>::look(const Scoring& scoring, Index head, const TokenRange& queries, const TokenRange& keys,
-                    const T* k, const T* v) {
-  require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a run");
+PairMatrix<T> pairs_of(const View<T>& array, Index batch, Index head, const QueryTile& tile,
+                       const TokenRange& keys) {
+  if (array.size() == 0) return {};
+  require(keys.count == 0 || keys.end() <= array.shape().dim, "the bias has no column for the last key");
+  return {bias_row(array, batch, head, tile.first) + keys.begin, array.shape().dim, keys.stride,
+          static_cast<int>(tile.queries.count)};
+}
+
+}  // namespace
+
+template <class T>
+bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile,
+                    const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
+                    const View<T>& grad_bias) {
+  require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
+  const Dropout& dropout = scoring.dropout;
   bool any = false;
   for (std::size_t i = 0; i < begin_.size(); ++i) {
-    const Index query = queries.position(std::min(static_cast<Index>(i), queries.count - 1));
+    const Index query = tile.queries.position(std::min(static_cast<Index>(i), tile.queries.count - 1));
     const Interval seen = scoring.mask.visible(query);
     begin_[i] = static_cast<int>(keys.before(seen.begin));
     end_[i] = static_cast<int>(keys.before(seen.end));
@@ -40,6 +58,21 @@ bool Lanes<T>::look(const Scoring& scoring, Index head, const TokenRange& querie
     span_.slope = static_cast<T>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);
     span_.stride = static_cast<T>(keys.stride);
     span_.distance = distance_.data();
+  }
+  span_.bias = pairs_of(bias, batch, head, tile, keys);
+  span_.grad_bias = pairs_of(grad_bias, batch, head, tile, keys);
+  if (any && dropout.drops()) {
+    for (Index i = 0; i < tile.queries.count; ++i) {
+      const DropoutRow row = dropout.row(batch, head, tile.queries.position(i));
+      low_[static_cast<std::size_t>(i)] = row.low;
+      high_[static_cast<std::size_t>(i)] = row.high;
+    }
+    span_.dropout = {low_.data(),
+                     high_.data(),
+                     dropout_key(static_cast<unsigned>(keys.begin)),
+                     dropout_key(static_cast<unsigned>(keys.stride)),
+                     static_cast<unsigned>(dropout.threshold()),
+                     static_cast<T>(dropout.scale())};
   }
   return any;
 }

@@ -32,11 +32,13 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  /// What the queries of a tile see of a range of keys.
+  /// What the queries of a tile of a head see of a range of keys.
   /// \param k, v  the first key of the range, [keys][dim]
+  /// \param bias, grad_bias  of all queries (bias.hpp), or empty
   /// \returns false when they see no key of it
-  [[nodiscard]] bool look(const Scoring& scoring, Index head, const TokenRange& queries,
-                          const TokenRange& keys, const T* k, const T* v);
+  [[nodiscard]] bool look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile,
+                          const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
+                          const View<T>& grad_bias = {});
 
   [[nodiscard]] const KeySpan<T>& span() const { return span_; }
 
@@ -44,6 +46,7 @@ class Lanes {
   KeySpan<T> span_{};
   std::array<int, max_lanes> begin_{}, end_{};
   std::array<T, max_lanes> distance_{};
+  std::array<unsigned, max_lanes> low_{}, high_{};  // of the dropout
 };
 
 }  // namespace ring_attention::cpu

@@ -3,6 +3,7 @@
 /// vector types of GCC and Clang. Everything has internal linkage, so that each instruction set keeps its own copy.
 #pragma once
 
+#include "ring_attention/attention/dropout_hash.hpp"
 #include "ring_attention/cpu/kernels.hpp"
 
 #if defined(__clang__)
@@ -71,12 +72,17 @@ typedef Real Vector __attribute__((vector_size(sizeof(Real) * width)));
 typedef Integer Integers __attribute__((vector_size(sizeof(Real) * width)));  // as many, as wide
 typedef Real UnalignedVector
     __attribute__((vector_size(sizeof(Real) * width), aligned(sizeof(Real)), may_alias));
+typedef int Ints __attribute__((vector_size(sizeof(int) * width)));             // as many
+typedef unsigned Words __attribute__((vector_size(sizeof(unsigned) * width)));  // as many
+typedef unsigned UnalignedWords
+    __attribute__((vector_size(sizeof(unsigned) * width), aligned(sizeof(unsigned)), may_alias));
 typedef int UnalignedInts __attribute__((vector_size(sizeof(int) * width), aligned(sizeof(int)), may_alias));
 
 inline Vector load(const Real* p) { return *reinterpret_cast<const UnalignedVector*>(p); }
 inline Integers load(const int* p) {
   return __builtin_convertvector(*reinterpret_cast<const UnalignedInts*>(p), Integers);
 }
+inline Words load(const unsigned* p) { return *reinterpret_cast<const UnalignedWords*>(p); }
 inline void store(Real* p, Vector x) { *reinterpret_cast<UnalignedVector*>(p) = x; }
 inline Vector broadcast(Real x) { return x - Vector{}; }  // x - 0 is x, -0 and NaN included
 
@@ -195,6 +201,44 @@ inline void transpose(const Real* from, Offset from_stride, Offset rows, Offset 
       to[c * to_stride + r] = from[r * from_stride + c];
 }
 
+/// to[j][lane] = bias of the keys first .. first + n - 1, of the lanes that have a row.
+inline void load_pairs(const PairMatrix<const Real>& bias, Offset first, Offset n, Real* to) {
+  const Real* from = bias.data + first * bias.key;
+  if (bias.key == 1) {
+    transpose(from, bias.row, bias.queries, n, to, lanes);
+    return;
+  }
+  for (Offset i = 0; i < bias.queries; ++i)
+    for (Offset j = 0; j < n; ++j) to[j * lanes + i] = from[i * bias.row + j * bias.key];
+}
+
+/// The inverse, for a gradient: added to what is there.
+inline void add_pairs(const PairMatrix<Real>& gradient, Offset first, Offset n, const Real* from) {
+  Real* to = gradient.data + first * gradient.key;
+  const Offset whole_keys = gradient.key == 1 ? n - n % width : 0;
+  const Offset whole_rows = gradient.queries - gradient.queries % width;
+  Real block[width * width];
+  for (Offset i = 0; i < whole_rows; i += width)
+    for (Offset j = 0; j < whole_keys; j += width) {
+      transpose_block(from + j * lanes + i, lanes, block, width);
+      for (int r = 0; r < width; ++r) {
+        Real* row = to + (i + r) * gradient.row + j;
+        store(row, load(row) + load(block + r * width));
+      }
+    }
+  for (Offset i = 0; i < gradient.queries; ++i)
+    for (Offset j = i < whole_rows ? whole_keys : 0; j < n; ++j)
+      to[i * gradient.row + j * gradient.key] += from[j * lanes + i];
+}
+
+/// The factors of the dropout for key j and vector v of the queries: 0 or the scale.
+inline Vector dropout_factors(const DropoutLanes<Real>& dropout, Offset j, int v) {
+  const Words key = Words{} + (dropout.first + static_cast<unsigned>(j) * dropout.step);
+  const Words word = dropout_word(load(dropout.low + v * width), load(dropout.high + v * width), key);
+  const Ints kept = (Ints)(word < Words{} + dropout.threshold);
+  return (Vector)((Integers)broadcast(dropout.scale) & __builtin_convertvector(kept, Integers));
+}
+
 constexpr Real log2_e = static_cast<Real>(1.44269504088896340736);
 constexpr Real infinity = __builtin_inf();
 
@@ -208,11 +252,26 @@ inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, boo
   return seen ? s : broadcast(-infinity);
 }
 
+template <class T>
+inline PairMatrix<T> pairs_of_panel(PairMatrix<T> pairs, Offset first) {
+  if (pairs.data == nullptr) return pairs;
+  const Offset left = pairs.queries - first;
+  pairs.data += first * pairs.row;
+  pairs.queries = static_cast<int>(left < lanes ? left : lanes);
+  return pairs;
+}
+
 /// The span as the lanes from `first` on see it.
 inline KeySpan<Real> span_of_panel(KeySpan<Real> span, Offset first) {
   span.begin += first;
   span.end += first;
   if (span.distance != nullptr) span.distance += first;
+  span.bias = pairs_of_panel(span.bias, first);
+  span.grad_bias = pairs_of_panel(span.grad_bias, first);
+  if (span.dropout.low != nullptr) {
+    span.dropout.low += first;
+    span.dropout.high += first;
+  }
   return span;
 }
 
