@@ -2,8 +2,9 @@
 //
 //     benchmark_arrays DIR
 //
-// reads q.npy, k.npy, v.npy, dout.npy in DIR. Then, for each line `<forward|both> <full|causal> <threads>` on standard
-// input, runs once and prints the seconds; `write` writes out.npy, dq.npy, dk.npy, dv.npy of the latest run.
+// reads q.npy, k.npy, v.npy, dout.npy in DIR, of float32 or float64. Then, for each line
+// `<forward|both> <full|causal> <threads>` on standard input, runs once in that type and prints the seconds; `write`
+// writes out.npy, dq.npy, dk.npy, dv.npy of the latest run.
 
 #include <chrono>
 #include <cmath>
@@ -18,13 +19,14 @@ namespace {
 
 using namespace ring_attention;
 
+template <class T>
 void serve(const std::string& folder) {
   const auto array = [&](const char* name) { return folder + "/" + name + ".npy"; };
-  const auto q = read_npy<float>(array("q")), k = read_npy<float>(array("k")),
-             v = read_npy<float>(array("v")), grad_out = read_npy<float>(array("dout"));
+  const auto q = read_npy<T>(array("q")), k = read_npy<T>(array("k")), v = read_npy<T>(array("v")),
+             grad_out = read_npy<T>(array("dout"));
   const TokenRanges all = whole(q.shape().seq);
-  AttentionResult<float> attended;
-  Gradients<float> gradients;
+  AttentionResult<T> attended;
+  Gradients<T> gradients;
   for (std::string what, mask; std::cin >> what && what != "write";) {
     int threads = 1;
     std::cin >> mask >> threads;
@@ -32,13 +34,13 @@ void serve(const std::string& folder) {
     if (mask == "causal") scoring.mask = Mask::causal();
 
     const auto begin = std::chrono::steady_clock::now();
-    CpuEngine<float> forward(scoring, {.threads = threads});
+    CpuEngine<T> forward(scoring, {.threads = threads});
     forward.begin(q, all);
     forward.accumulate({k, v, all});
     attended = forward.finish();
     if (what == "both") {
-      gradients = {{}, Tensor<float>(k.shape()), Tensor<float>(v.shape())};
-      CpuBackward<float> backward(scoring, {.threads = threads});
+      gradients = {{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
+      CpuBackward<T> backward(scoring, {.threads = threads});
       backward.begin({q, attended.out, attended.lse, grad_out}, all);
       backward.accumulate({k, v, all}, {gradients.k, gradients.v});
       gradients.q = backward.finish();
@@ -46,10 +48,10 @@ void serve(const std::string& folder) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     std::cout << seconds.count() << std::endl;
   }
-  write_npy<float>(array("out"), attended.out);
-  write_npy<float>(array("dq"), gradients.q);
-  write_npy<float>(array("dk"), gradients.k);
-  write_npy<float>(array("dv"), gradients.v);
+  write_npy<T>(array("out"), attended.out);
+  write_npy<T>(array("dq"), gradients.q);
+  write_npy<T>(array("dk"), gradients.k);
+  write_npy<T>(array("dv"), gradients.v);
 }
 
 }  // namespace
@@ -60,7 +62,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    serve(argv[1]);
+    const std::string folder = argv[1];
+    if (read_npy_header(folder + "/q.npy").dtype == Dtype::float64)
+      serve<double>(folder);
+    else
+      serve<float>(folder);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 2;

@@ -1,7 +1,8 @@
 // Times of one device: the ladder, the fast backward, and their peers, with Google Benchmark.
 //
-// A benchmark is named <what>/S:<tokens>/D:<dim>/T:<threads>, sgemm/T:<threads>, or copy/T:1 (of memory). Each result
-// is compared with the fast forward's before it is timed. The counter `flop` is the floating-point operations of one
+// A benchmark is named <what>/S:<tokens>/D:<dim>/T:<threads>, sgemm/T:<threads>, dgemm/T:<threads>, or copy/T:1 (of
+// memory); double_... is the library in double, the rest is in float. Each result is compared with the fast forward's
+// in float before it is timed. The counter `flop` is the floating-point operations of one
 // call: 4 S^2 D a head forward, 10 S^2 D backward, of the pairs that the mask leaves; for `copy` it is bytes. bench.py
 // runs this in groups, interleaved.
 
@@ -17,7 +18,7 @@
 namespace ring_attention {
 namespace {
 
-constexpr Index sgemm_size = 2048;
+constexpr Index gemm_size = 2048;
 
 /// Four heads, one of 16k tokens and more.
 struct Setting {
@@ -30,35 +31,39 @@ struct Setting {
   }
 };
 
-/// The arrays of a setting and what the fast forward makes of them.
+/// The arrays of a setting in T and what the fast forward makes of them in float.
+template <class T>
 struct Arrays {
   explicit Arrays(const Setting& s) : q(s.shape()), k(s.shape()), v(s.shape()), grad_out(s.shape()) {
     std::uint64_t stream = 0;
-    for (Tensor<float>* x : {&q, &k, &v, &grad_out}) fill_random(x->view(), {.stream = stream++});
+    for (Tensor<T>* x : {&q, &k, &v, &grad_out}) fill_random(x->view(), {.stream = stream++});
     scoring.scale = 1 / std::sqrt(static_cast<double>(s.dim));
-    want = fast_forward(q, k, v, scoring, 2);
     causal = scoring;
     causal.mask = Mask::causal();
-    want_causal = fast_forward(q, k, v, causal, 2);
+    const Tensor<float> q32 = converted<float>(q), k32 = converted<float>(k), v32 = converted<float>(v);
+    want = fast_forward(q32, k32, v32, scoring, 2);
+    want_causal = fast_forward(q32, k32, v32, causal, 2);
   }
-  Tensor<float> q, k, v, grad_out;
+  Tensor<T> q, k, v, grad_out;
   Scoring scoring, causal;
   AttentionResult<float> want, want_causal;
 };
 
 /// Those of the latest setting: the benchmarks of a group share them.
-const Arrays& arrays_of(const Setting& setting) {
-  static std::unique_ptr<Arrays> latest;
+template <class T>
+const Arrays<T>& arrays_of(const Setting& setting) {
+  static std::unique_ptr<Arrays<T>> latest;
   if (latest == nullptr || latest->q.shape() != setting.shape()) {
     latest.reset();
-    latest = std::make_unique<Arrays>(setting);
+    latest = std::make_unique<Arrays<T>>(setting);
   }
   return *latest;
 }
 
-bool close(View<const float> a, View<const float> b) {
+template <class T>
+bool close(View<const T> a, View<const float> b) {
   for (Index i = 0; i < a.size(); ++i)
-    if (!(std::abs(a.data()[i] - b.data()[i]) <= 1e-3F)) return false;
+    if (!(std::abs(a.data()[i] - static_cast<T>(b.data()[i])) <= T{1e-3F})) return false;
   return true;
 }
 
@@ -66,32 +71,44 @@ bool close(View<const float> a, View<const float> b) {
 void time_calls(benchmark::State& state, double flop, const std::function<void()>& call,
                 View<const float> out, View<const float> want) {
   call();
-  if (!close(out, want)) return state.SkipWithError("its result is wrong");
+  if (!close<float>(out, want)) return state.SkipWithError("its result is wrong");
   for (auto _ : state) call();
   state.counters["flop"] = flop;
 }
 
-void forward(benchmark::State& state, LadderStep* step, const Setting& setting, bool causal) {
-  const Arrays& arrays = arrays_of(setting);
+template <class T>
+using Forward = AttentionResult<T>(View<const T> q, View<const T> k, View<const T> v, const Scoring& scoring,
+                                   int threads);
+
+AttentionResult<double> double_forward(View<const double> q, View<const double> k, View<const double> v,
+                                       const Scoring& scoring, int threads) {
+  return attention_forward<double>(q, k, v, scoring, {.threads = threads});
+}
+
+template <class T>
+void forward(benchmark::State& state, Forward<T>* step, const Setting& setting, bool causal) {
+  const Arrays<T>& arrays = arrays_of<T>(setting);
   const AttentionResult<float>& want = causal ? arrays.want_causal : arrays.want;
-  AttentionResult<float> got{Tensor<float>(setting.shape()), {}};
+  AttentionResult<T> got{Tensor<T>(setting.shape()), {}};
   const auto call = [&] {
     got = step(arrays.q, arrays.k, arrays.v, causal ? arrays.causal : arrays.scoring, setting.threads);
   };
   call();
-  if (!close(got.out, want.out) || !close(got.lse, want.lse))
+  if (!close<T>(got.out, want.out) || !close<T>(got.lse, want.lse))
     return state.SkipWithError("its result is wrong");
   for (auto _ : state) call();
   state.counters["flop"] = 4 * setting.pairs(causal);
 }
 
+template <class T>
 void backward(benchmark::State& state, const Setting& setting, bool causal) {
-  const Arrays& arrays = arrays_of(setting);
+  const Arrays<T>& arrays = arrays_of<T>(setting);
   const AttentionResult<float>& attended = causal ? arrays.want_causal : arrays.want;
-  Tensor<float> grad_k(setting.shape()), grad_v(setting.shape());
+  const Tensor<T> out = converted<T>(attended.out), lse = converted<T>(attended.lse);
+  Tensor<T> grad_k(setting.shape()), grad_v(setting.shape());
   for (auto _ : state) {
-    CpuBackward<float> engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});
-    engine.begin({arrays.q, attended.out, attended.lse, arrays.grad_out}, whole(setting.seq));
+    CpuBackward<T> engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});
+    engine.begin({arrays.q, out, lse, arrays.grad_out}, whole(setting.seq));
     engine.accumulate({arrays.k, arrays.v, whole(setting.seq)}, {grad_k, grad_v});
     benchmark::DoNotOptimize(engine.finish().data());
   }
@@ -99,7 +116,7 @@ void backward(benchmark::State& state, const Setting& setting, bool causal) {
 }
 
 void dense(benchmark::State& state, const Setting& setting, bool eigen) {
-  const Arrays& arrays = arrays_of(setting);
+  const Arrays<float>& arrays = arrays_of<float>(setting);
   Tensor<float> out(setting.shape());
   const DenseProblem problem{arrays.q, arrays.k, arrays.v, static_cast<float>(arrays.scoring.scale), out};
   std::function<void()> call;
@@ -110,10 +127,11 @@ void dense(benchmark::State& state, const Setting& setting, bool eigen) {
   time_calls(state, 4 * setting.pairs(false), call, out, arrays.want.out);
 }
 
-void sgemm(benchmark::State& state, int threads) {
-  const auto call = openblas_sgemm(sgemm_size, threads);
+template <class T>
+void gemm(benchmark::State& state, int threads) {
+  const auto call = openblas_gemm<T>(gemm_size, threads);
   for (auto _ : state) call();
-  state.counters["flop"] = 2 * std::pow(static_cast<double>(sgemm_size), 3);
+  state.counters["flop"] = 2 * std::pow(static_cast<double>(gemm_size), 3);
 }
 
 /// What memory can do: its `flop` are bytes, read and written.
@@ -140,16 +158,23 @@ void add_all() {
   const bool onednn = peer_versions().find("oneDNN") != std::string::npos;
   for (const int threads : {1, 2}) {
     const std::string t = "/T:" + std::to_string(threads);
-    if (openblas_sgemm(1, 1)) add("sgemm" + t, sgemm, threads);
+    if (openblas_gemm<float>(1, 1)) {
+      add("sgemm" + t, gemm<float>, threads);
+      add("dgemm" + t, gemm<double>, threads);
+    }
     for (const Index seq : {1024, 4096, 16384})
       for (const Index dim : {64, 128}) {
         const Setting setting{seq, dim, threads};
         const std::string where = "/S:" + std::to_string(seq) + "/D:" + std::to_string(dim) + t;
         for (const NamedLadderStep& step : ladder)
-          add(step.name + where, forward, step.attend, setting, false);
-        add("fast_forward_causal" + where, forward, fast_forward, setting, true);
-        add("fast_backward" + where, backward, setting, false);
-        add("fast_backward_causal" + where, backward, setting, true);
+          add(step.name + where, forward<float>, step.attend, setting, false);
+        add("fast_forward_causal" + where, forward<float>, fast_forward, setting, true);
+        add("fast_backward" + where, backward<float>, setting, false);
+        add("fast_backward_causal" + where, backward<float>, setting, true);
+        if (seq <= 4096) {
+          add("double_forward" + where, forward<double>, double_forward, setting, false);
+          add("double_backward" + where, backward<double>, setting, false);
+        }
         add("dense_eigen" + where, dense, setting, true);
         if (onednn) add("onednn" + where, dense, setting, false);
       }

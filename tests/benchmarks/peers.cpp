@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #if defined(RING_ATTENTION_OPENBLAS)
 #include <cblas.h>
@@ -15,20 +16,32 @@
 namespace ring_attention {
 
 #if defined(RING_ATTENTION_OPENBLAS)
-std::function<void()> openblas_sgemm(Index n, int threads) {
+template <class T>
+std::function<void()> openblas_gemm(Index n, int threads) {
   const Shape shape{1, 1, n, n};
-  auto a = std::make_shared<Tensor<float>>(shape, 0.5F), b = std::make_shared<Tensor<float>>(shape, 0.25F);
-  auto c = std::make_shared<Tensor<float>>(shape);
+  auto a = std::make_shared<Tensor<T>>(shape, T{0.5F}), b = std::make_shared<Tensor<T>>(shape, T{0.25F});
+  auto c = std::make_shared<Tensor<T>>(shape);
+  constexpr auto gemm = [] {
+    if constexpr (std::is_same_v<T, float>)
+      return cblas_sgemm;
+    else
+      return cblas_dgemm;
+  }();
   return [=] {
     openblas_set_num_threads(threads);
     const auto size = static_cast<int>(n);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size, size, size, 1, a->data(), size, b->data(),
-                size, 0, c->data(), size);
+    gemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size, size, size, 1, a->data(), size, b->data(), size, 0,
+         c->data(), size);
   };
 }
 #else
-std::function<void()> openblas_sgemm(Index, int) { return {}; }
+template <class T>
+std::function<void()> openblas_gemm(Index, int) {
+  return {};
+}
 #endif
+template std::function<void()> openblas_gemm<float>(Index, int);
+template std::function<void()> openblas_gemm<double>(Index, int);
 
 #if defined(RING_ATTENTION_ONEDNN)
 namespace {

@@ -7,8 +7,9 @@
 
 namespace ring_attention {
 
-/// c = a b for n x n matrices with OpenBLAS, ready to be called; empty without OpenBLAS.
-[[nodiscard]] std::function<void()> openblas_sgemm(Index n, int threads);
+/// c = a b for n x n matrices of T, float or double, with OpenBLAS, ready to be called; empty without OpenBLAS.
+template <class T>
+[[nodiscard]] std::function<void()> openblas_gemm(Index n, int threads);
 
 /// matmul, softmax, matmul with oneDNN, ready to be called; empty without oneDNN.
 [[nodiscard]] std::function<void()> onednn_attention(const DenseProblem& problem, int threads);

@@ -2,8 +2,8 @@
 
     pytorch.py PROGRAM [--seq 4096] [--heads 4] [--repetitions 7]
 
-Needs a Python with torch and numpy. PROGRAM is benchmark_arrays. Arrays go through .npy files; float32, the same
-number of threads. The two take turns; prints JSON, figures in seconds as [quartile, median, quartile].
+Needs a Python with torch and numpy. PROGRAM is benchmark_arrays. Arrays go through .npy files; float32 and
+float64, the same number of threads. The two take turns; prints JSON, figures in seconds as [quartile, median, quartile].
 """
 
 import argparse
@@ -57,10 +57,10 @@ def theirs(arrays, what, mask, threads):
     return seconds, results
 
 
-def compare(options, dim):
+def compare(options, dim, dtype, agreement):
     random = np.random.default_rng(dim)
     shape = (1, options.heads, options.seq, dim)
-    arrays = [random.standard_normal(shape, dtype=np.float32) for _ in range(4)]
+    arrays = [random.standard_normal(shape, dtype=dtype) for _ in range(4)]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, array in zip(("q", "k", "v", "dout"), arrays):
@@ -77,14 +77,14 @@ def compare(options, dim):
                         mine.append(own)
                         other.append(seconds)
             for (what, threads), (mine, other) in times.items():
-                rows.append({"what": what, "mask": mask, "seq": options.seq, "heads": options.heads, "dim": dim,
+                rows.append({"what": what, "mask": mask, "seq": options.seq, "heads": options.heads, "dim": dim, "type": dtype,
                              "threads": threads, "ours": tables.quartiles(mine), "torch": tables.quartiles(other),
                              "ratio": statistics.median(other) / statistics.median(mine)})
             ours.write()
             differences = {}
             for name, array in results.items():
                 differences[name] = float(np.abs(np.load(Path(folder) / f"{name}.npy") - array).max())
-            if not max(differences.values()) <= 1e-3:
+            if not max(differences.values()) <= agreement:
                 sys.exit(f"the results differ: {differences}")
             rows[-1]["largest_differences"] = differences
     return rows
@@ -97,7 +97,8 @@ def main():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--repetitions", type=int, default=7)
     options = parser.parse_args()
-    rows = [row for dim in (64, 128) for row in compare(options, dim)]
+    rows = [row for dtype, agreement in (("float32", 1e-3), ("float64", 1e-12)) for dim in (64, 128)
+            for row in compare(options, dim, dtype, agreement)]
     print(json.dumps({"version": torch.__version__, "rows": rows}))
 
 

@@ -54,7 +54,7 @@ def ladder(results):
             continue
         cells = [tables.NAMES[what]]
         for row in found:
-            share = "" if row["of_sgemm"] is None else f"{100 * row['of_sgemm']:.0f} %"
+            share = "" if row["of_gemm"] is None else f"{100 * row['of_gemm']:.0f} %"
             cells += [f"{row['gflops'][1]:.0f} ±{tables.spread(row['gflops']):.0f} %", share]
         lines.append(cells)
     return (f"{tables.machine_line(results)}. S = {seq}, 4 heads, one thread, medians:\n\n"

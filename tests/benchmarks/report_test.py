@@ -39,7 +39,7 @@ def main():
 
         # Another machine's results, newer, without a single peer, PyTorch or ring.
         stored = json.loads(next((SOURCE / "tests/benchmarks/results").glob("*.json")).read_text(encoding="utf-8"))
-        rows = [row | {"of_sgemm": None} for row in stored["attention"]["rows"] if row["what"] not in ("sgemm", "onednn")]
+        rows = [row | {"of_gemm": None} for row in stored["attention"]["rows"] if row["what"] not in ("sgemm", "onednn")]
         other = {"machine": {"name": "An Other (R)", "cores": 4, "system": "Darwin arm64"}, "date": "2999-12-31",
                  "quick": False, "attention": {"isa": "neon", "peers": "", "rows": rows}, "pytorch": None}
         (copy / "other.json").write_text(json.dumps(other), encoding="utf-8")

@@ -14,6 +14,11 @@ NAMES = {
     "fast_backward": "the library's backward",
     "fast_backward_causal": "the library's backward, causal",
 }
+NAMES_IN_DOUBLE = {
+    "dgemm": "OpenBLAS dgemm, 2048 x 2048 x 2048",
+    "double_forward": "the library's",
+    "double_backward": "the library's backward",
+}
 
 
 def rounded(value, digits=5):
@@ -54,13 +59,12 @@ def find(rows, **wanted):
     return None
 
 
-def attention_table(results):
+def attention_table(rows, names, gemm):
     """A line for each subject and length, a column for each D and number of threads."""
-    rows = results["attention"]["rows"]
     columns = sorted({(row["dim"], row["threads"]) for row in rows})
-    yield ["S", "GFLOP/s, and % of sgemm"] + [f"D {dim}, {threads} thread{'s'[:threads - 1]}" for dim, threads in columns]
+    yield ["S", f"GFLOP/s, and % of {gemm}"] + [f"D {dim}, {threads} thread{'s'[:threads - 1]}" for dim, threads in columns]
     for seq in sorted({row["seq"] for row in rows}):
-        for what, name in NAMES.items():
+        for what, name in names.items():
             cells = [find(rows, what=what, seq=seq, dim=dim, threads=threads) for dim, threads in columns]
             if any(cells):
                 yield [str(seq), name] + [speed(cell) for cell in cells]
@@ -69,7 +73,7 @@ def attention_table(results):
 def speed(row):
     if row is None:
         return ""
-    share = "" if row["of_sgemm"] is None or row["what"] == "sgemm" else f", {100 * row['of_sgemm']:.0f} %"
+    share = "" if row["of_gemm"] is None or row["what"] in ("sgemm", "dgemm") else f", {100 * row['of_gemm']:.0f} %"
     return f"{row['gflops'][1]:.0f} ±{spread(row['gflops']):.0f} %{share}"
 
 
@@ -106,9 +110,14 @@ def memory_table(results):
                f"{row['tensor_bytes'] / shards:.2f}", mib(row["process_bytes"]), f"{row['seconds'][1]:.1f}"]
 
 
-def pytorch_table(results):
+def of_type(results, dtype):
+    """PyTorch's rows; the oldest results have float32 only and do not say so."""
+    return [row for row in (results.get("pytorch") or {}).get("rows", []) if row.get("type", "float32") == dtype]
+
+
+def pytorch_table(rows):
     yield ["what", "mask", "D", "threads", "ours, ms", "PyTorch, ms", "PyTorch / ours"]
-    for row in results["pytorch"]["rows"]:
+    for row in rows:
         what = "forward" if row["what"] == "forward" else "forward + backward"
         yield [what, row["mask"], str(row["dim"]), str(row["threads"]), milliseconds(row["ours"]),
                milliseconds(row["torch"]), f"{row['ratio']:.2f}"]
@@ -131,9 +140,16 @@ def goals(results):
         yield from ratio(f"forward / sgemm, D {dim}, 2 threads", speed("fast_forward", dim, 2), speed("sgemm", dim, 2), "at least 0.90")
         yield from ratio(f"causal / full, D {dim}", speed("fast_forward_causal", dim), speed("fast_forward", dim), "at least 0.92")
         yield from ratio(f"backward / sgemm, D {dim}", speed("fast_backward", dim), speed("sgemm", dim), "at least 0.75")
-    for row in (results.get("pytorch") or {}).get("rows", []):
-        if row["mask"] == "full":
-            yield [f"PyTorch / ours, {row['what']}, D {row['dim']}, {row['threads']} thread(s)", f"{row['ratio']:.2f}", "at least 1.2"]
+    for dim, asked in ((64, "0.80"), (128, "0.85")):
+        for threads in (1, 2):
+            for what in ("forward", "backward"):
+                yield from ratio(f"{what} in double / dgemm, D {dim}, {threads} thread(s)", speed(f"double_{what}", dim, threads),
+                                 speed("dgemm", dim, threads), f"at least {asked}")
+    for dtype, asked in (("float32", "1.2"), ("float64", "1.0")):
+        for row in of_type(results, dtype):
+            if row["mask"] == "full":
+                yield [f"PyTorch / ours, {dtype}, {row['what']}, D {row['dim']}, {row['threads']} thread(s)",
+                       f"{row['ratio']:.2f}", f"at least {asked}"]
 
     def seconds(part, **which):
         row = find((results.get("ring") or {}).get(part, []), transport="overlapped", **which)
@@ -171,11 +187,12 @@ def summary(results):
     yield ["what", "measured"]
     rows = results["attention"]["rows"]
     seq = usual_length(rows)
-    found = [find(rows, what=what, seq=seq, dim=128, threads=1) for what in ("fast_forward", "fast_backward")]
-    if all(found):
-        shares = [f" ({100 * row['of_sgemm']:.0f} % of OpenBLAS's sgemm)" if row["of_sgemm"] else "" for row in found]
-        yield [f"forward, backward; S = {seq}, D = 128, float32, one thread",
-               ", ".join(f"{row['gflops'][1]:.0f} GFLOP/s{share}" for row, share in zip(found, shares))]
+    for prefix, dtype, gemm in (("fast", "float32", "sgemm"), ("double", "float64", "dgemm")):
+        found = [find(rows, what=f"{prefix}_{what}", seq=seq, dim=128, threads=1) for what in ("forward", "backward")]
+        if all(found):
+            shares = [f" ({100 * row['of_gemm']:.0f} % of OpenBLAS's {gemm})" if row["of_gemm"] else "" for row in found]
+            yield [f"forward, backward; S = {seq}, D = 128, {dtype}, one thread",
+                   ", ".join(f"{row['gflops'][1]:.0f} GFLOP/s{share}" for row, share in zip(found, shares))]
     if results.get("pytorch"):
         ratios = [row["ratio"] for row in results["pytorch"]["rows"]]
         yield [f"PyTorch's time / ours, {len(ratios)} cases on the CPU", f"{min(ratios):.2f} to {max(ratios):.2f}"]
@@ -196,10 +213,13 @@ def summary(results):
 
 def all_tables(results):
     """(heading, what it shows, rows) of each table that there are figures for."""
-    if (results.get("attention") or {}).get("rows"):
+    rows = (results.get("attention") or {}).get("rows")
+    if rows:
         yield ("One device", "4 heads (one from 16384 tokens on), float32; medians, ± half the distance of the "
                "quartiles. 4 S² D H operations forward, 10 backward, without the pairs that the mask hides.",
-               attention_table(results))
+               attention_table([row for row in rows if row["what"] in NAMES], NAMES, "sgemm"))
+    if in_double := [row for row in rows or [] if row["what"] in NAMES_IN_DOUBLE]:
+        yield ("One device, float64", "The same in double.", attention_table(in_double, NAMES_IN_DOUBLE, "dgemm"))
     cores = results["machine"]["cores"]
     titles = {"strong": "Ring, the same problem on more ranks", "causal": "Ring, causal",
               "backward": "Ring backward, the same problem on more ranks", "weak": "Ring, tokens and ranks growing together"}
@@ -211,10 +231,10 @@ def all_tables(results):
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
                memory_table(results))
-    if results.get("pytorch"):
-        row = results["pytorch"]["rows"][0]
-        yield ("PyTorch", f"`scaled_dot_product_attention` on the CPU, S = {row['seq']}, H = {row['heads']}, float32, "
-               "the same arrays and threads; results agree within 1e-3.", pytorch_table(results))
+    for dtype, heading, agreement in (("float32", "PyTorch", "1e-3"), ("float64", "PyTorch, float64", "1e-12")):
+        if rows := of_type(results, dtype):
+            yield (heading, f"`scaled_dot_product_attention` on the CPU, S = {rows[0]['seq']}, H = {rows[0]['heads']}, {dtype}, "
+                   f"the same arrays and threads; results agree within {agreement}.", pytorch_table(rows))
 
 
 def text(results):

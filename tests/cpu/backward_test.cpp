@@ -12,20 +12,21 @@ namespace ring_attention::test {
 namespace {
 
 /// Forward and backward with the fast engines; the backward's keys in pieces, in the order given.
-Gradients<float> in_pieces(const GradientProblem<float>& problem, const std::vector<TokenRanges>& pieces,
-                           const CpuOptions& options) {
-  const Problem<float>& p = problem.forward;
-  CpuEngine<float> forward(p.what.scoring, options);
+template <class T>
+Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<TokenRanges>& pieces,
+                       const CpuOptions& options) {
+  const Problem<T>& p = problem.forward;
+  CpuEngine<T> forward(p.what.scoring, options);
   forward.begin(p.q, whole(p.what.queries));
   forward.accumulate({p.k, p.v, whole(p.what.keys)});
-  const AttentionResult<float> attended = forward.finish();
+  const AttentionResult<T> attended = forward.finish();
 
-  Gradients<float> all{{}, Tensor<float>(p.what.kv()), Tensor<float>(p.what.kv())};
-  CpuBackward<float> engine(p.what.scoring, options);
+  Gradients<T> all{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
+  CpuBackward<T> engine(p.what.scoring, options);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
   for (const TokenRanges& piece : pieces) {
-    const Tensor<float> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
-    Tensor<float> grad_k(k.shape()), grad_v(v.shape());
+    const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
+    Tensor<T> grad_k(k.shape()), grad_v(v.shape());
     engine.accumulate({k, v, piece}, {grad_k, grad_v});
     put_rows(all.k, grad_k, piece);
     put_rows(all.v, grad_v, piece);
@@ -34,40 +35,48 @@ Gradients<float> in_pieces(const GradientProblem<float>& problem, const std::vec
   return all;
 }
 
-Gradients<float> gradients(const GradientProblem<float>& problem, const CpuOptions& options) {
+template <class T>
+Gradients<T> gradients(const GradientProblem<T>& problem, const CpuOptions& options) {
   return in_pieces(problem, {whole(problem.what().keys)}, options);
 }
 
+template <class T>
 void expect_agreement(const Case& what) {
-  const auto problem = make_gradient_problem<float>(what);
+  const auto problem = make_gradient_problem<T>(what);
   for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(gradients(problem, {.isa = isa}), problem)); });
 }
 
-TEST(CpuBackward, AgreesWithTheReferenceOnRandomProblems) {
+template <class T>
+class CpuBackwardIn : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(CpuBackwardIn, Types);
+
+TYPED_TEST(CpuBackwardIn, AgreesWithTheReferenceOnRandomProblems) {
   for_each_case(200, [](Dice& dice, Index index) {
     Case what = random_case(dice, index, 3);
     if (dice.one_in(3)) what.queries = dice.between(60, 140);
     if (dice.one_in(3)) what.keys = dice.between(60, 140);
-    expect_agreement(what);
+    expect_agreement<TypeParam>(what);
   });
 }
 
-TEST(CpuBackward, TakesAnyHeadDim) {
+TYPED_TEST(CpuBackwardIn, TakesAnyHeadDim) {
   for (Index dim = 1; dim <= 256; dim += dim < 40 ? 1 : 31)
-    expect_agreement({.group = 2, .queries = 19, .keys = 23, .dim = dim, .scoring = {0.2, Mask::causal(4)}});
+    expect_agreement<TypeParam>(
+        {.group = 2, .queries = 19, .keys = 23, .dim = dim, .scoring = {0.2, Mask::causal(4)}});
 }
 
-TEST(CpuBackward, TakesAnyLengths) {
+TYPED_TEST(CpuBackwardIn, TakesAnyLengths) {
   for (const Index queries : {1, 7, 8, 9, 24, 64, 65, 130})
     for (const Index keys : {2, 3, 4, 5, 64, 65, 131})
-      expect_agreement({.queries = queries, .keys = keys, .dim = 20, .scoring = {0.3}});
+      expect_agreement<TypeParam>({.queries = queries, .keys = keys, .dim = 20, .scoring = {0.3}});
 }
 
-TEST(CpuBackward, KnowsEveryMaskAndBias) {
+TYPED_TEST(CpuBackwardIn, KnowsEveryMaskAndBias) {
   for (const auto& [queries, keys] : {std::pair<Index, Index>{100, 100}, {70, 110}, {110, 70}})
     for (const NamedScoring& named : every_scoring(queries, keys, 4, 0.3)) {
       SCOPED_TRACE(named.name);
-      const auto problem = make_gradient_problem<float>(
+      const auto problem = make_gradient_problem<TypeParam>(
           {.group = 2, .queries = queries, .keys = keys, .dim = 12, .scoring = named.scoring});
       for_each_isa([&](Isa isa) {
         EXPECT_TRUE(agrees(gradients(problem, {.isa = isa}), problem));
@@ -81,14 +90,14 @@ TEST(CpuBackward, KnowsEveryMaskAndBias) {
 }
 
 // With fewer (batch, KV head) pairs than threads it takes two passes.
-TEST(CpuBackward, TheBitsDoNotDependOnTheThreads) {
-  const auto problem = make_gradient_problem<float>({.batch = 1,
-                                                     .kv_heads = 2,
-                                                     .group = 2,
-                                                     .queries = 150,
-                                                     .keys = 170,
-                                                     .dim = 20,
-                                                     .scoring = {0.25, Mask::causal(20)}});
+TYPED_TEST(CpuBackwardIn, TheBitsDoNotDependOnTheThreads) {
+  const auto problem = make_gradient_problem<TypeParam>({.batch = 1,
+                                                         .kv_heads = 2,
+                                                         .group = 2,
+                                                         .queries = 150,
+                                                         .keys = 170,
+                                                         .dim = 20,
+                                                         .scoring = {0.25, Mask::causal(20)}});
   for_each_isa([&](Isa isa) {
     const auto alone = gradients(problem, {.threads = 1, .isa = isa});
     EXPECT_TRUE(agrees(alone, problem));
@@ -97,39 +106,39 @@ TEST(CpuBackward, TheBitsDoNotDependOnTheThreads) {
   });
 }
 
-TEST(CpuBackward, RowsThatSeeNothingHaveNone) {
+TYPED_TEST(CpuBackwardIn, RowsThatSeeNothingHaveNone) {
   const auto problem =
-      make_gradient_problem<float>({.queries = 90, .keys = 40, .scoring = {1, Mask::causal(40 - 90)}});
+      make_gradient_problem<TypeParam>({.queries = 90, .keys = 40, .scoring = {1, Mask::causal(40 - 90)}});
   for_each_isa([&](Isa isa) {
     const auto got = gradients(problem, {.isa = isa});
     EXPECT_TRUE(agrees(got, problem));
     for (Index row = 0; row < 50; ++row)
-      for (const float x : got.q.view().row(0, 1, row)) EXPECT_EQ(x, 0);
+      for (const TypeParam x : got.q.view().row(0, 1, row)) EXPECT_EQ(x, 0);
   });
 }
 
-TEST(CpuBackward, AddsToWhatIsThereAndAllocatesNothing) {
-  const auto problem = make_gradient_problem<float>({.queries = 60, .keys = 60});
-  const Problem<float>& p = problem.forward;
-  const auto attended = blockwise_forward<float>(p.q, p.k, p.v, p.what.scoring);
-  Tensor<float> grad_k(p.what.kv(), 1), grad_v(p.what.kv(), 1);
-  CpuBackward<float> engine(p.what.scoring);
+TYPED_TEST(CpuBackwardIn, AddsToWhatIsThereAndAllocatesNothing) {
+  const auto problem = make_gradient_problem<TypeParam>({.queries = 60, .keys = 60});
+  const Problem<TypeParam>& p = problem.forward;
+  const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, p.what.scoring);
+  Tensor<TypeParam> grad_k(p.what.kv(), 1), grad_v(p.what.kv(), 1);
+  CpuBackward<TypeParam> engine(p.what.scoring);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(60));
   const Index allocations = allocation::count();
   int reports = 0;
   engine.accumulate({p.k, p.v, whole(60)}, {grad_k, grad_v}, [&] { ++reports; });
   EXPECT_GE(reports, 2);
   EXPECT_EQ(allocation::count(), allocations);
-  for (float& x : grad_k.view().elements()) x -= 1;
-  for (float& x : grad_v.view().elements()) x -= 1;
-  EXPECT_TRUE(agrees(Gradients<float>{engine.finish(), std::move(grad_k), std::move(grad_v)}, problem));
+  for (TypeParam& x : grad_k.view().elements()) x -= 1;
+  for (TypeParam& x : grad_v.view().elements()) x -= 1;
+  EXPECT_TRUE(agrees(Gradients<TypeParam>{engine.finish(), std::move(grad_k), std::move(grad_v)}, problem));
 }
 
-TEST(CpuBackward, InputsThatDoNotBelongTogetherAreErrors) {
-  const Tensor<float> q({1, 2, 3, 4}), rows({1, 2, 3, 1}), k({1, 1, 5, 4}), longer({1, 2, 4, 4});
-  Tensor<float> grad({1, 1, 5, 4}), shorter({1, 1, 4, 4});
-  EXPECT_THROW(CpuBackward<float>({}, {.threads = 0}), Error);
-  CpuBackward<float> engine({});
+TYPED_TEST(CpuBackwardIn, InputsThatDoNotBelongTogetherAreErrors) {
+  const Tensor<TypeParam> q({1, 2, 3, 4}), rows({1, 2, 3, 1}), k({1, 1, 5, 4}), longer({1, 2, 4, 4});
+  Tensor<TypeParam> grad({1, 1, 5, 4}), shorter({1, 1, 4, 4});
+  EXPECT_THROW(CpuBackward<TypeParam>({}, {.threads = 0}), Error);
+  CpuBackward<TypeParam> engine({});
   EXPECT_THROW(engine.begin({q, q, rows, q}, whole(4)), Error);
   EXPECT_THROW(engine.begin({q, longer, rows, q}, whole(3)), Error);
   EXPECT_THROW(engine.begin({q, q, q, q}, whole(3)), Error);

@@ -12,53 +12,60 @@ namespace ring_attention::test {
 namespace {
 
 /// Accumulates the keys in pieces, in the order given, and finishes.
-AttentionResult<float> in_pieces(const Problem<float>& problem, const std::vector<TokenRanges>& pieces,
-                                 const CpuOptions& options) {
-  CpuEngine<float> engine(problem.what.scoring, options);
+template <class T>
+AttentionResult<T> in_pieces(const Problem<T>& problem, const std::vector<TokenRanges>& pieces,
+                             const CpuOptions& options) {
+  CpuEngine<T> engine(problem.what.scoring, options);
   engine.begin(problem.q, whole(problem.what.queries));
   for (const TokenRanges& piece : pieces) {
-    const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
+    const Tensor<T> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
     engine.accumulate({k, v, piece});
   }
   return engine.finish();
 }
 
-AttentionResult<float> forward(const Problem<float>& problem, const CpuOptions& options) {
+template <class T>
+AttentionResult<T> forward(const Problem<T>& problem, const CpuOptions& options) {
   return in_pieces(problem, {whole(problem.what.keys)}, options);
 }
 
-TEST(CpuEngine, AgreesWithTheReferenceOnRandomProblems) {
+template <class T>
+class CpuEngineIn : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(CpuEngineIn, Types);
+
+TYPED_TEST(CpuEngineIn, AgreesWithTheReferenceOnRandomProblems) {
   for_each_case(300, [](Dice& dice, Index index) {
     Case what = random_case(dice, index, 3);
     if (dice.one_in(3)) what.queries = dice.between(60, 140);
     if (dice.one_in(3)) what.keys = dice.between(60, 200);
-    const auto problem = make_problem<float>(what);
+    const auto problem = make_problem<TypeParam>(what);
     for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
   });
 }
 
-TEST(CpuEngine, TakesAnyHeadDim) {
+TYPED_TEST(CpuEngineIn, TakesAnyHeadDim) {
   for (Index dim = 1; dim <= 256; dim += dim < 70 ? 1 : 31) {
-    const auto problem = make_problem<float>(
+    const auto problem = make_problem<TypeParam>(
         {.group = 2, .queries = 19, .keys = 23, .dim = dim, .scoring = {0.2, Mask::causal(4)}});
     for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
   }
 }
 
-TEST(CpuEngine, TakesAnyLengths) {
+TYPED_TEST(CpuEngineIn, TakesAnyLengths) {
   for (const Index queries : {1, 7, 8, 9, 24, 63, 64, 65, 130})
     for (const Index keys : {1, 3, 4, 5, 63, 64, 65, 127, 128, 131}) {
-      const auto problem = make_problem<float>(
+      const auto problem = make_problem<TypeParam>(
           {.queries = queries, .keys = keys, .dim = 20, .scoring = {0.3, Mask::causal(keys - queries)}});
       for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
     }
 }
 
-TEST(CpuEngine, KnowsEveryMaskAndBias) {
+TYPED_TEST(CpuEngineIn, KnowsEveryMaskAndBias) {
   for (const auto& [queries, keys] : {std::pair<Index, Index>{150, 150}, {70, 130}, {130, 70}})
     for (const NamedScoring& named : every_scoring(queries, keys, 4, 0.3)) {
       SCOPED_TRACE(named.name);
-      const auto problem = make_problem<float>(
+      const auto problem = make_problem<TypeParam>(
           {.group = 2, .queries = queries, .keys = keys, .dim = 12, .scoring = named.scoring});
       for_each_isa([&](Isa isa) {
         EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem));
@@ -69,13 +76,13 @@ TEST(CpuEngine, KnowsEveryMaskAndBias) {
     }
 }
 
-TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRanges) {
-  const auto problem = make_problem<float>({.batch = 2,
-                                            .group = 2,
-                                            .queries = 110,
-                                            .keys = 170,
-                                            .dim = 5,
-                                            .scoring = {0.5, Mask::causal(170 - 110)}});
+TYPED_TEST(CpuEngineIn, KeysMayComeInAnyOrderAndAnyRanges) {
+  const auto problem = make_problem<TypeParam>({.batch = 2,
+                                                .group = 2,
+                                                .queries = 110,
+                                                .keys = 170,
+                                                .dim = 5,
+                                                .scoring = {0.5, Mask::causal(170 - 110)}});
   for_each_isa([&](Isa isa) {
     const CpuOptions options{.isa = isa};
     EXPECT_TRUE(agrees(in_pieces(problem, {{{100, 1, 70}}, {{0, 1, 100}}}, options), problem));
@@ -86,14 +93,14 @@ TEST(CpuEngine, KeysMayComeInAnyOrderAndAnyRanges) {
   });
 }
 
-TEST(CpuEngine, QueriesMayHaveAnyPositions) {
+TYPED_TEST(CpuEngineIn, QueriesMayHaveAnyPositions) {
   const auto problem =
-      make_problem<float>({.queries = 120, .keys = 120, .dim = 5, .scoring = {0.5, Mask::causal()}});
+      make_problem<TypeParam>({.queries = 120, .keys = 120, .dim = 5, .scoring = {0.5, Mask::causal()}});
   for (const TokenRanges& rows : {TokenRanges{{0, 3, 40}}, TokenRanges{{2, 3, 30}},
                                   TokenRanges{{0, 1, 20}, {100, 1, 20}}, TokenRanges{}}) {
-    const Tensor<float> q = rows_of(problem.q, rows);
+    const Tensor<TypeParam> q = rows_of(problem.q, rows);
     for_each_isa([&](Isa isa) {
-      CpuEngine<float> engine(problem.what.scoring, {.isa = isa});
+      CpuEngine<TypeParam> engine(problem.what.scoring, {.isa = isa});
       engine.begin(q, rows);
       engine.accumulate({problem.k, problem.v, whole(120)});
       EXPECT_TRUE(agrees(engine.finish(), problem, rows));
@@ -101,14 +108,14 @@ TEST(CpuEngine, QueriesMayHaveAnyPositions) {
   }
 }
 
-TEST(CpuEngine, LogitsInTheThousandsAreFine) {
-  const auto problem = make_problem<float>({.queries = 140, .keys = 140, .dim = 16, .spike_every = 3});
+TYPED_TEST(CpuEngineIn, LogitsInTheThousandsAreFine) {
+  const auto problem = make_problem<TypeParam>({.queries = 140, .keys = 140, .dim = 16, .spike_every = 3});
   EXPECT_GT(problem.want.max_abs_score, 300);
   for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
 }
 
-TEST(CpuEngine, AllLogitsVeryNegativeAreFine) {
-  auto problem = make_problem<float>({.kv_heads = 1, .queries = 70, .keys = 70, .dim = 4});
+TYPED_TEST(CpuEngineIn, AllLogitsVeryNegativeAreFine) {
+  auto problem = make_problem<TypeParam>({.kv_heads = 1, .queries = 70, .keys = 70, .dim = 4});
   problem.q.fill(100);
   problem.k.fill(-25.5F);  // every score is -10200
   problem = make_problem(problem.what, std::move(problem.q), std::move(problem.k), std::move(problem.v));
@@ -116,36 +123,40 @@ TEST(CpuEngine, AllLogitsVeryNegativeAreFine) {
   for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
 }
 
-TEST(CpuEngine, FullyMaskedRowsAreZeroAndMinusInfinity) {
+TYPED_TEST(CpuEngineIn, FullyMaskedRowsAreZeroAndMinusInfinity) {
   const auto problem =
-      make_problem<float>({.queries = 90, .keys = 40, .scoring = {1, Mask::causal(40 - 90)}});
+      make_problem<TypeParam>({.queries = 90, .keys = 40, .scoring = {1, Mask::causal(40 - 90)}});
   for_each_isa([&](Isa isa) {
     const auto got = forward(problem, {.isa = isa});
     EXPECT_TRUE(agrees(got, problem));
     for (Index row = 0; row < 50; ++row) {
-      EXPECT_EQ(got.lse.view()(0, 1, row), negative_infinity<float>);
-      for (const float x : got.out.view().row(0, 1, row)) EXPECT_EQ(x, 0);
+      EXPECT_EQ(got.lse.view()(0, 1, row), negative_infinity<TypeParam>);
+      for (const TypeParam x : got.out.view().row(0, 1, row)) EXPECT_EQ(x, 0);
     }
   });
 }
 
-TEST(CpuEngine, WithoutKeysNothingWasSeen) {
-  const auto problem = make_problem<float>({.queries = 3, .keys = 3});
+TYPED_TEST(CpuEngineIn, WithoutKeysNothingWasSeen) {
+  const auto problem = make_problem<TypeParam>({.queries = 3, .keys = 3});
   const auto got = in_pieces(problem, {}, {});
-  for (const float x : got.out.view().elements()) EXPECT_EQ(x, 0);
-  for (const float x : got.lse.view().elements()) EXPECT_EQ(x, negative_infinity<float>);
+  for (const TypeParam x : got.out.view().elements()) EXPECT_EQ(x, 0);
+  for (const TypeParam x : got.lse.view().elements()) EXPECT_EQ(x, negative_infinity<TypeParam>);
 }
 
-TEST(CpuEngine, NotANumberStays) {
-  const auto problem = make_problem<float>({.kv_heads = 1, .queries = 80, .keys = 90, .dim = 8});
-  for (const float bad : {std::nanf("1"), std::nanf("257"), -std::nanf("65537")}) {
-    Tensor<float> k = problem.k.clone(), v = problem.v.clone();
+TYPED_TEST(CpuEngineIn, NotANumberStays) {
+  const auto problem = make_problem<TypeParam>({.kv_heads = 1, .queries = 80, .keys = 90, .dim = 8});
+  const auto nan_of = [](const char* bits) {
+    return sizeof(TypeParam) == sizeof(float) ? static_cast<TypeParam>(std::nanf(bits))
+                                              : static_cast<TypeParam>(std::nan(bits));
+  };
+  for (const TypeParam bad : {nan_of("1"), nan_of("257"), -nan_of("65537")}) {
+    Tensor<TypeParam> k = problem.k.clone(), v = problem.v.clone();
     k.view()(0, 0, 30, 3) = bad;
     v.view()(0, 0, 30, 5) = bad;
     for_each_isa([&](Isa isa) {
       for (const auto& [keys, values] :
-           {std::pair<const Tensor<float>&, const Tensor<float>&>{k, problem.v}, {problem.k, v}}) {
-        CpuEngine<float> engine({}, {.isa = isa});
+           {std::pair<const Tensor<TypeParam>&, const Tensor<TypeParam>&>{k, problem.v}, {problem.k, v}}) {
+        CpuEngine<TypeParam> engine({}, {.isa = isa});
         engine.begin(problem.q, whole(80));
         engine.accumulate({keys, values, whole(90)});
         const auto got = engine.finish();
@@ -155,8 +166,8 @@ TEST(CpuEngine, NotANumberStays) {
   }
 }
 
-TEST(CpuEngine, TheBitsDoNotDependOnTheThreads) {
-  const auto problem = make_problem<float>(
+TYPED_TEST(CpuEngineIn, TheBitsDoNotDependOnTheThreads) {
+  const auto problem = make_problem<TypeParam>(
       {.batch = 2, .group = 2, .queries = 200, .keys = 200, .dim = 16, .scoring = {0.25, Mask::causal()}});
   for_each_isa([&](Isa isa) {
     const auto alone = forward(problem, {.threads = 1, .isa = isa});
@@ -165,18 +176,18 @@ TEST(CpuEngine, TheBitsDoNotDependOnTheThreads) {
   });
 }
 
-TEST(CpuEngine, TheStateIsThatOfTheReadableEngine) {
-  const auto problem = make_problem<float>({.queries = 90, .keys = 70, .dim = 8});
-  CpuEngine<float> fast(problem.what.scoring);
-  BlockwiseEngine<float> readable(problem.what.scoring);
+TYPED_TEST(CpuEngineIn, TheStateIsThatOfTheReadableEngine) {
+  const auto problem = make_problem<TypeParam>({.queries = 90, .keys = 70, .dim = 8});
+  CpuEngine<TypeParam> fast(problem.what.scoring);
+  BlockwiseEngine<TypeParam> readable(problem.what.scoring);
   fast.begin(problem.q, whole(90));
   readable.begin(problem.q, whole(90));
   for (const TokenRanges& piece : {TokenRanges{{0, 1, 30}}, TokenRanges{{30, 1, 40}}}) {
-    const Tensor<float> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
+    const Tensor<TypeParam> k = rows_of(problem.k, piece), v = rows_of(problem.v, piece);
     fast.accumulate({k, v, piece});
     readable.accumulate({k, v, piece});
-    const Partial<float> got = fast.to_partial();
-    const Partial<float>& want = readable.to_partial();
+    const Partial<TypeParam> got = fast.to_partial();
+    const Partial<TypeParam>& want = readable.to_partial();
     for (Index i = 0; i < got.m.size(); ++i) {
       EXPECT_NEAR(got.m.data()[i], want.m.data()[i], 1e-5);
       EXPECT_NEAR(got.l.data()[i], want.l.data()[i], 1e-4);
@@ -185,10 +196,10 @@ TEST(CpuEngine, TheStateIsThatOfTheReadableEngine) {
   }
 }
 
-TEST(CpuEngine, AnEngineMayBeginAgain) {
-  const auto first = make_problem<float>({.queries = 90, .keys = 90});
-  const auto second = make_problem<float>({.queries = 4, .keys = 6, .dim = 9, .seed = 2});
-  CpuEngine<float> engine({});
+TYPED_TEST(CpuEngineIn, AnEngineMayBeginAgain) {
+  const auto first = make_problem<TypeParam>({.queries = 90, .keys = 90});
+  const auto second = make_problem<TypeParam>({.queries = 4, .keys = 6, .dim = 9, .seed = 2});
+  CpuEngine<TypeParam> engine({});
   for (const auto* problem : {&first, &second, &first}) {
     engine.begin(problem->q, whole(problem->what.queries));
     engine.accumulate({problem->k, problem->v, whole(problem->what.keys)});
@@ -196,9 +207,9 @@ TEST(CpuEngine, AnEngineMayBeginAgain) {
   }
 }
 
-TEST(CpuEngine, ReportsProgressAfterEveryTileAndAllocatesNothing) {
-  const auto problem = make_problem<float>({.batch = 2, .queries = 100, .keys = 50});
-  CpuEngine<float> engine({}, {.isa = available_isas().front()});
+TYPED_TEST(CpuEngineIn, ReportsProgressAfterEveryTileAndAllocatesNothing) {
+  const auto problem = make_problem<TypeParam>({.batch = 2, .queries = 100, .keys = 50});
+  CpuEngine<TypeParam> engine({}, {.isa = available_isas().front()});
   engine.begin(problem.q, whole(100));
   const Index allocations = allocation::count();
   int reports = 0;
@@ -207,10 +218,10 @@ TEST(CpuEngine, ReportsProgressAfterEveryTileAndAllocatesNothing) {
   EXPECT_EQ(allocation::count(), allocations);
 }
 
-TEST(CpuEngine, InputsThatDoNotBelongTogetherAreErrors) {
-  EXPECT_THROW(CpuEngine<float>({}, {.threads = 0}), Error);
-  const Tensor<float> q({1, 2, 3, 4}), k({1, 1, 5, 4}), longer({1, 1, 6, 4});
-  CpuEngine<float> engine({});
+TYPED_TEST(CpuEngineIn, InputsThatDoNotBelongTogetherAreErrors) {
+  EXPECT_THROW(CpuEngine<TypeParam>({}, {.threads = 0}), Error);
+  const Tensor<TypeParam> q({1, 2, 3, 4}), k({1, 1, 5, 4}), longer({1, 1, 6, 4});
+  CpuEngine<TypeParam> engine({});
   EXPECT_THROW(engine.begin(q, whole(4)), Error);
   engine.begin(q, whole(3));
   EXPECT_THROW(engine.accumulate({k, longer, whole(5)}), Error);

@@ -14,6 +14,8 @@ TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
     EXPECT_GE(kernels<float>(isa).forward.lanes, 1);
     EXPECT_LE(kernels<float>(isa).forward.lanes, cpu::max_lanes);
     EXPECT_LE(kernels<float>(isa).backward.lanes, cpu::max_lanes);
+    EXPECT_EQ(kernels<double>(isa).forward.lanes, kernels<float>(isa).forward.lanes);
+    EXPECT_EQ(kernels<double>(isa).backward.lanes, kernels<float>(isa).backward.lanes);
   });
 }
 

@@ -40,7 +40,7 @@ for source in src/ring_attention/core/compare.cpp src/ring_attention/core/error.
   compile "$source" "$(echo "$source" | tr / _)"
 done
 
-for test in engine backward double; do
+for test in engine backward; do
   compile tests/cpu/${test}_test.cpp test
   "$compiler" -static -o "$objects/program" "$objects"/*.o -lpthread
   "$emulator" "$objects/program" --gtest_brief=1

@@ -2,8 +2,8 @@
 /// The fast backward: the five products of lesson 07, with one query in every SIMD lane where rows are keys, and one
 /// dimension in every lane where rows are dK and dV.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile holds `lanes`
-/// queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile has one or two panels
+/// of `lanes` queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
 /// row by row, [queries][dim], with rows padded to whole vectors. For each block of keys:
 ///
 ///     1.  p[j]   = e^(sum_c k[j][c] qt[c] - lse)
@@ -21,10 +21,11 @@ constexpr Offset block = 64;  // keys
 /// `dim` rounded up to whole vectors.
 constexpr Offset padded(Offset dim) { return (dim + width - 1) / width * width; }
 
-/// A tile in the workspace of a thread.
-struct Tile {
-  Tile(Real* memory, Offset dim)
-      : lse(memory),
+/// A panel of a tile in the workspace of a thread.
+struct Panel {
+  /// \param first  its first lane in the tile
+  Panel(Real* workspace, Offset dim, Offset first)
+      : lse(workspace + first * elements(dim)),
         delta(lse + lanes),
         p(delta + lanes),
         ds(p + block * lanes),
@@ -32,73 +33,71 @@ struct Tile {
         grad_out_t(qt + dim * lanes),
         grad_q_t(grad_out_t + dim * lanes),
         q(grad_q_t + dim * lanes),
-        grad_out(q + lanes * padded(dim)) {}
-  static Size elements(int dim) {
-    return static_cast<Size>((2 + 2 * block + 3 * static_cast<Offset>(dim) + 2 * padded(dim)) * lanes);
-  }
-  Real *lse, *delta;                 // [lanes]
-  Real *p, *ds;                      // [block][lanes]
-  Real *qt, *grad_out_t, *grad_q_t;  // [dim][lanes]
-  Real *q, *grad_out;                // [lanes][padded dim]
+        grad_out(q + lanes * padded(dim)),
+        end(grad_out + lanes * padded(dim)) {}
+  static Offset elements(Offset dim) { return 2 + 2 * block + 3 * dim + 2 * padded(dim); }  // of one lane
+  Real *lse, *delta;                                                                        // [lanes]
+  Real *p, *ds;                                                                             // [block][lanes]
+  Real *qt, *grad_out_t, *grad_q_t;                                                         // [dim][lanes]
+  Real *q, *grad_out;  // [lanes][padded dim]
+  Real* end;
 };
 
-void load_tile(const GradientRows<Real>& rows, Real* workspace) {
-  const Tile tile(workspace, rows.dim);
-  const auto end = workspace + Tile::elements(rows.dim);
-  for (Real* at = tile.qt; at < end; ++at) *at = 0;
-  transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
-  transpose(rows.grad_out, rows.dim, rows.queries, rows.dim, tile.grad_out_t, lanes);
+void load_panel(const GradientRows<Real>& rows, const Panel& panel) {
+  for (Real* at = panel.qt; at < panel.end; ++at) *at = 0;
+  transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
+  transpose(rows.grad_out, rows.dim, rows.queries, rows.dim, panel.grad_out_t, lanes);
   const Vector scale = broadcast(rows.scale);
-  for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
+  for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
   for (Offset i = 0; i < rows.queries; ++i)
     for (Offset c = 0; c < rows.dim; ++c) {
-      tile.q[i * padded(rows.dim) + c] = rows.scale * rows.q[i * rows.dim + c];
-      tile.grad_out[i * padded(rows.dim) + c] = rows.grad_out[i * rows.dim + c];
+      panel.q[i * padded(rows.dim) + c] = rows.scale * rows.q[i * rows.dim + c];
+      panel.grad_out[i * padded(rows.dim) + c] = rows.grad_out[i * rows.dim + c];
     }
   for (int i = 0; i < lanes; ++i) {
     const bool sees =
         i < rows.queries && rows.lse[i] != -infinity;  // else its scores are masked, and any lse is right
-    tile.lse[i] = sees ? rows.lse[i] : 0;
-    tile.delta[i] = i < rows.queries ? rows.delta[i] : 0;
+    panel.lse[i] = sees ? rows.lse[i] : 0;
+    panel.delta[i] = i < rows.queries ? rows.delta[i] : 0;
   }
 }
 
 /// dQ += scale * dqt.
-void store_tile(const GradientRows<Real>& rows, const Real* workspace) {
-  const Tile tile(const_cast<Real*>(workspace), rows.dim);
-  transpose(tile.grad_q_t, lanes, rows.dim, rows.queries, tile.q, rows.dim);  // q is no longer needed
+void store_panel(const GradientRows<Real>& rows, const Panel& panel) {
+  transpose(panel.grad_q_t, lanes, rows.dim, rows.queries, panel.q, rows.dim);  // q is no longer needed
   for (Offset i = 0; i < static_cast<Offset>(rows.queries) * rows.dim; ++i)
-    rows.grad_q[i] += rows.scale * tile.q[i];
+    rows.grad_q[i] += rows.scale * panel.q[i];
 }
 
 /// Step 1 for the keys j .. j + n - 1 of the span.
 template <bool plain>
-void probabilities(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile) {
+void probabilities(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim,
+                   const Panel& panel) {
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
     Vector s[rows.value][tile_vectors] = {};
-    multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
+    multiply_add(s, span.k + (j + i) * dim, dim, 1, panel.qt, lanes, dim);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
         if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
-        store(tile.p + (i + r) * lanes + v * width, exp2((s[r][v] - load(tile.lse + v * width)) * log2_e));
+        store(panel.p + (i + r) * lanes + v * width, exp2((s[r][v] - load(panel.lse + v * width)) * log2_e));
       }
     }
   });
 }
 
 /// Step 2.
-void differentiate_scores(const Real* values, Offset n, Offset dim, const Tile& tile) {
+void differentiate_scores(const Real* values, Offset n, Offset dim, const Panel& panel) {
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
     Vector dp[rows.value][tile_vectors] = {};
-    multiply_add(dp, values + i * dim, dim, 1, tile.grad_out_t, lanes, dim);
+    multiply_add(dp, values + i * dim, dim, 1, panel.grad_out_t, lanes, dim);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
         const Offset at = (i + r) * lanes + v * width;
-        store(tile.ds + at, load(tile.p + at) * (dp[r][v] - load(tile.delta + v * width)));
+        store(panel.ds + at, load(panel.p + at) * (dp[r][v] - load(panel.delta + v * width)));
       }
     }
   });
@@ -132,39 +131,60 @@ void add_to_keys(Real* gradient, const Real* weights, const Real* from, Offset n
 }
 
 /// Step 5.
-void add_to_queries(const Real* keys, Offset n, Offset dim, const Tile& tile) {
+void add_to_queries(const Real* keys, Offset n, Offset dim, const Panel& panel) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
     Vector sum[rows.value][tile_vectors] = {};
-    multiply_add(sum, keys + c, 1, dim, tile.ds, lanes, n);
+    multiply_add(sum, keys + c, 1, dim, panel.ds, lanes, n);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
-        Real* grad_q = tile.grad_q_t + (c + r) * lanes + v * width;
+        Real* grad_q = panel.grad_q_t + (c + r) * lanes + v * width;
         store(grad_q, load(grad_q) + sum[r][v]);
       }
     }
   });
 }
 
+/// All steps for the keys j .. j + n - 1 of the span.
+void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, const GradientRows<Real>& rows,
+                  Real* grad_k, Real* grad_v, const Panel& panel) {
+  const Offset dim = rows.dim;
+  if (masked || span.slope != 0)
+    probabilities<false>(span, j, n, masked, dim, panel);
+  else
+    probabilities<true>(span, j, n, masked, dim, panel);
+  differentiate_scores(span.v + j * dim, n, dim, panel);
+  if (grad_k != nullptr) {
+    add_to_keys(grad_v + j * dim, panel.p, panel.grad_out, n, rows.queries, dim);
+    add_to_keys(grad_k + j * dim, panel.ds, panel.q, n, rows.queries, dim);
+  }
+  if (rows.grad_q != nullptr) add_to_queries(span.k + j * dim, n, dim, panel);
+}
+
+Size workspace_elements(int dim) { return static_cast<Size>(Panel::elements(dim) * panels * lanes); }
+
+void load_tile(const GradientRows<Real>& rows, Real* workspace) {
+  for_panels(rows, [&](const GradientRows<Real>& part, int first) {
+    load_panel(part, Panel(workspace, rows.dim, first));
+  });
+}
+
+void store_tile(const GradientRows<Real>& rows, Real* workspace) {
+  for_panels(rows, [&](const GradientRows<Real>& part, int first) {
+    store_panel(part, Panel(workspace, rows.dim, first));
+  });
+}
+
 void attend(const KeySpan<Real>& span, const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
             Real* workspace) {
-  const Offset dim = rows.dim;
-  const Tile tile(workspace, dim);
   const SeenKeys seen(span);
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
-    const bool masked = !seen.by_all(j, j + n);
-    if (masked || span.slope != 0)
-      probabilities<false>(span, j, n, masked, dim, tile);
-    else
-      probabilities<true>(span, j, n, masked, dim, tile);
-    differentiate_scores(span.v + j * dim, n, dim, tile);
-    if (grad_k != nullptr) {
-      add_to_keys(grad_v + j * dim, tile.p, tile.grad_out, n, rows.queries, dim);
-      add_to_keys(grad_k + j * dim, tile.ds, tile.q, n, rows.queries, dim);
-    }
-    if (rows.grad_q != nullptr) add_to_queries(span.k + j * dim, n, dim, tile);
+    for_panels(rows, [&](const GradientRows<Real>& part, int first) {
+      attend_block(span_of_panel(span, first), j, n, !seen.by_all(j, j + n), part, grad_k, grad_v,
+                   Panel(workspace, part.dim, first));
+    });
   }
 }
 
@@ -172,7 +192,7 @@ void attend(const KeySpan<Real>& span, const GradientRows<Real>& rows, Real* gra
 
 namespace RING_ATTENTION_ISA {
 extern const BackwardKernel<Real> backward;
-const BackwardKernel<Real> backward{lanes, Tile::elements, load_tile, attend, store_tile};
+const BackwardKernel<Real> backward{panels * lanes, workspace_elements, load_tile, attend, store_tile};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

@@ -47,9 +47,8 @@ void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
 template <class T>
 void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index kv_head,
                           const QueryTile& tile, T* workspace) {
-  const int dim = static_cast<int>(q_.shape().dim);
   const cpu::QueryRows<T> rows{static_cast<int>(tile.queries.count),
-                               dim,
+                               static_cast<int>(q_.shape().dim),
                                static_cast<T>(scoring_.scale),
                                q_.row(batch, head, tile.first).data(),
                                state_.o.view().row(batch, head, tile.first).data(),
@@ -62,7 +61,7 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
     if (lanes.look(scoring_, head, tile.queries, keys, kv.k.row(batch, kv_head, first_key).data(),
                    kv.v.row(batch, kv_head, first_key).data())) {
       if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
-      kernel_.attend(lanes.span(), dim, workspace);
+      kernel_.attend(lanes.span(), rows, workspace);
     }
     first_key += keys.count;
   }

@@ -1,8 +1,8 @@
 /// \file
 /// The fast forward: lesson 03's online softmax with one query in every SIMD lane.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile holds `lanes` queries, and in every array
-/// of it the queries are adjacent, so that no step adds or compares across lanes:
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has one or two panels of `lanes` queries.
+/// In every array of a panel the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
 ///     ot[dim][lanes]   sum 2^(s - m) v, not normalised
@@ -24,116 +24,140 @@
 namespace ring_attention::cpu {
 namespace {
 
-constexpr Offset block = 96;  // keys; p of so many, k and v stay in the caches while qt and ot are used
+constexpr Offset block = 96 / panels;  // keys; p of so many, k and v stay in the caches with qt and ot
 
-/// A tile in the workspace of a thread.
-struct Tile {
-  Tile(Real* memory, Offset dim)
-      : m(memory), l(m + lanes), p(l + lanes), qt(p + block * lanes), ot(qt + dim * lanes) {}
-  static Size elements(int dim) {
-    return static_cast<Size>((2 + block + 2 * static_cast<Offset>(dim)) * lanes);
-  }
+/// A panel of a tile in the workspace of a thread.
+struct Panel {
+  /// \param first  its first lane in the tile
+  Panel(Real* workspace, Offset dim, Offset first)
+      : m(workspace + first * elements(dim)),
+        l(m + lanes),
+        p(l + lanes),
+        qt(p + block * lanes),
+        ot(qt + dim * lanes) {}
+  static Offset elements(Offset dim) { return 2 + block + 2 * dim; }  // of one lane
   Real *m, *l, *p, *qt, *ot;
 };
 
-void load_tile(const QueryRows<Real>& rows, Real* workspace) {
-  const Tile tile(workspace, rows.dim);
-  for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) tile.qt[i] = 0;  // qt and ot
-  transpose(rows.q, rows.dim, rows.queries, rows.dim, tile.qt, lanes);
-  transpose(rows.o, rows.dim, rows.queries, rows.dim, tile.ot, lanes);
+void load_panel(const QueryRows<Real>& rows, const Panel& panel) {
+  for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;  // qt and ot
+  transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
+  transpose(rows.o, rows.dim, rows.queries, rows.dim, panel.ot, lanes);
   const Vector scale = broadcast(rows.scale);
-  for (Offset i = 0; i < rows.dim * lanes; i += width) store(tile.qt + i, load(tile.qt + i) * scale);
+  for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
   for (int i = 0; i < lanes; ++i) {
-    tile.m[i] = i < rows.queries ? rows.m[i] : -infinity;
-    tile.l[i] = i < rows.queries ? rows.l[i] : 0;
+    panel.m[i] = i < rows.queries ? rows.m[i] : -infinity;
+    panel.l[i] = i < rows.queries ? rows.l[i] : 0;
   }
 }
 
-void store_tile(const QueryRows<Real>& rows, const Real* workspace) {
-  const Tile tile(const_cast<Real*>(workspace), rows.dim);
-  transpose(tile.ot, lanes, rows.dim, rows.queries, rows.o, rows.dim);
+void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
+  transpose(panel.ot, lanes, rows.dim, rows.queries, rows.o, rows.dim);
   for (int i = 0; i < rows.queries; ++i) {
-    rows.m[i] = tile.m[i];
-    rows.l[i] = tile.l[i];
+    rows.m[i] = panel.m[i];
+    rows.l[i] = panel.l[i];
   }
 }
 
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
 /// \param plain  without bias and mask, as nearly all blocks are
 template <bool plain>
-void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Tile& tile,
+void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
             Vector (&top)[tile_vectors]) {
   for (Vector& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
     Vector s[rows.value][tile_vectors] = {};
-    multiply_add(s, span.k + (j + i) * dim, dim, 1, tile.qt, lanes, dim);
+    multiply_add(s, span.k + (j + i) * dim, dim, 1, panel.qt, lanes, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
       top[v] = larger(s[r][v], top[v]);
-      store(tile.p + (i + r) * lanes + v * width, s[r][v]);
+      store(panel.p + (i + r) * lanes + v * width, s[r][v]);
     }
   });
 }
 
 /// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a. `values` are what
 /// step 4 reads next.
-void exponentiate(const Real* values, Offset n, Offset dim, const Tile& tile,
+void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
                   const Vector (&top)[tile_vectors], Vector (&a)[tile_vectors]) {
   Vector from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
-    const Vector before = load(tile.m + v * width);
+    const Vector before = load(panel.m + v * width);
     const Vector m = larger(top[v] * log2_e, before);
     from[v] = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
     a[v] = exp2(before - from[v]);
-    store(tile.m + v * width, m);
+    store(panel.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
     prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
-      Real* s = tile.p + j * lanes + v * width;
+      Real* s = panel.p + j * lanes + v * width;
       const Vector p = exp2(load(s) * log2_e - from[v]);
       store(s, p);
       l[v] += p;
     }
   }
   RING_ATTENTION_UNROLL
-  for (int v = 0; v < tile_vectors; ++v) store(tile.l + v * width, a[v] * load(tile.l + v * width) + l[v]);
+  for (int v = 0; v < tile_vectors; ++v) store(panel.l + v * width, a[v] * load(panel.l + v * width) + l[v]);
 }
 
-/// Step 4.
-void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Tile& tile) {
+/// Step 4. It also prefetches the keys of the next block in double, whose bytes the processor itself fetches too late.
+void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Panel& panel,
+                const Real* next_keys) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
+    if (panels > 1) prefetch(next_keys + c * n, rows.value * n);
     Vector sum[rows.value][tile_vectors] =
         {};  // of this block by itself: then its rounding errors stay small
-    multiply_add(sum, values + c, 1, dim, tile.p, lanes, n);
+    multiply_add(sum, values + c, 1, dim, panel.p, lanes, n);
     RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
-        Real* o = tile.ot + (c + r) * lanes + v * width;
+        Real* o = panel.ot + (c + r) * lanes + v * width;
         store(o, a[v] * load(o) + sum[r][v]);
       }
     }
   });
 }
 
-void attend(const KeySpan<Real>& span, int dim, Real* workspace) {
-  const Tile tile(workspace, dim);
+/// All steps for the keys j .. j + n - 1 of the span.
+void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim,
+                  const Panel& panel) {
+  Vector top[tile_vectors], a[tile_vectors];
+  if (masked || span.slope != 0)
+    scores<false>(span, j, n, masked, dim, panel, top);
+  else
+    scores<true>(span, j, n, masked, dim, panel, top);
+  exponentiate(span.v + j * dim, n, dim, panel, top, a);
+  accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim);
+}
+
+Size workspace_elements(int dim) { return static_cast<Size>(Panel::elements(dim) * panels * lanes); }
+
+void load_tile(const QueryRows<Real>& rows, Real* workspace) {
+  for_panels(rows, [&](const QueryRows<Real>& part, int first) {
+    load_panel(part, Panel(workspace, rows.dim, first));
+  });
+}
+
+void store_tile(const QueryRows<Real>& rows, Real* workspace) {
+  for_panels(rows, [&](const QueryRows<Real>& part, int first) {
+    store_panel(part, Panel(workspace, rows.dim, first));
+  });
+}
+
+void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
   const SeenKeys seen(span);
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
-    const bool masked = !seen.by_all(j, j + n);
-    Vector top[tile_vectors], a[tile_vectors];
-    if (masked || span.slope != 0)
-      scores<false>(span, j, n, masked, dim, tile, top);
-    else
-      scores<true>(span, j, n, masked, dim, tile, top);
-    exponentiate(span.v + j * dim, n, dim, tile, top, a);
-    accumulate(span.v + j * dim, n, dim, a, tile);
+    for_panels(rows, [&](const QueryRows<Real>& part, int first) {
+      attend_block(span_of_panel(span, first), j, n, !seen.by_all(j, j + n), part.dim,
+                   Panel(workspace, part.dim, first));
+    });
   }
 }
 
@@ -141,7 +165,7 @@ void attend(const KeySpan<Real>& span, int dim, Real* workspace) {
 
 namespace RING_ATTENTION_ISA {
 extern const ForwardKernel<Real> forward;
-const ForwardKernel<Real> forward{lanes, Tile::elements, load_tile, attend, store_tile};
+const ForwardKernel<Real> forward{panels * lanes, workspace_elements, load_tile, attend, store_tile};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

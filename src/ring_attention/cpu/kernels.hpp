@@ -58,8 +58,8 @@ struct ForwardKernel {
   int lanes;                   ///< queries in a tile
   Size (*workspace)(int dim);  ///< elements that a thread needs, at an address that is a multiple of 64
   void (*load)(const QueryRows<T>&, T* workspace);
-  void (*attend)(const KeySpan<T>&, int dim, T* workspace);
-  void (*store)(const QueryRows<T>&, const T* workspace);
+  void (*attend)(const KeySpan<T>&, const QueryRows<T>&, T* workspace);
+  void (*store)(const QueryRows<T>&, T* workspace);
 };
 
 /// The backward in the same manner; `attend` adds to dK and dV, [keys][dim], of the span.
@@ -69,7 +69,7 @@ struct BackwardKernel {
   Size (*workspace)(int dim);
   void (*load)(const GradientRows<T>&, T* workspace);
   void (*attend)(const KeySpan<T>&, const GradientRows<T>&, T* grad_k, T* grad_v, T* workspace);
-  void (*store)(const GradientRows<T>&, const T* workspace);
+  void (*store)(const GradientRows<T>&, T* workspace);
 };
 
 template <class T>

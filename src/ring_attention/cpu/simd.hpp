@@ -57,6 +57,10 @@ constexpr int width = RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES;  
 
 constexpr int lanes = tile_vectors * width;
 
+/// A tile of queries is one panel of so many lanes, in double two: then a block of keys, which is read from memory once
+/// for a tile, serves as many queries as in float. A panel has its own part of the workspace.
+constexpr int panels = RING_ATTENTION_REAL_BYTES / 4;
+
 #if RING_ATTENTION_REAL_BYTES == 4
 using Integer = int;
 #else
@@ -204,10 +208,46 @@ inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, boo
   return seen ? s : broadcast(-infinity);
 }
 
+/// The span as the lanes from `first` on see it.
+inline KeySpan<Real> span_of_panel(KeySpan<Real> span, Offset first) {
+  span.begin += first;
+  span.end += first;
+  if (span.distance != nullptr) span.distance += first;
+  return span;
+}
+
+/// Those of a panel: `queries` of them, from `first` on.
+inline QueryRows<Real> rows_of_panel(QueryRows<Real> rows, Offset first, int queries) {
+  rows.queries = queries;
+  rows.q += first * rows.dim;
+  rows.o += first * rows.dim;
+  rows.m += first;
+  rows.l += first;
+  return rows;
+}
+inline GradientRows<Real> rows_of_panel(GradientRows<Real> rows, Offset first, int queries) {
+  rows.queries = queries;
+  rows.q += first * rows.dim;
+  rows.grad_out += first * rows.dim;
+  rows.lse += first;
+  rows.delta += first;
+  if (rows.grad_q != nullptr) rows.grad_q += first * rows.dim;
+  return rows;
+}
+
+/// Calls visit(rows of the panel, its first lane) for each panel that has queries.
+template <class Rows, class Visit>
+inline void for_panels(const Rows& rows, Visit visit) {
+  for (int first = 0; first < panels * lanes && first < rows.queries; first += lanes) {
+    const int left = rows.queries - first;
+    visit(rows_of_panel(rows, first, left < lanes ? left : lanes), first);
+  }
+}
+
 /// Which keys of a span some query of the tile sees, and which all of them.
 struct SeenKeys {
   explicit SeenKeys(const KeySpan<Real>& span) {
-    for (int i = 0; i < lanes; ++i) {
+    for (int i = 0; i < panels * lanes; ++i) {
       begin = span.begin[i] < begin ? span.begin[i] : begin;
       end = span.end[i] > end ? span.end[i] : end;
       all_begin = span.begin[i] > all_begin ? span.begin[i] : all_begin;
