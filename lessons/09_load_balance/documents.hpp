@@ -37,6 +37,19 @@ inline Work count_packed(PlacementKind kind, int ranks, const std::vector<Index>
   return work;
 }
 
+/// The share of all N (N - 1) hops of K,V that is needed: each parcel goes as far as the last rank that computes with it.
+inline double needed_hops(const Work& work) {
+  const int ranks = static_cast<int>(work.size());
+  std::vector<int> hops(work.size());
+  for (int rank = 0; rank < ranks; ++rank)
+    for (int step = 0; step < ranks; ++step) {
+      int& farthest = hops[static_cast<std::size_t>(Ring{rank, ranks}.owner(step))];
+      if (work[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)] > 0)
+        farthest = std::max(farthest, step);
+    }
+  return static_cast<double>(std::accumulate(hops.begin(), hops.end(), 0)) / (ranks * (ranks - 1));
+}
+
 struct Packed {
   const char* name;
   std::vector<Index> lengths;
@@ -58,30 +71,36 @@ inline const std::vector<Packed> packed_sequences{
 template <class CriticalPath>
 void show_documents(Lesson& lesson, CriticalPath critical_path) {
   constexpr int ranks = 8;
-  Table table({"documents", "contiguous", "striped", "zigzag"});
-  std::vector<std::vector<double>> busiest, path;
+  Table table({"documents", "contiguous", "striped", "zigzag", "K,V hops: c", "s", "z"});
+  std::vector<std::vector<double>> busiest, path, hops;
   for (const Packed& packed : packed_sequences) {
     std::vector<std::string> cells{packed.name};
-    busiest.emplace_back();
-    path.emplace_back();
+    std::vector<double>&most = busiest.emplace_back(), &longest = path.emplace_back(),
+    &needed = hops.emplace_back();
     for (const PlacementKind kind : placement_kinds) {
       const Work work = count_packed(kind, ranks, packed.lengths, packed.window);
-      Index most = 0;
+      Index pairs = 0;
       for (const auto& rank : work)
-        most = std::max(most, std::accumulate(rank.begin(), rank.end(), Index{0}));
-      busiest.back().push_back(static_cast<double>(most) / ideal(work));
-      path.back().push_back(critical_path(work) / ideal(work));
-      cells.push_back(format("%.2f / %.2f", busiest.back().back(), path.back().back()));
+        pairs = std::max(pairs, std::accumulate(rank.begin(), rank.end(), Index{0}));
+      most.push_back(static_cast<double>(pairs) / ideal(work));
+      longest.push_back(critical_path(work) / ideal(work));
+      needed.push_back(needed_hops(work));
+      cells.push_back(format("%.2f / %.2f", most.back(), longest.back()));
     }
+    for (const double share : needed) cells.push_back(format("%.0f %%", 100 * share));
     table.row(cells);
   }
   lesson.print(table);
   lesson.record("documents_busiest", busiest);
   lesson.record("documents_path", path);
+  lesson.record("documents_hops", hops);
   lesson.check("striped is within 2 % of ideal for all of them",
                std::ranges::all_of(path, [](const auto& row) { return row[1] < 1.02; }));
   lesson.check("14 documents of log-normal lengths: zigzag takes 2.85 times the ideal, more than contiguous",
                format("%.2f", path[5][2]) == "2.85" && path[5][2] > path[5][0]);
+  lesson.check(
+      "one document, contiguous: half of the hops are needed; with the window of 1024, one of each rank",
+      hops[0][0] == 0.5 && hops.back()[0] * ranks * (ranks - 1) == ranks - 1);
   Index pairs = 0;
   for (const Index length : packed_sequences[5].lengths) pairs += length * (length + 1) / 2;
   lesson.check("their pairs are the sum of s (s + 1) / 2",

@@ -39,7 +39,7 @@ inline Rules only_dropout(double probability, std::uint64_t seed) {
 
 /// The masks of the next key, query, head, batch, layer, step and seed: in sigma.
 inline void check_neighbours(Lesson& lesson) {
-  constexpr Index size = 512;
+  constexpr Index size = 256;
   const Rules rules = only_dropout(0.5, lesson.seed());
   const auto one = mask(rules, size, size);
   std::vector<double> sigmas;
