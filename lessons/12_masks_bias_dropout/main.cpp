@@ -98,7 +98,7 @@ void show_cost(Lesson& lesson, const Communicator& comm) {
   time("dropout", DenseBias::none, [](Rules& rules) { rules.dropout.probability = 0.1; });
   lesson.print(table);
   lesson.record("seconds", seconds);
-  constexpr Index bias_bytes = 65536 / 8 * 65536 * 4, kv_bytes = 2 * 65536 / 8 * 128 * 4;
+  constexpr Index bias_bytes = Index{65536} / 8 * 65536 * 4, kv_bytes = 2 * 65536 / 8 * 128 * 4;
   lesson.say("  65536 tokens on 8 ranks, one head, float32: a bias takes " + human_bytes(bias_bytes) +
              " a rank, K and V (D = 128) take " + human_bytes(kv_bytes));
   lesson.record("bias_bytes", bias_bytes);
