@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/problem.hpp"
+#include "documents.hpp"
 #include "timing.hpp"
 
 using namespace ring_attention;
@@ -126,6 +127,9 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("Zigzag: chunks r and 2N - 1 - r of 2N");
   show_placement(lesson, PlacementKind::zigzag, "1.000", tokens_of);
+
+  lesson.heading("Packed documents, 8 ranks, 8192 tokens: busiest rank / critical path, over ideal");
+  show_documents(lesson, critical_path<Index>);
 
   lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),
                         counted(comm.size(), "rank").c_str()));

@@ -1,0 +1,73 @@
+// Lesson 12, the idea: what a mask, a bias and a dropout do to a pair is a function of its positions in the whole sequence.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "ring_attention/attention/dropout.hpp"  // the hash of a pair
+#include "ring_attention/attention/softmax.hpp"  // lesson 02: SoftmaxState, merge, rescale
+
+namespace ring_attention::lesson {
+
+/// A query and a key: their positions in the whole sequence, their head among all heads. No rank, no step, no place in
+/// memory.
+struct Pair {
+  Index batch = 0, head = 0, query = 0, key = 0;
+};
+
+struct Rules {
+  double scale = 1;
+  Index left, right;  // keys that a query sees before and after its own position; right = 0 is causal
+  Index offset = 0;   // query i is at position i + offset among the keys: keys - queries
+  std::vector<Index> documents{0};  // where each begins, ascending, the first at 0
+  std::vector<double> slopes = {};  // ALiBi: one a head, or none
+  std::vector<double> sinks = {};   // a logit a head that has no value, or none
+  Dropout dropout = {};
+};
+
+/// Does the query see the key? A window, within a document.
+inline bool visible(const Rules& rules, const Pair& pair) {
+  const Index own = pair.query + rules.offset;
+  const auto document = [&](Index position) { return std::ranges::upper_bound(rules.documents, position); };
+  // Exercise: the key is in the window around `own`, both ends included, and in the document of `own`.
+  // Two documents are equal when document() gives the same for both.
+  still_empty("visible");
+}
+
+/// What is added to scale * q.k. \param dense  the query's row of a dense bias, a column a key of the whole sequence; or null
+inline double bias(const Rules& rules, const Pair& pair, const double* dense) {
+  // Exercise: ALiBi is -slope of the head times the distance between key and query among the keys; 0 without slopes.
+  // To it comes the number of `dense` for this key; nothing without one.
+  still_empty("bias");
+}
+
+/// What dropout multiplies the weight of the value with: 0 for a dropped pair, 1 / (1 - p) for a kept one.
+inline double factor(const Rules& rules, const Pair& pair) {
+  // Exercise: rules.dropout.row(batch, head, query) is the hash of the query, rules.dropout.keeps(row, key) says whether
+  // the pair is kept, rules.dropout.scale() is 1 / (1 - p).
+  still_empty("factor");
+}
+
+/// One more key of a query: the sum l takes the whole e^s, the value is weighted with factor * e^s.
+inline void attend(SoftmaxState<double>& state, std::span<double> o, double s, double factor,
+                   std::span<const double> v) {
+  const SoftmaxState<double> merged = merge(state, softmax_state(s));
+  // Exercise: move o to the new maximum, as in lesson 02 (rescale(from, to) is e^(from - to)), and add this key's value.
+  still_empty("attend");
+  state = merged;
+}
+
+/// A sink is a score whose value is dropped. Once a query, when all keys are in.
+inline void add_sink(SoftmaxState<double>& state, std::span<double> o, double sink) {
+  // Exercise: one call of attend. Any vector of the right length does for the value.
+  still_empty("sink");
+}
+
+/// dS of a pair, dP = dO . v. A dropped pair has dS = -P delta: it takes part in the softmax.
+inline double score_gradient(double p, double factor, double grad_p, double delta) {
+  // Exercise: the gradient of the softmax (lesson 07), where the value has the weight factor * p.
+  still_empty("score gradient");
+}
+
+}  // namespace ring_attention::lesson
