@@ -11,7 +11,7 @@
 ///     3.  dv[j] += sum_i p[j][i] do[i]
 ///     4.  dk[j] += sum_i ds[j][i] q[i]
 ///     5.  dqt[c] += sum_j k[j][c] ds[j]
-#include "ring_attention/cpu/simd.hpp"
+#include "ring_attention/cpu/span.hpp"
 
 namespace ring_attention::cpu {
 namespace {
@@ -156,9 +156,10 @@ void add_to_queries(const Real* keys, Offset n, Offset dim, const Panel& panel) 
   });
 }
 
-/// All steps for the keys j .. j + n - 1 of the span.
-void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, const GradientRows<Real>& rows,
-                  Real* grad_k, Real* grad_v, const Panel& panel) {
+/// All steps for the keys j .. j + n - 1 of the span. What it calls is inlined, which GCC else leaves off: 3 % in float.
+[[gnu::flatten]] void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked,
+                                   const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
+                                   const Panel& panel) {
   const Offset dim = rows.dim;
   if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
   if (masked || span.slope != 0 || span.bias.data != nullptr)

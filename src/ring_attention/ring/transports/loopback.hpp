@@ -47,8 +47,7 @@ class LoopbackWorld {
   };
 
   /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
-  template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
+  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready);
   /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
 
@@ -76,7 +75,6 @@ class LoopbackTransport {
   LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
       : world_(world), ring_{rank, world.ranks()}, channel_(channel) {}
   LoopbackTransport(const LoopbackTransport&) = delete;
-  LoopbackTransport& operator=(const LoopbackTransport&) = delete;
   ~LoopbackTransport();
 
   [[nodiscard]] Ring ring() const { return ring_; }
