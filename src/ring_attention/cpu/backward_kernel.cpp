@@ -11,7 +11,7 @@
 ///     3.  dv[j] += sum_i p[j][i] do[i]
 ///     4.  dk[j] += sum_i ds[j][i] q[i]
 ///     5.  dqt[c] += sum_j k[j][c] ds[j]
-#include "ring_attention/cpu/simd.hpp"
+#include "ring_attention/cpu/span.hpp"
 
 namespace ring_attention::cpu {
 namespace {

@@ -19,7 +19,7 @@
 /// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
 /// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
 /// namespace RING_ATTENTION_ISA.
-#include "ring_attention/cpu/simd.hpp"
+#include "ring_attention/cpu/span.hpp"
 
 namespace ring_attention::cpu {
 namespace {

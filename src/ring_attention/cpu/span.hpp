@@ -1,0 +1,132 @@
+/// \file
+/// What the two kernels do with a span of keys: its bias, dropout and mask, and its part for a panel of a tile. As in
+/// simd.hpp, everything has internal linkage.
+#pragma once
+
+#include "ring_attention/attention/dropout_hash.hpp"
+#include "ring_attention/cpu/simd.hpp"
+
+namespace ring_attention::cpu {
+namespace {
+
+/// to[j][lane] = bias of the keys first .. first + n - 1, of the lanes that have a row.
+inline void load_pairs(const PairMatrix<const Real>& bias, Offset first, Offset n, Real* to) {
+  const Real* from = bias.data + first * bias.key;
+  if (bias.key == 1) {
+    transpose(from, bias.row, bias.queries, n, to, lanes);
+    return;
+  }
+  for (Offset i = 0; i < bias.queries; ++i)
+    for (Offset j = 0; j < n; ++j) to[j * lanes + i] = from[i * bias.row + j * bias.key];
+}
+
+/// The inverse, for a gradient: added to what is there.
+inline void add_pairs(const PairMatrix<Real>& gradient, Offset first, Offset n, const Real* from) {
+  Real* to = gradient.data + first * gradient.key;
+  const Offset whole_keys = gradient.key == 1 ? n - n % width : 0;
+  const Offset whole_rows = gradient.queries - gradient.queries % width;
+  Real block[width * width];
+  for (Offset i = 0; i < whole_rows; i += width)
+    for (Offset j = 0; j < whole_keys; j += width) {
+      transpose_block(from + j * lanes + i, lanes, block, width);
+      for (int r = 0; r < width; ++r) {
+        Real* row = to + (i + r) * gradient.row + j;
+        store(row, load(row) + load(block + r * width));
+      }
+    }
+  for (Offset i = 0; i < gradient.queries; ++i)
+    for (Offset j = i < whole_rows ? whole_keys : 0; j < n; ++j)
+      to[i * gradient.row + j * gradient.key] += from[j * lanes + i];
+}
+
+/// The factors of the dropout for key j and vector v of the queries: 0 or the scale.
+inline Vector dropout_factors(const DropoutLanes<Real>& dropout, Offset j, int v) {
+  const Words key = Words{} + (dropout.first + static_cast<unsigned>(j) * dropout.step);
+  const Words word = dropout_word(load(dropout.low + v * width), load(dropout.high + v * width), key);
+  const Ints kept = (Ints)(word < Words{} + dropout.threshold);
+  return (Vector)((Integers)broadcast(dropout.scale) & __builtin_convertvector(kept, Integers));
+}
+
+constexpr Real log2_e = static_cast<Real>(1.44269504088896340736);
+constexpr Real infinity = __builtin_inf();
+
+/// Bias and mask of the scores of key j with the queries of vector v.
+inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, bool masked) {
+  if (span.slope != 0)
+    s -= span.slope * absolute(load(span.distance + v * width) + static_cast<Real>(j) * span.stride);
+  if (!masked) return s;
+  const Integers key = Integers{} + static_cast<Integer>(j);
+  const auto seen = (load(span.begin + v * width) <= key) & (key < load(span.end + v * width));
+  return seen ? s : broadcast(-infinity);
+}
+
+template <class T>
+inline PairMatrix<T> pairs_of_panel(PairMatrix<T> pairs, Offset first) {
+  if (pairs.data == nullptr) return pairs;
+  const Offset left = pairs.queries - first;
+  pairs.data += first * pairs.row;
+  pairs.queries = static_cast<int>(left < lanes ? left : lanes);
+  return pairs;
+}
+
+/// The span as the lanes from `first` on see it.
+inline KeySpan<Real> span_of_panel(KeySpan<Real> span, Offset first) {
+  span.begin += first;
+  span.end += first;
+  if (span.distance != nullptr) span.distance += first;
+  span.bias = pairs_of_panel(span.bias, first);
+  span.grad_bias = pairs_of_panel(span.grad_bias, first);
+  if (span.dropout.low != nullptr) {
+    span.dropout.low += first;
+    span.dropout.high += first;
+  }
+  return span;
+}
+
+/// Those of a panel: `queries` of them, from `first` on.
+inline QueryRows<Real> rows_of_panel(QueryRows<Real> rows, Offset first, int queries) {
+  rows.queries = queries;
+  rows.q += first * rows.dim;
+  rows.o += first * rows.dim;
+  rows.m += first;
+  rows.l += first;
+  return rows;
+}
+inline GradientRows<Real> rows_of_panel(GradientRows<Real> rows, Offset first, int queries) {
+  rows.queries = queries;
+  rows.q += first * rows.dim;
+  rows.grad_out += first * rows.dim;
+  rows.lse += first;
+  rows.delta += first;
+  if (rows.grad_q != nullptr) rows.grad_q += first * rows.dim;
+  return rows;
+}
+
+/// Calls visit(rows of the panel, its first lane) for each panel that has queries.
+template <class Rows, class Visit>
+inline void for_panels(const Rows& rows, Visit visit) {
+  for (int first = 0; first < panels * lanes && first < rows.queries; first += lanes) {
+    const int left = rows.queries - first;
+    visit(rows_of_panel(rows, first, left < lanes ? left : lanes), first);
+  }
+}
+
+/// Which keys of a span some query of the tile sees, and which all of them.
+struct SeenKeys {
+  explicit SeenKeys(const KeySpan<Real>& span) {
+    for (int i = 0; i < panels * lanes; ++i) {
+      begin = span.begin[i] < begin ? span.begin[i] : begin;
+      end = span.end[i] > end ? span.end[i] : end;
+      all_begin = span.begin[i] > all_begin ? span.begin[i] : all_begin;
+      all_end = span.end[i] < all_end ? span.end[i] : all_end;
+    }
+  }
+  [[nodiscard]] bool by_all(Offset from, Offset to) const { return all_begin <= from && to <= all_end; }
+
+  static constexpr Offset huge = 0x7fffffff;
+  Offset begin = huge, end = 0;
+  Offset all_begin = 0, all_end = huge;
+};
+
+}  // namespace
+}  // namespace ring_attention::cpu
