@@ -1,6 +1,7 @@
 // Lesson 01: safe softmax. safe_softmax.hpp is the idea; this program shows what it is good for.
 #include LESSON_IDEA
 
+#include "common/counted_row.hpp"
 #include "common/lesson.hpp"
 #include "failure.hpp"
 #include "ring_attention/core/eigen.hpp"
@@ -9,20 +10,6 @@
 
 using namespace ring_attention;
 using namespace ring_attention::lesson;
-
-namespace {
-
-// A row of scores that counts how often one of them is read.
-struct CountedRow {
-  std::span<const float> row;
-  mutable Index reads = 0;
-
-  [[nodiscard]] std::size_t size() const { return row.size(); }
-  float operator[](std::size_t i) const {
-    ++reads;
-    return row[i];
-  }
-};
 
 // The reference: Eigen in double.
 Tensor<double> reference_softmax(const Tensor<float>& x) {
@@ -105,8 +92,6 @@ int safe_softmax_lesson(int argc, char** argv) {
   show_cost(lesson, passes);
   return lesson.finish("naive softmax is NaN from 88.73 on in float; safe softmax never, for one more pass");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return safe_softmax_lesson(argc, argv); });

@@ -3,24 +3,11 @@
 #include LESSON_IDEA
 
 #include "checks.hpp"
+#include "common/counted_row.hpp"
 #include "lse_checks.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson;
-
-namespace {
-
-// A row of scores that counts how often one of them is read.
-struct CountedRow {
-  std::span<const float> row;
-  mutable Index reads = 0;
-
-  [[nodiscard]] std::size_t size() const { return row.size(); }
-  float operator[](std::size_t i) const {
-    ++reads;
-    return row[i];
-  }
-};
 
 // Safe softmax needs the maximum first. Of a row in two parts it makes two rows, whose sums do not add up.
 void show_failure(Lesson& lesson) {
@@ -124,8 +111,6 @@ int online_softmax_lesson(int argc, char** argv) {
   check_agreement(lesson, row, move);
   return lesson.finish("softmax in two passes instead of three; any pieces of a row merge, in any order");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return online_softmax_lesson(argc, argv); });

@@ -45,8 +45,7 @@ inline RandomProblem problem_of(std::uint64_t seed, Index seq, Index dim, Index 
 }
 
 // The most bytes that `work` held in tensors at a time, its result included.
-template <class Work>
-Index peak_bytes(Work work) {
+Index peak_bytes(auto work) {
   const Index before = allocation::current();
   allocation::reset_peak();
   const auto result = work();
@@ -85,8 +84,7 @@ inline void show_memory(Lesson& lesson, Index dim, Index block, Tiled blockwise_
   lesson.record("tile_bytes", tile);
 }
 
-template <class Work>
-double median_seconds(Work work) {
+double median_seconds(auto work) {
   std::vector<double> seconds(5);
   for (double& each : seconds) {
     const auto begin = std::chrono::steady_clock::now();

@@ -8,8 +8,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson;
 
-namespace {
-
 // The same result for every block within the tolerance; the same bits only for the same block.
 void check_blocks(Lesson& lesson, const costs::Head& h, const RandomProblem& problem, Index block,
                   const Rules& rules) {
@@ -84,8 +82,6 @@ int blockwise_attention_lesson(int argc, char** argv) {
   costs::show_time(lesson, dim, block, tiled);
   return lesson.finish("exact attention, one tile of scores at a time");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return blockwise_attention_lesson(argc, argv); });

@@ -12,8 +12,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson;
 
-namespace {
-
 void show_failures(Lesson& lesson, const Communicator& comm, const Tensor<float>& x) {
   const double sum = sum_over_row(normalised(x, state_of(x)), comm);
   const State lost = chain(state_of(x), comm, {.start = {-1e4F, 0}}).whole;
@@ -84,8 +82,6 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(format("%d ranks, %d scores: one softmax by N - 1 = %d messages of 8 bytes",
                               comm.size(), static_cast<int>(seq), comm.size() - 1));
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv, [&](const Communicator& comm) { return softmax_lesson(argc, argv, comm); });

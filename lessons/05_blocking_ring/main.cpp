@@ -5,12 +5,9 @@
 #include "common/noting_engine.hpp"
 #include "common/problem.hpp"
 #include "ring_attention/cpu/engine.hpp"
-#include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 
 using namespace ring_attention;
-
-namespace {
 
 // The failure that motivates the ring: without messages a rank attends to its own keys only.
 void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
@@ -24,17 +21,6 @@ void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem&
   lesson.say(format("  attending to its own shard alone, a rank is wrong by %.0f %% (relative error of out)",
                     100 * relative));
   lesson.record("relative_error_alone", relative);
-}
-
-// The same with the library's loop and transport.
-AttentionResult<float> library_ring(const Communicator& comm, const RandomProblem& problem,
-                                    const Placement& placement, const Tensor<float>& q) {
-  CpuEngine<float> engine(problem.scoring);
-  OddEvenTransport transport(comm);
-  KvParcel<float> parcel = problem.parcel<float>(placement, comm.rank());
-  engine.begin(q, placement.ranges(comm.rank()));
-  ring_forward(engine, transport, parcel);
-  return engine.finish();
 }
 
 // Whose K,V every rank held at each step.
@@ -111,15 +97,15 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   show_owners(lesson, comm, owners_of(noting.steps(), problem, placement, {comm.rank(), comm.size()}));
 
   lesson.heading("The agreement");
-  lesson.check("bit for bit the library's ring", same_bits(got, library_ring(comm, problem, placement, q)));
+  CpuEngine<float> library(problem.scoring);
+  lesson.check("bit for bit the library's ring",
+               same_bits(got, run_library_ring<OddEvenTransport>(problem, comm, placement, library).rows));
   check_reference(lesson, problem, want, got);
 
   show_cost(lesson, comm, problem, placement, cost, max_over_ranks(comm, own_seconds));
   return lesson.finish(format("%d ranks, %d tokens: exact attention, K,V passed on in N - 1 = %d hops",
                               comm.size(), static_cast<int>(problem.kv.seq), comm.size() - 1));
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv,

@@ -14,8 +14,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "06", "overlapped_ring",
@@ -32,16 +30,15 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
   mpi_counter::Traffic cost;
-  std::optional<NotingEngine<CpuEngine<float>>> noting;  // of the run that was last
+  using Noting = NotingEngine<CpuEngine<float>>;
+  std::optional<Noting> noting;  // of the run that was last
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
   const RingLoop here = [&](CpuEngine<float>& engine, KvOfRank& kv) {
     noting.emplace(engine);
     auto& [current, incoming] = kv.buffers;
     mpi_counter::reset();
-    if (lesson.mutant("early-advance"))
-      early_swap::ring(*noting, current, incoming, problem.kv, placement, comm, steps);
-    else
-      lesson::ring(*noting, current, incoming, problem.kv, placement, comm, steps);
+    const auto loop = lesson.mutant("early-advance") ? early_swap::ring<Noting> : lesson::ring<Noting>;
+    loop(*noting, current, incoming, problem.kv, placement, comm, steps);
     cost = mpi_counter::traffic();
     return cost.exposed_seconds;
   };
@@ -82,8 +79,6 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(counted(comm.size(), "rank") +
                        ": the bits of lesson 05; K,V travel while the rank computes");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv,

@@ -8,8 +8,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson;
 
-namespace {
-
 void check_finite_differences(Lesson& lesson, Index dim, const Mistakes& mistakes) {
   const RandomProblem small{
       {1, 1, 13, dim}, {1, 1, 13, dim}, {default_scale(dim), Mask::causal()}, lesson.seed()};
@@ -107,8 +105,6 @@ int backward_lesson(int argc, char** argv) {
   lesson.record("p_bytes", stored);
   return lesson.finish("dQ, dK, dV by hand agree with finite differences; P is never stored");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return backward_lesson(argc, argv); });

@@ -9,8 +9,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
-namespace {
-
 /// The backward of one part, right or wrong.
 Outcome backward(const Part& part, Variant variant) {
   const int rank = part.comm.rank(), ranks = part.comm.size();
@@ -107,8 +105,6 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
                        ": dK,dV are home after " +
                        counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv,

@@ -100,23 +100,21 @@ inline Comparison compare_gradient(const Part& part, const Tensor<float>& got, c
   return compare(got, want, gradient_tolerance<float>(terms, part.want.max_abs_score, magnitude),
                  {.expect_zero = zero});
 }
-inline Comparison compare_q(const Part& part, const Gradients<float>& got) {
-  return compare_gradient(part, got.q, part.want.q, part.want.magnitude_q);
-}
-inline Comparison compare_k(const Part& part, const Gradients<float>& got) {
-  return compare_gradient(part, got.k, part.want.k, part.want.magnitude_k);
-}
-inline Comparison compare_v(const Part& part, const Gradients<float>& got) {
-  return compare_gradient(part, got.v, part.want.v, part.want.magnitude_v);
+/// Of dQ, dK and dV.
+inline std::array<Comparison, 3> compare_all(const Part& part, const Gradients<float>& got) {
+  return {compare_gradient(part, got.q, part.want.q, part.want.magnitude_q),
+          compare_gradient(part, got.k, part.want.k, part.want.magnitude_k),
+          compare_gradient(part, got.v, part.want.v, part.want.magnitude_v)};
 }
 
 inline bool same_bits(const Gradients<float>& a, const Gradients<float>& b) {
   return bitwise_equal(a.q, b.q) && bitwise_equal(a.k, b.k) && bitwise_equal(a.v, b.v);
 }
 inline void check_gradients(Lesson& lesson, const Part& part, const Gradients<float>& got) {
-  lesson.check("dQ agrees with the dense reference in double", compare_q(part, got));
-  lesson.check("dK agrees with the dense reference in double", compare_k(part, got));
-  lesson.check("dV agrees with the dense reference in double", compare_v(part, got));
+  const auto [q, k, v] = compare_all(part, got);
+  lesson.check("dQ agrees with the dense reference in double", q);
+  lesson.check("dK agrees with the dense reference in double", k);
+  lesson.check("dV agrees with the dense reference in double", v);
 }
 
 // What a right backward costs this rank: K,V make N - 1 hops, dK,dV make N, or none in a ring of one.

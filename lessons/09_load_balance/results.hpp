@@ -7,7 +7,6 @@
 
 #include "common/problem.hpp"
 #include "ring_attention/cpu/engine.hpp"
-#include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
@@ -48,27 +47,6 @@ inline void print_work(Lesson& lesson, const Work& work) {
   lesson.print(table);
 }
 
-struct Ringed {
-  AttentionResult<float> rows;  // of this rank
-  double wall = 0;              // seconds, slowest rank
-  TransportStatistics statistics;
-};
-
-template <class Engine>
-Ringed run_ring(const RandomProblem& problem, const Communicator& comm, const Placement& placement,
-                Engine& engine) {
-  const TokenRanges ranges = placement.ranges(comm.rank());
-  const auto q = problem.queries<float>(ranges);
-  KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
-  engine.begin(q, ranges);
-  OverlappedTransport transport(comm);
-  barrier(comm);
-  const double begin = MPI_Wtime();
-  ring_forward(engine, transport, kv);
-  const double wall = max_over_ranks(comm, MPI_Wtime() - begin);
-  return {engine.finish(), wall, transport.statistics()};
-}
-
 /// The mutant: the mask compares places in a shard instead of positions in the sequence.
 struct LocalEngine : CpuEngine<float> {
   using CpuEngine<float>::CpuEngine;
@@ -107,8 +85,8 @@ inline void check_results(Lesson& lesson, const RandomProblem& problem, const Co
     const Placement placement(kind, seq, comm.size());
     CpuEngine<float> engine(problem.scoring);
     LocalEngine local(problem.scoring);
-    const Ringed ran =
-        local_mask ? run_ring(problem, comm, placement, local) : run_ring(problem, comm, placement, engine);
+    const RingRun ran = local_mask ? run_library_ring<OverlappedTransport>(problem, comm, placement, local)
+                                   : run_library_ring<OverlappedTransport>(problem, comm, placement, engine);
     const TokenRanges ranges = placement.ranges(comm.rank());
     const auto gathered = [&](const Tensor<float>& rows) {
       return rows_at(natural_order(rows, ranges, seq, comm), slice);

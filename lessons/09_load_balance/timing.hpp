@@ -73,8 +73,9 @@ inline std::vector<Timing> time_placements(const RandomProblem& problem, const C
   for (int i = 0; i < repetitions; ++i)
     for (std::size_t l = 0; l < placement_kinds.size(); ++l) {
       TimedEngine engine(problem.scoring);
-      wall[l].push_back(
-          run_ring(problem, comm, Placement(placement_kinds[l], problem.kv.seq, comm.size()), engine).wall);
+      wall[l].push_back(run_library_ring<OverlappedTransport>(
+                            problem, comm, Placement(placement_kinds[l], problem.kv.seq, comm.size()), engine)
+                            .wall);
       for (std::size_t step = 0; step < steps; ++step) {
         const std::vector<double> seconds = gather(comm, engine.seconds[step]);
         for (std::size_t rank = 0; rank < steps; ++rank) {

@@ -74,8 +74,7 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
                whole(shape.seq));  // v serves as dO: its values do not matter
   cuda::DeviceTensor<float> dk(shape), dv(shape);
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}, {dk, dv}); };
-  const double first = cuda::time_on(stream, 1, once).median;
-  const double seconds = first > 0.2 ? first : cuda::time_on(stream, 5, once).median;
+  const double seconds = cuda::time_once_or(stream, 5, once);
   return 10 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 

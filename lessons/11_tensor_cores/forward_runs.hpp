@@ -121,9 +121,7 @@ double flops_in(const ForwardContender& contender, const Inputs& inputs, bool ca
   CudaEngine<T> engine(scoring, {.stream = stream, .kernel = contender.kernel->name});
   engine.begin(q, whole(shape.seq));
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}); };
-  const double longest = 0.2;  // seconds: a kernel that takes longer is timed once
-  const double first = cuda::time_on(stream, 1, once).median;
-  const double seconds = first > longest ? first : cuda::time_on(stream, 9, once).median;
+  const double seconds = cuda::time_once_or(stream, 9, once);
   return 4 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 

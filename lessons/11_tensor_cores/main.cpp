@@ -3,11 +3,8 @@
 // GPU.
 #include "backward_runs.hpp"
 #include "chip.hpp"
-#include "common/gpu.hpp"
 
 using namespace ring_attention;
-
-namespace {
 
 using tensor_cores::Mistake;
 
@@ -103,9 +100,8 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.options().option("--check-keys", sizes.check_keys, "Keys of the checks", {1, 4096});
   lesson.offer_mutants({{"mask-offset", "the mask of the next query: each query sees one key too many"},
                         {"forgotten-piece", "the second piece of keys starts from an empty state"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   require(sizes.check_keys >= sizes.check_queries, "--check-keys must not be less than --check-queries");
   const Mistake mistake = lesson.mutant("mask-offset")       ? Mistake::mask_offset
                           : lesson.mutant("forgotten-piece") ? Mistake::forgotten_piece
@@ -136,8 +132,6 @@ int tensor_cores_lesson(int argc, char** argv) {
   tensor_cores::show_backward(lesson, inputs.back(), stream.handle());
   return lesson.finish("each kernel computes exact attention; only the speed differs");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return tensor_cores_lesson(argc, argv); });

@@ -46,7 +46,7 @@ void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>
 }
 
 void Lesson::needs_gpu(const std::string& why_none) {
-  no_gpu_ = why_none;
+  no_gpu_ = (why_none.empty() ? "" : "no GPU: ") + why_none;
   options_.choice("--device", device_, {"auto", "cuda"},
                   "auto: skip the lesson where there is no GPU; cuda: fail there");
 }
@@ -64,17 +64,15 @@ bool Lesson::parse(int argc, const char* const* argv) {
     return false;
   }
   if (comm_ != nullptr && !all_of_ranks(*comm_, has_gpu()) && has_gpu()) no_gpu_ = "no GPU: on another rank";
-  if (device_ == "cuda" && !has_gpu()) {
-    const std::string message = "--device cuda: " + no_gpu_ + ": leave it out to skip the lesson";
-    if (comm_ != nullptr) throw AgreedError(message);
-    throw InputError(message);
-  }
+  if (device_ == "cuda" && !has_gpu())
+    throw AgreedError("--device cuda: " + no_gpu_ + ": leave it out to skip the lesson");
   heading("Lesson " + number_ + ": " + name_);
   say(claim_);
   if (mutant_ != "none") say("MUTANT: " + mutant_ + ". The checks below must fail.");
   for (std::size_t i = 0; i < mysteries_.size(); ++i)
     if (mutant_ == "mystery-" + std::to_string(i + 1)) mutant_ = mysteries_[i].first;
-  return true;
+  if (!has_gpu()) skip();
+  return has_gpu();
 }
 
 void Lesson::heading(const std::string& title) const {
@@ -130,14 +128,13 @@ int Lesson::finish(const std::string& showed) {
   return pass ? 0 : 1;
 }
 
-int Lesson::skip() const {
+void Lesson::skip() const {
   say();
   say("lesson " + number_ + " " + name_ + ": SKIPPED | error - | " + no_gpu_);
   if (prints_json()) {
     const nlohmann::ordered_json report{{"lesson", number_ + "_" + name_}, {"skipped", no_gpu_}};
     std::printf("%s\n", report.dump(2).c_str());
   }
-  return 0;
 }
 
 int serial_main(const std::function<int()>& body) {

@@ -31,8 +31,6 @@ class Lesson {
   /// \param comm  of a lesson that runs under MPI; must outlive the lesson
   Lesson(const std::string& number, const std::string& name, const std::string& claim,
          const Communicator* comm = nullptr);
-  Lesson(const Lesson&) = delete;
-  Lesson& operator=(const Lesson&) = delete;
   ~Lesson();
 
   /// For flags of its own, before parse().
@@ -42,13 +40,13 @@ class Lesson {
   /// which mistake is it?
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
-  /// \param why_none  why there is none, "no GPU: this machine has no NVIDIA driver"; empty when there is one
+  /// \param why_none  why there is none, "this machine has no NVIDIA driver"; empty when there is one
   void needs_gpu(const std::string& why_none);
-  /// After parse(): is there a GPU, under MPI for every rank? If not, the lesson ends with skip().
-  [[nodiscard]] bool has_gpu() const { return no_gpu_.empty(); }
   /// Was this mutant asked for?
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
-  /// False: help was asked for and printed. Under MPI collective.
+  /// False: help was asked for and printed, or there is no GPU, under MPI on every rank, for a lesson that needs one: then
+  /// it has printed `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object with `skipped`. The exit code is 0.
+  /// Under MPI collective.
   /// \throws InputError (under MPI AgreedError) for bad flags, and for `--device cuda` where there is no GPU
   [[nodiscard]] bool parse(int argc, const char* const* argv);
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(seed_); }
@@ -72,13 +70,11 @@ class Lesson {
   /// exit code: 0 when every check held (and there was one), else 1.
   [[nodiscard]] int finish(const std::string& showed);
 
-  /// Instead of finish(), without a GPU: prints `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object
-  /// with `skipped`, and returns the exit code 0.
-  [[nodiscard]] int skip() const;
-
  private:
   struct Report;  // the JSON object
 
+  [[nodiscard]] bool has_gpu() const { return no_gpu_.empty(); }
+  void skip() const;
   [[nodiscard]] bool prints_text() const;  // on this rank
   [[nodiscard]] bool prints_json() const;
   std::string number_, name_, claim_;

@@ -9,8 +9,8 @@ namespace {
 using ring_attention::mpi_counter::Traffic;
 
 std::map<int, Traffic> traffic_of_tag;
-std::map<MPI_Request, int> tag_of_request;  // of those that were started last
-bool computing = false;
+std::map<MPI_Request, int> tag_of_request;  // of the receives that were started last
+bool computes = false;
 double missing_since =
     -1;  // when the last MPI_Testall outside the compute found a message missing; else negative
 
@@ -26,7 +26,7 @@ void count_sent(int count, MPI_Datatype type, int tag) {
 int timed(int tag, const auto& call) {
   const double begin = MPI_Wtime();
   const int code = call();
-  if (!computing) traffic_of_tag[tag].exposed_seconds += MPI_Wtime() - begin;
+  if (!computes) traffic_of_tag[tag].exposed_seconds += MPI_Wtime() - begin;
   return code;
 }
 
@@ -37,11 +37,10 @@ namespace ring_attention::mpi_counter {
 void reset() { traffic_of_tag.clear(); }
 Traffic traffic(int tag) { return traffic_of_tag[tag]; }
 
-Computing::Computing() {
-  computing = true;
+void computing(bool now) {
+  computes = now;
   missing_since = -1;
 }
-Computing::~Computing() { computing = false; }
 
 }  // namespace ring_attention::mpi_counter
 
@@ -61,9 +60,7 @@ int MPI_Barrier(MPI_Comm comm) {
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
               MPI_Request* request) {
   count_sent(count, type, tag);
-  const int code = PMPI_Isend(data, count, type, to, tag, comm, request);
-  tag_of_request[*request] = tag;
-  return code;
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
@@ -78,7 +75,7 @@ int MPI_Testall(int count, MPI_Request requests[], int* done, MPI_Status statuse
   const int tag = known == tag_of_request.end() ? 0 : known->second;
   const double begin = missing_since >= 0 ? missing_since : MPI_Wtime();
   const int code = PMPI_Testall(count, requests, done, statuses);
-  if (computing) return code;
+  if (computes) return code;
   const double end = MPI_Wtime();
   traffic_of_tag[tag].exposed_seconds += end - begin;
   missing_since = *done != 0 ? -1 : end;

@@ -25,13 +25,7 @@ void reset();
 /// Since reset(). Barriers count as tag 0.
 [[nodiscard]] Traffic traffic(int tag = 0);
 
-/// While it lives the rank computes, and MPI calls cost no exposed time.
-class Computing {
- public:
-  Computing();
-  Computing(const Computing&) = delete;
-  Computing& operator=(const Computing&) = delete;
-  ~Computing();
-};
+/// While the rank computes, MPI calls cost no exposed time.
+void computing(bool now);
 
 }  // namespace ring_attention::mpi_counter

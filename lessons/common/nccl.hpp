@@ -6,7 +6,6 @@
 #include <map>
 
 #include "cli/own_gpu.hpp"
-#include "common/gpu.hpp"
 #include "common/noting_engine.hpp"
 #include "common/problem.hpp"
 #include "ring_attention/cuda/engine.hpp"
@@ -32,18 +31,14 @@ inline ncclResult_t counted_group_end() {
 class Gpus {
  public:
   Gpus(const Communicator& comm, bool may_share)
-      : shared(use_own_gpu(comm, may_share).anywhere()), world(comm, {.share_gpu = shared}) {
+      : shared(use_own_gpu(comm, may_share).anywhere), world(comm, {.share_gpu = shared}) {
     if (comm.size() == 1) return;
     ncclUniqueId id{};
     if (comm.rank() == 0) check(ncclGetUniqueId(&id));
-    std::string bytes(id.internal, sizeof id.internal);
-    broadcast(comm, bytes);
-    bytes.copy(id.internal, sizeof id.internal);
+    broadcast(comm, id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     check(ncclCommInitRankConfig(&ranks, comm.size(), id, comm.rank(), &config));
   }
-  Gpus(const Gpus&) = delete;
-  Gpus& operator=(const Gpus&) = delete;
   ~Gpus() {
     if (ranks != nullptr) (void)ncclCommDestroy(ranks);
   }

@@ -51,13 +51,15 @@ class NotingEngine {
 
   void accumulate(const KeyValue<float>& kv, const Progress& progress) {
     steps_.push_back({kv.ranges, kv.k.size() > 0 ? *kv.k.data() : 0});
-    const mpi_counter::Computing computing;
+    mpi_counter::computing(true);
     engine_.accumulate(kv, progress);
+    mpi_counter::computing(false);
   }
   void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                   const Progress& progress) {
-    const mpi_counter::Computing computing;
+    mpi_counter::computing(true);
     engine_.accumulate(kv, gradient, progress);
+    mpi_counter::computing(false);
   }
   [[nodiscard]] const std::vector<GivenKeys>& steps() const { return steps_; }
 

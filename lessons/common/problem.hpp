@@ -4,7 +4,7 @@
 
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
-#include "ring_attention/ring/topology.hpp"
+#include "ring_attention/ring/forward.hpp"
 
 namespace ring_attention {
 
@@ -50,6 +50,28 @@ inline void check_reference(Lesson& lesson, const RandomProblem& problem, const 
   const Tolerance tolerance = problem.tolerance<float>(want);
   lesson.check("out agrees with the dense reference in double", compare(got.out, want.out, tolerance));
   lesson.check("lse agrees with the dense reference in double", compare(got.lse, want.lse, tolerance));
+}
+
+/// One run of the library's loop on this rank's part of a problem.
+struct RingRun {
+  AttentionResult<float> rows;  // of this rank
+  double wall = 0;              // seconds, slowest rank
+  TransportStatistics statistics;
+};
+
+template <Transport Link>
+RingRun run_library_ring(const RandomProblem& problem, const Communicator& comm, const Placement& placement,
+                         auto& engine) {
+  const TokenRanges ranges = placement.ranges(comm.rank());
+  const auto q = problem.queries<float>(ranges);
+  KvParcel<float> kv = problem.parcel<float>(placement, comm.rank());
+  engine.begin(q, ranges);
+  Link transport(comm);
+  barrier(comm);
+  const double begin = MPI_Wtime();
+  ring_forward(engine, transport, kv);
+  const double wall = max_over_ranks(comm, MPI_Wtime() - begin);
+  return {engine.finish(), wall, transport.statistics()};
 }
 
 /// The rows at `ranges` of an array of the whole sequence.

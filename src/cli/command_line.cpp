@@ -3,8 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "cli/help_text.hpp"
-#include "cli/option_value.hpp"
+#include "cli/option_text.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cpu/isa.hpp"

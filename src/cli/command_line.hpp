@@ -89,8 +89,7 @@ class CommandLine {
 };
 
 /// Calls `work`. Puts the flag in front of the message of an InputError.
-template <class Work>
-decltype(auto) name_flag(const std::string& flag, const Work& work) {
+decltype(auto) name_flag(const std::string& flag, const auto& work) {
   try {
     return work();
   } catch (const AgreedError& error) {

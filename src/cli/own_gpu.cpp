@@ -7,10 +7,10 @@
 
 namespace ring_attention {
 
-GpuShare::GpuShare(const Communicator& comm) {
+GpuShare gpu_share(const Communicator& comm) {
   const cuda::DeviceId mine = cuda::id_of(cuda::current_device());
-  ranks_ = static_cast<int>(std::ranges::count(gather(comm, mine), mine));
-  anywhere_ = !all_of_ranks(comm, ranks_ == 1);
+  const auto ranks = static_cast<int>(std::ranges::count(gather(comm, mine), mine));
+  return {ranks, !all_of_ranks(comm, ranks == 1)};
 }
 
 GpuShare use_own_gpu(const Communicator& comm, bool may_share) {
@@ -21,9 +21,9 @@ GpuShare use_own_gpu(const Communicator& comm, bool may_share) {
       throw InputError("--device cuda: " + cuda::why_no_device() + ": leave it out to use the CPU");
     cuda::use_device(number % visible);
   });
-  const GpuShare share(comm);
+  const GpuShare share = gpu_share(comm);
   agree(comm, [&] {
-    if (share.ranks() > 1 && !may_share)
+    if (share.ranks > 1 && !may_share)
       throw InputError("--device cuda: rank " + std::to_string(comm.rank()) + " would share its GPU: " +
                        counted(here, "rank") + " on this machine, " + counted(visible, "GPU") +
                        " visible to this process: start fewer, or give --share-gpu to try it out");

@@ -6,22 +6,14 @@
 
 namespace ring_attention {
 
-/// Which ranks share a physical GPU, of the GPUs that are current at construction. UUIDs tell GPUs apart: a launcher
+/// Which ranks share a physical GPU, of the GPUs that are current now. UUIDs tell GPUs apart: a launcher
 /// may show every rank another GPU under the same number (CUDA_VISIBLE_DEVICES).
-class GpuShare {
- public:
-  /// Collective.
-  explicit GpuShare(const Communicator& comm);
-
-  /// Ranks that use this rank's GPU, with this rank.
-  [[nodiscard]] int ranks() const { return ranks_; }
-  /// Do any ranks of the job share one?
-  [[nodiscard]] bool anywhere() const { return anywhere_; }
-
- private:
-  int ranks_;
-  bool anywhere_;
+struct GpuShare {
+  int ranks;      ///< that use this rank's GPU, with this rank
+  bool anywhere;  ///< do any ranks of the job share one?
 };
+/// Collective.
+[[nodiscard]] GpuShare gpu_share(const Communicator& comm);
 
 /// Selects a GPU for this rank: rank i of this machine takes GPU i modulo the number of visible GPUs. Collective.
 /// \throws AgreedError when a rank sees none, or shares one and may not

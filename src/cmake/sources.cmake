@@ -13,10 +13,7 @@ set(io_sources
     ring_attention/io/npy.cpp
     ring_attention/io/npy_array.cpp
     ring_attention/io/npy_dictionary.cpp
-    ring_attention/io/npy_file.cpp
-    ring_attention/io/npy_interleaved.cpp
-    ring_attention/io/npy_transfer.cpp
-    ring_attention/io/shared_file.cpp)
+    ring_attention/io/npy_file.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
@@ -55,7 +52,6 @@ set(cuda_sources
     ring_attention/cuda/device.cpp
     ring_attention/cuda/device_tensor.cpp
     ring_attention/cuda/engine.cpp
-    ring_attention/cuda/error.cpp
     ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
@@ -67,9 +63,7 @@ set(kernel_sources
     ring_attention/cuda/kernels/forward_2_mma.cu
     ring_attention/cuda/kernels/backward_1_tiled.cu
     ring_attention/cuda/kernels/backward_2_mma.cu
-    ring_attention/cuda/kernels/common/convert.cu
-    ring_attention/cuda/kernels/common/finish.cu
-    ring_attention/cuda/kernels/common/row_dots.cu)
+    ring_attention/cuda/kernels/common/elementwise.cu)
 set(hopper_kernel_sources
     ring_attention/cuda/kernels/forward_3_wgmma.cu
     ring_attention/cuda/kernels/forward_4_warp_specialized.cu
@@ -81,8 +75,7 @@ set(hopper_kernel_sources
 set(cli_sources
     cli/command_line.cpp
     cli/device_options.cpp
-    cli/help_text.cpp
-    cli/option_value.cpp
+    cli/option_text.cpp
     cli/table.cpp)
 set(cli_cuda_sources #
     cli/own_gpu.cpp)

@@ -69,8 +69,7 @@ class CpuBackend {
                          : Watched(context_.activity, overlapped, channel);
   }
 
-  template <class Write>
-  void fill(View<Element> shard, const Write& write) const {
+  void fill(View<Element> shard, const auto& write) const {
     if constexpr (is_narrow) {
       Tensor<Value> exact(shard.shape());
       write(exact.view());

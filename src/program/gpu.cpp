@@ -7,8 +7,7 @@ namespace ring_attention {
 namespace {
 
 /// Calls use(a value of the type that --type names).
-template <class Use>
-auto with_type(const std::string& type, const Use& use) {
+auto with_type(const std::string& type, const auto& use) {
   return type == "bf16" ? use(Bf16{}) : type == "fp16" ? use(cuda::Fp16{}) : use(float{});
 }
 

@@ -28,7 +28,7 @@ class GpuBackend {
   using Memory = cuda::DeviceMemory;
 
   /// \throws AgreedError when no kernel takes the type and the head dim, or NCCL cannot be used. Collective.
-  explicit GpuBackend(const BackendContext& context) : context_(context), share_(context.comm) {
+  explicit GpuBackend(const BackendContext& context) : context_(context), share_(gpu_share(context.comm)) {
     const DeviceOptions& options = context.options;
     const cuda::DeviceTraits device = cuda::traits_for(with({}));
     const auto dim = static_cast<int>(context.workload.q.dim);
@@ -44,7 +44,7 @@ class GpuBackend {
 #ifdef RING_ATTENTION_HAS_NCCL
     if (!uses_nccl()) return;
     const NcclOptions nccl{max_reserved_sms, std::chrono::duration<double>(options.timeout),
-                           [&activity = context.activity] { activity.beat(); }, share_.anywhere()};
+                           [&activity = context.activity] { activity.beat(); }, share_.anywhere};
     name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.comm, nccl); });
 #endif
   }
@@ -57,7 +57,7 @@ class GpuBackend {
     if (backward_ != nullptr) text.isa += std::string(", backward ") + backward_->name;
     text.wire = cuda::name_of(cuda::type_of<T>);
     text.transport = uses_nccl() ? "nccl" : "staged";
-    if (share_.anywhere()) text.warning = "ranks share a GPU: correctness only, times mean nothing";
+    if (share_.anywhere) text.warning = "ranks share a GPU: correctness only, times mean nothing";
     return text;
   }
   /// q, k, v and dO are rounded, and p and dS on the way.
@@ -70,7 +70,7 @@ class GpuBackend {
     const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * q / work.q.dim +
                         (work.gradients ? narrow * q + wide * (q + 6 * kv) : 0);
     agree(context_.comm, [&] {
-      const Index free = cuda::free_bytes() / share_.ranks();
+      const Index free = cuda::free_bytes() / share_.ranks;
       if (bytes > free)
         throw InputError("rank " + std::to_string(context_.comm.rank()) + " needs " + human_bytes(bytes) +
                          " on its GPU and can have " + human_bytes(free) +
@@ -92,8 +92,7 @@ class GpuBackend {
     return Watched(context_.activity, staged, channel, wait);
   }
 
-  template <class Write>
-  void fill(View<T> shard, const Write& write) const {
+  void fill(View<T> shard, const auto& write) const {
     Tensor<float> host(shard.shape());
     write(host.view());
     cuda::upload<T>(shard, host, stream_.handle());

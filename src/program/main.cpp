@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "program/bench/command.hpp"
+#include "program/bench/options.hpp"
 #include "program/example/command.hpp"
 #include "program/run/command.hpp"
 

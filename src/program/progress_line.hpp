@@ -13,8 +13,6 @@ class ProgressLine {
  public:
   /// \param when  "auto": only when stderr is a terminal (it is none under mpiexec); "always"; "never"
   ProgressLine(const Activity& activity, int steps, const std::string& when);
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine();
 
  private:

@@ -3,23 +3,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 namespace ring_attention {
 
 const char* name(Phase phase) {
-  switch (phase) {
-    case Phase::start: return "start";
-    case Phase::read: return "reading the input";
-    case Phase::agree: return "agreeing with the other ranks";
-    case Phase::compute: return "compute";
-    case Phase::exchange: return "exchange";
-    case Phase::drain: return "drain";
-    case Phase::check: return "checking against the reference";
-    case Phase::write: return "writing the output";
-    case Phase::end: return "ending together";
-  }
-  return "unknown";
+  constexpr std::array names{"start",
+                             "reading the input",
+                             "agreeing with the other ranks",
+                             "compute",
+                             "exchange",
+                             "drain",
+                             "checking against the reference",
+                             "writing the output",
+                             "ending together"};  // in the order of Phase
+  return names.at(static_cast<std::size_t>(phase));
 }
 
 void Activity::enter(Phase phase, int step, int peer) {

@@ -47,8 +47,6 @@ class Watchdog {
  public:
   /// \param rank  -1: not known yet
   Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank);
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
 
   /// Sets the timeout and the rank. They are known only after the first wait for a peer, MPI's own

@@ -21,62 +21,49 @@ class Watched {
 
   /// \param make  returns the transport (which need not be movable)
   /// \param wait  ends drain(): waits for the last step of a device that computes while the host runs ahead
-  template <class Make>
-  Watched(Activity& activity, Make make, Channel channel = kv, std::function<void()> wait = {})
-      : activity_(activity),
-        channel_(channel),
-        wait_(std::move(wait)),
-        base_(std::make_unique<Model<decltype(make())>>(make)) {
+  Watched(Activity& activity, auto make, Channel channel = kv, std::function<void()> wait = {})
+      : activity_(activity), channel_(channel), wait_(std::move(wait)) {
+    watch(std::shared_ptr<decltype(make())>(new auto(make())));
     if (channel_ == kv) activity_.enter(Phase::compute, 0);
   }
 
-  [[nodiscard]] Ring ring() const { return base_->ring(); }
-  [[nodiscard]] const TransportStatistics& statistics() const { return base_->statistics(); }
+  [[nodiscard]] Ring ring() const { return ring_; }
+  [[nodiscard]] const TransportStatistics& statistics() const { return *statistics_; }
 
-  void start(const Exchange& exchange) { base_->start(exchange); }
+  void start(const Exchange& exchange) { start_(exchange); }
   void progress() {
     activity_.beat();
-    base_->progress();
+    progress_();
   }
   void finish() {
-    activity_.enter(Phase::exchange, activity_.step(), base_->ring().prev());
-    base_->finish();
+    activity_.enter(Phase::exchange, activity_.step(), ring_.prev());
+    finish_();
     if (channel_ == kv) activity_.enter(Phase::compute, activity_.step() + 1);
   }
   void drain() {
     activity_.enter(Phase::drain);
-    base_->drain();
+    drain_();
     if (wait_) wait_();
   }
 
  private:
-  struct Base {
-    virtual ~Base() = default;
-    [[nodiscard]] virtual Ring ring() const = 0;
-    [[nodiscard]] virtual const TransportStatistics& statistics() const = 0;
-    virtual void start(const Exchange& exchange) = 0;
-    virtual void progress() = 0;
-    virtual void finish() = 0;
-    virtual void drain() = 0;
-  };
   template <Transport Kind>
-  struct Model final : Base {
-    template <class Make>
-    explicit Model(Make make) : transport(make()) {}
-    [[nodiscard]] Ring ring() const override { return transport.ring(); }
-    [[nodiscard]] const TransportStatistics& statistics() const override { return transport.statistics(); }
-    void start(const Exchange& exchange) override { transport.start(exchange); }
-    void progress() override { transport.progress(); }
-    void finish() override { transport.finish(); }
-    void drain() override { transport.drain(); }
-
-    Kind transport;
-  };
+  void watch(const std::shared_ptr<Kind>& transport) {
+    ring_ = transport->ring();
+    statistics_ = {transport, &transport->statistics()};
+    start_ = [&kind = *transport](const Exchange& exchange) { kind.start(exchange); };
+    progress_ = [&kind = *transport] { kind.progress(); };
+    finish_ = [&kind = *transport] { kind.finish(); };
+    drain_ = [&kind = *transport] { kind.drain(); };
+  }
 
   Activity& activity_;
   Channel channel_;
   std::function<void()> wait_;
-  std::unique_ptr<Base> base_;
+  Ring ring_;
+  std::shared_ptr<const TransportStatistics> statistics_;  // and the transport that they are a part of
+  std::function<void(const Exchange&)> start_;
+  std::function<void()> progress_, finish_, drain_;
 };
 
 static_assert(Transport<Watched>);

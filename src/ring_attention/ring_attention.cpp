@@ -76,8 +76,7 @@ void begin_together(const Communicator& comm, const Call<T>& call, Prepare prepa
 
 /// Calls run(the type of the transport). A failure can leave messages under way, and MPI cannot take a send back: the
 /// parcels, which MPI may still read and fill, then live as long as the process.
-template <class Run>
-void with_transport(TransportKind kind, std::initializer_list<std::shared_ptr<void>> parcels, Run run) {
+void with_transport(TransportKind kind, std::initializer_list<std::shared_ptr<void>> parcels, auto run) {
   try {
     if (kind == TransportKind::overlapped)
       run(std::type_identity<OverlappedTransport>{});

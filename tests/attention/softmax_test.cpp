@@ -7,16 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "support/cases.hpp"
+#include "support/rows.hpp"
 
 namespace ring_attention::test {
 namespace {
-
-template <class T>
-using Row = std::vector<T>;
-
-constexpr double log2 = 0.69314718055994530942;
-constexpr double log3 = 1.0986122886681098;
 
 /// The state of a row, merged score by score.
 template <class T>
@@ -24,22 +18,6 @@ SoftmaxState<T> state_of(std::span<const T> x) {
   SoftmaxState<T> state;
   for (const T score : x) state = merge(state, softmax_state(score));
   return state;
-}
-
-template <class T>
-void expect_near(const Row<T>& got, const Row<T>& want, T factor = 8) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], want[i], factor * std::numeric_limits<T>::epsilon()) << "at " << i;
-}
-
-template <class T>
-Row<T> random_row(Dice& dice) {
-  Row<T> x(static_cast<std::size_t>(dice.between(1, 40)));
-  const double spread = dice.of({1.0, 20.0, 300.0});
-  for (T& score : x)
-    score = dice.one_in(6) ? negative_infinity<T> : static_cast<T>(dice.real(-spread, spread));
-  return x;
 }
 
 template <class T>

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "cli/help_text.hpp"
+#include "cli/option_text.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::test {

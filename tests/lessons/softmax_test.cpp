@@ -8,16 +8,10 @@
 #include "01_safe_softmax/safe_softmax.hpp"
 #include "02_online_softmax/online_softmax.hpp"
 #include "ring_attention/core/error.hpp"
-#include "support/cases.hpp"
+#include "support/rows.hpp"
 
 namespace ring_attention::test {
 namespace {
-
-template <class T>
-using Row = std::vector<T>;
-
-constexpr double log2 = 0.69314718055994530942;
-constexpr double log3 = 1.0986122886681098;
 
 template <class T>
 void softmax_naive(std::span<const T> x, std::span<T> p) {
@@ -37,22 +31,6 @@ Row<T> probabilities(void (*softmax)(std::span<const T>, std::span<T>), const Ro
   Row<T> p(x.size(), T{-1});
   softmax(x, p);
   return p;
-}
-
-template <class T>
-void expect_near(const Row<T>& got, const Row<T>& want, T factor = 8) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], want[i], factor * std::numeric_limits<T>::epsilon()) << "at " << i;
-}
-
-template <class T>
-Row<T> random_row(Dice& dice) {
-  Row<T> x(static_cast<std::size_t>(dice.between(1, 40)));
-  const double spread = dice.of({1.0, 20.0, 300.0});
-  for (T& score : x)
-    score = dice.one_in(6) ? negative_infinity<T> : static_cast<T>(dice.real(-spread, spread));
-  return x;
 }
 
 template <class T>

@@ -1,15 +1,12 @@
 // Lesson 03 on a GPU: blockwise_attention.cu is the idea; this program has the problem, the checks and the times.
 #include "blockwise_attention.hpp"
 
-#include "common/gpu.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/timing.hpp"
 
 using namespace ring_attention;
-
-namespace {
 
 using lesson_03::dim, lesson_03::Rules;
 using FloatsThere = cuda::DeviceTensor<float>;
@@ -78,14 +75,14 @@ void check_agreement(Lesson& lesson, const RandomProblem& p, const Rules& rules,
 double seconds_of(const OnDevice& a, const RandomProblem& p, const char* kernel, cuda::StreamHandle stream) {
   CudaEngine<float> engine(p.scoring, {.stream = stream, .kernel = kernel});
   engine.begin(a.q, whole(p.q.seq));
-  return cuda::time_on(stream, 5, [&] { engine.accumulate({a.k, a.v, whole(p.q.seq)}); }).median;
+  return cuda::time_on(stream, 5, [&] { engine.accumulate({a.k, a.v, whole(p.q.seq)}); });
 }
 
 void show_times(Lesson& lesson, const RandomProblem& p, cuda::StreamHandle stream) {
   OnDevice a(p, stream);
   const std::vector<std::pair<const char*, double>> times{
       {"no tiles (the library's `naive`)", seconds_of(a, p, "naive", stream)},
-      {"tiles, this lesson", cuda::time_on(stream, 5, [&] { by_hand(a, p, {}, stream); }).median},
+      {"tiles, this lesson", cuda::time_on(stream, 5, [&] { by_hand(a, p, {}, stream); })},
       {"tiles, the library's `tiled`", seconds_of(a, p, "tiled", stream)}};
   Table table(
       {"S = " + std::to_string(p.q.seq) + ", " + std::to_string(p.q.heads) + " heads, median of 5, this run",
@@ -110,9 +107,8 @@ int blockwise_attention_cuda_lesson(int argc, char** argv) {
   lesson.options().option("--time-seq", time_seq, "Tokens of the problem that is timed", {1, 1 << 17});
   lesson.offer_mutants({{"no-barrier", "threads read the tile before all of it is there"},
                         {"o-stays", "l is moved when the maximum grows, o is not"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const Rules rules{.barrier = !lesson.mutant("no-barrier"), .move_o = !lesson.mutant("o-stays")};
   const cuda::Stream stream;
   lesson.say("On " + cuda::name_of(cuda::current_device()) + ".");
@@ -126,8 +122,6 @@ int blockwise_attention_cuda_lesson(int argc, char** argv) {
   show_times(lesson, problem_of(lesson.seed(), 8, time_seq), stream.handle());
   return lesson.finish("exact attention, tiles in shared memory, (o, m, l) in registers");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return blockwise_attention_cuda_lesson(argc, argv); });

@@ -11,9 +11,8 @@ namespace ring_attention::ladder_detail {
 /// Calls visit(tile, worker) for every tile of `rows` queries of every head, its keys still to be chosen. The last
 /// tiles, which see most under a causal mask, come first.
 /// \param visit  must not throw in workers other than 0
-template <class Visit>
 void for_each_query_tile(const Shape& q, const Shape& k, const Shape& v, Index rows, int threads,
-                         Visit visit) {
+                         auto visit) {
   const Index group = require_attention_shapes(q, k, v);
   const Index tiles = (q.seq + rows - 1) / rows;
   for_each_task(q.batch * q.heads * tiles, threads, [&](Index task, int worker) {
@@ -25,8 +24,7 @@ void for_each_query_tile(const Shape& q, const Shape& k, const Shape& v, Index r
 
 /// Calls visit(tile, masked) for every block of keys that some query of the tile may see; `masked` is false when all
 /// see all of it.
-template <class Visit>
-void for_each_key_block(const Scoring& scoring, const Tile& queries, Index keys, Index block, Visit visit) {
+void for_each_key_block(const Scoring& scoring, const Tile& queries, Index keys, Index block, auto visit) {
   Tile tile = queries;
   for (Index first = 0; first < keys; first += block) {
     tile.keys = {first, 1, std::min(block, keys - first)};
@@ -38,8 +36,7 @@ void for_each_key_block(const Scoring& scoring, const Tile& queries, Index keys,
 
 /// Adds the bias, times `unit`, and hides what the mask hides.
 /// \param score  score(i, j) is that of query i and key j of the tile
-template <class Score>
-void adjust(const Scoring& scoring, const Tile& tile, bool masked, double unit, Score score) {
+void adjust(const Scoring& scoring, const Tile& tile, bool masked, double unit, auto score) {
   if (!masked && !scoring.has_alibi()) return;
   for (Index i = 0; i < tile.queries.count; ++i)
     for (Index j = 0; j < tile.keys.count; ++j) {

@@ -15,8 +15,6 @@
 
 using namespace ring_attention;
 
-namespace {
-
 // This rank's result of `loop(engine)`; what it left on the GPU comes back.
 AttentionResult<float> attended(const RandomProblem& problem, const TokenRanges& ranges,
                                 const cuda::Stream& compute, const auto& loop) {
@@ -40,9 +38,8 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
   lesson.offer_mutants({{"early-advance", "compute with the parcel that is still arriving"},
                         {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const RandomProblem problem = flags.problem(lesson, Mask::causal());
   gpu::Gpus gpus(comm, share);
   const Ring ring{comm.rank(), comm.size()};
@@ -57,12 +54,10 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   std::vector<Index> owners;
   const AttentionResult<float> got = attended(problem, ranges, gpus.compute, [&](CudaEngine<float>& engine) {
     gpu::NotingEngine noting(engine, gpus.compute, comm.size());
-    if (lesson.mutant("early-advance"))
-      early_swap::ring(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
-                       gpus.transfer, steps);
-    else
-      lesson::ring(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
-                   gpus.transfer, steps);
+    using Noting = decltype(noting);
+    const auto loop = lesson.mutant("early-advance") ? early_swap::ring<Noting> : lesson::ring<Noting>;
+    loop(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute, gpus.transfer,
+         steps);
     own_exposed = noting.exposed_seconds();
     owners = owners_of(noting.steps(), problem, placement, ring);
   });
@@ -99,8 +94,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(counted(comm.size(), "rank") +
                        ": K,V travel while the GPU computes; the host waits once");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv, [&](const Communicator& comm) { return nccl_lesson(argc, argv, comm); });

@@ -87,11 +87,11 @@ __global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistak
 }  // namespace
 
 void backward(const Problem& problem, const Mistakes& mistakes, cuda::StreamHandle stream) {
-  const auto tiles = [](Index rows) { return static_cast<unsigned>(cuda::blocks_of(rows, Index{tile})); };
-  const auto heads = static_cast<unsigned>(problem.heads);
-  cuda::launch(find_delta, {dim3(tiles(static_cast<Index>(problem.heads) * problem.seq)), dim3(tile)}, stream,
+  cuda::launch(find_delta, {cuda::blocks_of(Index{problem.heads} * problem.seq, Index{tile}), tile}, stream,
                problem);
-  cuda::launch(differentiate, {dim3(tiles(problem.seq), heads), dim3(tile)}, stream, problem, mistakes);
+  const auto tiles = static_cast<unsigned>(cuda::blocks_of(problem.seq, tile));
+  cuda::launch(differentiate, {dim3(tiles, static_cast<unsigned>(problem.heads)), dim3(tile)}, stream,
+               problem, mistakes);
 }
 
 }  // namespace ring_attention::lesson_07

@@ -1,13 +1,10 @@
 // Lesson 07 on a GPU: backward.cu is the idea; this program has the checks and the times.
-#include "common/gpu.hpp"
 #include "common/lesson.hpp"
 #include "problem.hpp"
 #include "ring_attention/cuda/timing.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson_07;
-
-namespace {
 
 /// What each plausible mistake does to each gradient: some checks cannot see it.
 void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& want) {
@@ -53,13 +50,13 @@ void show_times(Lesson& lesson, const Forward& f) {
     table.row({name, human_seconds(time), format("%.2f", operations / time / 1e12)});
     seconds.push_back(time);
   };
-  row("this lesson, dQ by atomics", cuda::time_on(f.stream, 5, [&] { by_hand(f, delta, d, {}); }).median);
+  row("this lesson, dQ by atomics", cuda::time_on(f.stream, 5, [&] { by_hand(f, delta, d, {}); }));
   for (const char* kernel : {"tiled", "tiled-atomics"}) {
     CudaBackward<float> engine(f.p.scoring, {.stream = f.stream, .kernel = kernel});
     engine.begin({f.q, f.result.out, f.result.lse, f.grad_out}, whole(f.p.q.seq));
     row(kernel, cuda::time_on(f.stream, 5, [&] {
-                  engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v});
-                }).median);
+          engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v});
+        }));
   }
   lesson.print(table);
   lesson.record("seconds", seconds);
@@ -77,9 +74,8 @@ int backward_cuda_lesson(int argc, char** argv) {
   lesson.offer_mutants({{"missing-scale", "dK without the scale"},
                         {"no-delta", "dS = P * dP"},
                         {"no-barrier", "dS is read before all of it is there"}});
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const Mistakes mistakes{lesson.mutant("missing-scale"), lesson.mutant("no-delta"),
                           lesson.mutant("no-barrier")};
   const cuda::Stream stream;
@@ -97,8 +93,6 @@ int backward_cuda_lesson(int argc, char** argv) {
   show_times(lesson, Forward(problem_of(lesson.seed(), 8, time_seq), stream.handle()));
   return lesson.finish("dQ, dK, dV by 64 threads a block; P is never stored");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return serial_main([&] { return backward_cuda_lesson(argc, argv); });

@@ -11,8 +11,6 @@
 using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
-namespace {
-
 /// Runs `loop(engine)` on a rank's part, which returns its dK,dV on the GPU: K's, then V's.
 Gradients<float> gradients_of(const Part& part, Variant variant, const cuda::Stream& compute,
                               const auto& loop) {
@@ -86,9 +84,8 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   flags.offer(lesson, {1, 256});
   lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
   lesson.offer_mutants(mutants);
-  lesson.needs_gpu(gpu::why_none());
+  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  if (!lesson.has_gpu()) return lesson.skip();
   const RandomProblem problem = flags.problem(lesson);
   gpu::Gpus gpus(comm, share);
   const Variant variant = variant_of(lesson);
@@ -130,8 +127,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   return lesson.finish(counted(comm.size(), "rank") + ": dK,dV are home after " +
                        counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
 }
-
-}  // namespace
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv, [&](const Communicator& comm) { return nccl_lesson(argc, argv, comm); });

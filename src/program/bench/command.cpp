@@ -1,5 +1,3 @@
-#include "program/bench/command.hpp"
-
 #include <cstdio>
 
 #include "program/bench/ring.hpp"

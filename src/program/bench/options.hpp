@@ -2,9 +2,8 @@
 /// What `ring-attention bench` was asked to do.
 #pragma once
 
-#include <string>
-
 #include "cli/device_options.hpp"
+#include "program/watchdog.hpp"
 
 namespace ring_attention {
 
@@ -26,5 +25,9 @@ void declare_bench_options(CommandLine& command, BenchOptions& options);
 
 /// \throws InputError, one line
 void validate(const BenchOptions& options);
+
+/// Measures and prints the times of a ring on this job's machines. Collective; returns the exit code.
+/// \param options  valid, and the same on all ranks
+int bench_command(const Communicator& comm, const BenchOptions& options, Activity& activity);
 
 }  // namespace ring_attention

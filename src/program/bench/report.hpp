@@ -19,8 +19,8 @@ struct PlacementTimes {
   double in_turn = 0;     ///< hops after steps
   double overlapped = 0;  ///< hops during steps
   double exposed = 0;     ///< of `overlapped`: waited for messages
-  Rates rates;            ///< F from `compute`, beta from `messages`
-  RingTime model;         ///< from those
+  Rates rates = {};       ///< F from `compute`, beta from `messages`
+  RingTime model = {};    ///< from those
 };
 
 struct BenchReport {

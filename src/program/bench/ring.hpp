@@ -2,7 +2,7 @@
 /// The measurements of `ring-attention bench`, for any device.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -60,26 +60,16 @@ class RingBench {
   }
 
   PlacementTimes measure(Index repetitions) {
-    std::vector<double> compute, messages, in_turn, overlapped, exposed;
-    for (Index i = -1; i < repetitions; ++i) {  // the first warms up
+    std::array<std::vector<double>, 5> seconds;  // in the order of PlacementTimes
+    for (Index i = -1; i < repetitions; ++i) {   // the first warms up
       const double all_steps = only_compute(), all_hops = only_messages();
       const Timing late = whole_ring(true), early = whole_ring(false);
-      if (i < 0) continue;
-      compute.push_back(all_steps);
-      messages.push_back(all_hops);
-      in_turn.push_back(late.seconds);
-      overlapped.push_back(early.seconds);
-      exposed.push_back(early.exposed);
+      const std::array measured{all_steps, all_hops, late.seconds, early.seconds, early.exposed};
+      for (std::size_t k = 0; k < measured.size() && i >= 0; ++k) seconds[k].push_back(measured[k]);
     }
     const StepFlops flops = forward_flops(options_.q(), mask_, placement_, placement_);
-    PlacementTimes times{name(kind_),
-                         median(compute),
-                         median(messages),
-                         median(in_turn),
-                         median(overlapped),
-                         median(exposed),
-                         {},
-                         {}};
+    PlacementTimes times{name(kind_),        median(seconds[0]), median(seconds[1]),
+                         median(seconds[2]), median(seconds[3]), median(seconds[4])};
     times.rates.flops_per_second = busiest(flops) / times.compute;
     times.rates.bytes_per_second =
         ring_.size > 1 ? static_cast<double>(hop_bytes() * (ring_.size - 1)) / times.messages : 0;
@@ -116,8 +106,7 @@ class RingBench {
     (void)kv_.exchange(owner);
     kv_.advance();
   }
-  template <class Work>
-  [[nodiscard]] double seconds_of(Work work) const {
+  [[nodiscard]] double seconds_of(auto work) const {
     device_.synchronize();
     barrier(comm_);
     const auto begin = Clock::now();

@@ -37,8 +37,7 @@ Index context(const std::string& text, Index end, Index n) {
 }
 
 /// Fills row t of `head` with gain * P(code(t)).
-template <class Code>
-void project(View<float> array, Index head, double gain, const RandomFill& projection, Code code) {
+void project(View<float> array, Index head, double gain, const RandomFill& projection, auto code) {
   const Shape& shape = array.shape();
   const Shape codes{1, 1, Index{1} << 40, shape.dim};  // one row for each context of up to 5 bytes
   for (Index t = 0; t < shape.seq; ++t)

@@ -5,7 +5,6 @@
 /// gives the result. A ring calls `accumulate` only: it never merges.
 #pragma once
 
-#include <concepts>
 #include <functional>
 #include <vector>
 

@@ -6,8 +6,7 @@ namespace ring_attention {
 namespace {
 
 /// Calls row(b, h, s) for every row of `shape`.
-template <class Row>
-void for_each_row(const Shape& shape, Row row) {
+void for_each_row(const Shape& shape, auto row) {
   for (Index b = 0; b < shape.batch; ++b)
     for (Index h = 0; h < shape.heads; ++h)
       for (Index s = 0; s < shape.seq; ++s) row(b, h, s);

@@ -38,8 +38,7 @@ struct Tile {
 };
 
 /// Cuts each range into blocks of at most `block` tokens: visit(block, index of its first token in memory).
-template <class Visit>
-void for_each_block(const TokenRanges& ranges, Index block, Visit visit) {
+void for_each_block(const TokenRanges& ranges, Index block, auto visit) {
   Index first = 0;
   for (const TokenRange& range : ranges) {
     for (Index i = 0; i < range.count; i += block)

@@ -1,37 +1,11 @@
 #include "ring_attention/core/compare.hpp"
 
-#include <cmath>
-#include <cstring>
-#include <limits>
-
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
 namespace {
 
-void point_at(Comparison& result, Index element, double got, double want) {
-  result.worst = element;
-  result.got = got;
-  result.want = want;
-}
-
-bool both_negative_infinity(double got, double want) {
-  constexpr double negative_infinity = -std::numeric_limits<double>::infinity();
-  return got == negative_infinity && want == negative_infinity;
-}
-
-/// Running sums over the finite elements.
-struct Sums {
-  double error = 0, error_squared = 0, got_squared = 0, want_squared = 0;
-  Index elements = 0;
-};
-
-void store(Comparison& result, const Sums& sums) {
-  result.mean_error = sums.elements > 0 ? sums.error / static_cast<double>(sums.elements) : 0;
-  result.norm_got = std::sqrt(sums.got_squared);
-  result.norm_want = std::sqrt(sums.want_squared);
-  result.relative_error = result.norm_want > 0 ? std::sqrt(sums.error_squared) / result.norm_want : 0;
-}
+bool both_negative_infinity(double got, double want) { return std::isinf(got) && got == want && got < 0; }
 
 }  // namespace
 
@@ -43,45 +17,49 @@ Comparison compare(View<const T> got, View<const U> want, Tolerance tolerance, C
     result.reason = "shapes differ: got " + to_string(got.shape()) + ", want " + to_string(want.shape());
     return result;
   }
-  Sums sums;
+  double error_sum = 0, error_squared = 0, got_squared = 0, want_squared = 0;  // over the finite elements
+  Index elements = 0;
   double worst_excess = -std::numeric_limits<double>::infinity();
   bool within = true;
   bool want_is_zero = true;  // and not its norm, which underflows
-  for (Index i = 0; i < got.size(); ++i) {
+  for (Index i = 0; i < got.size() && result.reason.empty(); ++i) {
     const auto g = static_cast<double>(got.data()[i]);
     const auto w = static_cast<double>(want.data()[i]);
     if (options.allow_negative_infinity && both_negative_infinity(g, w)) continue;
-    if (!std::isfinite(g) || !std::isfinite(w)) {
-      point_at(result, i, g, w);
-      store(result, sums);
-      result.reason = std::isfinite(w) ? "got is not finite" : "want is not finite";
-      return result;
-    }
     const double error = std::abs(g - w);
     const double bound = tolerance.absolute + (options.expect_zero ? 0.0 : tolerance.relative * std::abs(w));
+    const bool finite = std::isfinite(g) && std::isfinite(w);
+    if (!finite || error - bound > worst_excess) {
+      worst_excess = error - bound;
+      result.worst = i;
+      result.got = g;
+      result.want = w;
+    }
+    if (!finite) {
+      result.reason = std::isfinite(w) ? "got is not finite" : "want is not finite";
+      continue;
+    }
     if (!(error <= bound)) within = false;
     if (w != 0) want_is_zero = false;
-    if (error - bound > worst_excess) {
-      worst_excess = error - bound;
-      point_at(result, i, g, w);
-    }
     result.max_error = std::max(result.max_error, error);
-    sums.error += error;
-    sums.error_squared += error * error;
-    sums.got_squared += g * g;
-    sums.want_squared += w * w;
-    ++sums.elements;
+    error_sum += error;
+    error_squared += error * error;
+    got_squared += g * g;
+    want_squared += w * w;
+    ++elements;
   }
-  store(result, sums);
-  if (options.expect_zero && !want_is_zero) {
+  result.mean_error = elements > 0 ? error_sum / static_cast<double>(elements) : 0;
+  result.norm_got = std::sqrt(got_squared);
+  result.norm_want = std::sqrt(want_squared);
+  result.relative_error = result.norm_want > 0 ? std::sqrt(error_squared) / result.norm_want : 0;
+  if (!result.reason.empty()) return result;
+  if (options.expect_zero && !want_is_zero)
     result.reason = "zero was expected, but the reference is not zero";
-  } else if (!options.expect_zero && sums.elements > 0 && want_is_zero) {
+  else if (!options.expect_zero && elements > 0 && want_is_zero)
     result.reason = "the reference is all zero: say expect_zero if that is meant";
-  } else if (!within) {
+  else if (!within)
     result.reason = "beyond the tolerance";
-  } else {
-    result.ok = true;
-  }
+  result.ok = result.reason.empty();
   return result;
 }
 
@@ -107,54 +85,5 @@ std::string describe(const Comparison& c) {
         format("; worst at %s: got %.9g, want %.9g", element_name(c.shape, c.worst).c_str(), c.got, c.want);
   return line;
 }
-
-template <class T>
-NonFinite count_non_finite(View<const T> array) {
-  NonFinite found;
-  for (Index i = 0; i < array.size(); ++i) {
-    if (std::isfinite(array.data()[i])) continue;
-    if (!found.first) found.first = i;
-    ++found.count;
-  }
-  return found;
-}
-template NonFinite count_non_finite(View<const float>);
-template NonFinite count_non_finite(View<const double>);
-
-template <class T>
-bool bitwise_equal(View<const T> a, View<const T> b) {
-  return a.shape() == b.shape() &&
-         (a.size() == 0 ||
-          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
-}
-template bool bitwise_equal(View<const float>, View<const float>);
-template bool bitwise_equal(View<const double>, View<const double>);
-
-namespace {
-
-template <class T>
-double relative_tolerance(Index terms, double max_abs_score, double kv_unit) {
-  const double eps = std::numeric_limits<T>::epsilon();
-  return eps * (8.0 + 4.0 * max_abs_score + std::sqrt(static_cast<double>(terms))) +
-         kv_unit * (2.0 + 2.0 * max_abs_score);
-}
-
-}  // namespace
-
-template <class T>
-Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value, double kv_unit) {
-  const double relative = relative_tolerance<T>(keys, max_abs_score, kv_unit);
-  return {.absolute = relative * std::max(1.0, max_abs_value), .relative = relative};
-}
-template Tolerance attention_tolerance<float>(Index, double, double, double);
-template Tolerance attention_tolerance<double>(Index, double, double, double);
-
-template <class T>
-Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude, double kv_unit) {
-  const double relative = relative_tolerance<T>(terms, max_abs_score, kv_unit);
-  return {.absolute = relative * magnitude, .relative = relative};
-}
-template Tolerance gradient_tolerance<float>(Index, double, double, double);
-template Tolerance gradient_tolerance<double>(Index, double, double, double);
 
 }  // namespace ring_attention

@@ -2,6 +2,9 @@
 /// `compare`: does an array agree with its reference? A check that can fail.
 #pragma once
 
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -71,17 +74,39 @@ struct NonFinite {
   std::optional<Index> first;  ///< in memory order
 };
 template <class T>
-[[nodiscard]] NonFinite count_non_finite(View<const T> array);
+[[nodiscard]] NonFinite count_non_finite(View<const T> array) {
+  NonFinite found;
+  for (Index i = 0; i < array.size(); ++i) {
+    if (std::isfinite(array.data()[i])) continue;
+    if (!found.first) found.first = i;
+    ++found.count;
+  }
+  return found;
+}
 
 /// Compares the bytes. For results whose arithmetic has the same order.
 template <class T>
-[[nodiscard]] bool bitwise_equal(View<const T> a, View<const T> b);
+[[nodiscard]] bool bitwise_equal(View<const T> a, View<const T> b) {
+  const auto bytes = static_cast<std::size_t>(a.size()) * sizeof(T);
+  return a.shape() == b.shape() && (bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0);
+}
 
 template <class T>
 [[nodiscard]] bool bitwise_equal(const T& a, const T& b)
   requires requires { a.view(); }
 {
   return bitwise_equal(a.view(), b.view());
+}
+
+/// The same as attention_tolerance for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients):
+/// terms cancel, their rounding errors do not.
+template <class T>
+[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude,
+                                           double kv_unit = 0) {
+  const double eps = std::numeric_limits<T>::epsilon();
+  const double relative = eps * (8.0 + 4.0 * max_abs_score + std::sqrt(static_cast<double>(terms))) +
+                          kv_unit * (2.0 + 2.0 * max_abs_score);
+  return {.absolute = relative * magnitude, .relative = relative};
 }
 
 /// The largest error that a correct attention in type T may have against the double reference.
@@ -93,12 +118,8 @@ template <class T>
 ///     It moves a score by about unit * |s| and a value by unit * |v|.
 template <class T>
 [[nodiscard]] Tolerance attention_tolerance(Index keys, double max_abs_score, double max_abs_value,
-                                            double kv_unit = 0);
-
-/// The same for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients): terms cancel,
-/// their rounding errors do not.
-template <class T>
-[[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude,
-                                           double kv_unit = 0);
+                                            double kv_unit = 0) {
+  return gradient_tolerance<T>(keys, max_abs_score, std::max(1.0, max_abs_value), kv_unit);
+}
 
 }  // namespace ring_attention

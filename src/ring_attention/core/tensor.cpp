@@ -1,5 +1,6 @@
 #include "ring_attention/core/tensor.hpp"
 
+#include <cstring>
 #include <new>
 
 namespace ring_attention {
@@ -29,20 +30,18 @@ bool available(Index bytes) {
 }
 }  // namespace allocation
 
-namespace detail {
-
-void* allocate_counted(std::size_t bytes) {
+void* HostAllocator::allocate(std::size_t bytes) {
   void* memory = ::operator new(bytes, alignment);
+  std::memset(memory, 0, bytes);
   counters.current += static_cast<Index>(bytes);
   counters.peak = std::max(counters.peak, counters.current);
   ++counters.count;
   return memory;
 }
 
-void free_counted(void* memory, std::size_t bytes) noexcept {
+void HostAllocator::free(void* memory, std::size_t bytes) noexcept {
   ::operator delete(memory, alignment);
   counters.current -= static_cast<Index>(bytes);
 }
 
-}  // namespace detail
 }  // namespace ring_attention

@@ -1,10 +1,9 @@
 /// \file
-/// `Tensor`: a View that owns its memory and counts it.
+/// `Tensor`: a View that owns its memory and counts it; `OwnedArray`: the same for other memories.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -28,36 +27,35 @@ void reset_peak();
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
 
-namespace detail {
-void* allocate_counted(std::size_t bytes);
-void free_counted(void* memory, std::size_t bytes) noexcept;
-}  // namespace detail
+/// Memory of the host, aligned to 64 bytes.
+struct HostAllocator {
+  /// Zeros.
+  static void* allocate(std::size_t bytes);
+  static void free(void* memory, std::size_t bytes) noexcept;
+};
 
-/// Owns a contiguous `[batch, heads, seq, dim]` array, aligned to 64 bytes. It can be moved; only
-/// `clone()` copies it. Elements start as zero.
-template <class T>
-class Tensor {
+/// Owns a contiguous `[batch, heads, seq, dim]` array. It can be moved; only `clone()` copies it.
+/// \tparam Allocator  where it lives, and what its elements are at first
+template <class T, class Allocator>
+class OwnedArray {
   static_assert(std::is_trivially_copyable_v<T>, "elements travel as bytes");
 
  public:
-  Tensor() = default;
-  explicit Tensor(const Shape& shape) : shape_(shape) {
-    data_ = static_cast<T*>(detail::allocate_counted(bytes()));
-    std::fill_n(data_, static_cast<std::size_t>(shape.size()), T{});
+  OwnedArray() = default;
+  explicit OwnedArray(const Shape& shape) : shape_(shape) {
+    data_ = static_cast<T*>(Allocator::allocate(bytes()));
   }
-  Tensor(const Shape& shape, T value) : Tensor(shape) { fill(value); }
+  OwnedArray(const Shape& shape, T value) : OwnedArray(shape) { fill(value); }
 
-  Tensor(Tensor&& other) noexcept
+  OwnedArray(OwnedArray&& other) noexcept
       : shape_(std::exchange(other.shape_, Shape{})), data_(std::exchange(other.data_, nullptr)) {}
-  Tensor& operator=(Tensor&& other) noexcept {
+  OwnedArray& operator=(OwnedArray&& other) noexcept {
     std::swap(shape_, other.shape_);
     std::swap(data_, other.data_);
     return *this;
   }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() {
-    if (data_ != nullptr) detail::free_counted(data_, bytes());
+  ~OwnedArray() {
+    if (data_ != nullptr) Allocator::free(data_, bytes());
   }
 
   [[nodiscard]] const Shape& shape() const { return shape_; }
@@ -71,10 +69,15 @@ class Tensor {
   operator View<T>() { return view(); }              // NOLINT: a tensor is a view with an owner
   operator View<const T>() const { return view(); }  // NOLINT
 
-  void fill(T value) { std::fill_n(data_, static_cast<std::size_t>(size()), value); }
-
-  [[nodiscard]] Tensor clone() const {
-    Tensor copy(shape_);
+  void fill(T value)
+    requires std::is_same_v<Allocator, HostAllocator>
+  {
+    std::fill_n(data_, static_cast<std::size_t>(size()), value);
+  }
+  [[nodiscard]] OwnedArray clone() const
+    requires std::is_same_v<Allocator, HostAllocator>
+  {
+    OwnedArray copy(shape_);
     std::copy_n(data_, static_cast<std::size_t>(size()), copy.data_);
     return copy;
   }
@@ -83,6 +86,10 @@ class Tensor {
   Shape shape_{};
   T* data_ = nullptr;
 };
+
+/// An array in the memory of the host. Elements start as zero.
+template <class T>
+using Tensor = OwnedArray<T, HostAllocator>;
 
 /// Element by element conversion, `float` to `double` and back.
 template <class To, class From>

@@ -146,9 +146,10 @@ void add_to_queries(const Real* keys, Offset n, Offset dim, const Panel& panel) 
   });
 }
 
-/// All steps for the keys j .. j + n - 1 of the span.
-void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, const GradientRows<Real>& rows,
-                  Real* grad_k, Real* grad_v, const Panel& panel) {
+/// All steps for the keys j .. j + n - 1 of the span. What it calls is inlined, which GCC else leaves off: 3 % in float.
+[[gnu::flatten]] void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked,
+                                   const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
+                                   const Panel& panel) {
   const Offset dim = rows.dim;
   if (masked || span.slope != 0)
     probabilities<false>(span, j, n, masked, dim, panel);

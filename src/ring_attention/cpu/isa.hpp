@@ -3,7 +3,6 @@
 /// this machine when it starts.
 #pragma once
 
-#include <string>
 #include <string_view>
 #include <vector>
 

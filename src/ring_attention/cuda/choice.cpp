@@ -57,13 +57,6 @@ const BackwardKernel& choose_backward(const std::string& name, const DeviceTrait
   return choose(backward_kernels(), name, device, type, dim);
 }
 
-const char* name_of(Type type) {
-  switch (type) {
-    case Type::fp32: return "fp32";
-    case Type::bf16: return "bf16";
-    case Type::fp16: return "fp16";
-  }
-  return "?";
-}
+const char* name_of(Type type) { return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16"; }
 
 }  // namespace ring_attention::cuda

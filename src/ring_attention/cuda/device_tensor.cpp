@@ -3,13 +3,11 @@
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/common/convert.hpp"
 #include "ring_attention/cuda/stream.hpp"
 
 namespace ring_attention::cuda {
-namespace detail {
 
-void* allocate_on_device(std::size_t bytes) {
+void* DeviceAllocator::allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   void* memory = nullptr;
   const cudaError_t code = cudaMalloc(&memory, bytes);
@@ -25,25 +23,19 @@ void* allocate_on_device(std::size_t bytes) {
   return memory;
 }
 
-void free_on_device(void* memory) noexcept {
-  if (memory != nullptr) (void)cudaFree(memory);
-}
+void DeviceAllocator::free(void* memory, std::size_t) noexcept { (void)cudaFree(memory); }
 
-void* allocate_pinned(std::size_t bytes) {
+void* PinnedAllocator::allocate(std::size_t bytes) {
   void* memory = nullptr;
   if (bytes > 0) check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
   return memory;
 }
 
-void free_pinned(void* memory) noexcept {
-  if (memory != nullptr) (void)cudaFreeHost(memory);
-}
+void PinnedAllocator::free(void* memory, std::size_t) noexcept { (void)cudaFreeHost(memory); }
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
   if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 }
-
-}  // namespace detail
 
 template <class T>
 void upload(View<T> device, View<const float> host, StreamHandle stream) {

@@ -3,15 +3,10 @@
 #include <numbers>
 
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/common/finish.hpp"
 
 namespace ring_attention {
 
 using namespace cuda;
-
-template <class T>
-CudaEngine<T>::CudaEngine(Scoring scoring, CudaOptions options)
-    : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
 template <class T>
 void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges) {
@@ -58,10 +53,6 @@ Partial<float> CudaEngine<T>::to_partial() const {
   for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
   return partial;
 }
-
-template <class T>
-CudaBackward<T>::CudaBackward(Scoring scoring, CudaOptions options)
-    : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
 template <class T>
 void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, TokenRanges ranges) {

@@ -30,7 +30,8 @@ class CudaEngine {
  public:
   using value_type = T;
 
-  explicit CudaEngine(Scoring scoring, CudaOptions options = {});
+  explicit CudaEngine(Scoring scoring, CudaOptions options = {})
+      : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
   /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges`
   /// are the positions of its tokens. \throws InputError if no kernel supports this type and dim on this device
@@ -76,7 +77,8 @@ class CudaBackward {
  public:
   using value_type = T;
 
-  explicit CudaBackward(Scoring scoring, CudaOptions options = {});
+  explicit CudaBackward(Scoring scoring, CudaOptions options = {})
+      : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
   /// Starts with dQ = 0. `ranges` are the positions of the queries.
   void begin(const DeviceForwardResult<T>& forward, TokenRanges ranges);

@@ -4,39 +4,23 @@
 
 namespace ring_attention::cuda {
 
-ForwardKernel forward_0_naive();
-ForwardKernel forward_1_tiled();
-ForwardKernel forward_2_mma();
-ForwardKernel forward_3_wgmma();
-ForwardKernel forward_4_warp_specialized();
-ForwardKernel forward_5_pingpong();
-ForwardKernel forward_6_persistent();
+extern const ForwardKernel forward_0_naive, forward_1_tiled, forward_2_mma, forward_3_wgmma,
+    forward_4_warp_specialized, forward_5_pingpong, forward_6_persistent;
 
 std::span<const ForwardKernel> forward_kernels() {
   static const ForwardKernel all[]{
-      forward_0_naive(),
-      forward_1_tiled(),
-      forward_2_mma(),
-      forward_3_wgmma(),
-      forward_4_warp_specialized(),
-      forward_5_pingpong(),
-      forward_6_persistent(),
-  };
+      forward_0_naive,    forward_1_tiled,     forward_2_mma, forward_3_wgmma, forward_4_warp_specialized,
+      forward_5_pingpong, forward_6_persistent};
   return all;
 }
 
-BackwardKernel backward_1_tiled();
-BackwardKernel backward_1_tiled_with_atomics();
-BackwardKernel backward_2_mma();
-BackwardKernel backward_2_mma_with_atomics();
-BackwardKernel backward_3_wgmma();
-BackwardKernel backward_3_wgmma_with_atomics();
+extern const BackwardKernel backward_1_tiled, backward_1_tiled_with_atomics, backward_2_mma,
+    backward_2_mma_with_atomics, backward_3_wgmma, backward_3_wgmma_with_atomics;
 
 std::span<const BackwardKernel> backward_kernels() {
-  static const BackwardKernel all[]{
-      backward_1_tiled(), backward_1_tiled_with_atomics(), backward_2_mma(), backward_2_mma_with_atomics(),
-      backward_3_wgmma(), backward_3_wgmma_with_atomics(),
-  };
+  static const BackwardKernel all[]{backward_1_tiled, backward_1_tiled_with_atomics,
+                                    backward_2_mma,   backward_2_mma_with_atomics,
+                                    backward_3_wgmma, backward_3_wgmma_with_atomics};
   return all;
 }
 

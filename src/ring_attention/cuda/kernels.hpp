@@ -89,6 +89,19 @@ using BackwardKernel = Kernel<BackwardTask>;
 [[nodiscard]] std::span<const ForwardKernel> forward_kernels();
 [[nodiscard]] std::span<const BackwardKernel> backward_kernels();
 
+/// to[i] = from[i], rounded to nearest even. Numbers beyond the largest fp16 or bf16 become infinity.
+void narrow(const float* from, void* to, Index count, Type type, StreamHandle stream);
+/// to[i] = from[i], exactly.
+void widen(const void* from, float* to, Index count, Type type, StreamHandle stream);
+/// sum[i] += term[i].
+void add(float* sum, const float* term, Index count, StreamHandle stream);
+
+/// The last kernel of the forward. In each of `rows` rows and in place: o becomes out = o / l, and m becomes lse = log 2
+/// * m + log l. A row with l = 0 has seen no key: out = 0 and lse = -inf for any m.
+/// \param o  [rows][dim]
+/// \param m,l  [rows]
+void finish_rows(float* o, float* m, const float* l, Index rows, int dim, StreamHandle stream);
+
 /// delta[row] = rowsum(dO * O) for each of `rows` rows of `dim` elements. out is fp32, dO has `type`.
 void row_dots(const float* out, const void* grad_out, float* delta, Index rows, int dim, Type type,
               StreamHandle stream);

@@ -7,16 +7,10 @@
 #include <cuda_runtime.h>
 
 #include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
-
-/// The number of blocks, the threads of a block, and the bytes of dynamic shared memory.
-struct LaunchConfig {
-  dim3 blocks;
-  dim3 threads;
-  int shared_bytes = 0;
-};
 
 /// Enqueues kernel(arguments...) on `stream`. Opts in to more than 48 KB of shared memory if necessary. Does nothing if
 /// the grid has no blocks. \throws Error if CUDA reports one
@@ -32,12 +26,6 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandl
   config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
   config.stream = stream;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
-}
-
-/// The number of blocks of `size` that cover `count`.
-template <class Number>
-[[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
-  return (count + size - 1) / size;
 }
 
 /// Device memory for kernels on one stream. It is allocated and freed in the order of the stream: the host does not

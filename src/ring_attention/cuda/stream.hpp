@@ -4,8 +4,8 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <thread>
-#include <utility>
 
 #include "ring_attention/cuda/error.hpp"
 #include "ring_attention/cuda/kernels.hpp"
@@ -17,39 +17,36 @@ namespace ring_attention::cuda {
 /// A point in the work of a stream. Movable, not copyable. Events measure time.
 class Event {
  public:
-  Event() { check(cudaEventCreate(&event_)); }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&& other) noexcept {
-    std::swap(event_, other.event_);
-    return *this;
-  }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() {
-    if (event_ != nullptr) (void)cudaEventDestroy(event_);
+  Event() {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreate(&event));
+    event_.reset(event);
   }
 
   /// The event is done when all work that was enqueued on `stream` before this call is done.
-  void record(StreamHandle stream) { check(cudaEventRecord(event_, stream)); }
+  void record(StreamHandle stream) { check(cudaEventRecord(event_.get(), stream)); }
   /// Work that is enqueued on `stream` from now on begins after this event. The host does not wait.
-  void block(StreamHandle stream) const { check(cudaStreamWaitEvent(stream, event_, 0)); }
+  void block(StreamHandle stream) const { check(cudaStreamWaitEvent(stream, event_.get(), 0)); }
   /// \throws Error if a kernel before the event failed
   [[nodiscard]] bool is_done() const {
-    const cudaError_t code = cudaEventQuery(event_);
+    const cudaError_t code = cudaEventQuery(event_.get());
     if (code == cudaErrorNotReady) return false;
     check(code);
     return true;
   }
-  void synchronize() const { check(cudaEventSynchronize(event_)); }
+  void synchronize() const { check(cudaEventSynchronize(event_.get())); }
   /// Seconds from `earlier` to this event; both must be done.
   [[nodiscard]] double seconds_since(const Event& earlier) const {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+    check(cudaEventElapsedTime(&milliseconds, earlier.event_.get(), event_.get()));
     return milliseconds * 1e-3;
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  struct Destroy {
+    void operator()(cudaEvent_t event) const { (void)cudaEventDestroy(event); }
+  };
+  std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
 /// An ordered queue of work on the GPU that is current when it is constructed. It does not wait for other streams.

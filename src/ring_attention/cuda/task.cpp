@@ -26,23 +26,17 @@ DeviceTraits traits_for(const CudaOptions& options) {
 }
 
 MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream) {
-  std::vector<Index> position = positions(queries);
-  std::vector<Interval> visible;
-  for (Index& query : position) {
-    visible.push_back(scoring.mask.visible(query));
+  std::vector<Index> positions_of_keys = positions(queries);
+  std::vector<Interval> intervals;
+  for (Index& query : positions_of_keys) {
+    intervals.push_back(scoring.mask.visible(query));
     query += scoring.mask.offset;
   }
-  visible_ = on_device(visible, stream);
-  position_ = on_device(position, stream);
   const std::vector<float> slopes(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end());
-  alibi_slope_ = on_device(slopes, stream);
+  visible = on_device(intervals, stream);
+  position = on_device(positions_of_keys, stream);
+  alibi_slope = on_device(slopes, stream);
   check(cudaStreamSynchronize(stream));  // before the vectors are destroyed
-}
-
-void MaskOnDevice::fill_in(AttentionTask& task) const {
-  task.visible = visible_.data();
-  task.position = position_.data();
-  task.alibi_slope = alibi_slope_.data();
 }
 
 int kernel_int(Index length, const char* name) {
@@ -63,7 +57,9 @@ AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring, 
   task.queries = kernel_int(q.seq, "queries of one rank");
   task.scale = static_cast<float>(scoring.scale);
   task.q = data;
-  mask.fill_in(task);
+  task.visible = mask.visible.data();
+  task.position = mask.position.data();
+  task.alibi_slope = mask.alibi_slope.data();
   return task;
 }
 

@@ -20,17 +20,13 @@ struct CudaOptions {
 [[nodiscard]] DeviceTraits traits_for(const CudaOptions& options);
 
 /// What kernels read of a mask and a bias for one shard of queries. It is copied to the device once.
-class MaskOnDevice {
- public:
+struct MaskOnDevice {
   MaskOnDevice() = default;
   MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream);
 
-  void fill_in(AttentionTask& task) const;
-
- private:
-  DeviceTensor<Interval> visible_;   // [queries]
-  DeviceTensor<Index> position_;     // [queries]
-  DeviceTensor<float> alibi_slope_;  // [heads], or empty
+  DeviceTensor<Interval> visible;   ///< [queries]
+  DeviceTensor<Index> position;     ///< [queries]
+  DeviceTensor<float> alibi_slope;  ///< [heads], or empty
 };
 
 /// Kernels count tokens in an int, and the end of a tile may be this far behind the last token.

@@ -2,7 +2,6 @@
 /// Measures how long work on a GPU takes.
 #pragma once
 
-#include <algorithm>
 #include <vector>
 
 #include "ring_attention/core/median.hpp"
@@ -10,15 +9,9 @@
 
 namespace ring_attention::cuda {
 
-/// The median, the shortest and the longest time, in seconds.
-struct Times {
-  double median, least, most;
-};
-
-/// Times the work that `work` enqueues on the stream, with an event before and after it: once to warm up, then `times`
-/// times.
-template <class Work>
-[[nodiscard]] Times time_on(StreamHandle stream, int times, const Work& work) {
+/// The median time in seconds of the work that `work` enqueues on the stream, with an event before and after it: once to
+/// warm up, then `times` times.
+[[nodiscard]] double time_on(StreamHandle stream, int times, const auto& work) {
   std::vector<double> seconds;
   for (int i = -1; i < times; ++i) {
     Event begin, end;
@@ -28,8 +21,13 @@ template <class Work>
     end.synchronize();
     if (i >= 0) seconds.push_back(end.seconds_since(begin));
   }
-  const auto [least, most] = std::ranges::minmax(seconds);
-  return {ring_attention::median(seconds), least, most};
+  return median(seconds);
+}
+
+/// The same for work of unknown length: once if it takes more than 0.2 seconds.
+[[nodiscard]] double time_once_or(StreamHandle stream, int times, const auto& work) {
+  const double first = time_on(stream, 1, work);
+  return first > 0.2 ? first : time_on(stream, times, work);
 }
 
 }  // namespace ring_attention::cuda

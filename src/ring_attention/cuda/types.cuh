@@ -10,30 +10,16 @@
 
 namespace ring_attention::cuda {
 
-/// Converts to fp32, exactly.
-__device__ inline float widened(float x) { return x; }
-__device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float widened(__half x) { return __half2float(x); }
-
-/// Rounds fp32 to T, to nearest even.
+/// float, __nv_bfloat16 or __half to fp32, exactly.
+__device__ float widened(auto x) { return static_cast<float>(x); }
+/// Rounds fp32 to one of them, to nearest even.
 template <class T>
-__device__ T narrowed(float x);
-template <>
-__device__ inline float narrowed<float>(float x) {
-  return x;
-}
-template <>
-__device__ inline __nv_bfloat16 narrowed<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-template <>
-__device__ inline __half narrowed<__half>(float x) {
-  return __float2half_rn(x);
+__device__ T narrowed(float x) {
+  return static_cast<T>(x);
 }
 
 /// Calls use(T{}) with the C++ type of `type`.
-template <class Use>
-void with_type(Type type, Use use) {
+void with_type(Type type, auto use) {
   switch (type) {
     case Type::fp32: return use(float{});
     case Type::bf16: return use(__nv_bfloat16{});
@@ -44,8 +30,7 @@ void with_type(Type type, Use use) {
 
 /// For the tensor-core kernels: calls use.operator()<T, columns>(). T is bf16 or fp16, columns is 64 if dim <= 64 and
 /// 128 otherwise.
-template <class Use>
-void with_half_type_and_columns(Type type, int dim, Use use) {
+void with_half_type_and_columns(Type type, int dim, auto use) {
   require(type != Type::fp32 && dim <= 128,
           "a tensor-core kernel takes bf16 or fp16 and a dim of at most 128");
   const auto with_columns = [&]<class T>(T) {

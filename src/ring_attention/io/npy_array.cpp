@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/io/npy.hpp"
@@ -15,8 +16,6 @@ namespace ring_attention {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the elements of a file are copied byte by byte");
-
-constexpr Index staging_bytes = Index{1} << 20U;
 
 /// One element type to another. Elements of a file are aligned to nothing, hence memcpy.
 template <class From, class To>
@@ -28,6 +27,14 @@ void convert(std::span<const std::byte> bytes, std::span<To> to) {
   }
 }
 
+template <class To, class From>
+void store(std::span<const From> from, std::span<std::byte> bytes) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const To element = static_cast<To>(from[i]);
+    std::memcpy(bytes.data() + i * sizeof(To), &element, sizeof(To));
+  }
+}
+
 /// The bytes of a half as a float: Eigen knows its subnormals, infinities and NaN.
 struct Half {
   std::uint16_t bits;
@@ -35,24 +42,49 @@ struct Half {
   explicit operator double() const { return static_cast<float>(*this); }
 };
 
-Index size_of_file(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) throw InputError(path, "cannot be read: " + error.message(), "check the path");
-  return static_cast<Index>(bytes);
-}
+struct FileBytes {
+  Index size;  // of the whole file
+  std::vector<std::byte> bytes;
+};
 
-std::ifstream open_to_read(const std::string& path) {
+/// The beginning of a file, of at most so many bytes.
+FileBytes read_file(const std::string& path,
+                    std::uintmax_t most = std::numeric_limits<std::uintmax_t>::max()) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) throw InputError(path, "cannot be read: " + error.message(), "check the path");
   std::ifstream in(path, std::ios::binary);
   if (!in)
     throw InputError(path, "cannot be read: " + std::generic_category().message(errno), "check the path");
-  return in;
-}
-
-void read_exactly(std::ifstream& in, std::span<std::byte> bytes, const std::string& path) {
+  std::vector<std::byte> bytes(std::min(size, most));
   if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
     throw InputError(path, "cannot be read to its end",
                      "check the disk, and that nothing is writing the file");
+  return {static_cast<Index>(size), std::move(bytes)};
+}
+
+/// Reads the header, and checks the size of the file against it.
+NpyHeader checked_header(std::span<const std::byte> beginning, Index size, const std::string& file) {
+  NpyHeader header = parse_npy_header(beginning, file);
+  check_npy_size(header, size, file);
+  return header;
+}
+
+/// A file of one dimension.
+struct Row {
+  NpyHeader header;
+  std::vector<std::byte> elements;
+};
+
+Row read_row(const std::string& path, void (*check_type)(const NpyHeader&, const std::string&)) {
+  FileBytes file = read_file(path);
+  const NpyHeader header = checked_header(file.bytes, file.size, path);
+  check_type(header, path);
+  if (header.extents.size() != 1)
+    throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
+                     "save it with .reshape(-1)");
+  file.bytes.erase(file.bytes.begin(), file.bytes.begin() + header.payload_offset);
+  return {header, std::move(file.bytes)};
 }
 
 template <class T>
@@ -90,96 +122,50 @@ void encode_elements(Dtype dtype, std::span<const T> from, std::span<std::byte> 
   require(elements.size() == from.size() * static_cast<std::size_t>(element_bytes(dtype)),
           "encode_elements: the elements do not fit the bytes");
   require(dtype == Dtype::float64 || dtype == Dtype::float32, "encode_elements: float32 and float64 only");
-  const auto store = [&]<class To>(To) {
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      const To element = static_cast<To>(from[i]);
-      std::memcpy(elements.data() + i * sizeof(To), &element, sizeof(To));
-    }
-  };
-  if (dtype == Dtype::float64) {
-    store(double{});
-  } else {
-    store(float{});
-  }
+  if (dtype == Dtype::float64)
+    store<double>(from, elements);
+  else
+    store<float>(from, elements);
 }
 template void encode_elements(Dtype, std::span<const float>, std::span<std::byte>);
 template void encode_elements(Dtype, std::span<const double>, std::span<std::byte>);
 
 NpyHeader read_npy_header(const std::string& path) {
-  const Index size = size_of_file(path);
-  std::ifstream in = open_to_read(path);
-  std::vector<std::byte> beginning(std::min(static_cast<std::size_t>(size), npy_header_limit));
-  read_exactly(in, beginning, path);
-  NpyHeader header = parse_npy_header(beginning, path);
-  check_npy_size(header, size, path);
-  return header;
+  const FileBytes file = read_file(path, npy_header_limit);
+  return checked_header(file.bytes, file.size, path);
 }
 
 template <class T>
 Tensor<T> read_npy(const std::string& path) {
-  const NpyHeader header = read_npy_header(path);
-  check_floating_point(header, path);
-  Tensor<T> array(array_shape(header, path));
-  std::ifstream in = open_to_read(path);
-  in.seekg(header.payload_offset);
-  const Index element = element_bytes(header.dtype);
-  std::vector<std::byte> staging(
-      static_cast<std::size_t>(std::min(header.payload_bytes(), staging_bytes / element * element)));
-  for (std::span<T> left = array.view().elements(); !left.empty();) {
-    const std::size_t n = std::min(left.size(), staging.size() / static_cast<std::size_t>(element));
-    const std::span<std::byte> bytes = std::span(staging).first(n * static_cast<std::size_t>(element));
-    read_exactly(in, bytes, path);
-    decode_elements<T>(header.dtype, bytes, left.first(n));
-    left = left.subspan(n);
-  }
-  return array;
+  return parse_npy<T>(read_file(path).bytes, path);
 }
 template Tensor<float> read_npy(const std::string&);
 template Tensor<double> read_npy(const std::string&);
 
-namespace {
-
-/// The elements of a file of one dimension, which must be.
-std::vector<std::byte> read_one_dimension(const NpyHeader& header, const std::string& path) {
-  if (header.extents.size() != 1)
-    throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
-                     "save it with .reshape(-1)");
-  std::ifstream in = open_to_read(path);
-  in.seekg(header.payload_offset);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(header.payload_bytes()));
-  read_exactly(in, bytes, path);
-  return bytes;
-}
-
-}  // namespace
-
 std::vector<Index> read_npy_integers(const std::string& path) {
-  const NpyHeader header = read_npy_header(path);
-  if (header.dtype != Dtype::int64 && header.dtype != Dtype::int32)
-    throw InputError(path, "holds " + std::string(name(header.dtype)) + " where integers are wanted",
-                     "save it with .astype(np.int64)");
-  const std::vector<std::byte> bytes = read_one_dimension(header, path);
+  const auto [header, elements] = read_row(path, [](const NpyHeader& found, const std::string& file) {
+    if (found.dtype != Dtype::int64 && found.dtype != Dtype::int32)
+      throw InputError(file, "holds " + std::string(name(found.dtype)) + " where integers are wanted",
+                       "save it with .astype(np.int64)");
+  });
   std::vector<Index> integers(static_cast<std::size_t>(header.elements()));
   if (header.dtype == Dtype::int64)
-    convert<std::int64_t>(bytes, std::span(integers));
+    convert<std::int64_t>(elements, std::span(integers));
   else
-    convert<std::int32_t>(bytes, std::span(integers));
+    convert<std::int32_t>(elements, std::span(integers));
   return integers;
 }
 
 std::vector<double> read_npy_numbers(const std::string& path) {
-  const NpyHeader header = read_npy_header(path);
-  check_floating_point(header, path);
-  const std::vector<std::byte> bytes = read_one_dimension(header, path);
+  const auto [header, elements] = read_row(path, check_floating_point);
   std::vector<double> numbers(static_cast<std::size_t>(header.elements()));
-  decode_elements<double>(header.dtype, bytes, numbers);
+  decode_elements<double>(header.dtype, elements, numbers);
   return numbers;
 }
 
 template <class T>
 Tensor<T> parse_npy(std::span<const std::byte> whole_file, const std::string& file) {
-  const NpyHeader header = parse_npy_header(whole_file, file);
-  check_npy_size(header, static_cast<Index>(whole_file.size()), file);
+  const NpyHeader header = checked_header(whole_file, std::ssize(whole_file), file);
   check_floating_point(header, file);
   Tensor<T> array(array_shape(header, file));
   decode_elements<T>(header.dtype, whole_file.subspan(static_cast<std::size_t>(header.payload_offset)),

@@ -12,10 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/core/token_range.hpp"
-#include "ring_attention/core/view.hpp"
 #include "ring_attention/io/npy.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/io/npy_transfer.hpp"
 
 namespace ring_attention {
 
@@ -36,11 +34,20 @@ class NpyReader {
   /// \throws Error, on this rank, when the shard is not shape().with_seq(count(ranges)) or a range does not lie
   ///         in the sequence.
   template <class T>
-  void read(View<T> shard, const TokenRanges& ranges) const;
+  void read(View<T> shard, const TokenRanges& ranges) const {
+    transfer_shard(*comm_, {path_, header_, shape_}, shard, ranges);
+  }
 
   /// Reads all tokens of one head into an array [1, 1, S, D]; a rank may ask for another head than its peers.
   template <class T>
-  void read_head(Index batch, Index head, View<T> tokens) const;
+  void read_head(Index batch, Index head, View<T> tokens) const {
+    require(batch >= 0 && batch < shape_.batch && head >= 0 && head < shape_.heads,
+            "no head (" + std::to_string(batch) + ", " + std::to_string(head) + ") in " + to_string(shape_));
+    require(tokens.shape() == Shape{1, 1, shape_.seq, shape_.dim},
+            "one head of " + to_string(shape_) + " does not fit " + to_string(tokens.shape()));
+    transfer_contiguous(*comm_, {path_, header_, shape_}, batch * shape_.heads + head, tokens,
+                        whole(shape_.seq));
+  }
 
  private:
   const Communicator* comm_;
@@ -61,7 +68,6 @@ class NpyWriter {
   NpyWriter(const Communicator& comm, std::string path, const Shape& shape, std::vector<Index> extents,
             Dtype dtype);
   NpyWriter(const NpyWriter&) = delete;
-  NpyWriter& operator=(const NpyWriter&) = delete;
   ~NpyWriter();
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -70,12 +76,16 @@ class NpyWriter {
   /// \throws Error, on this rank, when the shard is not the array's with_seq(count(ranges)) or a range does not
   ///         lie in the sequence.
   template <class T>
-  void write(View<const T> shard, const TokenRanges& ranges);
+  void write(View<const T> shard, const TokenRanges& ranges) {
+    require(!written_, "NpyWriter: " + path_ + " was written already");
+    transfer_shard(comm_, {temporary_name(path_), header_, shape_}, shard, ranges);
+    written_ = true;
+  }
 
  private:
   friend void commit(const Communicator& comm, const std::vector<NpyWriter*>& writers);
 
-  const Communicator* comm_;
+  const Communicator& comm_;
   std::string path_;
   Shape shape_;
   NpyHeader header_;

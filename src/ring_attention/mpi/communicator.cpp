@@ -40,6 +40,12 @@ Communicator::~Communicator() {
 
 namespace {
 
+template <class T>
+T reduced(const Communicator& comm, T value, MPI_Datatype type, MPI_Op operation) {
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, type, operation, comm.handle()));
+  return value;
+}
+
 std::string out_of_memory(const Communicator& comm) {
   return "rank " + std::to_string(comm.rank()) +
          " is out of memory: use more ranks on more hosts, or smaller arrays";
@@ -60,13 +66,9 @@ void agree(const Communicator& comm, const std::function<void()>& validate) {
     failed = true;
   }
   const int none = comm.size();
-  int culprit = failed ? comm.rank() : none;
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &culprit, 1, MPI_INT, MPI_MIN, comm.handle()));
+  const int culprit = reduced(comm, failed ? comm.rank() : none, MPI_INT, MPI_MIN);
   if (culprit == none) return;
-  int length = static_cast<int>(message.size());
-  check_mpi(MPI_Bcast(&length, 1, MPI_INT, culprit, comm.handle()));
-  message.resize(static_cast<std::size_t>(length));
-  check_mpi(MPI_Bcast(message.data(), length, MPI_CHAR, culprit, comm.handle()));
+  broadcast(comm, message, culprit);
   throw AgreedError(message);
 }
 
@@ -80,20 +82,6 @@ void require_same(const Communicator& comm, const std::string& field, const std:
   });
 }
 
-void broadcast(const Communicator& comm, std::string& text) {
-  auto length = static_cast<int>(text.size());
-  check_mpi(MPI_Bcast(&length, 1, MPI_INT, 0, comm.handle()));
-  text.resize(static_cast<std::size_t>(length));
-  check_mpi(MPI_Bcast(text.data(), length, MPI_CHAR, 0, comm.handle()));
-}
-
-void broadcast(const Communicator& comm, std::vector<Index>& integers) {
-  auto length = static_cast<int>(integers.size());
-  check_mpi(MPI_Bcast(&length, 1, MPI_INT, 0, comm.handle()));
-  integers.resize(static_cast<std::size_t>(length));
-  check_mpi(MPI_Bcast(integers.data(), length, MPI_INT64_T, 0, comm.handle()));
-}
-
 void sum_over_ranks(const Communicator& comm, std::span<double> values) {
   check_mpi(MPI_Allreduce_c(MPI_IN_PLACE, values.data(), static_cast<MPI_Count>(values.size()), MPI_DOUBLE,
                             MPI_SUM, comm.handle()));
@@ -101,24 +89,20 @@ void sum_over_ranks(const Communicator& comm, std::span<double> values) {
 
 double max_over_ranks(const Communicator& comm, double value) {
   const bool numbers = all_of_ranks(comm, !std::isnan(value));  // MPI_MAX may drop a NaN
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, comm.handle()));
-  return numbers ? value : std::numeric_limits<double>::quiet_NaN();
+  const double most = reduced(comm, value, MPI_DOUBLE, MPI_MAX);
+  return numbers ? most : std::numeric_limits<double>::quiet_NaN();
 }
 
 Index min_over_ranks(const Communicator& comm, Index value) {
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MIN, comm.handle()));
-  return value;
+  return reduced(comm, value, MPI_INT64_T, MPI_MIN);
 }
 
 Index sum_over_ranks(const Communicator& comm, Index value) {
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_SUM, comm.handle()));
-  return value;
+  return reduced(comm, value, MPI_INT64_T, MPI_SUM);
 }
 
 bool all_of_ranks(const Communicator& comm, bool value) {
-  int all = value ? 1 : 0;
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, comm.handle()));
-  return all != 0;
+  return reduced(comm, value ? 1 : 0, MPI_INT, MPI_MIN) != 0;
 }
 
 void barrier(const Communicator& comm) { check_mpi(MPI_Barrier(comm.handle())); }
@@ -146,14 +130,10 @@ namespace {
 int run_body(const std::function<int(const Communicator&)>& body) {
   const Communicator comm(MPI_COMM_WORLD);
   try {
-    try {
-      int code = body(comm);
-      check_mpi(MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, comm.handle()));
-      return code;
-    } catch (const AgreedError& error) {
-      if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
-      return 2;
-    }
+    return reduced(comm, body(comm), MPI_INT, MPI_MAX);
+  } catch (const AgreedError& error) {
+    if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
     std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),

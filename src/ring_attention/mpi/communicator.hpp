@@ -64,9 +64,19 @@ inline void require_same(const Communicator& comm, const std::string& field, Ind
   require_same(comm, field, std::to_string(value));
 }
 
-/// Sends the text (or the integers) of rank 0 to all. Collective.
-void broadcast(const Communicator& comm, std::string& text);
-void broadcast(const Communicator& comm, std::vector<Index>& integers);
+/// Sends a value, a text or a vector of `root` to all. Collective.
+template <class T>
+void broadcast(const Communicator& comm, T& value, int root = 0) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
+    check_mpi(MPI_Bcast(&value, sizeof value, MPI_BYTE, root, comm.handle()));
+  } else {
+    std::size_t size = value.size();
+    broadcast(comm, size, root);
+    value.resize(size);
+    const std::span bytes = std::as_writable_bytes(std::span(value));
+    check_mpi(MPI_Bcast_c(bytes.data(), std::ssize(bytes), MPI_BYTE, root, comm.handle()));
+  }
+}
 
 /// Reductions over all ranks. Collective. The maximum with a NaN is NaN: a wrong result must not look small.
 [[nodiscard]] double max_over_ranks(const Communicator& comm, double value);

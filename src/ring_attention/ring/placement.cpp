@@ -28,25 +28,17 @@ TokenRanges joined(const TokenRanges& ranges) {
   return result;
 }
 
-constexpr std::array placement_kinds{PlacementKind::contiguous, PlacementKind::striped,
-                                     PlacementKind::zigzag};
+constexpr std::array<const char*, 3> names{"contiguous", "striped",
+                                           "zigzag"};  // in the order of PlacementKind
 
 }  // namespace
 
-std::string name(PlacementKind kind) {
-  switch (kind) {
-    case PlacementKind::contiguous: return "contiguous";
-    case PlacementKind::striped: return "striped";
-    case PlacementKind::zigzag: return "zigzag";
-  }
-  return "unknown";
-}
+std::string name(PlacementKind kind) { return names.at(static_cast<std::size_t>(kind)); }
 
 PlacementKind placement_kind_named(const std::string& word) {
-  const auto found = std::find_if(placement_kinds.begin(), placement_kinds.end(),
-                                  [&](PlacementKind kind) { return name(kind) == word; });
-  require(found != placement_kinds.end(), "no placement is called " + word);
-  return *found;
+  const auto found = std::ranges::find(names, word);
+  require(found != names.end(), "no placement is called " + word);
+  return static_cast<PlacementKind>(found - names.begin());
 }
 
 Placement::Placement(PlacementKind kind, Index seq, int ranks) : kind_(kind), seq_(seq), ranks_(ranks) {

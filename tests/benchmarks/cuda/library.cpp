@@ -12,7 +12,6 @@
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/error.hpp"
-#include "ring_attention/cuda/kernels/common/finish.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/topology.hpp"
 

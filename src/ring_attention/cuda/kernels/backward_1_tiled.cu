@@ -194,9 +194,8 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask ta
 
 template <class T, int tile, int columns, bool atomic_dq>
 void differentiate_with(const BackwardTask& task, StreamHandle stream) {
-  constexpr int bytes = SharedMemory<tile, columns>::bytes;
   const auto grid = [](Index blocks) {
-    return LaunchConfig{dim3(static_cast<unsigned>(blocks)), dim3(threads), bytes};
+    return LaunchConfig{blocks, threads, SharedMemory<tile, columns>::bytes};
   };
   for (int r = 0; r < task.ranges; ++r) {
     const Index blocks = blocks_of(task.range[r].tokens.count, Index{tile});
@@ -228,13 +227,11 @@ bool takes(const DeviceTraits& device, Type, int dim) {
 
 }  // namespace
 
-BackwardKernel backward_1_tiled() {
-  return {1, "tiled", "fp32, tiles in shared memory, two passes", true, takes, differentiate<false>};
-}
+extern const BackwardKernel backward_1_tiled{1,    "tiled", "fp32, tiles in shared memory, two passes",
+                                             true, takes,   differentiate<false>};
 
-BackwardKernel backward_1_tiled_with_atomics() {
-  return {1,     "tiled-atomics", "fp32, tiles in shared memory, one pass, atomics for dQ",
-          false, takes,           differentiate<true>};
-}
+extern const BackwardKernel backward_1_tiled_with_atomics{
+    1,     "tiled-atomics", "fp32, tiles in shared memory, one pass, atomics for dQ",
+    false, takes,           differentiate<true>};
 
 }  // namespace ring_attention::cuda

@@ -36,15 +36,11 @@ __global__ void __launch_bounds__(threads)
   const int kv_head = block / tiles;  // numbered over the whole batch
   const auto [range, first_key, keys] = KeyTile(task, block % tiles, tile);
   const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
-  shared.k.template copy_async<tile, threads>(static_cast<const T*>(task.k) + key_row * task.dim, keys,
-                                              task.dim, thread);
-  shared.v.template copy_async<tile, threads>(static_cast<const T*>(task.v) + key_row * task.dim, keys,
-                                              task.dim, thread);
+  shared.template copy_async<T>(shared.k, task.k, key_row, keys, task.dim, thread);
+  shared.template copy_async<T>(shared.v, task.v, key_row, keys, task.dim, thread);
   cp_async_commit();
 
-  float dk[columns / 8][4], dv[columns / 8][4];  // of keys warp_row + g and + 8
-  clear<columns>(dk);
-  clear<columns>(dv);
+  float dk[columns / 8][4] = {}, dv[columns / 8][4] = {};  // of keys warp_row + g and + 8
   const int query_tiles = (task.queries + tile - 1) / tile;
   for (int step = 0; step < group * query_tiles; ++step) {
     const int batch_head = kv_head * group + step / query_tiles, first_query = step % query_tiles * tile;
@@ -55,10 +51,8 @@ __global__ void __launch_bounds__(threads)
     const Visibility visible = shared.of->visibility.of_range(range);
     if (!visible.includes_some(first_key, keys)) continue;
     const int queries = task.queries - first_query;
-    shared.q.template copy_async<tile, threads>(static_cast<const T*>(task.q) + query_row * task.dim, queries,
-                                                task.dim, thread);
-    shared.grad_out.template copy_async<tile, threads>(
-        static_cast<const T*>(task.grad_out) + query_row * task.dim, queries, task.dim, thread);
+    shared.template copy_async<T>(shared.q, task.q, query_row, queries, task.dim, thread);
+    shared.template copy_async<T>(shared.grad_out, task.grad_out, query_row, queries, task.dim, thread);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
@@ -89,8 +83,7 @@ __global__ void __launch_bounds__(threads)
       const auto of_ds = Fragments<tile>::a_of_columns(shared.ds, lane);
 #pragma unroll 1
       for (int part = 0; part < columns; part += 32) {  // the registers are full of dk and dv
-        float dq[4][4];                                 // of queries warp_row + g and + 8
-        clear<32>(dq);
+        float dq[4][4] = {};                            // of queries warp_row + g and + 8
 #pragma unroll
         for (int k = 0; k < tile / 16; ++k) {
           unsigned a[4];
@@ -130,13 +123,10 @@ __global__ void __launch_bounds__(threads)
             first_query = block % tiles * tile;
   const int kv_head = batch_head / (task.heads / task.kv_heads), queries = task.queries - first_query;
   const Index query_row = static_cast<Index>(batch_head) * task.queries + first_query;
-  shared.q.template copy_async<tile, threads>(static_cast<const T*>(task.q) + query_row * task.dim, queries,
-                                              task.dim, thread);
-  shared.grad_out.template copy_async<tile, threads>(
-      static_cast<const T*>(task.grad_out) + query_row * task.dim, queries, task.dim, thread);
+  shared.template copy_async<T>(shared.q, task.q, query_row, queries, task.dim, thread);
+  shared.template copy_async<T>(shared.grad_out, task.grad_out, query_row, queries, task.dim, thread);
   cp_async_commit();
-  float dq[columns / 8][4];  // of queries warp_row + g and + 8
-  clear<columns>(dq);
+  float dq[columns / 8][4] = {};  // of queries warp_row + g and + 8
   shared.load_rows(task, query_row, first_query, thread);
   __syncthreads();
   for (int range = 0; range < task.ranges; ++range) {
@@ -144,10 +134,8 @@ __global__ void __launch_bounds__(threads)
     for (int first_key = visible.any.begin; first_key < visible.any.end; first_key += tile) {
       const Index key_row = static_cast<Index>(kv_head) * task.keys + first_key;
       const int keys = min(tile, visible.any.end - first_key);
-      shared.k.template copy_async<tile, threads>(static_cast<const T*>(task.k) + key_row * task.dim, keys,
-                                                  task.dim, thread);
-      shared.v.template copy_async<tile, threads>(static_cast<const T*>(task.v) + key_row * task.dim, keys,
-                                                  task.dim, thread);
+      shared.template copy_async<T>(shared.k, task.k, key_row, keys, task.dim, thread);
+      shared.template copy_async<T>(shared.v, task.v, key_row, keys, task.dim, thread);
       cp_async_commit();
       cp_async_wait<0>();
       __syncthreads();
@@ -181,9 +169,8 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
   const int of_keys = tiles_of_keys(task, tile), of_queries = blocks_of(task.queries, tile);
   if (of_keys == 0 || of_queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    const auto grid = [&](int blocks) {
-      return LaunchConfig{dim3(static_cast<unsigned>(blocks * task.batch)), dim3(threads),
-                          SharedMemory<columns>::bytes};
+    const auto grid = [&](Index blocks) {
+      return LaunchConfig{blocks * task.batch, threads, SharedMemory<columns>::bytes};
     };
     launch(backward_dkdv_kernel<T, columns, atomic_dq>, grid(of_keys * task.kv_heads), stream, task, of_keys);
     if constexpr (!atomic_dq)
@@ -198,12 +185,10 @@ bool takes(const DeviceTraits& device, Type type, int dim) {
 
 }  // namespace
 
-BackwardKernel backward_2_mma() {
-  return {2, "mma", "mma.sync, a second grid for dQ", true, takes, differentiate<false>};
-}
+extern const BackwardKernel backward_2_mma{2,    "mma", "mma.sync, a second grid for dQ",
+                                           true, takes, differentiate<false>};
 
-BackwardKernel backward_2_mma_with_atomics() {
-  return {2, "mma-atomics", "mma.sync, dQ by atomics", false, takes, differentiate<true>};
-}
+extern const BackwardKernel backward_2_mma_with_atomics{2,     "mma-atomics", "mma.sync, dQ by atomics",
+                                                        false, takes,         differentiate<true>};
 
 }  // namespace ring_attention::cuda

@@ -24,24 +24,21 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
   if (key_tiles == 0 || task.queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     constexpr int rows = KeysMemory<columns>::rows;
-    const auto grid = [](int blocks, int threads, int bytes) {
-      return LaunchConfig{dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), bytes};
-    };
     const int heads = task.batch * task.heads, query_tiles = blocks_of(task.queries, rows);
     const Index padded = static_cast<Index>(query_tiles) * rows;
     const Scratch<float> floats((2 * heads + 1) * padded, stream);
     const Scratch<TileVisibility<rows, 32>> visibility(query_tiles, stream);
     float* const delta = floats.data() + heads * padded;
     const AllQueries<rows> all{floats.data(), delta, delta + heads * padded, visibility.data(), query_tiles};
-    launch(prepare_queries<rows>, grid(query_tiles * heads, rows, 0), stream, task, all);
+    launch(prepare_queries<rows>, {query_tiles * heads, rows}, stream, task, all);
     const BackwardMaps maps = maps_of(task, type);
     launch(backward_dkdv_kernel<T, columns, atomic_dq>,
-           grid(key_tiles * task.batch * task.kv_heads, backward_threads, KeysMemory<columns>::bytes), stream,
+           {key_tiles * task.batch * task.kv_heads, backward_threads, KeysMemory<columns>::bytes}, stream,
            task, maps, all, key_tiles);
     if constexpr (!atomic_dq)
       launch(backward_dq_kernel<T, columns>,
-             grid(query_tiles_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes), stream,
-             task, maps);
+             {query_tiles_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes}, stream, task,
+             maps);
   });
 }
 
@@ -52,22 +49,18 @@ bool takes_all(const DeviceTraits& device, Type type, int dim) {
 
 }  // namespace
 
-BackwardKernel backward_3_wgmma() {
-  return {3,
-          "wgmma",
-          "wgmma and TMA, a second grid for dQ",
-          true,
-          takes_all<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
-          differentiate<false>};
-}
+extern const BackwardKernel backward_3_wgmma{3,
+                                             "wgmma",
+                                             "wgmma and TMA, a second grid for dQ",
+                                             true,
+                                             takes_all<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
+                                             differentiate<false>};
 
-BackwardKernel backward_3_wgmma_with_atomics() {
-  return {3,
-          "wgmma-atomics",
-          "wgmma and TMA, dQ by atomics",
-          false,
-          takes_all<KeysMemory<64>, KeysMemory<128>>,
-          differentiate<true>};
-}
+extern const BackwardKernel backward_3_wgmma_with_atomics{3,
+                                                          "wgmma-atomics",
+                                                          "wgmma and TMA, dQ by atomics",
+                                                          false,
+                                                          takes_all<KeysMemory<64>, KeysMemory<128>>,
+                                                          differentiate<true>};
 
 }  // namespace ring_attention::cuda

@@ -94,9 +94,7 @@ __global__ void add_values(Head head, const float* p, const float* a) {
 }
 
 /// At least `count` threads.
-LaunchConfig threads_for(Index count) {
-  return {dim3(static_cast<unsigned>(blocks_of(count, Index{threads}))), dim3(threads)};
-}
+LaunchConfig threads_for(Index count) { return {blocks_of(count, Index{threads}), threads}; }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const Scratch<float> s(static_cast<Index>(task.queries) * task.keys, stream), a(task.queries, stream);
@@ -116,8 +114,7 @@ bool takes(const DeviceTraits&, Type, int dim) { return dim >= 1; }
 
 }  // namespace
 
-ForwardKernel forward_0_naive() {
-  return {0, "naive", "fp32, all scores in memory, one thread per entry", true, takes, attend};
-}
+extern const ForwardKernel forward_0_naive{0,    "naive", "fp32, all scores in memory, one thread per entry",
+                                           true, takes,   attend};
 
 }  // namespace ring_attention::cuda

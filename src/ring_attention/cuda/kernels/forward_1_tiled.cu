@@ -84,11 +84,8 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
       o[i][c] = {0, 0, 0, 0};
       if (!carry) continue;
       const float* from = task.o + (row0 + query) * task.dim;
-      const int column = 4 * thread.x + 64 * c;
-      if (column < task.dim) o[i][c].x = from[column];
-      if (column + 1 < task.dim) o[i][c].y = from[column + 1];
-      if (column + 2 < task.dim) o[i][c].z = from[column + 2];
-      if (column + 3 < task.dim) o[i][c].w = from[column + 3];
+      for_columns(o[i][c], 4 * thread.x + 64 * c, task.dim,
+                  [&](int column, float& value) { value = from[column]; });
     }
   }
   shared.q.load(static_cast<const T*>(task.q) + row0 * task.dim, queries, task.dim);
@@ -165,10 +162,9 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
 template <class T, int tile, int columns>
 void attend_with(const ForwardTask& task, StreamHandle stream) {
   const int tiles = blocks_of(task.queries, tile);
-  const Index blocks = static_cast<Index>(tiles) * task.batch * task.heads;
   launch(attend_tile<T, tile, columns>,
-         LaunchConfig{dim3(static_cast<unsigned>(blocks)), dim3(threads), SharedMemory<tile, columns>::bytes},
-         stream, task, tiles);
+         {Index{tiles} * task.batch * task.heads, threads, SharedMemory<tile, columns>::bytes}, stream, task,
+         tiles);
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
@@ -188,8 +184,7 @@ bool takes(const DeviceTraits& device, Type, int dim) {
 
 }  // namespace
 
-ForwardKernel forward_1_tiled() {
-  return {1, "tiled", "fp32, tiles in shared memory, online softmax", true, takes, attend};
-}
+extern const ForwardKernel forward_1_tiled{1,    "tiled", "fp32, tiles in shared memory, online softmax",
+                                           true, takes,   attend};
 
 }  // namespace ring_attention::cuda

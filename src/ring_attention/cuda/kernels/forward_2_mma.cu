@@ -157,9 +157,8 @@ template <class T, int columns>
 void attend_with(const ForwardTask& task, StreamHandle stream) {
   const int tiles = blocks_of(task.queries, tile_queries);
   launch(attend_tile<T, columns>,
-         LaunchConfig{dim3(static_cast<unsigned>(tiles * task.batch * task.heads)), dim3(threads),
-                      SharedLayout<columns>::bytes},
-         stream, task, tiles);
+         {Index{tiles} * task.batch * task.heads, threads, SharedLayout<columns>::bytes}, stream, task,
+         tiles);
 }
 
 void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
@@ -174,8 +173,7 @@ bool takes(const DeviceTraits& device, Type type, int dim) {
 
 }  // namespace
 
-ForwardKernel forward_2_mma() {
-  return {2, "mma", "mma.sync, ldmatrix, cp.async in two stages", true, takes, attend};
-}
+extern const ForwardKernel forward_2_mma{2,    "mma", "mma.sync, ldmatrix, cp.async in two stages",
+                                         true, takes, attend};
 
 }  // namespace ring_attention::cuda

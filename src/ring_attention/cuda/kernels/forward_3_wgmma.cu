@@ -78,8 +78,7 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandl
 
 }  // namespace
 
-ForwardKernel forward_3_wgmma() {
-  return {3, "wgmma", "wgmma, TMA and mbarriers, one role", true, takes<Memory<128>>, attend};
-}
+extern const ForwardKernel forward_3_wgmma{
+    3, "wgmma", "wgmma, TMA and mbarriers, one role", true, takes<Memory<128>>, attend};
 
 }  // namespace ring_attention::cuda

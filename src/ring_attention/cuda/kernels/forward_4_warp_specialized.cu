@@ -82,9 +82,7 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandl
 
 }  // namespace
 
-ForwardKernel forward_4_warp_specialized() {
-  return {4,    "warp-specialized", "a producer warp, two consumer warpgroups",
-          true, takes<Memory<128>>, attend};
-}
+extern const ForwardKernel forward_4_warp_specialized{
+    4, "warp-specialized", "a producer warp, two consumer warpgroups", true, takes<Memory<128>>, attend};
 
 }  // namespace ring_attention::cuda

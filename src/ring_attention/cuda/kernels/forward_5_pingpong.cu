@@ -45,8 +45,7 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandl
 
 }  // namespace
 
-ForwardKernel forward_5_pingpong() {
-  return {5, "pingpong", "two warpgroups in turns, next QK before last PV", true, takes<Memory<128>>, attend};
-}
+extern const ForwardKernel forward_5_pingpong{
+    5, "pingpong", "two warpgroups in turns, next QK before last PV", true, takes<Memory<128>>, attend};
 
 }  // namespace ring_attention::cuda

@@ -92,21 +92,17 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits& device, Stre
     const int query_tiles = blocks_of(task.queries, tile_queries),
               all_tiles = query_tiles_of(task, tile_queries);
     const Scratch<QueryVisibility> tiles(query_tiles, stream);
-    launch(compute_visibility<QueryVisibility>,
-           LaunchConfig{dim3(static_cast<unsigned>(query_tiles)), dim3(tile_queries)}, stream, task,
-           tile_queries, tiles.data());
+    launch(compute_visibility<QueryVisibility>, {query_tiles, tile_queries}, stream, task, tile_queries,
+           tiles.data());
     launch(attend_tiles<T, columns>,
-           LaunchConfig{dim3(static_cast<unsigned>(std::min(all_tiles, device.multiprocessors))), dim3(384),
-                        Memory<columns>::bytes},
-           stream, task, maps_of(task, type), tiles.data(), all_tiles);
+           {std::min(all_tiles, device.multiprocessors), 384, Memory<columns>::bytes}, stream, task,
+           maps_of(task, type), tiles.data(), all_tiles);
   });
 }
 
 }  // namespace
 
-ForwardKernel forward_6_persistent() {
-  return {6,    "persistent",       "a block per multiprocessor, longest tiles first",
-          true, takes<Memory<128>>, attend};
-}
+extern const ForwardKernel forward_6_persistent{
+    6, "persistent", "a block per multiprocessor, longest tiles first", true, takes<Memory<128>>, attend};
 
 }  // namespace ring_attention::cuda

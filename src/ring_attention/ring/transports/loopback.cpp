@@ -55,8 +55,7 @@ void LoopbackWorld::require_running() const {
   if (stopped_) throw Stopped();
 }
 
-template <class Ready>
-void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready) {
+void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready) {
   const bool in_time = changed_.wait_for(lock, timeout_, [&] { return stopped_ || ready(); });
   require_running();
   require(in_time, "loopback ring: " + what + " took more than " + std::to_string(timeout_.count()) + " s");

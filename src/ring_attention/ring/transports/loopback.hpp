@@ -50,8 +50,7 @@ class LoopbackWorld {
   static constexpr int channels = 3;  // K,V; their gradients; all-to-all
 
   /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
-  template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, Ready ready);
+  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready);
   /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
   /// Ends the waits of all ranks: from here on no rank reads a parcel of another one.
@@ -96,7 +95,6 @@ class LoopbackTransport {
         prev_(axis.at(rank, ring_.prev())),
         channel_(channel) {}
   LoopbackTransport(const LoopbackTransport&) = delete;
-  LoopbackTransport& operator=(const LoopbackTransport&) = delete;
   ~LoopbackTransport();
 
   [[nodiscard]] Ring ring() const { return ring_; }

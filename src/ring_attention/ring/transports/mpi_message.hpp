@@ -1,17 +1,11 @@
 /// \file
-/// What both MPI transports do with a message: its length, its count, its check.
+/// What both MPI transports do with a message: its count, its check. Lengths beyond 2^31 bytes need MPI-4's large counts.
 #pragma once
 
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
-
-/// Lengths beyond 2^31 bytes need MPI-4's large counts.
-template <class Bytes>
-[[nodiscard]] MPI_Count message_length(const Bytes& bytes) {
-  return static_cast<MPI_Count>(bytes.size());
-}
 
 inline void count_sent(TransportStatistics& statistics, std::span<const std::byte> bytes) {
   ++statistics.messages_sent;
@@ -23,9 +17,9 @@ inline void check_received(TransportStatistics& statistics, MPI_Status status, s
                            int sender) {
   MPI_Count received = 0;
   check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &received));
-  require(received == message_length(due), "ring: rank " + std::to_string(sender) + " sent " +
-                                               std::to_string(received) + " bytes where " +
-                                               std::to_string(due.size()) + " were due");
+  require(received == std::ssize(due), "ring: rank " + std::to_string(sender) + " sent " +
+                                           std::to_string(received) + " bytes where " +
+                                           std::to_string(due.size()) + " were due");
   statistics.bytes_received += static_cast<Index>(received);
 }
 

@@ -20,6 +20,13 @@ void check(ncclResult_t code, std::source_location where = std::source_location:
   if (code != ncclSuccess && code != ncclInProgress) throw Error(located(words_of(code), where));
 }
 
+/// The error that NCCL has reported asynchronously, or of the question itself.
+ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t code = ncclCommGetAsyncError(comm, &state);
+  return code == ncclSuccess ? state : code;
+}
+
 /// Frees the core for other ranks and for NCCL's own thread.
 void pause() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
@@ -47,10 +54,7 @@ NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
     if (ring_.rank != 0) return;
     if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(words_of(code));
   });
-  std::string bytes(id.internal, sizeof id.internal);
-  broadcast(comm, bytes);
-  bytes.copy(id.internal, sizeof id.internal);
-
+  broadcast(comm, id);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // so that a missing rank cannot block the others without a time limit
   config.maxCTAs = options_.max_ctas;
@@ -75,10 +79,8 @@ NcclWorld::~NcclWorld() {
 
 void NcclWorld::settle(const char* what) {
   const auto deadline = Clock::now() + options_.timeout;
-  ncclResult_t state = ncclInProgress;
-  while (state == ncclInProgress) {
-    if (const ncclResult_t code = ncclCommGetAsyncError(comm_, &state); code != ncclSuccess) state = code;
-    if (state != ncclInProgress) break;
+  ncclResult_t state = state_of(comm_);
+  for (; state == ncclInProgress; state = state_of(comm_)) {
     if (Clock::now() > deadline)
       abort(std::string(what) + " took more than " + std::to_string(options_.timeout.count()) + " s");
     pause();
@@ -87,8 +89,7 @@ void NcclWorld::settle(const char* what) {
 }
 
 void NcclWorld::require_alive() {
-  ncclResult_t state = ncclSuccess;
-  if (const ncclResult_t code = ncclCommGetAsyncError(comm_, &state); code != ncclSuccess) state = code;
+  const ncclResult_t state = state_of(comm_);
   if (state != ncclSuccess && state != ncclInProgress) abort(words_of(state) + ": is another rank gone?");
 }
 

@@ -40,8 +40,6 @@ class NcclWorld {
   /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails,
   /// or whose peers do not connect in time
   NcclWorld(const Communicator& comm, NcclOptions options = {});
-  NcclWorld(const NcclWorld&) = delete;
-  NcclWorld& operator=(const NcclWorld&) = delete;
   /// After an error or during an exception it aborts the communicator, because the other ranks would not take part in a
   /// regular end.
   ~NcclWorld();
@@ -74,7 +72,6 @@ class NcclTransport {
  public:
   NcclTransport(NcclWorld& world, cuda::StreamHandle compute) : world_(world), compute_(compute) {}
   NcclTransport(const NcclTransport&) = delete;
-  NcclTransport& operator=(const NcclTransport&) = delete;
 
   [[nodiscard]] Ring ring() const { return world_.ring(); }
   /// Complete after drain().

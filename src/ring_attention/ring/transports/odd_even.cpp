@@ -1,36 +1,25 @@
 #include "ring_attention/ring/transports/odd_even.hpp"
 
-#include <chrono>
-
 #include "ring_attention/ring/transports/mpi_message.hpp"
 
 namespace ring_attention {
+
 void OddEvenTransport::finish() {
-  const auto begin = std::chrono::steady_clock::now();
-  const Exchange& exchange = pending_.finish();
-  if (comm_.rank() % 2 == 0) {
-    send(exchange.send);
-    receive(exchange.receive);
-  } else {
-    receive(exchange.receive);
-    send(exchange.send);
-  }
-  check_mpi(MPI_Barrier(comm_.handle()));
-  statistics_.exposed_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-void OddEvenTransport::send(std::span<const std::byte> bytes) {
-  check_mpi(
-      MPI_Send_c(bytes.data(), message_length(bytes), MPI_BYTE, ring().next(), channel_, comm_.handle()));
-  count_sent(statistics_, bytes);
-}
-
-void OddEvenTransport::receive(std::span<std::byte> bytes) {
+  const double begin = MPI_Wtime();
+  const auto& [sent, received] = pending_.finish();
+  const Ring ring = this->ring();
+  const auto send = [&] {
+    check_mpi(MPI_Send_c(sent.data(), std::ssize(sent), MPI_BYTE, ring.next(), channel_, comm_.handle()));
+    count_sent(statistics_, sent);
+  };
+  if (ring.rank % 2 == 0) send();
   MPI_Status status;
-  check_mpi(MPI_Recv_c(bytes.data(), message_length(bytes), MPI_BYTE, ring().prev(), channel_, comm_.handle(),
+  check_mpi(MPI_Recv_c(received.data(), std::ssize(received), MPI_BYTE, ring.prev(), channel_, comm_.handle(),
                        &status));
-  check_received(statistics_, status, bytes, ring().prev());
+  check_received(statistics_, status, received, ring.prev());
+  if (ring.rank % 2 != 0) send();
+  check_mpi(MPI_Barrier(comm_.handle()));
+  statistics_.exposed_seconds += MPI_Wtime() - begin;
 }
 
 }  // namespace ring_attention

@@ -27,9 +27,6 @@ class OddEvenTransport {
   void drain() { pending_.require_idle(); }
 
  private:
-  void send(std::span<const std::byte> bytes);
-  void receive(std::span<std::byte> bytes);
-
   const Communicator& comm_;
   int channel_;
   PendingExchange pending_;

@@ -3,38 +3,42 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <chrono>
-
 #include "ring_attention/ring/transports/mpi_message.hpp"
 
 namespace ring_attention {
 namespace {
 
 /// Waits longer each time: first not at all, then one yield to the scheduler, then 20 microseconds.
-class BackOff {
- public:
-  void pause() {
-    ++calls_;
-    if (calls_ > 300)
-      usleep(20);
-    else if (calls_ > 100)
-      sched_yield();
-  }
-
- private:
-  int calls_ = 0;
-};
+void back_off(int calls) {
+  if (calls > 300)
+    usleep(20);
+  else if (calls > 100)
+    sched_yield();
+}
 
 }  // namespace
+
+OverlappedTransport::~OverlappedTransport() {
+  MPI_Request& receive = requests_[0];
+  if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
+  // A receive whose message is arriving is completed by the message and not by the cancellation.
+  for (int calls = 1; receive != MPI_REQUEST_NULL && calls < 10'000; ++calls) {
+    int done = 0;
+    MPI_Test(&receive, &done, MPI_STATUS_IGNORE);
+    back_off(calls);
+  }
+  for (MPI_Request& request : requests_)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+}
 
 void OverlappedTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   done_ = false;
   // The receive first: a message whose receive is posted needs no extra copy.
-  check_mpi(MPI_Irecv_c(exchange.receive.data(), message_length(exchange.receive), MPI_BYTE, ring().prev(),
+  check_mpi(MPI_Irecv_c(exchange.receive.data(), std::ssize(exchange.receive), MPI_BYTE, ring().prev(),
                         channel_, comm_.handle(), &requests_[0]));
-  check_mpi(MPI_Isend_c(exchange.send.data(), message_length(exchange.send), MPI_BYTE, ring().next(),
-                        channel_, comm_.handle(), &requests_[1]));
+  check_mpi(MPI_Isend_c(exchange.send.data(), std::ssize(exchange.send), MPI_BYTE, ring().next(), channel_,
+                        comm_.handle(), &requests_[1]));
   count_sent(statistics_, exchange.send);
 }
 
@@ -51,12 +55,11 @@ void OverlappedTransport::progress() {
 }
 
 void OverlappedTransport::finish() {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = MPI_Wtime();
   const Exchange& exchange = pending_.finish();
-  for (BackOff back_off; !arrived();) back_off.pause();
+  for (int calls = 1; !arrived(); ++calls) back_off(calls);
   check_received(statistics_, statuses_[0], exchange.receive, ring().prev());
-  statistics_.exposed_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  statistics_.exposed_seconds += MPI_Wtime() - begin;
 }
 
 }  // namespace ring_attention

@@ -53,28 +53,28 @@ class StagedTransport {
   template <class... Arguments>
   StagedTransport(cuda::StreamHandle stream, std::size_t most_bytes, Arguments&&... arguments)
       : stream_(stream),
-        send_(most_bytes),
-        receive_(most_bytes),
+        send_({1, 1, 1, static_cast<Index>(most_bytes)}),
+        receive_(send_.shape()),
         transport_(std::forward<Arguments>(arguments)...) {}
 
   [[nodiscard]] Ring ring() const { return transport_.ring(); }
   [[nodiscard]] const TransportStatistics& statistics() const { return transport_.statistics(); }
 
   void start(const Exchange& exchange) {
-    require(exchange.send.size() <= send_.size() && exchange.receive.size() <= receive_.size(),
+    require(exchange.send.size() <= send_.bytes() && exchange.receive.size() <= receive_.bytes(),
             "StagedTransport: a parcel is larger than most_bytes");
     copied_.record(
         stream_);  // the sent parcel is complete, and no kernel reads the memory of the received one
     copied_.block(copies_.handle());
-    cuda::copy<std::byte>(send_.first(exchange.send.size()), exchange.send, copies_.handle());
+    cuda::copy<std::byte>(first(send_, exchange.send.size()), exchange.send, copies_.handle());
     copies_.synchronize();
     exchange_ = exchange;
-    transport_.start({send_.first(exchange.send.size()), receive_.first(exchange.receive.size())});
+    transport_.start({first(send_, exchange.send.size()), first(receive_, exchange.receive.size())});
   }
   void progress() { transport_.progress(); }
   void finish() {
     transport_.finish();
-    cuda::copy<std::byte>(exchange_.receive, receive_.first(exchange_.receive.size()), copies_.handle());
+    cuda::copy<std::byte>(exchange_.receive, first(receive_, exchange_.receive.size()), copies_.handle());
     copied_.record(copies_.handle());
     copied_.block(stream_);
   }
@@ -84,6 +84,10 @@ class StagedTransport {
   }
 
  private:
+  static std::span<std::byte> first(cuda::PinnedBuffer& buffer, std::size_t bytes) {
+    return buffer.view().elements().first(bytes);
+  }
+
   cuda::StreamHandle stream_;
   cuda::Stream copies_;
   cuda::Event copied_;

@@ -9,15 +9,10 @@
 
 #include "emulator/language.hpp"
 #include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
-
-struct LaunchConfig {
-  dim3 blocks;
-  dim3 threads;
-  int shared_bytes = 0;
-};
 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle,
@@ -49,10 +44,5 @@ class Scratch {
  private:
   std::vector<unsigned char> memory_;
 };
-
-template <class Number>
-[[nodiscard]] constexpr Number blocks_of(Number count, Number size) {
-  return (count + size - 1) / size;
-}
 
 }  // namespace ring_attention::cuda

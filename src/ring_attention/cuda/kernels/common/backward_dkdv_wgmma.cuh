@@ -128,9 +128,7 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
   constexpr int queries = Memory::rows, part = Memory::part_bytes,
                 streamed_part = Memory::streamed_part_bytes;
   const int lane = thread % 32, warp_row = thread / 32 * 16;
-  float dk[columns / 2], dv[columns / 2];
-  clear(dk);
-  clear(dv);
+  float dk[columns / 2] = {}, dv[columns / 2] = {};
   mbarrier_wait(shared.resident_full(), 0);
   for (int number = 0;; ++number) {
     const int stage = number % stages;

@@ -31,8 +31,7 @@ __device__ __forceinline__ void dq_of_warpgroup(const QueriesMemory<columns>& sh
     lse[i] = exists ? lse_of(task, q_tile.query_row(task) + row) : infinity;
     delta[i] = exists ? task.delta[q_tile.query_row(task) + row] : 0;
   }
-  float dq[columns / 2];
-  clear(dq);
+  float dq[columns / 2] = {};
   mbarrier_wait(shared.resident_full(), 0);
   KeyTiles tile(visibility, task.ranges, tile_keys);
   for (int number = 0; tile.more(); ++number, tile.next()) {

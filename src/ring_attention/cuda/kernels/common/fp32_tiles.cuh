@@ -101,13 +101,13 @@ __device__ void add_weighted_rows(const ThreadPlace& thread, Weight weight,
   }
 }
 
-/// Calls visit(column, value) for the four floats of `sum`, from `column` on, that are inside a row of `dim`.
-template <class Visit>
-__device__ void for_columns(float4 sum, int column, int dim, Visit visit) {
-  if (column < dim) visit(column, sum.x);
-  if (column + 1 < dim) visit(column + 1, sum.y);
-  if (column + 2 < dim) visit(column + 2, sum.z);
-  if (column + 3 < dim) visit(column + 3, sum.w);
+/// Calls visit(column, number) for the four floats, from `column` on, that are inside a row of `dim`.
+template <class Four, class Visit>
+__device__ void for_columns(Four& four, int column, int dim, Visit visit) {
+  if (column < dim) visit(column, four.x);
+  if (column + 1 < dim) visit(column + 1, four.y);
+  if (column + 2 < dim) visit(column + 2, four.z);
+  if (column + 3 < dim) visit(column + 3, four.w);
 }
 
 /// The union of the keys that `rows` queries see. `of_query` is in shared memory.

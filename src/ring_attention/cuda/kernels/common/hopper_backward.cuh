@@ -31,7 +31,7 @@ inline BackwardMaps maps_of(const BackwardTask& task, Type type) {
 /// \tparam Metadata, metadata_count  a struct in shared memory, and the number of its copies
 /// \tparam extra_bytes  behind the tiles, a multiple of 1024
 template <int columns, int streamed_rows, class Metadata, int metadata_count, int extra_bytes>
-struct BackwardMemory {
+struct BackwardMemory : BlockMemory {
   static constexpr int rows = streamed_rows;
   static constexpr int part_bytes = tile_rows * row_bytes;               ///< 64 columns of a resident tile
   static constexpr int streamed_part_bytes = streamed_rows * row_bytes;  ///< 64 columns of what passes by
@@ -45,17 +45,14 @@ struct BackwardMemory {
       metadata_offset + metadata_count * static_cast<int>(sizeof(Metadata));
   static constexpr int bytes = barriers_offset + 8 * (1 + 2 * stages);
 
-  unsigned char* memory;
-  unsigned start;
-
-  __device__ BackwardMemory() : memory(dynamic_shared<unsigned char>()), start(shared_address(memory)) {}
+  __device__ BackwardMemory() {}
 
   /// Resident tile `which` (0 or 1), from the first row of a warpgroup on.
   [[nodiscard]] __device__ unsigned resident(int which, int group = 0) const {
-    return start + static_cast<unsigned>(which * tile_bytes + group * 64 * row_bytes);
+    return at(which * tile_bytes + group * 64 * row_bytes);
   }
   [[nodiscard]] __device__ unsigned streamed(int stage, int which) const {
-    return start + static_cast<unsigned>(streamed_offset + (2 * stage + which) * streamed_bytes);
+    return at(streamed_offset + (2 * stage + which) * streamed_bytes);
   }
   [[nodiscard]] __device__ unsigned extra() const { return start + extra_offset; }
   [[nodiscard]] __device__ Metadata& metadata(int i) const {
@@ -63,9 +60,7 @@ struct BackwardMemory {
   }
   // mbarriers: "full" when data has arrived, "empty" when all consumers have read it.
   [[nodiscard]] __device__ unsigned resident_full() const { return start + barriers_offset; }
-  [[nodiscard]] __device__ unsigned full(int stage) const {
-    return start + static_cast<unsigned>(barriers_offset + 8 * (1 + stage));
-  }
+  [[nodiscard]] __device__ unsigned full(int stage) const { return at(barriers_offset + 8 * (1 + stage)); }
   [[nodiscard]] __device__ unsigned empty(int stage) const { return full(stages + stage); }
 
   /// One thread calls it before a __syncthreads. At "empty" each warp arrives once.

@@ -86,8 +86,7 @@ struct WarpgroupTile {
   __device__ __forceinline__ void start_values(unsigned v) { start_add_ab<T>(o, p, v, kv_part_bytes); }
 
   /// Replaces s by p, not yet rounded, and updates m and l. The caller must multiply the rows of o by `factor`.
-  template <class QueryVisibility>
-  __device__ __forceinline__ void softmax_tile(const QueryVisibility& visibility, int range, int first_key,
+  __device__ __forceinline__ void softmax_tile(const auto& visibility, int range, int first_key,
                                                float (&factor)[2]) {
     const float scale = task.scale * log2_e;  // scores in units of log 2
     const float slope =

@@ -103,9 +103,17 @@ __device__ __forceinline__ void tma_load_tile(unsigned to, const TensorMap& map,
                   first_row + row, matrix, full);
 }
 
+/// The dynamic shared memory of a block, as an address and for wgmma, TMA and mbarriers.
+struct BlockMemory {
+  unsigned char* memory = dynamic_shared<unsigned char>();
+  unsigned start = shared_address(memory);
+
+  [[nodiscard]] __device__ unsigned at(int offset) const { return start + static_cast<unsigned>(offset); }
+};
+
 /// Shared memory for `groups` warpgroups, with buffers for `q_stages` tiles of queries and `stages` tiles of keys.
 template <int columns, int groups, int q_stages = 1>
-struct SharedMemory {
+struct SharedMemory : BlockMemory {
   static constexpr int parts = columns / part_columns;
   static constexpr int tile_queries = groups * group_queries;
   static constexpr int q_bytes = groups * parts * q_part_bytes;
@@ -117,38 +125,29 @@ struct SharedMemory {
   static constexpr int visibility_offset = v_offset + stages * kv_bytes;
   static constexpr int barriers_offset =
       visibility_offset + q_stages * static_cast<int>(sizeof(QueryVisibility));
-  static constexpr int barriers = 2 * q_stages + 4 * stages;
-  static constexpr int bytes = barriers_offset + 8 * barriers;
+  static constexpr int kv_barrier = 2 * q_stages;  // the number of the first one of K and V
+  static constexpr int bytes = barriers_offset + 8 * (kv_barrier + 4 * stages);
 
-  unsigned char* memory;
-  unsigned start;
-
-  __device__ SharedMemory() : memory(dynamic_shared<unsigned char>()), start(shared_address(memory)) {}
+  __device__ SharedMemory() {}
 
   [[nodiscard]] __device__ unsigned q(int q_stage, int group) const {
-    return start + static_cast<unsigned>((q_stage * groups + group) * parts * q_part_bytes);
+    return at((q_stage * groups + group) * parts * q_part_bytes);
   }
-  [[nodiscard]] __device__ unsigned k(int stage) const {
-    return start + static_cast<unsigned>(k_offset + stage * kv_bytes);
-  }
-  [[nodiscard]] __device__ unsigned v(int stage) const {
-    return start + static_cast<unsigned>(v_offset + stage * kv_bytes);
-  }
+  [[nodiscard]] __device__ unsigned k(int stage) const { return at(k_offset + stage * kv_bytes); }
+  [[nodiscard]] __device__ unsigned v(int stage) const { return at(v_offset + stage * kv_bytes); }
   [[nodiscard]] __device__ QueryVisibility& visibility(int q_stage) const {
     return reinterpret_cast<QueryVisibility*>(memory + visibility_offset)[q_stage];
   }
   // mbarriers: "full" when data has arrived, "empty" when all consumers have read it.
   [[nodiscard]] __device__ unsigned q_full(int q_stage) const { return barrier(q_stage); }
   [[nodiscard]] __device__ unsigned q_empty(int q_stage) const { return barrier(q_stages + q_stage); }
-  [[nodiscard]] __device__ unsigned k_full(int stage) const { return barrier(2 * q_stages + stage); }
-  [[nodiscard]] __device__ unsigned k_empty(int stage) const {
-    return barrier(2 * q_stages + stages + stage);
-  }
+  [[nodiscard]] __device__ unsigned k_full(int stage) const { return barrier(kv_barrier + stage); }
+  [[nodiscard]] __device__ unsigned k_empty(int stage) const { return barrier(kv_barrier + stages + stage); }
   [[nodiscard]] __device__ unsigned v_full(int stage) const {
-    return barrier(2 * q_stages + 2 * stages + stage);
+    return barrier(kv_barrier + 2 * stages + stage);
   }
   [[nodiscard]] __device__ unsigned v_empty(int stage) const {
-    return barrier(2 * q_stages + 3 * stages + stage);
+    return barrier(kv_barrier + 3 * stages + stage);
   }
 
   /// One thread calls it before a __syncthreads. At "empty" each warp arrives once.
@@ -183,9 +182,7 @@ struct SharedMemory {
   }
 
  private:
-  [[nodiscard]] __device__ unsigned barrier(int number) const {
-    return start + static_cast<unsigned>(barriers_offset + 8 * number);
-  }
+  [[nodiscard]] __device__ unsigned barrier(int number) const { return at(barriers_offset + 8 * number); }
 };
 
 /// Copies all tiles of keys that some query of a tile sees. One thread calls it. `number` counts the tiles of keys of
@@ -219,9 +216,8 @@ void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Ch
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     using Memory = SharedMemory<columns, 2>;
     launch(choose.template operator()<T, columns>(),
-           LaunchConfig{dim3(static_cast<unsigned>(query_tiles_of(task, Memory::tile_queries))),
-                        dim3(threads), Memory::bytes},
-           stream, task, maps_of(task, type));
+           {query_tiles_of(task, Memory::tile_queries), threads, Memory::bytes}, stream, task,
+           maps_of(task, type));
   });
 }
 

@@ -52,12 +52,6 @@ __device__ __forceinline__ void pack(const float (&d)[count], unsigned (&a)[coun
   wgmma_fence_operand(a);
 }
 
-template <int count>
-__device__ __forceinline__ void clear(float (&d)[count]) {
-#pragma unroll
-  for (int e = 0; e < count; ++e) d[e] = 0;
-}
-
 /// Calls use(row, column, d, the next d) for this thread's pairs of a product. row is one of the 16 rows of its warp.
 template <int count, class Use>
 __device__ __forceinline__ void for_pairs(const float (&d)[count], int lane, Use use) {

@@ -32,6 +32,13 @@ struct SharedMemory {
         ds{grad_out.start + tile_bytes},
         of(reinterpret_cast<OfQueries*>(memory + 4 * tile_bytes + 2 * tile * tile)) {}
 
+  /// Starts to copy the rows of an array from row0 on to one of the tiles.
+  template <class T>
+  __device__ void copy_async(SwizzledTile<columns> to, const void* array, Index row0, int rows, int dim,
+                             int thread) const {
+    to.template copy_async<tile, threads>(static_cast<const T*>(array) + row0 * dim, rows, dim, thread);
+  }
+
   /// Computes `of` for the queries from first_query on; row0 is the row of the first. A barrier follows.
   __device__ void load_rows(const BackwardTask& task, Index row0, int first_query, int thread) const {
     of->visibility.compute(task, first_query, thread);
@@ -105,14 +112,6 @@ template <class T>
 __device__ __forceinline__ void pack(const float (&d)[tile / 8][4], int k, unsigned (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = packed<T>(d[2 * k + i / 2][i % 2 * 2], d[2 * k + i / 2][i % 2 * 2 + 1]);
-}
-
-template <int columns>
-__device__ __forceinline__ void clear(float (&d)[columns / 8][4]) {
-#pragma unroll
-  for (int j = 0; j < columns / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) d[j][e] = 0;
 }
 
 }  // namespace ring_attention::cuda::mma_backward_tiles
