@@ -74,7 +74,10 @@ TEST(HeadShare, TheListOfARefusalIsComplete) {
 }
 
 TEST(HeadShare, TheScoringOfARankIsCutByHeadsOfTheLayer) {
-  Scoring all{.scale = 0.5, .alibi_slopes = {1, 2, 3, 4}, .sinks = {5, 6, 7, 8}};
+  Scoring all;
+  all.scale = 0.5;
+  all.alibi_slopes = {1, 2, 3, 4};
+  all.sinks = {5, 6, 7, 8};
   all.dropout = {.probability = 0.5, .seed = 3, .first_head = 10};
   const Scoring own = scoring_of({2, 4}, all);
   EXPECT_EQ(own.scale, 0.5);

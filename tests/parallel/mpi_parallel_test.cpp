@@ -52,10 +52,12 @@ TEST_F(MpiParallel, ASubCommunicatorHoldsALineOfTheGridInItsOrder) {
   }
 }
 
+// Ranks that share cores mostly wait for each other: from five ranks on one number of KV heads, with replicas.
 TEST_F(MpiParallel, HybridsOfEverySize) {
   for (int ulysses = 1; ulysses <= comm.size(); ++ulysses)
     for (const Index kv_heads : {1, 2, 6}) {
       if (comm.size() % ulysses != 0 || !can_share_heads(12, kv_heads, ulysses)) continue;
+      if (comm.size() > 4 && kv_heads != 2) continue;
       Case what{.kv_heads = kv_heads,
                 .group = 12 / kv_heads,
                 .queries = 29,

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/parallel/all_gather.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/hybrid.hpp"
 #include "ring_attention/parallel/loopback_all_to_all.hpp"
@@ -185,6 +186,66 @@ TEST(Ulysses, BytesByTheFormula) {
                     });
     }
   }
+}
+
+// ---- memory, by the allocation counter ------------------------------------------------------------------------
+
+// An array of both layouts, and in between what is sent and what is received: four times the array, for slices of one
+// length and no replicas.
+TEST(Ulysses, MemoryByTheFormula) {
+  const Layout layout{{2, 8, 48, 4}, PlacementKind::zigzag, 4, 2};
+  const Tensor<float> x(layout.all);
+  const HeadShare share(8, 8, 4);
+  on_every_rank(layout, share.query,
+                [&](auto& link, const HybridPlace&, const auto& heads, const auto& tokens,
+                    const TokenRanges& slice, const TokenRanges&) {
+                  const Index before = allocation::current();
+                  const auto array = static_cast<Index>(x.bytes()) / 8;
+                  const Tensor<float> own = rows_of(x, slice);
+                  allocation::reset_peak();
+                  const Tensor<float> all = to_heads(link, own.view(), heads, tokens);
+                  EXPECT_EQ(allocation::peak() - before, 4 * array);
+                  EXPECT_EQ(allocation::current() - before, 2 * array);
+                  allocation::reset_peak();
+                  const Tensor<float> back = to_sequence(link, all.view(), heads, tokens);
+                  EXPECT_EQ(allocation::peak() - before, 5 * array);
+                  EXPECT_EQ(allocation::current() - before, 3 * array);
+                });
+}
+
+/// Adds 1 to every gradient.
+struct CountingEngine {
+  void accumulate(const KeyValue<float>&, const Progress&) const {}
+  void accumulate(const KeyValue<float>&, const KeyValueGradient<float>& gradient, const Progress&) const {
+    for (float& x : gradient.k.elements()) ++x;
+    for (float& x : gradient.v.elements()) ++x;
+  }
+};
+
+// N shards of K,V; as many of their gradients, and N - 1 of its own while a rank adds them.
+TEST(AllGather, MemoryAndBytesByTheFormula) {
+  constexpr int ranks = 4;
+  const Shape kv{2, 3, 24, 5};
+  const Placement keys(PlacementKind::zigzag, 24, ranks);
+  const Index all = 2 * kv.size() * 4, shard = all / ranks;
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) {
+    LoopbackAllToAll link(world, rank, {1, ranks});
+    CountingEngine engine;
+    const Index before = allocation::current();
+    KvShards<float> shards(kv, keys), gradients(kv, keys);
+    EXPECT_EQ(allocation::current() - before, 2 * all);
+    allocation::reset_peak();
+    all_gather(link, shards);
+    all_gather_forward(engine, {rank, ranks}, shards);
+    EXPECT_EQ(allocation::peak() - before, 2 * all);
+    EXPECT_EQ(link.statistics().bytes_sent, 3 * shard);
+    EXPECT_EQ(link.statistics().bytes_received, 3 * shard);
+    all_gather_backward(engine, link, shards, gradients);
+    EXPECT_EQ(allocation::peak() - before, 2 * all + 3 * shard);
+    EXPECT_EQ(link.statistics().bytes_sent, 6 * shard);
+    for (const float x : gradients.elements(rank)) EXPECT_EQ(x, ranks);
+  });
 }
 
 }  // namespace

@@ -4,10 +4,8 @@
 #include <vector>
 
 #include "ring_attention/parallel/all_gather.hpp"
-#include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/head_layout.hpp"
 #include "ring_attention/parallel/loopback_all_to_all.hpp"
-#include "ring_attention/parallel/ulysses.hpp"
 #include "support/backward_runs.hpp"
 
 namespace ring_attention::test {
@@ -19,7 +17,6 @@ struct ParallelResult {
   Gradients<T> gradients;
   TransportStatistics forward_pieces, pieces;    // of the all-to-all: of the forward; of forward and backward
   TransportStatistics forward_kv, kv, gradient;  // of the ring
-  Index peak_bytes = 0;                          // of tensors in the forward, with the rank's own q, K,V
 };
 
 /// The decisions in which a hybrid can be subtly wrong: a mutant replaces one.
@@ -52,83 +49,67 @@ Tensor<T> ordered_heads(const Tensor<T>& x, int ranks, bool back = false) {
   return ordered;
 }
 
-/// A rank between its two layouts.
-template <class T, class Rules, class Link>
-struct Layouts {
-  const Case& what;
-  HybridPlace held, place;
-  Link& link;
-  Placement queries{what.kind, what.queries, place.ring.size}, keys{what.kind, what.keys, place.ring.size};
-  TokenRanges query_slice = Rules::slice(held, what.kind, what.queries);
-  TokenRanges key_slice = Rules::slice(held, what.kind, what.keys);
-  HeadShare share{what.q().heads, what.kv_heads, place.ulysses.size};
-  std::vector<Interval> bias_heads = what.bias_heads == 1 ? all_heads(1, place.ulysses.size) : share.query;
-  std::vector<Index> query_tokens = place.tokens(queries), key_tokens = place.tokens(keys);
-  std::size_t own = static_cast<std::size_t>(place.ulysses.index(place.rank));
-  Scoring scoring = scoring_of(share.query[own], what.scoring);
-
-  Tensor<T> query_heads(const Tensor<T>& all) {
-    const Tensor<T> slice = ordered_heads<Rules>(rows_of(all, query_slice), place.ulysses.size);
-    return to_heads(link, slice.view(), share.query, query_tokens);
-  }
-  Tensor<T> key_heads(const Tensor<T>& all) {
-    const Tensor<T> slice = rows_of(all, key_slice);
-    return to_heads(link, slice.view(), share.kv, key_tokens);
-  }
-  Tensor<T> bias(const Tensor<T>& all) {
-    if (all.size() == 0) return {};
-    const Tensor<T> slice = rows_of(all, query_slice);
-    return to_heads(link, slice.view(), bias_heads, query_tokens);
-  }
-  Tensor<T> query_sequence(View<const T> y) {
-    return ordered_heads<Rules>(to_sequence(link, y, share.query, query_tokens), place.ulysses.size, true);
-  }
-  Tensor<T> key_sequence(View<T> y) {
-    Rules::replica(y, share.kv, own);
-    return to_sequence(link, View<const T>(y), share.kv, key_tokens);
-  }
-};
-
 /// One rank's part. \param make_transport  makes this rank's transport of the ring for a channel
 template <class T, class Rules = HybridRules, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>,
           class Link, class MakeTransport>
 ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const HybridPlace& held, Link& link,
                                   MakeTransport make_transport) {
   const Problem<T>& p = problem.forward;
-  const Index before = allocation::current();
-  allocation::reset_peak();
-  Layouts<T, Rules, Link> layouts{p.what, held, Rules::computes(held), link};
-  const HybridPlace& place = layouts.place;
-  const TokenRanges shard = place.shard(layouts.queries);
-  const int ring_rank = place.ring.index(place.rank);
+  const Case& what = p.what;
+  const HybridPlace place = Rules::computes(held);
+  const int sharing = place.ulysses.size, ring_rank = place.ring.index(place.rank);
+  const Placement queries(what.kind, what.queries, place.ring.size),
+      keys(what.kind, what.keys, place.ring.size);
+  const HeadLayout layout(link, place, queries, keys, what.q().heads, what.kv_heads);
+  const auto queries_to_heads = [&](const Tensor<T>& all) {
+    const TokenRanges slice = Rules::slice(held, what.kind, what.queries);
+    const Tensor<T> own = ordered_heads<Rules>(rows_of(all, slice), sharing);
+    return layout.queries_to_heads(own.view());
+  };
+  const auto keys_to_heads = [&](const Tensor<T>& all) {
+    const Tensor<T> own = rows_of(all, Rules::slice(held, what.kind, what.keys));
+    return layout.keys_to_heads(own.view());
+  };
+  const auto queries_to_sequence = [&](const Tensor<T>& y) {
+    return ordered_heads<Rules>(layout.queries_to_sequence(y.view()), sharing, true);
+  };
+  const auto keys_to_sequence = [&](View<T> y) {
+    Rules::replica(y, HeadShare(what.q().heads, what.kv_heads, sharing).kv,
+                   static_cast<std::size_t>(link.rank()));
+    return layout.keys_to_sequence(View<const T>(y));
+  };
+  const auto bias_to_heads = [&](const Tensor<T>& all) {
+    const Tensor<T> own = rows_of(all, Rules::slice(held, what.kind, what.queries));
+    return layout.bias_to_heads(own.view());
+  };
   ParallelResult<T> result;
 
-  const Tensor<T> q = layouts.query_heads(p.q), bias = layouts.bias(p.bias);
-  const Tensor<T> k = layouts.key_heads(p.k), v = layouts.key_heads(p.v);
-  KvParcel<T> kv(k.shape(), layouts.keys, ring_rank);
+  const Tensor<T> q = queries_to_heads(p.q), k = keys_to_heads(p.k), v = keys_to_heads(p.v);
+  const Tensor<T> bias = p.bias.size() > 0 ? bias_to_heads(p.bias) : Tensor<T>();
+  const Scoring scoring = layout.scoring(what.scoring);
   const auto write_kv = [&](KvParcel<T>& parcel) {
     std::ranges::copy(k.view().elements(), parcel.k().data());
     std::ranges::copy(v.view().elements(), parcel.v().data());
   };
+  KvParcel<T> kv(k.shape(), keys, ring_rank);
   write_kv(kv);
-  auto engine = make_engine<Forward>(layouts.scoring, p.what.block);
-  engine.begin(q, shard, bias);
+  auto engine = make_engine<Forward>(scoring, what.block);
+  engine.begin(q, place.shard(queries), bias);
   {
     auto&& transport = make_transport(0);
     ring_forward(engine, transport, kv);
     result.forward_kv = transport.statistics();
   }
   const AttentionResult<T> attended = engine.finish();
-  result.attended = {layouts.query_sequence(attended.out), layouts.query_sequence(attended.lse)};
+  result.attended = {queries_to_sequence(attended.out), queries_to_sequence(attended.lse)};
   result.forward_pieces = link.statistics();
-  result.peak_bytes = allocation::peak() - before;
 
-  const Tensor<T> grad_out = layouts.query_heads(problem.grad_out);
-  KvParcel<T> again(k.shape(), layouts.keys, ring_rank), gradients(k.shape(), layouts.keys, ring_rank);
+  const Tensor<T> grad_out = queries_to_heads(problem.grad_out);
+  KvParcel<T> again(k.shape(), keys, ring_rank), gradients(k.shape(), keys, ring_rank);
   write_kv(again);
-  auto backward = make_engine<Backward>(layouts.scoring, p.what.block);
+  auto backward = make_engine<Backward>(scoring, what.block);
   const ForwardResult<T> forward{q, attended.out, attended.lse, grad_out, bias};
-  backward.begin(forward, shard);
+  backward.begin(forward, place.shard(queries));
   {
     auto&& kv_transport = make_transport(0);
     auto&& gradient_transport = make_transport(1);
@@ -136,16 +117,13 @@ ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const Hybri
     result.kv = kv_transport.statistics();
     result.gradient = gradient_transport.statistics();
   }
-  result.gradients = {layouts.query_sequence(backward.finish()), layouts.key_sequence(gradients.k()),
-                      layouts.key_sequence(gradients.v())};
+  result.gradients = {queries_to_sequence(backward.finish()), keys_to_sequence(gradients.k()),
+                      keys_to_sequence(gradients.v())};
   if (bias.size() > 0) {
     const Tensor<T> grad_bias = backward.bias_gradient();
-    result.gradients.bias = to_sequence(link, grad_bias.view(), layouts.bias_heads, layouts.query_tokens);
+    result.gradients.bias = layout.bias_to_sequence(grad_bias.view(), what.bias_heads);
   }
-  const std::vector<double> sinks = sink_gradient(forward, layouts.scoring.sinks);
-  result.gradients.sinks.resize(p.what.scoring.sinks.size());
-  std::ranges::copy(
-      sinks, result.gradients.sinks.begin() + (sinks.empty() ? 0 : layouts.share.query[layouts.own].begin));
+  result.gradients.sinks = layout.among_all(sink_gradient(forward, scoring.sinks));
   result.pieces = link.statistics();
   return result;
 }
@@ -172,8 +150,6 @@ std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& pro
 template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>, class Link>
 ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, Link& link) {
   const Problem<T>& p = problem.forward;
-  const Index before = allocation::current();
-  allocation::reset_peak();
   const Ring ring{link.rank(), link.size()};
   const TokenRanges rows = query_ranges(p, ring.rank, ring.size);
   const Placement keys(p.what.kind, p.what.keys, ring.size);
@@ -190,7 +166,6 @@ ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, Link& l
   engine.begin(q, rows, bias);
   all_gather_forward(engine, ring, kv);
   result.attended = engine.finish();
-  result.peak_bytes = allocation::peak() - before;
 
   const Tensor<T> grad_out = rows_of(problem.grad_out, rows);
   auto backward = make_engine<Backward>(p.what.scoring, p.what.block);

@@ -29,9 +29,8 @@ void LoopbackAllToAll::move(const Pieces& pieces) {
   };
   const auto own = static_cast<std::size_t>(rank());
   const auto arrival = world_.arrival(bytes_of_others(pieces.send, rank()));
-  visit_others([&](int to, std::size_t piece) {
-    world_.send(world_.slot(rank_, to, channel), pieces.send[piece], arrival);
-  });
+  visit_others(
+      [&](int to, std::size_t piece) { world_.send(rank_, to, channel, pieces.send[piece], arrival); });
   world_.copy_(pieces.send[own], pieces.receive[own]);
   visit_others(
       [&](int from, std::size_t piece) { world_.receive(from, rank_, channel, pieces.receive[piece]); });

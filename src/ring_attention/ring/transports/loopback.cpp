@@ -74,11 +74,13 @@ LoopbackWorld::Clock::time_point LoopbackWorld::arrival(Index bytes) const {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(flight);
 }
 
-void LoopbackWorld::send(Slot& slot, std::span<const std::byte> bytes, Clock::time_point arrival) {
+void LoopbackWorld::send(int from, int to, int channel, std::span<const std::byte> bytes,
+                         Clock::time_point arrival) {
   {
     const std::lock_guard lock(mutex_);
-    require(!slot.full, "loopback ring: a parcel was sent before the one before it was received");
-    slot = {bytes, arrival, true};
+    Slot& sent = slot(from, to, channel);
+    require(!sent.full, "loopback ring: a parcel was sent before the one before it was received");
+    sent = {bytes, arrival, true};
   }
   changed_.notify_all();
 }
@@ -113,7 +115,7 @@ void LoopbackTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   if (exchange.send.empty()) return;
   const auto length = static_cast<Index>(exchange.send.size());
-  world_.send(world_.slot(rank_, next_, channel_), exchange.send, world_.arrival(length));
+  world_.send(rank_, next_, channel_, exchange.send, world_.arrival(length));
   lent_ = true;
   ++statistics_.messages_sent;
   statistics_.bytes_sent += length;

@@ -59,12 +59,13 @@ class LoopbackWorld {
   /// When bytes that leave now arrive, by the simulated link.
   [[nodiscard]] Clock::time_point arrival(Index bytes) const;
   /// Lends these bytes to the receiver.
-  void send(Slot& slot, std::span<const std::byte> bytes, Clock::time_point arrival);
+  void send(int from, int to, int channel, std::span<const std::byte> bytes, Clock::time_point arrival);
   /// Waits for the parcel of `from` and copies it.
   void receive(int from, int to, int channel, std::span<std::byte> bytes);
   /// Waits until the parcel for `to` is copied.
   void wait_until_taken(int from, int to, int channel);
 
+  /// The parcel on its way between two ranks.
   Slot& slot(int from, int to, int channel) {
     return slots_[static_cast<std::size_t>((channel * ranks_ + from) * ranks_ + to)];
   }
