@@ -3,8 +3,8 @@
 /// type T of the arithmetic, float or double.
 ///
 /// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `span.hpp`
-/// and `dropout_hash.hpp`, and nothing else: an inline function of the standard library or of Eigen, compiled there with wide
-/// instructions, could be the copy that the linker keeps for the whole program.
+/// and `dropout_hash.hpp`, and nothing else: an inline function of the standard library or of Eigen, compiled there
+/// with wide instructions, could be the copy that the linker keeps for the whole program.
 #pragma once
 
 namespace ring_attention::cpu {
