@@ -3,6 +3,7 @@
 
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
+#include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/timing.hpp"
 

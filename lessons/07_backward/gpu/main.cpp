@@ -1,6 +1,7 @@
 // Lesson 07 on a GPU: backward.cu is the idea; this program has the checks and the times.
 #include "common/lesson.hpp"
 #include "problem.hpp"
+#include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/timing.hpp"
 
 using namespace ring_attention;

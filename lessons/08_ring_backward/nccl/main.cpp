@@ -1,6 +1,7 @@
 // Lesson 08 between GPUs. The idea is in ring.hpp; this program runs it, compares its result with the library's and the
 // reference's, and says how long the GPU waited.
 #include "common/nccl.hpp"
+#include "ring_attention/cuda/device.hpp"
 
 #define ncclSend ring_attention::gpu::counted_send
 #include LESSON_IDEA

@@ -12,7 +12,7 @@
 
 namespace ring_attention::cuda {
 
-ForwardKernel breakable_kernel();
+extern const ForwardKernel breakable_kernel;
 void leave_out(int line);
 
 template <class T>
@@ -32,7 +32,7 @@ void attend() {
   for_each_launch<ForwardTask>(
       {task_of(q_shape, q.data(), scoring, mask), true, o.data(), m.data(), l.data()}, kv_shape, k.data(),
       v.data(), {{130, 1, 120}, {0, 1, 130}}, [&](const ForwardTask& task) {
-        breakable_kernel().launch(task, type_of<T>, traits_of(current_device()), handle);
+        breakable_kernel.launch(task, type_of<T>, traits_of(current_device()), handle);
       });
   stream.synchronize();
 }
@@ -46,7 +46,7 @@ int main(int, char** arguments) {
     return 77;
   }
   cuda::leave_out(arguments[1] == nullptr ? 0 : std::atoi(arguments[1]));
-  if (cuda::breakable_kernel().takes(cuda::traits_of(cuda::current_device()), cuda::Type::fp32, 64))
+  if (cuda::breakable_kernel.takes(cuda::traits_of(cuda::current_device()), cuda::Type::fp32, 64))
     cuda::attend<float>();
   else
     cuda::attend<Bf16>();
