@@ -11,16 +11,19 @@ FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
 
 class ReportTest(harness.CommandTest):
     def assert_forward_counts(self, report, q_shape, kv_shape, element_bytes):
-        """Messages and bytes are what the ring's formula says: all parcels but the next neighbour's."""
+        """Messages and bytes are what the ring's formula says: a parcel goes as far as the last rank with a query."""
         batch, kv_heads, keys, dim = kv_shape
         ranks = report["ranks"]
-        tokens = [keys // ranks + (r < keys % ranks) for r in range(ranks)]
-        self.assertEqual(report["messages"], min(ranks, keys) * (ranks - 1), "an empty parcel is no message")
+        own = [keys // ranks + (r < keys % ranks) for r in range(ranks)]
+        rows = [q_shape[2] // ranks + (r < q_shape[2] % ranks) for r in range(ranks)]
+        hops = [max(hop for hop in range(ranks) if hop == 0 or rows[(r + hop) % ranks] > 0) for r in range(ranks)]
         self.assertEqual(report["hops"], ranks - 1)
         for r, rank in enumerate(report["per_rank"]):
-            sent = 2 * batch * kv_heads * dim * element_bytes * (keys - tokens[(r + 1) % ranks])
-            messages = sum(tokens[owner] > 0 for owner in range(ranks) if owner != (r + 1) % ranks)
-            self.assertEqual((rank["messages_sent"], rank["bytes_sent"]), (messages, sent), f"rank {r}")
+            owners = [(r - hop) % ranks for hop in range(ranks - 1)]  # of the parcel that hop 1, 2, ... takes on from here
+            sent = [own[owner] for hop, owner in enumerate(owners) if hop < hops[owner] and own[owner] > 0]
+            size = 2 * batch * kv_heads * dim * element_bytes * sum(sent)
+            self.assertEqual((rank["messages_sent"], rank["bytes_sent"]), (len(sent), size), f"rank {r}")
+        self.assertEqual(report["messages"], sum(rank["messages_sent"] for rank in report["per_rank"]))
         self.assertEqual(report["bytes_moved"], sum(rank["bytes_sent"] for rank in report["per_rank"]))
         self.assertEqual(sum(rank["tokens"] for rank in report["per_rank"]), q_shape[2])
 

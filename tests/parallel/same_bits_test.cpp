@@ -265,6 +265,7 @@ Grid random_grid(Dice& dice, Index query_heads, Index kv_heads) {
 TYPED_TEST(Parallel, RandomProblems) {
   for_each_case(170, [&](Dice& dice, Index index) {
     Case what = random_case(dice, index, 4);
+    what.every_hop = true;
     what.kv_heads = dice.between(1, 4);
     what.group = dice.between(1, 3);
     if (what.scoring.has_alibi()) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
