@@ -18,19 +18,6 @@ void back_off(int calls) {
 
 }  // namespace
 
-OverlappedTransport::~OverlappedTransport() {
-  MPI_Request& receive = requests_[0];
-  if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
-  // A receive whose message is arriving is completed by the message and not by the cancellation.
-  for (int calls = 1; receive != MPI_REQUEST_NULL && calls < 10'000; ++calls) {
-    int done = 0;
-    MPI_Test(&receive, &done, MPI_STATUS_IGNORE);
-    back_off(calls);
-  }
-  for (MPI_Request& request : requests_)
-    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
-}
-
 void OverlappedTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   done_ = false;

@@ -19,10 +19,6 @@ class OverlappedTransport {
   /// \param channel  keeps parcels apart (K,V and their gradients)
   explicit OverlappedTransport(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
   OverlappedTransport(const OverlappedTransport&) = delete;
-  /// During a hop, which an exception has left: takes the receive back, or lets the message that is arriving arrive, so
-  /// that nothing is written to `receive` afterwards. MPI cannot take a send back: if the next rank has not received it,
-  /// MPI may still read `send`. Returns within a second, whatever the other ranks do.
-  ~OverlappedTransport();
 
   [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
