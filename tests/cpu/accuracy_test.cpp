@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "cpu/every_isa.hpp"
 #include "ring_attention/cpu/backward.hpp"
@@ -67,53 +69,72 @@ struct LongDouble {
   }
 };
 
-/// The largest error of an array and the root of the mean square.
-struct Errors {
-  Errors(const Tensor<double>& got, const Exact& want) {
+/// The largest error of an array over several problems, and the root of the mean square.
+class Errors {
+ public:
+  void add(const Tensor<double>& got, const Exact& want) {
     for (std::size_t i = 0; i < want.size(); ++i) {
       const auto error = static_cast<double>(std::abs(got.data()[i] - want[i]));
-      largest = std::max(largest, error);
-      typical += error * error;
+      finite_ = finite_ && std::isfinite(error);
+      largest_ = std::max(largest_, error);
+      squares_ += error * error;
     }
-    typical = std::sqrt(typical / static_cast<double>(want.size()));
+    count_ += static_cast<double>(want.size());
   }
-  double largest = 0, typical = 0;
+  [[nodiscard]] bool finite() const { return finite_; }
+  [[nodiscard]] double largest() const { return largest_; }
+  [[nodiscard]] double typical() const { return std::sqrt(squares_ / count_); }
+
+ private:
+  bool finite_ = true;
+  double largest_ = 0, squares_ = 0, count_ = 0;
 };
 
-void expect_at_most_twice(const char* name, const Tensor<double>& fast, const Tensor<double>& readable,
-                          const Exact& want) {
-  const Errors mine(fast, want), due(readable, want);
-  EXPECT_GT(due.typical, 0) << name;
-  EXPECT_TRUE(mine.typical <= 2 * due.typical)
-      << name << ": " << mine.typical << ", readable " << due.typical;
-#ifdef NDEBUG  // in a debug build Eigen sums in another order, and one number more or less decides
-  EXPECT_TRUE(mine.largest <= 2 * due.largest)
-      << name << ": " << mine.largest << ", readable " << due.largest;
-#endif
+/// Of out, lse, dQ, dK and dV.
+using AllErrors = std::array<Errors, 5>;
+
+void add(AllErrors& errors, const AttentionResult<double>& result, const Gradients<double>& gradients,
+         const LongDouble& want) {
+  errors[0].add(result.out, want.out);
+  errors[1].add(result.lse, want.lse);
+  errors[2].add(gradients.q, want.grad_q);
+  errors[3].add(gradients.k, want.grad_k);
+  errors[4].add(gradients.v, want.grad_v);
 }
 
+// One problem is not enough: its largest error is that of one number, and which number depends on the order of the
+// readable engine's sums, which the compiler's options change.
 TEST(CpuEngineInDouble, IsAsAccurateAsTheReadableEngine) {
   if (std::numeric_limits<long double>::digits <= std::numeric_limits<double>::digits)
     GTEST_SKIP() << "long double is double here";
-  for (const double scale : {0.125, 1.0})  // scores of a few units, and of some tens
-    for (const Mask& mask : {Mask{}, Mask::causal()}) {
-      const auto problem = make_gradient_problem<double>(
-          {.kv_heads = 1, .queries = 150, .keys = 150, .dim = 64, .scoring = {scale, mask}});
-      const Problem<double>& p = problem.forward;
-      const LongDouble want(problem);
-      const auto readable = blockwise_forward<double>(p.q, p.k, p.v, p.what.scoring);
-      const auto readable_gradients = device_gradients(problem);
-      for_each_isa([&](Isa isa) {
-        const CpuOptions options{.isa = isa};
-        const auto fast = attention_forward<double>(p.q, p.k, p.v, p.what.scoring, options);
-        const auto gradients = attention_backward<double>({p.q, fast.out, fast.lse, problem.grad_out}, p.k,
-                                                          p.v, p.what.scoring, options);
-        expect_at_most_twice("out", fast.out, readable.out, want.out);
-        expect_at_most_twice("lse", fast.lse, readable.lse, want.lse);
-        expect_at_most_twice("dq", gradients.q, readable_gradients.q, want.grad_q);
-        expect_at_most_twice("dk", gradients.k, readable_gradients.k, want.grad_k);
-        expect_at_most_twice("dv", gradients.v, readable_gradients.v, want.grad_v);
-      });
+  AllErrors readable;
+  std::map<Isa, AllErrors> fast;
+  for (const std::uint64_t seed : {1U, 2U, 3U, 4U})
+    for (const double scale : {0.125, 1.0})  // scores of a few units, and of some tens
+      for (const Mask& mask : {Mask{}, Mask::causal()}) {
+        const auto problem = make_gradient_problem<double>(
+            {.kv_heads = 1, .queries = 150, .keys = 150, .dim = 64, .scoring = {scale, mask}, .seed = seed});
+        const Problem<double>& p = problem.forward;
+        const LongDouble want(problem);
+        add(readable, blockwise_forward<double>(p.q, p.k, p.v, p.what.scoring), device_gradients(problem),
+            want);
+        for_each_isa([&](Isa isa) {
+          const CpuOptions options{.isa = isa};
+          const auto result = attention_forward<double>(p.q, p.k, p.v, p.what.scoring, options);
+          add(fast[isa], result,
+              attention_backward<double>({p.q, result.out, result.lse, problem.grad_out}, p.k, p.v,
+                                         p.what.scoring, options),
+              want);
+        });
+      }
+  const std::array names{"out", "lse", "dq", "dk", "dv"};
+  for (const auto& [isa, errors] : fast)
+    for (std::size_t i = 0; i < errors.size(); ++i) {
+      SCOPED_TRACE(std::string(names[i]) + " on " + name_of(isa));
+      EXPECT_TRUE(errors[i].finite());
+      EXPECT_GT(readable[i].typical(), 0);
+      EXPECT_LE(errors[i].typical(), 2 * readable[i].typical());
+      EXPECT_LE(errors[i].largest(), 2 * readable[i].largest());
     }
 }
 
