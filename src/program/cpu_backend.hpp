@@ -43,8 +43,8 @@ class CpuBackend {
   }
   [[nodiscard]] double input_roundoff() const { return is_narrow ? Bf16::unit : 0; }
 
-  /// q, bias and out (with gradients also dO, dQ and dbias), four KV shards in the type that travels (and two to widen them; and six
-  /// of dK,dV).
+  /// q, bias and out (with gradients also dO, dQ and dbias), four KV shards in the type that travels (and two to widen
+  /// them; and six of dK,dV).
   void require_memory() const {
     const Workload& work = context_.workload;
     const Index q = work.q.size(), kv = work.kv.size();

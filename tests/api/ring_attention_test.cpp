@@ -22,9 +22,6 @@ extern "C" int MPI_Testall(int count, MPI_Request requests[], int* flag, MPI_Sta
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
-
 Ring place_in(MPI_Comm comm) {
   Ring place;
   MPI_Comm_rank(comm, &place.rank);

@@ -169,16 +169,9 @@ template <class T>
 Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<TokenRanges>& pieces) {
   const Problem<T>& p = problem.forward;
   const auto attended = blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block);
-  Gradients<T> whole_gradients{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
   BlockwiseBackward<T> engine(p.what.scoring, p.what.block);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
-  for (const TokenRanges& piece : pieces) {
-    const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
-    Tensor<T> grad_k(k.shape()), grad_v(v.shape());
-    engine.accumulate({k, v, piece}, {grad_k, grad_v});
-    put_rows(whole_gradients.k, grad_k, piece);
-    put_rows(whole_gradients.v, grad_v, piece);
-  }
+  Gradients<T> whole_gradients = keys_in_pieces(engine, p, pieces);
   whole_gradients.q = engine.finish();
   return whole_gradients;
 }

@@ -212,5 +212,21 @@ TEST(Alibi, TheBiasGrowsWithTheDistance) {
   EXPECT_EQ(scoring.alibi(1, 1, 7), -1.0);
 }
 
+TEST(Scoring, OfSomeHeadsIsCutByHeadsOfTheLayer) {
+  Scoring all;
+  all.scale = 0.5;
+  all.alibi_slopes = {1, 2, 3, 4};
+  all.sinks = {5, 6, 7, 8};
+  all.dropout = {.probability = 0.5, .seed = 3, .first_head = 10};
+  const Scoring own = all.of_heads({2, 4});
+  EXPECT_EQ(own.scale, 0.5);
+  EXPECT_EQ(own.alibi_slopes, (std::vector<double>{3, 4}));
+  EXPECT_EQ(own.sinks, (std::vector<double>{7, 8}));
+  EXPECT_EQ(own.dropout.first_head, 12);
+  EXPECT_EQ(own.dropout.seed, 3U);
+  EXPECT_TRUE(Scoring{}.of_heads({0, 1}).alibi_slopes.empty());
+  EXPECT_TRUE(Scoring{}.of_heads({0, 1}).sinks.empty());
+}
+
 }  // namespace
 }  // namespace ring_attention::test

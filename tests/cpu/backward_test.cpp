@@ -21,16 +21,9 @@ Gradients<T> in_pieces(const GradientProblem<T>& problem, const std::vector<Toke
   forward.accumulate({p.k, p.v, whole(p.what.keys)});
   const AttentionResult<T> attended = forward.finish();
 
-  Gradients<T> all{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
   CpuBackward<T> engine(p.what.scoring, options);
   engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(p.what.queries));
-  for (const TokenRanges& piece : pieces) {
-    const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
-    Tensor<T> grad_k(k.shape()), grad_v(v.shape());
-    engine.accumulate({k, v, piece}, {grad_k, grad_v});
-    put_rows(all.k, grad_k, piece);
-    put_rows(all.v, grad_v, piece);
-  }
+  Gradients<T> all = keys_in_pieces(engine, p, pieces);
   all.q = engine.finish();
   return all;
 }

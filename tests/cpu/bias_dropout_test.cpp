@@ -28,14 +28,7 @@ Gradients<T> backward(const GradientProblem<T>& problem, const Pieces& pieces, c
   const ForwardResult<T> attended{p.q, result.out, result.lse, problem.grad_out, p.bias};
   CpuBackward<T> engine(p.what.scoring, options);
   engine.begin(attended, whole(p.what.queries));
-  Gradients<T> all{{}, Tensor<T>(p.k.shape()), Tensor<T>(p.v.shape())};
-  for (const TokenRanges& piece : pieces) {
-    const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
-    Tensor<T> grad_k(k.shape()), grad_v(v.shape());
-    engine.accumulate({k, v, piece}, {grad_k, grad_v});
-    put_rows(all.k, grad_k, piece);
-    put_rows(all.v, grad_v, piece);
-  }
+  Gradients<T> all = keys_in_pieces(engine, p, pieces);
   all.q = engine.finish();
   all.bias = engine.bias_gradient();
   all.sinks = sink_gradient(attended, p.what.scoring.sinks);

@@ -73,21 +73,5 @@ TEST(HeadShare, TheListOfARefusalIsComplete) {
   EXPECT_NE(message.find("use 1, 2, 3, 6 or 12"), std::string::npos) << message;
 }
 
-TEST(HeadShare, TheScoringOfARankIsCutByHeadsOfTheLayer) {
-  Scoring all;
-  all.scale = 0.5;
-  all.alibi_slopes = {1, 2, 3, 4};
-  all.sinks = {5, 6, 7, 8};
-  all.dropout = {.probability = 0.5, .seed = 3, .first_head = 10};
-  const Scoring own = scoring_of({2, 4}, all);
-  EXPECT_EQ(own.scale, 0.5);
-  EXPECT_EQ(own.alibi_slopes, (std::vector<double>{3, 4}));
-  EXPECT_EQ(own.sinks, (std::vector<double>{7, 8}));
-  EXPECT_EQ(own.dropout.first_head, 12);
-  EXPECT_EQ(own.dropout.seed, 3U);
-  EXPECT_TRUE(scoring_of({0, 1}, Scoring{}).alibi_slopes.empty());
-  EXPECT_TRUE(scoring_of({0, 1}, Scoring{}).sinks.empty());
-}
-
 }  // namespace
 }  // namespace ring_attention::test

@@ -12,8 +12,6 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
 struct Grid {
   int ulysses, rings;
 };
@@ -65,7 +63,7 @@ Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int
     Case part = what;
     part.kv_heads = kv.end - kv.begin;
     part.group = (query.end - query.begin) / part.kv_heads;
-    part.scoring = scoring_of(query, what.scoring);
+    part.scoring = what.scoring.of_heads(query);
     if (what.bias_batch > 0 && !shared_bias) part.bias_heads = query.end - query.begin;
     const Interval bias_heads = shared_bias ? Interval{0, 1} : query;
     const GradientProblem<T> of_heads{{part,

@@ -12,9 +12,6 @@ namespace ring_attention::test {
 namespace {
 
 constexpr std::initializer_list<int> ring_sizes{1, 2, 3, 4, 5, 7, 8};
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
-
 template <class T>
 void expect_a_right_ring(const GradientProblem<T>& problem, int ranks) {
   const auto forward = run_loopback(problem.forward, ranks);

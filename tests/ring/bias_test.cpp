@@ -10,9 +10,6 @@ namespace ring_attention::test {
 namespace {
 
 constexpr std::pair<Index, Index> every_broadcast[] = {{1, 1}, {1, 4}, {2, 1}, {2, 4}};  // batches, heads
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
-
 /// Lengths that no number of ranks divides.
 Case with_bias(std::pair<Index, Index> extents, const Scoring& scoring = {0.6},
                PlacementKind kind = PlacementKind::contiguous) {

@@ -9,9 +9,6 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
-
 Case with_dropout(const Scoring& scoring = {0.6}, PlacementKind kind = PlacementKind::contiguous) {
   Case what{.batch = 2,
             .kv_heads = 2,

@@ -13,9 +13,6 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
-
 std::vector<int> hops(PlacementKind kind, Index seq, int ranks, const Mask& mask) {
   return kv_hops(mask, {kind, seq, ranks}, {kind, seq, ranks});
 }

@@ -14,9 +14,6 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
-                                                               PlacementKind::striped, PlacementKind::zigzag};
-
 template <class Link>
 class MpiBackward : public testing::Test {
  protected:

@@ -15,6 +15,9 @@
 
 namespace ring_attention::test {
 
+constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
+                                                               PlacementKind::striped, PlacementKind::zigzag};
+
 /// What is computed. Queries and keys may differ in number.
 struct Case {
   Index batch = 1;

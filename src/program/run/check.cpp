@@ -48,15 +48,6 @@ TokenRanges ranges_at(const std::vector<Index>& positions) {
   return ranges;
 }
 
-/// The scoring of query heads [first, first + count) of a batch as a problem of its own.
-Scoring for_heads(Scoring scoring, Index batch, Index first, Index count) {
-  for (std::vector<double>* of_heads : {&scoring.alibi_slopes, &scoring.sinks})
-    if (!of_heads->empty()) *of_heads = {of_heads->begin() + first, of_heads->begin() + first + count};
-  scoring.dropout.first_batch += batch;
-  scoring.dropout.first_head += first;
-  return scoring;
-}
-
 /// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
   Tensor<double> out, lse, dq, dk, dv, dbias, dsink;
@@ -122,7 +113,8 @@ class Check {
         begin, begin + static_cast<std::ptrdiff_t>(std::min(chunk(), rows_.size() - first)));
     const TokenRanges where = ranges_at(chosen(positions(results_.query_ranges), some));
     const Index head = kv_head * group_;
-    const Scoring scoring = for_heads(input_.scoring(), b, head, group_);
+    Scoring scoring = input_.scoring().of_heads({head, head + group_});
+    scoring.dropout.first_batch += b;
     const Tensor<double> q = gather_rows<T>(*results_.q, b, head, group_, some);
 
     const Shape& whole_bias = results_.bias->shape();  // an extent of 1 broadcasts

@@ -25,9 +25,9 @@ struct RankResults {
   double kv_unit = 0;  ///< relative rounding error of K,V in messages
 };
 
-/// Compares out, lse and, when there are gradients, dq, dk, dv, dbias and dsink; enters the verdicts. Each rank sums what its own
-/// rows add to dk, dv and dsink; a reduction adds the sums of all ranks. Reads K,V one head at a time. Above 16k
-/// tokens dk, dv and dsink, which need every row, are left out. Collective.
+/// Compares out, lse and, when there are gradients, dq, dk, dv, dbias and dsink; enters the verdicts. Each rank sums
+/// what its own rows add to dk, dv and dsink; a reduction adds the sums of all ranks. Reads K,V one head at a time.
+/// Above 16k tokens dk, dv and dsink, which need every row, are left out. Collective.
 template <class T>
 void check_results(const Communicator& comm, const RunInput& input, const RankResults<T>& results,
                    RankReport& report, Activity& activity);

@@ -149,22 +149,20 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
 
 void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
   if (options.sink.empty()) return;
-  std::vector<double> sinks(static_cast<std::size_t>(q_.heads));
   agree(comm, [&] {
     if (comm.rank() != 0) return;
-    const std::vector<double> numbers = read_npy_numbers(options.sink);
+    const std::vector<double> sinks = read_npy_numbers(options.sink);
     require_type(read_npy_header(options.sink), is_double_, options.sink);
-    if (numbers.size() != sinks.size())
+    if (std::ssize(sinks) != q_.heads)
       throw InputError(
           options.sink,
-          "holds " + counted(std::ssize(numbers), "number") + " for " + counted(q_.heads, "query head"),
+          "holds " + counted(std::ssize(sinks), "number") + " for " + counted(q_.heads, "query head"),
           "save one logit a head");
-    if (!std::ranges::all_of(numbers, [](double x) { return x <= std::numeric_limits<float>::max(); }))
+    if (!std::ranges::all_of(sinks, [](double x) { return x < std::numeric_limits<double>::infinity(); }))
       throw InputError(options.sink, "has a NaN or +inf", "a sink is a finite number, or -inf for none");
-    sinks = numbers;
+    scoring_.sinks = sinks;
   });
-  sum_over_ranks(comm, std::span(sinks));  // the others have zeros
-  scoring_.sinks = sinks;
+  broadcast(comm, scoring_.sinks);
 }
 
 const Shape& RunInput::shape(InputArray array) const {

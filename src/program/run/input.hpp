@@ -47,8 +47,8 @@ class RunInput {
   template <class T>
   [[nodiscard]] Tensor<double> whole_head(InputArray array, Index batch, Index head) const;
 
-  /// Counts NaN and infinities, but not the -inf of a bias, in all ranks' shards of an array: one line that names the file and the first
-  /// such element, or empty. Collective.
+  /// Counts NaN and infinities, but not the -inf of a bias, in all ranks' shards of an array: one line that names the
+  /// file and the first such element, or empty. Collective.
   template <class T>
   [[nodiscard]] std::string non_finite(const Communicator& comm, InputArray array, View<const T> shard,
                                        const TokenRanges& ranges) const;

@@ -44,6 +44,15 @@ Coverage Mask::coverage(const TokenRange& queries, const TokenRange& keys) const
   return full ? Coverage::full : Coverage::partial;
 }
 
+Scoring Scoring::of_heads(const Interval& heads) const {
+  Scoring some = *this;
+  for (std::vector<double>* numbers : {&some.alibi_slopes, &some.sinks})
+    if (!numbers->empty())
+      *numbers = std::vector<double>(numbers->begin() + heads.begin, numbers->begin() + heads.end);
+  some.dropout.first_head += heads.begin;
+  return some;
+}
+
 std::vector<double> alibi_slopes(Index heads) {
   require(heads >= 1, "alibi_slopes: at least one head");
   const auto below = static_cast<Index>(std::bit_floor(static_cast<std::uint64_t>(heads)));

@@ -86,6 +86,9 @@ struct Scoring {
   std::vector<double> sinks = {};
   Dropout dropout = {};
 
+  /// That of these query heads only: their slopes and sinks, and the dropout of these heads of the layer.
+  [[nodiscard]] Scoring of_heads(const Interval& heads) const;
+
   /// The sink of a head, -inf without sinks: the lse of a row that sees no key.
   [[nodiscard]] double sink(Index head) const {
     return sinks.empty() ? -std::numeric_limits<double>::infinity() : sinks[static_cast<std::size_t>(head)];

@@ -76,15 +76,17 @@ struct Row {
   std::vector<std::byte> elements;
 };
 
+/// A file that cannot be right is refused by its header, however long it is.
 Row read_row(const std::string& path, void (*check_type)(const NpyHeader&, const std::string&)) {
-  FileBytes file = read_file(path);
-  const NpyHeader header = checked_header(file.bytes, file.size, path);
+  NpyHeader header = read_npy_header(path);
   check_type(header, path);
   if (header.extents.size() != 1)
     throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
                      "save it with .reshape(-1)");
-  file.bytes.erase(file.bytes.begin(), file.bytes.begin() + header.payload_offset);
-  return {header, std::move(file.bytes)};
+  std::vector<std::byte> elements = read_file(path).bytes;
+  check_npy_size(header, std::ssize(elements), path);  // again: the file may have changed meanwhile
+  elements.erase(elements.begin(), elements.begin() + header.payload_offset);
+  return {std::move(header), std::move(elements)};
 }
 
 template <class T>

@@ -2,6 +2,7 @@
 /// `HeadLayout`: the arrays of a rank between the layout that it holds and the layout that it computes.
 #pragma once
 
+#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/hybrid.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
@@ -29,7 +30,7 @@ class HeadLayout {
   /// The query heads that this rank computes.
   [[nodiscard]] const Interval& heads() const { return share_.query[static_cast<std::size_t>(link_.rank())]; }
   /// The scoring of these heads.
-  [[nodiscard]] Scoring scoring(const Scoring& all) const { return scoring_of(heads(), all); }
+  [[nodiscard]] Scoring scoring(const Scoring& all) const { return all.of_heads(heads()); }
   /// Numbers of these heads, such as gradients of sinks, among those of all heads: 0 elsewhere, so ranks add up.
   [[nodiscard]] std::vector<double> among_all(const std::vector<double>& own) const {
     if (own.empty()) return {};

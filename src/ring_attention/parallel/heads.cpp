@@ -57,17 +57,4 @@ std::vector<Interval> all_heads(Index heads, int ranks) {
   return std::vector<Interval>(static_cast<std::size_t>(ranks), Interval{0, heads});
 }
 
-Scoring scoring_of(const Interval& query_heads, const Scoring& all) {
-  const auto cut = [&](const std::vector<double>& of_all) {
-    return of_all.empty()
-               ? of_all
-               : std::vector<double>(of_all.begin() + query_heads.begin, of_all.begin() + query_heads.end);
-  };
-  Scoring own = all;
-  own.alibi_slopes = cut(all.alibi_slopes);
-  own.sinks = cut(all.sinks);
-  own.dropout.first_head += query_heads.begin;
-  return own;
-}
-
 }  // namespace ring_attention

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
@@ -27,9 +26,5 @@ struct HeadShare {
 
 /// All heads on each of `ranks` ranks: of an array that broadcasts over heads.
 [[nodiscard]] std::vector<Interval> all_heads(Index heads, int ranks);
-
-/// The scoring of a rank that computes these query heads only: their slopes and sinks. Its dropout is that of these
-/// heads of the layer.
-[[nodiscard]] Scoring scoring_of(const Interval& query_heads, const Scoring& all);
 
 }  // namespace ring_attention

@@ -15,7 +15,8 @@ namespace ring_attention {
 ///
 /// \param kv  this rank's own K,V; consumed: from three ranks on it ends with another rank's
 ///
-/// N steps, N - 1 hops. A rank without tokens sends an empty parcel, so that all ranks make the same calls.
+/// N steps, N - 1 hops. All ranks make the same calls. A parcel without tokens, or one that no rank further on needs
+/// (kv_hops.hpp), is an exchange with an empty side: no message.
 template <class T, class Memory>
 void ring_forward(Engine<T> auto& engine, Transport auto& transport, KvParcel<T, Memory>& kv) {
   const auto ring = transport.ring();
