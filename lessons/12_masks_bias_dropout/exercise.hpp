@@ -38,7 +38,7 @@ inline bool visible(const Rules& rules, const Pair& pair) {
 /// What is added to scale * q.k. \param dense  the query's row of a dense bias, a column a key of the whole sequence; or null
 inline double bias(const Rules& rules, const Pair& pair, const double* dense) {
   // Exercise: ALiBi is -slope of the head times the distance between key and query among the keys; 0 without slopes.
-  // To it comes the number of `dense` for this key; nothing without one.
+  // Add the number of `dense` for this key, if there is a dense bias.
   still_empty("bias");
 }
 
