@@ -24,7 +24,7 @@ Index total(const RunReport& report, Index RankReport::*field) {
   return sum;
 }
 
-/// Hops of one rank: N - 1 forward; N - 1 for K,V and N for dK,dV backward.
+/// The most hops of one rank: N - 1 forward; N - 1 for K,V and N for dK,dV backward. K,V that no rank needs do not travel.
 std::size_t hops(const RunReport& report, const RunOptions& options) {
   const std::size_t ranks = report.ranks.size();
   return ranks - 1 + (options.wants_gradients() && ranks > 1 ? 2 * ranks - 1 : 0);
@@ -112,7 +112,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
                  report.backend.transport.c_str(), report.backend.wire.c_str());
   text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
-          counted(total(report, &RankReport::messages_sent), "message") + ", " +
+          counted(total(report, &RankReport::messages_sent), "message") + ", at most " +
           counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
   text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
           human_seconds(report.forward_seconds);
