@@ -55,7 +55,7 @@ TEST(RunReport, TextSaysWhatWasDone) {
             "  scores  scale 0.25\n"
             "  kernel  fast, avx2, 1 thread a rank\n"
             "  ring    contiguous placement, overlapped transport, K,V travel in bf16\n"
-            "  moved   256 B in 2 messages, 1 hop a rank\n"
+            "  moved   256 B in 2 messages, at most 1 hop a rank\n"
             "  time    read 500 ms, forward 2 s\n"
             "  waited  forward 125 ms: communication that computing did not hide\n"
             "  memory  a rank's tensors at most 2.0 KiB, its process at most 0 B\n");
