@@ -40,7 +40,8 @@ set(parallel_sources
     ring_attention/parallel/heads.cpp
     ring_attention/parallel/hybrid.cpp
     ring_attention/parallel/loopback_all_to_all.cpp
-    ring_attention/parallel/mpi_all_to_all.cpp)
+    ring_attention/parallel/mpi_all_to_all.cpp
+    ring_attention/parallel/sharded_cache.cpp)
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
@@ -83,12 +84,15 @@ set(cli_cuda_sources #
 set(program_parts_sources # what the tests use, too
     program/bench/options.cpp
     program/bench/report.cpp
+    program/decode/options.cpp
+    program/decode/report.cpp
     program/output_directory.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
+    program/decode/command.cpp
     program/example/command.cpp
     program/main.cpp
     program/progress_line.cpp

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "program/bench/options.hpp"
+#include "program/decode/options.hpp"
 #include "program/example/command.hpp"
 #include "program/run/command.hpp"
 
@@ -19,8 +20,11 @@ struct Program {
   CommandLine& bench_words =
       words.command("bench", "Times of a ring on these machines, and what a model predicts");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
+  CommandLine& decode_words =
+      words.command("decode", "A prompt, then its next tokens one by one against a cache that is sharded");
   RunOptions run;
   BenchOptions bench;
+  DecodeOptions decode;
   ExampleOptions example;
   std::optional<std::string> help;
   std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
@@ -29,20 +33,24 @@ struct Program {
     declare_run_options(run_words, run);
     declare_bench_options(bench_words, bench);
     declare_example_options(example_words, example);
+    declare_decode_options(decode_words, decode);
     try {
       help = words.parse(argc, argv);
       if (help) return;
       if (run_words.chosen()) validate(run);
       if (bench_words.chosen()) validate(bench);
+      if (decode_words.chosen()) validate(decode);
     } catch (const InputError&) {
       bad_input = std::current_exception();
     }
   }
 
-  /// Seconds of --timeout, which the two commands have.
+  /// What was chosen for the job, by `run`, `bench` or `decode`.
+  [[nodiscard]] const RunOptions& of_run() const { return decode_words.chosen() ? decode : run; }
+  /// Seconds of --timeout, which these commands have.
   [[nodiscard]] std::chrono::duration<double> timeout() const {
     if (bad_input) return std::chrono::duration<double>(DeviceOptions{}.timeout);
-    return std::chrono::duration<double>(bench_words.chosen() ? bench.timeout : run.timeout);
+    return std::chrono::duration<double>(bench_words.chosen() ? bench.timeout : of_run().timeout);
   }
 };
 
@@ -64,8 +72,9 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     return 0;
   }
   const bool bench = program.bench_words.chosen();
-  require_promised_ranks(comm, bench ? program.bench.ranks : program.run.ranks);
+  require_promised_ranks(comm, bench ? program.bench.ranks : program.of_run().ranks);
   watchdog.expect(program.timeout(), comm.rank());
+  if (program.decode_words.chosen()) return decode_command(comm, program.decode, activity);
   return bench ? bench_command(comm, program.bench, activity) : run_command(comm, program.run, activity);
 }
 

@@ -19,6 +19,14 @@ TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
   });
 }
 
+TEST(Kernels, TheKernelForFewQueriesHasTheLeastLanes) {
+  for_each_isa([](Isa isa) {
+    EXPECT_GE(kernels<float>(isa).few.lanes, 1);
+    EXPECT_LT(kernels<float>(isa).few.lanes, kernels<float>(isa).forward.lanes);
+    EXPECT_LT(kernels<double>(isa).few.lanes, kernels<double>(isa).forward.lanes);
+  });
+}
+
 TEST(Kernels, EveryInstructionSetHasANameOfItsOwn) {
   for_each_isa([](Isa isa) { EXPECT_EQ(isa_named(name_of(isa)), isa); });
 }

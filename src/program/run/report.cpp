@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "program/run/rank_json.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -35,6 +36,8 @@ bool was_checked(const RunReport& report, std::size_t result) {
                      [&](const RankReport& rank) { return rank.errors[result].rows > 0; });
 }
 
+}  // namespace
+
 std::string check_table(const RunReport& report) {
   Table table({"array", "rank", "rows", "max", "mean", "relative", "verdict"});
   for (std::size_t i = 0; i < result_names.size(); ++i) {
@@ -64,7 +67,7 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   return words;
 }
 
-Json rank_json(const RankReport& rank) {
+nlohmann::ordered_json rank_json(const RankReport& rank) {
   Json entry{{"tokens", rank.tokens},
              {"messages_sent", rank.messages_sent},
              {"bytes_sent", rank.bytes_sent},
@@ -83,8 +86,6 @@ Json rank_json(const RankReport& rank) {
   }
   return entry;
 }
-
-}  // namespace
 
 bool RankReport::ok() const {
   return std::all_of(errors.begin(), errors.end(), [](const ErrorReport& error) { return error.ok; });

@@ -10,7 +10,7 @@ using cpu::QueryTile;
 
 template <class T>
 CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
-    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels<T>(options.isa).forward) {
+    : scoring_(std::move(scoring)), threads_(options.threads), kernels_(kernels<T>(options.isa)) {
   require(threads_ >= 1, "CpuEngine: at least one thread");
 }
 
@@ -21,9 +21,10 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
-  tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
+  kernel_ = q.shape().seq <= kernels_.few.lanes ? &kernels_.few : &kernels_.forward;
+  tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
   state_ = Partial<T>::empty(q.shape());
-  workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.shape().dim)));
+  workspace_ = cpu::workspaces<T>(threads_, kernel_->workspace(static_cast<int>(q.shape().dim)));
 }
 
 template <class T>
@@ -61,12 +62,12 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
   for (const TokenRange& keys : kv.ranges) {
     if (lanes.look(scoring_, batch, head, tile, keys, kv.k.row(batch, kv_head, first_key).data(),
                    kv.v.row(batch, kv_head, first_key).data(), bias_)) {
-      if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
-      kernel_.attend(lanes.span(), rows, workspace);
+      if (!std::exchange(loaded, true)) kernel_->load(rows, workspace);
+      kernel_->attend(lanes.span(), rows, workspace);
     }
     first_key += keys.count;
   }
-  if (loaded) kernel_.store(rows, workspace);
+  if (loaded) kernel_->store(rows, workspace);
 }
 
 template <class T>

@@ -96,6 +96,7 @@ struct BackwardKernel {
 template <class T>
 struct Kernels {
   ForwardKernel<T> forward;
+  ForwardKernel<T> few;  ///< for at most `few.lanes` queries: the same bits, sooner
   BackwardKernel<T> backward;
 };
 
