@@ -82,6 +82,7 @@ set(cli_sources
 set(cli_cuda_sources #
     cli/own_gpu.cpp)
 set(program_parts_sources # what the tests use, too
+    program/bench/decode.cpp
     program/bench/options.cpp
     program/bench/report.cpp
     program/decode/options.cpp

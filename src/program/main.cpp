@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
 #include "program/example/command.hpp"
@@ -24,6 +25,8 @@ struct Program {
       words.command("decode", "A prompt, then its next tokens one by one against a cache that is sharded");
   RunOptions run;
   BenchOptions bench;
+  CommandLine* bench_decode_words = nullptr;
+  BenchDecodeOptions bench_decode;
   DecodeOptions decode;
   ExampleOptions example;
   std::optional<std::string> help;
@@ -32,25 +35,33 @@ struct Program {
   Program(int argc, char** argv) {
     declare_run_options(run_words, run);
     declare_bench_options(bench_words, bench);
+    bench_decode_words = &declare_bench_decode_options(bench_words, bench_decode);
     declare_example_options(example_words, example);
     declare_decode_options(decode_words, decode);
     try {
       help = words.parse(argc, argv);
       if (help) return;
       if (run_words.chosen()) validate(run);
-      if (bench_words.chosen()) validate(bench);
+      if (bench_decode_words->chosen())
+        validate(bench_decode);
+      else if (bench_words.chosen())
+        validate(bench);
       if (decode_words.chosen()) validate(decode);
     } catch (const InputError&) {
       bad_input = std::current_exception();
     }
   }
 
-  /// What was chosen for the job, by `run`, `bench` or `decode`.
-  [[nodiscard]] const RunOptions& of_run() const { return decode_words.chosen() ? decode : run; }
-  /// Seconds of --timeout, which these commands have.
+  /// Calls visit(options) with those of the command; for `example`, and without a command, those of `run`.
+  decltype(auto) of_chosen(auto visit) const {
+    if (bench_decode_words->chosen()) return visit(bench_decode);
+    if (decode_words.chosen()) return visit(static_cast<const RunOptions&>(decode));
+    return bench_words.chosen() ? visit(bench) : visit(run);
+  }
+  /// Seconds of --timeout, which all commands but `example` have.
   [[nodiscard]] std::chrono::duration<double> timeout() const {
     if (bad_input) return std::chrono::duration<double>(DeviceOptions{}.timeout);
-    return std::chrono::duration<double>(bench_words.chosen() ? bench.timeout : of_run().timeout);
+    return std::chrono::duration<double>(of_chosen([](const auto& options) { return options.timeout; }));
   }
 };
 
@@ -71,11 +82,12 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     });
     return 0;
   }
-  const bool bench = program.bench_words.chosen();
-  require_promised_ranks(comm, bench ? program.bench.ranks : program.of_run().ranks);
+  require_promised_ranks(comm, program.of_chosen([](const auto& options) { return options.ranks; }));
   watchdog.expect(program.timeout(), comm.rank());
+  if (program.bench_decode_words->chosen()) return bench_decode_command(comm, program.bench_decode, activity);
   if (program.decode_words.chosen()) return decode_command(comm, program.decode, activity);
-  return bench ? bench_command(comm, program.bench, activity) : run_command(comm, program.run, activity);
+  if (program.bench_words.chosen()) return bench_command(comm, program.bench, activity);
+  return run_command(comm, program.run, activity);
 }
 
 }  // namespace

@@ -41,6 +41,9 @@ WRONG = {
     "12": [("p * (factor * grad_p - delta)", "p * factor * (grad_p - delta)", "FAIL"),
            ("attend(state, o, sink, 0, o)", "attend(state, o, sink, 1, o)", "FAIL"),
            ("dense[pair.key]", "dense[pair.query]", "FAIL")],
+    "15": [("rescale(a.m, both.m) * state[i]", "state[i]", "FAIL"),
+           ("key.push_back(1)", "key.push_back(s)", "FAIL"),
+           ("std::size_t at = states.size(); at", "std::size_t at = 0; at", "FAIL")],
 }
 
 failures = 0
