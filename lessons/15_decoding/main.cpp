@@ -78,8 +78,9 @@ void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usua
     lesson.check(name + ": lse is that of one causal forward", compare(got.rows.lse, want.lse, tolerance));
     lesson.check(name + ": the library's decode agrees",
                  compare(decode_with_library(comm, part, setup).out, want.out, tolerance));
-    lesson.check(name + ": the merge as an MPI_Op agrees",
-                 compare(part.run(mistake, Merge::by_mpi).rows.out, want.out, tolerance));
+    if (setup.kind == PlacementKind::zigzag)
+      lesson.check(name + ": the merge as an MPI_Op agrees",
+                   compare(part.run(mistake, Merge::by_mpi).rows.out, want.out, tolerance));
     lesson.check(name + ": no rank holds more than its share", got.held <= fair_share(setup, comm.size()));
     const Index bytes = (comm.size() - 1) * setup.q.heads * (setup.q.dim + 2) * 8;
     lesson.check(name + ": a token sends N - 1 states from each rank",
@@ -98,7 +99,7 @@ void show_appendix(Lesson& lesson) {
   lesson.say(format(
       "  Attention of one query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F: %.0f times less",
       1 / ratio));
-  lesson.say(format("  Hidden behind the projections, too: shards of at most %.0f tokens", hides));
+  lesson.say(format("  All matrices of a layer hide hops of shards of at most %.0f tokens", hides));
   lesson.say(
       "  32 KV heads over 32 devices are 1 head each. Cutting the sequence gains N / Hkv more: 1 here,"
       " 4 with 8 KV heads");
@@ -112,7 +113,7 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
       "One new token asks all keys. A ring would move the keys past its query. The state of the query is a\n"
       "row of D + 2 numbers a head: it travels instead, and merges.",
       &comm);
-  ProblemFlags flags{.seq = 61, .heads = 4, .kv_heads = 2, .dim = 16};
+  ProblemFlags flags{.seq = 37, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Tokens; the second half is decoded one by one");
   std::vector<std::pair<std::string, std::string>> mutants;
   for (const Wrong& wrong : every_mistake) mutants.emplace_back(wrong.name, wrong.description);
@@ -120,7 +121,6 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem(lesson);
   const Mistake mistake = mistake_of(lesson);
-
   if (mistake == Mistake::none) {
     lesson.heading("The failure: a ring moves the cache for one row");
     show_failure(lesson, comm);

@@ -17,25 +17,55 @@ inline bool agrees(const Tensor<double>& got, const Tensor<double>& want, double
   return comparison.ok && comparison.relative_error < relative;
 }
 
-/// Every test on one mistake. Collective.
+/// What each test says of a mistake. Collective.
 class WeakTests {
  public:
-  WeakTests(const Communicator& comm, std::uint64_t seed) : comm_(comm), seed_(seed) {}
+  WeakTests(const Communicator& comm, std::uint64_t seed)
+      : comm_(comm),
+        usual_(setup(40, 4, seed)),
+        from_first_(setup(0, 12, seed)),
+        long_(setup(500, 2, seed)),
+        zero_(setup(40, 4, seed)) {
+    zero_.zero_query = true;
+  }
 
-  [[nodiscard]] bool passes(Test test, Mistake mistake) const {
-    return all_of_ranks(comm_, holds(test, mistake));
+  /// Which of the tests pass, in their order.
+  [[nodiscard]] std::vector<Index> passes(Mistake mistake) const {
+    const Run alone(Communicator(MPI_COMM_SELF), usual_, mistake), usual(comm_, usual_, mistake),
+        first(comm_, from_first_, mistake), many(comm_, long_, mistake), zero(comm_, zero_, mistake);
+    const bool fair = first.got.held <= fair_share(from_first_, comm_.size());
+    const std::array verdicts{
+        alone.out_within(exact),
+        same_on_all(usual.got),
+        agrees(first.got.rows.out, first.got.rows.out, 1),
+        many.out_within(0.1),
+        zero.out_within(exact),
+        usual.out_within(exact),
+        fair,
+        first.out_within(exact) && agrees(first.got.rows.lse, first.want.lse, exact) && fair};
+    static_assert(verdicts.size() == tests.size());
+    std::vector<Index> passes;
+    for (const bool verdict : verdicts) passes.push_back(all_of_ranks(comm_, verdict) ? 1 : 0);
+    return passes;
   }
 
  private:
   static constexpr double exact = 1e-12;
 
-  [[nodiscard]] Setup setup(Index prompt, Index tokens) const {
-    return {{1, 4, prompt + tokens, 16}, {1, 2, prompt + tokens, 16}, prompt, seed_};
-  }
-  [[nodiscard]] bool out_agrees(const Communicator& comm, const Setup& setup, Mistake mistake,
-                                double relative) const {
-    const Part part(comm, setup);
-    return agrees(part.run(mistake).rows.out, part.oracle().out, relative);
+  /// One setup, decoded with a mistake, and what is right.
+  struct Run {
+    Run(const Communicator& comm, const Setup& setup, Mistake mistake) {
+      const Part part(comm, setup);
+      got = part.run(mistake);
+      want = part.oracle();
+    }
+    [[nodiscard]] bool out_within(double relative) const { return agrees(got.rows.out, want.out, relative); }
+    Outcome got;
+    Reference want;
+  };
+
+  static Setup setup(Index prompt, Index tokens, std::uint64_t seed) {
+    return {{1, 4, prompt + tokens, 16}, {1, 2, prompt + tokens, 16}, prompt, seed};
   }
   [[nodiscard]] bool same_on_all(const Outcome& outcome) const {
     const View<const double> own = outcome.rows.out;
@@ -44,56 +74,32 @@ class WeakTests {
     return bitwise_equal(own, View<const double>(of_rank_0.data(), own.shape()));
   }
 
-  [[nodiscard]] bool holds(Test test, Mistake mistake) const {
-    const Setup usual = setup(40, 8), from_first = setup(0, 24);
-    switch (test) {
-      case Test::one_rank: return out_agrees(Communicator(MPI_COMM_SELF), usual, mistake, exact);
-      case Test::same_on_all: return same_on_all(Part(comm_, usual).run(mistake));
-      case Test::finite: return agrees_in_size(Part(comm_, from_first).run(mistake));
-      case Test::within_ten_percent: return out_agrees(comm_, setup(500, 4), mistake, 0.1);
-      case Test::zero_query: {
-        Setup zero = usual;
-        zero.zero_query = true;
-        return out_agrees(comm_, zero, mistake, exact);
-      }
-      case Test::long_prompt: return out_agrees(comm_, usual, mistake, exact);
-      case Test::tokens_held:
-        return Part(comm_, from_first).run(mistake).held <= fair_share(from_first, comm_.size());
-      case Test::every_token: break;
-    }
-    const Part part(comm_, from_first);
-    const Outcome got = part.run(mistake);
-    const Reference want = part.oracle();
-    return agrees(got.rows.out, want.out, exact) && agrees(got.rows.lse, want.lse, exact) &&
-           got.held <= fair_share(from_first, comm_.size());
-  }
-  static bool agrees_in_size(const Outcome& outcome) { return agrees(outcome.rows.out, outcome.rows.out, 1); }
-
   const Communicator& comm_;
-  std::uint64_t seed_;
+  Setup usual_, from_first_, long_, zero_;
 };
 
 inline void show_mistakes(Lesson& lesson, const Communicator& comm) {
-  const WeakTests tests(comm, lesson.seed());
+  const WeakTests weak(comm, lesson.seed());
   std::vector<std::string> heading{"test", "right"};
-  for (const Wrong& wrong : every_mistake) heading.emplace_back(wrong.name);
+  std::vector<std::vector<Index>> of_mistakes{weak.passes(Mistake::none)};
+  for (const Wrong& wrong : every_mistake) {
+    heading.emplace_back(wrong.name);
+    of_mistakes.push_back(weak.passes(wrong.mistake));
+  }
   Table table(heading);
-  std::vector<std::vector<Index>> passes;
+  std::vector<std::vector<Index>> passes;  // a row for each test
   bool right_passes = true, each_misses = true, last_catches = true;
-  for (std::size_t i = 0; i < test_names.size(); ++i) {
-    const auto test = static_cast<Test>(i);
-    std::vector<std::string> cells{test_names[i]};
+  for (std::size_t test = 0; test < tests.size(); ++test) {
+    std::vector<std::string> cells{tests.at(test)};
     auto& row = passes.emplace_back();
-    const auto enter = [&](Mistake mistake) {
-      row.push_back(tests.passes(test, mistake) ? 1 : 0);
+    for (const auto& verdicts : of_mistakes) {
+      row.push_back(verdicts[test]);
       cells.emplace_back(row.back() == 1 ? "passes" : "caught");
-    };
-    enter(Mistake::none);
-    for (const Wrong& wrong : every_mistake) enter(wrong.mistake);
+    }
     table.row(cells);
-    const Index missed = std::count(row.begin() + 1, row.end(), 1);
+    const auto missed = std::count(row.begin() + 1, row.end(), 1);
     right_passes = right_passes && row[0] == 1;
-    if (test == Test::every_token)
+    if (test + 1 == tests.size())
       last_catches = missed == 0;
     else
       each_misses = each_misses && missed > 0;
