@@ -1,6 +1,6 @@
 // Lesson 15, beside the idea: T new tokens after P cached ones. Which travels, K,V or the queries?
 // The rule and the measurements: Yang et al., Context Parallelism for Scalable Million-Token Inference, arXiv 2411.01783,
-// equations 1 and 2, table 4 (Llama 3 405B, T + P = 128000, four nodes of 8 H100).
+// equations 1 and 2, table 4 (Llama 3 405B, T + P = 128000, four nodes of 8 H100). The rates follow from its table 5.
 #pragma once
 
 #include "common/lesson.hpp"
@@ -11,7 +11,7 @@ struct Nodes {
   Index ranks, heads, kv_heads;
   double flops_per_second, bytes_per_second;  // attention that a GPU sustains, and its link between nodes
 };
-inline constexpr Nodes four_nodes{4, 128, 8, 502e12, 26e9};
+inline constexpr Nodes four_nodes{4, 128, 8, 506e12, 26e9};
 
 /// K,V are less than the queries: 2 Hkv (T + P) < Hq T.
 inline bool kv_is_less(const Nodes& nodes, Index new_tokens, Index all_tokens) {
