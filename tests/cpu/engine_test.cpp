@@ -53,15 +53,15 @@ std::vector<Scoring> scorings_to_the_right(Index offset) {
 // Few queries have a kernel of their own. A mask without a left end: the blocks of keys begin with key 0 in both.
 TYPED_TEST(CpuEngineIn, FewQueriesHaveTheBitsThatTheyHaveAmongMany) {
   for_each_isa([](Isa isa) {
-    const Index few = kernels<TypeParam>(isa).few.lanes;
+    const Index one = kernels<TypeParam>(isa).few[0].lanes, two = kernels<TypeParam>(isa).few[1].lanes;
     for (const Index dim : {1, 20, 64, 129})
       for (const Index keys : {3, 95, 96, 97, 230}) {
-        Case what{.kv_heads = 2, .group = 2, .queries = few + 1, .keys = keys, .dim = dim, .spike_every = 8};
+        Case what{.kv_heads = 2, .group = 2, .queries = two + 1, .keys = keys, .dim = dim, .spike_every = 8};
         for (const Scoring& scoring : scorings_to_the_right(keys - what.queries)) {
           what.scoring = scoring;
           const auto many = make_problem<TypeParam>(what);
           const AttentionResult<TypeParam> all = forward(many, {.isa = isa});
-          for (const Index queries : {Index{1}, few}) {
+          for (const Index queries : {Index{1}, one, one + 1, two}) {
             const TokenRanges rows = whole(queries);
             const Tensor<TypeParam> q = rows_of(many.q, rows);
             CpuEngine<TypeParam> engine(scoring, {.isa = isa});

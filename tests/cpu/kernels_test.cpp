@@ -19,11 +19,15 @@ TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
   });
 }
 
-TEST(Kernels, TheKernelForFewQueriesHasTheLeastLanes) {
-  for_each_isa([](Isa isa) {
-    EXPECT_GE(kernels<float>(isa).few.lanes, 1);
-    EXPECT_LT(kernels<float>(isa).few.lanes, kernels<float>(isa).forward.lanes);
-    EXPECT_LT(kernels<double>(isa).few.lanes, kernels<double>(isa).forward.lanes);
+TEST(Kernels, ThoseForFewQueriesHaveFewerLanes) {
+  const auto ascend = [](const auto& kernels) {
+    EXPECT_GE(kernels.few[0].lanes, 1);
+    EXPECT_EQ(kernels.few[1].lanes, 2 * kernels.few[0].lanes);
+    EXPECT_LE(kernels.few[1].lanes, kernels.forward.lanes);
+  };
+  for_each_isa([&](Isa isa) {
+    ascend(kernels<float>(isa));
+    ascend(kernels<double>(isa));
   });
 }
 

@@ -1,5 +1,7 @@
 #include "ring_attention/cpu/engine.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <numbers>
 
 #include "ring_attention/cpu/threads.hpp"
@@ -21,7 +23,9 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
-  kernel_ = q.shape().seq <= kernels_.few.lanes ? &kernels_.few : &kernels_.forward;
+  const auto enough = [&](const auto& kernel) { return q.shape().seq <= kernel.lanes; };
+  const auto* few = std::ranges::find_if(kernels_.few, enough);
+  kernel_ = few != std::end(kernels_.few) ? few : &kernels_.forward;
   tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
   state_ = Partial<T>::empty(q.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_->workspace(static_cast<int>(q.shape().dim)));

@@ -61,11 +61,14 @@ void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
 
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
 /// \param plain  without bias and mask, as nearly all blocks are; a dense bias is in p
+///
+/// For few queries memory is the limit: the values of the block are fetched while the keys are computed with.
 template <bool plain>
 void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
             Vector (&top)[tile_vectors]) {
   for (Vector& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
+    if (few_queries) prefetch(span.v + (j + i) * dim, rows.value * dim);
     Vector s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, panel.qt, lanes, dim);
     RING_ATTENTION_UNROLL
@@ -94,7 +97,7 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
     store(panel.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
-    prefetch(values + j * dim, dim);
+    if (!few_queries) prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       Real* s = panel.p + j * lanes + v * width;
@@ -180,9 +183,7 @@ void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* worksp
 }  // namespace
 
 namespace RING_ATTENTION_ISA {
-#if defined(RING_ATTENTION_FEW_QUERIES)
-#define RING_ATTENTION_FORWARD forward_few
-#else
+#if !defined(RING_ATTENTION_FORWARD)
 #define RING_ATTENTION_FORWARD forward
 #endif
 extern const ForwardKernel<Real> RING_ATTENTION_FORWARD;
