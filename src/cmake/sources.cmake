@@ -40,7 +40,8 @@ set(parallel_sources
     ring_attention/parallel/heads.cpp
     ring_attention/parallel/hybrid.cpp
     ring_attention/parallel/loopback_all_to_all.cpp
-    ring_attention/parallel/mpi_all_to_all.cpp)
+    ring_attention/parallel/mpi_all_to_all.cpp
+    ring_attention/parallel/partition.cpp)
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
@@ -84,6 +85,7 @@ set(program_parts_sources # what the tests use, too
     program/bench/options.cpp
     program/bench/report.cpp
     program/output_directory.cpp
+    program/partition_options.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/watchdog.cpp)
