@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <type_traits>
 
 #include "program/bench/ring.hpp"
 #include "ring_attention/parallel/all_gather.hpp"
@@ -61,7 +60,6 @@ class PartitionBench {
   using Clock = std::chrono::steady_clock;
   using Value = typename Device::Value;
   using Element = typename Device::Element;
-  static constexpr bool can_gather = std::is_same_v<typename Device::Memory, HostMemory>;
 
   static bool gathers(const HybridPlace& place) { return place.ulysses.size == 1; }
   [[nodiscard]] Ring ring() const { return place_.ring.ring(place_.rank); }
@@ -133,14 +131,12 @@ class PartitionBench {
     return transport.statistics().exposed_seconds;
   }
   double gather() {
-    if constexpr (can_gather) {
-      KvShards<Element> shards = own_shard();
-      all_gather(link_, shards);
-      device_.set_queries(q_, placement_.ranges(ring().rank));
-      auto engine = device_.forward_engine();
-      all_gather_forward(engine, ring(), shards);
-      (void)device_.finish(engine);
-    }
+    KvShards<Element> shards = own_shard();
+    all_gather(link_, shards);
+    device_.set_queries(q_, placement_.ranges(ring().rank));
+    auto engine = device_.forward_engine();
+    all_gather_forward(engine, ring(), shards);
+    (void)device_.finish(engine);
     return 0;
   }
 

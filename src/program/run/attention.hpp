@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "program/run/context.hpp"
@@ -16,7 +15,8 @@
 namespace ring_attention {
 
 /// Arrays go in and come out as this rank holds them. Where ranks share heads, all-to-alls bring them to the layout that is
-/// computed, and back; only the bias is read in that layout. Every function is collective.
+/// computed, and back; only the bias is read in that layout. All-to-alls and all-gathers are in the memory of the host; an
+/// engine of a GPU cannot have K,V there, so the flags refuse an all-gather for it. Every function is collective.
 template <Backend Device>
 class RunAttention {
  public:
@@ -99,9 +99,6 @@ class RunAttention {
   }
 
  private:
-  /// K,V of all ranks are gathered in the memory of the host.
-  static constexpr bool can_gather = std::is_same_v<Memory, HostMemory>;
-
   static void add(TransportStatistics& sum, const TransportStatistics& term) {
     sum.messages_sent += term.messages_sent;
     sum.bytes_sent += term.bytes_sent;
@@ -116,10 +113,8 @@ class RunAttention {
     };
     const int own = run_.ring().rank;
     if (run_.gathers()) {
-      if constexpr (can_gather) {
-        shards_.emplace(work_.kv, run_.keys);
-        fill(shards_->k(own), shards_->v(own));
-      }
+      shards_.emplace(work_.kv, run_.keys);
+      fill(shards_->k(own), shards_->v(own));
     } else {
       parcel_.emplace(work_.kv, run_.keys, own, device_.memory(),
                       kv_hops(work_.scoring.mask, run_.queries, run_.keys));
@@ -139,11 +134,10 @@ class RunAttention {
   /// Gives the K,V of all ranks to the engine.
   void feed(auto& engine) {
     auto&& ring_engine = device_.ring_engine(engine);
-    if constexpr (can_gather)
-      if (shards_) {
-        all_gather(link_, *shards_);
-        return all_gather_forward(ring_engine, run_.ring(), *shards_);
-      }
+    if (shards_) {
+      all_gather(link_, *shards_);
+      return all_gather_forward(ring_engine, run_.ring(), *shards_);
+    }
     Watched transport = device_.transport(Watched::kv);
     ring_forward(ring_engine, transport, *parcel_);
     add(ring_, transport.statistics());
@@ -152,13 +146,12 @@ class RunAttention {
   Gradients<T> feed_backward(auto& engine) {
     auto&& ring_engine = device_.ring_engine(engine);
     const int own = run_.ring().rank;
-    if constexpr (can_gather)
-      if (shards_) {
-        KvShards<T> sums(work_.kv, run_.keys);
-        all_gather(link_, *shards_);
-        all_gather_backward(ring_engine, link_, *shards_, sums);
-        return device_.finish(engine, {sums.k(own), sums.v(own)});
-      }
+    if (shards_) {
+      KvShards<T> sums(work_.kv, run_.keys);
+      all_gather(link_, *shards_);
+      all_gather_backward(ring_engine, link_, *shards_, sums);
+      return device_.finish(engine, {sums.k(own), sums.v(own)});
+    }
     KvParcel<T, Memory> sums(work_.kv, run_.keys, own, device_.memory());
     Watched transport = device_.transport(Watched::kv), gradients = device_.transport(Watched::gradients);
     ring_backward(ring_engine, transport, gradients, *parcel_, sums);
