@@ -8,20 +8,19 @@ namespace ring_attention {
 void declare_partition_options(CommandLine& command, PartitionOptions& options) {
   command.choice(
       "--parallel", options.parallel, {"ring", "ulysses", "hybrid", "all-gather"},
-      "How the ranks divide the work. ring: each has some tokens, and K,V go round; ulysses: an "
-      "all-to-all gives each all tokens of some heads; hybrid: both, see --ulysses; all-gather: as "
-      "ring, but each gets the K,V of all ranks first");
-  command.option(
-      "--ulysses", options.ulysses,
-      "With --parallel hybrid: U ranks share the heads, and rings of ranks / U share the tokens. U "
-      "divides the ranks and the query heads, and divides the KV heads or is a multiple of them",
-      {1, 1 << 20});
+      "How the ranks divide the work. ring: a rank computes its tokens, and K,V go round; ulysses: "
+      "an all-to-all gives it all tokens of some heads; hybrid: both, see --ulysses; all-gather: as "
+      "ring, but a rank gets the K,V of all ranks first");
+  command.option("--ulysses", options.ulysses,
+                 "With --parallel hybrid: N ranks share the heads, and the ranks with the same heads are a "
+                 "ring. N divides the ranks and the query heads, and divides the KV heads or is a multiple",
+                 {1, 1 << 20});
 }
 
 void validate_partition(const PartitionOptions& options, const std::string& device) {
   const bool hybrid = options.partition() == Partition::hybrid;
   if (hybrid && !options.ulysses)
-    throw InputError("--parallel hybrid needs --ulysses U, the number of ranks that share the heads");
+    throw InputError("--parallel hybrid needs --ulysses N, the number of ranks that share the heads");
   if (!hybrid && options.ulysses) throw InputError("--ulysses goes with --parallel hybrid");
   if (options.partition() == Partition::all_gather && device == "cuda")
     throw InputError(

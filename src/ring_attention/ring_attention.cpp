@@ -100,6 +100,7 @@ struct SharedHeads {
   HeadLayout<MpiAllToAll> layout;
 };
 
+/// \param arrays_of_q, arrays_of_kv  the most arrays that it has at a time like q and like k in the layout that is computed
 /// \throws std::bad_alloc unless this rank can have the memory of a call whose ranks share heads
 template <class T>
 void require_memory(const Call<T>& call, const HybridPlace& place, Index arrays_of_q, Index arrays_of_kv) {

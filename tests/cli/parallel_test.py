@@ -196,7 +196,7 @@ class ParallelTest(harness.CommandTest):
                 (3, "ulysses", ("Ulysses over 3 ranks", "3 does not divide 4 query heads", "use 1, 2 or 4")),
                 (6, "hybrid --ulysses 6", ("more than 4 query heads", "use 1, 2 or 4")),
                 (4, "ulysses --kv-heads 1 --np 3", ("--np 3", "4 ranks")),
-                (1, "hybrid", ("--parallel hybrid", "--ulysses U")),
+                (1, "hybrid", ("--parallel hybrid", "--ulysses N")),
                 (1, "ring --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (2, "ulysses --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (1, "hybrid --ulysses 0", ("--ulysses", "at least 1")),
