@@ -24,6 +24,7 @@ class PartitionBench {
         work_(work),
         place_(place),
         placement_(kind, all.seq, place.ring.size),
+        beat_([&activity] { activity.beat(); }),
         link_(activity, gathers(place) ? lines.ring() : lines.ulysses()),
         q_(random(all.q(), 0)),
         k_(random(all.kv(), 1)),
@@ -53,7 +54,7 @@ class PartitionBench {
     KvShards<Element> shards = own_shard();
     device_.set_queries(q_, placement_.ranges(ring().rank));
     auto engine = device_.forward_engine();
-    return seconds_of([&] { all_gather_forward(engine, ring(), shards); });
+    return seconds_of([&] { all_gather_forward(engine, ring(), shards, beat_); });
   }
 
  private:
@@ -135,7 +136,7 @@ class PartitionBench {
     all_gather(link_, shards);
     device_.set_queries(q_, placement_.ranges(ring().rank));
     auto engine = device_.forward_engine();
-    all_gather_forward(engine, ring(), shards);
+    all_gather_forward(engine, ring(), shards, beat_);
     (void)device_.finish(engine);
     return 0;
   }
@@ -145,6 +146,7 @@ class PartitionBench {
   Workload work_;
   HybridPlace place_;
   Placement placement_;
+  Progress beat_;
   WatchedAllToAll link_;
   Tensor<Value> q_, k_, v_;                            // as the rank holds them
   std::optional<HeadLayout<WatchedAllToAll>> layout_;  // none: an all-gather

@@ -136,7 +136,7 @@ class RunAttention {
     auto&& ring_engine = device_.ring_engine(engine);
     if (shards_) {
       all_gather(link_, *shards_);
-      return all_gather_forward(ring_engine, run_.ring(), *shards_);
+      return all_gather_forward(ring_engine, run_.ring(), *shards_, beat_);
     }
     Watched transport = device_.transport(Watched::kv);
     ring_forward(ring_engine, transport, *parcel_);
@@ -149,7 +149,7 @@ class RunAttention {
     if (shards_) {
       KvShards<T> sums(work_.kv, run_.keys);
       all_gather(link_, *shards_);
-      all_gather_backward(ring_engine, link_, *shards_, sums);
+      all_gather_backward(ring_engine, link_, *shards_, sums, beat_);
       return device_.finish(engine, {sums.k(own), sums.v(own)});
     }
     KvParcel<T, Memory> sums(work_.kv, run_.keys, own, device_.memory());
@@ -173,6 +173,7 @@ class RunAttention {
   Device device_;
   WatchedAllToAll link_;
   TransportStatistics ring_;
+  Progress beat_ = [this] { run_.activity.beat(); };
   std::optional<HeadLayout<WatchedAllToAll>> layout_;  // where ranks share heads
   bool has_keys_ = false;
   Tensor<T> q_of_heads_, k_, v_;                     // of layout_

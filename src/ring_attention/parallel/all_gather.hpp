@@ -55,9 +55,11 @@ void all_gather(AllToAll auto& link, KvShards<T>& kv) {
 }
 
 /// Feeds the K,V of every rank to `engine`, which has begun on the queries of rank `ring.rank`.
+/// \param progress  is called between tiles
 template <class T>
-void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T>& kv) {
-  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), Progress());
+void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T>& kv,
+                        const Progress& progress = {}) {
+  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), progress);
 }
 
 /// The same for the backward; then sums what all ranks add to dK,dV of each shard, on its owner.
@@ -68,11 +70,11 @@ void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T>& k
 /// next rank, and so on: the order of a ring.
 template <class T, class G>
 void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link, KvShards<T>& kv,
-                         KvShards<G>& gradients) {
+                         KvShards<G>& gradients, const Progress& progress = {}) {
   const Ring ring{link.rank(), link.size()};
   for (int step = 0; step < ring.steps(); ++step) {
     const int owner = ring.owner(step);
-    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, Progress());
+    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, progress);
   }
 
   const std::span<G> own = gradients.elements(ring.rank);
