@@ -139,6 +139,13 @@ class ParallelTest(harness.CommandTest):
                 self.assertEqual(rank["bytes_sent"], each + hops * hop)
             self.assertEqual(report["all_to_all_bytes"], ranks * each)
 
+    def test_keys_that_no_query_sees_do_not_travel(self):
+        """Causal, contiguous: on a ring of three, 3 of 6 hops of K,V, twice, and all 9 of dK,dV."""
+        words = "run --random 1,4,48,4 --causal --backward --json --parallel hybrid --ulysses 2".split()
+        report = json.loads(self.run_well(6, *words).out)
+        hop = 2 * 2 * 16 * 4 * 4
+        self.assertEqual(report["bytes_moved"] - report["all_to_all_bytes"], 2 * (3 + 3 + 9) * hop)
+
     def test_bytes_of_an_all_gather(self):
         report = json.loads(self.run_well(
             4, *"run --random 1,2,48,8 --backward --json --parallel all-gather".split()).out)

@@ -61,6 +61,43 @@ TEST(RunReport, TextSaysWhatWasDone) {
             "  memory  a rank's tensors at most 2.0 KiB, its process at most 0 B\n");
 }
 
+TEST(RunReport, EveryPartitionSaysWhatItMoves) {
+  RunReport report = of_two_ranks();
+  report.ranks.resize(4);
+  report.ulysses = 2;
+  for (RankReport& rank : report.ranks) {
+    rank.messages_sent = 3;
+    rank.bytes_sent = 512;
+    rank.all_to_all_bytes = 128;
+  }
+  RunOptions options = of_random();
+  options.parallel = "hybrid";
+  const std::string text = to_text(report, options);
+  EXPECT_TRUE(
+      has(text,
+          "  hybrid  heads over 2 ranks, all-to-all in float32\n"
+          "  rings   of 2: contiguous placement, overlapped transport, K,V travel in bf16\n"
+          "  moved   2.0 KiB in 12 messages: all-to-all 512 B, rings 1.5 KiB, at most 1 hop a rank\n"))
+      << text;
+  const auto json = nlohmann::json::parse(to_json(report, options));
+  EXPECT_EQ(json["parallel"], "hybrid");
+  EXPECT_EQ(json["ulysses"], 2);
+  EXPECT_EQ(json["hops"], 1);
+  EXPECT_EQ(json["all_to_all_bytes"], 512);
+
+  report.ulysses = 4;
+  options.parallel = "ulysses";
+  EXPECT_TRUE(has(to_text(report, options),
+                  "  ulysses heads over 4 ranks, all-to-all in float32\n"
+                  "  moved   2.0 KiB in 12 messages\n"));
+  report.ulysses = 1;
+  options.parallel = "all-gather";
+  EXPECT_TRUE(has(to_text(report, options),
+                  "  gather  K,V of all ranks, in bf16, contiguous placement\n"
+                  "  moved   2.0 KiB in 12 messages\n"));
+  EXPECT_EQ(nlohmann::json::parse(to_json(report, options))["hops"], 0);
+}
+
 TEST(RunReport, TextNamesTheFilesAndTheMask) {
   RunOptions options;
   options.q = "q.npy";
