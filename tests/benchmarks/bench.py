@@ -132,7 +132,7 @@ def partitions(options):
     cases = [f"{n},{seq},{heads},64,full,contiguous,{partition},{which}" for which in ("forward", "backward")
              for n in (2, 4) for partition in tables.PARTITIONS if n > 2 or partition != "hybrid"]
     say(f"partitions: {len(cases)} cases on up to 4 ranks")
-    return run_ring(4, 2 if options.quick else 7, cases)
+    return run_ring(4, 2 if options.quick else 5, cases)
 
 
 def run_ring(ranks, repetitions, cases):

@@ -28,7 +28,7 @@ HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks) {
 
 GridLines::GridLines(const Communicator& world, const HybridPlace& place) : world_(world) {
   if (place.ulysses.size == 1) return;
-  ulysses_.emplace(world, place.ulysses.line(place.rank));
+  if (place.ring.size > 1) ulysses_.emplace(world, place.ulysses.line(place.rank));
   ring_.emplace(world, place.ring.line(place.rank));
 }
 

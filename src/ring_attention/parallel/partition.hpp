@@ -41,7 +41,7 @@ class GridLines {
 
  private:
   const Communicator& world_;
-  std::optional<Communicator> ulysses_, ring_;  // none for a ring of all ranks
+  std::optional<Communicator> ulysses_, ring_;  // none: a line of all ranks
 };
 
 }  // namespace ring_attention
