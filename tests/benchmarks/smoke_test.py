@@ -22,8 +22,8 @@ def main():
         results = json.loads(out.read_text(encoding="utf-8"))
     speeds = [row["gflops"][1] for row in results["attention"]["rows"]]
     seconds = [row["seconds"][1] for rows in results["ring"].values() for row in rows]
-    seconds += [row["seconds"][1] for row in results["partitions"]]
-    assert len(results["partitions"]) == 14, "a partition is missing"
+    seconds += [row["seconds"][1] for row in results["partitions"]["rows"]]
+    assert len(results["partitions"]["rows"]) == 14, "a partition is missing"
     assert all(x > 0 for x in speeds + seconds) and seconds, "a time that is not positive"
     memory = results["memory"]["long"]
     shards = 6 * 4 * memory["heads"] * memory["seq"] // memory["ranks"] * memory["dim"]

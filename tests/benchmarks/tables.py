@@ -174,7 +174,7 @@ def goals(results):
     for placement, asked in (("zigzag", "at most 1.05"), ("contiguous", "")):
         yield from ratio(f"causal, {placement}, 2 ranks / half of 1 rank", seconds("causal", ranks=2, placement=placement),
                          one and one / 2, asked)
-    ring, ulysses = (find(results.get("partitions") or [], ranks=2, transport=name, **{"pass": "forward"})
+    ring, ulysses = (find((results.get("partitions") or {}).get("rows", []), ranks=2, transport=name, **{"pass": "forward"})
                      for name in ("ring", "ulysses"))
     if ring and ulysses:
         yield from ratio("Ulysses / ring, 2 ranks", ulysses["seconds"][1], ring["seconds"][1], "at most 1.10")
@@ -245,9 +245,10 @@ def all_tables(results):
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
                    f"{cores} cores. Last column: the cost, time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
-    if rows := results.get("partitions"):
-        yield ("Ring, Ulysses, hybrid and all-gather", f"The library's call, all arguments in host memory. S = {rows[0]['seq']}, "
-               f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, {cores} cores. Hybrid: two ranks "
+    if part := results.get("partitions"):
+        rows = part["rows"]
+        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. The library's call, all arguments in host memory. S = {rows[0]['seq']}, "
+               f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank; 4 ranks share the cores. Hybrid: two ranks "
                "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
