@@ -56,9 +56,9 @@ class RunAttention {
 
   /// \param q, bias  stay with the caller until the backward is over
   void forward(const Tensor<T>& q, const Tensor<T>& bias) {
-    q_ = &q;
+    q_ = layout_ ? &q_of_heads_ : &q;
     if (layout_) {
-      q_ = &(q_of_heads_ = layout_->queries_to_heads(q.view()));
+      q_of_heads_ = layout_->queries_to_heads(q.view());
       k_ = layout_->keys_to_heads(std::as_const(k_).view());
       v_ = layout_->keys_to_heads(std::as_const(v_).view());
       place_kept_keys();
