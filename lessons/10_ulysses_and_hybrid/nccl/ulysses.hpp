@@ -9,6 +9,7 @@
 
 #include "ring_attention/core/token_range.hpp"
 #include "ring_attention/cuda/device_tensor.hpp"
+#include "ring_attention/cuda/error.hpp"
 
 namespace ring_attention::lesson {
 
@@ -49,36 +50,30 @@ struct Line {
 
 /// Enqueues: sends block send(u) of `from` to rank u, and adds what comes from rank u to block receive(u) of `to`.
 inline void all_to_all(View<const float> from, auto send, View<float> to, auto receive, const Line& line) {
-  const Index dim = to.shape().dim;
-  const auto for_each_head = [dim](auto array, const Block& block, auto visit) {
+  const auto for_each_head = [dim = to.shape().dim](auto array, const Block& block, auto visit) {
     const auto length = static_cast<std::size_t>((block.tokens.end - block.tokens.begin) * dim);
     for (Index head = block.heads.begin; head < block.heads.end && length > 0; ++head)
       visit(std::span(array.head(0, head) + block.tokens.begin * dim, length));
   };
   std::vector<cuda::DeviceTensor<float>> arrived;  // from each rank
+  check_nccl(ncclGroupStart());                    // all at once: no message waits for another one
   for (int u = 0; u < line.ranks; ++u) {
     const auto [heads, tokens] = receive(u);
-    arrived.emplace_back(Shape{1, heads.end - heads.begin, tokens.end - tokens.begin, dim});
-  }
-  check_nccl(ncclGroupStart());  // all at once: no message waits for another one
-  for (int u = 0; u < line.ranks; ++u) {
-    const View<float> array = arrived[static_cast<std::size_t>(u)];
-    const Block whole{{0, array.shape().heads}, {0, array.shape().seq}};
+    const View<float> array =
+        arrived.emplace_back(Shape{1, heads.end - heads.begin, tokens.end - tokens.begin, to.shape().dim});
     for_each_head(from, send(u), [&](auto numbers) {  // no packing: a group may have many messages
       check_nccl(ncclSend(numbers.data(), numbers.size(), ncclFloat, u, line.comm, line.memory.stream));
     });
-    for_each_head(array, whole, [&](auto numbers) {
+    for_each_head(array, {{0, array.shape().heads}, {0, array.shape().seq}}, [&](auto numbers) {
       check_nccl(ncclRecv(numbers.data(), numbers.size(), ncclFloat, u, line.comm, line.memory.stream));
     });
   }
   check_nccl(ncclGroupEnd());
-  for (int u = 0; u < line.ranks; ++u) {  // what several ranks send for one head is summed
-    const float* next = arrived[static_cast<std::size_t>(u)].data();
-    for_each_head(to, receive(u), [&](auto sums) {
+  for (int u = 0; u < line.ranks; ++u)  // what several ranks send for one head is summed
+    for_each_head(to, receive(u), [&, next = arrived[static_cast<std::size_t>(u)].data()](auto sums) mutable {
       line.memory.add(sums, std::span(next, sums.size()));
       next += sums.size();
     });
-  }
 }
 
 /// From all heads of this rank's slice to this rank's heads of the shard.
