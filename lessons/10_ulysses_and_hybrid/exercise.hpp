@@ -28,7 +28,7 @@ struct Block {
 /// heads of the whole shard.
 struct Line {
   const Communicator& comm;
-  std::vector<Interval> slices;  // of each rank; one after the other they are the shard
+  std::vector<Interval> slices;  // of each rank: local indices of the shard, which they make up in this order
 
   /// Of the array that this rank holds: the block that rank u computes.
   [[nodiscard]] Block held(Index heads, int u) const {

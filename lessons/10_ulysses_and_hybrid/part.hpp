@@ -48,7 +48,7 @@ class Part {
   [[nodiscard]] const Communicator& ring() const { return ring_; }
   [[nodiscard]] const HybridPlace& place() const { return place_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
-  /// The slices of heads(), as places in the shard.
+  /// The slices of heads(): local indices of the shard.
   [[nodiscard]] std::vector<Interval> slices() const {
     std::vector<Interval> slices;
     Index begin = 0;
