@@ -60,9 +60,11 @@ void all_gather(AllToAll auto& link, KvShards<T, Memory>& kv) {
 }
 
 /// Feeds the K,V of every rank to `engine`, which has begun on the queries of rank `ring.rank`.
+/// \param progress  is called between tiles
 template <class T, class Memory>
-void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T, Memory>& kv) {
-  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), Progress());
+void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T, Memory>& kv,
+                        const Progress& progress = {}) {
+  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), progress);
 }
 
 /// The same for the backward; then sums what all ranks add to dK,dV of each shard, on its owner.
@@ -73,11 +75,11 @@ void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T, Me
 /// next rank, and so on: the order of a ring.
 template <class T, class G, class Memory>
 void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link, KvShards<T, Memory>& kv,
-                         KvShards<G, Memory>& gradients) {
+                         KvShards<G, Memory>& gradients, const Progress& progress = {}) {
   const Ring ring{link.rank(), link.size()};
   for (int step = 0; step < ring.steps(); ++step) {
     const int owner = ring.owner(step);
-    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, Progress());
+    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, progress);
   }
 
   const std::span<G> own = gradients.elements(ring.rank);
