@@ -58,6 +58,7 @@ set(cuda_sources
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
 set(nccl_sources #
+    ring_attention/parallel/nccl_all_to_all.cpp
     ring_attention/ring/transports/nccl.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu

@@ -38,6 +38,8 @@ WRONG = {
            ("if (step < gradient_hops) start", "if (step + 1 < gradient_hops) start", "FAIL")],
     "09": [("2 * n - 1 - r", "n + r", "FAIL"),
            ("key <= query", "key < query", "FAIL")],
+    "10": [("u * heads / ranks", "u * (heads / ranks)", "FAIL"),
+           ("std::plus<>()", "[](float, float term) { return term; }", "FAIL")],
     "12": [("p * (factor * grad_p - delta)", "p * factor * (grad_p - delta)", "FAIL"),
            ("attend(state, o, sink, 0, o)", "attend(state, o, sink, 1, o)", "FAIL"),
            ("dense[pair.key]", "dense[pair.query]", "FAIL")],
