@@ -44,7 +44,7 @@ inline ModelShape small_shape() {
           .heads = 8,
           .kv_heads = 4,
           .dim = 4,
-          .hidden = 16,
+          .hidden = 17,
           .rotary = 2,
           .theta = 10};
 }

@@ -77,6 +77,31 @@ TEST(ModelMutants, LocalRotaryPositions) {
   EXPECT_FALSE(near(run(ring_of_four, true), want, 1e-3));
 }
 
+// The token before is taken from the memory of the shard, not from the sequence.
+TEST(ModelMutants, TheTokenBeforeInsideAShard) {
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped}) {
+    Training what = one_step;
+    what.kind = kind;
+    const auto gradients = [&](bool inside) {
+      std::vector<Trained> ranks(4);
+      LoopbackWorld world(4, {}, std::chrono::seconds(20));
+      world.run([&](int rank) {
+        const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, ring_of_four), what.shape);
+        Transformer<double> model(what.shape, place_in<double>(links, kind, what.seq, what.batch), 5);
+        Examples own = examples(RandomTask(what.seq), {0, what.batch}, model.place().tokens);
+        for (std::size_t i = 0; inside && i < own.token.size(); ++i)
+          own.previous[i] = i % static_cast<std::size_t>(own.tokens) > 0 ? own.token[i - 1] : Task::none;
+        (void)model.differentiate(own);
+        ranks[static_cast<std::size_t>(rank)].gradients = named(model.weights(), what.shape, true);
+      });
+      return merged(ranks, &Trained::gradients, what.shape, 1);
+    };
+    const Named want = train_alone<double>(what).gradients;
+    EXPECT_TRUE(near(gradients(false), want, 1e-11));
+    EXPECT_FALSE(near(gradients(true), want, 1e-3)) << name(kind);
+  }
+}
+
 // Each rank saw its own tokens only, also those of one sequence. With data parallelism alone the mutant is right.
 TEST(ModelMutants, WeightGradientsOverDataRanksOnly) {
   const Change<double> data_only = [](Place<double>& place, const ModelLinks<LoopbackMesh>& links) {

@@ -143,6 +143,25 @@ TEST(Tasks, LabelsShiftedInsideAShardAreLost) {
   EXPECT_EQ(labels_lost(PlacementKind::striped, 4), 63);
 }
 
+// A mutant: the token before is that of the shard's memory. Contiguous shards of even length cut no `key value` and no
+// `key ask`, so the accuracy of line retrieval does not show it; in striped shards nearly every token is wrong.
+TEST(Tasks, TheTokenBeforeInsideAShardIsWrongAtKeysOnly) {
+  const LineRetrieval task(1, 64);
+  const auto wrong_behind_a_key = [&](PlacementKind kind) {
+    int wrong = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      const Examples own = examples(task, {0, 1}, Placement(kind, 64, 4).ranges(rank));
+      for (std::size_t i = 0; i < own.token.size(); ++i) {
+        const Index inside = i > 0 ? own.token[i - 1] : Task::none;
+        wrong += inside != own.previous[i] && own.token[i] >= LineRetrieval::keys ? 1 : 0;
+      }
+    }
+    return wrong;
+  };
+  EXPECT_EQ(wrong_behind_a_key(PlacementKind::contiguous), 0);
+  EXPECT_GT(wrong_behind_a_key(PlacementKind::striped), 24);  // of 32
+}
+
 TEST(NeedleBandit, RewardsTellTheNeedle) {
   const NeedleBandit task(1, 512, 16);
   for (Index sequence = 0; sequence < 20; ++sequence) {

@@ -41,7 +41,7 @@ template <class T>
 
 /// Ulysses over the heads and a ring over the shards: Ulysses alone with a ring of one, a ring alone with U = 1.
 ///
-/// \tparam Link  makes the transports of the ring: transport(channel), as MpiMesh and LoopbackMesh do
+/// \tparam Links  makes the transports of the ring: transport(channel), as MpiMesh and LoopbackMesh do
 template <class T, class Links>
 class HybridAttention {
  public:

@@ -14,8 +14,8 @@
 
 namespace ring_attention::model {
 
-/// A matrix, or the part of it that a rank of tensor parallelism has: rows x columns from (first_row, first_column) on of
-/// all_rows x all_columns. It is row-major in the flat array from `begin` on.
+/// A matrix `all_rows x all_columns`, of which a rank of tensor parallelism has `rows x columns`: row-major in the flat array,
+/// from `begin` on.
 struct Parameter {
   std::string name;
   Index all_rows, all_columns;

@@ -12,7 +12,7 @@ namespace ring_attention::model {
 namespace {
 
 bool can_share(const ModelShape& shape, int tensor, int ulysses) {
-  return shape.hidden % tensor == 0 && can_share_heads(shape.heads, shape.kv_heads, tensor) &&
+  return can_share_heads(shape.heads, shape.kv_heads, tensor) &&
          can_share_heads(shape.heads / tensor, std::max<Index>(1, shape.kv_heads / tensor), ulysses);
 }
 
@@ -48,8 +48,8 @@ void require_valid(const ModelShape& s) {
 void require_shareable(const ModelShape& shape, const MeshShape& mesh, Index batch) {
   if (!can_share(shape, mesh.tensor, mesh.ulysses))
     throw InputError("mesh " + to_string(mesh),
-                     counted(shape.heads, "query head") + ", " + counted(shape.kv_heads, "KV head") +
-                         " and " + counted(shape.hidden, "hidden number") + " cannot be shared like this",
+                     counted(shape.heads, "query head") + " and " + counted(shape.kv_heads, "KV head") +
+                         " cannot be shared like this",
                      "use tensor x ulysses = " + pairs_that_can(shape, mesh.ranks()));
   if (batch < mesh.data)
     throw InputError("mesh " + to_string(mesh),

@@ -27,12 +27,12 @@ struct ModelShape {
 /// \throws InputError unless the sizes belong together
 void require_valid(const ModelShape& shape);
 
-/// \throws InputError, which names axes that would do, unless the tensor and ulysses axes can share the heads and the
-/// hidden numbers, and the data axis has a sequence of the batch for each rank
+/// \throws InputError, which names axes that would do, unless the tensor and ulysses axes can share the heads, and the data
+/// axis has a sequence of the batch for each rank
 void require_shareable(const ModelShape& shape, const MeshShape& mesh, Index batch);
 
-/// Which heads and hidden numbers a rank of a line of tensor parallelism has. Where ranks outnumber the K,V heads,
-/// consecutive ranks have replicas of one.
+/// Which heads and hidden numbers a rank of a line of tensor parallelism has (require_shareable). Where ranks outnumber the
+/// K,V heads, consecutive ranks have replicas of one.
 struct TensorPart {
   /// \param index  0 .. ranks - 1
   TensorPart(const ModelShape& shape, int index, int ranks);
