@@ -91,9 +91,10 @@ inline Recipe small_recipe() { return {.warm_up = 3, .steps = 10}; }
 /// All numbers of a rank, in their places. Collective where the weights are sharded.
 template <class T>
 Named named(Weights<T>& weights, const ModelShape& shape, bool gradients) {
-  std::vector<Tensor<T>> arrays = zeros<T>(weights.layouts());
+  std::vector<Tensor<T>> arrays;
   for (std::size_t array = 0; array < weights.arrays(); ++array) {
     const std::span<const T> kept = gradients ? weights.gradients(array) : weights.values(array);
+    arrays.emplace_back(Shape{1, 1, 1, weights.layout(array).size()});
     if (weights.sharding() == Sharding::fsdp)
       gather(weights.replicas(), kept, arrays[array].view().elements());
     else

@@ -100,8 +100,9 @@ StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recip
   model.scoring().dropout.step = static_cast<std::uint64_t>(adam.steps());
   report.score = model.differentiate(own);
   report.gradient_norm = gradient_norm(model.weights(), model.place().tensor);
-  require(std::isfinite(report.score.loss) && std::isfinite(report.gradient_norm),
-          "training: loss or gradient of step " + std::to_string(adam.steps()) + " is not finite");
+  if (!std::isfinite(report.score.loss) || !std::isfinite(report.gradient_norm))
+    throw AgreedError("step " + std::to_string(adam.steps()) +
+                      ": the loss or its gradient is not finite: use a smaller learning rate");
   const double factor = report.gradient_norm > recipe.clip ? recipe.clip / report.gradient_norm : 1;
   adam.step(model.weights(), recipe, report.rate, factor);
   return report;

@@ -51,7 +51,7 @@ struct StepReport {
 };
 
 /// Gradients, clipping, AdamW. The rate is that of adam.steps(), which also numbers the dropout. Collective.
-/// \throws Error on all ranks when loss or gradient are not finite: then the weights are those before
+/// \throws AgreedError on all ranks when loss or gradient are not finite; the weights are those before the step
 template <class T>
 StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recipe, const Examples& own);
 

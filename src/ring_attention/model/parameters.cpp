@@ -96,16 +96,7 @@ void initialise(const ParameterLayout& layout, std::uint64_t seed, Index array, 
   }
 }
 
-template <class T>
-std::vector<Tensor<T>> zeros(const std::vector<ParameterLayout>& layouts) {
-  std::vector<Tensor<T>> arrays;
-  for (const ParameterLayout& layout : layouts) arrays.emplace_back(Shape{1, 1, 1, layout.size()});
-  return arrays;
-}
-
 template void initialise(const ParameterLayout&, std::uint64_t, Index, Interval, std::span<float>);
 template void initialise(const ParameterLayout&, std::uint64_t, Index, Interval, std::span<double>);
-template std::vector<Tensor<float>> zeros(const std::vector<ParameterLayout>&);
-template std::vector<Tensor<double>> zeros(const std::vector<ParameterLayout>&);
 
 }  // namespace ring_attention::model

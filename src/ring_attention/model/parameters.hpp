@@ -20,11 +20,10 @@ struct Parameter {
   std::string name;
   Index all_rows, all_columns;
   Interval rows, columns;
-  double deviation = 0;  ///< of the normal numbers that it starts with; 0: it starts as ones
-  bool decays = true;    ///< by the optimiser
-  bool counts = true;    ///< in the norm of the gradient: once, where several tensor ranks have it
-  bool kv_replicated =
-      false;  ///< also on the other ranks of TensorPart::kv_replicas, each with a part of the gradient
+  double deviation = 0;        ///< of the normal numbers that it starts with; 0: it starts as ones
+  bool decays = true;          ///< by the optimiser
+  bool counts = true;          ///< in the norm of the gradient: once, where several tensor ranks have it
+  bool kv_replicated = false;  ///< TensorPart::kv_replicas have it, too, each with a part of its gradient
   Index begin = 0;
 
   [[nodiscard]] Index size() const { return (rows.end - rows.begin) * (columns.end - columns.begin); }
@@ -67,9 +66,5 @@ class ParameterLayout {
 template <class T>
 void initialise(const ParameterLayout& layout, std::uint64_t seed, Index array, Interval kept,
                 std::span<T> values);
-
-/// All parameters of a rank, or gradients of them: one array for each layout.
-template <class T>
-[[nodiscard]] std::vector<Tensor<T>> zeros(const std::vector<ParameterLayout>& layouts);
 
 }  // namespace ring_attention::model

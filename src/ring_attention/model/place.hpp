@@ -38,7 +38,7 @@ enum class ContextKind {
   all_gather  ///< K,V of all of them on each; needs a ulysses axis of 1
 };
 
-/// The lines of a mesh do not depend on the sequence: make them once.
+/// The lines of a mesh do not depend on the sequence: make them once, after require_shareable().
 template <class Links>
 struct ModelLinks {
   explicit ModelLinks(const Links& made_links, const ModelShape& shape)

@@ -26,12 +26,6 @@ void multiply(View<const T> x, View<const T> w, View<T> y) {
 }
 
 template <class T>
-void add_product(View<const T> x, View<const T> w, View<T> y) {
-  require_linear(x.shape(), w.shape(), y.shape());
-  rows(y).noalias() += rows(x) * rows(w);
-}
-
-template <class T>
 void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x) {
   require_linear(grad_x.shape(), w.shape(), grad_y.shape());
   rows(grad_x).noalias() += rows(grad_y) * rows(w).transpose();
@@ -45,8 +39,6 @@ void add_weight_gradient(View<const T> x, View<const T> grad_y, View<T> grad_w) 
 
 template void multiply(View<const float>, View<const float>, View<float>);
 template void multiply(View<const double>, View<const double>, View<double>);
-template void add_product(View<const float>, View<const float>, View<float>);
-template void add_product(View<const double>, View<const double>, View<double>);
 template void add_input_gradient(View<const float>, View<const float>, View<float>);
 template void add_input_gradient(View<const double>, View<const double>, View<double>);
 template void add_weight_gradient(View<const float>, View<const float>, View<float>);

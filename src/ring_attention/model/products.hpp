@@ -12,9 +12,6 @@ namespace ring_attention::model {
 /// y = x w. x `[.., n, in]`, w `[1, 1, in, out]`, y `[.., n, out]`
 template <class T>
 void multiply(View<const T> x, View<const T> w, View<T> y);
-/// y += x w.
-template <class T>
-void add_product(View<const T> x, View<const T> w, View<T> y);
 
 /// forward: y = x w; so now dx += dy w^T.
 template <class T>

@@ -32,8 +32,9 @@ void Transformer<T>::move_to(Place<T> place) {
 }
 
 template <class T>
-LayerOptions Transformer<T>::layer_options(std::size_t layer) const {
+LayerOptions Transformer<T>::layer_options(std::size_t layer, bool drops) const {
   LayerOptions options{shape_, scoring_.of_heads(part_.heads), chunk_};
+  if (!drops) options.scoring.dropout.probability = 0;
   options.scoring.dropout.layer = static_cast<Index>(layer);
   options.scoring.dropout.first_batch = place_.first_sequence;
   return options;
@@ -62,7 +63,7 @@ Tensor<T> Transformer<T>::through_layers(Tensor<T> x, std::vector<Checkpoint<T>>
     Checkpoint<T> dropped;
     const Whole<T> flat = weights_.whole(layer);
     const LayerParameters<const T> weights(weights_.layout(layer), flat.values);
-    x = layer_forward(layer_options(layer), place_, weights, std::move(x),
+    x = layer_forward(layer_options(layer, keep != nullptr), place_, weights, std::move(x),
                       keep != nullptr ? keep->emplace_back() : dropped);
   }
   return x;
@@ -76,7 +77,7 @@ Tensor<T> Transformer<T>::back_through_layers(Tensor<T> grad, std::vector<Checkp
     {
       const Whole<T> flat = weights_.whole(layer);
       const LayerParameters<T> gradients(layout, gradient.view().elements());
-      grad = layer_backward(layer_options(layer), place_, LayerParameters<const T>(layout, flat.values),
+      grad = layer_backward(layer_options(layer, true), place_, LayerParameters<const T>(layout, flat.values),
                             kept.back(), std::move(grad), gradients);
     }
     kept.pop_back();

@@ -22,8 +22,8 @@ class Transformer {
   /// Sequences of another length, or another way to attend, with the same lines.
   void move_to(Place<T> place);
 
-  /// The scores of the next calls, of all heads: causal, scale 1 / sqrt(dim) at first. Its dropout counts layers and
-  /// batches by itself.
+  /// The scores of the next calls, of all heads: causal, scale 1 / sqrt(dim) at first. Its dropout is that of
+  /// differentiate(); evaluate() drops nothing. The model fills in layer and batch.
   [[nodiscard]] Scoring& scoring() { return scoring_; }
   /// Rows of the feed-forward part at a time.
   void set_chunk(Index rows) { chunk_ = rows; }
@@ -42,7 +42,7 @@ class Transformer {
   [[nodiscard]] Score differentiate(const Examples& own) { return differentiate(own, labels_of_all(own)); }
 
  private:
-  [[nodiscard]] LayerOptions layer_options(std::size_t layer) const;
+  [[nodiscard]] LayerOptions layer_options(std::size_t layer, bool drops) const;
   [[nodiscard]] std::size_t layers() const { return static_cast<std::size_t>(shape_.layers); }
   [[nodiscard]] Tensor<T> embedded(const Examples& own);
   /// Through all layers; `keep` makes checkpoints for the backward.
