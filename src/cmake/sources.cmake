@@ -39,9 +39,27 @@ set(parallel_sources
     ring_attention/parallel/all_to_all.cpp
     ring_attention/parallel/heads.cpp
     ring_attention/parallel/hybrid.cpp
+    ring_attention/parallel/line.cpp
     ring_attention/parallel/loopback_all_to_all.cpp
+    ring_attention/parallel/mesh.cpp
     ring_attention/parallel/mpi_all_to_all.cpp
-    ring_attention/parallel/partition.cpp)
+    ring_attention/parallel/partition.cpp
+    ring_attention/parallel/sum.cpp)
+set(model_sources
+    ring_attention/model/adamw.cpp
+    ring_attention/model/bandit.cpp
+    ring_attention/model/embedding.cpp
+    ring_attention/model/feed_forward.cpp
+    ring_attention/model/heads.cpp
+    ring_attention/model/layer.cpp
+    ring_attention/model/line_retrieval.cpp
+    ring_attention/model/parameters.cpp
+    ring_attention/model/products.cpp
+    ring_attention/model/rms_norm.cpp
+    ring_attention/model/shape.cpp
+    ring_attention/model/task.cpp
+    ring_attention/model/transformer.cpp
+    ring_attention/model/weights.cpp)
 set(plan_sources #
     ring_attention/plan/ring_time.cpp)
 set(api_sources # the one call for users of the library
@@ -106,7 +124,7 @@ set(program_without_cuda_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring parallel model plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()
