@@ -112,4 +112,28 @@ class AfterComputes : public Recorded<LoopbackTransport> {
   LateEngine& engine_;
 };
 
+/// finish() returns at once, and the hop ends before the next one begins. (enqueued.pml: NO_ARRIVED)
+class FinishesLate : public LoopbackTransport {
+ public:
+  using LoopbackTransport::LoopbackTransport;
+
+  void start(const Exchange& exchange) {
+    end_hop();
+    LoopbackTransport::start(exchange);
+    under_way_ = true;
+  }
+  void finish() {}
+  void drain() {
+    end_hop();
+    LoopbackTransport::drain();
+  }
+
+ private:
+  void end_hop() {
+    if (under_way_) LoopbackTransport::finish();
+    under_way_ = false;
+  }
+  bool under_way_ = false;
+};
+
 }  // namespace ring_attention::test

@@ -93,12 +93,19 @@ TEST(Traces, ShowAHopThatDoesNotWaitForTheComputeBefore) {
   }
 }
 
+TEST(Traces, ShowAComputeThatDoesNotWaitForItsHop) {
+  for (const int ranks : {2, 3, 4}) EXPECT_FALSE((holds(forward_traces<LibraryLoops, FinishesLate>(ranks))));
+}
+
 TEST(Traces, ShowGradientsAHopShort) {
   for (const int ranks : {2, 3, 4})
     EXPECT_FALSE((holds(backward_traces<LibraryLoops, WithRing<NotBroughtHome>>(ranks))));
 }
 
 TEST(Traces, ShowGradientsAddedBeforeTheyHaveArrived) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the mistake is a data race, which the thread sanitizer finds first";
+#endif
   for (const int ranks : {2, 3, 4})
     EXPECT_FALSE((holds(backward_traces<BackwardIn<Order::adds_early>>(ranks))));
 }
