@@ -41,8 +41,17 @@ set(parallel_sources
     ring_attention/parallel/hybrid.cpp
     ring_attention/parallel/loopback_all_to_all.cpp
     ring_attention/parallel/mpi_all_to_all.cpp)
-set(plan_sources #
-    ring_attention/plan/ring_time.cpp)
+set(plan_sources
+    ring_attention/plan/machine.cpp
+    ring_attention/plan/measurements.cpp
+    ring_attention/plan/memory.cpp
+    ring_attention/plan/model_shape.cpp
+    ring_attention/plan/network.cpp
+    ring_attention/plan/paper.cpp
+    ring_attention/plan/ring_time.cpp
+    ring_attention/plan/search.cpp
+    ring_attention/plan/step_time.cpp
+    ring_attention/plan/volume.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
@@ -84,6 +93,8 @@ set(program_parts_sources # what the tests use, too
     program/bench/options.cpp
     program/bench/report.cpp
     program/output_directory.cpp
+    program/plan/options.cpp
+    program/plan/report.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/watchdog.cpp)
@@ -91,6 +102,7 @@ set(program_sources
     program/bench/command.cpp
     program/example/command.cpp
     program/main.cpp
+    program/plan/command.cpp
     program/progress_line.cpp
     program/run/check.cpp
     program/run/command.cpp
