@@ -21,7 +21,7 @@ class Plan(harness.CommandTest):
     def test_the_accounts_add_up(self):
         for phase in ("training", "prefill", "decode"):
             for model in ("llama-3-8b", "llama-65b"):
-                for machine in ("8xh100", "8xh200", "8xa100", "tpu-v4"):
+                for machine in ("8xa100", "tpu-v4"):
                     with self.subTest(phase=phase, model=model, machine=machine):
                         report = self.plan("--phase", phase, "--model", model, "--machine", machine, "--ranks", 64)
                         self.check_account(report["best"], 64)

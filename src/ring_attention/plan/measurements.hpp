@@ -33,8 +33,8 @@ struct Prediction {
                                      int ranks);
 [[nodiscard]] std::vector<Prediction> striped_attention();
 
-/// zhuzilin/ring-flash-attention, README at 8996282, batch api, 8 GPUs, 8192 tokens each, 32 query and 8 KV heads of 128.
-/// Fitted for each GPU: its rate alone, and the seconds that a step loses to the merge (zigzag, forward).
+/// zhuzilin/ring-flash-attention, README at 8996282, batch api, 8 GPUs, 8192 tokens each, 32 query and 8 KV heads of 128,
+/// in % of one GPU alone. Fitted for each GPU: what the merges of a forward lose (its zigzag row); a backward loses as much.
 [[nodiscard]] std::vector<Prediction> ring_flash_attention();
 
 /// Yang et al., Context parallelism for million-token inference, arXiv 2411.01783, tables 4, 5 and 8: Llama 3 405B on
