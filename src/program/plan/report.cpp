@@ -168,7 +168,7 @@ std::string to_text(const PlanReport& report) {
                  counted(machine.nics, "NIC").c_str(), machine.nic.beta * 1e-9);
   text += "  source    " + machine.source + "\n\n" + verdict(report) + "\n" + account(report);
   text += "\nWhy this mesh, and not one beside it:\n" + why_text(report);
-  if (report.meshes.front().simulated)
+  if (report.meshes.front().simulated && report.best().mesh.ring > 1)
     text += format("  simulated step by step, it takes %s\n",
                    human_seconds(*report.meshes.front().simulated).c_str());
   text += report.longest.tokens > 0 ? format("\nThe longest context on these ranks: %.0f tokens, with %s.\n",
