@@ -4,6 +4,8 @@
 
 #include <map>
 
+#include "ring_attention/ring/parcel.hpp"
+
 namespace ring_attention::plan {
 namespace {
 
@@ -39,6 +41,25 @@ TEST(Memory, PrefillAndDecodeByHand) {
   parts = by_name(memory({tiny, Phase::decode, 1024, 3}, {4, 1, 2, 1}));
   EXPECT_EQ(parts["weights"], 2 * parameters / 4);
   EXPECT_EQ(parts["KV cache"], 2 * 2 * 3 * 512 * 1 * 4 * 2) << "one of two KV heads on each of four ranks";
+}
+
+TEST(KvShards, OfEachWayToShareASequence) {
+  EXPECT_EQ(ring_shards(1).forward, 2);
+  EXPECT_EQ(ring_shards(64).forward,
+            4);  // with q and out: the six shards of docs/notation.md, where heads are equal
+  EXPECT_EQ(ring_shards(64).gradients, 6);
+  EXPECT_EQ(all_gather_shards(64).forward, 128);
+  EXPECT_EQ(double_ring_shards(8, 8), 6);
+  EXPECT_EQ(double_ring_shards(1, 8), 4);
+}
+
+TEST(KvShards, AreThoseOfTheLibrary) {
+  const Placement placement(PlacementKind::contiguous, 30, 3);
+  const Shape kv{1, 2, 30, 4};
+  const double shard = 2 * 10 * 4 * sizeof(float);
+  KvParcel<float> parcel(kv, placement, 0);
+  const Exchange hop = parcel.exchange(2);  // the current and the incoming K,V
+  EXPECT_EQ(static_cast<double>(hop.send.size() + hop.receive.size()), ring_shards(3).forward * shard);
 }
 
 TEST(Memory, PublishedCaches) {

@@ -112,6 +112,9 @@ TEST(BestUlysses, IsAnAllowedNumberAndDependsOnTheHeads) {
   EXPECT_EQ(best_ulysses(many, 8, true, h100), 8);
   EXPECT_EQ(best_ulysses({1, 512, 6, 3, 64}, 5, true, h100), 1) << "five ranks cannot share six heads";
   EXPECT_EQ(best_ulysses(many, 1, true, h100), 1);
+  // On one host nothing is hidden, so the fewest bytes win: 448 against 112 units, and 14 against 70.
+  EXPECT_EQ(best_ulysses({1, 4096, 32, 32, 128, 4}, 8, true, cpu_host()), 8);
+  EXPECT_EQ(best_ulysses({1, 4096, 32, 1, 128, 4}, 8, true, cpu_host()), 1);
 }
 
 TEST(Candidates, TenThousandRanksAreSearchedAtOnce) {

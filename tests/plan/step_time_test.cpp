@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/core/error.hpp"
+
 namespace ring_attention::plan {
 namespace {
 
@@ -40,6 +42,15 @@ TEST(StepTime, ARingExposesWhatItsStepsDoNotHide) {
   const StepTime slow = step_time(work, mesh, machine(0.05, 1));  // hops of 1024000 s
   EXPECT_NEAR(slow.ring, 3 * (1024000 - 646400), 1e-3);
   EXPECT_NEAR(slow.attention, 4 * 646400, 1e-6);
+}
+
+TEST(StepTime, WhereMessagesCostACoreItsTimeNothingIsHidden) {
+  Machine m = machine(1, 1);
+  m.hides = false;
+  const Workload work{one_layer, Phase::prefill, 100, 1};
+  EXPECT_DOUBLE_EQ(step_time(work, {1, 1, 4, 1}, m).ring, 3 * 51200);
+  EXPECT_THROW((void)simulated_ring(work, {1, 1, 4, 1}, m), Error);
+  EXPECT_GT(step_time({one_layer, Phase::training, 100, 2}, {1, 1, 1, 2}, m).weights, 0);
 }
 
 TEST(StepTime, TheLastHopOfTheGradientsIsExposed) {

@@ -66,6 +66,14 @@ const std::vector<Machine>& named_machines() {
   return machines;
 }
 
+Machine cpu_host() {
+  constexpr Index one_node = 1 << 20;
+  Machine host{"cpu", "docs/results.md", 118 * giga, 118 * giga, 4 * giga, 1e3 * tera, one_node, 1, {}, {}};
+  host.link = host.nic = {2e-6, 4 * giga};
+  host.hides = false;
+  return host;
+}
+
 Machine machine_named(const std::string& name) { return named(named_machines(), name, "machine"); }
 
 void validate(const Machine& machine) {

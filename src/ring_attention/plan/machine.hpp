@@ -28,6 +28,7 @@ struct Machine {
   Index node = 8;              ///< devices of a node
   Index nics = 8;              ///< of a node
   LinkClass link, nic;
+  bool hides = true;  ///< messages travel while a device computes; false: they cost it its time
 
   /// FLOP/s of attention with heads of `dim`: heads below 128 reach 0.77 of that (FlashAttention-3 on an H100,
   /// causal, 16k tokens: 473 TFLOP/s with 64, 616 with 128).
@@ -39,6 +40,10 @@ struct Machine {
 
 /// 8xh100, 8xh200, 8xa100, tpu-v4: nodes of eight with a NIC a device, and a torus without nodes.
 [[nodiscard]] const std::vector<Machine>& named_machines();
+
+/// Ranks of one host, each on a core: 118 GFLOP/s (docs/results.md), messages by copies that the core itself makes, at
+/// about 4 GB/s. Merges are part of the arithmetic. Arithmetic and bandwidth decide between a ring and Ulysses only as a ratio.
+[[nodiscard]] Machine cpu_host();
 
 /// \throws InputError, which lists the names, for another one
 [[nodiscard]] Machine machine_named(const std::string& name);

@@ -31,12 +31,12 @@ std::vector<Part> training_memory(const Workload& work, const Mesh& mesh) {
   const double tokens = work.tokens(mesh), in_float = float_bytes / e;
   const auto [q, kv] = head_bytes(work, mesh);
   const double heads = static_cast<double>(model.heads), hidden = static_cast<double>(model.hidden);
-  const double parcels = mesh.ring > 1 ? 4 + 6 * in_float : 2 + 2 * in_float;
+  const KvShards shards = ring_shards(mesh.ring);
   return {
       {"weights, gradients, optimiser", state_bytes * model.parameters() / mesh.ranks()},
       {"gathered layers", mesh.replicas() > 1 ? 3 * e * model.layer_parameters() / tensor : 0},
       {"checkpoints", layers * tokens / tensor * (2 * hidden * e + heads * float_bytes)},
-      {"attention", q * (3 + in_float) + kv * parcels},
+      {"attention", q * (3 + in_float) + kv * (shards.forward + shards.gradients * in_float)},
       {"feed-forward", 6 * e * chunk(work, mesh) * static_cast<double>(model.ffn) / tensor},
       {"logits", 2 * float_bytes * chunk(work, mesh) * static_cast<double>(model.vocab) / tensor},
   };
@@ -49,13 +49,19 @@ std::vector<Part> prefill_memory(const Workload& work, const Mesh& mesh) {
   return {
       {"weights", e * model.parameters() / tensor},
       {"KV cache", cache(work, mesh)},
-      {"attention", q * (2 + float_bytes / e) + kv * (mesh.ring > 1 ? 4 : 2)},
+      {"attention", q * (2 + float_bytes / e) + kv * ring_shards(mesh.ring).forward},
       {"residual stream", 2 * e * work.tokens(mesh) * static_cast<double>(model.hidden) / tensor},
       {"feed-forward", 3 * e * chunk(work, mesh) * static_cast<double>(model.ffn) / tensor},
   };
 }
 
 }  // namespace
+
+KvShards ring_shards(int ranks) { return ranks > 1 ? KvShards{4, 6} : KvShards{2, 2}; }
+
+KvShards all_gather_shards(int ranks) { return {2.0 * ranks, 2.0 * ranks}; }
+
+double double_ring_shards(int nodes, int width) { return ring_shards(width).forward + (nodes > 1 ? 2 : 0); }
 
 std::vector<Part> memory(const Workload& work, const Mesh& mesh) {
   switch (work.phase) {

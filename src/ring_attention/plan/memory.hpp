@@ -13,6 +13,18 @@ inline constexpr double usable_memory = 0.92;
 /// Tokens that the feed-forward part and the logits take at a time.
 inline constexpr double chunk_tokens = 4096;
 
+/// Shards of K or V (of c tokens) that a rank holds in a forward over N ranks, and of dK or dV in a backward.
+struct KvShards {
+  double forward = 0;    ///< K and V: two for each pair
+  double gradients = 0;  ///< dK and dV
+};
+/// Current and incoming; backward: also one step's own (ring/backward.hpp).
+[[nodiscard]] KvShards ring_shards(int ranks);
+/// The K,V of all ranks, and what this rank adds to the gradients of all (parallel/all_gather.hpp).
+[[nodiscard]] KvShards all_gather_shards(int ranks);
+/// Forward: as a ring, and the pair that travels between the nodes.
+[[nodiscard]] double double_ring_shards(int nodes, int width);
+
 /// Bytes of a rank by part, at their largest at the same time.
 ///
 /// Training: 16 bytes a parameter (weight and gradient of 2, three floats of the optimiser) over all ranks; two layers of

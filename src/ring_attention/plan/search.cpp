@@ -160,7 +160,7 @@ int best_ulysses(const Attention& layer, int ranks, bool causal, const Machine& 
     const double step = compute / ring + (ring > 1 ? merge_seconds(layer, machine) : 0);
     const double exchange =
         all_to_all_seconds({1, ulysses, ring, 1}, machine, hybrid_forward(layer, ulysses, 1).all_to_all);
-    const double seconds = exchange + ring * step + (ring - 1) * std::max(0.0, hop - step);
+    const double seconds = exchange + ring * step + (ring - 1) * exposed_hop({step, 0, hop, 0}, machine);
     if (ulysses == 1 || seconds < least) {
       best = ulysses;
       least = seconds;

@@ -1,5 +1,6 @@
 #include "ring_attention/plan/step_time.hpp"
 
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/plan/pairs.hpp"
 #include "ring_attention/plan/ring_recurrence.hpp"
 
@@ -43,6 +44,7 @@ double weight_seconds(const Workload& work, const Mesh& mesh, const Machine& mac
   const double bytes =
       weight_bytes(work.model.layer_parameters() / mesh.tensor, work.element, mesh.replicas());
   const double once = link.seconds(bytes);
+  if (!machine.hides) return 3 * once;
   return std::max(0.0, once - forward) + std::max(0.0, 2 * once - backward);
 }
 
@@ -98,6 +100,10 @@ LinkClass ring_link(const Mesh& mesh, const Machine& machine, bool inside) {
   return {std::max(nic.alpha, machine.link.alpha), std::min(nic.beta, machine.link.beta)};
 }
 
+double exposed_hop(const RingStep& step, const Machine& machine) {
+  return machine.hides ? std::max(0.0, step.hop - step.compute) : step.hop;
+}
+
 RingStep forward_step(const Workload& work, const Mesh& mesh, const Machine& machine) {
   const double merge = mesh.ring > 1 ? merge_seconds(work.attention(mesh), machine) : 0;
   RingStep step{attention_seconds(work, mesh, machine) / mesh.ring + merge, merge};
@@ -128,7 +134,7 @@ StepTime step_time(const Workload& work, const Mesh& mesh, const Machine& machin
       trains ? 6 * in_double(model.vocab * model.hidden) * tokens / mesh.tensor / machine.linear_flops : 0;
   const double pass = mesh.ring * (forward.compute - forward.merge);
   const double back = trains ? mesh.ring * (backward.compute - backward.merge) : 0;
-  const auto exposed = [&](const RingStep& step) { return std::max(0.0, step.hop - step.compute); };
+  const auto exposed = [&](const RingStep& step) { return exposed_hop(step, machine); };
   const Volume there = hybrid_forward(layer, mesh.ulysses, 1);
   const double kept =
       in_double(layer.heads) / (in_double(layer.heads) + sent_kv_heads(layer, mesh.ulysses)) / 2;
@@ -179,6 +185,7 @@ double simulated_pass(const Workload& work, const Mesh& mesh, const Machine& mac
 }  // namespace
 
 double simulated_ring(const Workload& work, const Mesh& mesh, const Machine& machine) {
+  require(machine.hides, "simulated_ring: the recurrence is that of a ring that overlaps");
   const double kv = parcel_bytes(work, mesh, work.element), gradient = parcel_bytes(work, mesh, float_bytes);
   double seconds = simulated_pass(work, mesh, machine, forward_step(work, mesh, machine), kv, 0);
   if (work.phase == Phase::training)

@@ -31,6 +31,8 @@ struct RingStep {
   double hop = 0;           ///< of K,V; backward: and of dK,dV
   double gradient_hop = 0;  ///< backward: the last one, alone
 };
+/// What computing does not hide of a step's hop: max(0, hop - compute), or all of it where messages cost a core its time.
+[[nodiscard]] double exposed_hop(const RingStep& step, const Machine& machine);
 [[nodiscard]] RingStep forward_step(const Workload& work, const Mesh& mesh, const Machine& machine);
 [[nodiscard]] RingStep backward_step(const Workload& work, const Mesh& mesh, const Machine& machine);
 
@@ -38,7 +40,7 @@ struct RingStep {
 [[nodiscard]] StepTime step_time(const Workload& work, const Mesh& mesh, const Machine& machine);
 
 /// Seconds of what step_time calls attention, merge and ring, by the recurrence: a step on its diagonal is longer than
-/// the others, and hops inside a node are shorter than those between nodes.
+/// the others, and hops inside a node are shorter than those between nodes. For a machine that hides messages.
 [[nodiscard]] double simulated_ring(const Workload& work, const Mesh& mesh, const Machine& machine);
 
 /// Seconds of the two all-to-alls of Ulysses, before and after attention, in which a rank sends `bytes` together.
