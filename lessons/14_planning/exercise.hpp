@@ -22,8 +22,8 @@ inline Begins ring_begins(int ranks, const Seconds& compute, const Seconds& hop)
     std::vector<double> next(begin);
     for (int r = 0; r < ranks; ++r) next[at(r)] += compute(r, t);
     const bool last = t + 1 == ranks;
-    // Exercise: unless this is the last step, arrival[at(r)] is when the parcel for rank r is there. The hop begins when
-    // both of its ends have begun the step.
+    // Exercise: unless this is the last step, arrival[at(r)] is when the parcel for rank r is there. The hop begins
+    // when both of its ends have begun the step.
     still_empty("arrival");
     // Exercise: next[at(r)] is when rank r has computed. Unless this is the last step it must also have received, and
     // its own parcel must have arrived at the next rank, because its buffer is needed.
@@ -58,8 +58,8 @@ inline double causal_pairs(double c, int rank, int step) {
   still_empty("pairs");
 }
 
-/// c*: from so many tokens a rank on, a hop hides behind a step. F: FLOP/s, beta: bytes/s, e: bytes of an element, g: query
-/// heads to a KV head. A causal mask leaves half of the computing of a step.
+/// c*: from so many tokens a rank on, a hop hides behind a step. F: FLOP/s, beta: bytes/s, e: bytes of an element, g:
+/// query heads to a KV head. A causal mask leaves half of the computing of a step.
 inline double smallest_shard(double flops, double beta, double e, double g, bool causal) {
   // Exercise: solve 4 c^2 D / F = 2 c D e / (g beta), a query head's step and hop, for c.
   still_empty("smallest shard");

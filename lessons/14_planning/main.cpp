@@ -1,5 +1,5 @@
-// Lesson 14: planning. The idea is in recurrence.hpp; this program shows what a model with a barrier gets wrong, holds the
-// planner against the paper's tables and published measurements, and shows where long contexts go.
+// Lesson 14: planning. The idea is in recurrence.hpp; this program shows what a model with a barrier gets wrong, holds
+// the planner against the paper's tables and published measurements, and shows where long contexts go.
 #include LESSON_IDEA
 
 #include "contexts.hpp"

@@ -56,8 +56,8 @@ inline double causal_pairs(double c, int rank, int step) {
   return step <= rank ? c * c : 0;
 }
 
-/// c*: from so many tokens a rank on, a hop hides behind a step. F: FLOP/s, beta: bytes/s, e: bytes of an element, g: query
-/// heads to a KV head. A causal mask leaves half of the computing of a step.
+/// c*: from so many tokens a rank on, a hop hides behind a step. F: FLOP/s, beta: bytes/s, e: bytes of an element, g:
+/// query heads to a KV head. A causal mask leaves half of the computing of a step.
 inline double smallest_shard(double flops, double beta, double e, double g, bool causal) {
   return (causal ? 2 : 1) * e * flops / (2 * g * beta);
 }

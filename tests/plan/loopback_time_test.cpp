@@ -1,5 +1,5 @@
-// The recurrence against real rings: threads over a simulated link, and an engine that sleeps. A sleep needs no core, so
-// two cores are enough for eight ranks.
+// The recurrence against real rings: threads over a simulated link, and an engine that sleeps. A sleep needs no core,
+// so two cores are enough for eight ranks.
 
 #include <gtest/gtest.h>
 

@@ -62,8 +62,8 @@ TEST(RingRecurrence, OneSlowLink) {  // all steps but the last wait for it
 }
 
 TEST(RingRecurrence, APauseTravelsOneRankAStep) {
-  // Ranks 0 .. 3, steps of 1, hops of 0: rank 0 needs 3 for its first step. The neighbours end their first step with it;
-  // the rank across does not before its second.
+  // Ranks 0 .. 3, steps of 1, hops of 0: rank 0 needs 3 for its first step. The neighbours end their first step with
+  // it; the rank across does not before its second.
   const auto late = [](int r, int t) { return r == 0 && t == 0 ? 3.0 : 1.0; };
   EXPECT_DOUBLE_EQ(ring_seconds(4, 1, 0, late, always(0)), 3);
   EXPECT_DOUBLE_EQ(ring_seconds(4, 2, 1, late, always(0)), 4);
@@ -112,7 +112,8 @@ TEST(RingRecurrence, AgreesWithEventsUnderNoise) {
     }
 }
 
-// ---- mutants: rings that these times reject --------------------------------------------------------------------------
+// ---- mutants: rings that these times reject
+// --------------------------------------------------------------------------
 
 /// The next step without one of its waits.
 double mutant(int ranks, const Seconds& compute, const Seconds& hop, bool one_buffer, bool infinite_buffers) {

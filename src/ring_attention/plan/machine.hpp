@@ -42,7 +42,8 @@ struct Machine {
 [[nodiscard]] const std::vector<Machine>& named_machines();
 
 /// Ranks of one host, each on a core: 118 GFLOP/s (docs/results.md), messages by copies that the core itself makes, at
-/// about 4 GB/s. Merges are part of the arithmetic. Arithmetic and bandwidth decide between a ring and Ulysses only as a ratio.
+/// about 4 GB/s. Merges are part of the arithmetic. Arithmetic and bandwidth decide between a ring and Ulysses only as
+/// a ratio.
 [[nodiscard]] Machine cpu_host();
 
 /// \throws InputError, which lists the names, for another one

@@ -1,8 +1,8 @@
 /// \file
 /// Published measurements, and what the model says to them.
 ///
-/// One number is fitted where a source needs it; everything else is predicted. A row that the model does not reach says so,
-/// with the reason.
+/// One number is fitted where a source needs it; everything else is predicted. A row that the model does not reach says
+/// so, with the reason.
 #pragma once
 
 #include <string>
@@ -27,14 +27,15 @@ struct Prediction {
 
 /// Brandon et al., Striped Attention, arXiv 2311.09431, table 3: the theoretical speed-up of striped over contiguous on
 /// N = 4 ranks. Nothing is fitted. x = P / (4 d c) in units of attention's FLOPs, which TF32 makes twice as slow as the
-/// projections' P = 4 d^2 + 2 d ff + V d / L a token (the source counts two matrices of the feed-forward part; LLaMA has
-/// three): (x + N - 1/2) / (x + N / 2).
+/// projections' P = 4 d^2 + 2 d ff + V d / L a token (the source counts two matrices of the feed-forward part; LLaMA
+/// has three): (x + N - 1/2) / (x + N / 2).
 [[nodiscard]] double striped_speedup(double hidden, double ffn, double layers, double vocab, double tokens,
                                      int ranks);
 [[nodiscard]] std::vector<Prediction> striped_attention();
 
-/// zhuzilin/ring-flash-attention, README at 8996282, batch api, 8 GPUs, 8192 tokens each, 32 query and 8 KV heads of 128,
-/// in % of one GPU alone. Fitted for each GPU: what the merges of a forward lose (its zigzag row); a backward loses as much.
+/// zhuzilin/ring-flash-attention, README at 8996282, batch api, 8 GPUs, 8192 tokens each, 32 query and 8 KV heads of
+/// 128, in % of one GPU alone. Fitted for each GPU: what the merges of a forward lose (its zigzag row); a backward
+/// loses as much.
 [[nodiscard]] std::vector<Prediction> ring_flash_attention();
 
 /// Yang et al., Context parallelism for million-token inference, arXiv 2411.01783, tables 4, 5 and 8: Llama 3 405B on

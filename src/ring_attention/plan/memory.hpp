@@ -27,11 +27,11 @@ struct KvShards {
 
 /// Bytes of a rank by part, at their largest at the same time.
 ///
-/// Training: 16 bytes a parameter (weight and gradient of 2, three floats of the optimiser) over all ranks; two layers of
-/// gathered weights and one of gradients; of each layer the input, out and lse; attention's backward: q, out, dO, dQ, four
-/// KV shards and six of gradients (ring/backward.hpp); a chunk of the feed-forward part and of the logits.
-/// Prefill: all weights of a tensor rank, the KV cache, attention's forward with its state, the residual stream, a chunk.
-/// Decode: the weights and the cache.
+/// Training: 16 bytes a parameter (weight and gradient of 2, three floats of the optimiser) over all ranks; two layers
+/// of gathered weights and one of gradients; of each layer the input, out and lse; attention's backward: q, out, dO,
+/// dQ, four KV shards and six of gradients (ring/backward.hpp); a chunk of the feed-forward part and of the logits.
+/// Prefill: all weights of a tensor rank, the KV cache, attention's forward with its state, the residual stream, a
+/// chunk. Decode: the weights and the cache.
 [[nodiscard]] std::vector<Part> memory(const Workload& work, const Mesh& mesh);
 
 /// Does it fit?

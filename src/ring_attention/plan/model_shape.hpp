@@ -30,8 +30,8 @@ struct ModelShape {
 /// LLaMA (arXiv 2302.13971, table 2; the feed-forward sizes and OpenLLaMA's 3B are those of their published
 /// configurations) and Llama 3 (arXiv 2407.21783, table 3).
 ///
-/// Two slips of sources are not copied: Liu et al., appendix D, print hidden size 5140 for 13B (their figure 5 has 5120),
-/// and 7168 for 33B (LLaMA's is 6656, which is llama-30b here).
+/// Two slips of sources are not copied: Liu et al., appendix D, print hidden size 5140 for 13B (their figure 5 has
+/// 5120), and 7168 for 33B (LLaMA's is 6656, which is llama-30b here).
 [[nodiscard]] const std::vector<ModelShape>& named_models();
 
 /// \throws InputError, which lists the names, for another one

@@ -7,7 +7,8 @@
 namespace ring_attention::plan {
 
 /// Visible pairs of a step, of shards of c tokens: they depend on whose keys they are, and for a causal mask on nothing
-/// else. Exact for S = N c (zigzag: c even), whatever the rank. forward_flops counts the same pairs one query at a time.
+/// else. Exact for S = N c (zigzag: c even), whatever the rank. forward_flops counts the same pairs one query at a
+/// time.
 struct StepPairs {
   double own = 0;      ///< the rank's own keys
   double earlier = 0;  ///< keys of a rank with a lower number

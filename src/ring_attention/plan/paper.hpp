@@ -61,9 +61,9 @@ inline constexpr std::array<LongestContext, 13> table_3{{{"8x A100", 8, 80, "lla
                                                          {"TPUv5e-256", 256, 16, "llama-3b", 32, 4096, 128},
                                                          {"TPUv5e-256", 256, 16, "llama-7b", 16, 2048, 128}}};
 
-/// Thousands of tokens, a power of two, that the blockwise transformer holds: 16 bytes a parameter over all devices, two
-/// gathered layers in float, and for each token 4 h L bytes of checkpoints, 24 h of work and 8 V of logits, in 0.92 of the
-/// memory. No number of the table is used.
+/// Thousands of tokens, a power of two, that the blockwise transformer holds: 16 bytes a parameter over all devices,
+/// two gathered layers in float, and for each token 4 h L bytes of checkpoints, 24 h of work and 8 V of logits, in 0.92
+/// of the memory. No number of the table is used.
 /// \param gigabyte  bytes: 10^9
 [[nodiscard]] double blockwise_context(const LongestContext& row, double gigabyte = 1e9);
 

@@ -6,8 +6,8 @@
 ///     arrival     a(r, t)     = max(b(r, t), b(r - 1, t)) + h(r, t)           both ends have posted the message
 ///     next step   b(r, t + 1) = max(b(r, t) + C(r, t), a(r, t), a(r + 1, t))  computed, received, sent
 ///
-/// A rank waits for its neighbours only. So noise of one rank reaches another one late, and slack absorbs it. A model in
-/// which all ranks wait for the slowest one at every step (a barrier) overstates it.
+/// A rank waits for its neighbours only. So noise of one rank reaches another one late, and slack absorbs it. A model
+/// in which all ranks wait for the slowest one at every step (a barrier) overstates it.
 #pragma once
 
 #include <algorithm>

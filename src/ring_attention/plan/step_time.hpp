@@ -31,7 +31,8 @@ struct RingStep {
   double hop = 0;           ///< of K,V; backward: and of dK,dV
   double gradient_hop = 0;  ///< backward: the last one, alone
 };
-/// What computing does not hide of a step's hop: max(0, hop - compute), or all of it where messages cost a core its time.
+/// What computing does not hide of a step's hop: max(0, hop - compute), or all of it where messages cost a core its
+/// time.
 [[nodiscard]] double exposed_hop(const RingStep& step, const Machine& machine);
 [[nodiscard]] RingStep forward_step(const Workload& work, const Mesh& mesh, const Machine& machine);
 [[nodiscard]] RingStep backward_step(const Workload& work, const Mesh& mesh, const Machine& machine);

@@ -17,7 +17,8 @@ enum class Phase {
   decode     ///< one new token of each sequence, against a cache of the context's length
 };
 
-/// Ranks = tensor * ulysses * ring * data; tensor ranks are neighbours, then those of Ulysses, of the ring, of the data.
+/// Ranks = tensor * ulysses * ring * data; tensor ranks are neighbours, then those of Ulysses, of the ring, of the
+/// data.
 struct Mesh {
   int tensor = 1, ulysses = 1, ring = 1, data = 1;
 
@@ -31,8 +32,8 @@ struct Mesh {
 
 /// A decoder under a causal mask, in numbers of 2 bytes with sums in float. The ring has the zigzag placement.
 ///
-/// Training: weights, gradients and optimiser are in equal parts on all ranks (ZeRO-3); a layer keeps its input, out and
-/// lse, and computes all but attention again (Li et al., DistFlashAttn, arXiv 2310.03294); activations between the
+/// Training: weights, gradients and optimiser are in equal parts on all ranks (ZeRO-3); a layer keeps its input, out
+/// and lse, and computes all but attention again (Li et al., DistFlashAttn, arXiv 2310.03294); activations between the
 /// products are cut over the tensor ranks (Megatron's sequence parallelism).
 struct Workload {
   ModelShape model;
