@@ -60,8 +60,17 @@ set(model_sources
     ring_attention/model/task.cpp
     ring_attention/model/transformer.cpp
     ring_attention/model/weights.cpp)
-set(plan_sources #
-    ring_attention/plan/ring_time.cpp)
+set(plan_sources
+    ring_attention/plan/machine.cpp
+    ring_attention/plan/measurements.cpp
+    ring_attention/plan/memory.cpp
+    ring_attention/plan/model_shape.cpp
+    ring_attention/plan/network.cpp
+    ring_attention/plan/paper.cpp
+    ring_attention/plan/ring_time.cpp
+    ring_attention/plan/search.cpp
+    ring_attention/plan/step_time.cpp
+    ring_attention/plan/volume.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
@@ -104,7 +113,12 @@ set(program_parts_sources # what the tests use, too
     program/bench/options.cpp
     program/bench/report.cpp
     program/output_directory.cpp
+<<<<<<< HEAD
     program/partition_options.cpp
+=======
+    program/plan/options.cpp
+    program/plan/report.cpp
+>>>>>>> plan
     program/run/options.cpp
     program/run/report.cpp
     program/watchdog.cpp)
@@ -112,6 +126,7 @@ set(program_sources
     program/bench/command.cpp
     program/example/command.cpp
     program/main.cpp
+    program/plan/command.cpp
     program/progress_line.cpp
     program/run/check.cpp
     program/run/command.cpp

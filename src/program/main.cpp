@@ -4,6 +4,7 @@
 
 #include "program/bench/options.hpp"
 #include "program/example/command.hpp"
+#include "program/plan/command.hpp"
 #include "program/run/command.hpp"
 
 using namespace ring_attention;
@@ -19,9 +20,12 @@ struct Program {
   CommandLine& bench_words =
       words.command("bench", "Times of a ring on these machines, and what a model predicts");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
+  CommandLine& plan_words =
+      words.command("plan", "What a model and a context need on machines that are not here");
   RunOptions run;
   BenchOptions bench;
   ExampleOptions example;
+  PlanOptions plan;
   std::optional<std::string> help;
   std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
 
@@ -29,11 +33,13 @@ struct Program {
     declare_run_options(run_words, run);
     declare_bench_options(bench_words, bench);
     declare_example_options(example_words, example);
+    declare_plan_options(plan_words, plan);
     try {
       help = words.parse(argc, argv);
       if (help) return;
       if (run_words.chosen()) validate(run);
       if (bench_words.chosen()) validate(bench);
+      if (plan_words.chosen()) validate(plan);
     } catch (const InputError&) {
       bad_input = std::current_exception();
     }
@@ -56,10 +62,14 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     if (comm.rank() == 0) std::fputs(program.help->c_str(), stdout);
     return 0;
   }
-  if (program.example_words.chosen()) {
+  if (program.example_words.chosen() || program.plan_words.chosen()) {
     watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // only rank 0 works
     agree(comm, [&] {
-      if (comm.rank() == 0) example_command(program.example);
+      if (comm.rank() != 0) return;
+      if (program.plan_words.chosen())
+        plan_command(program.plan);
+      else
+        example_command(program.example);
     });
     return 0;
   }
