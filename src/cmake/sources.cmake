@@ -44,6 +44,7 @@ set(parallel_sources
     ring_attention/parallel/mesh.cpp
     ring_attention/parallel/mpi_all_to_all.cpp
     ring_attention/parallel/partition.cpp
+    ring_attention/parallel/sharded_cache.cpp
     ring_attention/parallel/sum.cpp)
 set(model_sources
     ring_attention/model/adamw.cpp
@@ -110,20 +111,21 @@ set(cli_sources
 set(cli_cuda_sources #
     cli/own_gpu.cpp)
 set(program_parts_sources # what the tests use, too
+    program/bench/decode.cpp
     program/bench/options.cpp
     program/bench/report.cpp
+    program/decode/options.cpp
+    program/decode/report.cpp
     program/output_directory.cpp
-<<<<<<< HEAD
     program/partition_options.cpp
-=======
     program/plan/options.cpp
     program/plan/report.cpp
->>>>>>> plan
     program/run/options.cpp
     program/run/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
+    program/decode/command.cpp
     program/example/command.cpp
     program/main.cpp
     program/plan/command.cpp

@@ -46,6 +46,9 @@ WRONG = {
     "14": [("std::max(begin[at(r)], begin[at(Ring{r, ranks}.prev())])", "begin[at(Ring{r, ranks}.prev())]", "FAIL"),
            ("arrival[at(r)], arrival[at(Ring{r, ranks}.next())]", "arrival[at(r)]", "FAIL"),
            ("c * (c + 1) / 2", "c * c / 2", "FAIL")],
+    "15": [("rescale(a.m, both.m) * state[i]", "state[i]", "FAIL"),
+           ("key.push_back(1)", "key.push_back(s)", "FAIL"),
+           ("std::size_t at = states.size(); at", "std::size_t at = 0; at", "FAIL")],
 }
 
 failures = 0

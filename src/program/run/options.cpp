@@ -4,7 +4,6 @@
 
 #include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention {
 namespace {
@@ -33,12 +32,6 @@ constexpr Index furthest_offset = 1'000'000'000'000'000;
 
 /// The most elements of q: more than any job can hold; byte counts fit in 64 bits.
 constexpr Index most_elements = Index{1} << 48U;
-
-std::vector<std::string> isa_choices() {
-  std::vector<std::string> names{"auto"};
-  for (const Isa isa : available_isas()) names.emplace_back(name_of(isa));
-  return names;
-}
 
 bool fits(const std::vector<Index>& extents) {
   Index left = most_elements;

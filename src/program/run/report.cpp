@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "program/run/rank_json.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -36,6 +37,8 @@ bool was_checked(const RunReport& report, std::size_t result) {
   return std::any_of(report.ranks.begin(), report.ranks.end(),
                      [&](const RankReport& rank) { return rank.errors[result].rows > 0; });
 }
+
+}  // namespace
 
 std::string check_table(const RunReport& report) {
   Table table({"array", "rank", "rows", "max", "mean", "relative", "verdict"});
@@ -100,7 +103,7 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   return words;
 }
 
-Json rank_json(const RankReport& rank) {
+nlohmann::ordered_json rank_json(const RankReport& rank) {
   Json entry{{"tokens", rank.tokens},
              {"messages_sent", rank.messages_sent},
              {"bytes_sent", rank.bytes_sent},
@@ -121,8 +124,6 @@ Json rank_json(const RankReport& rank) {
   }
   return entry;
 }
-
-}  // namespace
 
 bool RankReport::ok() const {
   return std::all_of(errors.begin(), errors.end(), [](const ErrorReport& error) { return error.ok; });

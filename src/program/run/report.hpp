@@ -64,6 +64,10 @@ struct RunReport {
   [[nodiscard]] bool ok() const;
 };
 
+/// Parts of a report, which `decode` has, too: the errors, and what hides keys or changes scores, each word behind a comma.
+[[nodiscard]] std::string check_table(const RunReport& report);
+[[nodiscard]] std::string mask_words(const RunReport& report, const RunOptions& options);
+
 [[nodiscard]] std::string to_text(const RunReport& report, const RunOptions& options);
 [[nodiscard]] std::string to_json(const RunReport& report, const RunOptions& options);
 
