@@ -163,9 +163,10 @@ class BiasDropoutSinkTest(harness.CommandTest):
         self.refuse("--dropout", "0.1", "--dropout-seed=-1", said=("--dropout-seed",))
 
     def test_a_device_that_cannot(self):
+        """A GPU computes in float32 at most. (What it can is in cuda_test.py.)"""
         self.write_problem(bias=(7, 9))
         for words in (("--bias", "bias.npy"), ("--sink", "sink.npy"), ("--dropout", "0.5")):
-            self.refuse(*words, "--device", "cuda", said=(words[0], "--device cuda", "--device cpu"))
+            self.refuse(*words, "--device", "cuda", said=("--device cuda",))
 
     def test_nan_and_infinity_in_a_bias(self):
         self.write_problem()
