@@ -9,10 +9,14 @@ NAMES = {
     "queries_in_lanes": "3. plain loops, queries in lanes",
     "fast_forward": "4. vector types: the library's",
     "fast_forward_causal": "the library's, causal",
+    "fast_forward_dropout": "the library's, dropout 0.1",
+    "fast_forward_bias": "the library's, a bias of every head",
     "dense_eigen": "dense Eigen, scores preallocated",
     "onednn": "oneDNN matmul, softmax, matmul",
     "fast_backward": "the library's backward",
     "fast_backward_causal": "the library's backward, causal",
+    "fast_backward_dropout": "the library's backward, dropout 0.1",
+    "fast_backward_bias": "the library's backward, a bias of every head",
 }
 NAMES_IN_DOUBLE = {
     "dgemm": "OpenBLAS dgemm, 2048 x 2048 x 2048",
@@ -140,6 +144,11 @@ def goals(results):
         yield from ratio(f"forward / sgemm, D {dim}, 2 threads", speed("fast_forward", dim, 2), speed("sgemm", dim, 2), "at least 0.90")
         yield from ratio(f"causal / full, D {dim}", speed("fast_forward_causal", dim), speed("fast_forward", dim), "at least 0.92")
         yield from ratio(f"backward / sgemm, D {dim}", speed("fast_backward", dim), speed("sgemm", dim), "at least 0.75")
+    for threads in (1, 2):
+        for what in ("forward", "backward"):
+            for extra, asked in (("dropout", "at least 0.87"), ("bias", "at least 0.80, less its reading")):
+                yield from ratio(f"{what} with {extra} / without, D 64, {threads} thread(s)", speed(f"fast_{what}_{extra}", 64, threads),
+                                 speed(f"fast_{what}", 64, threads), asked)
     for dim, asked in ((64, "0.80"), (128, "0.85")):
         for threads in (1, 2):
             for what in ("forward", "backward"):
