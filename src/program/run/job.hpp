@@ -26,9 +26,13 @@ struct RunContext {
   TokenRanges query_ranges = queries.ranges(comm.rank()), key_ranges = keys.ranges(comm.rank());
 
   [[nodiscard]] Workload workload() const {
-    return {input.q().with_seq(queries.max_tokens()), input.kv().with_seq(keys.max_tokens()), input.scoring(),
-            options.wants_gradients(),
-            input.bias().size() > 0 ? input.bias().with_seq(queries.max_tokens()) : Shape{}};
+    const Index rows = queries.max_tokens();
+    Workload work{input.q().with_seq(rows), input.kv().with_seq(keys.max_tokens()), input.scoring(),
+                  options.wants_gradients(), input.bias().size() > 0 ? input.bias().with_seq(rows) : Shape{}};
+    if (options.check && work.gradients)  // dbias and its reference, in double
+      work.check_bytes = 2 * static_cast<Index>(sizeof(double)) *
+                         work.bias.with_seq(checked_rows(work.bias.seq, input.q().seq)).size();
+    return work;
   }
 };
 
