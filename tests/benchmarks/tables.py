@@ -175,6 +175,12 @@ def goals(results):
         yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks", f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
 
 
+def dates(results):
+    """When the parts were measured."""
+    first = results.get("since", results["date"])
+    return results["date"] if first == results["date"] else f"{first} to {results['date']}"
+
+
 def machine_line(results):
     machine = results["machine"]
     attention = results.get("attention") or {}
@@ -182,7 +188,7 @@ def machine_line(results):
     words += [attention[name] for name in ("isa", "peers") if attention.get(name)]
     if results.get("pytorch"):
         words.append("PyTorch " + results["pytorch"]["version"])
-    return ", ".join(words) + "; " + results["date"] + (" (--quick: figures mean little)" if results["quick"] else "")
+    return ", ".join(words) + "; " + dates(results) + (" (--quick: figures mean little)" if results["quick"] else "")
 
 
 def usual_length(rows):
