@@ -19,8 +19,9 @@ struct Workload {
   Shape q, kv;  ///< of the largest shard of any rank, `[batch, heads, tokens, dim]`
   Scoring scoring;
   bool gradients = false;
-  Shape bias = {};    ///< of the dense bias of that shard; of size 0: none
-  Index besides = 0;  ///< numbers that the host has besides those of a ring: of other partitions
+  Shape bias = {};        ///< of the dense bias of that shard; of size 0: none
+  Index check_bytes = 0;  ///< of the host, that --check takes for dbias
+  Index besides = 0;      ///< numbers that the host has besides those of a ring: of other partitions
 
   /// Numbers of the bias and of its gradient.
   [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias.size(); }

@@ -9,10 +9,14 @@ NAMES = {
     "queries_in_lanes": "3. plain loops, queries in lanes",
     "fast_forward": "4. vector types: the library's",
     "fast_forward_causal": "the library's, causal",
+    "fast_forward_dropout": "the library's, dropout 0.1",
+    "fast_forward_bias": "the library's, a bias of every head",
     "dense_eigen": "dense Eigen, scores preallocated",
     "onednn": "oneDNN matmul, softmax, matmul",
     "fast_backward": "the library's backward",
     "fast_backward_causal": "the library's backward, causal",
+    "fast_backward_dropout": "the library's backward, dropout 0.1",
+    "fast_backward_bias": "the library's backward, a bias of every head",
 }
 NAMES_IN_DOUBLE = {
     "dgemm": "OpenBLAS dgemm, 2048 x 2048 x 2048",
@@ -153,6 +157,11 @@ def goals(results):
         yield from ratio(f"forward / sgemm, D {dim}, 2 threads", speed("fast_forward", dim, 2), speed("sgemm", dim, 2), "at least 0.90")
         yield from ratio(f"causal / full, D {dim}", speed("fast_forward_causal", dim), speed("fast_forward", dim), "at least 0.92")
         yield from ratio(f"backward / sgemm, D {dim}", speed("fast_backward", dim), speed("sgemm", dim), "at least 0.75")
+    for threads in (1, 2):
+        for what in ("forward", "backward"):
+            for extra, asked in (("dropout", "at least 0.87"), ("bias", "at least 0.80, less its reading")):
+                yield from ratio(f"{what} with {extra} / without, D 64, {threads} thread(s)", speed(f"fast_{what}_{extra}", 64, threads),
+                                 speed(f"fast_{what}", 64, threads), asked)
     for dim, asked in ((64, "0.80"), (128, "0.85")):
         for threads in (1, 2):
             for what in ("forward", "backward"):
@@ -183,6 +192,12 @@ def goals(results):
         yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks", f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
 
 
+def dates(results):
+    """When the parts were measured."""
+    first = results.get("since", results["date"])
+    return results["date"] if first == results["date"] else f"{first} to {results['date']}"
+
+
 def machine_line(results):
     machine = results["machine"]
     attention = results.get("attention") or {}
@@ -190,7 +205,7 @@ def machine_line(results):
     words += [attention[name] for name in ("isa", "peers") if attention.get(name)]
     if results.get("pytorch"):
         words.append("PyTorch " + results["pytorch"]["version"])
-    return ", ".join(words) + "; " + results["date"] + (" (--quick: figures mean little)" if results["quick"] else "")
+    return ", ".join(words) + "; " + dates(results) + (" (--quick: figures mean little)" if results["quick"] else "")
 
 
 def usual_length(rows):

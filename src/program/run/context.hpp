@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "program/backend.hpp"
+#include "program/run/check.hpp"
 #include "program/run/input.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
 
@@ -43,6 +44,9 @@ struct RunContext {
                   input.scoring().of_heads(own(heads.query)), options.wants_gradients(),
                   input.bias().size() > 0 ? some(input.bias(), bias_heads(), queries) : Shape{}};
     work.besides = besides(work);
+    if (options.check && work.gradients)  // dbias and its reference, in double
+      work.check_bytes = 2 * static_cast<Index>(sizeof(double)) *
+                         work.bias.with_seq(checked_rows(work.bias.seq, input.q().seq)).size();
     return work;
   }
 

@@ -39,19 +39,6 @@ bool fits(const std::vector<Index>& extents) {
   return left > 0;
 }
 
-/// What the device or the engine that was asked for cannot do.
-void validate_features(const RunOptions& options) {
-  if (!Dropout{options.dropout}.valid())
-    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
-  const std::pair<const char*, bool> features[] = {{"--bias", !options.bias.empty()},
-                                                   {"--dropout", options.dropout > 0},
-                                                   {"--sink", !options.sink.empty()}};
-  for (const auto& [flag, given] : features) {
-    if (given && options.device == "cuda")
-      throw InputError(std::string(flag) + ": no kernel of --device cuda can do it; --device cpu can");
-  }
-}
-
 }  // namespace
 
 void declare_run_options(CommandLine& command, RunOptions& options) {
@@ -122,7 +109,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
 void validate(const RunOptions& options) {
   validate_device(options);
   validate_partition(options, options.device);
-  validate_features(options);
+  if (!Dropout{options.dropout}.valid())
+    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");
