@@ -47,10 +47,10 @@ struct BackendDescription {
   Index threads = 1;                     ///< of this rank
 };
 
-/// What computes: `fast, avx2, 2 threads a rank`.
+/// What computes: `fast, avx2, 2 threads per rank`.
 [[nodiscard]] inline std::string words_of(const BackendDescription& backend, Index threads) {
   return backend.engine + (backend.isa.empty() ? "" : ", " + backend.isa) +
-         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " a rank" : "");
+         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "");
 }
 
 /// Arrays are the host's, of type Value. K,V travel as Element, in parcels that live in Memory; dK,dV as Value.

@@ -1,4 +1,4 @@
-// Times and memory of the ring, forward or backward, one thread a rank.
+// Times and memory of the ring, forward or backward, one thread per rank.
 //
 //     mpirun -n 8 benchmark_ring REPETITIONS CASE...
 //

@@ -159,7 +159,7 @@ class ParallelTest(harness.CommandTest):
         for ranks, flags, lines in (
             (4, "hybrid --ulysses 2", ("hybrid  heads over 2 ranks, all-to-all in float32",
                                        "rings   of 2: contiguous placement, overlapped transport, K,V travel in float32",
-                                       ": all-to-all ", ", rings ", "at most 4 hops a rank")),
+                                       ": all-to-all ", ", rings ", "at most 4 hops per rank")),
             (2, "ulysses", ("ulysses heads over 2 ranks, all-to-all in float32",)),
             (3, "all-gather", ("gather  K,V of all ranks, in float32, contiguous placement",)),
             (2, "ring", ("ring    contiguous placement, overlapped transport, K,V travel in float32",)),

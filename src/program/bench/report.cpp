@@ -87,7 +87,7 @@ std::string to_text(const BenchReport& report, const BenchOptions& options) {
                    static_cast<double>(first.all_to_all_bytes) / first.all_to_all * 1e-9,
                    human_bytes(first.all_to_all_bytes).c_str());
   if (report.rings() > 1 && !gather) {
-    text += format("  beta    %.4g GB/s a rank, %s a hop\n", rates.bytes_per_second * 1e-9,
+    text += format("  beta    %.4g GB/s per rank, %s per hop\n", rates.bytes_per_second * 1e-9,
                    human_bytes(report.hop_bytes).c_str());
     const Index shard = (options.seq + report.rings() - 1) / report.rings();
     const double smallest = report.smallest_shard(options);

@@ -84,7 +84,7 @@ std::string moved_words(const RunReport& report, const RunOptions& options) {
         ": all-to-all " + human_bytes(total(report, &RankReport::all_to_all_bytes)) + ", rings " +
         human_bytes(total(report, &RankReport::bytes_sent) - total(report, &RankReport::all_to_all_bytes));
   if (partition == Partition::ring || partition == Partition::hybrid)
-    words += ", at most " + counted(static_cast<Index>(hops(report, options)), "hop") + " a rank";
+    words += ", at most " + counted(static_cast<Index>(hops(report, options)), "hop") + " per rank";
   return words + "\n";
 }
 
