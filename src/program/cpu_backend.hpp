@@ -60,12 +60,12 @@ class CpuBackend {
   [[nodiscard]] double input_roundoff() const { return is_narrow ? Bf16::unit : 0; }
 
   /// q, bias and out (with gradients also dO, dQ and dbias), four KV shards in the type that travels (and two to widen
-  /// them; and six of dK,dV).
+  /// them; and six of dK,dV); and what --check takes for dbias.
   void require_memory() const {
     const Workload& work = context_.workload;
     const Index q = work.q.size(), kv = work.kv.size();
-    const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0);
-    const Index bias = work.bias_values() * static_cast<Index>(sizeof(Value));
+    const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0) + work.besides;
+    const Index bias = work.bias_values() * static_cast<Index>(sizeof(Value)) + work.check_bytes;
     const Index bytes =
         values * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Element)) + bias;
     require_host_memory(context_.comm, bytes,
@@ -74,8 +74,8 @@ class CpuBackend {
 
   [[nodiscard]] HostMemory memory() const { return {}; }
   [[nodiscard]] Watched transport(Watched::Channel channel) const {
-    const auto odd_even = [&] { return OddEvenTransport(context_.comm, channel); };
-    const auto overlapped = [&] { return OverlappedTransport(context_.comm, channel); };
+    const auto odd_even = [&] { return OddEvenTransport(context_.ring, channel); };
+    const auto overlapped = [&] { return OverlappedTransport(context_.ring, channel); };
     return is_odd_even() ? Watched(context_.activity, odd_even, channel)
                          : Watched(context_.activity, overlapped, channel);
   }
@@ -115,8 +115,8 @@ class CpuBackend {
   }
 
   AttentionResult<Value> finish(ForwardEngine& engine) const { return engine.finish(); }
-  Gradients<Value> finish(GradientEngine& engine, KvParcel<Value>& gradients) const {
-    return {engine.finish(), converted<Value>(gradients.k()), converted<Value>(gradients.v()),
+  Gradients<Value> finish(GradientEngine& engine, const KeyValueGradient<Value>& gradients) const {
+    return {engine.finish(), converted<Value>(gradients.k), converted<Value>(gradients.v),
             engine.bias_gradient()};
   }
   void synchronize() const {}

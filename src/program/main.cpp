@@ -6,6 +6,7 @@
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
 #include "program/example/command.hpp"
+#include "program/plan/command.hpp"
 #include "program/run/command.hpp"
 
 using namespace ring_attention;
@@ -21,6 +22,8 @@ struct Program {
   CommandLine& bench_words =
       words.command("bench", "Times of a ring on these machines, and what a model predicts");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
+  CommandLine& plan_words =
+      words.command("plan", "What a model and a context need on machines that are not here");
   CommandLine& decode_words =
       words.command("decode", "A prompt, then its next tokens one by one against a cache that is sharded");
   RunOptions run;
@@ -29,6 +32,7 @@ struct Program {
   BenchDecodeOptions bench_decode;
   DecodeOptions decode;
   ExampleOptions example;
+  PlanOptions plan;
   std::optional<std::string> help;
   std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
 
@@ -37,6 +41,7 @@ struct Program {
     declare_bench_options(bench_words, bench);
     bench_decode_words = &declare_bench_decode_options(bench_words, bench_decode);
     declare_example_options(example_words, example);
+    declare_plan_options(plan_words, plan);
     declare_decode_options(decode_words, decode);
     try {
       help = words.parse(argc, argv);
@@ -47,6 +52,7 @@ struct Program {
       else if (bench_words.chosen())
         validate(bench);
       if (decode_words.chosen()) validate(decode);
+      if (plan_words.chosen()) validate(plan);
     } catch (const InputError&) {
       bad_input = std::current_exception();
     }
@@ -75,10 +81,14 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     if (comm.rank() == 0) std::fputs(program.help->c_str(), stdout);
     return 0;
   }
-  if (program.example_words.chosen()) {
+  if (program.example_words.chosen() || program.plan_words.chosen()) {
     watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // only rank 0 works
     agree(comm, [&] {
-      if (comm.rank() == 0) example_command(program.example);
+      if (comm.rank() != 0) return;
+      if (program.plan_words.chosen())
+        plan_command(program.plan);
+      else
+        example_command(program.example);
     });
     return 0;
   }

@@ -160,7 +160,7 @@ std::string to_text(const DecodeBenchReport& report, const BenchDecodeOptions& o
   text += "  q       " + to_string(options.q()) + "\n";
   text += "  k, v    " + to_string(options.kv()) + ", float32, sharded\n";
   text += std::string("  kernel  fast, ") + name_of(report.cpu.isa) + ", " +
-          counted(report.cpu.threads, "thread") + " a rank\n\n";
+          counted(report.cpu.threads, "thread") + " per rank\n\n";
   Table table({"tokens", "a token", "tokens/s", "messages", "read", "GB/s", "plain read", "% of it", "sent",
                "by a ring"});
   for (const DecodeTimes& times : report.lengths)
