@@ -13,17 +13,17 @@
 
 namespace ring_attention::lesson_08 {
 
-enum class Variant { right, stay_local, block_delta, hop_too_few };
+enum class Variant { right, stay_local, shard_delta, hop_too_few };
 
 inline const std::vector<std::pair<std::string, std::string>> mutants{
     {"stay-local", "dK,dV never travel: each rank keeps what it computes"},
-    {"block-delta", "delta from the output over a rank's own keys"},
+    {"shard-delta", "delta from the output over a rank's own keys"},
     {"hop-too-few", "dK,dV make N - 1 hops, like K,V, and are not home"}};
 
 /// The variant that was asked for with --mutant.
 inline Variant variant_of(const Lesson& lesson) {
   if (lesson.mutant("stay-local")) return Variant::stay_local;
-  if (lesson.mutant("block-delta")) return Variant::block_delta;
+  if (lesson.mutant("shard-delta")) return Variant::shard_delta;
   return lesson.mutant("hop-too-few") ? Variant::hop_too_few : Variant::right;
 }
 
@@ -60,7 +60,7 @@ struct Part {
   [[nodiscard]] KvParcel<float> kv() const { return problem.parcel<float>(placement, comm.rank()); }
   [[nodiscard]] KvParcel<float> zero_gradients() const { return {problem.kv, placement, comm.rank()}; }
   [[nodiscard]] ForwardResult<float> result(Variant variant) const {
-    return {q, variant == Variant::block_delta ? own_out : forward.out, forward.lse, grad_out};
+    return {q, variant == Variant::shard_delta ? own_out : forward.out, forward.lse, grad_out};
   }
 
   const Communicator& comm;

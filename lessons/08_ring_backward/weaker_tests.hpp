@@ -18,7 +18,7 @@ using Backward = std::function<Outcome(const Part&, Variant)>;
 
 inline const std::vector<std::pair<Variant, const char*>> variants{{Variant::right, "right"},
                                                                    {Variant::stay_local, "dK,dV stay"},
-                                                                   {Variant::block_delta, "shard's delta"},
+                                                                   {Variant::shard_delta, "shard's delta"},
                                                                    {Variant::hop_too_few, "a hop short"}};
 
 // Sums over all elements of all ranks.

@@ -29,7 +29,7 @@ inline Tokens tokens_of(PlacementKind kind, Index seq, Index r, Index n) {
       still_empty("striped");
       break;
     case PlacementKind::zigzag:
-      // Exercise: two chunks of 2 n, one early and one late. add_chunk does the work.
+      // Exercise: two chunks of 2 n, first the early one, then the late one. add_chunk does the work.
       still_empty("zigzag");
       break;
   }

@@ -27,7 +27,7 @@ class Pairs {
     queries_ = positions(ranges);
   }
 
-  /// Calls visit(place, key, s, factor) for each visible pair of a parcel: `place` says where it is in memory, `key` is
+  /// Calls visit(local, key, s, factor) for each visible pair of a parcel: `local` says where it is in memory, `key` is
   /// the position of its key.
   template <class Visit>
   void each_pair(const KeyValue<double>& kv, const Progress& progress, Visit visit) {
@@ -41,9 +41,9 @@ class Pairs {
         for (Index i = 0; i < q.seq; ++i) {
           for (Index j = 0; j < std::ssize(keys); ++j) {
             const Pair pair{b, h, queries_[static_cast<std::size_t>(i)], keys[static_cast<std::size_t>(j)]};
-            const Pair place{b, h, i, j};
-            if (!lesson::visible(rules, mistake_ == Mistake::local_mask ? place : pair)) continue;
-            visit(place, pair.key, score(pair, place, kv), dropped(rules, pair, place));
+            const Pair local{b, h, i, j};
+            if (!lesson::visible(rules, mistake_ == Mistake::local_mask ? local : pair)) continue;
+            visit(local, pair.key, score(pair, local, kv), dropped(rules, pair, local));
           }
           if (progress) progress();
         }
@@ -60,22 +60,22 @@ class Pairs {
   View<const double> q_, bias_;
 
  private:
-  [[nodiscard]] double score(const Pair& pair, const Pair& place, const KeyValue<double>& kv) const {
-    const auto q = q_.row(place.batch, place.head, place.query);
-    const auto k = kv.k.row(place.batch, kv_head(place.head, kv.k.shape()), place.key);
+  [[nodiscard]] double score(const Pair& pair, const Pair& local, const KeyValue<double>& kv) const {
+    const auto q = q_.row(local.batch, local.head, local.query);
+    const auto k = kv.k.row(local.batch, kv_head(local.head, kv.k.shape()), local.key);
     const double product = std::inner_product(q.begin(), q.end(), k.begin(), 0.0);
-    const double* dense = bias_.size() == 0 ? nullptr : bias_.row(0, 0, place.query).data();
+    const double* dense = bias_.size() == 0 ? nullptr : bias_.row(0, 0, local.query).data();
     if (mistake_ == Mistake::scaled_bias) return rules_.scale * (product + lesson::bias(rules_, pair, dense));
     if (mistake_ == Mistake::local_alibi)
-      return rules_.scale * product + lesson::bias(rules_, place, nullptr) + (dense ? dense[pair.key] : 0);
+      return rules_.scale * product + lesson::bias(rules_, local, nullptr) + (dense ? dense[pair.key] : 0);
     if (mistake_ == Mistake::local_columns && dense != nullptr)
-      return rules_.scale * product + lesson::bias(rules_, pair, nullptr) + dense[arrived_ + place.key];
+      return rules_.scale * product + lesson::bias(rules_, pair, nullptr) + dense[arrived_ + local.key];
     return rules_.scale * product + lesson::bias(rules_, pair, dense);
   }
 
-  [[nodiscard]] double dropped(const Rules& rules, Pair pair, const Pair& place) const {
+  [[nodiscard]] double dropped(const Rules& rules, Pair pair, const Pair& local) const {
     if (!rules.dropout.drops()) return 1;
-    if (mistake_ == Mistake::local_dropout) return lesson::factor(rules, place);
+    if (mistake_ == Mistake::local_dropout) return lesson::factor(rules, local);
     if (mistake_ == Mistake::local_head) pair.head %= std::max(Index{1}, q_.shape().heads / 2);
     const double factor = lesson::factor(rules, pair);
     if (mistake_ == Mistake::scales_twice) return factor * factor;

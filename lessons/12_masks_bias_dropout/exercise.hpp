@@ -10,8 +10,8 @@
 
 namespace ring_attention::lesson {
 
-/// A query and a key: their positions in the whole sequence, their head among all heads. No rank, no step, no place in
-/// memory.
+/// A query and a key: their positions in the whole sequence, their head among all heads. No rank, no step, no local
+/// index.
 struct Pair {
   Index batch = 0, head = 0, query = 0, key = 0;
 };

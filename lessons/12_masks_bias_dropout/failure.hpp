@@ -1,4 +1,4 @@
-// Lesson 12, beside the idea: each rule alone, by places in memory, on one rank and on many.
+// Lesson 12, beside the idea: each rule alone, by local indices, on one rank and on many.
 #pragma once
 
 #include "weak_tests.hpp"
@@ -8,16 +8,16 @@ namespace ring_attention::lesson_12 {
 struct Feature {
   const char* name;
   Setup setup;
-  Mistake by_places;
+  Mistake by_local_indices;
 };
 
 inline std::vector<Feature> features(Index ranks, std::uint64_t seed) {
   const Index seq = 16 * ranks, dim = 8, heads = 2;
   std::vector<Feature> all;
-  const auto add = [&](const char* name, Mistake by_places, Index keys, DenseBias bias, auto change) {
+  const auto add = [&](const char* name, Mistake by_local_indices, Index keys, DenseBias bias, auto change) {
     Setup setup{{1, heads, seq, dim}, {1, heads, keys, dim}, no_rules(dim), bias, seed};
     change(setup.rules);
-    all.push_back({name, setup, by_places});
+    all.push_back({name, setup, by_local_indices});
   };
   using enum Mistake;
   add("window of 8 keys", local_mask, seq, DenseBias::none, [](Rules& r) { r.left = 7, r.right = 0; });
@@ -52,17 +52,17 @@ inline double error_of_out(const Communicator& comm, const Setup& setup, Mistake
 
 inline void show_failure(Lesson& lesson, const Communicator& comm) {
   const Communicator self(MPI_COMM_SELF);
-  Table table({"by places in memory", "one rank", counted(comm.size(), "rank") + ", contiguous", "striped"});
+  Table table({"by local indices", "one rank", counted(comm.size(), "rank") + ", contiguous", "striped"});
   std::vector<std::vector<double>> errors;
   double right = 0;
   const auto here = features(comm.size(), lesson.seed()), alone = features(1, lesson.seed());
   for (std::size_t i = 0; i < here.size(); ++i) {
     Setup setup = here[i].setup;
     auto& row = errors.emplace_back();
-    row.push_back(max_over_ranks(comm, error_of_out(self, alone[i].setup, here[i].by_places)));
+    row.push_back(max_over_ranks(comm, error_of_out(self, alone[i].setup, here[i].by_local_indices)));
     for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped}) {
       setup.kind = kind;
-      row.push_back(error_of_out(comm, setup, here[i].by_places));
+      row.push_back(error_of_out(comm, setup, here[i].by_local_indices));
       right = std::max(right, error_of_out(comm, setup, Mistake::none));
     }
     table.row({here[i].name, human_error(row[0]), human_error(row[1]), human_error(row[2])});

@@ -1,4 +1,4 @@
-// Lesson 12: masks, bias, dropout. The idea is in pairs.hpp; this program shows what places in memory do to each rule,
+// Lesson 12: masks, bias, dropout. The idea is in pairs.hpp; this program shows what local indices do to each rule,
 // compares all rules at once with the dense reference, and shows which tests pass for which mistakes.
 #include LESSON_IDEA
 
@@ -106,11 +106,10 @@ void show_cost(Lesson& lesson, const Communicator& comm) {
 }
 
 int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
-  Lesson lesson(
-      "12", "masks_bias_dropout",
-      "A mask, a bias and a dropout are functions of positions in the whole sequence. By places in\n"
-      "memory each of them is right on one rank and wrong on more.",
-      &comm);
+  Lesson lesson("12", "masks_bias_dropout",
+                "A mask, a bias and a dropout are functions of positions in the whole sequence. By local\n"
+                "indices each of them is right on one rank and wrong on more.",
+                &comm);
   ProblemFlags flags{.seq = 61, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Queries; any number, also fewer than ranks. There are 9 keys more");
   std::vector<std::pair<std::string, std::string>> mutants;
@@ -120,7 +119,7 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
   const Shape q = flags.problem(lesson).q;
   const Mistake mistake = mistake_of(lesson);
 
-  lesson.heading("The failure: places in memory for positions. The error of out");
+  lesson.heading("The failure: local indices instead of global positions. The error of out");
   show_failure(lesson, comm);
   lesson.heading("The idea: a rule is a function of two positions");
   show_rules(lesson);

@@ -66,8 +66,8 @@ struct Wrong {
 };
 
 inline const std::vector<Wrong> every_mistake{
-    {Mistake::local_mask, "local-mask", "the mask compares places in a shard", WeakTest::one_rank, true},
-    {Mistake::local_alibi, "local-alibi", "ALiBi's distance is one of places in a shard", WeakTest::one_rank,
+    {Mistake::local_mask, "local-mask", "the mask compares local indices", WeakTest::one_rank, true},
+    {Mistake::local_alibi, "local-alibi", "ALiBi's distance is one of local indices", WeakTest::one_rank,
      true},
     {Mistake::no_offset, "no-offset", "query i is at position i among the keys", WeakTest::as_many_keys,
      false},
@@ -78,7 +78,7 @@ inline const std::vector<Wrong> every_mistake{
      WeakTest::rows_sum_to_zero, false},
     {Mistake::local_table, "local-table", "the gradient of a table of biases is not summed over ranks",
      WeakTest::table_sums_to_zero, true},
-    {Mistake::local_dropout, "local-dropout", "dropout hashes places in a shard", WeakTest::share_of_dropped,
+    {Mistake::local_dropout, "local-dropout", "dropout hashes local indices", WeakTest::share_of_dropped,
      true},
     {Mistake::local_head, "local-head", "dropout counts heads from 0 in each half of them",
      WeakTest::share_of_dropped, false},

@@ -1,4 +1,4 @@
-// Lesson 12, beside the idea: one rank's part of a problem, its ring, forward and backward, and the oracle.
+// Lesson 12, beside the idea: one rank's part of a problem, its ring, forward and backward, and the dense reference.
 #pragma once
 
 #include <array>

@@ -5,7 +5,7 @@
 
 namespace ring_attention::lesson_12 {
 
-/// 1 for a pair that is kept, of `rows` queries and `keys` keys. On `ranks` > 1 by places in shards, the mistake.
+/// 1 for a pair that is kept, of `rows` queries and `keys` keys. On `ranks` > 1 by local indices, the mistake.
 inline std::vector<std::vector<Index>> mask(const Rules& rules, Index rows, Index keys, Index ranks = 1,
                                             const Pair& first = {}) {
   std::vector<std::vector<Index>> kept;

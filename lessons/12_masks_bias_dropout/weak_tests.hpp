@@ -1,4 +1,4 @@
-// Lesson 12, beside the idea: every mistake against the test that passes for it, and against the oracle.
+// Lesson 12, beside the idea: every mistake against the test that passes for it, and against the dense reference.
 #pragma once
 
 #include "part.hpp"
@@ -47,13 +47,13 @@ class WeakTests {
   WeakTests(const Communicator& comm, std::uint64_t seed)
       : comm_(comm), seed_(seed), part_(comm, usual(comm.size())), want_(part_.oracle()) {}
 
-  /// The usual problem: each array against the oracle.
+  /// The usual problem: each array against the dense reference.
   [[nodiscard]] Comparisons compared(Mistake mistake) const {
     return compare_all(part_, part_.run(mistake), want_);
   }
   [[nodiscard]] bool oracle_agrees(const Comparisons& all) const { return agree_on(part_, all); }
 
-  /// The array that is farthest from the oracle, and how far, relative to its norm over all ranks.
+  /// The array that is farthest from the dense reference, and how far, relative to its norm over all ranks.
   [[nodiscard]] std::pair<std::string, double> worst(const Comparisons& all) const {
     std::vector<double> squares;
     for (const auto& [name, comparison] : all) {
@@ -205,7 +205,7 @@ inline void show_mistakes(Lesson& lesson, const Communicator& comm) {
   const WeakTests tests(comm, lesson.seed());
   bool right = tests.oracle_agrees(tests.compared(Mistake::none)), all_pass = true, all_rejected = true;
   for (const auto& [test, name] : weak_tests) right = right && tests.passes(test, Mistake::none);
-  Table table({"mistake", "a test that passes for it", "", "the oracle: off by"});
+  Table table({"mistake", "a test that passes for it", "", "the reference: off by"});
   std::vector<double> errors;
   std::vector<Index> passed;
   for (const Wrong& wrong : every_mistake) {
@@ -224,9 +224,9 @@ inline void show_mistakes(Lesson& lesson, const Communicator& comm) {
   lesson.print(table);
   lesson.record("mistake_errors", errors);
   lesson.record("mistake_passes", passed);
-  lesson.check("without a mistake all these tests pass, and the oracle agrees", right);
+  lesson.check("without a mistake all these tests pass, and the dense reference agrees", right);
   lesson.check("each test passes for its mistake", all_pass);
-  lesson.check("the oracle rejects every mistake that this number of ranks can show", all_rejected);
+  lesson.check("the dense reference rejects every mistake that this number of ranks can show", all_rejected);
 }
 
 }  // namespace ring_attention::lesson_12

@@ -48,7 +48,7 @@ class GpuBackend {
     if (!uses_nccl()) return;
     const NcclOptions nccl{max_reserved_sms, std::chrono::duration<double>(options.timeout),
                            [&activity = context.activity] { activity.beat(); }, share_.anywhere};
-    name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.comm, nccl); });
+    name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.ring, nccl); });
 #endif
   }
 
@@ -94,7 +94,7 @@ class GpuBackend {
     if (world_) return Watched(context_.activity, nccl, channel, wait);
 #endif
     const auto staged = [&] {
-      return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.comm, channel);
+      return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.ring, channel);
     };
     return Watched(context_.activity, staged, channel, wait);
   }
@@ -132,8 +132,8 @@ class GpuBackend {
     result_ = engine.finish();
     return {downloaded(result_.out), downloaded(result_.lse)};
   }
-  Gradients<float> finish(CudaBackward<T>& engine, KvParcel<float, Memory>& gradients) const {
-    return {downloaded(engine.finish()), downloaded(gradients.k()), downloaded(gradients.v()),
+  Gradients<float> finish(CudaBackward<T>& engine, const KeyValueGradient<float>& gradients) const {
+    return {downloaded(engine.finish()), downloaded(gradients.k), downloaded(gradients.v),
             downloaded(engine.bias_gradient())};
   }
   /// However long it takes: the GPU shows no sign of life in between, so the host gives one.

@@ -24,6 +24,8 @@ NAMES_IN_DOUBLE = {
     "double_backward": "the library's backward",
 }
 
+PARTITIONS = ("ring", "ulysses", "hybrid", "all-gather")
+
 
 def rounded(value, digits=5):
     """Floats with `digits` significant digits: stored files stay short."""
@@ -101,6 +103,17 @@ def against_one_rank(rows, cores):
     return share
 
 
+def partitions_table(rows):
+    """A line for each pass and number of ranks, a column for each partition: the time, and its ratio to the ring's."""
+    yield ["pass", "ranks", *(f"{name}, ms" for name in PARTITIONS)]
+    for which in ("forward", "backward"):
+        for ranks in sorted({row["ranks"] for row in rows}):
+            of_ring = find(rows, **{"pass": which, "ranks": ranks, "transport": "ring"})
+            found = [find(rows, **{"pass": which, "ranks": ranks, "transport": name}) for name in PARTITIONS]
+            yield [which, str(ranks), *(f"{milliseconds(row['seconds'])}, {row['seconds'][1] / of_ring['seconds'][1]:.2f}"
+                                        if row else "" for row in found)]
+
+
 def six_shards(row):
     """Bytes."""
     return 6 * 4 * row["heads"] * -(-row["seq"] // row["ranks"]) * row["dim"]
@@ -170,6 +183,10 @@ def goals(results):
     for placement, asked in (("zigzag", "at most 1.05"), ("contiguous", "")):
         yield from ratio(f"causal, {placement}, 2 ranks / half of 1 rank", seconds("causal", ranks=2, placement=placement),
                          one and one / 2, asked)
+    ring, ulysses = (find((results.get("partitions") or {}).get("rows", []), ranks=2, transport=name, **{"pass": "forward"})
+                     for name in ("ring", "ulysses"))
+    if ring and ulysses:
+        yield from ratio("Ulysses / ring, 2 ranks", ulysses["seconds"][1], ring["seconds"][1], "at most 1.10")
     if results.get("memory"):
         row = results["memory"]["long"]
         yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks", f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
@@ -240,9 +257,14 @@ def all_tables(results):
               "backward": "Ring backward, the same problem on more ranks", "weak": "Ring, tokens and ranks growing together"}
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
-            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
+            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank, "
                    f"{cores} cores. Last column: the cost, time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
+    if part := results.get("partitions"):
+        rows = part["rows"]
+        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. The library's call, all arguments in host memory. S = {rows[0]['seq']}, "
+               f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank; 4 ranks share the cores. Hybrid: two ranks "
+               "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
                memory_table(results))

@@ -72,6 +72,8 @@ class EmulatedTest(harness.CommandTest):
             (3, "2,2,29,16 --type fp16 --causal --placement striped --transport staged"),
             (5, "1,2,7,64 --type bf16 --transport staged --window 3,2 --alibi"),
             (3, "1,2,20,5 --type fp32 --kernel naive --backward-kernel tiled-atomics"),
+            (2, "1,4,33,16 --kv-heads 2 --type bf16 --causal --parallel ulysses"),
+            (4, "1,4,29,16 --type fp32 --placement zigzag --causal --parallel hybrid --ulysses 2 --transport staged"),
         )
         for ranks, words in cases:
             with self.subTest(ranks=ranks, words=words):
@@ -84,7 +86,9 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual((report["engine"], report["device"]), ("cuda", "the emulator"))
                 self.assertEqual(report["transport"], "staged" if "staged" in words else report["transport"])
                 self.assertEqual("correctness only" in result.err, ranks > 1)
-                self.assertEqual(report["hops"], 3 * ranks - 2 if ranks > 1 else 0)
+                ring = ranks // report["ulysses"]
+                self.assertEqual(report["hops"], 3 * ring - 2 if ring > 1 else 0)
+                self.assertEqual(report["all_to_all_bytes"] > 0, "--parallel" in words)
                 self.assertIs(report["ok"], True)
 
     # ---- bias, dropout and sinks
@@ -163,7 +167,8 @@ class EmulatedTest(harness.CommandTest):
         self.assert_refused(self.run_ranks(1, *self.WITH_GPU, *words, "--backward"), "on its GPU (32.0 GiB of it for the bias)")
 
     def test_bench(self):
-        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled")):
+        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled"),
+                             (2, "--type bf16 --parallel ulysses")):
             with self.subTest(ranks=ranks, words=words):
                 result = self.run_well(ranks, *"bench --device cuda --share-gpu --seq 41 --heads 2 --dim 16".split(),
                                        *"--repetitions 1 --json".split(), *words.split())
@@ -171,7 +176,7 @@ class EmulatedTest(harness.CommandTest):
                 self.assertIn("the emulator", report["kernel"])
                 self.assertEqual("correctness only" in report["kernel"], ranks > 1)
                 self.assertEqual(len(report["placements"]), 2 if "causal" in words else 1)
-                self.assertEqual(report["hop_bytes"], 2 * 2 * -(-41 // ranks) * 16 * (4 if "fp32" in words else 2))
+                self.assertEqual(report["hop_bytes"], 2 * 2 // report["ulysses"] * -(-41 * report["ulysses"] // ranks) * 16 * (4 if "fp32" in words else 2))
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
 

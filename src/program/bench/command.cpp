@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "program/bench/ring.hpp"
+#include "program/bench/partition.hpp"
 #include "program/cpu_backend.hpp"
 #include "program/gpu.hpp"
 
@@ -11,8 +11,8 @@ int bench_command(const Communicator& comm, const BenchOptions& options, Activit
   if (on_gpu) require_gpus(comm, options);
   const bool is_double = options.dtype == "float64";
   const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity)
-                             : is_double ? measure_ring<FastBackend<double>>(comm, options, activity)
-                                         : measure_ring<FastBackend<float>>(comm, options, activity);
+                             : is_double ? measure<FastBackend<double>>(comm, options, activity)
+                                         : measure<FastBackend<float>>(comm, options, activity);
   if (comm.rank() == 0)
     std::fputs((options.json ? to_json(report, options) : to_text(report, options)).c_str(), stdout);
   return 0;

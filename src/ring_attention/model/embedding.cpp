@@ -1,0 +1,161 @@
+#include "ring_attention/model/embedding.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ring_attention/model/products.hpp"
+#include "ring_attention/model/rms_norm.hpp"
+
+namespace ring_attention::model {
+namespace {
+
+constexpr std::size_t rows_at_once = 256;  // labelled rows with their logits in memory
+
+/// Calls join(row, first column, columns, token) for each token that is in a row: itself, and with the shift the one
+/// before.
+void for_each_part(const ModelShape& shape, const Examples& examples, auto join) {
+  const Index own = shape.token_shift ? shape.width / 2 : shape.width;
+  for (std::size_t row = 0; row < examples.token.size(); ++row) {
+    join(static_cast<Index>(row), Index{0}, own, examples.token[row]);
+    if (shape.token_shift && examples.previous[row] != Task::none)
+      join(static_cast<Index>(row), own, shape.width - own, examples.previous[row]);
+  }
+}
+
+/// The rows that have a label, from `begin` on: `rows_at_once` at most.
+std::vector<std::size_t> labelled_rows(const Examples& examples, std::size_t& begin) {
+  std::vector<std::size_t> rows;
+  for (; begin < examples.label.size() && rows.size() < rows_at_once; ++begin)
+    if (examples.label[begin] != Task::none) rows.push_back(begin);
+  return rows;
+}
+
+/// Some labelled rows on their way to the loss.
+template <class T>
+struct Answers {
+  /// \param rows  which of `all`
+  Answers(const ModelShape& shape, const EmbeddingParameters<const T>& weights, View<const T> all,
+          const std::vector<std::size_t>& rows)
+      : x({1, 1, std::ssize(rows), shape.width}),
+        n(x.shape()),
+        logits({1, 1, std::ssize(rows), shape.classes}) {
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(all.data() + static_cast<Index>(rows[i]) * shape.width, shape.width,
+                  x.data() + static_cast<Index>(i) * shape.width);
+    rms_norm<T>(x, weights.norm, n);
+    add_input_gradient<T>(n, classes(shape, weights.embedding), logits);  // n E^T
+    const T scale = logit_scale(shape);
+    for (T& logit : logits.view().elements()) logit *= scale;
+  }
+
+  /// The rows of E, or of its gradient, that are answers.
+  template <class U>
+  static View<U> classes(const ModelShape& shape, const View<U>& embedding) {
+    return {embedding.data() + shape.first_class * shape.width, {1, 1, shape.classes, shape.width}};
+  }
+  static T logit_scale(const ModelShape& shape) {
+    return static_cast<T>(1 / std::sqrt(static_cast<double>(shape.width)));
+  }
+
+  Tensor<T> x, n, logits;
+};
+
+/// Adds a row to the score and leaves p = softmax(logits) in its place.
+template <class T>
+void add_row(Score& score, std::span<T> logits, Index label) {
+  const auto largest = std::ranges::max_element(logits);
+  score.labels += 1;
+  score.correct += largest - logits.begin() == label ? 1 : 0;
+  const T most = *largest, of_label = logits[static_cast<std::size_t>(label)];
+  T sum = 0;
+  for (T& number : logits) {
+    number = std::exp(number - most);
+    sum += number;
+  }
+  for (T& number : logits) number /= sum;
+  score.loss += static_cast<double>(most + std::log(sum) - of_label);
+}
+
+/// Calls visit(rows, answers) for the labelled rows, some at a time; the logits have become probabilities.
+template <class T>
+Score for_each_answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
+                      const Examples& examples, View<const T> x, auto visit) {
+  Score score;
+  for (std::size_t begin = 0; begin < examples.label.size();) {
+    const std::vector<std::size_t> rows = labelled_rows(examples, begin);
+    if (rows.empty()) continue;
+    Answers<T> answers(shape, weights, x, rows);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      add_row(score, answers.logits.view().row(0, 0, static_cast<Index>(i)), examples.label[rows[i]]);
+    visit(rows, answers);
+  }
+  return score;
+}
+
+}  // namespace
+
+template <class T>
+Tensor<T> embed(const ModelShape& shape, View<const T> embedding, const Examples& examples) {
+  Tensor<T> x({examples.sequences, 1, examples.tokens, shape.width});
+  for_each_part(shape, examples, [&](Index row, Index column, Index columns, Index token) {
+    std::copy_n(embedding.data() + token * shape.width + column, columns,
+                x.data() + row * shape.width + column);
+  });
+  return x;
+}
+
+template <class T>
+void add_embedding_gradient(const ModelShape& shape, const Examples& examples, View<const T> grad_x,
+                            View<T> grad_embedding) {
+  // forward: x[row] = parts of E[token]; so now dE[token] += the same parts of dx[row].
+  for_each_part(shape, examples, [&](Index row, Index column, Index columns, Index token) {
+    const T* term = grad_x.data() + row * shape.width + column;
+    T* sum = grad_embedding.data() + token * shape.width + column;
+    for (Index i = 0; i < columns; ++i) sum[i] += term[i];
+  });
+}
+
+template <class T>
+Score answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights, const Examples& examples,
+             View<const T> x) {
+  return for_each_answer<T>(shape, weights, examples, x, [](const auto&, const auto&) {});
+}
+
+template <class T>
+Score answer_gradient(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
+                      const Examples& examples, View<const T> x, double labels_of_all,
+                      const EmbeddingParameters<T>& gradients, View<T> grad_x) {
+  std::ranges::fill(grad_x.elements(), T{0});
+  return for_each_answer<T>(shape, weights, examples, x, [&](const auto& rows, Answers<T>& answers) {
+    // forward: loss = (log sum e^logit - logit of the label) / labels; so now dlogit = (p - [label]) / labels.
+    // forward: logits = scale n E^T; so now dn = scale dlogits E and dE += scale dlogits^T n.
+    const T scale = static_cast<T>(1 / labels_of_all) * Answers<T>::logit_scale(shape);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::span<T> p = answers.logits.view().row(0, 0, static_cast<Index>(i));
+      p[static_cast<std::size_t>(examples.label[rows[i]])] -= 1;
+      for (T& number : p) number *= scale;
+    }
+    Tensor<T> grad_n(answers.n.shape()), grad_rows(answers.n.shape());
+    multiply<T>(answers.logits, Answers<T>::classes(shape, weights.embedding), grad_n);
+    add_weight_gradient<T>(answers.logits, answers.n, Answers<T>::classes(shape, gradients.embedding));
+    add_rms_norm_gradient<T>(answers.x, weights.norm, grad_n, grad_rows, gradients.norm);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(grad_rows.data() + static_cast<Index>(i) * shape.width, shape.width,
+                  grad_x.data() + static_cast<Index>(rows[i]) * shape.width);
+  });
+}
+
+template Tensor<float> embed(const ModelShape&, View<const float>, const Examples&);
+template Tensor<double> embed(const ModelShape&, View<const double>, const Examples&);
+template void add_embedding_gradient(const ModelShape&, const Examples&, View<const float>, View<float>);
+template void add_embedding_gradient(const ModelShape&, const Examples&, View<const double>, View<double>);
+template Score answer(const ModelShape&, const EmbeddingParameters<const float>&, const Examples&,
+                      View<const float>);
+template Score answer(const ModelShape&, const EmbeddingParameters<const double>&, const Examples&,
+                      View<const double>);
+template Score answer_gradient(const ModelShape&, const EmbeddingParameters<const float>&, const Examples&,
+                               View<const float>, double, const EmbeddingParameters<float>&, View<float>);
+template Score answer_gradient(const ModelShape&, const EmbeddingParameters<const double>&, const Examples&,
+                               View<const double>, double, const EmbeddingParameters<double>&, View<double>);
+
+}  // namespace ring_attention::model

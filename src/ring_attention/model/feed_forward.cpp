@@ -1,0 +1,83 @@
+#include "ring_attention/model/feed_forward.hpp"
+
+#include <algorithm>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/model/products.hpp"
+#include "ring_attention/model/rms_norm.hpp"
+
+namespace ring_attention::model {
+namespace {
+
+/// Rows [first, first + count) of an array `[batch, 1, tokens, width]`, taken as batch * tokens rows.
+template <class T>
+View<T> some_rows(const View<T>& x, Index first, Index count) {
+  return {x.data() + first * x.shape().dim, {1, 1, count, x.shape().dim}};
+}
+
+/// Calls visit(first row, rows) for every chunk.
+void for_each_chunk(const Shape& y, Index chunk, auto visit) {
+  require(chunk >= 1, "feed-forward: a chunk has at least one row");
+  const Index rows = y.batch * y.heads * y.seq;
+  for (Index first = 0; first < rows; first += chunk) visit(first, std::min(chunk, rows - first));
+}
+
+/// n = norm(y) and h = n w1 of a chunk.
+template <class T>
+struct Hidden {
+  Hidden(View<const T> y, const FeedForward<const T>& weights)
+      : n(y.shape()), h({1, 1, y.shape().seq, weights.w1.shape().dim}) {
+    rms_norm(y, weights.norm, n.view());
+    multiply(std::as_const(n).view(), weights.w1, h.view());
+  }
+  Tensor<T> n, h;
+};
+
+template <class T>
+void relu(View<T> h) {
+  for (T& number : h.elements()) number = std::max(number, T{0});
+}
+
+}  // namespace
+
+template <class T>
+Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk) {
+  Tensor<T> z(y.shape());
+  for_each_chunk(y.shape(), chunk, [&](Index first, Index rows) {
+    Hidden<T> hidden(some_rows(y, first, rows), weights);
+    relu(hidden.h.view());
+    multiply<T>(hidden.h, weights.w2, some_rows(z.view(), first, rows));
+  });
+  return z;
+}
+
+template <class T>
+Tensor<T> feed_forward_gradient(View<const T> y, const FeedForward<const T>& weights, View<const T> grad_z,
+                                const FeedForward<T>& gradients, Index chunk) {
+  Tensor<T> grad_n(y.shape());
+  for_each_chunk(y.shape(), chunk, [&](Index first, Index rows) {
+    const View<const T> dz = some_rows(grad_z, first, rows);
+    Hidden<T> hidden(some_rows(y, first, rows), weights);
+    relu(hidden.h.view());
+    // forward: z = h w2; so now dw2 += h^T dz and dh = dz w2^T.
+    Tensor<T> grad_h(hidden.h.shape());
+    add_weight_gradient<T>(hidden.h, dz, gradients.w2);
+    add_input_gradient<T>(dz, weights.w2, grad_h);
+    // forward: h = relu(n w1); so now the gradient is that of h where h is positive, else 0.
+    for (Index i = 0; i < grad_h.size(); ++i)
+      if (!(hidden.h.data()[i] > 0)) grad_h.data()[i] = 0;
+    // forward: n w1; so now dw1 += n^T dh and dn = dh w1^T.
+    add_weight_gradient<T>(hidden.n, grad_h, gradients.w1);
+    add_input_gradient<T>(grad_h, weights.w1, some_rows(grad_n.view(), first, rows));
+  });
+  return grad_n;
+}
+
+template Tensor<float> feed_forward(View<const float>, const FeedForward<const float>&, Index);
+template Tensor<double> feed_forward(View<const double>, const FeedForward<const double>&, Index);
+template Tensor<float> feed_forward_gradient(View<const float>, const FeedForward<const float>&,
+                                             View<const float>, const FeedForward<float>&, Index);
+template Tensor<double> feed_forward_gradient(View<const double>, const FeedForward<const double>&,
+                                              View<const double>, const FeedForward<double>&, Index);
+
+}  // namespace ring_attention::model

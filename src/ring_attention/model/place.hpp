@@ -1,0 +1,80 @@
+/// \file
+/// `Place`: what a rank of a mesh is to a model: whom it sums with, which tokens it has, how it attends.
+#pragma once
+
+#include "ring_attention/model/attention.hpp"
+#include "ring_attention/model/shape.hpp"
+
+namespace ring_attention::model {
+
+/// | sum of | over | why |
+/// |---|---|---|
+/// | partial outputs of wo and w2; gradients of the inputs of wq, wk, wv and w1 | `tensor` | each rank has some columns |
+/// | gradients of all weights, labels, loss | `replicas` | each rank has seen its tokens |
+/// | gradients of wk and wv | `kv_replicas`, too | each rank has seen some query heads of a K,V head |
+///
+/// Gradients of the norms and the embedding need no sum over `tensor`: each of its ranks has the whole one.
+/// The default is one process with no tokens.
+template <class T>
+struct Place {
+  Line tensor, kv_replicas, replicas;
+  TokenRanges tokens;        ///< positions of this rank's tokens in the sequence
+  Index first_sequence = 0;  ///< of this rank in the batch
+  Attention<T> attention = one_device<T>();
+};
+
+/// Whole sequences in one process.
+template <class T>
+[[nodiscard]] Place<T> one_process(Index seq, const CpuOptions& options = {}) {
+  Place<T> place;
+  place.tokens = whole(seq);
+  place.attention = one_device<T>(options);
+  return place;
+}
+
+/// How the ranks along ulysses and ring attend.
+enum class ContextKind {
+  hybrid,     ///< Ulysses and a ring
+  all_gather  ///< K,V of all of them on each; needs a ulysses axis of 1
+};
+
+/// The lines of a mesh do not depend on the sequence: make them once, after require_shareable().
+template <class Links>
+struct ModelLinks {
+  explicit ModelLinks(const Links& made_links, const ModelShape& shape)
+      : links(made_links),
+        part(shape, mesh().tensor().index(mesh().rank()), mesh().shape().tensor),
+        tensor(links.line(mesh().tensor())),
+        kv_replicas(links.line(part.kv_replicas)),
+        replicas(links.line(mesh().replicas())),
+        ulysses(links.line(mesh().ulysses())),
+        context(links.line(mesh().context())) {}
+
+  [[nodiscard]] const Mesh& mesh() const { return links.mesh(); }
+
+  Links links;
+  TensorPart part;
+  Line tensor, kv_replicas, replicas, ulysses, context;
+};
+
+/// The place of a rank for sequences of `seq` tokens, `batch` of them over all ranks.
+/// \tparam Links  MpiMesh or LoopbackMesh
+template <class T, class Links>
+[[nodiscard]] Place<T> place_in(const ModelLinks<Links>& of, PlacementKind kind, Index seq, Index batch,
+                                ContextKind context = ContextKind::hybrid, const CpuOptions& options = {}) {
+  const Mesh& mesh = of.mesh();
+  const Placement shards(kind, seq, mesh.shape().ring);
+  Place<T> place{
+      of.tensor, of.kv_replicas, of.replicas, mesh.place().slice(shards), mesh.sequences(batch).begin, {}};
+  if (context == ContextKind::all_gather) {
+    if (mesh.shape().ulysses != 1)
+      throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
+    place.attention = as_attention<T>(std::make_shared<AllGatherAttention<T>>(of.context, shards, options));
+  } else {
+    place.attention = as_attention<T>(
+        std::make_shared<HybridAttention<T, Links>>(of.links, of.ulysses, mesh.place(), shards, options));
+  }
+  return place;
+}
+
+}  // namespace ring_attention::model

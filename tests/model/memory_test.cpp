@@ -1,0 +1,119 @@
+// The memory of a training step, by the counter of tensors.
+
+#include "model/model_runs.hpp"
+#include "ring_attention/model/feed_forward.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+ModelShape shape_of_memory() {
+  return {.vocabulary = 23,
+          .first_class = 7,
+          .classes = 5,
+          .layers = 4,
+          .width = 32,
+          .heads = 2,
+          .kv_heads = 2,
+          .dim = 16,
+          .hidden = 128};
+}
+
+/// The largest peak of a rank in a step, in bytes, the weights included.
+Index peak_of_step(const MeshShape& mesh, Index seq, Index chunk = 16, Sharding sharding = Sharding::none) {
+  std::vector<Index> peaks(static_cast<std::size_t>(mesh.ranks()));
+  LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
+  world.run([&](int rank) {
+    const ModelShape shape = shape_of_memory();
+    const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, mesh), shape);
+    Transformer<float> model(shape, place_in<float>(links, PlacementKind::zigzag, seq, 1), 1, sharding);
+    model.set_chunk(chunk);
+    AdamW<float> adam(model.weights());
+    const Examples own = examples(RandomTask(seq), {0, 1}, model.place().tokens);
+    allocation::reset_peak();
+    (void)train_step(model, adam, small_recipe(), own);
+    peaks[static_cast<std::size_t>(rank)] = allocation::peak();
+  });
+  return *std::ranges::max_element(peaks);
+}
+
+// Ranks and length grow together: a rank needs the same memory.
+TEST(ModelMemory, IsFlatWhenRanksAndLengthGrowTogether) {
+  const Index two = peak_of_step({1, 1, 2, 1}, 1024);
+  for (const int ranks : {4, 8}) {
+    const Index more = peak_of_step({1, 1, ranks, 1}, 512 * ranks);
+    EXPECT_LE(more, two + two / 100) << ranks;
+    EXPECT_GE(more, two - two / 100) << ranks;
+  }
+}
+
+// No single rank could hold the activations of 4096 tokens in 6 MiB; four ranks train them.
+TEST(ModelMemory, FourRanksTrainWhatOneRankCannotHold) {
+  constexpr Index limit = 6 * 1024 * 1024;
+  EXPECT_GT(peak_of_step({}, 4096), limit);
+  EXPECT_LT(peak_of_step({1, 1, 4, 1}, 4096), limit);
+  EXPECT_LT(peak_of_step({1, 2, 2, 1}, 4096), limit);
+}
+
+// A layer keeps x, out and lse for its backward: 2 h + heads numbers a token, with h = heads dim = width. (The paper's
+// table 1 counts what one layer needs at its largest, 6 h a token: the six shards of the ring.)
+TEST(ModelMemory, ALayerKeepsItsCheckpoint) {
+  constexpr Index tokens = 1024;
+  const auto peak = [](Index layers) {
+    ModelShape shape = shape_of_memory();
+    shape.layers = layers;
+    Transformer<float> model(shape, one_process<float>(tokens), 1);
+    const Examples own = examples(RandomTask(tokens), {0, 1}, whole(tokens));
+    const Index before = allocation::current();
+    allocation::reset_peak();
+    (void)model.differentiate(own);
+    return allocation::peak() - before;
+  };
+  const ModelShape shape = shape_of_memory();
+  EXPECT_EQ(peak(3) - peak(2), 4 * tokens * (2 * shape.width + shape.heads));
+}
+
+// The hidden numbers, 4 h a token, are in memory for one chunk only.
+TEST(ModelMemory, TheFeedForwardPartHoldsOneChunk) {
+  constexpr Index tokens = 256, width = 32, hidden = 4 * width;
+  const Tensor<float> y({1, 1, tokens, width}, 1), norm({1, 1, 1, width}, 1), w1({1, 1, width, hidden}, 1),
+      w2({1, 1, hidden, width}, 1);
+  Tensor<float> grad_norm(norm.shape()), grad_w1(w1.shape()), grad_w2(w2.shape());
+  for (const Index chunk : {1, 16, 256}) {
+    const auto peak = [&](auto call) {
+      const Index before = allocation::current();
+      allocation::reset_peak();
+      (void)call();
+      return allocation::peak() - before;
+    };
+    const FeedForward<const float> weights{norm, w1, w2};
+    EXPECT_EQ(peak([&] { return feed_forward<float>(y, weights, chunk); }),
+              4 * (tokens * width + chunk * (width + hidden)));
+    EXPECT_EQ(peak([&] {
+                return feed_forward_gradient<float>(y, weights, y, {grad_norm, grad_w1, grad_w2}, chunk);
+              }),
+              4 * (tokens * width + chunk * (width + 2 * hidden)));
+  }
+}
+
+// FSDP: parameters, gradients and the optimiser's two moments are kept in pieces.
+TEST(ModelMemory, FsdpKeepsPieces) {
+  const auto kept = [](Sharding sharding) {
+    Index bytes = 0;
+    LoopbackWorld world(4);
+    world.run([&](int rank) {
+      const ModelShape shape = shape_of_memory();
+      const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, {1, 1, 2, 2}), shape);
+      const Index before = allocation::current();
+      Transformer<float> model(shape, place_in<float>(links, PlacementKind::zigzag, 64, 2), 1, sharding);
+      const AdamW<float> adam(model.weights());
+      if (rank == 0) bytes = allocation::current() - before;
+    });
+    return bytes;
+  };
+  EXPECT_LE(std::abs(kept(Sharding::none) - 4 * kept(Sharding::fsdp)),
+            4 * 4 * 5 * 4);  // pieces are rounded up
+  EXPECT_LT(peak_of_step({1, 1, 4, 1}, 256, 16, Sharding::fsdp), peak_of_step({1, 1, 4, 1}, 256));
+}
+
+}  // namespace
+}  // namespace ring_attention::test
