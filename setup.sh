@@ -24,6 +24,7 @@ run       libcli11-dev                 cli11            -                reads t
 run       nlohmann-json3-dev           nlohmann-json    -                writes reports as JSON
 test      libgtest-dev                 googletest       -                GoogleTest, the test framework
 test      python3                      python3          python3          runs the tests of the command line
+test      spin?                        spin             spin             checks the models of the schedules
 docs      python3                      python3          python3          prepares the pages for Doxygen
 docs      doxygen                      doxygen          doxygen          makes the documentation site
 docs      python3                      python3          python3          reads its Markdown

@@ -2,8 +2,6 @@
 // whose transfers take time but no CPU cycles.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -72,13 +70,6 @@ inline void show_condition(Lesson& lesson, const Communicator& comm, const Rando
 // ---- a link that takes no CPU cycles -------------------------------------------------------------------
 
 inline constexpr int link_repetitions = 7;
-
-/// Waits for the other ranks without spinning: rank 0 measures meanwhile.
-inline void wait_asleep(const Communicator& comm) {
-  MPI_Request all_here = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(comm.handle(), &all_here));
-  for (int done = 0; done == 0; usleep(1000)) check_mpi(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE));
-}
 
 /// One hop between two steps: what a step computed, and how long the hop kept the rank waiting.
 struct LinkStep {

@@ -2,20 +2,31 @@
 #pragma once
 
 #include "results.hpp"
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention {
 
-/// The pairs that a causal mask leaves within documents, and within a window of `window` keys: [rank][step]. For each
-/// query the visible keys are consecutive, so it is enough to know how many keys of a rank are before a position.
-inline Work count_packed(PlacementKind kind, int ranks, const std::vector<Index>& lengths, Index window) {
-  std::vector<Index> boundaries{0};
-  for (const Index length : lengths) boundaries.push_back(boundaries.back() + length);
-  const Index seq = boundaries.back();
-  Mask mask = Mask::causal();
-  mask.left = window - 1;
-  mask.documents = std::make_shared<Documents>(boundaries);
-  const Placement placement(kind, seq, ranks);
+struct Packed {
+  const char* name;
+  std::vector<Index> lengths;  // of the documents
+  Index window = Mask::unlimited;
+
+  [[nodiscard]] Index tokens() const { return std::accumulate(lengths.begin(), lengths.end(), Index{0}); }
+  /// Causal, within documents, and within a window of `window` keys.
+  [[nodiscard]] Mask mask() const {
+    std::vector<Index> boundaries{0};
+    for (const Index length : lengths) boundaries.push_back(boundaries.back() + length);
+    Mask mask = Mask::causal();
+    mask.left = window - 1;
+    mask.documents = std::make_shared<Documents>(boundaries);
+    return mask;
+  }
+};
+
+/// The pairs that the mask leaves: [rank][step]. For each query the visible keys are consecutive, so it is enough to know
+/// how many keys of a rank are before a position.
+inline Work count_packed(const Mask& mask, const Placement& placement) {
+  const int ranks = placement.ranks();
   std::vector<TokenRanges> shards;
   for (int rank = 0; rank < ranks; ++rank) shards.push_back(placement.ranges(rank));
   const auto before = [&](int rank, Index position) {
@@ -38,23 +49,11 @@ inline Work count_packed(PlacementKind kind, int ranks, const std::vector<Index>
 }
 
 /// The share of all N (N - 1) hops of K,V that is needed: each parcel goes as far as the last rank that computes with it.
-inline double needed_hops(const Work& work) {
-  const int ranks = static_cast<int>(work.size());
-  std::vector<int> hops(work.size());
-  for (int rank = 0; rank < ranks; ++rank)
-    for (int step = 0; step < ranks; ++step) {
-      int& farthest = hops[static_cast<std::size_t>(Ring{rank, ranks}.owner(step))];
-      if (work[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)] > 0)
-        farthest = std::max(farthest, step);
-    }
+inline double needed_hops(const Mask& mask, const Placement& placement) {
+  const std::vector<int> hops = kv_hops(mask, placement, placement);
+  const int ranks = placement.ranks();
   return static_cast<double>(std::accumulate(hops.begin(), hops.end(), 0)) / (ranks * (ranks - 1));
 }
-
-struct Packed {
-  const char* name;
-  std::vector<Index> lengths;
-  Index window = Mask::unlimited;
-};
 
 /// 8192 tokens. The log-normal lengths are one sample (mu = 5.9, sigma = 1).
 inline const std::vector<Packed> packed_sequences{
@@ -77,14 +76,16 @@ void show_documents(Lesson& lesson, CriticalPath critical_path) {
     std::vector<std::string> cells{packed.name};
     std::vector<double>&most = busiest.emplace_back(), &longest = path.emplace_back(),
     &needed = hops.emplace_back();
+    const Mask mask = packed.mask();
     for (const PlacementKind kind : placement_kinds) {
-      const Work work = count_packed(kind, ranks, packed.lengths, packed.window);
+      const Placement placement(kind, packed.tokens(), ranks);
+      const Work work = count_packed(mask, placement);
       Index pairs = 0;
       for (const auto& rank : work)
         pairs = std::max(pairs, std::accumulate(rank.begin(), rank.end(), Index{0}));
       most.push_back(static_cast<double>(pairs) / ideal(work));
       longest.push_back(critical_path(work) / ideal(work));
-      needed.push_back(needed_hops(work));
+      needed.push_back(needed_hops(mask, placement));
       cells.push_back(format("%.2f / %.2f", most.back(), longest.back()));
     }
     for (const double share : needed) cells.push_back(format("%.0f %%", 100 * share));
@@ -100,11 +101,11 @@ void show_documents(Lesson& lesson, CriticalPath critical_path) {
                format("%.2f", path[5][2]) == "2.85" && path[5][2] > path[5][0]);
   lesson.check("one document, contiguous: half of the hops are needed; with the window of 1024, 7 of 56",
                hops[0][0] == 0.5 && hops.back()[0] * ranks * (ranks - 1) == ranks - 1);
+  const Packed& packed = packed_sequences[5];
   Index pairs = 0;
-  for (const Index length : packed_sequences[5].lengths) pairs += length * (length + 1) / 2;
+  for (const Index length : packed.lengths) pairs += length * (length + 1) / 2;
   lesson.check("their pairs are the sum of s (s + 1) / 2",
-               total(count_packed(PlacementKind::zigzag, ranks, packed_sequences[5].lengths,
-                                  Mask::unlimited)) == pairs);
+               total(count_packed(packed.mask(), {PlacementKind::zigzag, packed.tokens(), ranks})) == pairs);
 }
 
 }  // namespace ring_attention

@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <map>
+#include <optional>
 
 #include "cli/own_gpu.hpp"
 #include "common/noting_engine.hpp"
@@ -27,20 +28,35 @@ inline ncclResult_t counted_group_end() {
   return ncclGroupEnd();
 }
 
+// A communicator for a lesson's own calls.
+class OwnNccl {
+ public:
+  explicit OwnNccl(const Communicator& comm) {
+    ncclUniqueId id{};
+    if (comm.rank() == 0) check(ncclGetUniqueId(&id));
+    broadcast(comm, id);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    check(ncclCommInitRankConfig(&comm_, comm.size(), id, comm.rank(), &config));
+  }
+  OwnNccl(const OwnNccl&) = delete;
+  ~OwnNccl() { (void)ncclCommDestroy(comm_); }
+  [[nodiscard]] ncclComm_t handle() const { return comm_; }
+
+ private:
+  static void check(ncclResult_t code) {
+    require(code == ncclSuccess, std::string("NCCL: ") + ncclGetErrorString(code));
+  }
+  ncclComm_t comm_ = nullptr;
+};
+
 // The GPU of this rank, two streams, and two communicators: the library's, and one for the lesson's own calls.
 class Gpus {
  public:
   Gpus(const Communicator& comm, bool may_share)
       : shared(use_own_gpu(comm, may_share).anywhere), world(comm, {.share_gpu = shared}) {
     if (comm.size() == 1) return;
-    ncclUniqueId id{};
-    if (comm.rank() == 0) check(ncclGetUniqueId(&id));
-    broadcast(comm, id);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    check(ncclCommInitRankConfig(&ranks, comm.size(), id, comm.rank(), &config));
-  }
-  ~Gpus() {
-    if (ranks != nullptr) (void)ncclCommDestroy(ranks);
+    own_.emplace(comm);
+    ranks = own_->handle();
   }
 
   const bool shared;  // by ranks: times mean nothing
@@ -49,9 +65,7 @@ class Gpus {
   ncclComm_t ranks = nullptr;  // none in a ring of one
 
  private:
-  static void check(ncclResult_t code) {
-    require(code == ncclSuccess, std::string("NCCL: ") + ncclGetErrorString(code));
-  }
+  std::optional<OwnNccl> own_;
 };
 
 // Stands between a ring and its engine: notes the keys of each step, and when the step begins and ends on the stream.

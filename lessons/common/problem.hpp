@@ -2,6 +2,8 @@
 /// What the lessons with a ring share: the flags of the problem, the buffers, the agreement, hops and bytes.
 #pragma once
 
+#include <unistd.h>
+
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -50,6 +52,13 @@ inline void check_reference(Lesson& lesson, const RandomProblem& problem, const 
   const Tolerance tolerance = problem.tolerance<float>(want);
   lesson.check("out agrees with the dense reference in double", compare(got.out, want.out, tolerance));
   lesson.check("lse agrees with the dense reference in double", compare(got.lse, want.lse, tolerance));
+}
+
+/// Waits for the other ranks without spinning: one of them measures meanwhile.
+inline void wait_asleep(const Communicator& comm) {
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm.handle(), &all_here));
+  for (int done = 0; done == 0; usleep(1000)) check_mpi(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE));
 }
 
 /// One run of the library's loop on this rank's part of a problem.

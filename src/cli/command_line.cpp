@@ -148,7 +148,7 @@ void CommandLine::renamed(const std::string& old, const std::string& now) {
 void CommandLine::footer(const std::string& text) { parser_->footer = text; }
 
 CommandLine& CommandLine::command(const std::string& name, const std::string& description) {
-  parser_->app->require_subcommand(1);
+  if (parser_->entries.empty()) parser_->app->require_subcommand(1);
   auto child = std::make_unique<Parser>();
   child->app = parser_->app->add_subcommand(name, description);
   parser_->commands.push_back(std::unique_ptr<CommandLine>(new CommandLine(std::move(child))));
@@ -177,22 +177,26 @@ void CommandLine::store() const {
 }
 
 std::string CommandLine::full_name() const {
-  const CLI::App* parent = parser_->app->get_parent();
-  return (parent != nullptr ? parent->get_name() + " " : "") + parser_->app->get_name();
+  std::string name = parser_->app->get_name();
+  for (const CLI::App* app = parser_->app->get_parent(); app != nullptr; app = app->get_parent())
+    name = app->get_name() + " " + name;
+  return name;
 }
 
 std::string CommandLine::help() const {
-  const bool has_commands = !parser_->commands.empty();
-  std::string text = wrapped(parser_->app->get_description()) + "\n\nUsage: " + full_name() +
-                     (has_commands ? " COMMAND [OPTION...]\n" : " [OPTION...]\n");
+  const std::string command = parser_->commands.empty()  ? ""
+                              : parser_->entries.empty() ? " COMMAND"
+                                                         : " [COMMAND]";
+  std::string text =
+      wrapped(parser_->app->get_description()) + "\n\nUsage: " + full_name() + command + " [OPTION...]\n";
   std::vector<std::pair<std::string, std::vector<HelpEntry>>> sections;
   const auto add_line = [&](const std::string& section, const HelpEntry& line) {
     if (sections.empty() || sections.back().first != section) sections.push_back({section, {}});
     sections.back().second.push_back(line);
   };
-  for (const auto& command : parser_->commands)
+  for (const auto& child : parser_->commands)
     add_line("Commands (" + full_name() + " COMMAND --help says more)",
-             {command->parser_->app->get_name(), command->parser_->app->get_description()});
+             {child->parser_->app->get_name(), child->parser_->app->get_description()});
   for (const Entry& entry : parser_->entries) add_line(entry.section, entry.help);
   const std::string last = parser_->section == "Options" ? "Options" : "Help";
   add_line(last, {"--help, -h", "Print this text and exit"});
@@ -220,26 +224,35 @@ std::vector<std::pair<std::string, std::string>> CommandLine::settings() const {
 
 std::optional<std::string> CommandLine::parse(int argc, const char* const* argv) {
   CLI::App& app = *parser_->app;
-  const CommandLine* chosen = this;  // the command, once one is chosen
+  std::vector<const CommandLine*> chain{this};  // then its command, and the command of that one
   const auto choose = [&] {
-    for (const auto& command : parser_->commands)
-      if (command->chosen()) chosen = command.get();
+    const auto is_chosen = [](const auto& command) { return command->chosen(); };
+    while (true) {
+      const auto& commands = chain.back()->parser_->commands;
+      const auto found = std::ranges::find_if(commands, is_chosen);
+      if (found == commands.end()) return;
+      chain.push_back(found->get());
+    }
   };
   try {
     app.parse(argc, argv);
     choose();
-    store();
-    if (chosen != this) chosen->store();
+    for (const CommandLine* command : chain) command->store();
+    for (std::size_t i = 0; i + 1 < chain.size(); ++i)
+      for (const Entry& entry : chain[i]->parser_->entries)
+        if (entry.option->count() > 0)
+          throw InputError(entry.option->get_name() +
+                           " goes behind the last command: " + chain.back()->full_name());
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
     choose();
-    return chosen->help();
+    return chain.back()->help();
   } catch (const CLI::CallForVersion& version) {
     return std::string(version.what()) + "\n";
   } catch (const CLI::ParseError& error) {
     choose();
-    throw InputError(in_plain_words(error, app, chosen->parser_->renamed) + ": see " + chosen->full_name() +
-                     " --help");
+    throw InputError(in_plain_words(error, app, chain.back()->parser_->renamed) + ": see " +
+                     chain.back()->full_name() + " --help");
   }
 }
 

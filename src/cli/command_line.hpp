@@ -56,7 +56,8 @@ class CommandLine {
   /// Text after the options: examples.
   void footer(const std::string& text);
 
-  /// Adds a command, `program NAME ...`. When there are commands, one must be given.
+  /// Adds a command, `program NAME ...`. When there are commands, one must be given, unless there are options: a command
+  /// of a command, `program bench decode ...`, has its own options and takes none of those in front of it.
   CommandLine& command(const std::string& name, const std::string& description);
   /// Was this command chosen?
   [[nodiscard]] bool chosen() const;

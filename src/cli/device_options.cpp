@@ -3,8 +3,15 @@
 #include <cmath>
 
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention {
+
+std::vector<std::string> isa_choices() {
+  std::vector<std::string> names{"auto"};
+  for (const Isa isa : available_isas()) names.emplace_back(name_of(isa));
+  return names;
+}
 
 void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even", "nccl", "staged"},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/command_line.hpp"
 
@@ -25,6 +26,9 @@ struct DeviceOptions {
   std::string isa = "auto";
   Index block = 64;  ///< of the readable engine
 };
+
+/// The words for --isa: "auto", and what this machine has.
+[[nodiscard]] std::vector<std::string> isa_choices();
 
 /// Adds --transport under the present heading, then --device, --type, --kernel and --share-gpu under "GPU".
 void declare_device_options(CommandLine& command, DeviceOptions& options);

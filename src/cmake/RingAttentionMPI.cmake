@@ -102,4 +102,6 @@ if(NOT RING_ATTENTION_MPI_CHOSEN_FROM STREQUAL chosen_from OR NOT EXISTS "${RING
   if(tried)
     message(STATUS "MPI launchers that did not work:${tried}")
   endif()
+else()
+  ring_attention_write_mpirun("${RING_ATTENTION_MPI_CHOSEN}") # mpirun.in may be newer
 endif()

@@ -43,6 +43,8 @@ set(parallel_sources
     ring_attention/parallel/loopback_all_to_all.cpp
     ring_attention/parallel/mesh.cpp
     ring_attention/parallel/mpi_all_to_all.cpp
+    ring_attention/parallel/partition.cpp
+    ring_attention/parallel/sharded_cache.cpp
     ring_attention/parallel/sum.cpp)
 set(model_sources
     ring_attention/model/adamw.cpp
@@ -59,8 +61,17 @@ set(model_sources
     ring_attention/model/task.cpp
     ring_attention/model/transformer.cpp
     ring_attention/model/weights.cpp)
-set(plan_sources #
-    ring_attention/plan/ring_time.cpp)
+set(plan_sources
+    ring_attention/plan/machine.cpp
+    ring_attention/plan/measurements.cpp
+    ring_attention/plan/memory.cpp
+    ring_attention/plan/model_shape.cpp
+    ring_attention/plan/network.cpp
+    ring_attention/plan/paper.cpp
+    ring_attention/plan/ring_time.cpp
+    ring_attention/plan/search.cpp
+    ring_attention/plan/step_time.cpp
+    ring_attention/plan/volume.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
@@ -75,6 +86,7 @@ set(cuda_sources
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
 set(nccl_sources #
+    ring_attention/parallel/nccl_all_to_all.cpp
     ring_attention/ring/transports/nccl.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu
@@ -99,16 +111,24 @@ set(cli_sources
 set(cli_cuda_sources #
     cli/own_gpu.cpp)
 set(program_parts_sources # what the tests use, too
+    program/bench/decode.cpp
     program/bench/options.cpp
     program/bench/report.cpp
+    program/decode/options.cpp
+    program/decode/report.cpp
     program/output_directory.cpp
+    program/partition_options.cpp
+    program/plan/options.cpp
+    program/plan/report.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
+    program/decode/command.cpp
     program/example/command.cpp
     program/main.cpp
+    program/plan/command.cpp
     program/progress_line.cpp
     program/run/check.cpp
     program/run/command.cpp

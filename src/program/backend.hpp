@@ -19,7 +19,9 @@ struct Workload {
   Shape q, kv;  ///< of the largest shard of any rank, `[batch, heads, tokens, dim]`
   Scoring scoring;
   bool gradients = false;
-  Shape bias = {};  ///< of the dense bias of that shard; of size 0: none
+  Shape bias = {};        ///< of the dense bias of that shard; of size 0: none
+  Index check_bytes = 0;  ///< of the host, that --check takes for dbias
+  Index besides = 0;      ///< numbers that the host has besides those of a ring: of other partitions
 
   /// Numbers of the bias and of its gradient.
   [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias.size(); }
@@ -27,7 +29,8 @@ struct Workload {
 
 /// What a backend is made of. Everything outlives the backend.
 struct BackendContext {
-  const Communicator& comm;
+  const Communicator& comm;  ///< all ranks
+  const Communicator& ring;  ///< those that K,V travel to
   const DeviceOptions& options;
   Activity& activity;
   Workload workload;
@@ -44,10 +47,10 @@ struct BackendDescription {
   Index threads = 1;                     ///< of this rank
 };
 
-/// What computes: `fast, avx2, 2 threads a rank`.
+/// What computes: `fast, avx2, 2 threads per rank`.
 [[nodiscard]] inline std::string words_of(const BackendDescription& backend, Index threads) {
   return backend.engine + (backend.isa.empty() ? "" : ", " + backend.isa) +
-         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " a rank" : "");
+         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "");
 }
 
 /// Arrays are the host's, of type Value. K,V travel as Element, in parcels that live in Memory; dK,dV as Value.
@@ -59,7 +62,7 @@ concept Backend = requires(
     T& backend, const Tensor<typename T::Value>& array, const AttentionResult<typename T::Value>& result,
     const TokenRanges& ranges, View<typename T::Element> shard, void (*write)(View<typename T::Value>),
     decltype(backend.forward_engine())& forward, decltype(backend.backward_engine(result, array))& backward,
-    KvParcel<typename T::Value, typename T::Memory>& gradients) {
+    const KeyValueGradient<typename T::Value>& gradients) {
   /// \throws AgreedError when one rank cannot have the memory for its shards.
   backend.require_memory();
   { backend.description() } -> std::same_as<BackendDescription>;
@@ -74,7 +77,7 @@ concept Backend = requires(
   /// The engine as a ring uses it: it takes K,V as Element.
   backend.ring_engine(forward);
   backend.ring_engine(backward);
-  /// Wait until the device has computed everything.
+  /// Wait until the device has computed everything. dK,dV are where the parcels are.
   { backend.finish(forward) } -> std::same_as<AttentionResult<typename T::Value>>;
   { backend.finish(backward, gradients) } -> std::same_as<Gradients<typename T::Value>>;
   backend.synchronize();

@@ -15,6 +15,26 @@
 
 namespace ring_attention {
 
+/// The instruction set and the threads of a rank that the flags ask for. Collective.
+[[nodiscard]] inline CpuOptions cpu_options(const Communicator& comm, const DeviceOptions& options) {
+  CpuOptions cpu;
+  if (options.isa != "auto") cpu.isa = isa_named(options.isa);
+  const int shared_out = usable_cores() / ranks_on_this_host(comm);
+  cpu.threads = std::max(1, options.threads > 0 ? static_cast<int>(options.threads) : shared_out);
+  return cpu;
+}
+
+/// \throws AgreedError when one rank cannot have `bytes` for its shards. Collective.
+/// \param of_which  behind the bytes, or empty
+inline void require_host_memory(const Communicator& comm, Index bytes, const std::string& of_which = "") {
+  agree(comm, [&] {
+    if (!allocation::available(bytes))
+      throw InputError("rank " + std::to_string(comm.rank()) + " cannot have " + human_bytes(bytes) +
+                       " of memory for its shards" + of_which +
+                       ": use more ranks on more hosts, or a shorter sequence");
+  });
+}
+
 /// What computes, and in what type K,V travel. A model of Backend.
 template <class ForwardEngine, class GradientEngine, class ElementType = typename ForwardEngine::value_type>
 class CpuBackend {
@@ -24,11 +44,7 @@ class CpuBackend {
   using Memory = HostMemory;
 
   explicit CpuBackend(const BackendContext& context) : context_(context) {
-    const DeviceOptions& options = context.options;
-    if (options.isa != "auto") cpu_.isa = isa_named(options.isa);
-    const int shared_out = usable_cores() / ranks_on_this_host(context.comm);
-    if (is_fast)
-      cpu_.threads = std::max(1, options.threads > 0 ? static_cast<int>(options.threads) : shared_out);
+    if (is_fast) cpu_ = cpu_options(context.comm, context.options);
   }
 
   [[nodiscard]] BackendDescription description() const {
@@ -44,27 +60,22 @@ class CpuBackend {
   [[nodiscard]] double input_roundoff() const { return is_narrow ? Bf16::unit : 0; }
 
   /// q, bias and out (with gradients also dO, dQ and dbias), four KV shards in the type that travels (and two to widen
-  /// them; and six of dK,dV).
+  /// them; and six of dK,dV); and what --check takes for dbias.
   void require_memory() const {
     const Workload& work = context_.workload;
     const Index q = work.q.size(), kv = work.kv.size();
-    const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0);
-    const Index bias = work.bias_values() * static_cast<Index>(sizeof(Value));
+    const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0) + work.besides;
+    const Index bias = work.bias_values() * static_cast<Index>(sizeof(Value)) + work.check_bytes;
     const Index bytes =
         values * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Element)) + bias;
-    agree(context_.comm, [&] {
-      if (!allocation::available(bytes))
-        throw InputError("rank " + std::to_string(context_.comm.rank()) + " cannot have " +
-                         human_bytes(bytes) + " of memory for its shards" +
-                         (bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "") +
-                         ": use more ranks on more hosts, or a shorter sequence");
-    });
+    require_host_memory(context_.comm, bytes,
+                        bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
   }
 
   [[nodiscard]] HostMemory memory() const { return {}; }
   [[nodiscard]] Watched transport(Watched::Channel channel) const {
-    const auto odd_even = [&] { return OddEvenTransport(context_.comm, channel); };
-    const auto overlapped = [&] { return OverlappedTransport(context_.comm, channel); };
+    const auto odd_even = [&] { return OddEvenTransport(context_.ring, channel); };
+    const auto overlapped = [&] { return OverlappedTransport(context_.ring, channel); };
     return is_odd_even() ? Watched(context_.activity, odd_even, channel)
                          : Watched(context_.activity, overlapped, channel);
   }
@@ -104,8 +115,8 @@ class CpuBackend {
   }
 
   AttentionResult<Value> finish(ForwardEngine& engine) const { return engine.finish(); }
-  Gradients<Value> finish(GradientEngine& engine, KvParcel<Value>& gradients) const {
-    return {engine.finish(), converted<Value>(gradients.k()), converted<Value>(gradients.v()),
+  Gradients<Value> finish(GradientEngine& engine, const KeyValueGradient<Value>& gradients) const {
+    return {engine.finish(), converted<Value>(gradients.k), converted<Value>(gradients.v),
             engine.bias_gradient()};
   }
   void synchronize() const {}

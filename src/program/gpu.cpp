@@ -1,6 +1,6 @@
 #include "program/gpu.hpp"
 
-#include "program/bench/ring.hpp"
+#include "program/bench/partition.hpp"
 #include "program/gpu_backend.hpp"
 
 namespace ring_attention {
@@ -29,7 +29,7 @@ int run_on_gpus(const RunContext& context) {
 
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {
   return with_type(options.type, [&](auto type) {
-    return measure_ring<GpuBackend<decltype(type)>>(comm, options, activity);
+    return measure<GpuBackend<decltype(type)>>(comm, options, activity);
   });
 }
 

@@ -11,7 +11,7 @@ namespace ring_attention {
 /// for each rank (unless ranks may share one). Collective.
 void require_gpus(const Communicator& comm, const DeviceOptions& options);
 
-/// Call require_gpus() first. The results are those of run_command() and measure_ring(). Collective.
+/// Call require_gpus() first. The results are those of run_command() and measure(). Collective.
 int run_on_gpus(const RunContext& context);
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity);
 

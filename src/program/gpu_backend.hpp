@@ -27,25 +27,28 @@ class GpuBackend {
   using Element = T;
   using Memory = cuda::DeviceMemory;
 
-  /// \throws AgreedError when no kernel takes the type and the head dim, or NCCL cannot be used. Collective.
+  /// \throws AgreedError when no kernel takes the type and the head dim, and the bias or the dropout where there is one,
+  /// or NCCL cannot be used. Collective.
   explicit GpuBackend(const BackendContext& context) : context_(context), share_(gpu_share(context.comm)) {
     const DeviceOptions& options = context.options;
     const cuda::DeviceTraits device = cuda::traits_for(with({}));
-    const auto dim = static_cast<int>(context.workload.q.dim);
+    const Workload& work = context.workload;
+    const auto dim = static_cast<int>(work.q.dim);
+    const bool pairs = work.bias.size() > 0 || work.scoring.dropout.drops();
     agree(context.comm, [&] {
       forward_ = name_flag("--kernel " + options.kernel, [&] {
-        return &cuda::choose_forward(options.kernel, device, cuda::type_of<T>, dim);
+        return &cuda::choose_forward(options.kernel, device, cuda::type_of<T>, dim, pairs);
       });
-      if (!context.workload.gradients) return;
+      if (!work.gradients) return;
       backward_ = name_flag("--backward-kernel " + options.backward_kernel, [&] {
-        return &cuda::choose_backward(options.backward_kernel, device, cuda::type_of<T>, dim);
+        return &cuda::choose_backward(options.backward_kernel, device, cuda::type_of<T>, dim, pairs);
       });
     });
 #ifdef RING_ATTENTION_HAS_NCCL
     if (!uses_nccl()) return;
     const NcclOptions nccl{max_reserved_sms, std::chrono::duration<double>(options.timeout),
                            [&activity = context.activity] { activity.beat(); }, share_.anywhere};
-    name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.comm, nccl); });
+    name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.ring, nccl); });
 #endif
   }
 
@@ -63,17 +66,21 @@ class GpuBackend {
   /// q, k, v and dO are rounded, and p and dS on the way.
   [[nodiscard]] double input_roundoff() const { return 2 * cuda::unit_roundoff(cuda::type_of<T>); }
 
-  /// q and the state (with gradients also dO and dQ), four KV shards (and six of dK,dV), and an array on its way.
+  /// q, bias and the state (with gradients also dO, dQ and dbias), four KV shards (and six of dK,dV), the rows of a
+  /// dropout, and an array on its way.
   void require_memory() const {
     const Workload& work = context_.workload;
     const Index q = work.q.size(), kv = work.kv.size(), wide = sizeof(float), narrow = sizeof(T);
-    const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * q / work.q.dim +
-                        (work.gradients ? narrow * q + wide * (q + 6 * kv) : 0);
+    const Index bias = wide * work.bias_values(), rows = q / work.q.dim;
+    const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * rows +
+                        (work.gradients ? narrow * q + wide * (q + 6 * kv) : 0) + bias +
+                        (work.scoring.dropout.drops() ? rows * static_cast<Index>(sizeof(DropoutRow)) : 0);
     agree(context_.comm, [&] {
       const Index free = cuda::free_bytes() / share_.ranks;
       if (bytes > free)
         throw InputError("rank " + std::to_string(context_.comm.rank()) + " needs " + human_bytes(bytes) +
-                         " on its GPU and can have " + human_bytes(free) +
+                         " on its GPU" + (bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "") +
+                         " and can have " + human_bytes(free) +
                          ": use more GPUs, --type bf16, or a shorter sequence");
     });
   }
@@ -87,7 +94,7 @@ class GpuBackend {
     if (world_) return Watched(context_.activity, nccl, channel, wait);
 #endif
     const auto staged = [&] {
-      return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.comm, channel);
+      return StagedTransport<OverlappedTransport>(stream_.handle(), parcel_bytes(), context_.ring, channel);
     };
     return Watched(context_.activity, staged, channel, wait);
   }
@@ -98,14 +105,14 @@ class GpuBackend {
     cuda::upload<T>(shard, host, stream_.handle());
   }
 
-  /// No kernel takes a bias: it is refused before.
-  void set_queries(const Tensor<float>& q, const TokenRanges& ranges, View<const float> = {}) {
+  void set_queries(const Tensor<float>& q, const TokenRanges& ranges, View<const float> bias = {}) {
     q_ = cuda::uploaded<T>(q, stream_.handle());
+    bias_ = cuda::uploaded<float>(bias, stream_.handle());
     query_ranges_ = ranges;
   }
   [[nodiscard]] CudaEngine<T> forward_engine() const {
     CudaEngine<T> engine(context_.workload.scoring, with(forward_->name));
-    engine.begin(q_, query_ranges_);
+    engine.begin(q_, query_ranges_, bias_);
     return engine;
   }
   /// After finish() of the forward, whose result the GPU still has.
@@ -113,7 +120,7 @@ class GpuBackend {
                                                 const Tensor<float>& grad_out) {
     grad_out_ = cuda::uploaded<T>(grad_out, stream_.handle());
     CudaBackward<T> engine(context_.workload.scoring, with(backward_->name));
-    engine.begin({q_, result_.out, result_.lse, grad_out_}, query_ranges_);
+    engine.begin({q_, result_.out, result_.lse, grad_out_, bias_}, query_ranges_);
     return engine;
   }
   template <class Engine>
@@ -125,8 +132,9 @@ class GpuBackend {
     result_ = engine.finish();
     return {downloaded(result_.out), downloaded(result_.lse)};
   }
-  Gradients<float> finish(CudaBackward<T>& engine, KvParcel<float, Memory>& gradients) const {
-    return {downloaded(engine.finish()), downloaded(gradients.k()), downloaded(gradients.v())};
+  Gradients<float> finish(CudaBackward<T>& engine, const KeyValueGradient<float>& gradients) const {
+    return {downloaded(engine.finish()), downloaded(gradients.k), downloaded(gradients.v),
+            downloaded(engine.bias_gradient())};
   }
   /// However long it takes: the GPU shows no sign of life in between, so the host gives one.
   void synchronize() const {
@@ -165,6 +173,7 @@ class GpuBackend {
   const cuda::BackwardKernel* backward_ = nullptr;
   TokenRanges query_ranges_;
   cuda::DeviceTensor<T> q_, grad_out_;
+  cuda::DeviceTensor<float> bias_;
   DeviceAttentionResult result_;
 };
 

@@ -2,8 +2,11 @@
 #include <cstdio>
 #include <exception>
 
+#include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
+#include "program/decode/options.hpp"
 #include "program/example/command.hpp"
+#include "program/plan/command.hpp"
 #include "program/run/command.hpp"
 
 using namespace ring_attention;
@@ -19,30 +22,52 @@ struct Program {
   CommandLine& bench_words =
       words.command("bench", "Times of a ring on these machines, and what a model predicts");
   CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
+  CommandLine& plan_words =
+      words.command("plan", "What a model and a context need on machines that are not here");
+  CommandLine& decode_words =
+      words.command("decode", "A prompt, then its next tokens one by one against a cache that is sharded");
   RunOptions run;
   BenchOptions bench;
+  CommandLine* bench_decode_words = nullptr;
+  BenchDecodeOptions bench_decode;
+  DecodeOptions decode;
   ExampleOptions example;
+  PlanOptions plan;
   std::optional<std::string> help;
   std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
 
   Program(int argc, char** argv) {
     declare_run_options(run_words, run);
     declare_bench_options(bench_words, bench);
+    bench_decode_words = &declare_bench_decode_options(bench_words, bench_decode);
     declare_example_options(example_words, example);
+    declare_plan_options(plan_words, plan);
+    declare_decode_options(decode_words, decode);
     try {
       help = words.parse(argc, argv);
       if (help) return;
       if (run_words.chosen()) validate(run);
-      if (bench_words.chosen()) validate(bench);
+      if (bench_decode_words->chosen())
+        validate(bench_decode);
+      else if (bench_words.chosen())
+        validate(bench);
+      if (decode_words.chosen()) validate(decode);
+      if (plan_words.chosen()) validate(plan);
     } catch (const InputError&) {
       bad_input = std::current_exception();
     }
   }
 
-  /// Seconds of --timeout, which the two commands have.
+  /// Calls visit(options) with those of the command; for `example`, and without a command, those of `run`.
+  decltype(auto) of_chosen(auto visit) const {
+    if (bench_decode_words->chosen()) return visit(bench_decode);
+    if (decode_words.chosen()) return visit(static_cast<const RunOptions&>(decode));
+    return bench_words.chosen() ? visit(bench) : visit(run);
+  }
+  /// Seconds of --timeout, which all commands but `example` have.
   [[nodiscard]] std::chrono::duration<double> timeout() const {
     if (bad_input) return std::chrono::duration<double>(DeviceOptions{}.timeout);
-    return std::chrono::duration<double>(bench_words.chosen() ? bench.timeout : run.timeout);
+    return std::chrono::duration<double>(of_chosen([](const auto& options) { return options.timeout; }));
   }
 };
 
@@ -56,17 +81,23 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     if (comm.rank() == 0) std::fputs(program.help->c_str(), stdout);
     return 0;
   }
-  if (program.example_words.chosen()) {
+  if (program.example_words.chosen() || program.plan_words.chosen()) {
     watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // only rank 0 works
     agree(comm, [&] {
-      if (comm.rank() == 0) example_command(program.example);
+      if (comm.rank() != 0) return;
+      if (program.plan_words.chosen())
+        plan_command(program.plan);
+      else
+        example_command(program.example);
     });
     return 0;
   }
-  const bool bench = program.bench_words.chosen();
-  require_promised_ranks(comm, bench ? program.bench.ranks : program.run.ranks);
+  require_promised_ranks(comm, program.of_chosen([](const auto& options) { return options.ranks; }));
   watchdog.expect(program.timeout(), comm.rank());
-  return bench ? bench_command(comm, program.bench, activity) : run_command(comm, program.run, activity);
+  if (program.bench_decode_words->chosen()) return bench_decode_command(comm, program.bench_decode, activity);
+  if (program.decode_words.chosen()) return decode_command(comm, program.decode, activity);
+  if (program.bench_words.chosen()) return bench_command(comm, program.bench, activity);
+  return run_command(comm, program.run, activity);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 /// \file
 /// `Watched`: a transport that is chosen when the program runs, and that tells the watchdog what it does.
+/// `WatchedAllToAll`: the same for an all-to-all.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "program/watchdog.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
@@ -67,5 +69,27 @@ class Watched {
 };
 
 static_assert(Transport<Watched>);
+
+/// Ranks compute between two exchanges.
+class WatchedAllToAll {
+ public:
+  WatchedAllToAll(Activity& activity, const Communicator& line) : activity_(activity), link_(line) {}
+
+  [[nodiscard]] int rank() const { return link_.rank(); }
+  [[nodiscard]] int size() const { return link_.size(); }
+  [[nodiscard]] const TransportStatistics& statistics() const { return link_.statistics(); }
+
+  void exchange(const Pieces& pieces) {
+    activity_.enter(Phase::exchange);
+    link_.exchange(pieces);
+    activity_.enter(Phase::compute);
+  }
+
+ private:
+  Activity& activity_;
+  MpiAllToAll link_;
+};
+
+static_assert(AllToAll<WatchedAllToAll>);
 
 }  // namespace ring_attention

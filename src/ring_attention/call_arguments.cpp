@@ -7,6 +7,7 @@
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/parallel/heads.hpp"
 
 namespace ring_attention {
 namespace {
@@ -53,7 +54,8 @@ std::string shared_arguments(const Call<T>& call) {
        << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind()) << "\nkeys " << keys.seq()
        << ' ' << name(keys.kind()) << "\nscale " << scale << "\nmask.left " << mask.left << "\nmask.right "
        << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
-       << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << '\n'
+       << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
+       << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses << '\n'
        << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
        << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
        << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "
@@ -85,13 +87,18 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
   check(std::min({q.batch, q.heads, q.dim, k.heads}) > 0 && q.heads % k.heads == 0,
         "q is " + to_string(q) + " and k " + to_string(k) +
             ": batch, heads and dim are at least 1, and the KV heads divide the heads");
-  check(queries.ranks() == ranks && keys.ranks() == ranks,
-        "the placement is not for the " + counted(ranks, "rank") + " of the communicator");
+  const bool hybrid = call.options.partition == Partition::hybrid;
+  check(hybrid || call.options.ulysses == 1, "options.ulysses is for Partition::hybrid only");
+  const HybridPlace place = call.place(rank, ranks);
+  (void)HeadShare(q.heads, k.heads, place.ulysses.size);
+  check(queries.ranks() == place.ring.size && keys.ranks() == place.ring.size,
+        "the placement is not for the " + counted(place.ring.size, "rank") +
+            (place.ulysses.size == 1 ? " of the communicator" : " of the ring"));
   check(fits(q.with_seq(queries.seq())) && fits(q.with_seq(keys.seq())), "more than 2^48 elements in all");
   check(std::max(q.dim, keys.max_tokens()) <= std::numeric_limits<int>::max(),
         "dim, and the keys of a rank, are at most 2^31 - 1");
-  const Shape due{q.batch, k.heads, keys.tokens(rank), q.dim};
-  check.array("q", call.q, q.with_seq(queries.tokens(rank)));
+  const Shape due{q.batch, k.heads, count(place.slice(keys)), q.dim};
+  check.array("q", call.q, q.with_seq(count(place.slice(queries))));
   check.array("k", call.k, due);
   check.array("v", call.v, due);
   if (const Shape& bias = call.bias.shape(); bias != Shape{})

@@ -17,6 +17,12 @@ struct Call {
   const Scoring& scoring;
   const Options& options;
   View<const T> bias;
+
+  [[nodiscard]] bool has_bias() const { return bias.shape() != Shape{}; }  // a rank may have no row of it
+  /// \throws InputError when the partition cannot have this number of ranks
+  [[nodiscard]] HybridPlace place(int rank, int ranks) const {
+    return place_in(options.partition, options.ulysses, rank, ranks);
+  }
 };
 
 /// Throws InputError where an argument of this rank is wrong.

@@ -1,18 +1,9 @@
 #include "ring_attention/ring_attention.hpp"
 
 #include <algorithm>
-#include <mutex>
-#include <optional>
-#include <type_traits>
 
-#include "ring_attention/call_arguments.hpp"
-#include "ring_attention/core/error.hpp"
-#include "ring_attention/cpu/backward.hpp"
-#include "ring_attention/ring/backward.hpp"
-#include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/kv_hops.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/call_job.hpp"
+#include "ring_attention/parallel/head_layout.hpp"
 
 namespace ring_attention {
 namespace {
@@ -75,81 +66,127 @@ void begin_together(const Communicator& comm, const Call<T>& call, Prepare prepa
   });
 }
 
-/// Calls run(the type of the transport). A failure can leave messages under way, and MPI cannot take a send back: the
-/// parcels, which MPI may still read and fill, then live as long as the process.
-void with_transport(TransportKind kind, std::initializer_list<std::shared_ptr<void>> parcels, auto run) {
-  try {
-    if (kind == TransportKind::overlapped)
-      run(std::type_identity<OverlappedTransport>{});
-    else
-      run(std::type_identity<OddEvenTransport>{});
-  } catch (...) {
-    static std::mutex mutex;
-    static std::vector<std::shared_ptr<void>> kept;
-    const std::lock_guard lock(mutex);
-    kept.insert(kept.end(), parcels);
-    throw;
-  }
-}
-
+/// The arguments of a call in the layout that is computed, and the arrays that they are views of.
 template <class T>
-using SharedParcel = std::shared_ptr<KvParcel<T>>;
+struct CallInHeads {
+  CallInHeads(const HeadLayout<MpiAllToAll>& layout, const Call<T>& call)
+      : q(layout.queries_to_heads(call.q)),
+        k(layout.keys_to_heads(call.k)),
+        v(layout.keys_to_heads(call.v)),
+        bias(call.has_bias() ? layout.bias_to_heads(call.bias) : Tensor<T>()),
+        scoring(layout.scoring(call.scoring)),
+        view{call.name, q, k, v, call.placement, scoring, call.options, bias} {}
+  CallInHeads(const CallInHeads&) = delete;
+  CallInHeads& operator=(const CallInHeads&) = delete;
 
-/// This rank's K,V where messages can take them.
+  Tensor<T> q, k, v, bias;
+  Scoring scoring;
+  Call<T> view;
+};
+
+/// A rank of a call whose ranks share heads: its place, its two lines and its layouts. Collective.
 template <class T>
-SharedParcel<T> kv_parcel(const Call<T>& call, int rank) {
-  const auto& [queries, keys] = call.placement;
-  auto parcel = std::make_shared<KvParcel<T>>(call.k.shape(), keys, rank, HostMemory{},
-                                              kv_hops(call.scoring.mask, queries, keys));
-  std::ranges::copy(call.k.elements(), parcel->k().data());
-  std::ranges::copy(call.v.elements(), parcel->v().data());
-  return parcel;
+struct SharedHeads {
+  SharedHeads(const Communicator& comm, const Call<T>& call)
+      : place(call.place(comm.rank(), comm.size())),
+        lines(comm, place),
+        link(lines.ulysses()),
+        layout(link, place, call.placement.queries, call.placement.keys, call.q.shape().heads,
+               call.k.shape().heads) {}
+
+  HybridPlace place;
+  GridLines lines;
+  MpiAllToAll link;
+  HeadLayout<MpiAllToAll> layout;
+};
+
+/// \param arrays_of_q, arrays_of_kv  the most arrays that it has at a time like q and like k in the layout that is computed
+/// \throws std::bad_alloc unless this rank can have the memory of a call whose ranks share heads
+template <class T>
+void require_memory(const Call<T>& call, const HybridPlace& place, Index arrays_of_q, Index arrays_of_kv) {
+  const auto bytes = [](Index arrays, const Shape& shape) {
+    return arrays * shape.size() * static_cast<Index>(sizeof(T));
+  };
+  const HeadShare share(call.q.shape().heads, call.k.shape().heads, place.ulysses.size);
+  const auto of_rank = [&](Shape shape, const std::vector<Interval>& heads, const Placement& tokens) {
+    shape.heads = heads.front().end;
+    return shape.with_seq(tokens.max_tokens());
+  };
+  Shape bias = call.bias.shape();
+  if (bias.heads > 1) bias.heads /= place.ulysses.size;
+  if (!allocation::available(
+          bytes(arrays_of_q, of_rank(call.q.shape(), share.query, call.placement.queries)) +
+          bytes(arrays_of_kv, of_rank(call.k.shape(), share.kv, call.placement.keys)) +
+          bytes(5, bias.with_seq(call.has_bias() ? call.placement.queries.max_tokens() : 0))))
+    throw std::bad_alloc();
 }
 
 template <class T>
 AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
   const Communicator comm = duplicate(caller);
-  SharedParcel<T> kv;
-  std::optional<CpuEngine<T>> engine;
+  std::optional<ForwardJob<T>> job;
   begin_together(comm, call, [&](const Check&) {
-    kv = kv_parcel(call, comm.rank());
-    engine.emplace(call.scoring, CpuOptions{call.options.threads, call.options.isa});
-    engine->begin(call.q, call.placement.queries.ranges(comm.rank()), call.bias);
+    const HybridPlace place = call.place(comm.rank(), comm.size());
+    if (place.ulysses.size == 1)
+      job.emplace(call, comm.rank());
+    else
+      require_memory(call, place, 5, 6);
   });
-  with_transport(call.options.transport, {kv}, [&]<class Link>(std::type_identity<Link>) {
-    Link transport(comm);
-    ring_forward(*engine, transport, *kv);
-  });
-  return engine->finish();
+  if (job) return job->run(comm);
+
+  SharedHeads<T> shared(comm, call);
+  CallInHeads<T> heads(shared.layout, call);
+  agree(comm, [&] { job.emplace(heads.view, shared.lines.ring().rank()); });
+  heads.k = {};  // the job has copies
+  heads.v = {};
+  const AttentionResult<T> result = job->run(shared.lines.ring());
+  job.reset();
+  return {shared.layout.queries_to_sequence(result.out.view()),
+          shared.layout.queries_to_sequence(result.lse.view())};
 }
 
 template <class T>
 Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionResult<T>& result,
                           View<const T> grad_out) {
   const Communicator comm = duplicate(caller);
-  SharedParcel<T> kv, sums;
-  std::optional<CpuBackward<T>> engine;
-  const ForwardResult<T> forward{call.q, result.out, result.lse, grad_out, call.bias};
+  std::optional<BackwardJob<T>> job;
   begin_together(comm, call, [&](const Check& check) {
     const Shape& q = call.q.shape();
     check.array("result.out", result.out.view(), q);
     check.array("result.lse", result.lse.view(), q.per_row());
     check.array("grad_out", grad_out, q);
-    kv = kv_parcel(call, comm.rank());
-    sums = std::make_shared<KvParcel<T>>(call.k.shape(), call.placement.keys, comm.rank());
-    engine.emplace(call.scoring, CpuOptions{call.options.threads, call.options.isa});
-    engine->begin(forward, call.placement.queries.ranges(comm.rank()));
-    (void)sums->spare_buffer();  // the ring takes one, too: a rank without memory for it is found here
+    const HybridPlace place = call.place(comm.rank(), comm.size());
+    if (place.ulysses.size == 1)
+      job.emplace(call, ForwardResult<T>{call.q, result.out, result.lse, grad_out, call.bias}, comm.rank());
+    else
+      require_memory(call, place, 8, 12);
   });
-  with_transport(call.options.transport, {kv, sums}, [&]<class Link>(std::type_identity<Link>) {
-    Link kv_transport(comm, 0), gradient_transport(comm, 1);
-    ring_backward(*engine, kv_transport, gradient_transport, *kv, *sums);
-  });
-  kv.reset();
-  std::vector<double> sinks = sink_gradient(forward, call.scoring.sinks);
-  sum_over_ranks(comm, std::span<double>(sinks));
-  return {engine->finish(), converted<T>(sums->k()), converted<T>(sums->v()), engine->bias_gradient(),
-          std::move(sinks)};
+  Gradients<T> gradients;
+  if (job) {
+    gradients = job->run(comm);
+  } else {
+    SharedHeads<T> shared(comm, call);
+    const auto& layout = shared.layout;
+    CallInHeads<T> heads(layout, call);
+    const Tensor<T> out = layout.queries_to_heads(result.out.view()),
+                    lse = layout.queries_to_heads(result.lse.view()),
+                    grad = layout.queries_to_heads(grad_out);
+    agree(comm, [&] {
+      job.emplace(heads.view, ForwardResult<T>{heads.q, out, lse, grad, heads.bias},
+                  shared.lines.ring().rank());
+    });
+    heads.k = {};
+    heads.v = {};
+    const Gradients<T> of_heads = job->run(shared.lines.ring());
+    job.reset();
+    gradients = {layout.queries_to_sequence(of_heads.q.view()), layout.keys_to_sequence(of_heads.k.view()),
+                 layout.keys_to_sequence(of_heads.v.view()),
+                 call.has_bias() ? layout.bias_to_sequence(of_heads.bias.view(), call.bias.shape().heads)
+                                 : Tensor<T>(),
+                 layout.among_all(of_heads.sinks)};
+  }
+  sum_over_ranks(comm, std::span<double>(gradients.sinks));
+  return gradients;
 }
 
 }  // namespace

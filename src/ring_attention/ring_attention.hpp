@@ -9,6 +9,15 @@
 /// Each rank gives its shard of q, k and v and gets its rows of the result. Arrays are in host memory, the CPU
 /// computes. All sums are in the type of the arrays, float or double.
 ///
+/// How the ranks divide the work is an option (parallel/partition.hpp); a ring of all ranks is the default. Where U ranks
+/// share heads, the placement is over the ranks of a ring, comm size / U, and a rank holds a slice of a shard of it:
+///
+///     ra::Options options;
+///     options.partition = ra::Partition::hybrid;
+///     options.ulysses = 2;
+///     const ra::Placement placement(ra::PlacementKind::zigzag, tokens, ranks / 2);
+///     const ra::TokenRanges mine = ra::HybridPlace(rank, ranks, 2).slice(placement);  // which tokens q, k, v hold
+///
 /// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
 /// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the
 /// calling thread calls MPI. With options.threads = 1 every thread level of MPI is enough; more threads need
@@ -16,19 +25,21 @@
 ///
 /// Errors:
 /// - Bad arguments, arguments that differ between ranks, and too little memory: all ranks throw AgreedError with the
-///   same message, before the first message of the ring.
+///   same message, before the first message of the ring. So do heads or ranks that a partition cannot divide.
 /// - MPI is not initialised, the communicator is MPI_COMM_NULL or an intercommunicator: InputError; nothing is sent.
 /// - A later failure that one rank alone knows, such as an Error with MPI's text, or std::system_error when a thread
 ///   cannot start: that rank throws. The other ranks wait for its messages: the caller ends the job (MPI_Abort).
 /// The library prints nothing and never ends the process.
 ///
-/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (forward) and appendix A (backward).
+/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (forward) and appendix A (backward);
+/// for the other partitions see the files of `parallel`.
 #pragma once
 
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/parallel/partition.hpp"
 #include "ring_attention/ring/placement.hpp"
 
 namespace ring_attention {
@@ -49,11 +60,13 @@ enum class TransportKind {
   odd_even     ///< between two steps, with blocking calls
 };
 
-/// How the call computes. Only `transport` must be the same on all ranks.
+/// How the call computes. `transport`, `partition` and `ulysses` must be the same on all ranks.
 struct Options {
   int threads = 1;  ///< of this rank, float32 only; the result has the same bits
   TransportKind transport = TransportKind::overlapped;
   Isa isa = best_isa();  ///< instruction set, float32 only; others round differently
+  Partition partition = Partition::ring;
+  int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
 };
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
@@ -63,7 +76,8 @@ struct Options {
 /// \param q        `[batch, heads, tokens, dim]`: this rank's queries, in the order of `placement.queries.ranges(rank)`
 /// \param k, v     `[batch, kv_heads, tokens, dim]`: this rank's keys and values, in the order of
 ///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention)
-/// \param placement  made for as many ranks as `comm` has; a rank may have no tokens (seq = 0, any pointer)
+/// \param placement  made for as many ranks as `comm` has, or as a ring of a hybrid has (see above; 1 for Ulysses); a rank
+///                 may have no tokens (seq = 0, any pointer)
 /// \param scoring  the same on all ranks; positions in it are global positions of the sequence. The dropout needs no
 ///                 other seed, step or layer on another rank: heads and positions are global.
 /// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
@@ -74,9 +88,13 @@ struct Options {
 ///
 /// q, k and v stay with the caller, unchanged, and are read until the call returns.
 /// Memory: with the caller's q six shards (q, out, and four of K,V for the messages) and a tile a thread; beside them
-/// the caller's k and v, and 2 numbers a query. All is allocated before the first message.
-/// Messages: N - 1 a rank, each with the K,V of one rank.
-/// The same bits for every transport and number of threads, and, on one rank, as `attention_forward`.
+/// the caller's k and v, and 2 numbers a query. All is allocated before the first message. An all-gather has the K,V of all
+/// ranks in place of the four shards. Where ranks share heads, they have q, k, v, out and the bias a second time, in the
+/// layout that they compute, and while an array moves two more arrays like it.
+/// Messages: N - 1 a rank, each with the K,V of one rank. Where U ranks share heads: all-to-alls of U - 1 messages a rank
+/// for each of q, k, v, bias, out and lse, and ring messages as of ranks / U ranks.
+/// The same bits for every transport and number of threads, and, on one rank, as `attention_forward`. Ulysses has the bits
+/// of one rank, a hybrid those of a ring of ranks / U, an all-gather those of the ring.
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k,
                                              View<const float> v, const Placements& placement,
                                              const Scoring& scoring, const Options& options = {},
@@ -96,7 +114,11 @@ struct Options {
 ///
 /// The other arguments, the errors and who owns what are those of `forward`.
 /// Memory: dQ, a second bias, ten shards of K,V (four that travel, six for their gradients), a tile a thread and 1 number a query.
-/// Messages: N - 1 a rank with K,V and N with dK,dV (none of either when N = 1).
+/// An all-gather has three times the K,V of all ranks; where ranks share heads, all arrays a second time.
+/// Messages: N - 1 a rank with K,V and N with dK,dV (none of either when N = 1). Where U ranks share heads: all-to-alls for
+/// each of q, k, v, bias, out, lse, dO, dQ, dK, dV and the gradient of the bias.
+/// The bits are those of `forward`'s partition, except that a K,V head that several ranks have is the sum of theirs in the
+/// order of the ranks, and so are the gradients of a bias that broadcasts over heads.
 [[nodiscard]] Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k,
                                         View<const float> v, const AttentionResult<float>& result,
                                         View<const float> grad_out, const Placements& placement,

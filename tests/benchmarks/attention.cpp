@@ -100,19 +100,60 @@ void forward(benchmark::State& state, Forward<T>* step, const Setting& setting, 
   state.counters["flop"] = 4 * setting.pairs(causal);
 }
 
+/// What a call has besides q, k and v.
+enum class With { nothing, causal, dropout, bias };
+
 template <class T>
-void backward(benchmark::State& state, const Setting& setting, bool causal) {
+Scoring scoring_with(With what, const Arrays<T>& arrays) {
+  Scoring scoring = what == With::causal ? arrays.causal : arrays.scoring;
+  if (what == With::dropout) scoring.dropout = {.probability = 0.1, .seed = 1};
+  return scoring;
+}
+
+/// A bias of every head for With::bias, else an empty view. Its constant changes the lse and not the result.
+template <class T>
+View<const T> bias_with(With what, const Setting& setting) {
+  static std::unique_ptr<Tensor<T>> latest;
+  if (what != With::bias) return {};
+  const Shape shape{1, setting.shape().heads, setting.seq, setting.seq};
+  if (latest == nullptr || latest->shape() != shape) {
+    latest.reset();
+    latest = std::make_unique<Tensor<T>>(shape, T{0.5F});
+  }
+  return *latest;
+}
+
+/// With a dropout the lse is compared, with a bias the result.
+void forward_with(benchmark::State& state, const Setting& setting, With what) {
+  const Arrays<float>& arrays = arrays_of<float>(setting);
+  const Scoring scoring = scoring_with(what, arrays);
+  const View<const float> bias = bias_with<float>(what, setting);
+  AttentionResult<float> got;
+  const auto call = [&] {
+    got = attention_forward<float>(arrays.q, arrays.k, arrays.v, scoring, {.threads = setting.threads}, bias);
+  };
+  call();
+  if (!(what == With::dropout ? close<float>(got.lse, arrays.want.lse)
+                              : close<float>(got.out, arrays.want.out)))
+    return state.SkipWithError("its result is wrong");
+  for (auto _ : state) call();
+  state.counters["flop"] = 4 * setting.pairs(false);
+}
+
+template <class T>
+void backward(benchmark::State& state, const Setting& setting, With what) {
   const Arrays<T>& arrays = arrays_of<T>(setting);
-  const AttentionResult<float>& attended = causal ? arrays.want_causal : arrays.want;
+  const AttentionResult<float>& attended = what == With::causal ? arrays.want_causal : arrays.want;
+  const View<const T> bias = bias_with<T>(what, setting);
   const Tensor<T> out = converted<T>(attended.out), lse = converted<T>(attended.lse);
   Tensor<T> grad_k(setting.shape()), grad_v(setting.shape());
   for (auto _ : state) {
-    CpuBackward<T> engine(causal ? arrays.causal : arrays.scoring, {.threads = setting.threads});
-    engine.begin({arrays.q, out, lse, arrays.grad_out}, whole(setting.seq));
+    CpuBackward<T> engine(scoring_with(what, arrays), {.threads = setting.threads});
+    engine.begin({arrays.q, out, lse, arrays.grad_out, bias}, whole(setting.seq));
     engine.accumulate({arrays.k, arrays.v, whole(setting.seq)}, {grad_k, grad_v});
     benchmark::DoNotOptimize(engine.finish().data());
   }
-  state.counters["flop"] = 10 * setting.pairs(causal);
+  state.counters["flop"] = 10 * setting.pairs(what == With::causal);
 }
 
 void dense(benchmark::State& state, const Setting& setting, bool eigen) {
@@ -169,11 +210,15 @@ void add_all() {
         for (const NamedLadderStep& step : ladder)
           add(step.name + where, forward<float>, step.attend, setting, false);
         add("fast_forward_causal" + where, forward<float>, fast_forward, setting, true);
-        add("fast_backward" + where, backward<float>, setting, false);
-        add("fast_backward_causal" + where, backward<float>, setting, true);
+        add("fast_backward" + where, backward<float>, setting, With::nothing);
+        add("fast_backward_causal" + where, backward<float>, setting, With::causal);
         if (seq <= 4096) {
+          for (const auto& [what, suffix] : {std::pair{With::dropout, "_dropout"}, {With::bias, "_bias"}}) {
+            add("fast_forward" + (suffix + where), forward_with, setting, what);
+            add("fast_backward" + (suffix + where), backward<float>, setting, what);
+          }
           add("double_forward" + where, forward<double>, double_forward, setting, false);
-          add("double_backward" + where, backward<double>, setting, false);
+          add("double_backward" + where, backward<double>, setting, With::nothing);
         }
         add("dense_eigen" + where, dense, setting, true);
         if (onednn) add("onednn" + where, dense, setting, false);

@@ -1,6 +1,6 @@
 """Runs the benchmarks, writes build/release/benchmarks/results.json, and prints one table.
 
-    bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,memory,pytorch]
+    bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,partitions,memory,pytorch]
              [--python PYTHON] [--out FILE]
 
 About ten minutes on two cores; --quick takes less than one, for tests only. What is compared runs alternately in one
@@ -126,6 +126,18 @@ def ring(options):
     return results
 
 
+def partitions(options):
+    """The library's call in each partition, all in turn."""
+    seq, heads = (1024, 4) if options.quick else (8192, 8)
+    cases = [f"{n},{seq},{heads},64,full,contiguous,{partition},{which}" for which in ("forward", "backward")
+             for n in (2, 4) for partition in tables.PARTITIONS if n > 2 or partition != "hybrid"]
+    say(f"partitions: {len(cases)} cases on up to 4 ranks")
+    known = ("ranks", "seq", "heads", "dim", "transport", "pass", "seconds")  # the call counts no messages
+    rows = [{name: row[name] for name in known} for row in run_ring(4, 2 if options.quick else 5, cases)]
+    here = machine()
+    return {"measured": f"{here['name']}, {here['cores']} cores; {datetime.date.today().isoformat()}", "rows": rows}
+
+
 def run_ring(ranks, repetitions, cases):
     lines = run([MPIRUN, "-n", ranks, PROGRAMS / "benchmark_ring", repetitions, *cases], timeout=1500)
     rows = []
@@ -170,7 +182,7 @@ def pytorch(options):
     return json.loads(run(command))
 
 
-PARTS = {"attention": attention, "ring": ring, "memory": memory, "pytorch": pytorch}
+PARTS = {"attention": attention, "ring": ring, "partitions": partitions, "memory": memory, "pytorch": pytorch}
 
 
 def main():

@@ -1,6 +1,7 @@
 """Writes the results of the benchmarks into the pages: docs/results.md, README.md, lesson 03's LADDER.md and its pictures.
 
-    report.py [RESULTS.json]    RESULTS becomes tests/benchmarks/results/<machine>.json; then the pages are written
+    report.py [RESULTS.json]    RESULTS becomes tests/benchmarks/results/<machine>.json; then the pages are written.
+                                A part that it lacks (bench.py --only) stays as it is stored
     report.py --check           writes nothing; fails unless the pages are what this makes of the stored results
 
 The pages show the newest stored file, each between two markers.
@@ -32,7 +33,7 @@ def between(path, now):
 
 def readme(results):
     machine = results["machine"]
-    return (f"Measured on {machine['name']}, {machine['cores']} cores; {results['date']}; [all tables](docs/results.md):"
+    return (f"Measured on {machine['name']}, {machine['cores']} cores; {tables.dates(results)}; [all tables](docs/results.md):"
             "\n\n" + tables.markdown_rows(tables.summary(results)))
 
 
@@ -83,7 +84,13 @@ def store(path):
     words = f"{machine['name']} {machine['cores']} cores {machine['system']}".lower()
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", words)).strip("-")
     STORED.mkdir(exist_ok=True)
-    (STORED / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    file = STORED / f"{name}.json"
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if kept := set(before) - set(results) - {"since"}:
+            results = before | results | {"since": before.get("since", before["date"])}
+            print(f"as before: {', '.join(sorted(kept))}")
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"stored as tests/benchmarks/results/{name}.json")
 
 

@@ -1,9 +1,10 @@
-// Times and memory of the ring, forward or backward, one thread a rank.
+// Times and memory of the ring, forward or backward, one thread per rank.
 //
 //     mpirun -n 8 benchmark_ring REPETITIONS CASE...
 //
-// A case is ranks,tokens,heads,dim,mask,placement,transport,pass: 2,8192,8,64,causal,zigzag,overlapped,forward. The
-// cases take turns, so that other load of the machine disturbs all of them; ranks that a case does not use sleep. Rank 0
+// A case is ranks,tokens,heads,dim,mask,placement,transport,pass: 2,8192,8,64,causal,zigzag,overlapped,forward. In place
+// of the transport a partition (ring, ulysses, hybrid with U = 2, all-gather) measures the library's one call. The cases
+// take turns, so that other load of the machine disturbs all of them; ranks that a case does not use sleep. Rank 0
 // prints one JSON object a case: the samples of the slowest rank, and bytes of the largest. The forward that comes
 // before a backward is in neither its times nor its memory.
 
@@ -21,6 +22,7 @@
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention {
 namespace {
@@ -29,6 +31,7 @@ struct Case {
   int ranks = 1;
   Shape shape;
   bool causal = false, overlapped = false, backward = false;
+  std::optional<Partition> partition;  // none: the loop of a ring
   PlacementKind kind = PlacementKind::contiguous;
   std::string text;
 };
@@ -48,7 +51,9 @@ Case parse(const std::string& text) {
   c.shape.dim = std::stoll(field());
   c.causal = field() == "causal";
   c.kind = placement_kind_named(field());
-  c.overlapped = field() == "overlapped";
+  const std::string moves = field();
+  c.overlapped = moves == "overlapped";
+  if (!c.overlapped && moves != "odd-even") c.partition = partition_named(moves);
   c.backward = field() == "backward";
   return c;
 }
@@ -158,6 +163,38 @@ Sample run(const Communicator& comm, const Case& what) {
   return what.backward ? job.backward() : forward;
 }
 
+/// The library's one call; messages are not counted.
+Sample run_call(const Communicator& comm, const Case& what) {
+  Options options;
+  options.partition = *what.partition;
+  if (what.partition == Partition::hybrid) options.ulysses = 2;
+  const HybridPlace place = place_in(options.partition, options.ulysses, comm.rank(), comm.size());
+  const Placement placement(what.kind, what.shape.seq, place.ring.size);
+  const TokenRanges held = place.slice(placement);
+  const auto random = [&](std::uint64_t stream) {
+    Tensor<float> tensor(what.shape.with_seq(count(held)));
+    fill_random(tensor.view(), {.stream = stream}, what.shape, held);
+    return tensor;
+  };
+  const Tensor<float> q = random(0), k = random(1), v = random(2), grad_out = random(3);
+  Scoring scoring{1 / std::sqrt(static_cast<double>(what.shape.dim))};
+  if (what.causal) scoring.mask = Mask::causal();
+  const auto timed = [&](auto call) {
+    barrier(comm);
+    const auto begin = std::chrono::steady_clock::now();
+    auto result = call();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    return std::pair(std::move(result), Sample{max_over_ranks(comm, seconds.count())});
+  };
+  const auto attend = [&] { return forward(comm.handle(), q, k, v, placement, scoring, options); };
+  auto [result, sample] = timed(attend);
+  if (!what.backward) return sample;
+  return timed([&, &attended = result] {
+           return backward(comm.handle(), q, k, v, attended, grad_out, placement, scoring, options);
+         })
+      .second;
+}
+
 /// Waits for all ranks without taking a core from those that work.
 void sleep_until_all_are_here(const Communicator& comm) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -195,8 +232,9 @@ int run_cases(const Communicator& world, int repetitions, const std::vector<Case
       check_mpi(MPI_Comm_split(world.handle(), mine ? 0 : MPI_UNDEFINED, world.rank(), &part));
       if (mine) {
         const Communicator comm(part);
-        const Sample sample = cases[i].overlapped ? run<OverlappedTransport>(comm, cases[i])
-                                                  : run<OddEvenTransport>(comm, cases[i]);
+        const Sample sample = cases[i].partition    ? run_call(comm, cases[i])
+                              : cases[i].overlapped ? run<OverlappedTransport>(comm, cases[i])
+                                                    : run<OddEvenTransport>(comm, cases[i]);
         if (repetition >= 0) samples[i].push_back(sample);
         check_mpi(MPI_Comm_free(&part));
       }

@@ -9,16 +9,22 @@ NAMES = {
     "queries_in_lanes": "3. plain loops, queries in lanes",
     "fast_forward": "4. vector types: the library's",
     "fast_forward_causal": "the library's, causal",
+    "fast_forward_dropout": "the library's, dropout 0.1",
+    "fast_forward_bias": "the library's, a bias of every head",
     "dense_eigen": "dense Eigen, scores preallocated",
     "onednn": "oneDNN matmul, softmax, matmul",
     "fast_backward": "the library's backward",
     "fast_backward_causal": "the library's backward, causal",
+    "fast_backward_dropout": "the library's backward, dropout 0.1",
+    "fast_backward_bias": "the library's backward, a bias of every head",
 }
 NAMES_IN_DOUBLE = {
     "dgemm": "OpenBLAS dgemm, 2048 x 2048 x 2048",
     "double_forward": "the library's",
     "double_backward": "the library's backward",
 }
+
+PARTITIONS = ("ring", "ulysses", "hybrid", "all-gather")
 
 
 def rounded(value, digits=5):
@@ -97,6 +103,17 @@ def against_one_rank(rows, cores):
     return share
 
 
+def partitions_table(rows):
+    """A line for each pass and number of ranks, a column for each partition: the time, and its ratio to the ring's."""
+    yield ["pass", "ranks", *(f"{name}, ms" for name in PARTITIONS)]
+    for which in ("forward", "backward"):
+        for ranks in sorted({row["ranks"] for row in rows}):
+            of_ring = find(rows, **{"pass": which, "ranks": ranks, "transport": "ring"})
+            found = [find(rows, **{"pass": which, "ranks": ranks, "transport": name}) for name in PARTITIONS]
+            yield [which, str(ranks), *(f"{milliseconds(row['seconds'])}, {row['seconds'][1] / of_ring['seconds'][1]:.2f}"
+                                        if row else "" for row in found)]
+
+
 def six_shards(row):
     """Bytes."""
     return 6 * 4 * row["heads"] * -(-row["seq"] // row["ranks"]) * row["dim"]
@@ -140,6 +157,11 @@ def goals(results):
         yield from ratio(f"forward / sgemm, D {dim}, 2 threads", speed("fast_forward", dim, 2), speed("sgemm", dim, 2), "at least 0.90")
         yield from ratio(f"causal / full, D {dim}", speed("fast_forward_causal", dim), speed("fast_forward", dim), "at least 0.92")
         yield from ratio(f"backward / sgemm, D {dim}", speed("fast_backward", dim), speed("sgemm", dim), "at least 0.75")
+    for threads in (1, 2):
+        for what in ("forward", "backward"):
+            for extra, asked in (("dropout", "at least 0.87"), ("bias", "at least 0.80, less its reading")):
+                yield from ratio(f"{what} with {extra} / without, D 64, {threads} thread(s)", speed(f"fast_{what}_{extra}", 64, threads),
+                                 speed(f"fast_{what}", 64, threads), asked)
     for dim, asked in ((64, "0.80"), (128, "0.85")):
         for threads in (1, 2):
             for what in ("forward", "backward"):
@@ -161,9 +183,19 @@ def goals(results):
     for placement, asked in (("zigzag", "at most 1.05"), ("contiguous", "")):
         yield from ratio(f"causal, {placement}, 2 ranks / half of 1 rank", seconds("causal", ranks=2, placement=placement),
                          one and one / 2, asked)
+    ring, ulysses = (find((results.get("partitions") or {}).get("rows", []), ranks=2, transport=name, **{"pass": "forward"})
+                     for name in ("ring", "ulysses"))
+    if ring and ulysses:
+        yield from ratio("Ulysses / ring, 2 ranks", ulysses["seconds"][1], ring["seconds"][1], "at most 1.10")
     if results.get("memory"):
         row = results["memory"]["long"]
         yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks", f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
+
+
+def dates(results):
+    """When the parts were measured."""
+    first = results.get("since", results["date"])
+    return results["date"] if first == results["date"] else f"{first} to {results['date']}"
 
 
 def machine_line(results):
@@ -173,7 +205,7 @@ def machine_line(results):
     words += [attention[name] for name in ("isa", "peers") if attention.get(name)]
     if results.get("pytorch"):
         words.append("PyTorch " + results["pytorch"]["version"])
-    return ", ".join(words) + "; " + results["date"] + (" (--quick: figures mean little)" if results["quick"] else "")
+    return ", ".join(words) + "; " + dates(results) + (" (--quick: figures mean little)" if results["quick"] else "")
 
 
 def usual_length(rows):
@@ -225,9 +257,14 @@ def all_tables(results):
               "backward": "Ring backward, the same problem on more ranks", "weak": "Ring, tokens and ranks growing together"}
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
-            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread a rank, "
+            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank, "
                    f"{cores} cores. Last column: the cost, time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
+    if part := results.get("partitions"):
+        rows = part["rows"]
+        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. The library's call, all arguments in host memory. S = {rows[0]['seq']}, "
+               f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank; 4 ranks share the cores. Hybrid: two ranks "
+               "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
                memory_table(results))

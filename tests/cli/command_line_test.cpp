@@ -171,5 +171,33 @@ TEST(CommandLine, SettingsAreEqualWhenTheFlagsAre) {
   EXPECT_EQ(settings({"turn"}).front(), (std::pair<std::string, std::string>("the command", "turn")));
 }
 
+// A command with options of its own may have a command; each has its options alone.
+TEST(CommandLine, ACommandOfACommand) {
+  struct Nested : Program {
+    CommandLine& back = turn.command("back", "Turns back");
+    Index far = 1;
+    Nested() { back.option("--far", far, "How far"); }
+  };
+  Nested program;
+  EXPECT_FALSE(program.parse({"turn", "back", "--far", "2"}));
+  EXPECT_TRUE(program.turn.chosen() && program.back.chosen());
+  EXPECT_EQ(program.far, 2);
+  EXPECT_EQ(program.words.settings()[1].second, "back");
+  Nested plain;
+  EXPECT_FALSE(plain.parse({"turn", "--fast"}));
+  EXPECT_TRUE(plain.turn.chosen() && !plain.back.chosen());
+  const auto refused = [](const std::vector<const char*>& arguments) {
+    Nested other;
+    return input_error([&] { (void)other.parse(arguments); });
+  };
+  EXPECT_EQ(refused({"turn", "--fast", "back"}), "--fast goes behind the last command: prog turn back");
+  EXPECT_EQ(refused({"turn", "back", "--fast"}), "unknown flag '--fast': see prog turn back --help");
+  EXPECT_EQ(refused({"turn", "back", "--far", "0"}).find("--far"), 0);
+  const std::string help = *Nested().parse({"turn", "--help"});
+  EXPECT_NE(help.find("Usage: prog turn [COMMAND] [OPTION...]"), std::string::npos);
+  EXPECT_NE(Nested().parse({"turn", "back", "--help"})->find("Usage: prog turn back [OPTION...]"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace ring_attention::test

@@ -6,6 +6,8 @@ import sys
 import unittest
 
 import harness
+import npy
+from attention import random_values
 
 EMULATED = sys.argv.pop(1) if len(sys.argv) > 1 else None
 
@@ -20,6 +22,18 @@ class WithoutGpuTest(harness.CommandTest):
                 if result.code == 0:
                     self.skipTest("this machine has a GPU")
                 self.assert_refused(result, "--device cuda")
+
+    def test_no_flag_of_a_feature_is_refused_for_the_gpu(self):
+        """What is missing is CUDA or a GPU, not a kernel."""
+        npy.write(self.path("sink.npy"), (1,), [0.0], "<f4")
+        npy.write(self.path("bias.npy"), (64, 64), [0.0] * 4096, "<f4")
+        for words in ("--dropout 0.5", "--sink sink.npy", "--bias bias.npy"):
+            with self.subTest(words=words):
+                result = self.run_ranks(1, *"run --random 1,1,64,8 --device cuda".split(), *words.split())
+                if result.code == 0:
+                    self.skipTest("this machine has a GPU")
+                self.assert_refused(result, "--device cuda")
+                self.assertNotIn("kernel", result.err)
 
     def test_flags_go_with_their_device(self):
         for words in (
@@ -58,6 +72,8 @@ class EmulatedTest(harness.CommandTest):
             (3, "2,2,29,16 --type fp16 --causal --placement striped --transport staged"),
             (5, "1,2,7,64 --type bf16 --transport staged --window 3,2 --alibi"),
             (3, "1,2,20,5 --type fp32 --kernel naive --backward-kernel tiled-atomics"),
+            (2, "1,4,33,16 --kv-heads 2 --type bf16 --causal --parallel ulysses"),
+            (4, "1,4,29,16 --type fp32 --placement zigzag --causal --parallel hybrid --ulysses 2 --transport staged"),
         )
         for ranks, words in cases:
             with self.subTest(ranks=ranks, words=words):
@@ -70,11 +86,89 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual((report["engine"], report["device"]), ("cuda", "the emulator"))
                 self.assertEqual(report["transport"], "staged" if "staged" in words else report["transport"])
                 self.assertEqual("correctness only" in result.err, ranks > 1)
-                self.assertEqual(report["hops"], 3 * ranks - 2 if ranks > 1 else 0)
+                ring = ranks // report["ulysses"]
+                self.assertEqual(report["hops"], 3 * ring - 2 if ring > 1 else 0)
+                self.assertEqual(report["all_to_all_bytes"] > 0, "--parallel" in words)
                 self.assertIs(report["ok"], True)
 
+    # ---- bias, dropout and sinks
+
+    WITH_GPU = "run --device cuda --share-gpu".split()
+
+    def test_bias_dropout_and_sinks_agree_with_the_reference(self):
+        npy.write(self.path("sink.npy"), (4,), [0.5, -1.0, 0.0, 2.0], "<f4")
+        cases = (
+            (1, "--type bf16", (29, 29), "tiled", "tiled"),
+            (2, "--type fp32 --causal --placement zigzag", (4, 29, 29), "tiled", "tiled"),
+            (3, "--type fp16 --causal --placement striped --transport staged", (2, 1, 29, 29), "tiled", "tiled"),
+            (5, "--kernel naive --backward-kernel tiled-atomics --window 9,4 --alibi", (2, 4, 29, 29), "naive", "tiled-atomics"),
+        )
+        for ranks, words, shape, forward, backward in cases:
+            with self.subTest(ranks=ranks, words=words):
+                elements = 1
+                for extent in shape:
+                    elements *= extent
+                values = [float("-inf") if x > 1.6 else x for x in random_values(shape, 4)]
+                npy.write(self.path("bias.npy"), shape, values, "<f4")
+                self.run_well(ranks, *self.WITH_GPU, *"--random 2,4,29,16 --kv-heads 2 --backward --check".split(),
+                              *"--out results --bias bias.npy --sink sink.npy --dropout 0.3".split(), *words.split())
+                report = self.report()
+                self.assertTrue(report["isa"].endswith(f"forward {forward}, backward {backward}"), report["isa"])
+                for rank in report["per_rank"]:
+                    self.assertTrue(rank["out"]["ok"] and rank["dbias"]["ok"] and rank["dsink"]["ok"])
+                self.assertEqual(self.array("results/dbias.npy")[:2], (shape, "<f4"))
+                self.assertEqual(len(self.array("results/dbias.npy")[2]), elements)
+
+    def test_sinks_take_every_kernel(self):
+        npy.write(self.path("sink.npy"), (2,), [0.5, -1.0], "<f4")
+        report = json.loads(self.run_well(2, *self.WITH_GPU, *"--random 1,2,40,64 --type bf16 --causal --backward".split(),
+                                          *"--check --json --sink sink.npy".split()).out)
+        self.assertNotIn("tiled", report["isa"])
+
+    def test_the_dropout_mask_is_that_of_the_cpu(self):
+        """Value j is 1 in column j and 0 elsewhere: out shows which pairs are kept."""
+        length = 37
+        shape = (1, 2, length, length)
+        for seed, name in enumerate("qk"):
+            npy.write(self.path(name + ".npy"), shape, random_values(shape, seed), "<f4")
+        npy.write(self.path("v.npy"), shape, [float(i == j) for _ in range(2) for i in range(length) for j in range(length)], "<f4")
+        words = "--q q.npy --k k.npy --v v.npy --out results --scale 0.1 --dropout 0.4 --dropout-seed 5".split()
+
+        def kept(ranks, *more):
+            self.run_well(ranks, *more, *words)
+            return [x != 0 for x in self.array("results/out.npy")[2]]
+        want = kept(1, "run")
+        self.assertAlmostEqual(sum(want) / len(want), 0.6, delta=0.05)
+        for ranks, more in ((1, "--kernel naive"), (2, "--type bf16"), (3, "--placement striped"), (5, "--placement zigzag")):
+            with self.subTest(ranks=ranks, more=more):
+                self.assertEqual(kept(ranks, *self.WITH_GPU, *more.split()), want)
+
+    def test_a_kernel_without_bias_and_dropout_is_refused(self):
+        for words, said in (
+            ("--kernel mma", "--kernel mma: the forward kernel mma does not take bf16 with a head dim of 64 and a bias or dropout"),
+            ("--kernel mma", "these do: naive, tiled"),
+            ("--backward --backward-kernel mma", "these do: tiled, tiled-atomics"),
+        ):
+            with self.subTest(words=words):
+                self.assert_refused(self.run_ranks(2, *self.WITH_GPU, *"--random 1,1,64,64 --type bf16 --dropout 0.5".split(),
+                                                   *words.split()), said)
+
+    def test_a_bias_that_does_not_fit_on_the_gpu(self):
+        length = 1 << 16
+        with open(self.path("bias.npy"), "wb") as file:
+            header = npy.header((length, length), "<f2")
+            file.write(header)
+            try:
+                file.truncate(len(header) + 2 * length**2)  # no block of it exists
+            except OSError:
+                self.skipTest("the file system has no sparse files of this size")
+        words = f"--random 1,1,{length},1 --bias bias.npy".split()
+        self.assert_refused(self.run_ranks(1, *self.WITH_GPU, *words), "on its GPU (16.0 GiB of it for the bias)")
+        self.assert_refused(self.run_ranks(1, *self.WITH_GPU, *words, "--backward"), "on its GPU (32.0 GiB of it for the bias)")
+
     def test_bench(self):
-        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled")):
+        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled"),
+                             (2, "--type bf16 --parallel ulysses")):
             with self.subTest(ranks=ranks, words=words):
                 result = self.run_well(ranks, *"bench --device cuda --share-gpu --seq 41 --heads 2 --dim 16".split(),
                                        *"--repetitions 1 --json".split(), *words.split())
@@ -82,7 +176,7 @@ class EmulatedTest(harness.CommandTest):
                 self.assertIn("the emulator", report["kernel"])
                 self.assertEqual("correctness only" in report["kernel"], ranks > 1)
                 self.assertEqual(len(report["placements"]), 2 if "causal" in words else 1)
-                self.assertEqual(report["hop_bytes"], 2 * 2 * -(-41 // ranks) * 16 * (4 if "fp32" in words else 2))
+                self.assertEqual(report["hop_bytes"], 2 * 2 // report["ulysses"] * -(-41 * report["ulysses"] // ranks) * 16 * (4 if "fp32" in words else 2))
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
 

@@ -110,7 +110,7 @@ class DeadRankTest(harness.CommandTest):
 class RandomMomentTest(DeadRankTest):
     """Slow: run with the argument `random`. RING_ATTENTION_TEST_SEED makes other moments."""
 
-    test_killed = test_stopped = test_slow_is_not_dead = None
+    test_killed = test_stopped = None
 
     ROUNDS = 25  # of each kind
 
@@ -209,6 +209,25 @@ class RandomMomentTest(DeadRankTest):
         self.assertEqual(len(kinds), 1, f"{kinds}\n{result}")
         if result.code == 0:
             self.assertEqual(kinds, {"new"}, str(result))
+
+    def test_slow_is_not_dead(self):
+        for partition in ("all-gather", "ulysses"):
+            words = self.work("--parallel", partition, "--backward")
+            result = self.run_well(1, *words, "--timeout", str(0.5 * harness.SLOWNESS))
+            self.assertNotIn("error", result.err)
+
+    def test_stopped_before_an_all_to_all(self):
+        for partition in ("all-gather", "ulysses"):
+            job = self.start(4, *self.work("--parallel", partition, "--backward"), "--timeout", str(TIMEOUT))
+            limit = time.monotonic() + 30 * harness.SLOWNESS
+            while "compute" not in job.errors_so_far():
+                self.assertFalse(job.ended(), "ended before it worked")
+                self.assertLess(time.monotonic(), limit, "no compute was reported")
+                time.sleep(0.02)
+            result, taken = self.strike(job, 2, signal.SIGSTOP)
+            self.assertLess(taken, WORK + STEP + TIMEOUT + SLACK)
+            self.assertRegex(result.err, rf"\[rank [0-9]\] error: nothing moved for {TIMEOUT} s: ")
+            self.assert_nothing_happened()
 
     def test_short_job_killed(self):
         self.short_job(signal.SIGKILL)

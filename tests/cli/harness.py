@@ -41,14 +41,17 @@ class Result:
 
 
 class Job:
-    """A running job: `with Job(4, "run", ...) as job`. Leaves no process behind, stopped ones neither."""
+    """A running job: `with Job(4, "run", ...) as job`. Leaves no process behind, stopped ones neither.
 
-    def __init__(self, ranks, *words, launcher=True, environment=None, **popen_words):
+    `before`: words that start the launcher; `hosts`: its words about hosts.
+    """
+
+    def __init__(self, ranks, *words, launcher=True, before=(), hosts=(), environment=None, **popen_words):
         self.mark = uuid.uuid4().hex
         # Files, not pipes: a survivor that holds a pipe would make us wait for it.
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
-        command = [MPIRUN, "-n", str(ranks), PROGRAM] if launcher else [PROGRAM]
+        command = [*before, MPIRUN, *hosts, "-n", str(ranks), PROGRAM] if launcher else [PROGRAM]
         self._begin = time.monotonic()
         self._process = subprocess.Popen(
             command + [str(word) for word in words],

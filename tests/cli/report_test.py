@@ -93,7 +93,7 @@ class ReportTest(harness.CommandTest):
             "[1, 2, 32, 8]  random",
             "causal",
             "zigzag placement, overlapped transport",
-            "21 messages, at most 7 hops a rank",
+            "21 messages, at most 7 hops per rank",
             "Wrote out.npy, lse.npy, dq.npy, dk.npy, dv.npy and report.json to results",
         ):
             self.assertIn(part, result.out)

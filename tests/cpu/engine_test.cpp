@@ -44,6 +44,37 @@ TYPED_TEST(CpuEngineIn, AgreesWithTheReferenceOnRandomProblems) {
   });
 }
 
+/// Masks without a left end.
+std::vector<Scoring> scorings_to_the_right(Index offset) {
+  return {
+      {0.3}, {0.3, Mask::causal(offset)}, {0.3, {}, alibi_slopes(4), {}, {.probability = 0.25, .seed = 3}}};
+}
+
+// Few queries have a kernel of their own. A mask without a left end: the blocks of keys begin with key 0 in both.
+TYPED_TEST(CpuEngineIn, FewQueriesHaveTheBitsThatTheyHaveAmongMany) {
+  for_each_isa([](Isa isa) {
+    const Index one = kernels<TypeParam>(isa).few[0].lanes, two = kernels<TypeParam>(isa).few[1].lanes;
+    for (const Index dim : {1, 20, 64, 129})
+      for (const Index keys : {3, 95, 96, 97, 230}) {
+        Case what{.kv_heads = 2, .group = 2, .queries = two + 1, .keys = keys, .dim = dim, .spike_every = 8};
+        for (const Scoring& scoring : scorings_to_the_right(keys - what.queries)) {
+          what.scoring = scoring;
+          const auto many = make_problem<TypeParam>(what);
+          const AttentionResult<TypeParam> all = forward(many, {.isa = isa});
+          for (const Index queries : {Index{1}, one, one + 1, two}) {
+            const TokenRanges rows = whole(queries);
+            const Tensor<TypeParam> q = rows_of(many.q, rows);
+            CpuEngine<TypeParam> engine(scoring, {.isa = isa});
+            engine.begin(q, rows);
+            engine.accumulate({many.k, many.v, whole(keys)});
+            EXPECT_TRUE(same_bits(engine.finish(), {rows_of(all.out, rows), rows_of(all.lse, rows)}))
+                << to_string(what) << ", " << queries << " queries";
+          }
+        }
+      }
+  });
+}
+
 TYPED_TEST(CpuEngineIn, TakesAnyHeadDim) {
   for (Index dim = 1; dim <= 256; dim += dim < 70 ? 1 : 31) {
     const auto problem = make_problem<TypeParam>(

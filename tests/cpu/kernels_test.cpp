@@ -19,6 +19,18 @@ TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
   });
 }
 
+TEST(Kernels, ThoseForFewQueriesHaveFewerLanes) {
+  const auto ascend = [](const auto& kernels) {
+    EXPECT_GE(kernels.few[0].lanes, 1);
+    EXPECT_EQ(kernels.few[1].lanes, 2 * kernels.few[0].lanes);
+    EXPECT_LE(kernels.few[1].lanes, kernels.forward.lanes);
+  };
+  for_each_isa([&](Isa isa) {
+    ascend(kernels<float>(isa));
+    ascend(kernels<double>(isa));
+  });
+}
+
 TEST(Kernels, EveryInstructionSetHasANameOfItsOwn) {
   for_each_isa([](Isa isa) { EXPECT_EQ(isa_named(name_of(isa)), isa); });
 }

@@ -48,6 +48,13 @@ TEST(Threads, WhatTheCallerThrowsArrivesAfterAllHaveStopped) {
   EXPECT_EQ(running, 0);
 }
 
+TEST(Threads, WhatAnotherWorkerThrowsArrivesToo) {
+  const auto work = [](Index task, int) {
+    if (task == 7) throw std::runtime_error("stop");
+  };
+  for (const int threads : {1, 2, 4}) EXPECT_THROW(for_each_task(8, threads, work), std::runtime_error);
+}
+
 TEST(Threads, ThereIsACore) { EXPECT_GE(usable_cores(), 1); }
 
 }  // namespace

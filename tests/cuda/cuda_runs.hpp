@@ -25,16 +25,23 @@ GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
   const GradientProblem<float> exact = make_gradient_problem<float>(what);
   const auto same = [&](const Tensor<float>& array) { return rounded<T>(array, stream); };
   Tensor<float> grad_out = same(exact.grad_out);
-  Problem<float> forward =
-      make_problem<float>(what, same(exact.forward.q), same(exact.forward.k), same(exact.forward.v));
-  ReferenceGradients want =
-      reference_backward(converted<double>(forward.q), converted<double>(forward.k),
-                         converted<double>(forward.v), converted<double>(grad_out), what.scoring);
+  Problem<float> forward = make_problem<float>(what, same(exact.forward.q), same(exact.forward.k),
+                                               same(exact.forward.v), exact.forward.bias.clone());
+  ReferenceGradients want = reference_backward(converted<double>(forward.q), converted<double>(forward.k),
+                                               converted<double>(forward.v), converted<double>(grad_out),
+                                               what.scoring, converted<double>(forward.bias));
   return {std::move(forward), std::move(grad_out), std::move(want)};
 }
 
 inline AttentionResult<float> downloaded(const DeviceAttentionResult& device, StreamHandle stream) {
   return {cuda::downloaded(device.out, stream), cuda::downloaded(device.lse, stream)};
+}
+
+/// The bias of the queries `rows` on the device, or an empty array.
+inline cuda::DeviceTensor<float> bias_of(const Problem<float>& problem, const TokenRanges& rows,
+                                         StreamHandle stream) {
+  if (problem.bias.size() == 0) return {};
+  return cuda::uploaded<float>(rows_of(problem.bias, rows), stream);
 }
 
 /// out and lse of the queries `rows`, with the keys in pieces, in the given order.
@@ -44,7 +51,8 @@ AttentionResult<float> forward_in_pieces(const Problem<float>& problem,
                                          const TokenRanges& rows) {
   CudaEngine<T> engine(problem.what.scoring, options);
   const auto q = cuda::uploaded<T>(rows_of(problem.q, rows), options.stream);
-  engine.begin(q, rows);
+  const auto bias = bias_of(problem, rows, options.stream);
+  engine.begin(q, rows, bias);
   for (const TokenRanges& piece : pieces) {
     const auto k = cuda::uploaded<T>(rows_of(problem.k, piece), options.stream);
     const auto v = cuda::uploaded<T>(rows_of(problem.v, piece), options.stream);
@@ -53,7 +61,7 @@ AttentionResult<float> forward_in_pieces(const Problem<float>& problem,
   return downloaded(engine.finish(), options.stream);
 }
 
-/// dQ, dK and dV from the reference's out and lse, with the keys in pieces.
+/// dQ, dK, dV and dBias from the reference's out and lse, with the keys in pieces.
 template <class T>
 Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
                                     const std::vector<TokenRanges>& pieces, const CudaOptions& options) {
@@ -63,7 +71,8 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
   const auto out = cuda::uploaded<float>(converted<float>(p.want.out), stream);
   const auto lse = cuda::uploaded<float>(converted<float>(p.want.lse), stream);
   CudaBackward<T> engine(p.what.scoring, options);
-  engine.begin({q, out, lse, grad_out}, whole(p.what.queries));
+  const auto bias = bias_of(p, whole(p.what.queries), stream);
+  engine.begin({q, out, lse, grad_out, bias}, whole(p.what.queries));
   Gradients<float> all{{}, Tensor<float>(p.what.kv()), Tensor<float>(p.what.kv())};
   for (const TokenRanges& piece : pieces) {
     const auto k = cuda::uploaded<T>(rows_of(p.k, piece), stream),
@@ -74,6 +83,7 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
     put_rows(all.v, cuda::downloaded(dv, stream), piece);
   }
   all.q = cuda::downloaded(engine.finish(), stream);
+  all.bias = cuda::downloaded(engine.bias_gradient(), stream);
   return all;
 }
 
@@ -85,7 +95,7 @@ inline testing::AssertionResult agrees_in(double unit, const AttentionResult<flo
   const Reference& want = problem.want;
   const Index keys = problem.what.keys;
   const Tensor<double> lse = rows_of(want.lse, rows);
-  const bool nothing = lse.size() > 0 && all_fully_masked(lse);
+  const bool nothing = lse.size() > 0 && all_fully_masked(lse, problem.what.scoring);
   Tolerance tolerance = attention_tolerance<float>(keys, want.max_abs_score, want.max_abs_value);
   const Comparison statistic = compare(got.lse, lse, tolerance, {.allow_negative_infinity = true});
   tolerance.absolute += 0.75 * unit * want.max_abs_value;  // p is rounded, scores are not
@@ -111,7 +121,9 @@ inline testing::AssertionResult gradients_agree_in(double unit, const Gradients<
   };
   if (auto verdict = check("dq", got.q, want.q, want.magnitude_q); !verdict) return verdict;
   if (auto verdict = check("dk", got.k, want.k, want.magnitude_k); !verdict) return verdict;
-  return check("dv", got.v, want.v, want.magnitude_v);
+  if (auto verdict = check("dv", got.v, want.v, want.magnitude_v); !verdict) return verdict;
+  if (problem.forward.bias.size() == 0) return testing::AssertionSuccess();
+  return check("dbias", got.bias, want.bias, want.magnitude_bias);
 }
 
 }  // namespace ring_attention::test

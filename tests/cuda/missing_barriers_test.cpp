@@ -31,5 +31,21 @@ TEST(MissingBarriers, OfTheTiledBackwardAreNoticed) {
     });
 }
 
+/// Two heads share the bias, so a block of dBias has two tiles of queries.
+TEST(MissingBarriers, OfTheBackwardWithABiasAreNoticed) {
+  Case with_bias = what;
+  with_bias.bias_batch = with_bias.bias_heads = 1;
+  with_bias.scoring.dropout = {.probability = 0.3, .seed = 1};
+  const auto problem = problem_in<float>(with_bias, nullptr);
+  for (const char* kernel : {"tiled", "tiled-atomics"})
+    expect_all_needed(
+        kernel,
+        [&](std::uint64_t) {
+          return bool(
+              gradients_agree_in(0, backward_in_pieces<float>(problem, pieces, {.kernel = kernel}), problem));
+        },
+        12, 3);
+}
+
 }  // namespace
 }  // namespace ring_attention::test

@@ -44,6 +44,17 @@ void expect_what_they_say() {
   }
 }
 
+TEST(Schedules, ChangeNoBitOfABiasGradientThatHeadsShare) {
+  Case with_bias = what;
+  with_bias.bias_batch = with_bias.bias_heads = 1;
+  const auto problem = problem_in<float>(with_bias, nullptr);
+  for (const char* kernel : {"tiled", "tiled-atomics"})
+    EXPECT_TRUE(all_the_same([&] {
+      Gradients<float> all = backward_in_pieces<float>(problem, pieces, {.kernel = kernel});
+      return Gradients<float>{{}, {}, {}, std::move(all.bias)};
+    })) << kernel;
+}
+
 TEST(Schedules, ChangeNoBitOfDeterministicKernelsAndSomeOfTheOthers) {
   expect_what_they_say<float>();
   expect_what_they_say<Bf16>();

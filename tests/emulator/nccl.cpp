@@ -1,8 +1,9 @@
-// The part of NCCL that NcclTransport uses, over MPI. A hop is complete when ncclGroupEnd returns.
+// The part of NCCL that NcclTransport and NcclAllToAll use, over MPI. A group is complete when ncclGroupEnd returns.
 
 #include <mpi.h>
 #include <nccl.h>
 
+#include <cstring>
 #include <vector>
 
 struct ncclComm {
@@ -25,13 +26,19 @@ ncclResult_t result_of(int code) { return code == MPI_SUCCESS ? ncclSuccess : nc
 extern "C" {
 
 const char* ncclGetErrorString(ncclResult_t) { return "an error of the emulated NCCL"; }
+// All ranks of the job make communicators at the same time, and ranks of one communicator have one id.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   *id = {};
-  return ncclSuccess;
+  int rank = 0;
+  const int code = MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::memcpy(id->internal, &rank, sizeof rank);
+  return result_of(code);
 }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t*) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId id, int rank, ncclConfig_t*) {
+  int colour = 0;
+  std::memcpy(&colour, id.internal, sizeof colour);
   *comm = new ncclComm{};
-  return result_of(MPI_Comm_dup(MPI_COMM_WORLD, &(*comm)->world));
+  return result_of(MPI_Comm_split(MPI_COMM_WORLD, colour, rank, &(*comm)->world));
 }
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {

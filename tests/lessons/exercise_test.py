@@ -38,9 +38,17 @@ WRONG = {
            ("if (step < gradient_hops) start", "if (step + 1 < gradient_hops) start", "FAIL")],
     "09": [("2 * n - 1 - r", "n + r", "FAIL"),
            ("key <= query", "key < query", "FAIL")],
+    "10": [("u * heads / ranks", "u * (heads / ranks)", "FAIL"),
+           ("std::plus<>()", "[](float, float term) { return term; }", "FAIL")],
     "12": [("p * (factor * grad_p - delta)", "p * factor * (grad_p - delta)", "FAIL"),
            ("attend(state, o, sink, 0, o)", "attend(state, o, sink, 1, o)", "FAIL"),
            ("dense[pair.key]", "dense[pair.query]", "FAIL")],
+    "14": [("std::max(begin[at(r)], begin[at(Ring{r, ranks}.prev())])", "begin[at(Ring{r, ranks}.prev())]", "FAIL"),
+           ("arrival[at(r)], arrival[at(Ring{r, ranks}.next())]", "arrival[at(r)]", "FAIL"),
+           ("c * (c + 1) / 2", "c * c / 2", "FAIL")],
+    "15": [("rescale(a.m, both.m) * state[i]", "state[i]", "FAIL"),
+           ("key.push_back(1)", "key.push_back(s)", "FAIL"),
+           ("std::size_t at = states.size(); at", "std::size_t at = 0; at", "FAIL")],
 }
 
 failures = 0

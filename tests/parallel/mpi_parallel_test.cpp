@@ -6,6 +6,7 @@
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
+#include "support/decode_runs.hpp"
 #include "support/parallel_runs.hpp"
 
 namespace ring_attention::test {
@@ -89,6 +90,17 @@ TEST_F(MpiParallel, AllGather) {
         {.group = 2, .queries = 13, .keys = 29, .scoring = {0.5, Mask::causal(16)}, .kind = kind});
     MpiAllToAll link(comm);
     expect_same(run_rank_all_gather(problem, link), run_loopback_all_gather(problem, comm.size())[own]);
+  }
+}
+
+TEST_F(MpiParallel, Decoding) {
+  for (const PlacementKind kind : placement_kinds) {
+    Case what = decode_case(12, 3);
+    what.kind = kind;
+    const auto problem = make_problem<float>(what);
+    MpiAllToAll link(comm);
+    EXPECT_TRUE(
+        same_bits(run_rank_decode(link, problem, 5), run_loopback_decode(problem, 5, comm.size())[own]));
   }
 }
 

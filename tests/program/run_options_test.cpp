@@ -79,6 +79,26 @@ TEST(RunOptions, RandomShapesThatCanBe) {
   EXPECT_NO_THROW(validate(most));
 }
 
+TEST(RunOptions, PartitionsThatCanBe) {
+  const auto partition = [](const char* word, std::optional<Index> ulysses) {
+    return [=](RunOptions& options) {
+      options.parallel = word;
+      options.ulysses = ulysses;
+    };
+  };
+  EXPECT_EQ(complaint(of_random(), partition("hybrid", {})),
+            "--parallel hybrid needs --ulysses N, the number of ranks that share the heads");
+  for (const char* word : {"ring", "ulysses", "all-gather"})
+    EXPECT_EQ(complaint(of_random(), partition(word, 2)), "--ulysses goes with --parallel hybrid");
+  RunOptions options = of_random();
+  partition("all-gather", {})(options);
+  EXPECT_NO_THROW(validate(options));
+  options.device = "cuda";
+  EXPECT_NE(complaint(options, [](RunOptions&) {}).find("--device cpu"), std::string::npos);
+  partition("hybrid", 2)(options);
+  EXPECT_NO_THROW(validate(options));
+}
+
 TEST(RunOptions, NumbersThatMeanSomething) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   constexpr double infinity = std::numeric_limits<double>::infinity();

@@ -53,12 +53,49 @@ TEST(RunReport, TextSaysWhatWasDone) {
             "  q       [1, 4, 1, 16]  random\n"
             "  k, v    [1, 2, 1, 16]  random\n"
             "  scores  scale 0.25\n"
-            "  kernel  fast, avx2, 1 thread a rank\n"
+            "  kernel  fast, avx2, 1 thread per rank\n"
             "  ring    contiguous placement, overlapped transport, K,V travel in bf16\n"
-            "  moved   256 B in 2 messages, at most 1 hop a rank\n"
+            "  moved   256 B in 2 messages, at most 1 hop per rank\n"
             "  time    read 500 ms, forward 2 s\n"
             "  waited  forward 125 ms: communication that computing did not hide\n"
             "  memory  a rank's tensors at most 2.0 KiB, its process at most 0 B\n");
+}
+
+TEST(RunReport, EveryPartitionSaysWhatItMoves) {
+  RunReport report = of_two_ranks();
+  report.ranks.resize(4);
+  report.ulysses = 2;
+  for (RankReport& rank : report.ranks) {
+    rank.messages_sent = 3;
+    rank.bytes_sent = 512;
+    rank.all_to_all_bytes = 128;
+  }
+  RunOptions options = of_random();
+  options.parallel = "hybrid";
+  const std::string text = to_text(report, options);
+  EXPECT_TRUE(
+      has(text,
+          "  hybrid  heads over 2 ranks, all-to-all in float32\n"
+          "  rings   of 2: contiguous placement, overlapped transport, K,V travel in bf16\n"
+          "  moved   2.0 KiB in 12 messages: all-to-all 512 B, rings 1.5 KiB, at most 1 hop per rank\n"))
+      << text;
+  const auto json = nlohmann::json::parse(to_json(report, options));
+  EXPECT_EQ(json["parallel"], "hybrid");
+  EXPECT_EQ(json["ulysses"], 2);
+  EXPECT_EQ(json["hops"], 1);
+  EXPECT_EQ(json["all_to_all_bytes"], 512);
+
+  report.ulysses = 4;
+  options.parallel = "ulysses";
+  EXPECT_TRUE(has(to_text(report, options),
+                  "  ulysses heads over 4 ranks, all-to-all in float32\n"
+                  "  moved   2.0 KiB in 12 messages\n"));
+  report.ulysses = 1;
+  options.parallel = "all-gather";
+  EXPECT_TRUE(has(to_text(report, options),
+                  "  gather  K,V of all ranks, in bf16, contiguous placement\n"
+                  "  moved   2.0 KiB in 12 messages\n"));
+  EXPECT_EQ(nlohmann::json::parse(to_json(report, options))["hops"], 0);
 }
 
 TEST(RunReport, TextNamesTheFilesAndTheMask) {
@@ -74,7 +111,7 @@ TEST(RunReport, TextNamesTheFilesAndTheMask) {
   const std::string text = to_text(report, options);
   for (const char* part : {"Attention and its gradients", "[1, 4, 1, 16]  q.npy\n",
                            "[1, 2, 1, 16]  k.npy, v.npy\n", "causal, window 3 before and all after",
-                           "query 0 at key position 7", "4 hops a rank", "backward 0 us"})
+                           "query 0 at key position 7", "4 hops per rank", "backward 0 us"})
     EXPECT_TRUE(has(text, part)) << part << " is not in\n" << text;
 }
 

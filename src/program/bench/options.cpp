@@ -14,12 +14,18 @@ constexpr const char* notes = R"(Examples:
       Grouped queries under a causal mask: contiguous and zigzag placement beside each other.
   mpirun -n 8 ring-attention bench --device cuda --type bf16 --seq 262144 --heads 32 --dim 128
       On eight GPUs.
+  mpirun -n 4 ring-attention bench --parallel hybrid --ulysses 2
+      Two ranks share the heads, rings of two share the tokens.
 
 What is measured, each in turn and the median of --repetitions, of the slowest rank:
   compute     all steps of the ring, and nothing is sent
   messages    all hops of the ring, and nothing is computed
   in turn     the ring, each hop after the step's computing
   overlapped  the ring, each hop while the step computes: what run does
+With --parallel ulysses or hybrid the ring is that of the ranks with the same heads, and there are
+  all-to-all  q, k, v to the ranks of their heads, and out back; nothing is computed
+  whole       all-to-alls, and the ring between them: what run does
+With --parallel all-gather: the gather of all K,V, compute, and both.
 From the first two follow F and beta, and from those what the other two should take: the model.
 Ranks that share cores share F.)";
 
@@ -36,7 +42,8 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
-  command.section("Ring");
+  command.section("Ranks");
+  declare_partition_options(command, options);
   declare_device_options(command, options);
   command.section("CPU");
   command.option("--threads", options.threads,
@@ -49,6 +56,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 
 void validate(const BenchOptions& options) {
   validate_device(options);
+  validate_partition(options, options.device);
   double elements = 1;  // in floating point: an integer would overflow
   for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
     elements *= static_cast<double>(extent);

@@ -20,6 +20,50 @@ std::string kernel_of(const BenchReport& report) {
 
 std::string ratio(double measured, double model) { return format("%.2f", measured / model); }
 
+/// "-" for a ring of one.
+std::string seconds_of_hops(const BenchReport& report, double seconds) {
+  return report.rings() > 1 ? human_seconds(seconds) : "-";
+}
+
+Table ring_table(const BenchReport& report) {
+  Table table({"placement", "compute", "messages", "in turn", "x model", "overlapped", "x model", "waited",
+               "x ideal"});
+  for (const PlacementTimes& times : report.placements)
+    table.row({times.placement, human_seconds(times.compute), seconds_of_hops(report, times.messages),
+               human_seconds(times.in_turn), ratio(times.in_turn, times.model.in_turn),
+               human_seconds(times.overlapped), ratio(times.overlapped, times.model.overlapped),
+               human_seconds(times.exposed), ratio(times.overlapped, times.model.ideal)});
+  return table;
+}
+
+Table heads_table(const BenchReport& report) {
+  Table table({"placement", "all-to-all", "compute", "messages", "overlapped", "whole", "waited", "x ideal"});
+  for (const PlacementTimes& times : report.placements)
+    table.row({times.placement, human_seconds(times.all_to_all), human_seconds(times.compute),
+               seconds_of_hops(report, times.messages), human_seconds(times.overlapped),
+               human_seconds(times.whole), human_seconds(times.exposed),
+               ratio(times.whole, times.model.ideal)});
+  return table;
+}
+
+Table gather_table(const BenchReport& report) {
+  Table table({"placement", "all-gather", "compute", "whole", "waited", "x ideal"});
+  for (const PlacementTimes& times : report.placements)
+    table.row({times.placement, human_seconds(times.all_to_all), human_seconds(times.compute),
+               human_seconds(times.whole), human_seconds(times.exposed),
+               ratio(times.whole, times.model.ideal)});
+  return table;
+}
+
+/// How the ranks divide the work.
+std::string partition_words(const BenchReport& report, const BenchOptions& options) {
+  if (options.partition() == Partition::all_gather) return "All-gather of K,V";
+  if (report.ulysses == 1) return "Ring attention";
+  if (report.rings() == 1) return "Ulysses";
+  return "Heads over " + std::to_string(report.ulysses) + " ranks, rings of " +
+         std::to_string(report.rings());
+}
+
 }  // namespace
 
 double BenchReport::smallest_shard(const BenchOptions& options) const {
@@ -30,29 +74,30 @@ double BenchReport::smallest_shard(const BenchOptions& options) const {
 
 std::string to_text(const BenchReport& report, const BenchOptions& options) {
   const Rates& rates = report.placements.front().rates;
-  std::string text =
-      "Ring attention, forward, on " + counted(report.ranks, "rank") + "; shapes are [B, H, S, D]\n";
+  const bool gather = options.partition() == Partition::all_gather;
+  const PlacementTimes& first = report.placements.front();
+  std::string text = partition_words(report, options) + ", forward, on " + counted(report.ranks, "rank") +
+                     "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(options.q()) + (options.causal ? ", causal" : "") + "\n";
   text += "  k, v    " + to_string(options.kv()) + ", travel in " + report.backend.wire + "\n";
   text += "  kernel  " + kernel_of(report) + "\n";
   text += format("  F       %.4g GFLOP/s a rank\n", rates.flops_per_second * 1e-9);
-  if (report.ranks > 1) {
-    text += format("  beta    %.4g GB/s a rank, %s a hop\n", rates.bytes_per_second * 1e-9,
+  if (first.all_to_all_bytes > 0)
+    text += format("  %s %.4g GB/s a rank, %s\n", gather ? "gather " : "a2a    ",
+                   static_cast<double>(first.all_to_all_bytes) / first.all_to_all * 1e-9,
+                   human_bytes(first.all_to_all_bytes).c_str());
+  if (report.rings() > 1 && !gather) {
+    text += format("  beta    %.4g GB/s per rank, %s per hop\n", rates.bytes_per_second * 1e-9,
                    human_bytes(report.hop_bytes).c_str());
-    const Index shard = (options.seq + report.ranks - 1) / report.ranks;
+    const Index shard = (options.seq + report.rings() - 1) / report.rings();
     const double smallest = report.smallest_shard(options);
     text += format("  c*      %.4g tokens: shards of %lld are %s for a hop to hide\n", smallest,
                    static_cast<long long>(shard),
                    static_cast<double>(shard) >= smallest ? "long enough" : "too short");
   }
-  Table table({"placement", "compute", "messages", "in turn", "x model", "overlapped", "x model", "waited",
-               "x ideal"});
-  for (const PlacementTimes& times : report.placements)
-    table.row({times.placement, human_seconds(times.compute),
-               report.ranks > 1 ? human_seconds(times.messages) : "-", human_seconds(times.in_turn),
-               ratio(times.in_turn, times.model.in_turn), human_seconds(times.overlapped),
-               ratio(times.overlapped, times.model.overlapped), human_seconds(times.exposed),
-               ratio(times.overlapped, times.model.ideal)});
+  const Table table = gather               ? gather_table(report)
+                      : report.ulysses > 1 ? heads_table(report)
+                                           : ring_table(report);
   text += "\n" + table.text();
   text += format(
       "\n  Medians of %lld, of the slowest rank. Ideal: the work shared out evenly, and no messages.\n",
@@ -66,21 +111,29 @@ std::string to_json(const BenchReport& report, const BenchOptions& options) {
   };
   Json json{{"q_shape", extents(options.q())},   {"kv_shape", extents(options.kv())},
             {"causal", options.causal},          {"ranks", report.ranks},
+            {"parallel", options.parallel},      {"ulysses", report.ulysses},
             {"kernel", kernel_of(report)},       {"transport", report.backend.transport},
             {"wire", report.backend.wire},       {"hop_bytes", report.hop_bytes},
             {"repetitions", options.repetitions}};
-  for (const PlacementTimes& times : report.placements)
-    json["placements"].push_back({{"placement", times.placement},
-                                  {"flops_per_second", times.rates.flops_per_second},
-                                  {"bytes_per_second", times.rates.bytes_per_second},
-                                  {"compute_seconds", times.compute},
-                                  {"messages_seconds", times.messages},
-                                  {"in_turn_seconds", times.in_turn},
-                                  {"in_turn_model_seconds", times.model.in_turn},
-                                  {"overlapped_seconds", times.overlapped},
-                                  {"overlapped_model_seconds", times.model.overlapped},
-                                  {"exposed_seconds", times.exposed},
-                                  {"ideal_seconds", times.model.ideal}});
+  for (const PlacementTimes& times : report.placements) {
+    Json row{{"placement", times.placement},
+             {"flops_per_second", times.rates.flops_per_second},
+             {"compute_seconds", times.compute},
+             {"exposed_seconds", times.exposed},
+             {"ideal_seconds", times.model.ideal}};
+    if (options.partition() != Partition::all_gather)
+      row.update({{"bytes_per_second", times.rates.bytes_per_second},
+                  {"messages_seconds", times.messages},
+                  {"in_turn_seconds", times.in_turn},
+                  {"in_turn_model_seconds", times.model.in_turn},
+                  {"overlapped_seconds", times.overlapped},
+                  {"overlapped_model_seconds", times.model.overlapped}});
+    if (times.whole > 0)
+      row.update({{"all_to_all_seconds", times.all_to_all},
+                  {"all_to_all_bytes", times.all_to_all_bytes},
+                  {"whole_seconds", times.whole}});
+    json["placements"].push_back(row);
+  }
   return json.dump(2) + "\n";
 }
 

@@ -1,5 +1,5 @@
 /// \file
-/// The measurements of `ring-attention bench`, for any device.
+/// The measurements of a ring of `ring-attention bench`, for any device.
 #pragma once
 
 #include <array>
@@ -165,27 +165,5 @@ class RingBench {
   Tensor<typename Device::Value> q_{options_.q().with_seq(placement_.tokens(comm_.rank()))};
   KvParcel<Element, typename Device::Memory> kv_;
 };
-
-/// Measures each placement in which ranks get different work. Collective.
-template <Backend Device>
-BenchReport measure_ring(const Communicator& comm, const BenchOptions& options, Activity& activity) {
-  const Index tokens = Placement(PlacementKind::contiguous, options.seq, comm.size()).max_tokens();
-  Workload work{options.q().with_seq(tokens), options.kv().with_seq(tokens), {}, false};
-  work.scoring.scale = 1 / std::sqrt(static_cast<double>(options.dim));
-  if (options.causal) work.scoring.mask = Mask::causal();
-  Device device({comm, options, activity, work});
-  device.require_memory();
-  BenchReport report;
-  report.ranks = comm.size();
-  report.element_bytes = sizeof(typename Device::Element);
-  report.backend = device.description();
-  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
-    if (kind == PlacementKind::zigzag && (!options.causal || comm.size() == 1)) continue;  // the same work
-    RingBench bench(device, comm, options, kind, work.scoring.mask, activity);
-    report.hop_bytes = bench.hop_bytes();
-    report.placements.push_back(bench.measure(options.repetitions));
-  }
-  return report;
-}
 
 }  // namespace ring_attention

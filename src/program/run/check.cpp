@@ -9,7 +9,7 @@ namespace {
 
 /// Which of `rows` rows to compare.
 std::vector<Index> chosen_rows(Index rows, Index tokens) {
-  const Index wanted = tokens <= check_all_rows_up_to ? rows : std::min(rows, check_sample_rows);
+  const Index wanted = checked_rows(rows, tokens);
   std::vector<Index> chosen;
   for (Index i = 0; i < wanted; ++i) chosen.push_back(wanted == 1 ? 0 : i * (rows - 1) / (wanted - 1));
   return chosen;

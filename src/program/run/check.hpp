@@ -13,6 +13,11 @@ namespace ring_attention {
 inline constexpr Index check_all_rows_up_to = Index{16} << 10;
 inline constexpr Index check_sample_rows = 128;  ///< per rank, spread evenly, first and last included
 
+/// How many of a rank's `rows` are compared, of `tokens` in the sequence.
+[[nodiscard]] inline Index checked_rows(Index rows, Index tokens) {
+  return tokens <= check_all_rows_up_to ? rows : std::min(rows, check_sample_rows);
+}
+
 /// One rank's results, and the positions of its tokens.
 template <class T>
 struct RankResults {

@@ -36,11 +36,13 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
 }  // namespace
 
 int run_command(const Communicator& comm, const RunOptions& options, Activity& activity) {
-  const ProgressLine progress(activity, comm.size(), comm.rank() == 0 ? options.progress : "never");
+  const HybridPlace place = agreed_place(comm, options);
+  const ProgressLine progress(activity, place.ring.size, comm.rank() == 0 ? options.progress : "never");
   if (options.device == "cuda") require_gpus(comm, options);
   const RunInput input(comm, options);
   if (input.is_double()) require_float32(comm, options);
-  const RunContext context{comm, options, input, activity};
+  require_shareable_heads(comm, place, input.q().heads, input.kv().heads);
+  const RunContext context{comm, options, input, activity, place};
   if (options.device == "cuda") return run_on_gpus(context);
   const bool readable = options.engine == "readable";
   if (input.is_double())

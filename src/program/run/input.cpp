@@ -51,7 +51,8 @@ bool is_wrong(InputArray array, T x) {
 
 /// The smallest element in the global array among this rank's wrong ones; the largest Index if none.
 template <class T>
-Index first_wrong(InputArray array, View<const T> shard, const Shape& global, const TokenRanges& ranges) {
+Index first_wrong(InputArray array, View<const T> shard, const Shape& global, const TokenRanges& ranges,
+                  Index first_head) {
   Index first = std::numeric_limits<Index>::max();
   const std::vector<Index> where = positions(ranges);
   const Shape& shape = shard.shape();
@@ -60,9 +61,10 @@ Index first_wrong(InputArray array, View<const T> shard, const Shape& global, co
       for (Index s = 0; s < shape.seq; ++s)
         for (Index d = 0; d < shape.dim; ++d)
           if (is_wrong(array, shard(b, h, s, d)))
-            first = std::min(
-                first,
-                ((b * global.heads + h) * global.seq + where[static_cast<std::size_t>(s)]) * global.dim + d);
+            first = std::min(first, ((b * global.heads + first_head + h) * global.seq +
+                                     where[static_cast<std::size_t>(s)]) *
+                                            global.dim +
+                                        d);
   return first;
 }
 
@@ -197,10 +199,10 @@ Tensor<double> RunInput::whole_head(InputArray array, Index batch, Index head) c
 
 template <class T>
 std::string RunInput::non_finite(const Communicator& comm, InputArray array, View<const T> shard,
-                                 const TokenRanges& ranges) const {
+                                 const TokenRanges& ranges, Index first_head) const {
   const auto wrong = std::ranges::count_if(shard.elements(), [=](T x) { return is_wrong(array, x); });
   const Index found = sum_over_ranks(comm, wrong);
-  const Index first = min_over_ranks(comm, first_wrong(array, shard, shape(array), ranges));
+  const Index first = min_over_ranks(comm, first_wrong(array, shard, shape(array), ranges, first_head));
   if (found == 0) return {};
   return names_[static_cast<std::size_t>(array)] + ": " + counted(found, "element") +
          (found == 1 ? " is" : " are") + " NaN or infinite, the first at " +
@@ -212,7 +214,7 @@ std::string RunInput::non_finite(const Communicator& comm, InputArray array, Vie
   template void RunInput::read(InputArray, View<T>, const TokenRanges&) const;              \
   template Tensor<double> RunInput::whole_head<T>(InputArray, Index, Index) const;          \
   template std::string RunInput::non_finite(const Communicator&, InputArray, View<const T>, \
-                                            const TokenRanges&) const;
+                                            const TokenRanges&, Index) const;
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

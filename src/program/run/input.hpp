@@ -43,15 +43,23 @@ class RunInput {
     return shard;
   }
 
+  /// Of the dense bias, which there must be, some heads, or [0, 1) of one that broadcasts over heads. Collective.
+  template <class T>
+  [[nodiscard]] Tensor<T> read_bias(const TokenRanges& ranges, const Interval& heads) const {
+    Tensor<T> shard({bias_.batch, heads.end - heads.begin, count(ranges), bias_.dim});
+    readers_.back()->read(shard.view(), ranges, heads);
+    return shard;
+  }
+
   /// All tokens of one head, [1, 1, S, D], in double after rounding to T: for the oracle. Collective.
   template <class T>
   [[nodiscard]] Tensor<double> whole_head(InputArray array, Index batch, Index head) const;
 
   /// Counts NaN and infinities, but not the -inf of a bias, in all ranks' shards of an array: one line that names the
-  /// file and the first such element, or empty. Collective.
+  /// file and the first such element, or empty. Collective. \param first_head  that of the shard
   template <class T>
   [[nodiscard]] std::string non_finite(const Communicator& comm, InputArray array, View<const T> shard,
-                                       const TokenRanges& ranges) const;
+                                       const TokenRanges& ranges, Index first_head = 0) const;
 
  private:
   [[nodiscard]] const Shape& shape(InputArray array) const;

@@ -5,32 +5,12 @@
 #include <chrono>
 #include <cstdio>
 
-#include "program/backend.hpp"
+#include "program/run/attention.hpp"
 #include "program/run/check.hpp"
 #include "program/run/report.hpp"
 #include "program/run/results.hpp"
-#include "ring_attention/ring/backward.hpp"
-#include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention {
-
-/// What the parts of a run share: the input, and which of its tokens this rank holds.
-struct RunContext {
-  const Communicator& comm;
-  const RunOptions& options;
-  const RunInput& input;
-  Activity& activity;
-  Placement queries{placement_kind_named(options.placement), input.q().seq, comm.size()};
-  Placement keys{placement_kind_named(options.placement), input.kv().seq, comm.size()};
-  TokenRanges query_ranges = queries.ranges(comm.rank()), key_ranges = keys.ranges(comm.rank());
-
-  [[nodiscard]] Workload workload() const {
-    return {input.q().with_seq(queries.max_tokens()), input.kv().with_seq(keys.max_tokens()), input.scoring(),
-            options.wants_gradients(),
-            input.bias().size() > 0 ? input.bias().with_seq(queries.max_tokens()) : Shape{}};
-  }
-};
 
 /// Seconds of the slowest rank since its construction or the last lap.
 class Stopwatch {
@@ -53,16 +33,15 @@ class Stopwatch {
 template <Backend Device>
 class Job {
   using T = typename Device::Value;
-  using Kv = KvParcel<typename Device::Element, typename Device::Memory>;
 
  public:
-  explicit Job(const RunContext& context)
-      : run_(context), device_({run_.comm, run_.options, run_.activity, run_.workload()}) {
-    report_.backend = device_.description();
+  explicit Job(const RunContext& context) : run_(context), attention_(context) {
+    report_.backend = attention_.device().description();
+    report_.ulysses = run_.place.ulysses.size;
     report_.q = run_.input.q();
     report_.kv = run_.input.kv();
     report_.bias = run_.input.bias();
-    report_.bias_bytes = run_.workload().bias_values() * static_cast<Index>(sizeof(T));
+    report_.bias_bytes = attention_.work().bias_values() * static_cast<Index>(sizeof(T));
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
     report_.scale = run_.input.scoring().scale;
     report_.q_offset = run_.input.scoring().mask.offset;
@@ -72,13 +51,14 @@ class Job {
   }
 
   int operator()() {
-    device_.require_memory();
+    attention_.device().require_memory();
     std::optional<RunResults> results;
     if (!run_.options.out.empty()) open(results.emplace(run_.comm, run_.options.out));
     allocation::reset_peak();
     attend();
     if (run_.options.wants_gradients()) differentiate();
     mine_.tensor_bytes = allocation::peak();
+    count_messages();
     if (run_.options.check) check();
     mine_.process_bytes = process_peak_bytes();
     report_.ranks = gather(run_.comm, mine_);
@@ -111,85 +91,85 @@ class Job {
     if (run_.comm.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
   }
 
-  void require_finite(InputArray array, View<const T> shard, const TokenRanges& ranges) {
+  void require_finite(InputArray array, View<const T> shard, const TokenRanges& ranges,
+                      Index first_head = 0) {
     run_.activity.beat();  // an array has been read
-    const std::string line = run_.input.template non_finite<T>(run_.comm, array, shard, ranges);
+    const std::string line = run_.input.template non_finite<T>(run_.comm, array, shard, ranges, first_head);
     if (line.empty() || std::ranges::count(report_.warnings, line) > 0) return;
     if (run_.options.check) throw AgreedError(line + ": --check needs finite arrays");
     warn(line);
   }
 
-  Tensor<T> read_queries(InputArray array) {
-    Tensor<T> shard = run_.input.template read<T>(array, run_.query_ranges);
-    require_finite(array, shard.view(), run_.query_ranges);
+  /// The tokens that this rank holds.
+  Tensor<T> read_held(InputArray array, const TokenRanges& ranges) {
+    Tensor<T> shard = run_.input.template read<T>(array, ranges);
+    require_finite(array, shard.view(), ranges);
     return shard;
   }
 
-  /// This rank's K,V. Read again for the backward: the ring of the forward has consumed them.
-  Kv read_keys() {
-    Kv kv(run_.input.kv(), run_.keys, run_.comm.rank(), device_.memory(),
-          kv_hops(run_.input.scoring().mask, run_.queries, run_.keys));
-    const auto read = [&](InputArray array, View<typename Device::Element> to) {
-      device_.fill(to, [&](View<T> shard) {
-        run_.input.template read<T>(array, shard, run_.key_ranges);
-        require_finite(array, shard, run_.key_ranges);
-      });
-    };
-    read(InputArray::k, kv.k());
-    read(InputArray::v, kv.v());
-    return kv;
+  [[nodiscard]] bool has_bias() const { return run_.input.bias().size() > 0; }
+
+  /// The bias in the layout that is computed: it does not travel.
+  Tensor<T> read_bias() {
+    if (!run_.shares_heads()) return read_held(InputArray::bias, run_.query_ranges);
+    const TokenRanges shard = run_.place.shard(run_.queries);
+    const Interval heads = run_.bias_heads();
+    Tensor<T> bias = run_.input.template read_bias<T>(shard, heads);
+    if (run_.input.bias().heads == 1 && run_.place.ulysses.index(run_.place.rank) >
+                                            0)  // the first of the ranks that read it counts its elements
+      require_finite(InputArray::bias, {nullptr, bias.shape().with_seq(0)}, {});
+    else
+      require_finite(InputArray::bias, bias.view(), shard, heads.begin);
+    return bias;
   }
 
-  /// Adds what a transport did to this rank's report; returns its exposed seconds.
-  double count_statistics(const Watched& transport) {
-    mine_.messages_sent += transport.statistics().messages_sent;
-    mine_.bytes_sent += transport.statistics().bytes_sent;
-    return transport.statistics().exposed_seconds;
+  void take_keys() {
+    attention_.take_keys([&](InputArray array, View<T> shard) {
+      run_.input.template read<T>(array, shard, run_.key_ranges);
+      require_finite(array, shard, run_.key_ranges);
+    });
   }
 
   void attend() {
     run_.activity.enter(Phase::read);
     Stopwatch watch(run_.comm);
-    q_ = read_queries(InputArray::q);
-    if (run_.input.bias().size() > 0) bias_ = read_queries(InputArray::bias);
-    Kv kv = read_keys();
+    q_ = read_held(InputArray::q, run_.query_ranges);
+    if (has_bias()) bias_ = read_bias();
+    take_keys();
     report_.read_seconds += watch.lap();
 
-    device_.set_queries(q_, run_.query_ranges, bias_);
-    Watched transport = device_.transport(Watched::kv);
-    auto engine = device_.forward_engine();
-    auto&& ring_engine = device_.ring_engine(engine);
-    ring_forward(ring_engine, transport, kv);
-    forward_ = device_.finish(engine);
-    mine_.forward_exposed_seconds = count_statistics(transport);
+    attention_.forward(q_, bias_);
+    mine_.forward_exposed_seconds = attention_.moved().exposed_seconds;
     report_.forward_seconds = watch.lap();
   }
 
   void differentiate() {
     run_.activity.enter(Phase::read);
     Stopwatch watch(run_.comm);
-    grad_out_ = read_queries(InputArray::grad_out);
-    Kv kv = read_keys();
+    grad_out_ = read_held(InputArray::grad_out, run_.query_ranges);
+    take_keys();
     report_.read_seconds += watch.lap();
 
-    KvParcel<T, typename Device::Memory> sums(run_.input.kv(), run_.keys, run_.comm.rank(), device_.memory());
-    Watched transport = device_.transport(Watched::kv), gradients = device_.transport(Watched::gradients);
-    auto engine = device_.backward_engine(forward_, grad_out_);
-    auto&& ring_engine = device_.ring_engine(engine);
-    ring_backward(ring_engine, transport, gradients, kv, sums);
-    gradients_ = device_.finish(engine, sums);
-    gradients_.sinks =
-        sink_gradient<T>({q_, forward_.out, forward_.lse, grad_out_}, run_.input.scoring().sinks);
-    sum_over_ranks(run_.comm, std::span(gradients_.sinks));
-    mine_.backward_exposed_seconds = count_statistics(transport) + count_statistics(gradients);
+    gradients_ = attention_.backward(grad_out_);
+    mine_.backward_exposed_seconds = attention_.moved().exposed_seconds - mine_.forward_exposed_seconds;
     report_.backward_seconds = watch.lap();
+  }
+
+  void count_messages() {
+    const TransportStatistics all = attention_.moved(), pieces = attention_.all_to_all();
+    mine_.messages_sent = all.messages_sent;
+    mine_.bytes_sent = all.bytes_sent;
+    mine_.all_to_all_messages = pieces.messages_sent;
+    mine_.all_to_all_bytes = pieces.bytes_sent;
   }
 
   void check() {
     run_.activity.enter(Phase::check);
     Stopwatch watch(run_.comm);
-    RankResults<T> results{run_.query_ranges, run_.key_ranges, &q_, &bias_, &forward_};
-    results.kv_unit = device_.input_roundoff();
+    if (run_.shares_heads() && has_bias())
+      bias_ = run_.input.template read<T>(InputArray::bias, run_.query_ranges);
+    RankResults<T> results{run_.query_ranges, run_.key_ranges, &q_, &bias_, &attention_.result()};
+    results.kv_unit = attention_.device().input_roundoff();
     if (run_.options.wants_gradients()) {
       results.grad_out = &grad_out_;
       results.gradients = &gradients_;
@@ -201,8 +181,8 @@ class Job {
   void write(RunResults& results) {
     run_.activity.enter(Phase::write);
     Stopwatch watch(run_.comm);
-    results.write<T>("out", forward_.out, run_.query_ranges);
-    results.write<T>("lse", forward_.lse, run_.query_ranges);
+    results.write<T>("out", attention_.result().out, run_.query_ranges);
+    results.write<T>("lse", attention_.result().lse, run_.query_ranges);
     if (run_.options.wants_gradients()) {
       results.write<T>("dq", gradients_.q, run_.query_ranges);
       results.write<T>("dk", gradients_.k, run_.key_ranges);
@@ -233,9 +213,8 @@ class Job {
   }
 
   const RunContext& run_;
-  Device device_;
-  Tensor<T> q_, bias_, grad_out_;
-  AttentionResult<T> forward_;
+  RunAttention<Device> attention_;
+  Tensor<T> q_, grad_out_, bias_;  // bias_ in the layout that is computed; the others as this rank holds them
   Gradients<T> gradients_;
   RunReport report_;
   RankReport mine_;

@@ -4,7 +4,6 @@
 
 #include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention {
 namespace {
@@ -18,6 +17,8 @@ constexpr const char* examples = R"(Examples:
       The same on four GPUs.
   mpirun -n 8 ring-attention run --random 1,8,4096,64 --causal --placement zigzag --backward --check
       A random problem, balanced, checked against the dense reference; nothing is written.
+  mpirun -n 8 ring-attention run --random 1,8,4096,64 --parallel hybrid --ulysses 4 --backward --check
+      Groups of four ranks share the heads, rings of two share the tokens. --parallel ulysses: no ring.
 
 Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
 k and v may have fewer heads than q (a divisor: grouped-query attention) and another length.
@@ -32,29 +33,10 @@ constexpr Index furthest_offset = 1'000'000'000'000'000;
 /// The most elements of q: more than any job can hold; byte counts fit in 64 bits.
 constexpr Index most_elements = Index{1} << 48U;
 
-std::vector<std::string> isa_choices() {
-  std::vector<std::string> names{"auto"};
-  for (const Isa isa : available_isas()) names.emplace_back(name_of(isa));
-  return names;
-}
-
 bool fits(const std::vector<Index>& extents) {
   Index left = most_elements;
   for (const Index extent : extents) left /= extent;
   return left > 0;
-}
-
-/// What the device or the engine that was asked for cannot do.
-void validate_features(const RunOptions& options) {
-  if (!Dropout{options.dropout}.valid())
-    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
-  const std::pair<const char*, bool> features[] = {{"--bias", !options.bias.empty()},
-                                                   {"--dropout", options.dropout > 0},
-                                                   {"--sink", !options.sink.empty()}};
-  for (const auto& [flag, given] : features) {
-    if (given && options.device == "cuda")
-      throw InputError(std::string(flag) + ": no kernel of --device cuda can do it; --device cpu can");
-  }
 }
 
 }  // namespace
@@ -97,11 +79,13 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--q-offset", options.q_offset,
                  "Key position of the first query (default Sk - Sq, which aligns the ends)",
                  {-furthest_offset, furthest_offset});
-  command.section("Ring");
+  command.section("Ranks");
+  declare_partition_options(command, options);
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
                  "Which tokens a rank holds");
   command.choice("--wire", options.wire, {"same", "bf16"},
-                 "Type of K,V in messages: that of the arithmetic, or bf16 (float32 only): half the bytes");
+                 "Type of K,V in messages of a ring or all-gather: that of the arithmetic, or bf16 (float32 "
+                 "only): half the bytes");
   declare_device_options(command, options);
   command.option("--backward-kernel", options.backward_kernel,
                  "Kernel of the backward; auto takes the fastest that is deterministic");
@@ -124,7 +108,9 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
 
 void validate(const RunOptions& options) {
   validate_device(options);
-  validate_features(options);
+  validate_partition(options, options.device);
+  if (!Dropout{options.dropout}.valid())
+    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "cli/device_options.hpp"
+#include "program/partition_options.hpp"
 
 namespace ring_attention {
 
 /// The flags of `run`, with their defaults.
-struct RunOptions : DeviceOptions {
+struct RunOptions : DeviceOptions, PartitionOptions {
   std::string q, k, v;        ///< input files, or empty with --random
   std::string dout;           ///< gradient of the result, a file; empty: no backward, or --random
   std::vector<Index> random;  ///< B, H, S, D, or empty with files

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "program/run/rank_json.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -24,9 +25,11 @@ Index total(const RunReport& report, Index RankReport::*field) {
   return sum;
 }
 
-/// The most hops of one rank: N - 1 forward; N - 1 for K,V and N for dK,dV backward. K,V that no rank needs do not travel.
+/// The most hops of one rank of a ring of N: N - 1 forward; N - 1 for K,V and N for dK,dV backward. K,V that no rank needs
+/// do not travel.
 std::size_t hops(const RunReport& report, const RunOptions& options) {
-  const std::size_t ranks = report.ranks.size();
+  if (options.partition() == Partition::all_gather) return 0;
+  const std::size_t ranks = report.ranks.size() / static_cast<std::size_t>(report.ulysses);
   return ranks - 1 + (options.wants_gradients() && ranks > 1 ? 2 * ranks - 1 : 0);
 }
 
@@ -34,6 +37,8 @@ bool was_checked(const RunReport& report, std::size_t result) {
   return std::any_of(report.ranks.begin(), report.ranks.end(),
                      [&](const RankReport& rank) { return rank.errors[result].rows > 0; });
 }
+
+}  // namespace
 
 std::string check_table(const RunReport& report) {
   Table table({"array", "rank", "rows", "max", "mean", "relative", "verdict"});
@@ -47,6 +52,40 @@ std::string check_table(const RunReport& report) {
     }
   }
   return table.text();
+}
+
+/// How the ranks divide the work, as a line with its heading.
+std::string partition_words(const RunReport& report, const RunOptions& options) {
+  const std::string placement = options.placement + " placement",
+                    ring = placement + ", " + report.backend.transport + " transport, K,V travel in " +
+                           report.backend.wire,
+                    heads =
+                        "heads over " + counted(report.ulysses, "rank") + ", all-to-all in " + report.dtype;
+  switch (options.partition()) {
+    case Partition::ring: return "  ring    " + ring + "\n";
+    case Partition::ulysses: return "  ulysses " + heads + "\n";
+    case Partition::hybrid:
+      return "  hybrid  " + heads + "\n  rings   of " +
+             std::to_string(report.ranks.size() / static_cast<std::size_t>(report.ulysses)) + ": " + ring +
+             "\n";
+    case Partition::all_gather:
+      return "  gather  K,V of all ranks, in " + report.backend.wire + ", " + placement + "\n";
+  }
+  return {};
+}
+
+/// What travelled, as a line with its heading.
+std::string moved_words(const RunReport& report, const RunOptions& options) {
+  std::string words = "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
+                      counted(total(report, &RankReport::messages_sent), "message");
+  const Partition partition = options.partition();
+  if (partition == Partition::hybrid)
+    words +=
+        ": all-to-all " + human_bytes(total(report, &RankReport::all_to_all_bytes)) + ", rings " +
+        human_bytes(total(report, &RankReport::bytes_sent) - total(report, &RankReport::all_to_all_bytes));
+  if (partition == Partition::ring || partition == Partition::hybrid)
+    words += ", at most " + counted(static_cast<Index>(hops(report, options)), "hop") + " per rank";
+  return words + "\n";
 }
 
 std::string mask_words(const RunReport& report, const RunOptions& options) {
@@ -64,10 +103,12 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   return words;
 }
 
-Json rank_json(const RankReport& rank) {
+nlohmann::ordered_json rank_json(const RankReport& rank) {
   Json entry{{"tokens", rank.tokens},
              {"messages_sent", rank.messages_sent},
              {"bytes_sent", rank.bytes_sent},
+             {"all_to_all_messages", rank.all_to_all_messages},
+             {"all_to_all_bytes", rank.all_to_all_bytes},
              {"forward_exposed_seconds", rank.forward_exposed_seconds},
              {"backward_exposed_seconds", rank.backward_exposed_seconds},
              {"tensor_bytes", rank.tensor_bytes},
@@ -83,8 +124,6 @@ Json rank_json(const RankReport& rank) {
   }
   return entry;
 }
-
-}  // namespace
 
 bool RankReport::ok() const {
   return std::all_of(errors.begin(), errors.end(), [](const ErrorReport& error) { return error.ok; });
@@ -109,11 +148,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
             (options.wants_gradients() ? " with its gradient" : "") + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
   text += "  kernel  " + words_of(report.backend, largest(report, &RankReport::threads)) + "\n";
-  text += format("  ring    %s placement, %s transport, K,V travel in %s\n", options.placement.c_str(),
-                 report.backend.transport.c_str(), report.backend.wire.c_str());
-  text += "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
-          counted(total(report, &RankReport::messages_sent), "message") + ", at most " +
-          counted(static_cast<Index>(hops(report, options)), "hop") + " a rank\n";
+  text += partition_words(report, options) + moved_words(report, options);
   text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
           human_seconds(report.forward_seconds);
   if (options.wants_gradients()) text += ", backward " + human_seconds(report.backward_seconds);
@@ -149,6 +184,8 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"dropout", options.dropout},
             {"dropout_seed", options.dropout_seed},
             {"q_offset", report.q_offset},
+            {"parallel", options.parallel},
+            {"ulysses", report.ulysses},
             {"placement", options.placement},
             {"transport", report.backend.transport},
             {"wire", report.backend.wire},
@@ -161,6 +198,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"hops", hops(report, options)},
             {"messages", total(report, &RankReport::messages_sent)},
             {"bytes_moved", total(report, &RankReport::bytes_sent)},
+            {"all_to_all_bytes", total(report, &RankReport::all_to_all_bytes)},
             {"read_seconds", report.read_seconds},
             {"forward_seconds", report.forward_seconds},
             {"forward_exposed_seconds", largest(report, &RankReport::forward_exposed_seconds)},

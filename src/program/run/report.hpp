@@ -37,6 +37,7 @@ struct RankReport {
   Index threads = 1;
   Index messages_sent = 0;
   Index bytes_sent = 0;
+  Index all_to_all_messages = 0, all_to_all_bytes = 0;  ///< of those above
   double forward_exposed_seconds = 0;
   double backward_exposed_seconds = 0;
   Index tensor_bytes = 0;   ///< the largest sum of its tensors, in the ring
@@ -52,6 +53,7 @@ struct RunReport {
   Shape q, kv, bias;     ///< of the bias: of size 0 for none
   Index bias_bytes = 0;  ///< the most that a rank has of it, and with gradients of dbias
   std::string dtype;
+  int ulysses = 1;  ///< ranks that share heads
   BackendDescription backend;
   double scale = 0;
   Index q_offset = 0;
@@ -61,6 +63,10 @@ struct RunReport {
 
   [[nodiscard]] bool ok() const;
 };
+
+/// Parts of a report, which `decode` has, too: the errors, and what hides keys or changes scores, each word behind a comma.
+[[nodiscard]] std::string check_table(const RunReport& report);
+[[nodiscard]] std::string mask_words(const RunReport& report, const RunOptions& options);
 
 [[nodiscard]] std::string to_text(const RunReport& report, const RunOptions& options);
 [[nodiscard]] std::string to_json(const RunReport& report, const RunOptions& options);

@@ -2,11 +2,17 @@
 /// The hash of one pair of a dropout mask. It includes nothing, so that kernels of every device use this source.
 #pragma once
 
+#ifdef __CUDACC__
+#define RING_ATTENTION_INLINE __forceinline__ __host__ __device__
+#else
+#define RING_ATTENTION_INLINE [[gnu::always_inline]]
+#endif
+
 namespace ring_attention {
 
 /// The word of a key, once a key: its position, mod 2^32, times an odd constant (2^32 over the golden ratio).
 template <class Word>
-[[nodiscard]] [[gnu::always_inline]] constexpr Word dropout_key(Word position) {
+[[nodiscard]] RING_ATTENTION_INLINE constexpr Word dropout_key(Word position) {
   return position * 0x9e3779b9U;
 }
 
@@ -17,7 +23,7 @@ template <class Word>
 /// The constants and shifts are lowbias32 (Wellons, Prospecting for Hash Functions). The second word of the row
 /// enters between its two multiplications: with one word of 32 bits, two of about 2^16 rows would share a mask.
 template <class Word>
-[[nodiscard]] [[gnu::always_inline]] constexpr Word dropout_word(Word low, Word high, Word key) {
+[[nodiscard]] RING_ATTENTION_INLINE constexpr Word dropout_word(Word low, Word high, Word key) {
   Word x = low ^ key;
   x ^= x >> 16U;
   x *= 0x7feb352dU;
@@ -29,3 +35,5 @@ template <class Word>
 }
 
 }  // namespace ring_attention
+
+#undef RING_ATTENTION_INLINE

@@ -2,6 +2,7 @@
 /// `View`: a contiguous `[batch, heads, seq, dim]` array that it does not own.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <type_traits>
 
@@ -48,5 +49,14 @@ class View {
   T* data_ = nullptr;
   Shape shape_{};
 };
+
+/// Copies the tokens first .. first + tokens - 1 of all heads to those from `at` on of an array that differs in seq only.
+template <class From, class To>
+void copy_tokens(const View<From>& from, Index first, Index tokens, const View<To>& to, Index at) {
+  const Shape& all = from.shape();
+  for (Index b = 0; b < all.batch; ++b)
+    for (Index h = 0; h < all.heads; ++h)
+      std::copy_n(from.row(b, h, first).data(), tokens * all.dim, to.row(b, h, at).data());
+}
 
 }  // namespace ring_attention

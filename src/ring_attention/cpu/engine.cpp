@@ -1,5 +1,7 @@
 #include "ring_attention/cpu/engine.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <numbers>
 
 #include "ring_attention/cpu/threads.hpp"
@@ -10,7 +12,7 @@ using cpu::QueryTile;
 
 template <class T>
 CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
-    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels<T>(options.isa).forward) {
+    : scoring_(std::move(scoring)), threads_(options.threads), kernels_(kernels<T>(options.isa)) {
   require(threads_ >= 1, "CpuEngine: at least one thread");
 }
 
@@ -21,9 +23,12 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
-  tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
+  const auto enough = [&](const auto& kernel) { return q.shape().seq <= kernel.lanes; };
+  const auto* few = std::ranges::find_if(kernels_.few, enough);
+  kernel_ = few != std::end(kernels_.few) ? few : &kernels_.forward;
+  tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
   state_ = Partial<T>::empty(q.shape());
-  workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.shape().dim)));
+  workspace_ = cpu::workspaces<T>(threads_, kernel_->workspace(static_cast<int>(q.shape().dim)));
 }
 
 template <class T>
@@ -61,12 +66,12 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
   for (const TokenRange& keys : kv.ranges) {
     if (lanes.look(scoring_, batch, head, tile, keys, kv.k.row(batch, kv_head, first_key).data(),
                    kv.v.row(batch, kv_head, first_key).data(), bias_)) {
-      if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
-      kernel_.attend(lanes.span(), rows, workspace);
+      if (!std::exchange(loaded, true)) kernel_->load(rows, workspace);
+      kernel_->attend(lanes.span(), rows, workspace);
     }
     first_key += keys.count;
   }
-  if (loaded) kernel_.store(rows, workspace);
+  if (loaded) kernel_->store(rows, workspace);
 }
 
 template <class T>

@@ -49,7 +49,8 @@ class CpuEngine {
 
   Scoring scoring_;
   int threads_;
-  const cpu::ForwardKernel<T>& kernel_;
+  const cpu::Kernels<T>& kernels_;
+  const cpu::ForwardKernel<T>* kernel_ = nullptr;  // of these queries
   View<const T> q_, bias_;
   TokenRanges q_ranges_;
   std::vector<cpu::QueryTile> tiles_;

@@ -24,7 +24,7 @@
 namespace ring_attention::cpu {
 namespace {
 
-constexpr Offset block = 96 / panels;  // keys; p of so many, k and v stay in the caches with qt and ot
+constexpr Offset block = 96 * 4 / RING_ATTENTION_REAL_BYTES;  // keys; p of so many, k, v stay in the caches
 
 /// A panel of a tile in the workspace of a thread.
 struct Panel {
@@ -61,11 +61,14 @@ void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
 
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
 /// \param plain  without bias and mask, as nearly all blocks are; a dense bias is in p
+///
+/// For few queries memory is the limit: the values of the block are fetched while the keys are computed with.
 template <bool plain>
 void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
             Vector (&top)[tile_vectors]) {
   for (Vector& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
+    if (few_queries) prefetch(span.v + (j + i) * dim, rows.value * dim);
     Vector s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, panel.qt, lanes, dim);
     RING_ATTENTION_UNROLL
@@ -94,7 +97,7 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
     store(panel.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
-    prefetch(values + j * dim, dim);
+    if (!few_queries) prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       Real* s = panel.p + j * lanes + v * width;
@@ -118,11 +121,12 @@ void drop(const DropoutLanes<Real>& dropout, Offset j, Offset n, const Panel& pa
   }
 }
 
-/// Step 4. It also prefetches the keys of the next block in double, whose bytes the processor itself fetches too late.
+/// Step 4. It also prefetches the keys of the next block in double and for few queries, whose bytes the processor
+/// itself fetches too late.
 void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Panel& panel,
                 const Real* next_keys) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    if (panels > 1) prefetch(next_keys + c * n, rows.value * n);
+    if (panels > 1 || few_queries) prefetch(next_keys + c * n, rows.value * n);
     Vector sum[rows.value][tile_vectors] =
         {};  // of this block by itself: then its rounding errors stay small
     multiply_add(sum, values + c, 1, dim, panel.p, lanes, n);
@@ -179,8 +183,12 @@ void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* worksp
 }  // namespace
 
 namespace RING_ATTENTION_ISA {
-extern const ForwardKernel<Real> forward;
-const ForwardKernel<Real> forward{panels * lanes, workspace_elements, load_tile, attend, store_tile};
+#if !defined(RING_ATTENTION_FORWARD)
+#define RING_ATTENTION_FORWARD forward
+#endif
+extern const ForwardKernel<Real> RING_ATTENTION_FORWARD;
+const ForwardKernel<Real> RING_ATTENTION_FORWARD{panels * lanes, workspace_elements, load_tile, attend,
+                                                 store_tile};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

@@ -96,6 +96,8 @@ struct BackwardKernel {
 template <class T>
 struct Kernels {
   ForwardKernel<T> forward;
+  ForwardKernel<T>
+      few[2];  ///< for at most so many queries as they have lanes, ascending: the same bits, sooner
   BackwardKernel<T> backward;
 };
 

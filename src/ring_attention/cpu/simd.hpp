@@ -20,22 +20,33 @@ namespace {
 #endif
 using Real = RING_ATTENTION_REAL;
 
+/// Kernels for few queries have tiles of one or two vectors, and more rows of sums instead: a tile takes as long for one
+/// query as for all its lanes.
+#if defined(RING_ATTENTION_VECTORS)
+constexpr bool few_queries = true;
+#else
+constexpr bool few_queries = false;
+#define RING_ATTENTION_VECTORS 0
+#endif
+
 #if defined(__AVX512F__)
 #define RING_ATTENTION_VECTOR_BYTES 64
-constexpr int tile_vectors = 4;  // of queries in a tile: 64 floats
-constexpr int tile_rows = 4;     // 16 sums, 4 vectors and the broadcasts, in 32 registers
+constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // of queries in a tile: 64 floats
+constexpr int tile_rows = 16 / tile_vectors;  // 16 sums, 4 vectors and the broadcasts, in 32 registers
 #elif defined(__AVX__)
 #define RING_ATTENTION_VECTOR_BYTES 32
-constexpr int tile_vectors = 3;  // 24 floats
-constexpr int tile_rows = 4;     // 12 sums, 3 vectors and a broadcast, in 16 registers
+constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 3;  // 24 floats
+constexpr int tile_rows =
+    few_queries ? 8 / tile_vectors : 4;  // 12 sums, 3 vectors and a broadcast, in 16 registers
 #elif defined(__aarch64__)
 #define RING_ATTENTION_VECTOR_BYTES 16
-constexpr int tile_vectors = 4;  // 16 floats
-constexpr int tile_rows = 4;     // 16 sums, 4 vectors and the broadcasts, in 32 registers
+constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // 16 floats
+constexpr int tile_rows = 16 / tile_vectors;                            // 16 sums, 4 vectors and the broadcasts, in 32 registers
 #else
 #define RING_ATTENTION_VECTOR_BYTES 16
-constexpr int tile_vectors = 2;  // 8 floats
-constexpr int tile_rows = 4;     // 8 sums, 2 vectors, a broadcast and the products, in 16 registers
+constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 2;  // 8 floats
+constexpr int tile_rows =
+    8 / tile_vectors;  // 8 sums, 2 vectors, a broadcast and the products, in 16 registers
 #endif
 
 constexpr int width = RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES;  // elements in a vector
@@ -59,7 +70,7 @@ constexpr int lanes = tile_vectors * width;
 
 /// A tile of queries is one panel of so many lanes, in double two: then a block of keys, which is read from memory once
 /// for a tile, serves as many queries as in float. A panel has its own part of the workspace.
-constexpr int panels = RING_ATTENTION_REAL_BYTES / 4;
+constexpr int panels = few_queries ? 1 : RING_ATTENTION_REAL_BYTES / 4;
 
 #if RING_ATTENTION_REAL_BYTES == 4
 using Integer = int;

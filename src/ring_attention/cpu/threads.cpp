@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -11,12 +12,21 @@ int usable_cores() { return static_cast<int>(std::max(1U, std::thread::hardware_
 
 void for_each_task(Index tasks, int threads, const std::function<void(Index, int)>& work) {
   std::atomic<Index> next{0};
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(threads));
   const auto run = [&](int worker) {
-    for (Index task = next++; task < tasks; task = next++) work(task, worker);
+    try {
+      for (Index task = next++; task < tasks; task = next++) work(task, worker);
+    } catch (...) {
+      failures[static_cast<std::size_t>(worker)] = std::current_exception();
+    }
   };
-  std::vector<std::jthread> others;  // joined at the end, also when worker 0 throws
-  for (int worker = 1; worker < std::min<Index>(threads, tasks); ++worker) others.emplace_back(run, worker);
-  run(0);
+  {
+    std::vector<std::jthread> others;  // joined at the end of the block
+    for (int worker = 1; worker < std::min<Index>(threads, tasks); ++worker) others.emplace_back(run, worker);
+    run(0);
+  }
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace ring_attention

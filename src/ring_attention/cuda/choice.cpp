@@ -11,32 +11,50 @@ namespace {
 template <class Task>
 const std::string kind = std::is_same_v<Task, ForwardTask> ? "forward kernel" : "backward kernel";
 
+/// What a kernel is asked to do.
+struct Problem {
+  const DeviceTraits& device;
+  Type type;
+  int dim;
+  bool pairs;  // a dense bias or dropout
+};
+
+std::string to_string(const Problem& problem) {
+  return std::string(name_of(problem.type)) + " with a head dim of " + std::to_string(problem.dim) +
+         (problem.pairs ? " and a bias or dropout" : "");
+}
+
 template <class Task>
-std::string names_that_take(std::span<const Kernel<Task>> kernels, const DeviceTraits& device, Type type,
-                            int dim) {
+bool takes(const Kernel<Task>& kernel, const Problem& problem) {
+  return kernel.takes(problem.device, problem.type, problem.dim) &&
+         (!problem.pairs || kernel.launch_with_pairs != nullptr);
+}
+
+template <class Task>
+std::string names_that_take(std::span<const Kernel<Task>> kernels, const Problem& problem) {
   std::string names;
   for (const auto& kernel : kernels)
-    if (kernel.takes(device, type, dim)) names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+    if (takes(kernel, problem)) names += (names.empty() ? "" : ", ") + std::string(kernel.name);
   return names;
 }
 
 template <class Task>
 const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::string& name,
-                           const DeviceTraits& device, Type type, int dim) {
+                           const Problem& problem) {
   const Kernel<Task>* best = nullptr;
   bool known = name == "auto";
   for (const auto& kernel : kernels) {
     known = known || name == kernel.name;
     const bool wanted = name == "auto" ? kernel.deterministic : name == kernel.name;
-    if (wanted && kernel.takes(device, type, dim) && (best == nullptr || kernel.number >= best->number))
+    if (wanted && takes(kernel, problem) && (best == nullptr || kernel.number >= best->number))
       best = &kernel;
   }
   if (best != nullptr) return *best;
 
-  const std::string what = std::string(name_of(type)) + " with a head dim of " + std::to_string(dim);
-  const std::string capability =
-      std::to_string(device.compute_capability / 10) + "." + std::to_string(device.compute_capability % 10);
-  const std::string names = names_that_take(kernels, device, type, dim);
+  const std::string what = to_string(problem);
+  const int number = problem.device.compute_capability;
+  const std::string capability = std::to_string(number / 10) + "." + std::to_string(number % 10);
+  const std::string names = names_that_take(kernels, problem);
   if (names.empty())
     throw InputError("no " + kind<Task> + " of the GPU takes " + what + " (compute capability " + capability +
                      "): use the CPU");
@@ -48,13 +66,14 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
 
 }  // namespace
 
-const ForwardKernel& choose_forward(const std::string& name, const DeviceTraits& device, Type type, int dim) {
-  return choose(forward_kernels(), name, device, type, dim);
+const ForwardKernel& choose_forward(const std::string& name, const DeviceTraits& device, Type type, int dim,
+                                    bool pairs) {
+  return choose(forward_kernels(), name, {device, type, dim, pairs});
 }
 
-const BackwardKernel& choose_backward(const std::string& name, const DeviceTraits& device, Type type,
-                                      int dim) {
-  return choose(backward_kernels(), name, device, type, dim);
+const BackwardKernel& choose_backward(const std::string& name, const DeviceTraits& device, Type type, int dim,
+                                      bool pairs) {
+  return choose(backward_kernels(), name, {device, type, dim, pairs});
 }
 
 const char* name_of(Type type) { return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16"; }

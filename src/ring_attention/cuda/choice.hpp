@@ -9,12 +9,12 @@
 namespace ring_attention::cuda {
 
 /// The kernel with this name. "auto" is the deterministic kernel with the highest number that supports the type and the
-/// dim on this device.
+/// dim on this device, and with `pairs` a dense bias and dropout.
 /// \throws InputError if no kernel matches; the message lists the kernels that support the problem
 [[nodiscard]] const ForwardKernel& choose_forward(const std::string& name, const DeviceTraits& device,
-                                                  Type type, int dim);
+                                                  Type type, int dim, bool pairs = false);
 [[nodiscard]] const BackwardKernel& choose_backward(const std::string& name, const DeviceTraits& device,
-                                                    Type type, int dim);
+                                                    Type type, int dim, bool pairs = false);
 
 /// `fp32`, `bf16`, `fp16`.
 [[nodiscard]] const char* name_of(Type type);

@@ -67,7 +67,7 @@ template <class T>
   return downloaded<T>(device.view(), stream);
 }
 
-/// The memory of a ring's parcels: device memory, used in the order of one stream.
+/// The memory of a ring's parcels and of Ulysses' arrays: device memory, used in the order of one stream.
 struct DeviceMemory {
   template <class T>
   using Array = DeviceTensor<T>;
@@ -76,6 +76,11 @@ struct DeviceMemory {
 
   /// Enqueues array = 0.
   void zero(std::span<float> array) const;
+  /// Enqueues to = from, of one length.
+  template <class T>
+  void copy(std::span<T> to, std::span<const T> from) const {
+    cuda::copy(to, from, stream);
+  }
   /// Enqueues sum += term.
   void add(std::span<float> sum, std::span<const float> term) const;
 };

@@ -9,12 +9,15 @@ namespace ring_attention {
 using namespace cuda;
 
 template <class T>
-void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges) {
+void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const float> bias) {
   require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
-  kernel_ = &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim));
+  pairs_ = PairsOnDevice(scoring_.dropout, q.shape(), ranges, bias, options_.stream);
+  kernel_ =
+      &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim), pairs_.any());
   q_ = q;
   mask_ = MaskOnDevice(scoring_, ranges, options_.stream);
+  sinks_ = sinks_on_device(scoring_.sinks, q.shape(), options_.stream);
   o_ = DeviceTensor<float>(q.shape());
   m_ = DeviceTensor<float>(q.shape().per_row());
   l_ = DeviceTensor<float>(q.shape().per_row());
@@ -26,13 +29,14 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
   (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
   require(kv.k.shape().seq == count(kv.ranges),
           "CudaEngine: k and its ranges have different numbers of tokens");
+  pairs_.require_columns(kv.ranges);
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
         {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
         kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const ForwardTask& task) {
           ForwardTask next = task;
           next.fresh = std::exchange(fresh_, false);
-          kernel_->launch(next, type_of<T>, device_, options_.stream);
+          pairs_.launch(*kernel_, next, type_of<T>, device_, options_.stream);
         });
   if (progress) progress();
 }
@@ -42,6 +46,7 @@ DeviceAttentionResult CudaEngine<T>::finish() {
   // Without any key o and l are still the zeros of their allocation, and m is not used.
   finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(), static_cast<int>(q_.shape().dim),
               options_.stream);
+  if (sinks_.size() > 0) add_sinks(o_.data(), m_.data(), sinks_.data(), q_.shape(), options_.stream);
   return {std::move(o_), std::move(m_), kernel_->name};
 }
 
@@ -61,11 +66,13 @@ void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, TokenRanges r
               q.seq == count(ranges),
           "CudaBackward: q, out, dO, lse and the ranges must have the same queries");
   device_ = traits_for(options_);
-  kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim));
+  pairs_ = PairsOnDevice(scoring_.dropout, q, ranges, forward.bias, options_.stream);
+  kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim), pairs_.any());
   forward_ = forward;
   mask_ = MaskOnDevice(scoring_, ranges, options_.stream);
   delta_ = DeviceTensor<float>(q.per_row());
   grad_q_ = DeviceTensor<float>(q);
+  grad_bias_ = DeviceTensor<float>(forward.bias.shape());
   row_dots(forward.out.data(), forward.grad_out.data(), delta_.data(), q.per_row().size(),
            static_cast<int>(q.dim), type_of<T>, options_.stream);
 }
@@ -78,12 +85,14 @@ void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<f
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
               kv.k.shape().seq == count(kv.ranges),
           "CudaBackward: k, v, dk, dv and the ranges must have the same keys");
+  pairs_.require_columns(kv.ranges);
   if (q.size() > 0)
     for_each_launch<BackwardTask>(
         {task_of(q, forward_.q.data(), scoring_, mask_), forward_.grad_out.data(), forward_.lse.data(),
          delta_.data(), grad_q_.data(), gradient.k.data(), gradient.v.data()},
-        kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges,
-        [&](const BackwardTask& task) { kernel_->launch(task, type_of<T>, device_, options_.stream); });
+        kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const BackwardTask& task) {
+          pairs_.launch(*kernel_, task, type_of<T>, device_, options_.stream, grad_bias_.data());
+        });
   if (progress) progress();
 }
 

@@ -24,7 +24,7 @@ struct DeviceAttentionResult {
 /// Call begin(q), then accumulate(kv) once per piece of the keys in any number and order, then finish(). T is the type
 /// of q, k and v: float, Bf16 or cuda::Fp16. The state (o, m, l) is fp32 and carries over from piece to piece.
 ///
-/// Memory: the state, which becomes the result, and 24 bytes per query.
+/// Memory: the state, which becomes the result, 24 bytes per query, and with dropout 8 bytes per row.
 template <class T>
 class CudaEngine {
  public:
@@ -34,14 +34,16 @@ class CudaEngine {
       : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
   /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges`
-  /// are the positions of its tokens. \throws InputError if no kernel supports this type and dim on this device
-  void begin(View<const T> q, TokenRanges ranges);
+  /// are the positions of its tokens. `bias` is the dense bias of these queries (attention/bias.hpp) or empty, and also
+  /// belongs to the caller. \throws InputError if no kernel supports this type and dim on this device, and the bias and
+  /// the dropout if there are any
+  void begin(View<const T> q, TokenRanges ranges, View<const float> bias = {});
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
   /// `progress` once. \throws Error if the shapes do not match
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
 
-  /// Enqueues out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
+  /// Enqueues out = o / l and lse = log 2 * m + log l, and adds the sinks. Ends the work on these queries.
   [[nodiscard]] DeviceAttentionResult finish();
 
   /// The current state (o, m, l) on the host, with m in units of the natural logarithm. Waits for the stream.
@@ -57,6 +59,8 @@ class CudaEngine {
   const cuda::ForwardKernel* kernel_ = nullptr;
   View<const T> q_;
   cuda::MaskOnDevice mask_;
+  cuda::PairsOnDevice pairs_;
+  cuda::DeviceTensor<float> sinks_;      // [heads], or empty
   cuda::DeviceTensor<float> o_, m_, l_;  // m in units of log 2
   bool fresh_ = true;                    // no keys yet: o_, m_ and l_ are not initialised
 };
@@ -64,10 +68,11 @@ class CudaEngine {
 /// What the backward on a GPU needs from the forward, for a rank's queries. The caller owns the device memory.
 template <class T>
 struct DeviceForwardResult {
-  View<const T> q;         ///< [batch, heads, seq, dim]
-  View<const float> out;   ///< like q; over all keys
-  View<const float> lse;   ///< [batch, heads, seq, 1]; over all keys
-  View<const T> grad_out;  ///< dO, like q
+  View<const T> q;              ///< [batch, heads, seq, dim]
+  View<const float> out;        ///< like q; over all keys
+  View<const float> lse;        ///< [batch, heads, seq, 1]; over all keys
+  View<const T> grad_out;       ///< dO, like q
+  View<const float> bias = {};  ///< the dense bias of these queries (attention/bias.hpp); empty: none
 };
 
 /// Call begin(forward), then accumulate(kv, gradient) once per piece of the keys, then finish() -> dQ. Gradients are
@@ -80,16 +85,18 @@ class CudaBackward {
   explicit CudaBackward(Scoring scoring, CudaOptions options = {})
       : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
-  /// Starts with dQ = 0. `ranges` are the positions of the queries.
+  /// Starts with dQ = 0 and dBias = 0. `ranges` are the positions of the queries.
   void begin(const DeviceForwardResult<T>& forward, TokenRanges ranges);
 
-  /// Enqueues: adds the contribution of these keys to dQ, and the contribution of these queries to dK and dV in
+  /// Enqueues: adds the contribution of these keys to dQ and dBias, and the contribution of these queries to dK and dV in
   /// `gradient`.
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
                   const Progress& progress = {});
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] cuda::DeviceTensor<float> finish();
+  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
+  [[nodiscard]] cuda::DeviceTensor<float> bias_gradient() { return std::move(grad_bias_); }
 
   [[nodiscard]] const cuda::BackwardKernel& kernel() const { return *kernel_; }
 
@@ -100,8 +107,10 @@ class CudaBackward {
   const cuda::BackwardKernel* kernel_ = nullptr;
   DeviceForwardResult<T> forward_;
   cuda::MaskOnDevice mask_;
-  cuda::DeviceTensor<float> delta_;   // [batch, heads, seq, 1]
-  cuda::DeviceTensor<float> grad_q_;  // [batch, heads, seq, dim]
+  cuda::PairsOnDevice pairs_;
+  cuda::DeviceTensor<float> delta_;      // [batch, heads, seq, 1]
+  cuda::DeviceTensor<float> grad_q_;     // [batch, heads, seq, dim]
+  cuda::DeviceTensor<float> grad_bias_;  // like the bias
 };
 
 /// Single device: begin, one accumulate, finish, all enqueued on `options.stream`. q, k and v are in device memory. The
@@ -109,17 +118,19 @@ class CudaBackward {
 /// \throws InputError if no kernel supports this type and dim on this device
 template <class T>
 [[nodiscard]] DeviceAttentionResult attention_forward(View<const T> q, View<const T> k, View<const T> v,
-                                                      const Scoring& scoring, const CudaOptions& options) {
+                                                      const Scoring& scoring, const CudaOptions& options,
+                                                      View<const float> bias = {}) {
   CudaEngine<T> engine(scoring, options);
-  engine.begin(q, whole(q.shape().seq));
+  engine.begin(q, whole(q.shape().seq), bias);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }
 
-/// The gradients of a whole attention, in device memory.
+/// The gradients of a whole attention, in device memory. That of sinks is sink_gradient() of the host's arrays.
 struct DeviceGradients {
   cuda::DeviceTensor<float> q, k, v;
-  const char* kernel = "";  ///< the name of the kernel that computed them
+  const char* kernel = "";              ///< the name of the kernel that computed them
+  cuda::DeviceTensor<float> bias = {};  ///< like the bias; empty: none
 };
 
 /// Single device, like attention_forward. \throws InputError if no kernel supports this type and dim on this device
@@ -132,6 +143,7 @@ template <class T>
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();
+  gradients.bias = engine.bias_gradient();
   gradients.kernel = engine.kernel().name;
   return gradients;
 }

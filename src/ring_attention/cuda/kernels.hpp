@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
@@ -63,6 +64,28 @@ struct BackwardTask : AttentionTask {
   float* grad_v;         ///< [batch][kv_heads][keys][dim]: dV of this shard, added to
 };
 
+/// A dense bias (attention/bias.hpp) and dropout (attention/dropout.hpp): what a task may have for each pair of a query
+/// and a key. Pointers are to device memory.
+struct PairTerms {
+  int bias_batches = 1, bias_heads = 1;  ///< 1 broadcasts
+  Index positions = 0;                   ///< keys of the whole sequence: the columns of the bias
+  const float* bias =
+      nullptr;  ///< [bias_batches][bias_heads][queries][positions], or null. -inf masks the key
+  float* grad_bias = nullptr;           ///< like bias: dBias, added to by the backward
+  const DropoutRow* dropout = nullptr;  ///< [batch][heads][queries], or null: no pair is dropped
+  std::uint32_t threshold = 0;          ///< a pair is kept if its word is less
+  float kept = 1;                       ///< the factor of a kept pair
+
+  [[nodiscard]] bool any() const { return bias != nullptr || dropout != nullptr; }
+};
+
+/// A task with both, for kernels that support them. A task without them has a type of its own, so that they cost it
+/// nothing.
+template <class Task>
+struct WithPairs : Task {
+  PairTerms pairs;
+};
+
 /// The properties of a device that a kernel depends on.
 struct DeviceTraits {
   int compute_capability;     ///< 90 for 9.0
@@ -81,6 +104,8 @@ struct Kernel {
   /// any ratio of heads.
   bool (*takes)(const DeviceTraits&, Type, int dim);
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
+  /// The same with a bias or dropout; null if the kernel supports neither.
+  void (*launch_with_pairs)(const WithPairs<Task>&, Type, const DeviceTraits&, StreamHandle) = nullptr;
 };
 using ForwardKernel = Kernel<ForwardTask>;
 using BackwardKernel = Kernel<BackwardTask>;
@@ -101,6 +126,13 @@ void add(float* sum, const float* term, Index count, StreamHandle stream);
 /// \param o  [rows][dim]
 /// \param m,l  [rows]
 void finish_rows(float* o, float* m, const float* l, Index rows, int dim, StreamHandle stream);
+
+/// Merges each row with its head's sink (attention/sink.hpp), after finish_rows and in place: lse becomes
+/// log(e^lse + e^sink), and out is multiplied by e^(lse before - lse after).
+/// \param out    [batch][heads][queries][dim]
+/// \param lse    [batch][heads][queries]
+/// \param sinks  [heads]
+void add_sinks(float* out, float* lse, const float* sinks, const Shape& out_shape, StreamHandle stream);
 
 /// delta[row] = rowsum(dO * O) for each of `rows` rows of `dim` elements. out is fp32, dO has `type`.
 void row_dots(const float* out, const void* grad_out, float* delta, Index rows, int dim, Type type,

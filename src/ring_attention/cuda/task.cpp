@@ -9,10 +9,12 @@
 namespace ring_attention::cuda {
 namespace {
 
+/// Waits for the copy.
 template <class T>
 DeviceTensor<T> on_device(const std::vector<T>& values, StreamHandle stream) {
   DeviceTensor<T> array({1, 1, static_cast<Index>(values.size()), 1});
   copy<T>(array.view().elements(), values, stream);
+  check(cudaStreamSynchronize(stream));
   return array;
 }
 
@@ -36,7 +38,39 @@ MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, S
   visible = on_device(intervals, stream);
   position = on_device(positions_of_keys, stream);
   alibi_slope = on_device(slopes, stream);
-  check(cudaStreamSynchronize(stream));  // before the vectors are destroyed
+}
+
+PairsOnDevice::PairsOnDevice(const Dropout& dropout, const Shape& q, const TokenRanges& queries,
+                             View<const float> bias, StreamHandle stream) {
+  require_bias_shape(bias.shape(), q);
+  if (bias.size() > 0) {
+    terms_.bias_batches = static_cast<int>(bias.shape().batch);
+    terms_.bias_heads = static_cast<int>(bias.shape().heads);
+    terms_.positions = bias.shape().dim;
+    terms_.bias = bias.data();
+  }
+  if (!dropout.drops()) return;
+  std::vector<DropoutRow> rows;
+  const std::vector<Index> all = positions(queries);
+  for (Index batch = 0; batch < q.batch; ++batch)
+    for (Index head = 0; head < q.heads; ++head)
+      for (const Index query : all) rows.push_back(dropout.row(batch, head, query));
+  dropout_ = on_device(rows, stream);
+  terms_.dropout = dropout_.data();
+  terms_.threshold = static_cast<std::uint32_t>(dropout.threshold());
+  terms_.kept = static_cast<float>(dropout.scale());
+}
+
+void PairsOnDevice::require_columns(const TokenRanges& keys) const {
+  for (const TokenRange& range : keys)
+    require(terms_.bias == nullptr || range.count == 0 || range.end() <= terms_.positions,
+            "the bias has no column for the last key");
+}
+
+DeviceTensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q, StreamHandle stream) {
+  require(sinks.empty() || std::ssize(sinks) == q.heads,
+          std::to_string(sinks.size()) + " sinks for " + std::to_string(q.heads) + " heads");
+  return on_device(std::vector<float>(sinks.begin(), sinks.end()), stream);
 }
 
 int kernel_int(Index length, const char* name) {
@@ -47,8 +81,6 @@ int kernel_int(Index length, const char* name) {
 }
 
 AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring, const MaskOnDevice& mask) {
-  require(scoring.sinks.empty() && !scoring.dropout.drops(),
-          "CUDA: the kernels have no sinks and no dropout");
   AttentionTask task{};
   (void)kernel_int(q.batch * q.heads, "query heads of the batch");
   task.batch = kernel_int(q.batch, "sequences of the batch");

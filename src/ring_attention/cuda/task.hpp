@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/cuda/device_tensor.hpp"
 
@@ -28,6 +29,42 @@ struct MaskOnDevice {
   DeviceTensor<Index> position;     ///< [queries]
   DeviceTensor<float> alibi_slope;  ///< [heads], or empty
 };
+
+/// The dense bias and the dropout of one shard of queries. The dropout's rows are copied to the device once.
+class PairsOnDevice {
+ public:
+  PairsOnDevice() = default;
+  /// \param q     of the shard, whose tokens are at `queries`
+  /// \param bias  of these queries, in device memory, or empty
+  /// \throws Error if the bias does not belong to the queries
+  PairsOnDevice(const Dropout& dropout, const Shape& q, const TokenRanges& queries, View<const float> bias,
+                StreamHandle stream);
+
+  [[nodiscard]] bool any() const { return terms_.any(); }
+
+  /// Launches the kernel, with bias and dropout if there are any. \param grad_bias  dBias, of a backward
+  template <class Task>
+  void launch(const Kernel<Task>& kernel, const Task& task, Type type, const DeviceTraits& device,
+              StreamHandle stream, float* grad_bias = nullptr) const {
+    PairTerms terms = terms_;
+    terms.grad_bias = grad_bias;
+    if (any())
+      kernel.launch_with_pairs({task, terms}, type, device, stream);
+    else
+      kernel.launch(task, type, device, stream);
+  }
+
+  /// \throws Error if the bias has no column for one of these keys
+  void require_columns(const TokenRanges& keys) const;
+
+ private:
+  PairTerms terms_{};
+  DeviceTensor<DropoutRow> dropout_;  // [batch, heads, queries]
+};
+
+/// The sinks as [1, 1, heads, 1], or empty. \throws Error unless there is one for each head of q, or none
+[[nodiscard]] DeviceTensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q,
+                                                  StreamHandle stream);
 
 /// Kernels count tokens in an int, and the end of a tile may be this far behind the last token.
 constexpr Index longest_tile = 1024;

@@ -38,6 +38,21 @@ class NpyReader {
     transfer_shard(*comm_, {path_, header_, shape_}, shard, ranges);
   }
 
+  /// The same of these heads only, `[batch, heads, tokens, dim]`; ranks may ask for different ones.
+  template <class T>
+  void read(View<T> shard, const TokenRanges& ranges, const Interval& heads) const {
+    require(heads.begin >= 0 && heads.end <= shape_.heads && shard.shape().heads == heads.end - heads.begin,
+            "not heads of " + to_string(shape_));
+    TokenRanges rows;  // of the array seen as a matrix
+    for (Index batch = 0; batch < shape_.batch; ++batch)
+      for (Index head = heads.begin; head < heads.end; ++head)
+        for (const TokenRange& range : ranges)
+          rows.push_back({(batch * shape_.heads + head) * shape_.seq + range.begin, range.stride, range.count});
+    const Shape matrix{1, 1, shape_.per_row().size(), shape_.dim};
+    transfer_shard(*comm_, {path_, header_, matrix}, View<T>(shard.data(), matrix.with_seq(count(rows))),
+                   rows);
+  }
+
   /// Reads all tokens of one head into an array [1, 1, S, D]; a rank may ask for another head than its peers.
   template <class T>
   void read_head(Index batch, Index head, View<T> tokens) const {

@@ -12,11 +12,12 @@
 namespace ring_attention {
 
 /// The K,V of all ranks, or what one rank adds to the gradients of all: one array for each owner.
-template <class T>
+template <class T, class Memory = HostMemory>
 class KvShards {
  public:
   /// \param kv  shape of K (and of V); its seq is ignored
-  KvShards(const Shape& kv, const Placement& placement) : placement_(placement) {
+  KvShards(const Shape& kv, const Placement& placement, const Memory& memory = {})
+      : placement_(placement), memory_(memory) {
     for (int owner = 0; owner < placement.ranks(); ++owner)
       shards_.emplace_back(kv.with_seq(2 * placement.tokens(owner)));
   }
@@ -29,21 +30,25 @@ class KvShards {
 
   [[nodiscard]] KeyValue<T> keys(int owner) { return {k(owner), v(owner), placement_.ranges(owner)}; }
   [[nodiscard]] int ranks() const { return placement_.ranks(); }
+  [[nodiscard]] const Memory& memory() const { return memory_; }
 
  private:
-  [[nodiscard]] Tensor<T>& shard(int owner) { return shards_[static_cast<std::size_t>(owner)]; }
+  using Array = typename Memory::template Array<T>;
+
+  [[nodiscard]] Array& shard(int owner) { return shards_[static_cast<std::size_t>(owner)]; }
   [[nodiscard]] Shape shape(int owner) const {
     const Shape& both = shards_[static_cast<std::size_t>(owner)].shape();
     return both.with_seq(both.seq / 2);
   }
 
   Placement placement_;
-  std::vector<Tensor<T>> shards_;
+  Memory memory_;
+  std::vector<Array> shards_;
 };
 
 /// Sends the shard of this rank, which the caller has written, to all ranks, and receives theirs.
-template <class T>
-void all_gather(AllToAll auto& link, KvShards<T>& kv) {
+template <class T, class Memory>
+void all_gather(AllToAll auto& link, KvShards<T, Memory>& kv) {
   Pieces pieces;
   for (int rank = 0; rank < link.size(); ++rank) {
     pieces.send.push_back(std::as_bytes(kv.elements(link.rank())));
@@ -55,9 +60,11 @@ void all_gather(AllToAll auto& link, KvShards<T>& kv) {
 }
 
 /// Feeds the K,V of every rank to `engine`, which has begun on the queries of rank `ring.rank`.
-template <class T>
-void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T>& kv) {
-  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), Progress());
+/// \param progress  is called between tiles
+template <class T, class Memory>
+void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T, Memory>& kv,
+                        const Progress& progress = {}) {
+  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), progress);
 }
 
 /// The same for the backward; then sums what all ranks add to dK,dV of each shard, on its owner.
@@ -66,17 +73,17 @@ void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T>& k
 ///
 /// Memory besides: N - 1 shards of this rank, for what the ranks send. The owner adds its own part first, then that of the
 /// next rank, and so on: the order of a ring.
-template <class T, class G>
-void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link, KvShards<T>& kv,
-                         KvShards<G>& gradients) {
+template <class T, class G, class Memory>
+void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link, KvShards<T, Memory>& kv,
+                         KvShards<G, Memory>& gradients, const Progress& progress = {}) {
   const Ring ring{link.rank(), link.size()};
   for (int step = 0; step < ring.steps(); ++step) {
     const int owner = ring.owner(step);
-    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, Progress());
+    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, progress);
   }
 
   const std::span<G> own = gradients.elements(ring.rank);
-  std::vector<Tensor<G>> parts;
+  std::vector<typename Memory::template Array<G>> parts;
   Pieces pieces;
   for (int rank = 0; rank < ring.size; ++rank) {
     parts.emplace_back(Shape{1, 1, rank == ring.rank ? 0 : static_cast<Index>(own.size()), 1});
@@ -86,7 +93,7 @@ void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link,
   }
   link.exchange(pieces);
   for (Ring from{ring.next(), ring.size}; from.rank != ring.rank; from.rank = from.next())
-    HostMemory().add(own, std::span<const G>(parts[static_cast<std::size_t>(from.rank)].view().elements()));
+    kv.memory().add(own, std::span<const G>(parts[static_cast<std::size_t>(from.rank)].view().elements()));
 }
 
 }  // namespace ring_attention

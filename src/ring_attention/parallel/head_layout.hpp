@@ -14,15 +14,20 @@ namespace ring_attention {
 /// keys_to_heads(k) and keys_to_heads(v). The results go back by queries_to_sequence() and keys_to_sequence().
 ///
 /// All functions that move an array are collective over the line of Ulysses.
-template <AllToAll Link>
+/// \tparam Memory  of the arrays (host_memory.hpp); the link moves pieces there
+template <AllToAll Link, class Memory = HostMemory>
 class HeadLayout {
+  template <class T>
+  using Array = typename Memory::template Array<T>;
+
  public:
   /// \param link  of the line along place.ulysses; outlives this object
   /// \param queries, keys  over the ranks of the ring
   /// \throws InputError when the ranks cannot share these heads (HeadShare)
   HeadLayout(Link& link, const HybridPlace& place, const Placement& queries, const Placement& keys,
-             Index query_heads, Index kv_heads)
+             Index query_heads, Index kv_heads, const Memory& memory = {})
       : link_(link),
+        memory_(memory),
         share_(query_heads, kv_heads, place.ulysses.size),
         query_tokens_(place.tokens(queries)),
         key_tokens_(place.tokens(keys)) {}
@@ -41,34 +46,34 @@ class HeadLayout {
 
   /// q, dO: `[batch, heads, tokens of the slice, dim]` to `[batch, own heads, tokens of the shard, dim]`.
   template <class T>
-  [[nodiscard]] Tensor<T> queries_to_heads(View<const T> x) const {
-    return to_heads(link_, x, share_.query, query_tokens_);
+  [[nodiscard]] Array<T> queries_to_heads(View<const T> x) const {
+    return to_heads(link_, x, share_.query, query_tokens_, memory_);
   }
   /// The same for k, v.
   template <class T>
-  [[nodiscard]] Tensor<T> keys_to_heads(View<const T> x) const {
-    return to_heads(link_, x, share_.kv, key_tokens_);
+  [[nodiscard]] Array<T> keys_to_heads(View<const T> x) const {
+    return to_heads(link_, x, share_.kv, key_tokens_, memory_);
   }
   /// The same for a bias (bias.hpp). One that broadcasts over heads goes to every rank.
   template <class T>
-  [[nodiscard]] Tensor<T> bias_to_heads(View<const T> x) const {
-    return to_heads(link_, x, bias_heads(x.shape().heads), query_tokens_);
+  [[nodiscard]] Array<T> bias_to_heads(View<const T> x) const {
+    return to_heads(link_, x, bias_heads(x.shape().heads), query_tokens_, memory_);
   }
 
   /// out, lse, dQ: back.
   template <class T>
-  [[nodiscard]] Tensor<T> queries_to_sequence(View<const T> y) const {
-    return to_sequence(link_, y, share_.query, query_tokens_);
+  [[nodiscard]] Array<T> queries_to_sequence(View<const T> y) const {
+    return to_sequence(link_, y, share_.query, query_tokens_, memory_);
   }
   /// dK, dV: back. A head of several ranks is the sum of theirs, in the order of the ranks.
   template <class T>
-  [[nodiscard]] Tensor<T> keys_to_sequence(View<const T> y) const {
-    return to_sequence(link_, y, share_.kv, key_tokens_);
+  [[nodiscard]] Array<T> keys_to_sequence(View<const T> y) const {
+    return to_sequence(link_, y, share_.kv, key_tokens_, memory_);
   }
   /// The gradient of a bias, back. \param heads  1, where the bias broadcasts over heads: the sum over the ranks
   template <class T>
-  [[nodiscard]] Tensor<T> bias_to_sequence(View<const T> y, Index heads) const {
-    return to_sequence(link_, y, bias_heads(heads), query_tokens_);
+  [[nodiscard]] Array<T> bias_to_sequence(View<const T> y, Index heads) const {
+    return to_sequence(link_, y, bias_heads(heads), query_tokens_, memory_);
   }
 
  private:
@@ -77,6 +82,7 @@ class HeadLayout {
   }
 
   Link& link_;
+  Memory memory_;
   HeadShare share_;
   std::vector<Index> query_tokens_, key_tokens_;
 };

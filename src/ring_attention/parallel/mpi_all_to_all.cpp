@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "ring_attention/ring/transports/mpi_message.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -27,8 +29,15 @@ void MpiAllToAll::exchange(const Pieces& pieces) {
   require_pieces(pieces, rank(), size());
   const auto start = std::chrono::steady_clock::now();
   const Addresses send(pieces.send), receive(pieces.receive);
-  check_mpi(MPI_Alltoallv_c(MPI_BOTTOM, send.lengths.data(), send.begins.data(), MPI_BYTE, MPI_BOTTOM,
-                            receive.lengths.data(), receive.begins.data(), MPI_BYTE, line_.handle()));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ialltoallv_c(MPI_BOTTOM, send.lengths.data(), send.begins.data(), MPI_BYTE, MPI_BOTTOM,
+                             receive.lengths.data(), receive.begins.data(), MPI_BYTE, line_.handle(),
+                             &request));
+  int done = 0;
+  for (int calls = 0; done == 0; ++calls) {
+    back_off(calls);
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   count_exchange(statistics_, pieces, rank(), seconds.count());
 }

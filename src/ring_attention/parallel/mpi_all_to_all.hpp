@@ -7,7 +7,8 @@
 
 namespace ring_attention {
 
-/// One rank's end, in one collective call of MPI. Pieces of more than 2^31 bytes need MPI-4's large counts.
+/// One rank's end, in one collective call of MPI. A rank that waits yields its core. Pieces of more than 2^31 bytes need
+/// MPI-4's large counts.
 class MpiAllToAll {
  public:
   /// \param line  a sub-communicator; outlives this object

@@ -8,28 +8,26 @@
 /// The two functions are each other's adjoint: the backward moves dO with to_heads and dQ, dK, dV with to_sequence.
 #pragma once
 
-#include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
+#include "ring_attention/ring/host_memory.hpp"
 
 namespace ring_attention {
 
 namespace detail {
 
 /// One array for each rank of the line, in one allocation: what is sent to each, or received from each.
-template <class T>
+template <class T, class Memory>
 class Blocks {
  public:
   explicit Blocks(const std::vector<Shape>& shapes) {
     Index elements = 0;
     for (const Shape& shape : shapes) elements += shape.size();
-    memory_ = Tensor<T>({1, 1, elements, 1});
-    T* next = memory_.data();
+    array_ = Array({1, 1, elements, 1});
+    T* next = array_.data();
     for (const Shape& shape : shapes) {
       blocks_.emplace_back(next, shape);
       next += shape.size();
@@ -49,7 +47,8 @@ class Blocks {
   }
 
  private:
-  Tensor<T> memory_;
+  using Array = typename Memory::template Array<T>;
+  Array array_;
   std::vector<View<T>> blocks_;
 };
 
@@ -111,25 +110,28 @@ struct Division {
 /// \param x       `[batch, all heads, tokens[rank], dim]`
 /// \param heads   of each rank (HeadShare); a head of several ranks goes to all of them
 /// \param tokens  how many tokens each rank holds (HybridPlace::tokens)
+/// \param memory  where x and the result are; the link moves pieces there
 /// \returns `[batch, heads of this rank, sum of tokens, dim]`: the slices one after the other
 ///
 /// Memory besides: as much as it sends and as much as it receives, its own part included. U - 1 messages a rank.
-template <class T>
-[[nodiscard]] Tensor<T> to_heads(AllToAll auto& link, View<const T> x, const std::vector<Interval>& heads,
-                                 const std::vector<Index>& tokens) {
+template <class T, class Memory = HostMemory>
+[[nodiscard]] auto to_heads(AllToAll auto& link, View<const T> x, const std::vector<Interval>& heads,
+                            const std::vector<Index>& tokens, const Memory& memory = {}) {
   const detail::Division division(link, heads, tokens);
   require(x.shape().seq == tokens[division.own], "to_heads: not the tokens of this rank");
-  const detail::Blocks<T> send(division.own_tokens(x.shape())), receive(division.own_heads(x.shape()));
-  const auto copy = [](auto from, auto to) { std::ranges::copy(from, to.begin()); };
+  const detail::Blocks<T, Memory> send(division.own_tokens(x.shape())),
+      receive(division.own_heads(x.shape()));
 
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
-    detail::with_block(x, heads[rank].begin, 0, send.views()[rank], copy);
+    detail::with_block(x, heads[rank].begin, 0, send.views()[rank],
+                       [&](auto from, std::span<T> to) { memory.copy(to, from); });
   link.exchange({send.to_send(), receive.to_receive()});
 
-  Tensor<T> all({x.shape().batch, division.heads_of(division.own), division.all_tokens(), x.shape().dim});
+  typename Memory::template Array<T> all(
+      {x.shape().batch, division.heads_of(division.own), division.all_tokens(), x.shape().dim});
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(all.view(), 0, division.first_token(rank), receive.views()[rank],
-                       [&](auto to, auto from) { copy(from, to); });
+                       [&](auto to, std::span<const T> from) { memory.copy(to, from); });
   return all;
 }
 
@@ -138,27 +140,30 @@ template <class T>
 ///
 /// \param y  `[batch, heads of this rank, sum of tokens, dim]`
 /// \returns `[batch, all heads, tokens[rank], dim]`
-template <class T>
-[[nodiscard]] Tensor<T> to_sequence(AllToAll auto& link, View<const T> y, const std::vector<Interval>& heads,
-                                    const std::vector<Index>& tokens) {
+template <class T, class Memory = HostMemory>
+[[nodiscard]] auto to_sequence(AllToAll auto& link, View<const T> y, const std::vector<Interval>& heads,
+                               const std::vector<Index>& tokens, const Memory& memory = {}) {
   const detail::Division division(link, heads, tokens);
   require(y.shape().heads == division.heads_of(division.own) && y.shape().seq == division.all_tokens(),
           "to_sequence: not the heads and tokens of this rank");
-  const detail::Blocks<T> send(division.own_heads(y.shape())), receive(division.own_tokens(y.shape()));
+  const detail::Blocks<T, Memory> send(division.own_heads(y.shape())),
+      receive(division.own_tokens(y.shape()));
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(y, 0, division.first_token(rank), send.views()[rank],
-                       [](auto from, auto to) { std::ranges::copy(from, to.begin()); });
+                       [&](auto from, std::span<T> to) { memory.copy(to, from); });
   link.exchange({send.to_send(), receive.to_receive()});
 
-  Tensor<T> own({y.shape().batch, heads.back().end, tokens[division.own], y.shape().dim});
+  typename Memory::template Array<T> own(
+      {y.shape().batch, heads.back().end, tokens[division.own], y.shape().dim});
   for (std::size_t rank = 0; rank < division.ranks(); ++rank) {
     const bool replica = rank > 0 && heads[rank].begin < heads[rank - 1].end;
-    detail::with_block(own.view(), heads[rank].begin, 0, receive.views()[rank], [&](auto sum, auto term) {
-      if (replica)
-        std::ranges::transform(sum, term, sum.begin(), std::plus<>());
-      else
-        std::ranges::copy(term, sum.begin());
-    });
+    detail::with_block(own.view(), heads[rank].begin, 0, receive.views()[rank],
+                       [&](auto sum, std::span<const T> term) {
+                         if (replica)
+                           memory.add(sum, term);
+                         else
+                           memory.copy(sum, term);
+                       });
   }
   return own;
 }

@@ -10,8 +10,8 @@
 
 namespace ring_attention {
 
-/// The memory of parcels, and what a ring does with them besides sending. This one is host memory, and sums are done
-/// at once. cuda::DeviceMemory is the other one: there sums are enqueued.
+/// The memory of parcels and of Ulysses' arrays, and what happens to them besides sending. This one is host memory, and
+/// copies and sums are done at once. cuda::DeviceMemory is the other one: there they are enqueued.
 struct HostMemory {
   template <class T>
   using Array = Tensor<T>;  ///< zeros at first
@@ -20,6 +20,11 @@ struct HostMemory {
   template <class T>
   void zero(std::span<T> array) const {
     std::ranges::fill(array, T{0});
+  }
+  /// to = from, of one length.
+  template <class T>
+  void copy(std::span<T> to, std::span<const T> from) const {
+    std::ranges::copy(from, to.begin());
   }
   /// sum += term.
   template <class T>

@@ -55,7 +55,8 @@ WholeRing run(const GradientProblem<float>& problem, int ranks) {
   const Problem<float>& p = problem.forward;
   const Case& what = p.what;
   WholeRing all{std::vector<RankResult<float>>(static_cast<std::size_t>(ranks)),
-                {Tensor<float>(what.q()), Tensor<float>(what.kv()), Tensor<float>(what.kv())}};
+                {Tensor<float>(what.q()), Tensor<float>(what.kv()), Tensor<float>(what.kv()),
+                 Tensor<float>(what.bias())}};
   std::mutex mutex;
   LoopbackWorld world(ranks, {}, std::chrono::seconds(60), Kind::copy);
   const Placement keys(what.kind, what.keys, ranks);
@@ -68,7 +69,8 @@ WholeRing run(const GradientProblem<float>& problem, int ranks) {
     auto kv = own_parcel<T>(p, keys, rank, handle);
     auto transport = Kind::transport(world, what, rank, 0, handle);
     CudaEngine<T> engine(what.scoring, {.stream = handle});
-    engine.begin(q, rows);
+    const auto bias = bias_of(p, rows, handle);
+    engine.begin(q, rows, bias);
     ring_forward(engine, transport, kv);
     const DeviceAttentionResult attended = engine.finish();
     all.forward[static_cast<std::size_t>(rank)] = {downloaded(attended, handle), transport.statistics(), 0};
@@ -78,15 +80,17 @@ WholeRing run(const GradientProblem<float>& problem, int ranks) {
     auto kv_transport = Kind::transport(world, what, rank, 0, handle),
          gradient_transport = Kind::transport(world, what, rank, 1, handle);
     CudaBackward<T> backward(what.scoring, {.stream = handle});
-    backward.begin({q, attended.out, attended.lse, grad_out}, rows);
+    backward.begin({q, attended.out, attended.lse, grad_out, bias}, rows);
     ring_backward(backward, kv_transport, gradient_transport, kv_again, gradients);
     const Tensor<float> dq = cuda::downloaded(backward.finish(), handle);
     const Tensor<float> dk = cuda::downloaded<float>(gradients.k(), handle);
     const Tensor<float> dv = cuda::downloaded<float>(gradients.v(), handle);
+    const Tensor<float> dbias = cuda::downloaded(backward.bias_gradient(), handle);
     const std::lock_guard lock(mutex);
     put_rows(all.gradients.q, dq, rows);
     put_rows(all.gradients.k, dk, keys.ranges(rank));
     put_rows(all.gradients.v, dv, keys.ranges(rank));
+    if (dbias.size() > 0) put_rows(all.gradients.bias, dbias, rows);
   });
   return all;
 }
@@ -125,6 +129,30 @@ TEST(DeviceRings, AgreeWithTheReferenceForwardAndBackward) {
       default: return expect_rings_agree<Fp16>(what, ranks);
     }
   });
+}
+
+TEST(DeviceRings, AgreeWithBiasDropoutAndSinks) {
+  constexpr std::pair<Index, Index> every_broadcast[] = {{1, 1}, {1, 4}, {2, 1}, {2, 4}};
+  std::size_t i = 0;
+  for (const int ranks : {1, 2, 3, 5})
+    for (const PlacementKind kind : placement_kinds) {
+      Case what{.batch = 2,
+                .group = 2,
+                .queries = 23,
+                .keys = 31,
+                .dim = 5,
+                .scoring = {0.4, Mask::causal(8)},
+                .bias_batch = every_broadcast[i % 4].first,
+                .bias_heads = every_broadcast[i % 4].second,
+                .kind = kind,
+                .every_hop = false};
+      what.scoring.dropout = {.probability = 0.3, .seed = 4};
+      what.scoring.sinks = {0.5, -1, 0, 2};
+      if (i++ % 3 == 0)
+        expect_rings_agree<Bf16>(what, ranks);
+      else
+        expect_rings_agree<float>(what, ranks);
+    }
 }
 
 TEST(DeviceRings, TravelAsKFollowedByVOfTheirOwner) {

@@ -15,9 +15,14 @@
 /// - `tiled-atomics` has only the first grid. It adds each block's contribution to dQ with atomics: five products,
 ///   and the rounding of dQ depends on the order of the blocks.
 ///
+/// With a bias, dBias = dS, summed over the heads and batches that share it. A grid of its own computes it for both
+/// variants, in a fixed order: each block owns a tile of dBias and loops over the heads that share it. With dropout,
+/// whose factors are f: dv += (f p)^T dO and ds = p (f dp - delta).
+///
 /// The block of a KV head processes all query heads of its group, so that dK and dV need no atomics. Expects dim <= 256
 /// and 77 KB of shared memory.
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
+#include "ring_attention/cuda/kernels/common/pair_terms.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 #include "ring_attention/cuda/ptx.cuh"
@@ -70,11 +75,12 @@ __device__ KeyInterval load_visible(const BackwardTask& task, const Queries& que
   return union_of<tile>(visible);
 }
 
-/// Computes p and ds of the tiles in shared memory. `first_key` is the first key of the tile.
-template <int tile, int columns>
-__device__ void compute_p_and_ds(const BackwardTask& task, const Queries& queries, const KeyRange& range,
-                                 int first_key, const SharedMemory<tile, columns>& shared,
-                                 const ThreadPlace& thread) {
+/// Computes p and ds of the tiles in shared memory, with dropout f p instead of p. `first_key` is the first key of the
+/// tile.
+template <class Task, int tile, int columns>
+__device__ void compute_p_and_ds(const Task& task, int batch_head, const Queries& queries,
+                                 const KeyRange& range, int first_key,
+                                 const SharedMemory<tile, columns>& shared, const ThreadPlace& thread) {
   constexpr int per_thread = tile / side;
   float s[per_thread][per_thread], dp[per_thread][per_thread];
   product_abt(thread, shared.q, shared.k, s);
@@ -84,6 +90,7 @@ __device__ void compute_p_and_ds(const BackwardTask& task, const Queries& querie
     const int query = thread.y + side * i;
     const KeyInterval visible = shared.visible[query];
     const bool real = query < queries.count;
+    const auto pairs = pair_row(task, batch_head, queries.first + query, range);
     const float lse = real ? log2_e * task.lse[queries.row0 + query] : 0;
     const float delta = real ? task.delta[queries.row0 + query] : 0;
 #pragma unroll
@@ -92,9 +99,9 @@ __device__ void compute_p_and_ds(const BackwardTask& task, const Queries& querie
       float score = task.scale * log2_e * s[i][j];
       if (queries.slope != 0 && real)
         score += alibi(queries.slope, range, key, task.position[queries.first + query]);
-      const float p = key >= visible.begin && key < visible.end ? exp2f(score - lse) : 0;
-      shared.p.at(query, thread.x + side * j) = p;
-      shared.ds.at(query, thread.x + side * j) = p * (dp[i][j] - delta);
+      const float p = key >= visible.begin && key < visible.end ? pairs.weight(score, lse, key) : 0;
+      shared.p.at(query, thread.x + side * j) = pairs.dropped(p, key);
+      shared.ds.at(query, thread.x + side * j) = pairs.score_gradient(p, dp[i][j], delta, key);
     }
   }
 }
@@ -113,9 +120,9 @@ __device__ void add_rows(const ThreadPlace& thread, const float4 (&sum)[rows][pa
 }
 
 /// dK and dV of one tile of keys; with `atomic_dq` also its contribution to dQ, by atomics.
-template <class T, int tile, int columns, bool atomic_dq>
+template <class Task, class T, int tile, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(threads, 1)
-    backward_dkdv_kernel(BackwardTask task, int range_index, int first_key_of_range) {
+    backward_dkdv_kernel(Task task, int range_index, int first_key_of_range) {
   constexpr int rows = tile / side, parts = columns / 64;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -131,14 +138,15 @@ __global__ void __launch_bounds__(threads, 1)
   float4 dk[rows][parts] = {}, dv[rows][parts] = {};
   for (int member = 0; member < group; ++member)
     for (int first_query = 0; first_query < task.queries; first_query += tile) {
-      const Queries queries = queries_of(task, kv_head * group + member, first_query, tile);
+      const int batch_head = kv_head * group + member;
+      const Queries queries = queries_of(task, batch_head, first_query, tile);
       const KeyInterval any = load_visible<tile>(task, queries, range, shared.visible);
       if (any.begin >= first_key + keys || any.end <= first_key) continue;  // the same for all threads
       const Index from = queries.row0 * task.dim;
       shared.q.load(static_cast<const T*>(task.q) + from, queries.count, task.dim);
       shared.grad_out.load(static_cast<const T*>(task.grad_out) + from, queries.count, task.dim);
       __syncthreads();
-      compute_p_and_ds(task, queries, range, first_key, shared, thread);
+      compute_p_and_ds(task, batch_head, queries, range, first_key, shared, thread);
       __syncthreads();
       const auto p = [&](int key, int query) { return shared.p.at(query, key); };
       const auto ds = [&](int key, int query) { return shared.ds.at(query, key); };
@@ -158,8 +166,8 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 /// dQ of one tile of queries.
-template <class T, int tile, int columns>
-__global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask task, int tiles) {
+template <class Task, class T, int tile, int columns>
+__global__ void __launch_bounds__(threads, 1) backward_dq_kernel(Task task, int tiles) {
   constexpr int rows = tile / side, parts = columns / 64;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -182,7 +190,7 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask ta
       shared.k.load(static_cast<const T*>(task.k) + at_keys, keys, task.dim);
       shared.v.load(static_cast<const T*>(task.v) + at_keys, keys, task.dim);
       __syncthreads();
-      compute_p_and_ds(task, queries, task.range[r], first_key, shared, thread);
+      compute_p_and_ds(task, batch_head, queries, task.range[r], first_key, shared, thread);
       __syncthreads();
       add_weighted_rows<tile>(
           thread, [&](int query, int key) { return shared.ds.at(query, key); }, shared.k, dq);
@@ -192,25 +200,77 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(BackwardTask ta
            [&](int at, float value) { task.grad_q[from + at] += task.scale * value; });
 }
 
-template <class T, int tile, int columns, bool atomic_dq>
-void differentiate_with(const BackwardTask& task, StreamHandle stream) {
+/// dBias of one tile of queries and one tile of keys: ds, summed over the heads that share the bias.
+template <class T, int tile, int columns>
+__global__ void __launch_bounds__(threads, 1)
+    backward_dbias_kernel(WithPairs<BackwardTask> task, int range_index, int tiles_of_queries) {
+  constexpr int per_thread = tile / side;
+  const SharedMemory<tile, columns> shared(dynamic_shared<float>());
+  const ThreadPlace thread;
+  const PairTerms& pairs = task.pairs;
+  const KeyRange& range = task.range[range_index];
+  const int matrices = pairs.bias_batches * pairs.bias_heads;
+  const int matrix = static_cast<int>(blockIdx.x) % matrices;
+  const int number = static_cast<int>(blockIdx.x) / matrices;
+  const int first_query = number % tiles_of_queries * tile, first_of_range = static_cast<int>(range.first);
+  const int first_key = first_of_range + number / tiles_of_queries * tile;
+  const int keys = min(tile, first_of_range + static_cast<int>(range.tokens.count) - first_key);
+
+  float sum[per_thread][per_thread] = {};
+  for (int batch_head = 0; batch_head < task.batch * task.heads; ++batch_head) {
+    if (bias_matrix(task, pairs, batch_head) != matrix) continue;
+    const Queries queries = queries_of(task, batch_head, first_query, tile);
+    const KeyInterval any = load_visible<tile>(task, queries, range, shared.visible);
+    if (any.begin >= first_key + keys || any.end <= first_key) return;  // the same for all heads and threads
+    const Index from = queries.row0 * task.dim;
+    const Index key0 =
+        (static_cast<Index>(batch_head / (task.heads / task.kv_heads)) * task.keys + first_key) * task.dim;
+    shared.q.load(static_cast<const T*>(task.q) + from, queries.count, task.dim);
+    shared.grad_out.load(static_cast<const T*>(task.grad_out) + from, queries.count, task.dim);
+    shared.k.load(static_cast<const T*>(task.k) + key0, keys, task.dim);
+    shared.v.load(static_cast<const T*>(task.v) + key0, keys, task.dim);
+    __syncthreads();
+    compute_p_and_ds(task, batch_head, queries, range, first_key, shared, thread);
+#pragma unroll
+    for (int i = 0; i < per_thread; ++i)
+#pragma unroll
+      for (int j = 0; j < per_thread; ++j)  // this thread has written them
+        sum[i][j] += shared.ds.at(thread.y + side * i, thread.x + side * j);
+  }
+
+#pragma unroll
+  for (int i = 0; i < per_thread; ++i)
+#pragma unroll
+    for (int j = 0; j < per_thread; ++j) {
+      const int query = first_query + thread.y + side * i, key = thread.x + side * j;
+      if (query < task.queries && key < keys)
+        pairs.grad_bias[bias_row(task, pairs, matrix, query) + position_of(range, first_key + key)] +=
+            sum[i][j];
+    }
+}
+
+template <class T, int tile, int columns, bool atomic_dq, class Task>
+void differentiate_with(const Task& task, StreamHandle stream) {
   const auto grid = [](Index blocks) {
     return LaunchConfig{blocks, threads, SharedMemory<tile, columns>::bytes};
   };
+  const int tiles = blocks_of(task.queries, tile);
   for (int r = 0; r < task.ranges; ++r) {
     const Index blocks = blocks_of(task.range[r].tokens.count, Index{tile});
-    launch(backward_dkdv_kernel<T, tile, columns, atomic_dq>, grid(blocks * task.batch * task.kv_heads),
+    launch(backward_dkdv_kernel<Task, T, tile, columns, atomic_dq>, grid(blocks * task.batch * task.kv_heads),
            stream, task, r, static_cast<int>(task.range[r].first));
+    if constexpr (has_pairs<Task>)
+      if (const PairTerms& pairs = task.pairs; pairs.grad_bias != nullptr)
+        launch(backward_dbias_kernel<T, tile, columns>,
+               grid(blocks * tiles * pairs.bias_batches * pairs.bias_heads), stream, task, r, tiles);
   }
-  if constexpr (!atomic_dq) {
-    const int tiles = blocks_of(task.queries, tile);
-    launch(backward_dq_kernel<T, tile, columns>, grid(static_cast<Index>(tiles) * task.batch * task.heads),
-           stream, task, tiles);
-  }
+  if constexpr (!atomic_dq)
+    launch(backward_dq_kernel<Task, T, tile, columns>,
+           grid(static_cast<Index>(tiles) * task.batch * task.heads), stream, task, tiles);
 }
 
-template <bool atomic_dq>
-void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+template <bool atomic_dq, class Task>
+void differentiate(const Task& task, Type type, const DeviceTraits&, StreamHandle stream) {
   with_type(type, [&]<class T>(T) {
     if (task.dim <= 64)
       differentiate_with<T, 32, 64, atomic_dq>(task, stream);
@@ -227,11 +287,21 @@ bool takes(const DeviceTraits& device, Type, int dim) {
 
 }  // namespace
 
-extern const BackwardKernel backward_1_tiled{1,    "tiled", "fp32, tiles in shared memory, two passes",
-                                             true, takes,   differentiate<false>};
+extern const BackwardKernel backward_1_tiled{1,
+                                             "tiled",
+                                             "fp32, tiles in shared memory, two passes",
+                                             true,
+                                             takes,
+                                             differentiate<false, BackwardTask>,
+                                             differentiate<false, WithPairs<BackwardTask>>};
 
 extern const BackwardKernel backward_1_tiled_with_atomics{
-    1,     "tiled-atomics", "fp32, tiles in shared memory, one pass, atomics for dQ",
-    false, takes,           differentiate<true>};
+    1,
+    "tiled-atomics",
+    "fp32, tiles in shared memory, one pass, atomics for dQ",
+    false,
+    takes,
+    differentiate<true, BackwardTask>,
+    differentiate<true, WithPairs<BackwardTask>>};
 
 }  // namespace ring_attention::cuda

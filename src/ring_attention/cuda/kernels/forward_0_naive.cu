@@ -5,8 +5,12 @@
 ///     p  = e^(s - max s)          one thread per row       reads its row of S twice
 ///     o  = p v                    one thread per entry     reads a row of P and a column of V
 ///
+/// A dense bias is added after the first step, and the factors of a dropout are multiplied after the second, each by a
+/// kernel of its own.
+///
 /// Every operand is read from device memory each time it is used, so memory limits the speed, not arithmetic. S of one
 /// head is scratch memory: [queries][keys] floats. Runs on every device.
+#include "ring_attention/cuda/kernels/common/pair_terms.cuh"
 #include "ring_attention/cuda/keys.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
@@ -59,6 +63,32 @@ __global__ void compute_scores(Head head, float* s) {
   s[entry] = score;
 }
 
+/// s[i][j] += bias, where the key is visible.
+__global__ void add_bias(Head head, PairTerms pairs, float* s) {
+  const ForwardTask& task = head.task;
+  const Index entry = own_index();
+  if (entry >= static_cast<Index>(task.queries) * task.keys) return;
+  const int query = static_cast<int>(entry / task.keys), key = static_cast<int>(entry % task.keys);
+  for (int r = 0; r < task.ranges; ++r) {
+    const KeyInterval visible = visible_keys(task.range[r], task.visible[query]);
+    if (key < visible.begin || key >= visible.end) continue;
+    s[entry] = PairRow(task, pairs, head.batch_head, query, task.range[r]).biased(s[entry], key);
+  }
+}
+
+/// Multiplies p[i][j] by the factor of the dropout.
+__global__ void drop(Head head, PairTerms pairs, float* p) {
+  const ForwardTask& task = head.task;
+  const Index entry = own_index();
+  if (entry >= static_cast<Index>(task.queries) * task.keys) return;
+  const int query = static_cast<int>(entry / task.keys), key = static_cast<int>(entry % task.keys);
+  for (int r = 0; r < task.ranges; ++r) {
+    const KeyRange& range = task.range[r];
+    if (key < range.first || key >= range.first + range.tokens.count) continue;
+    p[entry] = PairRow(task, pairs, head.batch_head, query, range).dropped(p[entry], key);
+  }
+}
+
 /// Updates m and l, replaces s by p, and sets a[query] to the factor by which the earlier sums are multiplied.
 __global__ void softmax_rows(Head head, float* s, float* a) {
   const ForwardTask& task = head.task;
@@ -96,15 +126,18 @@ __global__ void add_values(Head head, const float* p, const float* a) {
 /// At least `count` threads.
 LaunchConfig threads_for(Index count) { return {blocks_of(count, Index{threads}), threads}; }
 
-void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+template <class Task>
+void attend(const Task& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const Scratch<float> s(static_cast<Index>(task.queries) * task.keys, stream), a(task.queries, stream);
   const int group = task.heads / task.kv_heads;
   with_type(type, [&]<class T>(T) {
     for (int batch_head = 0; batch_head < task.batch * task.heads; ++batch_head) {
       const Head head{task, batch_head, batch_head / group};
-      const Index queries = task.queries;
-      launch(compute_scores<T>, threads_for(queries * task.keys), stream, head, s.data());
+      const Index queries = task.queries, pairs = queries * task.keys;
+      launch(compute_scores<T>, threads_for(pairs), stream, head, s.data());
+      if constexpr (has_pairs<Task>) launch(add_bias, threads_for(pairs), stream, head, task.pairs, s.data());
       launch(softmax_rows, threads_for(queries), stream, head, s.data(), a.data());
+      if constexpr (has_pairs<Task>) launch(drop, threads_for(pairs), stream, head, task.pairs, s.data());
       launch(add_values<T>, threads_for(queries * task.dim), stream, head, s.data(), a.data());
     }
   });
@@ -114,7 +147,12 @@ bool takes(const DeviceTraits&, Type, int dim) { return dim >= 1; }
 
 }  // namespace
 
-extern const ForwardKernel forward_0_naive{0,    "naive", "fp32, all scores in memory, one thread per entry",
-                                           true, takes,   attend};
+extern const ForwardKernel forward_0_naive{0,
+                                           "naive",
+                                           "fp32, all scores in memory, one thread per entry",
+                                           true,
+                                           takes,
+                                           attend<ForwardTask>,
+                                           attend<WithPairs<ForwardTask>>};
 
 }  // namespace ring_attention::cuda

@@ -14,8 +14,11 @@
 /// registers and are stored at the end, so that the next step of the ring can continue with them.
 ///
 /// An element that is read from device memory is used `tile` times instead of once. Now shared memory limits the speed:
-/// one 16-byte read per 8 multiply-adds. Expects dim <= 256 and 85 KB of shared memory (71 KB if dim > 128).
+/// one 16-byte read per 8 multiply-adds. With a bias or dropout the kernel is another instance: the bias is added to s,
+/// and p v has the factors of the dropout, which the sum l does not have. Expects dim <= 256 and 85 KB of shared memory
+/// (71 KB if dim > 128).
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
+#include "ring_attention/cuda/kernels/common/pair_terms.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
 #include "ring_attention/cuda/ptx.cuh"
@@ -55,8 +58,8 @@ struct SharedMemory {
         visible(reinterpret_cast<KeyInterval*>(p.data + Square::floats)) {}
 };
 
-template <class T, int tile, int columns>
-__global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int tiles) {
+template <class Task, class T, int tile, int columns>
+__global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) {
   constexpr int per_thread = tile / side;  // rows and keys of a thread
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -111,6 +114,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
       for (int i = 0; i < per_thread; ++i) {
         const int query = thread.y + side * i;
         const KeyInterval visible = shared.visible[query];
+        const auto pairs = pair_row(task, batch_head, first_query + query, range);
         float top = -infinity;
 #pragma unroll
         for (int j = 0; j < per_thread; ++j) {
@@ -118,7 +122,10 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
           s[i][j] *= scale;
           if (slope != 0 && query < queries)
             s[i][j] += alibi(slope, range, key, task.position[first_query + query]);
-          if (key < visible.begin || key >= visible.end) s[i][j] = -infinity;
+          if (key < visible.begin || key >= visible.end)
+            s[i][j] = -infinity;
+          else
+            s[i][j] = pairs.biased(s[i][j], key);
           top = fmaxf(top, s[i][j]);
         }
         const float before = m[i];
@@ -129,7 +136,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
         for (int j = 0; j < per_thread; ++j) {
           const float p = exp2f(s[i][j] - origin);
           sum += p;
-          shared.p.at(query, thread.x + side * j) = p;
+          shared.p.at(query, thread.x + side * j) = pairs.dropped(p, first_key + thread.x + side * j);
         }
         l[i] = a * l[i] + sum_of_row(sum);
 #pragma unroll
@@ -159,15 +166,16 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(ForwardTask task, int 
   }
 }
 
-template <class T, int tile, int columns>
-void attend_with(const ForwardTask& task, StreamHandle stream) {
+template <class T, int tile, int columns, class Task>
+void attend_with(const Task& task, StreamHandle stream) {
   const int tiles = blocks_of(task.queries, tile);
-  launch(attend_tile<T, tile, columns>,
+  launch(attend_tile<Task, T, tile, columns>,
          {Index{tiles} * task.batch * task.heads, threads, SharedMemory<tile, columns>::bytes}, stream, task,
          tiles);
 }
 
-void attend(const ForwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+template <class Task>
+void attend(const Task& task, Type type, const DeviceTraits&, StreamHandle stream) {
   with_type(type, [&]<class T>(T) {
     if (task.dim <= 64)
       attend_with<T, 64, 64>(task, stream);
@@ -184,7 +192,12 @@ bool takes(const DeviceTraits& device, Type, int dim) {
 
 }  // namespace
 
-extern const ForwardKernel forward_1_tiled{1,    "tiled", "fp32, tiles in shared memory, online softmax",
-                                           true, takes,   attend};
+extern const ForwardKernel forward_1_tiled{1,
+                                           "tiled",
+                                           "fp32, tiles in shared memory, online softmax",
+                                           true,
+                                           takes,
+                                           attend<ForwardTask>,
+                                           attend<WithPairs<ForwardTask>>};
 
 }  // namespace ring_attention::cuda

@@ -1,6 +1,7 @@
 #include "ring_attention/ring/transports/nccl.hpp"
 
 #include <nccl.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <exception>
@@ -31,8 +32,8 @@ ncclResult_t state_of(ncclComm_t comm) {
 void pause() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
 /// Must be called before any function of NCCL, which reads these variables once.
-void pretend_own_machine(int rank) {
-  const std::string host = "ring-attention-" + std::to_string(rank);
+void pretend_own_machine() {
+  const std::string host = "ring-attention-" + std::to_string(getpid());
   for (const auto& [name, value] : {std::pair<const char*, const char*>{"NCCL_HOSTID", host.c_str()},
                                     {"NCCL_SOCKET_IFNAME", "lo"},
                                     {"NCCL_NET", "Socket"},
@@ -48,7 +49,7 @@ NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
       stream_(cuda::Stream::Priority::high),
       exceptions_(std::uncaught_exceptions()) {
   if (ring_.size == 1) return;
-  if (options_.share_gpu) pretend_own_machine(ring_.rank);
+  if (options_.share_gpu) pretend_own_machine();
   ncclUniqueId id{};
   agree(comm, [&] {
     if (ring_.rank != 0) return;
@@ -77,18 +78,19 @@ NcclWorld::~NcclWorld() {
   (void)ncclCommAbort(comm_);
 }
 
-void NcclWorld::settle(const char* what) {
+void NcclWorld::settle(const std::string& what) {
   const auto deadline = Clock::now() + options_.timeout;
   ncclResult_t state = state_of(comm_);
   for (; state == ncclInProgress; state = state_of(comm_)) {
     if (Clock::now() > deadline)
-      abort(std::string(what) + " took more than " + std::to_string(options_.timeout.count()) + " s");
+      abort(what + " took more than " + std::to_string(options_.timeout.count()) + " s");
     pause();
   }
-  if (state != ncclSuccess) abort(std::string(what) + ": " + words_of(state));
+  if (state != ncclSuccess) abort(what + ": " + words_of(state));
 }
 
 void NcclWorld::require_alive() {
+  if (comm_ == nullptr) return;  // a ring of one
   const ncclResult_t state = state_of(comm_);
   if (state != ncclSuccess && state != ncclInProgress) abort(words_of(state) + ": is another rank gone?");
 }
@@ -98,16 +100,48 @@ void NcclWorld::abort(const std::string& why) {
   throw Error("NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why);
 }
 
-void NcclWorld::shift(const Exchange& exchange) {
-  require(comm_ != nullptr, "NcclWorld: a hop in a ring of one, or after an error");
+void NcclWorld::wait(const std::function<bool()>& done, const std::string& what) {
+  const auto deadline = Clock::now() + options_.timeout;
+  while (!done()) {
+    require_alive();
+    if (Clock::now() > deadline)
+      abort(what + " took more than " + std::to_string(options_.timeout.count()) + " s");
+    pause();
+  }
+}
+
+void NcclWorld::group(const std::string& what, const std::function<void()>& messages) {
+  require(comm_ != nullptr, "NcclWorld: " + what + " of one rank, or after an error");
   check(ncclGroupStart());
-  if (!exchange.send.empty())
-    check(ncclSend(exchange.send.data(), exchange.send.size(), ncclUint8, ring_.next(), comm_, stream()));
-  if (!exchange.receive.empty())
-    check(
-        ncclRecv(exchange.receive.data(), exchange.receive.size(), ncclUint8, ring_.prev(), comm_, stream()));
+  messages();
   check(ncclGroupEnd());
-  settle("enqueueing a hop");  // returns at once, except for the first hop, which connects the ranks
+  settle("enqueueing " + what);  // returns at once, except for the first one, which connects the ranks
+}
+
+void NcclWorld::send(std::span<const std::byte> bytes, int to) {
+  if (!bytes.empty()) check(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, comm_, stream()));
+}
+
+void NcclWorld::receive(std::span<std::byte> bytes, int from) {
+  if (!bytes.empty()) check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, from, comm_, stream()));
+}
+
+void NcclWorld::shift(const Exchange& exchange) {
+  group("a hop", [&] {
+    send(exchange.send, ring_.next());
+    receive(exchange.receive, ring_.prev());
+  });
+}
+
+void NcclWorld::all_to_all(const std::vector<std::span<const std::byte>>& to,
+                           const std::vector<std::span<std::byte>>& from) {
+  group("an all-to-all", [&] {
+    for (int rank = 0; rank < ring_.size; ++rank) {
+      if (rank == ring_.rank) continue;
+      send(to[static_cast<std::size_t>(rank)], rank);
+      receive(from[static_cast<std::size_t>(rank)], rank);
+    }
+  });
 }
 
 void NcclTransport::start(const Exchange& exchange) {
@@ -134,15 +168,9 @@ void NcclTransport::finish() {
 void NcclTransport::drain() {
   pending_.require_idle();
   for (std::size_t i = 0; i < hops_.size(); ++i) {
-    const auto deadline = Clock::now() + world_.options().timeout;
-    while (!hops_[i].arrived.is_done() || !hops_[i].resumed.is_done()) {
-      world_.require_alive();
-      if (Clock::now() > deadline)
-        world_.abort("hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) + ", from rank " +
-                     std::to_string(ring().prev()) + ", took more than " +
-                     std::to_string(world_.options().timeout.count()) + " s");
-      pause();
-    }
+    world_.wait([&] { return hops_[i].arrived.is_done() && hops_[i].resumed.is_done(); },
+                "hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) + ", from rank " +
+                    std::to_string(ring().prev()) + ",");
     statistics_.exposed_seconds += hops_[i].resumed.seconds_since(hops_[i].idle);
     if (world_.options().moved) world_.options().moved();
   }

@@ -14,6 +14,8 @@
 
 #include <chrono>
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "ring_attention/cuda/stream.hpp"
@@ -34,7 +36,8 @@ struct NcclOptions {
   bool share_gpu = false;
 };
 
-/// An NCCL communicator with the ranks of `comm`, on each rank's current GPU.
+/// An NCCL communicator with the ranks of `comm`, which may be a part of the job, on each rank's current GPU. A rank that
+/// is in two of them enqueues messages of the second one when those of the first one are done.
 class NcclWorld {
  public:
   /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails,
@@ -51,14 +54,25 @@ class NcclWorld {
 
   /// Enqueues one hop. Empty parcels are not sent: both ranks know their length.
   void shift(const Exchange& exchange);
+  /// Enqueues messages to all other ranks and from them, as one group: piece i of `to` goes to rank i, piece i of
+  /// `from` comes from it. Empty pieces are not sent, and the rank's own pieces are ignored.
+  void all_to_all(const std::vector<std::span<const std::byte>>& to,
+                  const std::vector<std::span<std::byte>>& from);
+  /// The host waits until done().
+  /// \throws Error with `what`, after it has aborted the communicator, if NCCL fails or the time-out is over
+  void wait(const std::function<bool()>& done, const std::string& what);
+
+ private:
+  /// Enqueues the messages that `messages` sends and receives. In a group no message waits for another one.
+  void group(const std::string& what, const std::function<void()>& messages);
+  void send(std::span<const std::byte> bytes, int to);
+  void receive(std::span<std::byte> bytes, int from);
   /// \throws Error, after it has aborted the communicator, if NCCL has reported an asynchronous error
   void require_alive();
   /// Aborts the communicator and throws Error.
   [[noreturn]] void abort(const std::string& why);
-
- private:
   /// Waits until NCCL has completed its last call: calls of a non-blocking communicator return at once.
-  void settle(const char* what);
+  void settle(const std::string& what);
 
   Ring ring_;
   NcclOptions options_;

@@ -1,23 +1,8 @@
 #include "ring_attention/ring/transports/overlapped.hpp"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include "ring_attention/ring/transports/mpi_message.hpp"
 
 namespace ring_attention {
-namespace {
-
-/// Waits longer each time: first not at all, then one yield to the scheduler, then 20 microseconds.
-void back_off(int calls) {
-  if (calls > 300)
-    usleep(20);
-  else if (calls > 100)
-    sched_yield();
-}
-
-}  // namespace
-
 void OverlappedTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
   done_ = false;

@@ -1,7 +1,7 @@
 /// \file
 /// Conversions and sums of numbers, and what is computed row by row, one warp per row: the end of the forward, (o, m, l)
-/// to (out, lse), and the beginning of the backward, delta = rowsum(dO * O), which the derivative of the softmax
-/// subtracts. Memory limits the speed of all of them.
+/// to (out, lse) and the sinks, and the beginning of the backward, delta = rowsum(dO * O), which the derivative of the
+/// softmax subtracts. Memory limits the speed of all of them.
 #include <algorithm>
 
 #include "ring_attention/cuda/kernels.hpp"
@@ -46,6 +46,20 @@ __global__ void finish(float* o, float* m, const float* l, Index rows, int dim) 
   if (lane == 0) m[row] = sum == 0 ? -infinity : ln_2 * m[row] + logf(sum);
 }
 
+__global__ void add_sink(float* out, float* lse, const float* sinks, Index rows, Index heads, Index queries,
+                         int dim) {
+  const Index row = static_cast<Index>(blockIdx.x) * rows_of_block + threadIdx.x / warp;
+  const int lane = static_cast<int>(threadIdx.x) % warp;
+  if (row >= rows) return;
+  const float sink = sinks[row / queries % heads], before = lse[row];
+  if (sink == -infinity) return;
+  const float after = fmaxf(before, sink) + log1pf(expf(-fabsf(before - sink)));
+  const float factor = expf(before - after);
+  for (int c = lane; c < dim; c += warp) out[row * dim + c] *= factor;
+  __syncwarp();  // all lanes have read lse
+  if (lane == 0) lse[row] = after;
+}
+
 template <class T>
 __global__ void dots(const float* out, const T* grad_out, float* delta, Index rows, int dim) {
   const Index row = static_cast<Index>(blockIdx.x) * rows_of_block + threadIdx.x / warp;
@@ -78,6 +92,12 @@ void add(float* sum, const float* term, Index count, StreamHandle stream) {
 
 void finish_rows(float* o, float* m, const float* l, Index rows, int dim, StreamHandle stream) {
   launch(finish, grid_of_rows(rows), stream, o, m, l, rows, dim);
+}
+
+void add_sinks(float* out, float* lse, const float* sinks, const Shape& out_shape, StreamHandle stream) {
+  const Index rows = out_shape.per_row().size();
+  launch(add_sink, grid_of_rows(rows), stream, out, lse, sinks, rows, out_shape.heads, out_shape.seq,
+         static_cast<int>(out_shape.dim));
 }
 
 void row_dots(const float* out, const void* grad_out, float* delta, Index rows, int dim, Type type,

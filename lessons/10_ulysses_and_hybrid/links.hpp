@@ -1,0 +1,209 @@
+// Lesson 10, beside the idea: how much of the messages is exposed, on a simulated link and between the ranks of this job.
+#pragma once
+
+#include <thread>
+
+#include "common/problem.hpp"
+#include "ring_attention/core/median.hpp"
+#include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
+#include "volumes.hpp"
+
+namespace ring_attention::lesson_10 {
+
+/// A forward: U ranks share heads, and the others are rings; or an all-gather.
+struct Way {
+  int ulysses;  // 0: all-gather
+  [[nodiscard]] std::string name(int ranks) const {
+    if (ulysses == 0) return "all-gather";
+    if (ulysses == 1) return "ring";
+    return ulysses == ranks ? "Ulysses" : format("hybrid, U = %d", ulysses);
+  }
+};
+
+/// Seconds of one forward.
+struct WayTiming {
+  double exposed = 0, total = 0;
+};
+
+/// The forward of a rank by the library. All arrays are zeros: they take as long as others.
+/// \param make_link, make_transport  this rank's all-to-all and its ring along an axis
+/// \param make_engine  (shape of its queries, their positions, number of its first query head)
+template <class MakeLink, class MakeTransport, class MakeEngine>
+double exposed_seconds(const Way& way, int rank, const Placement& shards, const Shape& q, const Shape& kv,
+                       MakeLink make_link, MakeTransport make_transport, MakeEngine make_engine) {
+  const int ranks = shards.ranks();
+  const HybridPlace place(rank, ranks, std::max(way.ulysses, 1));
+  if (way.ulysses == 0) {
+    auto&& link = make_link(Axis{1, ranks});
+    KvShards<float> all(kv, shards);
+    auto engine = make_engine(q.with_seq(shards.tokens(rank)), shards.ranges(rank), Index{0});
+    all_gather(link, all);
+    all_gather_forward(engine, {rank, ranks}, all);
+    return link.statistics().exposed_seconds;
+  }
+  const Placement rings(shards.kind(), shards.seq(), place.ring.size);
+  auto&& link = make_link(place.ulysses);
+  const HeadLayout layout(link, place, rings, rings, q.heads, kv.heads);
+  const Index tokens = count(place.slice(rings));
+  const Tensor<float> x(q.with_seq(tokens)), y(kv.with_seq(tokens));
+  const Tensor<float> own_q = layout.queries_to_heads(x.view()), own_k = layout.keys_to_heads(y.view()),
+                      own_v = layout.keys_to_heads(y.view());
+  KvParcel<float> parcel(own_k.shape(), rings, place.ring.index(rank));
+  auto&& transport = make_transport(place.ring);
+  auto engine = make_engine(own_q.shape(), place.shard(rings), layout.heads().begin);
+  ring_forward(engine, transport, parcel);
+  (void)layout.queries_to_sequence(own_q.view());  // out is as large as q
+  return link.statistics().exposed_seconds + transport.statistics().exposed_seconds;
+}
+
+// ---- a simulated link, and compute that only takes time ---------------------------------------------------
+
+struct Sleeps {
+  Shape q;
+  double seconds_a_pair;  // and head
+  void accumulate(const KeyValue<float>& kv, const Progress&) const {
+    const auto pairs = static_cast<double>(q.heads * q.seq * kv.k.shape().seq);
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_a_pair * pairs));
+  }
+};
+
+inline constexpr int link_ranks = 8, link_repetitions = 2;
+inline constexpr Index link_tokens = 16, link_dim = 16;
+/// Of B c D elements: a hop of 32 full heads takes 8 ms, much longer than a sleep is late.
+inline constexpr double unit_seconds = 125e-6;
+
+/// Threads of this process. The fastest repetition, mean of the ranks.
+inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_seconds) {
+  const Placement shards(PlacementKind::contiguous, link_ranks * link_tokens, link_ranks);
+  const Shape q{1, heads.query, shards.seq(), link_dim}, kv{1, heads.kv, shards.seq(), link_dim};
+  const double bytes = link_tokens * link_dim * sizeof(float);
+  const double pairs = static_cast<double>(heads.query * link_tokens * link_tokens);
+  WayTiming fastest{0, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < link_repetitions; ++i) {
+    LoopbackWorld world(link_ranks, {.bytes_per_second = bytes / unit_seconds});
+    std::array<double, link_ranks> exposed{}, total{};
+    world.run([&](int rank) {
+      const auto begin = std::chrono::steady_clock::now();
+      const auto own = static_cast<std::size_t>(rank);
+      exposed[own] = exposed_seconds(
+          way, rank, shards, q, kv, [&](const Axis& axis) { return LoopbackAllToAll(world, rank, axis); },
+          [&](const Axis& axis) { return LoopbackTransport(world, rank, 0, axis); },
+          [&](const Shape& shape, const TokenRanges&, Index) {
+            return Sleeps{shape, step_seconds / pairs};
+          });
+      total[own] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    });
+    const auto mean = [](const auto& seconds) {
+      return std::accumulate(seconds.begin(), seconds.end(), 0.0) / link_ranks;
+    };
+    if (mean(total) < fastest.total) fastest = {mean(exposed), mean(total)};
+  }
+  return fastest;
+}
+
+/// The all-to-all is exposed in full, a hop where it takes longer than its step.
+inline double model(const Way& way, const LayerHeads& heads, double step_seconds) {
+  if (way.ulysses == 0) return unit_seconds * static_cast<double>((link_ranks - 1) * 2 * heads.kv);
+  const Volume volume = forward_formula(heads, link_ranks, way.ulysses);
+  const double hops = link_ranks / way.ulysses - 1, step = step_seconds * way.ulysses;
+  return unit_seconds * static_cast<double>(volume.all_to_all) +
+         std::max(unit_seconds * static_cast<double>(volume.ring) - hops * step, 0.0);
+}
+
+/// Rank 0 alone; the others sleep.
+inline void show_simulated_link(Lesson& lesson, const Communicator& comm) {
+  std::vector<std::vector<double>> exposed, models, total;
+  if (comm.rank() == 0) {
+    Table table({"heads", "hop of the ring", "its step", "", "exposed", "model", "whole forward"});
+    using Case = std::pair<LayerHeads, double>;
+    for (const auto& [heads, step] : {Case{{32, 32}, 4e-3}, Case{{32, 32}, 16e-3}, Case{{32, 8}, 4e-3}}) {
+      const double hop = unit_seconds * 2 * static_cast<double>(heads.kv);
+      exposed.emplace_back();
+      models.emplace_back();
+      total.emplace_back();
+      for (const Way way : {Way{1}, Way{4}, Way{8}, Way{0}}) {
+        const WayTiming timing = simulated(way, heads, step);
+        exposed.back().push_back(timing.exposed);
+        models.back().push_back(model(way, heads, step));
+        total.back().push_back(timing.total);
+        const bool first = exposed.back().size() == 1;
+        table.row({first ? format("%d of %d", static_cast<int>(heads.query), static_cast<int>(heads.kv)) : "",
+                   first ? human_seconds(hop) : "", first ? human_seconds(step) : "", way.name(link_ranks),
+                   human_seconds(timing.exposed), human_seconds(models.back().back()),
+                   human_seconds(timing.total)});
+      }
+    }
+    lesson.print(table);
+    lesson.say(
+        format("  %d ranks as threads, compute that sleeps; the fastest of %d runs, mean of the ranks.",
+               link_ranks, link_repetitions));
+  }
+  wait_asleep(comm);
+  lesson.record("link_exposed_seconds", exposed);
+  lesson.record("link_model_seconds", models);
+  lesson.record("link_total_seconds", total);
+}
+
+// ---- between the ranks of this job ------------------------------------------------------------------------
+
+inline WayTiming measured(const Way& way, const RandomProblem& problem, const Communicator& comm) {
+  const HybridPlace place(comm.rank(), comm.size(), std::max(way.ulysses, 1));
+  const Communicator heads(comm, place.ulysses.line(comm.rank())), ring(comm, place.ring.line(comm.rank()));
+  const auto make_engine = [&](const Shape& shape, const TokenRanges& ranges, Index first_head) {
+    struct Begun {
+      Tensor<float> q;
+      CpuEngine<float> engine;
+      void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+        engine.accumulate(kv, progress);
+      }
+    };
+    Begun begun{Tensor<float>(shape),
+                CpuEngine<float>(problem.scoring.of_heads({first_head, first_head + shape.heads}))};
+    begun.engine.begin(begun.q, ranges);
+    return begun;
+  };
+  barrier(comm);
+  const double begin = MPI_Wtime();
+  const double exposed = exposed_seconds(
+      way, comm.rank(), Placement(PlacementKind::zigzag, problem.q.seq, comm.size()), problem.q, problem.kv,
+      [&](const Axis&) { return MpiAllToAll(way.ulysses == 0 ? comm : heads); },
+      [&](const Axis&) { return OverlappedTransport(ring); }, make_engine);
+  return {max_over_ranks(comm, exposed), max_over_ranks(comm, MPI_Wtime() - begin)};
+}
+
+/// Medians of runs in turn, of the slowest rank.
+inline void show_this_job(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
+                          const std::vector<int>& ulysses) {
+  constexpr int repetitions = 5;
+  std::vector<Way> ways;
+  for (const int ranks : ulysses) ways.push_back({ranks});
+  ways.push_back({0});
+  std::vector<std::vector<double>> exposed(ways.size()), total(ways.size());
+  for (int i = 0; i < repetitions; ++i)
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      const WayTiming timing = measured(ways[way], problem, comm);
+      exposed[way].push_back(timing.exposed);
+      total[way].push_back(timing.total);
+    }
+  Table table({"this job", "exposed", "whole forward"});
+  std::vector<double> median_exposed, median_total;
+  for (std::size_t way = 0; way < ways.size(); ++way) {
+    median_exposed.push_back(median(exposed[way]));
+    median_total.push_back(median(total[way]));
+    table.row({ways[way].name(comm.size()), human_seconds(median_exposed.back()),
+               human_seconds(median_total.back())});
+  }
+  lesson.print(table);
+  lesson.say(format("  Medians of %d runs in turn, slowest rank.", repetitions));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (comm.size() > cores)
+    lesson.say(
+        format("  %d ranks on %d cores: waiting for a core counts as exposed, too.", comm.size(), cores));
+  lesson.record("job_exposed_seconds", median_exposed);
+  lesson.record("job_total_seconds", median_total);
+}
+
+}  // namespace ring_attention::lesson_10

@@ -1,0 +1,120 @@
+// Lesson 10: Ulysses, hybrid and all-gather. The idea is in ulysses.hpp; this program counts what each way sends, compares
+// their results, and shows what is exposed.
+#include LESSON_IDEA
+
+#include "links.hpp"
+#include "run.hpp"
+
+using namespace ring_attention;
+using namespace ring_attention::lesson_10;
+
+// Every U that divides the ranks and can share the heads.
+std::vector<int> ways_to_share(const RandomProblem& problem, int ranks) {
+  std::vector<int> all;
+  for (int ulysses = 1; ulysses <= ranks; ++ulysses)
+    if (ranks % ulysses == 0 && can_share_heads(problem.q.heads, problem.kv.heads, ulysses))
+      all.push_back(ulysses);
+  return all;
+}
+
+// U ranks share heads, the others are rings: the bits of a ring of threads, the reference, the bytes.
+void check_hybrid(Lesson& lesson, const Communicator& comm, const RandomProblem& problem, int ulysses) {
+  const Part part(comm, problem, ulysses, lesson);
+  const int rings = comm.size() / ulysses;
+  const std::string name = format("U = %d, R = %d: ", ulysses, rings);
+  const std::string same = rings == 1 ? "one device" : format("a ring of %d", rings);
+  Sent sent;
+  const Outcome got = run(part, sent), ring = part.by_ring();
+  lesson.check(name + "out, lse and dQ have the bits of " + same,
+               same_bits(got.attended, ring.attended) && bitwise_equal(got.gradients.q, ring.gradients.q));
+  if (part.has_replicas())
+    lesson.check(name + "dK and dV have the bits of " + same + " that adds the ranks' parts in their order",
+                 same_bits(got.gradients, part.by_heads_of_ranks()));
+  else
+    lesson.check(name + "dK and dV, too", same_bits(got.gradients, ring.gradients));
+  lesson.check(name + "all five agree with the dense reference in double", part.against_reference(got));
+  lesson.check(name + "bytes are as derived",
+               sent.forward_bytes == part.forward_bytes() && sent.backward_bytes == part.backward_bytes() &&
+                   sent.ring.bytes_sent == part.ring_bytes(),
+               format("%lld and %lld by all-to-all, %lld by ring from rank %d",
+                      static_cast<long long>(sent.forward_bytes), static_cast<long long>(sent.backward_bytes),
+                      static_cast<long long>(sent.ring.bytes_sent), comm.rank()));
+}
+
+// All K,V to all ranks, by the library: the bits of the ring over all ranks.
+void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
+  const Placement placement(PlacementKind::zigzag, problem.q.seq, comm.size());
+  const Ring ring{comm.rank(), comm.size()};
+  const TokenRanges rows = placement.ranges(comm.rank());
+  MpiAllToAll link(comm);
+  const Index before = allocation::current();
+  KvShards<float> kv(problem.kv, placement), gradients(problem.kv, placement);
+  const Index held = (allocation::current() - before) / 2;
+  fill_random(kv.k(ring.rank), problem.fill(1), problem.kv, rows);
+  fill_random(kv.v(ring.rank), problem.fill(2), problem.kv, rows);
+  all_gather(link, kv);
+  const Index sent = link.statistics().bytes_sent;
+
+  const auto q = problem.queries<float>(rows), grad_out = problem.make<float>(problem.q, 3, rows);
+  CpuEngine<float> engine(problem.scoring);
+  engine.begin(q, rows);
+  all_gather_forward(engine, ring, kv);
+  const AttentionResult<float> attended = engine.finish();
+  CpuBackward<float> backward(problem.scoring);
+  backward.begin({q, attended.out, attended.lse, grad_out}, rows);
+  all_gather_backward(backward, link, kv, gradients);
+  const Gradients<float> got{backward.finish(), converted<float>(View<const float>(gradients.k(ring.rank))),
+                             converted<float>(View<const float>(gradients.v(ring.rank)))};
+
+  const Outcome want = Part(comm, problem, 1, lesson).by_ring();
+  lesson.check("all-gather: out, lse, dQ, dK and dV have the bits of the ring",
+               same_bits(attended, want.attended) && same_bits(got, want.gradients));
+  lesson.check("all-gather: a rank holds the K,V of all tokens, and sends its own to each other rank",
+               held == parcel_bytes(problem, problem.kv.seq) &&
+                   sent == (comm.size() - 1) * parcel_bytes(problem, count(rows)),
+               human_bytes(held) + " held, " + human_bytes(sent) + " sent");
+}
+
+int ulysses_lesson(int argc, char** argv, const Communicator& comm) {
+  Lesson lesson(
+      "10", "ulysses_and_hybrid",
+      "A head of attention needs no other head. So instead of sending keys to queries, ranks can exchange\n"
+      "tokens for heads, and each computes whole sequences of some heads.",
+      &comm);
+  ProblemFlags flags{.seq = 512, .heads = 8, .kv_heads = 2, .dim = 32};
+  flags.offer(lesson);
+  lesson.offer_mutants(mutants);
+  if (!lesson.parse(argc, argv)) return 0;
+  RandomProblem problem = flags.problem(lesson, Mask::causal());
+  problem.scoring.alibi_slopes = alibi_slopes(problem.q.heads);
+  const std::vector<int> ulysses = ways_to_share(problem, comm.size());
+  std::string numbers;
+  for (const int ranks : ulysses) numbers += (numbers.empty() ? "" : ", ") + std::to_string(ranks);
+  const std::string showed = counted(comm.size(), "rank") + ": U = " + numbers +
+                             ": each has the bits of a ring of N / U, and all-gather those of the ring";
+
+  lesson.heading("The failure: with many heads a ring sends too much, with few KV heads Ulysses does");
+  show_failure(lesson);
+  lesson.heading(format("The agreement: %d tokens, %d query heads, %d KV heads, zigzag, causal, ALiBi",
+                        static_cast<int>(problem.q.seq), static_cast<int>(problem.q.heads),
+                        static_cast<int>(problem.kv.heads)));
+  for (const int ranks : ulysses) check_hybrid(lesson, comm, problem, ranks);
+  lesson.record("ulysses", std::vector<Index>(ulysses.begin(), ulysses.end()));
+  check_all_gather(lesson, comm, problem);
+  for (const auto& [name, description] : mutants)
+    if (lesson.mutant(name)) return lesson.finish(showed);  // the rest has nothing to do with them
+
+  lesson.heading("The cost: what each rank sends in a forward");
+  show_volumes(lesson);
+  lesson.heading("Heads that ranks cannot share");
+  show_head_rule(lesson);
+  lesson.heading("What is exposed: 8 ranks on a simulated link");
+  show_simulated_link(lesson, comm);
+  lesson.heading("What is exposed: this job");
+  show_this_job(lesson, comm, problem, ulysses);
+  return lesson.finish(showed);
+}
+
+int main(int argc, char** argv) {
+  return mpi_main(argc, argv, [&](const Communicator& comm) { return ulysses_lesson(argc, argv, comm); });
+}

@@ -1,0 +1,218 @@
+// Lesson 10, beside the idea: one rank's part of a problem on a grid of U x R ranks; the mistakes; the results by a ring of
+// threads and by the dense reference; the bytes.
+#pragma once
+
+#include "common/problem.hpp"
+#include "head_ring.hpp"
+#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
+
+namespace ring_attention::lesson_10 {
+
+inline const std::vector<std::pair<std::string, std::string>> mutants{
+    {"interleaved-heads", "query heads are dealt round-robin, KV heads in blocks: the groups break"},
+    {"first-replica", "dK,dV of a KV head that several ranks have are those of the first of them"},
+    {"world-placement", "zigzag over all ranks, not over the ranks of a ring"},
+    {"swapped-axes", "the tokens are placed with U and R exchanged"},
+    {"local-heads", "ALiBi slopes by the number of a head on its rank, not in the layer"}};
+
+/// Forward and backward.
+struct Outcome {
+  AttentionResult<float> attended;
+  Gradients<float> gradients;
+};
+
+[[nodiscard]] inline bool same_bits(const Gradients<float>& a, const Gradients<float>& b) {
+  return bitwise_equal(a.q, b.q) && bitwise_equal(a.k, b.k) && bitwise_equal(a.v, b.v);
+}
+
+/// One rank's part. Zigzag placement over the rings.
+class Part {
+ public:
+  /// \param ulysses  U; it divides the number of ranks
+  Part(const Communicator& comm, const RandomProblem& problem, int ulysses, const Lesson& lesson)
+      : comm_(comm),
+        problem_(problem),
+        lesson_(lesson),
+        held_(comm.rank(), comm.size(), ulysses),
+        place_(comm.rank(), comm.size(), lesson.mutant("swapped-axes") ? comm.size() / ulysses : ulysses),
+        heads_(comm, place_.ulysses.line(comm.rank())),
+        ring_(comm, place_.ring.line(comm.rank())),
+        share_(problem.q.heads, problem.kv.heads, place_.ulysses.size),
+        placement_(PlacementKind::zigzag, problem.q.seq, place_.ring.size),
+        slice_(slice()) {}
+
+  /// The ranks that share this rank's shard, and those that have its heads.
+  [[nodiscard]] const Communicator& heads() const { return heads_; }
+  [[nodiscard]] const Communicator& ring() const { return ring_; }
+  [[nodiscard]] const HybridPlace& place() const { return place_; }
+  [[nodiscard]] const Placement& placement() const { return placement_; }
+  /// The slices of heads(): local indices of the shard.
+  [[nodiscard]] std::vector<Interval> slices() const {
+    std::vector<Interval> slices;
+    Index begin = 0;
+    for (const Index tokens : place_.tokens(placement_)) {
+      slices.push_back({begin, begin + tokens});
+      begin += tokens;
+    }
+    return slices;
+  }
+  /// Do several ranks have one KV head?
+  [[nodiscard]] bool has_replicas() const { return place_.ulysses.size > problem_.kv.heads; }
+
+  /// This rank's rows of q, k, v and dO.
+  [[nodiscard]] Tensor<float> q() const { return dealt(rows(problem_.q, 0)); }
+  [[nodiscard]] Tensor<float> k() const { return rows(problem_.kv, 1); }
+  [[nodiscard]] Tensor<float> v() const { return rows(problem_.kv, 2); }
+  [[nodiscard]] Tensor<float> grad_out() const { return dealt(rows(problem_.q, 3)); }
+  /// Of the heads that it computes.
+  [[nodiscard]] Scoring scoring() const {
+    const Interval own = own_of(share_.query);
+    return problem_.scoring.of_heads(lesson_.mutant("local-heads") ? Interval{0, size(own)} : own);
+  }
+  /// Rows of out, lse or dQ in the order of the layer.
+  [[nodiscard]] Tensor<float> in_order(const Tensor<float>& x) const { return dealt(x, true); }
+  /// The mutant: is another rank the first one that has this rank's KV head?
+  [[nodiscard]] bool returns_zeros() const {
+    const auto u = static_cast<std::size_t>(heads_.rank());
+    return lesson_.mutant("first-replica") && u > 0 && share_.kv[u].begin < share_.kv[u - 1].end;
+  }
+
+  /// What is right, bit for bit: a ring of R threads, which compute all heads of their shard.
+  [[nodiscard]] Outcome by_ring() const {
+    return ring_of_threads({0, problem_.q.heads}, {0, problem_.kv.heads});
+  }
+  /// The same, but each of U ranks' heads by themselves: dK,dV of replicas are added in the order of the ranks.
+  [[nodiscard]] Gradients<float> by_heads_of_ranks() const {
+    Gradients<float> sum{by_ring().gradients.q, Tensor<float>(k().shape()), Tensor<float>(k().shape())};
+    const auto add = [](Tensor<float>& all, const Tensor<float>& term, Index first) {
+      const std::span<float> at(all.view().head(0, first), static_cast<std::size_t>(term.size()));
+      HostMemory().add(at, term.view().elements());
+    };
+    for (std::size_t u = 0; u < share_.kv.size(); ++u) {
+      const Outcome own = ring_of_threads(share_.query[u], share_.kv[u]);
+      add(sum.k, own.gradients.k, share_.kv[u].begin);
+      add(sum.v, own.gradients.v, share_.kv[u].begin);
+    }
+    return sum;
+  }
+
+  /// The worst of out, lse, dQ, dK and dV against the dense reference in double. Collective.
+  [[nodiscard]] Comparison against_reference(const Outcome& got) const {
+    const auto k = converted<double>(problem_.keys<float>()), v = converted<double>(problem_.values<float>());
+    const Reference forward = problem_.reference<float>(slice_);
+    ReferenceGradients want =
+        reference_backward(converted<double>(rows(problem_.q, 0)), k, v,
+                           converted<double>(rows(problem_.q, 3)), problem_.scoring, slice_);
+    sum_over_ranks(comm_, want.k.view().elements());
+    sum_over_ranks(comm_, want.v.view().elements());
+    std::array magnitudes{want.magnitude_k, want.magnitude_v};
+    sum_over_ranks(comm_, std::span<double>(magnitudes));
+    const auto gradient = [&](const Tensor<float>& array, const Tensor<double>& wanted, double magnitude) {
+      const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
+      const Index terms = problem_.q.seq * problem_.q.heads / problem_.kv.heads;
+      return compare(array, wanted, gradient_tolerance<float>(terms, want.max_abs_score, magnitude),
+                     {.expect_zero = zero});
+    };
+    const Tolerance tolerance = problem_.tolerance<float>(forward);
+    const std::array all{compare(got.attended.out, forward.out, tolerance),
+                         compare(got.attended.lse, forward.lse, tolerance),
+                         gradient(got.gradients.q, want.q, want.magnitude_q),
+                         gradient(got.gradients.k, rows_at(want.k, slice_), magnitudes[0]),
+                         gradient(got.gradients.v, rows_at(want.v, slice_), magnitudes[1])};
+    return *std::ranges::max_element(all, [](const Comparison& a, const Comparison& b) {
+      return a.ok != b.ok ? a.ok : a.max_error < b.max_error;
+    });
+  }
+
+  /// What it must send by all-to-all: q, k, v there, out and lse back; dO there, dQ, dK, dV back.
+  [[nodiscard]] Index forward_bytes() const {
+    const Index dim = problem_.q.dim;
+    return bytes_to_heads(share_.query, dim) + 2 * bytes_to_heads(share_.kv, dim) +
+           bytes_to_sequence(share_.query, dim) + bytes_to_sequence(share_.query, 1);
+  }
+  [[nodiscard]] Index backward_bytes() const {
+    const Index dim = problem_.q.dim;
+    return bytes_to_heads(share_.query, dim) + bytes_to_sequence(share_.query, dim) +
+           2 * bytes_to_sequence(share_.kv, dim);
+  }
+  /// And by the ring of the forward.
+  [[nodiscard]] Index ring_bytes() const {
+    const Ring ring{ring_.rank(), ring_.size()};
+    const Index tokens = ring.size == 1 ? 0 : problem_.q.seq - placement_.tokens(ring.next());
+    return 2 * size(own_of(share_.kv)) * tokens * problem_.kv.dim * element;
+  }
+
+ private:
+  static constexpr Index element = sizeof(float);
+  static Index size(const Interval& interval) { return interval.end - interval.begin; }
+  [[nodiscard]] Interval own_of(const std::vector<Interval>& of_ranks) const {
+    return of_ranks[static_cast<std::size_t>(heads_.rank())];
+  }
+  /// The tokens that this rank holds, of the heads of the other ranks.
+  [[nodiscard]] Index bytes_to_heads(const std::vector<Interval>& heads, Index dim) const {
+    Index others = -size(own_of(heads));
+    for (const Interval& rank : heads) others += size(rank);
+    return size(own_of(slices())) * others * dim * element;
+  }
+  /// The heads that it computes, of the tokens of the other ranks.
+  [[nodiscard]] Index bytes_to_sequence(const std::vector<Interval>& heads, Index dim) const {
+    const Index others = slices().back().end - size(own_of(slices()));
+    return size(own_of(heads)) * others * dim * element;
+  }
+  [[nodiscard]] TokenRanges slice() const {
+    const Index seq = problem_.q.seq;
+    if (lesson_.mutant("world-placement"))
+      return Placement(PlacementKind::zigzag, seq, comm_.size()).ranges(comm_.rank());
+    return held_.slice(Placement(PlacementKind::zigzag, seq, held_.ring.size));
+  }
+  /// This rank's rows of q, k, v or dO: the streams 0, 1, 2, 3.
+  [[nodiscard]] Tensor<float> rows(const Shape& whole, std::uint64_t stream) const {
+    return problem_.make<float>(whole, stream, slice_);
+  }
+  /// With a mutant the query heads in its order, or back.
+  [[nodiscard]] Tensor<float> dealt(const Tensor<float>& x, bool back = false) const {
+    Tensor<float> y = x.clone();
+    const Index ranks = place_.ulysses.size, own = x.shape().heads / ranks;
+    const std::size_t numbers = static_cast<std::size_t>(x.shape().seq * x.shape().dim);
+    for (Index head = 0; head < x.shape().heads && lesson_.mutant("interleaved-heads"); ++head) {
+      const Index other = head / own + head % own * ranks;
+      std::copy_n(x.view().head(0, back ? head : other), numbers, y.view().head(0, back ? other : head));
+    }
+    return y;
+  }
+  [[nodiscard]] Outcome ring_of_threads(const Interval& own_q, const Interval& own_kv) const {
+    Outcome outcome;
+    LoopbackWorld world(place_.ring.size);
+    world.run([&](int rank) {
+      const TokenRanges shard = placement_.ranges(rank);
+      const Interval every{0, count(shard)}, mine = own_of(slices());
+      const auto part = [&](const Shape& whole, std::uint64_t stream, const Interval& own) {
+        return block_of(problem_.make<float>(whole, stream, shard), own, every);
+      };
+      const auto rows = [&](const Tensor<float>& x) { return block_of(x, {0, x.shape().heads}, mine); };
+      HeadRing ring(placement_, rank, problem_.scoring.of_heads(own_q));
+      const auto make_transport = [&](int channel) { return LoopbackTransport(world, rank, channel); };
+      const AttentionResult<float>& attended = ring.attend(
+          {part(problem_.q, 0, own_q), part(problem_.kv, 1, own_kv), part(problem_.kv, 2, own_kv), {}},
+          make_transport);
+      const Gradients<float> gradients = ring.differentiate(part(problem_.q, 3, own_q), make_transport);
+      if (rank == ring_.rank())
+        outcome = {{rows(attended.out), rows(attended.lse)},
+                   {rows(gradients.q), rows(gradients.k), rows(gradients.v)}};
+    });
+    return outcome;
+  }
+
+  const Communicator& comm_;
+  RandomProblem problem_;
+  const Lesson& lesson_;
+  HybridPlace held_, place_;
+  Communicator heads_, ring_;
+  HeadShare share_;
+  Placement placement_;
+  TokenRanges slice_;  // where the tokens that this rank holds stand
+};
+
+}  // namespace ring_attention::lesson_10

@@ -1,0 +1,98 @@
+// Lesson 14: planning. The idea is in recurrence.hpp; this program shows what a model with a barrier gets wrong, holds
+// the planner against the paper's tables and published measurements, and shows where long contexts go.
+#include LESSON_IDEA
+
+#include "contexts.hpp"
+#include "noise.hpp"
+#include "rings.hpp"
+#include "tables.hpp"
+
+using namespace ring_attention;
+using namespace ring_attention::lesson_14;
+
+namespace {
+
+std::string chosen_mutant(const Lesson& lesson) {
+  for (const auto& [name, description] : mistakes)
+    if (lesson.mutant(name)) return name;
+  return "none";
+}
+
+// The lesson's recurrence and the library's, under noise of computing and hops.
+void show_agreement(Lesson& lesson, const std::string& mutant) {
+  double largest = 0;
+  for (const int ranks : {2, 3, 8, 31})
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      const Seconds compute = noisy(0.3, seed);
+      const Seconds hop = [=](int r, int t) { return 0.7 * plan::noise_factor(0.5, seed + 100, r, t); };
+      const double library = plan::ring_seconds(ranks, ranks, ranks - 1, compute, hop);
+      largest = std::max(largest, std::abs(ring_seconds(mutant, ranks, compute, hop) / library - 1));
+    }
+  lesson.check("under noise it is the library's, for 2 to 31 ranks", largest <= 1e-12,
+               format("%.1e", largest));
+  const double barrier = plan::ring_seconds(
+      8, 8, 7, noisy(0.3, 1), [](int, int) { return 0.7; }, plan::Hops::lockstep);
+  lesson.check("with a barrier, too",
+               std::abs(lesson::barrier_seconds(8, noisy(0.3, 1), always(0.7)) / barrier - 1) <= 1e-12);
+}
+
+void show_cost(Lesson& lesson) {
+  const auto begin = std::chrono::steady_clock::now();
+  (void)plan::ring_seconds(
+      10000, 10000, 9999, [](int r, int t) { return t <= r ? 1.0 : 0.9; }, [](int, int) { return 0.3; });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  lesson.say(format("  10000 ranks, 10^8 steps of a rank: %s, in memory of three arrays of 10000 numbers",
+                    human_seconds(seconds).c_str()));
+  lesson.record("ten_thousand_ranks_seconds", seconds);
+}
+
+int planning_lesson(int argc, char** argv) {
+  Lesson lesson(
+      "14", "planning",
+      "What will a ring of 10000 devices take? A recurrence of two lines says it, closed forms say what\n"
+      "fits, and published measurements say how far to trust them.");
+  lesson.offer_mutants(mistakes);
+  if (!lesson.parse(argc, argv)) return 0;
+  const std::string mutant = chosen_mutant(lesson);
+
+  lesson.heading("The failure: a model in which all ranks wait for the slowest, at every step");
+  const auto [barrier, ring] = show_noise(lesson, mutant);
+
+  lesson.heading("The idea: a rank waits for its neighbours only");
+  show_slow(lesson, mutant);
+  show_known(lesson, mutant);
+  show_agreement(lesson, mutant);
+
+  if (mutant == "none") {  // no mistake concerns them, and they take seconds
+    lesson.heading("Real rings beside the recurrence");
+    show_real_rings(lesson);
+  }
+
+  lesson.heading("The paper's tables");
+  show_table_1(lesson);
+  show_table_2(lesson);
+  show_table_3(lesson, mutant);
+  show_figure_5(lesson);
+
+  lesson.heading("Published measurements: one number fitted where a source needs it, the others predicted");
+  show_validation(lesson);
+
+  lesson.heading("Where long contexts go: training Llama 3 8B on H100, one sequence");
+  show_contexts(lesson);
+
+  lesson.heading("When a ring stops hiding");
+  show_hiding(lesson);
+  show_shared_links(lesson, mutant);
+
+  lesson.heading("The cost: this run");
+  show_cost(lesson);
+  return lesson.finish(
+      format("64 ranks, noise 0.2: %.2f with a barrier, %.2f in a ring; the paper's tables, and %d others",
+             barrier, ring, static_cast<int>(plan::every_prediction().size())));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return serial_main([&] { return planning_lesson(argc, argv); });
+}

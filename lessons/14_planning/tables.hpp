@@ -1,0 +1,109 @@
+// The paper's tables beside the formulas, and published measurements beside predictions.
+#pragma once
+
+#include "common/lesson.hpp"
+#include "mistakes.hpp"
+#include "ring_attention/plan/measurements.hpp"
+#include "ring_attention/plan/paper.hpp"
+
+namespace ring_attention::lesson_14 {
+
+inline void show_table_1(Lesson& lesson) {
+  constexpr double b = 1, s = 131072, h = 4096, n = 32, c = 4096;
+  Table table({"table 1, a layer of 7B, 131072 tokens", "as printed", "in bf16"});
+  const auto bytes = [](double value) { return human_bytes(static_cast<Index>(value)); };
+  for (const plan::Activations& row : plan::table_1(b, s, h, n, c))
+    table.row({row.method, bytes(row.printed), bytes(row.bytes)});
+  lesson.print(table);
+  lesson.say("  Slips: vanilla is 2bns^2, printed 2bhs^2; 6bch counts elements, 12bch are bytes.");
+}
+
+inline void show_table_2(Lesson& lesson) {
+  Table table({"table 2", "c = F / beta", "printed", "s = 6 c", "printed"});
+  int exact = 0;
+  for (const plan::SmallestBlock& row : plan::table_2) {
+    table.row({row.device, format("%.2f", row.block()), format("%.1f", row.printed_block),
+               format("%.2f", row.sequence()), format("%.1f", row.printed_sequence)});
+    exact += format("%.1f", row.block()) == format("%.1f", row.printed_block) &&
+                     format("%.1f", row.sequence()) == format("%.1f", row.printed_sequence)
+                 ? 1
+                 : 0;
+  }
+  lesson.print(table);
+  lesson.say("  Thousands of tokens. Slip: InfiniBand, 312 / 12.5 is 24.96.");
+  lesson.check("four of five rows are right to the digit", exact == 4);
+}
+
+inline void show_table_3(Lesson& lesson, const std::string& mutant) {
+  Table table(
+      {"table 3", "model", "blockwise, printed", "memory model", "ring, printed", "devices x blockwise"});
+  bool within = true;
+  int exact = 0;
+  std::vector<double> printed, predicted;
+  for (const plan::LongestContext& row : plan::table_3) {
+    const double tokens = plan::blockwise_context(row, mutant == "gibibytes" ? 0x1p30 : 1e9);
+    const double ratio = tokens / row.blockwise;
+    within = within && ratio >= 0.5 && ratio <= 2;
+    exact += ratio == 1 ? 1 : 0;
+    printed.push_back(row.blockwise);
+    predicted.push_back(tokens);
+    table.row({row.devices, row.model, format("%.0f", row.blockwise), format("%.0f", tokens),
+               format("%.0f", row.ring), format("%.0f", row.count * row.blockwise)});
+  }
+  lesson.print(table);
+  lesson.say(format("  Thousands of tokens; the memory model is right in %d rows.", exact));
+  lesson.say("  Slip: the text has \"over 30 million tokens\"; the largest entry is 16384 thousand.");
+  lesson.check("the memory model is within a factor of two in all 13 rows", within);
+  lesson.record("table_3_printed", printed);
+  lesson.record("table_3_predicted", predicted);
+}
+
+inline void show_figure_5(Lesson& lesson) {
+  int exact = 0, values = 0;
+  double largest = 0;
+  for (const plan::FlopsRatios& row : plan::figure_5)
+    for (std::size_t i = 0; i < plan::figure_5_multiples.size(); ++i, ++values) {
+      const double error =
+          std::abs(plan::flops_ratio(row.hidden, plan::figure_5_multiples[i]) - row.printed[i]);
+      exact += error <= 0.05 + 1e-9 ? 1 : 0;
+      largest = std::max(largest, error);
+    }
+  lesson.say(
+      format("  figure 5: (6h + s2) / (6h + s1) gives %d of its %d values to the digit.", exact, values));
+  lesson.say(
+      "  Slips: the text has h = 5140 for 13B, the figure 5120; it has 7168 for 33B, LLaMA's is 6656.");
+  lesson.check("figure 5: 54 of 54", exact == 54 && values == 54);
+}
+
+inline void show_validation(Lesson& lesson) {
+  Table table({"source", "what", "published", "predicted", "error", ""});
+  std::vector<double> published, predicted;
+  std::vector<Index> fits;
+  bool as_stated = true;
+  int striped = 0, reasons = 0;
+  std::string why;
+  for (const plan::Prediction& row : plan::every_prediction()) {
+    as_stated = as_stated && row.as_stated();
+    published.push_back(row.published);
+    predicted.push_back(row.predicted);
+    fits.push_back(row.within() ? 1 : 0);
+    if (row.source == "Striped Attention") {
+      striped += row.within() ? 1 : 0;
+      continue;
+    }
+    if (!row.why_not.empty() && why.find(row.why_not) == std::string::npos)
+      why += format("  (%d) %s.\n", ++reasons, row.why_not.c_str());
+    table.row({row.source, row.what, format("%.4g", row.published) + " " + row.unit,
+               format("%.4g", row.predicted), format("%+.1f %%", 100 * row.error()),
+               row.why_not.empty() ? "" : format("does not fit (%d)", reasons)});
+  }
+  lesson.print(table);
+  lesson.say(why +
+             format("  Striped Attention, table 3: %d of 21 theoretical speed-ups to the digit.", striped));
+  lesson.check("every row fits, or says why it does not", as_stated && striped == 21);
+  lesson.record("published", published);
+  lesson.record("predicted", predicted);
+  lesson.record("fits", fits);
+}
+
+}  // namespace ring_attention::lesson_14

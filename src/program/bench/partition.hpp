@@ -1,0 +1,215 @@
+/// \file
+/// The measurements of `ring-attention bench` in every partition.
+#pragma once
+
+#include <optional>
+
+#include "program/bench/ring.hpp"
+#include "ring_attention/parallel/all_gather.hpp"
+#include "ring_attention/parallel/head_layout.hpp"
+
+namespace ring_attention {
+
+/// What the ranks of a partition do besides a ring: all-to-alls, or an all-gather; and the whole forward. Every function
+/// is collective and returns the seconds of the slowest rank.
+template <Backend Device>
+class PartitionBench {
+ public:
+  /// \param all   what was asked for
+  /// \param work  what a rank computes
+  PartitionBench(Device& device, const Communicator& comm, const BenchOptions& all, const Workload& work,
+                 const HybridPlace& place, const GridLines& lines, PlacementKind kind, Activity& activity)
+      : device_(device),
+        comm_(comm),
+        work_(work),
+        place_(place),
+        placement_(kind, all.seq, place.ring.size),
+        beat_([&activity] { activity.beat(); }),
+        link_(activity, gathers(place) ? lines.ring() : lines.ulysses()),
+        q_(random(all.q(), 0)),
+        k_(random(all.kv(), 1)),
+        v_(random(all.kv(), 2)) {
+    if (!gathers(place)) layout_.emplace(link_, place, placement_, placement_, all.heads, all.kv().heads);
+  }
+
+  /// Fills in the all-to-alls and the whole.
+  void measure(Index repetitions, PlacementTimes& times) {
+    std::vector<double> pieces, whole, exposed;
+    for (Index i = -1; i < repetitions; ++i) {  // the first warms up
+      const double moved = only_pieces();
+      const auto [seconds, waited] = whole_forward();
+      if (i < 0) continue;
+      pieces.push_back(moved);
+      whole.push_back(seconds);
+      exposed.push_back(waited);
+    }
+    times.all_to_all = median(pieces);
+    times.whole = median(whole);
+    times.exposed = median(exposed);
+    times.all_to_all_bytes = bytes_;
+  }
+
+  /// The compute of an all-gather; a ring's is measured by RingBench.
+  double only_compute() {
+    KvShards<Element> shards = own_shard();
+    device_.set_queries(q_, placement_.ranges(ring().rank));
+    auto engine = device_.forward_engine();
+    return seconds_of([&] { all_gather_forward(engine, ring(), shards, beat_); });
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Value = typename Device::Value;
+  using Element = typename Device::Element;
+
+  static bool gathers(const HybridPlace& place) { return place.ulysses.size == 1; }
+  [[nodiscard]] Ring ring() const { return place_.ring.ring(place_.rank); }
+
+  [[nodiscard]] Tensor<Value> random(const Shape& all, std::uint64_t stream) const {
+    Tensor<Value> held(all.with_seq(count(place_.slice(placement_))));
+    fill_random(held.view(), {.stream = stream});
+    return held;
+  }
+  [[nodiscard]] KvShards<Element> own_shard() const {
+    KvShards<Element> shards(work_.kv, placement_);
+    write(shards.k(ring().rank), k_);
+    write(shards.v(ring().rank), v_);
+    return shards;
+  }
+  void write(View<Element> to, const Tensor<Value>& from) const {
+    device_.fill(to, [&](View<Value> array) { std::ranges::copy(from.view().elements(), array.data()); });
+  }
+
+  [[nodiscard]] double seconds_of(auto work) const {
+    device_.synchronize();
+    barrier(comm_);
+    const auto begin = Clock::now();
+    work();
+    device_.synchronize();
+    return max_over_ranks(comm_, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+
+  double only_pieces() {
+    const Index before = link_.statistics().bytes_sent;
+    const double seconds = layout_ ? seconds_of([&] { move_all(); }) : only_gather();
+    bytes_ = link_.statistics().bytes_sent - before;
+    return seconds;
+  }
+  void move_all() {
+    const Tensor<Value> q = layout_->queries_to_heads(std::as_const(q_).view()),
+                        k = layout_->keys_to_heads(std::as_const(k_).view()),
+                        v = layout_->keys_to_heads(std::as_const(v_).view()),
+                        out = layout_->queries_to_sequence(q.view());  // an array like out
+  }
+  double only_gather() {
+    KvShards<Element> shards = own_shard();
+    return seconds_of([&] { all_gather(link_, shards); });
+  }
+
+  struct Timing {
+    double seconds, exposed;  // exposed: waited for messages
+  };
+  Timing whole_forward() {
+    const double before = link_.statistics().exposed_seconds;
+    double hops = 0;
+    const double seconds = seconds_of([&] { hops = layout_ ? share_heads() : gather(); });
+    return {seconds, max_over_ranks(comm_, hops + link_.statistics().exposed_seconds - before)};
+  }
+  /// \returns seconds that it waited for hops
+  double share_heads() {
+    const Tensor<Value> q = layout_->queries_to_heads(std::as_const(q_).view()),
+                        k = layout_->keys_to_heads(std::as_const(k_).view()),
+                        v = layout_->keys_to_heads(std::as_const(v_).view());
+    KvParcel<Element, typename Device::Memory> kv(work_.kv, placement_, ring().rank, device_.memory());
+    write(kv.k(), k);
+    write(kv.v(), v);
+    device_.set_queries(q, place_.shard(placement_));
+    Watched transport = device_.transport(Watched::kv);
+    auto engine = device_.forward_engine();
+    ring_forward(engine, transport, kv);
+    const AttentionResult<Value> result = device_.finish(engine);
+    const Tensor<Value> out = layout_->queries_to_sequence(result.out.view());
+    return transport.statistics().exposed_seconds;
+  }
+  double gather() {
+    KvShards<Element> shards = own_shard();
+    all_gather(link_, shards);
+    device_.set_queries(q_, placement_.ranges(ring().rank));
+    auto engine = device_.forward_engine();
+    all_gather_forward(engine, ring(), shards, beat_);
+    (void)device_.finish(engine);
+    return 0;
+  }
+
+  Device& device_;
+  const Communicator& comm_;
+  Workload work_;
+  HybridPlace place_;
+  Placement placement_;
+  Progress beat_;
+  WatchedAllToAll link_;
+  Tensor<Value> q_, k_, v_;                            // as the rank holds them
+  std::optional<HeadLayout<WatchedAllToAll>> layout_;  // none: an all-gather
+  Index bytes_ = 0;
+};
+
+/// The times of one placement.
+template <Backend Device>
+PlacementTimes measure_placement(Device& device, const Communicator& comm, const BenchOptions& options,
+                                 const Workload& work, const HybridPlace& place, const GridLines& lines,
+                                 PlacementKind kind, Activity& activity, BenchReport& report) {
+  PlacementTimes times;
+  BenchOptions of_rank = options;  // the problem of a ring
+  of_rank.heads = work.q.heads;
+  of_rank.kv_heads = work.kv.heads;
+  if (options.partition() != Partition::all_gather) {
+    RingBench bench(device, lines.ring(), of_rank, kind, work.scoring.mask, activity);
+    report.hop_bytes = bench.hop_bytes();
+    times = bench.measure(options.repetitions);
+    if (place.ulysses.size == 1) return times;
+  }
+  PartitionBench bench(device, comm, options, work, place, lines, kind, activity);
+  if (options.partition() == Partition::all_gather) {
+    const Placement placement(kind, options.seq, comm.size());
+    const StepFlops flops = forward_flops(options.q(), work.scoring.mask, placement, placement);
+    times.placement = name(kind);
+    times.compute = bench.only_compute();
+    times.rates.flops_per_second = busiest(flops) / times.compute;
+    times.model = predict(flops, 0, times.rates);
+  }
+  bench.measure(options.repetitions, times);
+  return times;
+}
+
+/// Measures each placement in which ranks get different work. Collective.
+/// \throws AgreedError when the ranks or heads cannot be divided so
+template <Backend Device>
+BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  const HybridPlace place = agreed_place(comm, options);
+  require_shareable_heads(comm, place, options.heads, options.kv().heads);
+  const GridLines lines(comm, place);
+  const int ranks = place.ring.size;
+  const Index tokens = Placement(PlacementKind::contiguous, options.seq, ranks).max_tokens();
+  Workload work{options.q().with_seq(tokens), options.kv().with_seq(tokens), {}, false};
+  work.q.heads /= place.ulysses.size;
+  work.kv.heads = std::max<Index>(1, work.kv.heads / place.ulysses.size);
+  if (place.ulysses.size > 1) work.besides = 2 * work.q.size() + 4 * work.kv.size();
+  if (options.partition() == Partition::all_gather) work.besides = 2 * ranks * work.kv.size();
+  work.scoring.scale = 1 / std::sqrt(static_cast<double>(options.dim));
+  if (options.causal) work.scoring.mask = Mask::causal();
+  Device device({comm, lines.ring(), options, activity, work});
+  device.require_memory();
+  BenchReport report;
+  report.ranks = comm.size();
+  report.ulysses = place.ulysses.size;
+  report.element_bytes = sizeof(typename Device::Element);
+  report.backend = device.description();
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
+    if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work
+    report.placements.push_back(
+        measure_placement(device, comm, options, work, place, lines, kind, activity, report));
+  }
+  return report;
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,36 @@
+#include "program/decode/job.hpp"
+
+namespace ring_attention {
+namespace {
+
+/// Tokens of the prompt. \throws AgreedError unless q, k and v have the same tokens, and one is left to be decoded
+Index agreed_prompt(const Communicator& comm, const DecodeOptions& options, const RunInput& input) {
+  const Index tokens = input.q().seq, prompt = options.prompt.value_or(tokens / 2);
+  agree(comm, [&] {
+    if (input.kv().seq != tokens)
+      throw InputError(options.q + " has " + counted(tokens, "token") + " and " + options.k + " has " +
+                       std::to_string(input.kv().seq) + ": a token is decoded with its own q, k and v");
+    if (prompt >= tokens)
+      throw InputError("--prompt " + std::to_string(prompt) + " leaves no token to be decoded: q has " +
+                       counted(tokens, "token") + ", so give at most " + std::to_string(tokens - 1));
+  });
+  return prompt;
+}
+
+}  // namespace
+
+int decode_command(const Communicator& comm, const DecodeOptions& options, Activity& activity) {
+  const RunInput input(comm, options);
+  const Index prompt = agreed_prompt(comm, options, input);
+  const auto run = [&]<class Engine>(std::type_identity<Engine>) {
+    return DecodeJob<Engine>(comm, options, input, prompt, activity)();
+  };
+  const bool readable = options.engine == "readable";
+  if (input.is_double())
+    return readable ? run(std::type_identity<BlockwiseEngine<double>>{})
+                    : run(std::type_identity<CpuEngine<double>>{});
+  return readable ? run(std::type_identity<BlockwiseEngine<float>>{})
+                  : run(std::type_identity<CpuEngine<float>>{});
+}
+
+}  // namespace ring_attention

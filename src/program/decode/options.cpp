@@ -1,0 +1,68 @@
+#include "program/decode/options.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  mpirun -n 4 ring-attention decode --q q.npy --k k.npy --v v.npy --prompt 1000 --out results --check
+      The first 1000 tokens at once on a ring of 4, the others one by one. results/ gets out.npy and
+      lse.npy of all tokens: those of `run --causal`.
+  mpirun -n 8 ring-attention decode --random 1,32,4096,128 --kv-heads 8 --placement zigzag --check
+      A random problem: 2048 tokens of prompt, 2048 decoded.
+
+The prompt is placed as --placement says. A new token goes to rank position mod N, and no key moves. For
+each token a rank sends the state of one query, whatever the number of keys. q, k and v have the same
+tokens. The files are those of `run`.
+
+Exit codes: 0 done, 1 the check failed, 2 bad input. When a rank is killed, or nothing moved for
+--timeout, the job ends with another code that is not 0.)";
+
+}  // namespace
+
+void declare_decode_options(CommandLine& command, DecodeOptions& options) {
+  command.section("Input");
+  command.option("--q", options.q, "Queries, .npy");
+  command.option("--k", options.k, "Keys, .npy");
+  command.option("--v", options.v, "Values, .npy");
+  command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files");
+  command.option("--kv-heads", options.kv_heads, "KV heads of --random; 0 means as many as H", {0});
+  command.option("--seed", options.seed, "Seed of --random", {0});
+  command.option("--prompt", options.prompt,
+                 "Tokens that are computed at once before the others are decoded (default half of them)",
+                 {0});
+  command.section("Output");
+  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
+  command.flag(
+      "--check", options.check,
+      "Compare with one causal forward, dense and in double; above 16384 tokens a sample of the rows");
+  command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  command.section("Scores");
+  command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
+  command.list("--window", options.window, "LEFT,RIGHT",
+               "A query sees LEFT keys before its position, -1 means all; it sees none after it", {-1});
+  command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
+  command.option("--sink", options.sink,
+                 "Attention sinks, .npy of one logit a query head, which has no value");
+  command.section("Prompt");
+  command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
+                 "Which tokens of the prompt a rank holds");
+  command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even"},
+                 "What moves K,V of the prompt: while ranks compute (auto), or in between");
+  command.section("CPU");
+  command.choice("--engine", options.engine, {"auto", "fast", "readable"},
+                 "fast (auto): SIMD; readable: lesson 03's tiles");
+  command.option("--threads", options.threads,
+                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
+  command.choice("--isa", options.isa, isa_choices(),
+                 "Instruction set of the fast engine; auto takes the widest");
+  command.section("Job");
+  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
+  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
+  for (const char* word : {"--kv-heads", "--seed"}) command.needs(word, "--random");
+  command.footer(examples);
+}
+
+void validate(const DecodeOptions& options) { validate(static_cast<const RunOptions&>(options)); }
+
+}  // namespace ring_attention

@@ -1,0 +1,35 @@
+/// \file
+/// The flags for how the ranks divide the work, which `run` and `bench` share.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/command_line.hpp"
+#include "ring_attention/parallel/partition.hpp"
+
+namespace ring_attention {
+
+struct PartitionOptions {
+  std::string parallel = "ring";
+  std::optional<Index> ulysses;  ///< U of a hybrid
+
+  [[nodiscard]] Partition partition() const { return partition_named(parallel); }
+};
+
+/// Adds --parallel and --ulysses under the present heading.
+void declare_partition_options(CommandLine& command, PartitionOptions& options);
+
+/// \param device  what --device says
+/// \throws InputError, one line, for flags that do not go together
+void validate_partition(const PartitionOptions& options, const std::string& device);
+
+/// Where this rank is. Collective.
+/// \throws AgreedError, one line, when the ranks cannot be divided so
+[[nodiscard]] HybridPlace agreed_place(const Communicator& comm, const PartitionOptions& options);
+
+/// \throws AgreedError, one line, when the ranks cannot share these heads; it names the numbers of ranks that can.
+/// Collective.
+void require_shareable_heads(const Communicator& comm, const HybridPlace& place, Index heads, Index kv_heads);
+
+}  // namespace ring_attention

@@ -1,0 +1,35 @@
+/// \file
+/// `NcclAllToAll`: an all-to-all of device memory, from GPU to GPU with NCCL.
+#pragma once
+
+#include "ring_attention/parallel/all_to_all.hpp"
+#include "ring_attention/ring/transports/nccl.hpp"
+
+namespace ring_attention {
+
+/// One rank's end, over the ranks of an NcclWorld: one group of sends and receives. The pieces are in device memory.
+///
+/// exchange() begins when the work that is already on `compute` is done, and the host waits until all pieces are here:
+/// nothing else of the rank could hide it. Statistics count the time on the GPU.
+class NcclAllToAll {
+ public:
+  /// \param world    of the line; a line of one needs no NCCL
+  /// \param compute  the stream that writes and reads the pieces
+  NcclAllToAll(NcclWorld& world, cuda::StreamHandle compute) : world_(world), compute_(compute) {}
+
+  [[nodiscard]] int rank() const { return world_.ring().rank; }
+  [[nodiscard]] int size() const { return world_.ring().size; }
+  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+
+  /// \throws Error, after it has aborted the communicator, if NCCL fails or takes longer than the time-out of the world
+  void exchange(const Pieces& pieces);
+
+ private:
+  NcclWorld& world_;
+  cuda::StreamHandle compute_;
+  TransportStatistics statistics_;
+};
+
+static_assert(AllToAll<NcclAllToAll>);
+
+}  // namespace ring_attention

@@ -1,0 +1,35 @@
+#include "ring_attention/parallel/partition.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr std::array<const char*, 4> names{"ring", "ulysses", "hybrid",
+                                           "all-gather"};  // in the order of Partition
+
+}  // namespace
+
+std::string name(Partition partition) { return names.at(static_cast<std::size_t>(partition)); }
+
+Partition partition_named(const std::string& word) {
+  const auto found = std::ranges::find(names, word);
+  require(found != names.end(), "no partition is called " + word);
+  return static_cast<Partition>(found - names.begin());
+}
+
+HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks) {
+  if (partition == Partition::hybrid) return {rank, ranks, ulysses};
+  return {rank, ranks, partition == Partition::ulysses ? ranks : 1};
+}
+
+GridLines::GridLines(const Communicator& world, const HybridPlace& place) : world_(world) {
+  if (place.ulysses.size == 1) return;
+  if (place.ring.size > 1) ulysses_.emplace(world, place.ulysses.line(place.rank));
+  ring_.emplace(world, place.ring.line(place.rank));
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,47 @@
+/// \file
+/// `Partition`: how the ranks of a job divide one attention among them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/parallel/hybrid.hpp"
+
+namespace ring_attention {
+
+/// What each rank computes, and what travels. All give the same bits for what a head has by itself, where the ranks of
+/// the ring are the same: docs/parallelism.md says which does when.
+enum class Partition {
+  ring,       ///< its tokens, all heads; K,V travel round a ring of all ranks
+  ulysses,    ///< all tokens of some heads; q, k, v and out travel in all-to-alls
+  hybrid,     ///< both: U ranks share the heads, the rings have ranks / U ranks each
+  all_gather  ///< as the ring; the K,V of all ranks are gathered first
+};
+
+/// "ring", "ulysses", "hybrid", "all-gather".
+[[nodiscard]] std::string name(Partition partition);
+/// The inverse of name(). \throws Error for another word
+[[nodiscard]] Partition partition_named(const std::string& name);
+
+/// Where a rank is in the grid of a partition. \param ulysses  U of a hybrid
+/// \throws InputError when U does not divide the ranks
+[[nodiscard]] HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks);
+
+/// The two lines of a rank as communicators.
+class GridLines {
+ public:
+  /// Collective over `world`, which outlives this object.
+  GridLines(const Communicator& world, const HybridPlace& place);
+
+  /// The ranks that share the heads of this rank's shard.
+  [[nodiscard]] const Communicator& ulysses() const { return ulysses_ ? *ulysses_ : world_; }
+  /// The ranks that K,V travel to.
+  [[nodiscard]] const Communicator& ring() const { return ring_ ? *ring_ : world_; }
+
+ private:
+  const Communicator& world_;
+  std::optional<Communicator> ulysses_, ring_;  // none: a line of all ranks
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,172 @@
+#include "ring_attention/plan/search.hpp"
+
+#include <cmath>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/parallel/heads.hpp"
+
+namespace ring_attention::plan {
+namespace {
+
+bool divides(Index divisor, Index number) { return number % divisor == 0; }
+
+std::vector<int> divisors(int number) {
+  std::vector<int> all;
+  for (int i = 1; i <= number; ++i)
+    if (divides(i, number)) all.push_back(i);
+  return all;
+}
+
+bool wanted(const std::optional<int>& wish, int size) { return !wish || *wish == size; }
+
+bool can_be_tensor(const ModelShape& model, int tensor) {
+  return divides(tensor, model.ffn) && can_share_heads(model.heads, model.kv_heads, tensor);
+}
+
+bool can_be_ulysses(const ModelShape& model, int tensor, int ulysses) {
+  return can_share_heads(model.heads / tensor, std::max<Index>(1, model.kv_heads / tensor), ulysses);
+}
+
+bool possible(const Workload& work, const Mesh& mesh, const MeshWish& wish) {
+  const ModelShape& model = work.model;
+  if (!wanted(wish.tensor, mesh.tensor) || !wanted(wish.ulysses, mesh.ulysses) ||
+      !wanted(wish.ring, mesh.ring) || !wanted(wish.data, mesh.data))
+    return false;
+  if (!can_be_tensor(model, mesh.tensor) || !can_be_ulysses(model, mesh.tensor, mesh.ulysses)) return false;
+  if (work.phase == Phase::decode && mesh.ulysses > 1) return false;
+  const double replicas = work.batch / mesh.data;
+  return replicas >= 1 && replicas == std::floor(replicas) && work.context >= mesh.context();
+}
+
+std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) {
+  std::vector<Mesh> all;
+  for (const int tensor : divisors(ranks))
+    for (const int ulysses : divisors(ranks / tensor))
+      for (const int ring : divisors(ranks / tensor / ulysses)) {
+        const Mesh mesh{tensor, ulysses, ring, ranks / tensor / ulysses / ring};
+        if (possible(work, mesh, wish)) all.push_back(mesh);
+      }
+  return all;
+}
+
+/// Why there is no mesh.
+[[noreturn]] void refuse(const Workload& work, int ranks, const MeshWish& wish) {
+  const ModelShape& model = work.model;
+  const auto list = [&](auto can) {
+    std::string text;
+    for (int n = 1; n <= model.heads; ++n)
+      if (can(n)) text += (text.empty() ? "" : ", ") + std::to_string(n);
+    return text;
+  };
+  const int tensor = wish.tensor.value_or(1);
+  if (!can_be_tensor(model, tensor))
+    throw InputError(counted(tensor, "tensor rank"),
+                     "must divide the heads and the feed-forward part of " + model.name,
+                     "use " + list([&](int n) { return can_be_tensor(model, n); }));
+  const int ulysses = wish.ulysses.value_or(1);
+  if (work.phase == Phase::decode && ulysses > 1)
+    throw InputError("Ulysses", "one token has no sequence to exchange for heads", "leave it out for decode");
+  if (!can_be_ulysses(model, tensor, ulysses))
+    throw InputError(counted(ulysses, "rank") + " of Ulysses",
+                     "cannot share " + counted(model.heads / tensor, "head") + " with " +
+                         counted(std::max<Index>(1, model.kv_heads / tensor), "KV head"),
+                     "use " + list([&](int n) { return can_be_ulysses(model, tensor, n); }));
+  if (wish.data && !divides(*wish.data, static_cast<Index>(work.batch)))
+    throw InputError(counted(*wish.data, "replica"), format("must divide the batch, %.0f", work.batch),
+                     "give another batch");
+  const Index given = Index{tensor} * ulysses * wish.ring.value_or(1) * wish.data.value_or(1);
+  if (!divides(given, ranks))
+    throw InputError(counted(ranks, "rank"), "the sizes that are given multiply to " + std::to_string(given),
+                     "their product must divide the number of ranks");
+  throw InputError(counted(ranks, "rank"),
+                   format("no mesh of them can share %.0f x %.0f tokens and %lld heads", work.batch,
+                          work.context, static_cast<long long>(model.heads)),
+                   "give fewer ranks, a longer context or a larger batch");
+}
+
+/// Two meshes differ by a factor of two from one axis to another.
+bool neighbours(const Mesh& a, const Mesh& b) {
+  int halved = 0, doubled = 0, other = 0;
+  const auto compare = [&](int x, int y) {
+    if (2 * x == y)
+      ++doubled;
+    else if (x == 2 * y)
+      ++halved;
+    else if (x != y)
+      ++other;
+  };
+  compare(a.tensor, b.tensor);
+  compare(a.ulysses, b.ulysses);
+  compare(a.ring, b.ring);
+  compare(a.data, b.data);
+  return halved == 1 && doubled == 1 && other == 0;
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const Workload& work, const Machine& machine, int ranks,
+                                  const MeshWish& wish) {
+  std::vector<Candidate> all;
+  for (const Mesh& mesh : meshes(work, ranks, wish))
+    all.push_back({mesh, memory(work, mesh), step_time(work, mesh, machine), fits(work, mesh, machine)});
+  if (all.empty()) refuse(work, ranks, wish);
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.fits != b.fits) return a.fits;
+    return a.fits ? a.seconds() < b.seconds() : sum(a.memory) < sum(b.memory);
+  });
+  return all;
+}
+
+std::vector<Candidate> with_neighbours(const std::vector<Candidate>& all) {
+  std::vector<Candidate> chosen{all.front()};
+  for (const Candidate& other : all)
+    if (chosen.size() < 3 && other.fits == all.front().fits && neighbours(all.front().mesh, other.mesh))
+      chosen.push_back(other);
+  return chosen;
+}
+
+Longest longest_context(const Workload& work, const Machine& machine, int ranks, const MeshWish& wish) {
+  Workload shortest = work;
+  shortest.context = ranks;  // no mesh is excluded for want of tokens
+  Longest longest;
+  for (const Mesh& mesh : meshes(shortest, ranks, wish)) {
+    const double tokens = longest_context(work, mesh, machine);
+    if (tokens > longest.tokens) longest = {tokens, mesh};
+  }
+  return longest;
+}
+
+std::optional<int> enough_ranks(const Workload& work, const Machine& machine, int ranks,
+                                const MeshWish& wish) {
+  for (Index n = ranks; n <= Index{1} << 20; n *= 2)
+    for (const Mesh& mesh : meshes(work, static_cast<int>(n), wish))
+      if (fits(work, mesh, machine)) return static_cast<int>(n);
+  return std::nullopt;
+}
+
+int best_ulysses(const Attention& layer, int ranks, bool causal, const Machine& machine) {
+  const double seq = layer.tokens * ranks, pairs = causal ? seq * (seq + 1) / 2 : seq * seq;
+  const double width = static_cast<double>(layer.heads * layer.dim);
+  const double compute = 4 * layer.batch * width * pairs / ranks / machine.attention_rate(layer.dim);
+  int best = 1;
+  double least = 0;
+  for (const int ulysses : divisors(ranks)) {
+    if (!can_share_heads(layer.heads, layer.kv_heads, ulysses)) continue;
+    const int ring = ranks / ulysses;
+    const double hop = ring > 1 ? ring_link({1, ulysses, ring, 1}, machine)
+                                      .seconds(hybrid_forward(layer, ulysses, ring).ring / (ring - 1))
+                                : 0;
+    const double step = compute / ring + (ring > 1 ? merge_seconds(layer, machine) : 0);
+    const double exchange =
+        all_to_all_seconds({1, ulysses, ring, 1}, machine, hybrid_forward(layer, ulysses, 1).all_to_all);
+    const double seconds = exchange + ring * step + (ring - 1) * exposed_hop({step, 0, hop, 0}, machine);
+    if (ulysses == 1 || seconds < least) {
+      best = ulysses;
+      least = seconds;
+    }
+  }
+  return best;
+}
+
+}  // namespace ring_attention::plan

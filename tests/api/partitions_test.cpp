@@ -1,0 +1,267 @@
+// The one call in every partition: out, lse and dQ have the bits of the ring (of one device, for Ulysses), dK and dV too
+// where no ranks share a K,V head. What each rank holds, by formula; what is refused.
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/ring_attention.hpp"
+#include "support/masks.hpp"
+#include "support/parallel_runs.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+int ranks_of_world() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+int rank_of_world() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+/// One rank's arrays of a problem, and what the calls return on it.
+template <class T>
+struct User {
+  User(const GradientProblem<T>& whole_problem, Partition partition, int ulysses)
+      : problem(whole_problem),
+        place(place_in(partition, ulysses, rank_of_world(), ranks_of_world())),
+        placement(placed(problem.what().queries), placed(problem.what().keys)) {
+    options.partition = partition;
+    options.ulysses = ulysses;
+  }
+
+  [[nodiscard]] AttentionResult<T> attend() const {
+    return forward(MPI_COMM_WORLD, q, k, v, placement, scoring, options, bias);
+  }
+  [[nodiscard]] Gradients<T> differentiate(const AttentionResult<T>& result) const {
+    return backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring, options, bias);
+  }
+  [[nodiscard]] Placement placed(Index tokens) const {
+    return {problem.what().kind, tokens, place.ring.size};
+  }
+
+  const GradientProblem<T>& problem;
+  HybridPlace place;
+  Placements placement;
+  TokenRanges rows = place.slice(placement.queries), columns = place.slice(placement.keys);
+  Tensor<T> q = rows_of(problem.forward.q, rows), k = rows_of(problem.forward.k, columns),
+            v = rows_of(problem.forward.v, columns), grad_out = rows_of(problem.grad_out, rows),
+            bias = problem.what().bias_batch > 0 ? rows_of(problem.forward.bias, rows) : Tensor<T>();
+  Scoring scoring = problem.what().scoring;
+  Options options;
+};
+
+/// dK and dV where ranks share a K,V head: those of the threads, which are compared with each rank's heads by themselves.
+template <class T>
+void expect_sum_of_replicas(const User<T>& user, const Gradients<T>& got) {
+  const auto threads = run_loopback_hybrid(user.problem, user.place.ulysses.size, user.place.ring.size);
+  const Gradients<T>& want = threads[static_cast<std::size_t>(user.place.rank)].gradients;
+  EXPECT_TRUE(bitwise_equal(got.k, want.k)) << "dk";
+  EXPECT_TRUE(bitwise_equal(got.v, want.v)) << "dv";
+}
+
+template <class T>
+void expect_right(const GradientProblem<T>& problem, Partition partition, int ulysses = 1) {
+  const Case& what = problem.what();
+  SCOPED_TRACE(name(partition) + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
+  User<T> user(problem, partition, ulysses);
+  const Whole<T> ring = whole_ring(problem, user.place.ring.size);
+  const AttentionResult<T> result = user.attend();
+  EXPECT_TRUE(bitwise_equal(result.out, rows_of(ring.attended.out, user.rows))) << "out";
+  EXPECT_TRUE(bitwise_equal(result.lse, rows_of(ring.attended.lse, user.rows))) << "lse";
+  EXPECT_TRUE(agrees(result, problem.forward, user.rows));
+
+  const Gradients<T> got = user.differentiate(result);
+  EXPECT_TRUE(bitwise_equal(got.q, rows_of(ring.gradients.q, user.rows))) << "dq";
+  if (what.kv_heads % user.place.ulysses.size == 0) {
+    EXPECT_TRUE(bitwise_equal(got.k, rows_of(ring.gradients.k, user.columns))) << "dk";
+    EXPECT_TRUE(bitwise_equal(got.v, rows_of(ring.gradients.v, user.columns))) << "dv";
+  } else {
+    expect_sum_of_replicas(user, got);
+  }
+  EXPECT_TRUE(grad_sinks_agree(got.sinks, problem)) << "the sum over all ranks, on every rank";
+  if (what.bias_batch == 0) return;
+  const Tensor<T> due = rows_of(ring.gradients.bias, user.rows);
+  if (what.bias_heads > 1 || user.place.ulysses.size == 1) {
+    EXPECT_TRUE(bitwise_equal(got.bias, due)) << "dbias";
+  } else {  // summed over ranks in another order
+    const Tolerance tolerance =
+        gradient_tolerance<T>(what.q().heads, problem.want.max_abs_score, problem.want.magnitude_bias);
+    EXPECT_TRUE(compare(got.bias, converted<double>(due), tolerance).ok) << "dbias";
+  }
+}
+
+/// Calls visit(partition, U) for all that this world and these heads allow.
+void for_each_partition(Index heads, Index kv_heads, const std::function<void(Partition, int)>& visit) {
+  const int ranks = ranks_of_world();
+  visit(Partition::all_gather, 1);
+  if (can_share_heads(heads, kv_heads, ranks)) visit(Partition::ulysses, 1);
+  for (int ulysses = 1; ulysses < ranks; ++ulysses)
+    if (ranks % ulysses == 0 && can_share_heads(heads, kv_heads, ulysses)) visit(Partition::hybrid, ulysses);
+}
+
+template <class T>
+class Partitions : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(Partitions, Types);
+
+// Ranks that share cores mostly wait for each other: few tokens a case, and few cases on many ranks and in double.
+template <class T>
+bool has_few_cases() {
+  return ranks_of_world() > 4 || sizeof(T) == sizeof(double);
+}
+
+TYPED_TEST(Partitions, HaveTheBitsOfTheRing) {
+  std::size_t turn = 0;
+  for (const Index kv_heads : {12, 4, 1}) {
+    if (has_few_cases<TypeParam>() && kv_heads != 4) continue;
+    const Index tokens = kv_heads == 4 ? 29 : kv_heads == 1 ? 2 : 13;
+    for_each_partition(12, kv_heads, [&](Partition partition, int ulysses) {
+      const auto scorings = every_scoring(tokens, tokens, 12, 0.5);
+      expect_right(make_gradient_problem<TypeParam>({.kv_heads = kv_heads,
+                                                     .group = 12 / kv_heads,
+                                                     .queries = tokens,
+                                                     .keys = tokens,
+                                                     .scoring = scorings[turn % scorings.size()].scoring,
+                                                     .kind = placement_kinds.begin()[turn % 3]}),
+                   partition, ulysses);
+      ++turn;
+    });
+  }
+}
+
+TYPED_TEST(Partitions, WithABiasSinksAndDropout) {
+  for (const Index bias_heads : {1, 12}) {
+    if (has_few_cases<TypeParam>() && bias_heads == 1) continue;
+    for_each_partition(12, 4, [&](Partition partition, int ulysses) {
+      Case what{.batch = 2,
+                .kv_heads = 4,
+                .group = 3,
+                .queries = 13,
+                .keys = 17,
+                .scoring = {0.5, Mask::causal(4), alibi_slopes(12)},
+                .bias_batch = bias_heads == 1 ? 2 : 1,
+                .bias_heads = bias_heads,
+                .kind = PlacementKind::zigzag};
+      for (Index head = 0; head < 12; ++head)
+        what.scoring.sinks.push_back(0.3 * static_cast<double>(head) - 1);
+      what.scoring.dropout = {.probability = 0.25, .seed = 3};
+      expect_right(make_gradient_problem<TypeParam>(what), partition, ulysses);
+    });
+  }
+}
+
+// ---- what a rank holds, by the counter of allocations -------------------------------------------------------
+
+template <class T>
+Index bytes(Index elements) {
+  return elements * static_cast<Index>(sizeof(T));
+}
+
+/// The most that the forward and the backward hold besides the arrays of the caller.
+template <class T>
+std::pair<Index, Index> most_bytes(const User<T>& user) {
+  Index before = allocation::current();
+  allocation::reset_peak();
+  const auto result = user.attend();
+  const Index forward = allocation::peak() - before;
+  before = allocation::current();
+  allocation::reset_peak();
+  const auto gradients = user.differentiate(result);
+  return {forward, allocation::peak() - before};
+}
+
+/// 48 tokens a rank: all slices are of one length.
+template <class T>
+GradientProblem<T> even_problem() {
+  const Index tokens = 48 * ranks_of_world();
+  return make_gradient_problem<T>(
+      {.batch = 2, .kv_heads = 12, .group = 2, .queries = tokens, .keys = tokens, .dim = 8});
+}
+
+// Both layouts of q, k, v and out: those of q, k and v that the caller has are not in the figure.
+TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
+  if (ranks_of_world() == 1 || 12 % ranks_of_world() != 0) return;
+  const auto problem = even_problem<TypeParam>();
+  const User<TypeParam> user(problem, Partition::ulysses, 1);
+  const Index q = user.q.size(), kv = user.k.size(), row = user.q.shape().per_row().size();
+  const auto tile = [&](const auto& kernel) {
+    return tile_elements<TypeParam>(kernel.workspace, user.q.shape().dim);
+  };
+  const auto& kernel = kernels<TypeParam>(best_isa());
+  const auto [forward, backward] = most_bytes(user);
+  // The first of: q, k and v of the heads, K,V once more where messages take them, the result and l, a tile. The second:
+  // q and the result of the heads, out, and what is sent and received of it.
+  EXPECT_EQ(forward,
+            bytes<TypeParam>(std::max(2 * q + 4 * kv + 2 * row + tile(kernel.forward), 5 * q + row)));
+  // The largest is when the gradients return: q, out, dO, lse of the heads, dQ, dK, dV; dQ with its pieces, or dQ, dK
+  // and dV with the pieces of the last. Or in the middle, with K,V four times (twice as sums).
+  const Index kept = 3 * q + row;
+  EXPECT_EQ(backward,
+            bytes<TypeParam>(std::max({kept + 2 * kv + q + row + 6 * kv + tile(kernel.backward),
+                                       kept + q + 2 * kv + 3 * q, kept + 2 * q + 3 * kv + 3 * kv})));
+}
+
+// N shards of K,V in place of those of a parcel.
+TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
+  const auto problem = even_problem<TypeParam>();
+  const User<TypeParam> user(problem, Partition::all_gather, 1);
+  const Index q = user.q.size(), row = user.q.shape().per_row().size(), ranks = ranks_of_world();
+  const Index shard = 2 * user.k.size();  // K and V
+  const auto& kernel = kernels<TypeParam>(best_isa());
+  const auto tile = [&](const auto& of) {
+    return tile_elements<TypeParam>(of.workspace, user.q.shape().dim);
+  };
+  const auto [forward, backward] = most_bytes(user);
+  EXPECT_EQ(forward, bytes<TypeParam>(q + ranks * shard + 2 * row + tile(kernel.forward)));
+  EXPECT_EQ(backward,
+            bytes<TypeParam>(q + 2 * ranks * shard + (ranks - 1) * shard + row + tile(kernel.backward)));
+}
+
+// ---- what is refused ----------------------------------------------------------------------------------------
+
+void expect_refused(const Case& what, Partition partition, int ulysses, const std::string& said) {
+  const auto problem = make_gradient_problem<float>(what);
+  User<float> user(problem, Partition::ring, 1);
+  user.options.partition = partition;
+  user.options.ulysses = ulysses;
+  try {
+    (void)user.attend();
+    ADD_FAILURE() << "no error where this is due: " << said;
+  } catch (const AgreedError& error) {
+    EXPECT_NE(std::string(error.what()).find(said), std::string::npos) << error.what();
+  }
+}
+
+TEST(PartitionArguments, ThatCannotBeAreRefused) {
+  const int ranks = ranks_of_world();
+  const std::string n = std::to_string(ranks);
+  const Case one_head{.kv_heads = 1, .queries = 13, .keys = 13};
+  if (ranks > 1) {
+    expect_refused(one_head, Partition::ulysses, 1, "more than 1 query head: use 1");
+    expect_refused({.kv_heads = ranks + 1, .queries = 13, .keys = 13}, Partition::ulysses, 1,
+                   n + " does not divide " + std::to_string(ranks + 1) + " query heads");
+    expect_refused({.kv_heads = ranks, .queries = 13, .keys = 13}, Partition::ulysses, 1,
+                   "the placement is not for the 1 rank of the ring");
+  }
+  expect_refused(one_head, Partition::hybrid, ranks + 1,
+                 "the job has " + n + ": use a number that divides it");
+  expect_refused(one_head, Partition::hybrid, 0, "Ulysses over 0 ranks");
+  expect_refused(one_head, Partition::ring, 2, "options.ulysses is for Partition::hybrid only");
+  if (ranks % 2 == 0)
+    expect_refused({.kv_heads = 3, .group = 2, .queries = 13, .keys = 13}, Partition::hybrid, 2,
+                   "2 neither divides nor is a multiple of 3 KV heads: use 1, 3 or 6");
+}
+
+TEST(PartitionArguments, AreTheSameOnAllRanks) {
+  if (ranks_of_world() == 1) return;
+  const bool last = rank_of_world() == ranks_of_world() - 1;
+  expect_refused({.queries = 13, .keys = 13}, last ? Partition::all_gather : Partition::ring, 1,
+                 "rank 0 has partition ring, rank " + std::to_string(ranks_of_world() - 1) +
+                     " has partition all-gather");
+}
+
+}  // namespace
+}  // namespace ring_attention::test

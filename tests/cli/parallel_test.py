@@ -1,0 +1,230 @@
+"""`ring-attention run --parallel` and `bench --parallel`: the bits of the ring, what moves, what is refused."""
+
+import json
+import math
+
+import harness
+import npy
+from attention import random_values
+
+FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
+FORWARD = ("out", "lse", "dq")
+ALL = (*FORWARD, "dk", "dv")
+Q, KV = (2, 12, 13, 4), (2, 4, 17, 4)
+
+
+class ParallelTest(harness.CommandTest):
+    def write_problem(self, q_shape=Q, kv_shape=KV, dtype="<f8"):
+        for seed, (name, shape) in enumerate((("q", q_shape), ("k", kv_shape), ("v", kv_shape), ("dout", q_shape))):
+            npy.write(self.path(name + ".npy"), shape, random_values(shape, seed), dtype)
+
+    def results_of(self, ranks, *words, gradients=True):
+        """The report; the files are in self.arrays."""
+        words = ("--dout", "dout.npy", *words) if gradients else words
+        self.run_well(ranks, "run", *FILES, "--out", "results", *words)
+        names = [name[:-4] for name in self.files_in("results") if name.endswith(".npy")]
+        self.arrays = {name: harness.read_bytes(self.path(f"results/{name}.npy")) for name in names}
+        return self.report()
+
+    def assert_same_bits(self, ranks, words, ring_ranks, names=ALL, common=()):
+        """`run words` on some ranks gives the files of a ring of `ring_ranks`."""
+        with self.subTest(ranks=ranks, words=words, common=common):
+            self.results_of(ring_ranks, *common)
+            ring = self.arrays
+            report = self.results_of(ranks, *words, *common, "--check")
+            self.assertIs(report["ok"], True)
+            self.assertEqual(sorted(ring), sorted(self.arrays))
+            for name in names:
+                self.assertEqual(ring[name], self.arrays[name], name)
+        return report
+
+    # ---- what it writes
+
+    def test_ulysses_has_the_bits_of_one_rank(self):
+        self.write_problem()
+        for ranks in (1, 4):
+            self.assert_same_bits(ranks, ("--parallel", "ulysses"), 1, common=("--causal",))
+
+    def test_ranks_that_share_a_kv_head(self):
+        """dk and dv are sums in the order of the ranks: --check compares them."""
+        self.write_problem((2, 8, 13, 4), (2, 2, 17, 4), "<f4")
+        self.assert_same_bits(4, ("--parallel", "ulysses"), 1, FORWARD, ("--window", "3,2"))
+        self.assert_same_bits(8, ("--parallel", "hybrid", "--ulysses", "4"), 2, FORWARD)
+
+    def test_a_hybrid_has_the_bits_of_a_ring_of_its_size(self):
+        for (ulysses, ring), dtype, words in (
+            ((2, 2), "<f8", "--causal --placement zigzag"),
+            ((2, 3), "<f4", "--placement striped --alibi"),
+            ((4, 2), "<f4", "--window 3,2 --placement zigzag --engine readable"),
+            ((1, 3), "<f8", "--transport odd-even"),
+        ):
+            self.write_problem(dtype=dtype)
+            hybrid = ("--parallel", "hybrid", "--ulysses", str(ulysses))
+            report = self.assert_same_bits(ulysses * ring, hybrid, ring, common=words.split())
+            self.assertEqual((report["parallel"], report["ulysses"]), ("hybrid", ulysses))
+
+    def test_all_gather_has_the_bits_of_the_ring(self):
+        for ranks, dtype, words in ((3, "<f8", "--placement striped"), (4, "<f4", "--causal --placement zigzag"),
+                                    (3, "<f4", "--wire bf16"), (2, "<f4", "--wire bf16 --engine readable")):
+            self.write_problem(dtype=dtype)
+            self.assert_same_bits(ranks, ("--parallel", "all-gather"), ranks, common=words.split())
+
+    def test_fewer_tokens_than_ranks(self):
+        self.write_problem((4, 2, 4), (4, 2, 4))
+        self.assert_same_bits(6, ("--parallel", "hybrid", "--ulysses", "2"), 3, common=("--placement", "zigzag"))
+        self.assert_same_bits(7, ("--parallel", "all-gather"), 7)
+
+    def test_documents(self):
+        self.write_problem()
+        npy.write(self.path("boundaries.npy"), (4,), [0, 5, 9, 17], "<i8")
+        words = "--documents boundaries.npy --causal --placement zigzag".split()
+        self.assert_same_bits(6, ("--parallel", "hybrid", "--ulysses", "2"), 3, common=words)
+
+    def test_bf16_on_the_rings_of_a_hybrid(self):
+        self.write_problem(dtype="<f4")
+        self.assert_same_bits(4, ("--parallel", "hybrid", "--ulysses", "2"), 2, common=("--wire", "bf16"))
+
+    def test_bias_dropout_and_sinks_are_those_of_the_heads_of_the_layer(self):
+        self.write_problem()
+        npy.write(self.path("sink.npy"), (12,), [0.3 * head - 1 for head in range(12)])
+        for bias, placement, ranks, partition, ring in (
+            ((12, 13, 17), "zigzag", 4, "hybrid --ulysses 2", 2),
+            ((2, 12, 13, 17), "striped", 6, "hybrid --ulysses 2", 3),
+            ((1, 12, 13, 17), "contiguous", 4, "ulysses", 1),
+            ((1, 13, 17), "zigzag", 3, "all-gather", 3),
+        ):
+            values = [-math.inf if x > 1.8 else x for x in random_values(bias, 4)]
+            npy.write(self.path("bias.npy"), bias, values)
+            common = "--bias bias.npy --sink sink.npy --dropout 0.25 --dropout-seed 7 --alibi --placement".split()
+            self.assert_same_bits(ranks, ("--parallel", *partition.split()), ring, (*ALL, "dbias"), (*common, placement))
+
+    def test_a_bias_that_all_heads_share(self):
+        """dbias is a sum over the ranks of Ulysses: --check compares it."""
+        self.write_problem()
+        for i, bias in enumerate(((13, 17), (2, 1, 13, 17))):
+            npy.write(self.path("bias.npy"), bias, random_values(bias, 4))
+            common = ("--bias", "bias.npy", "--placement", ("zigzag", "striped")[i])
+            report = self.assert_same_bits(4, ("--parallel", "hybrid", "--ulysses", "2"), 2, ALL, common)
+            for rank in report["per_rank"]:
+                self.assertIs(rank["dbias"]["ok"], True)
+
+    def test_nan_in_a_bias_is_found_once(self):
+        self.write_problem()
+        for bias in ((13, 17), (12, 13, 17)):
+            values = [0.0] * math.prod(bias)
+            values[-3] = math.nan
+            npy.write(self.path("bias.npy"), bias, values)
+            place = "[0, 0, 12, 14]" if len(bias) == 2 else "[0, 11, 12, 14]"
+            for words in ("--parallel ulysses", "--parallel hybrid --ulysses 2 --placement striped"):
+                result = self.run_well(4, "run", *FILES, "--out", "results", "--bias", "bias.npy", *words.split())
+                self.assertEqual(result.err, "warning: bias.npy: 1 element is NaN or infinite, the first at "
+                                             f"{place} of [B, H, Sq, Sk]\n")
+
+    # ---- what it says
+
+    def test_bytes_by_the_formula(self):
+        batch, heads, kv_heads, seq, dim, size = 2, 12, 4, 48, 4, 4
+        words = f"run --random {batch},{heads},{seq},{dim} --kv-heads {kv_heads} --backward --json".split()
+        for ranks, ulysses in ((4, 4), (6, 2), (3, 1)):
+            report = json.loads(self.run_well(ranks, *words, "--parallel", "hybrid", "--ulysses", ulysses).out)
+            unit = batch * (seq // ranks) * size * (ulysses - 1) // ulysses  # a head, one number a token
+            lse, pairs = heads * unit, 2 * heads + 2 * max(kv_heads, ulysses)
+            each = 2 * pairs * dim * unit + lse  # q, k, v, out; dO, dQ, dK, dV
+            rings = ranks // ulysses
+            hop = 2 * batch * max(kv_heads // ulysses, 1) * (seq // rings) * dim * size
+            hops = 3 * rings - 2 if rings > 1 else 0
+            self.assertEqual(report["hops"], hops)
+            for rank in report["per_rank"]:
+                self.assertEqual(rank["all_to_all_bytes"], each)
+                self.assertEqual(rank["bytes_sent"], each + hops * hop)
+            self.assertEqual(report["all_to_all_bytes"], ranks * each)
+
+    def test_keys_that_no_query_sees_do_not_travel(self):
+        """Causal, contiguous: on a ring of three, 3 of 6 hops of K,V, twice, and all 9 of dK,dV."""
+        words = "run --random 1,4,48,4 --causal --backward --json --parallel hybrid --ulysses 2".split()
+        report = json.loads(self.run_well(6, *words).out)
+        hop = 2 * 2 * 16 * 4 * 4
+        self.assertEqual(report["bytes_moved"] - report["all_to_all_bytes"], 2 * (3 + 3 + 9) * hop)
+
+    def test_bytes_of_an_all_gather(self):
+        report = json.loads(self.run_well(
+            4, *"run --random 1,2,48,8 --backward --json --parallel all-gather".split()).out)
+        shard = 2 * 2 * 12 * 8 * 4  # K,V forward and backward, dK,dV: to three ranks each
+        for rank in report["per_rank"]:
+            self.assertEqual((rank["all_to_all_bytes"], rank["bytes_sent"]), (9 * shard, 9 * shard))
+        self.assertEqual(report["hops"], 0)
+
+    def test_the_text_names_the_partition(self):
+        words = "run --random 1,4,32,8 --kv-heads 2 --causal --backward --parallel".split()
+        for ranks, flags, lines in (
+            (4, "hybrid --ulysses 2", ("hybrid  heads over 2 ranks, all-to-all in float32",
+                                       "rings   of 2: contiguous placement, overlapped transport, K,V travel in float32",
+                                       ": all-to-all ", ", rings ", "at most 4 hops per rank")),
+            (2, "ulysses", ("ulysses heads over 2 ranks, all-to-all in float32",)),
+            (3, "all-gather", ("gather  K,V of all ranks, in float32, contiguous placement",)),
+            (2, "ring", ("ring    contiguous placement, overlapped transport, K,V travel in float32",)),
+        ):
+            out = self.run_well(ranks, *words, *flags.split()).out
+            for line in lines:
+                self.assertIn(line, out)
+            self.assertTrue(all(len(line) <= 100 for line in out.splitlines()), out)
+
+    # ---- bench
+
+    def test_bench(self):
+        words = "bench --seq 96 --heads 4 --kv-heads 2 --dim 8 --repetitions 1".split()
+        for ranks, flags in ((2, "ulysses"), (4, "hybrid --ulysses 2"), (3, "all-gather"), (2, "hybrid --ulysses 1")):
+            report = json.loads(self.run_well(ranks, *words, "--causal", "--json", "--parallel", *flags.split()).out)
+            with self.subTest(flags=flags):
+                self.assertEqual(report["parallel"], flags.split()[0])
+                placements = ["contiguous"] if flags == "ulysses" else ["contiguous", "zigzag"]
+                self.assertEqual([row["placement"] for row in report["placements"]], placements)
+                for row in report["placements"]:
+                    if flags.endswith("1"):
+                        self.assertNotIn("whole_seconds", row)
+                        continue
+                    self.assertGreater(row["whole_seconds"], 0)
+                    tokens, heads = 96 // ranks, {2: 12, 4: 12}.get(ranks)
+                    due = heads * tokens * 8 * 4 // 2 if heads else 2 * 2 * 2 * tokens * 8 * 4
+                    self.assertEqual(row["all_to_all_bytes"], due)
+            text = self.run_well(ranks, *words, "--parallel", *flags.split()).out
+            first = {"ulysses": "Ulysses, forward, on 2 ranks", "all-gather": "All-gather of K,V, forward, on 3 ranks",
+                     "hybrid --ulysses 2": "Heads over 2 ranks, rings of 2, forward, on 4 ranks",
+                     "hybrid --ulysses 1": "Ring attention, forward, on 2 ranks"}[flags]
+            self.assertIn(first, text)
+
+    # ---- what is refused
+
+    def test_refusals(self):
+        run, bench = "run --random 1,4,12,4", "bench --seq 12 --heads 4 --dim 4"
+        for command, first in ((run, 0), (bench, 8)):
+            for ranks, words, said in (
+                (3, "hybrid --ulysses 2", ("Ulysses over 2 ranks", "the job has 3", "use a number that divides it")),
+                (3, "ulysses", ("Ulysses over 3 ranks", "3 does not divide 4 query heads", "use 1, 2 or 4")),
+                (6, "hybrid --ulysses 6", ("more than 4 query heads", "use 1, 2 or 4")),
+                (4, "ulysses --kv-heads 1 --np 3", ("--np 3", "4 ranks")),
+                (1, "hybrid", ("--parallel hybrid", "--ulysses N")),
+                (1, "ring --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
+                (2, "ulysses --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
+                (1, "hybrid --ulysses 0", ("--ulysses", "at least 1")),
+                (1, "rings", ("--parallel", "ulysses", "all-gather")),
+                (2, "all-gather --device cuda", ("--parallel all-gather", "--device cpu", "ulysses and hybrid")),
+                (4, "hybrid --ulysses 3", ("Ulysses over 3 ranks", "the job has 4")),
+            )[first:]:
+                with self.subTest(command=command, words=words):
+                    result = self.run_ranks(ranks, *command.split(), "--parallel", *words.split())
+                    self.assert_refused(result, *said)
+        for command in ("run --random 1,6,12,4", "bench --seq 12 --heads 6 --dim 4"):
+            result = self.run_ranks(4, *command.split(), *"--kv-heads 3 --parallel hybrid --ulysses 2".split())
+            self.assert_refused(result, "2 neither divides nor is a multiple of 3 KV heads", "use 1, 3 or 6")
+
+    def test_refused_files_leave_nothing(self):
+        self.write_problem((6, 13, 4), (3, 13, 4))
+        before = self.files_in()
+        result = self.run_ranks(2, "run", *FILES, "--out", "results", "--parallel", "ulysses")
+        self.assert_refused(result, "3 KV heads", "use 1, 3 or 6")
+        self.assertEqual(self.files_in(), before)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,99 @@
+"""`ring-attention plan`: its accounts add up, names and numbers that cannot be get one line, and it is quick."""
+
+import json
+import time
+
+import harness
+
+
+class Plan(harness.CommandTest):
+    def plan(self, *words):
+        return json.loads(self.run_well(1, "plan", "--json", *words, launcher=False).out)
+
+    def check_account(self, mesh, ranks):
+        sizes = mesh["mesh"]
+        self.assertEqual(sizes["tensor"] * sizes["ulysses"] * sizes["ring"] * sizes["data"], ranks)
+        self.assertAlmostEqual(sum(mesh["memory"].values()) / mesh["memory_bytes"], 1)
+        self.assertAlmostEqual(sum(mesh["time"].values()) / mesh["seconds"], 1)
+        exposed = sum(mesh["time"][part] for part in ("tensor", "all-to-all", "ring", "weights"))
+        self.assertAlmostEqual(exposed, mesh["exposed_seconds"])
+
+    def test_the_accounts_add_up(self):
+        for phase in ("training", "prefill", "decode"):
+            for model in ("llama-3-8b", "llama-65b"):
+                for machine in ("8xa100", "tpu-v4"):
+                    with self.subTest(phase=phase, model=model, machine=machine):
+                        report = self.plan("--phase", phase, "--model", model, "--machine", machine, "--ranks", 64)
+                        self.check_account(report["best"], 64)
+                        for mesh in report["neighbours"]:
+                            self.check_account(mesh, 64)
+                            if report["best"]["fits"] and mesh["fits"]:
+                                self.assertGreaterEqual(mesh["seconds"], report["best"]["seconds"])
+
+    def test_the_longest_context_fits_and_the_next_does_not(self):
+        words = ("--model", "llama-3-70b", "--ranks", 128)
+        report = self.plan(*words)
+        tokens = int(report["longest_context"])
+        self.assertTrue(self.plan(*words, "--context", tokens)["best"]["fits"])
+        beyond = self.plan(*words, "--context", tokens + 1)
+        self.assertFalse(beyond["best"]["fits"])
+        self.assertEqual(beyond["enough_ranks"], 256)
+
+    def test_numbers_replace_those_of_a_name(self):
+        shape = "--layers 32 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 128256".split()
+        named, given = self.plan("--model", "llama-3-8b"), self.plan("--model", "llama-7b", *shape)
+        self.assertEqual(named["parameters"], given["parameters"])
+        self.assertEqual(named["best"], given["best"])
+        slow = self.plan("--flops", 100)
+        self.assertGreater(slow["best"]["time"]["attention"], 6 * named["best"]["time"]["attention"])
+
+    def test_the_simulation_is_near_the_closed_form(self):
+        best = self.plan("--model", "llama-3-70b", "--context", 1 << 20, "--ranks", 256)["best"]
+        self.assertAlmostEqual(best["simulated_seconds"] / best["seconds"], 1, delta=0.02)
+
+    def test_text(self):
+        out = self.run_well(1, "plan", "--ranks", 64, "--context", 1 << 20, launcher=False).out
+        for word in ("It fits", "memory of a rank", "checkpoints", "time of a step", "exposed communication",
+                     "Why this mesh", "of which", "The longest context on these ranks"):
+            self.assertIn(word, out)
+        out = self.run_well(1, "plan", "--model", "llama-3-405b", launcher=False).out
+        self.assertIn("It does not fit", out)
+        self.assertIn("128 ranks would do", out)
+
+    def test_ten_thousand_ranks_take_two_seconds(self):
+        """Ranks 8192 and 10000; the second has a ring of all of them."""
+        for words in (("--ranks", 8192), ("--ranks", 10000, "--tensor", 1, "--ulysses", 1, "--batch", 2)):
+            begin = time.monotonic()
+            self.plan("--model", "llama-3-405b", "--context", 100_000_000, *words)
+            self.assertLess(time.monotonic() - begin, 2 * 5 * harness.SLOWNESS)  # on a machine that has other work
+
+    def test_under_mpirun_it_is_printed_once(self):
+        self.assertEqual(self.run_well(3, "plan").out.count("Why this mesh"), 1)
+
+    def test_bad_input(self):
+        for words, says in (
+            (("--model", "llama-9b"), ("--model", "llama-3-8b", "llama-9b")),
+            (("--machine", "9xh100"), ("--machine", "8xh200", "tpu-v4")),
+            (("--phase", "sleep"), ("--phase", "prefill")),
+            (("--ulysses", "64", "--ranks", "64"), ("64 ranks of Ulysses", "32 heads", "use 1, 2, 4, 8, 16, 32")),
+            (("--tensor", "3", "--ranks", "9"), ("3 tensor ranks", "use 1, 2, 4, 8")),
+            (("--ring", "3", "--ranks", "8"), ("8 ranks", "3", "divide")),
+            (("--data", "2"), ("2 replicas", "batch")),
+            (("--phase", "decode", "--ulysses", "2"), ("decode",)),
+            (("--ranks", "0"), ("--ranks", "at least 1")),
+            (("--context", "0"), ("--context", "at least 1")),
+            (("--context", "4", "--ranks", "7"), ("7 ranks", "longer context")),
+            (("--link", "-3"), ("--link", "above 0")),
+            (("--nic", "0"), ("--nic", "above 0")),
+            (("--flops", "nan"), ("--flops", "finite")),
+            (("--memory", "-80"), ("--memory", "above 0")),
+            (("--heads", "5"), ("hidden", "5 heads")),
+            (("--kv-heads", "5"), ("5 KV heads", "32 heads")),
+            (("--bogus",), ("--bogus", "plan --help")),
+        ):
+            with self.subTest(words=words):
+                self.assert_refused(self.run_ranks(1, "plan", *words, launcher=False), *says)
+
+
+if __name__ == "__main__":
+    harness.main()

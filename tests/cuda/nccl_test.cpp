@@ -1,0 +1,108 @@
+// NcclAllToAll over the emulated NCCL: the bytes of MpiAllToAll, and whole jobs with the bits of the threads on one GPU.
+
+#include <gtest/gtest.h>
+
+#include "cuda/parallel_runs.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/nccl_all_to_all.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+class Nccl : public testing::Test {
+ protected:
+  void expect_same(const ParallelResult<float>& got, const ParallelResult<float>& threads) {
+    EXPECT_TRUE(same_bits(got.attended, threads.attended));
+    EXPECT_TRUE(same_bits(got.gradients, threads.gradients));
+    for (const auto member : {&ParallelResult<float>::forward_pieces, &ParallelResult<float>::pieces,
+                              &ParallelResult<float>::kv, &ParallelResult<float>::gradient}) {
+      EXPECT_EQ((got.*member).messages_sent, (threads.*member).messages_sent);
+      EXPECT_EQ((got.*member).bytes_sent, (threads.*member).bytes_sent);
+      EXPECT_EQ((got.*member).bytes_received, (threads.*member).bytes_received);
+    }
+  }
+
+  Communicator comm{MPI_COMM_WORLD};
+  std::size_t own = static_cast<std::size_t>(comm.rank());
+  cuda::Stream stream;
+};
+
+TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
+  NcclWorld world(comm);
+  NcclAllToAll nccl(world, stream.handle());
+  MpiAllToAll mpi(comm);
+  EXPECT_EQ(nccl.rank(), mpi.rank());
+  EXPECT_EQ(nccl.size(), mpi.size());
+  const DeviceMemory memory{stream.handle()};
+  const HeadShare share(2 * comm.size(), 1,
+                        comm.size());  // each rank two query heads, and a replica of one K,V head
+  std::vector<Index> tokens;
+  for (int rank = 0; rank < comm.size(); ++rank) tokens.push_back(rank);  // rank 0 holds none
+  Tensor<float> q({2, 2 * comm.size(), comm.rank(), 3}), k({2, 1, comm.rank(), 3});
+  fill_random(q.view(), {1, own});
+  fill_random(k.view(), {2, own});
+  const auto there = [&](const Tensor<float>& x) { return cuda::uploaded<float>(x, stream.handle()); };
+  const auto here = [&](const auto& x) { return cuda::downloaded(x, stream.handle()); };
+
+  const auto q_heads = to_heads<float>(nccl, there(q), share.query, tokens, memory);
+  const auto k_heads = to_heads<float>(nccl, there(k), share.kv, tokens, memory);
+  const Tensor<float> want_q = to_heads<float>(mpi, q, share.query, tokens);
+  const Tensor<float> want_k = to_heads<float>(mpi, k, share.kv, tokens);
+  EXPECT_TRUE(bitwise_equal(here(q_heads), want_q));
+  EXPECT_TRUE(bitwise_equal(here(k_heads), want_k));
+  EXPECT_TRUE(bitwise_equal(here(to_sequence<float>(nccl, q_heads, share.query, tokens, memory)), q));
+  EXPECT_TRUE(bitwise_equal(here(to_sequence<float>(nccl, k_heads, share.kv, tokens, memory)),
+                            to_sequence<float>(mpi, want_k, share.kv, tokens)));
+  (void)to_sequence<float>(mpi, want_q, share.query, tokens);
+  EXPECT_EQ(nccl.statistics().messages_sent, mpi.statistics().messages_sent);
+  EXPECT_EQ(nccl.statistics().bytes_sent, mpi.statistics().bytes_sent);
+  EXPECT_EQ(nccl.statistics().bytes_received, mpi.statistics().bytes_received);
+}
+
+TEST_F(Nccl, ItRefusesPiecesThatDoNotFit) {
+  NcclWorld world(comm);
+  NcclAllToAll link(world, stream.handle());
+  EXPECT_THROW(link.exchange({}), Error);
+}
+
+TEST_F(Nccl, HybridsOfEverySizeHaveTheBitsOfTheThreads) {
+  for (int ulysses = 1; ulysses <= comm.size(); ++ulysses)
+    for (const Index kv_heads : {2, 6}) {
+      if (comm.size() % ulysses != 0 || !can_share_heads(12, kv_heads, ulysses)) continue;
+      SCOPED_TRACE("U = " + std::to_string(ulysses));
+      const auto problem = problem_in<float>({.kv_heads = kv_heads,
+                                              .group = 12 / kv_heads,
+                                              .queries = 13,
+                                              .keys = 13,
+                                              .dim = 8,
+                                              .scoring = {0.5, Mask::causal(), alibi_slopes(12)},
+                                              .kind = PlacementKind::zigzag},
+                                             stream.handle());
+      const HybridPlace place(comm.rank(), comm.size(), ulysses);
+      const Communicator heads(comm, place.ulysses.line(comm.rank())),
+          ring(comm, place.ring.line(comm.rank()));
+      NcclWorld heads_world(heads), ring_world(ring);
+      NcclAllToAll link(heads_world, stream.handle());
+      const auto got = run_rank_hybrid_on_gpu<float>(
+          problem, place, link, [&](int) { return NcclTransport(ring_world, stream.handle()); },
+          stream.handle());
+      expect_same(got, run_loopback_hybrid_on_gpu<float>(problem, ulysses, place.ring.size)[own]);
+    }
+}
+
+TEST_F(Nccl, AllGatherHasTheBitsOfTheThreads) {
+  const auto problem = problem_in<float>({.group = 2,
+                                          .queries = 13,
+                                          .keys = 29,
+                                          .dim = 8,
+                                          .scoring = {0.5, Mask::causal(16)},
+                                          .kind = PlacementKind::zigzag},
+                                         stream.handle());
+  NcclWorld world(comm);
+  NcclAllToAll link(world, stream.handle());
+  expect_same(run_rank_all_gather_on_gpu<float>(problem, link, stream.handle()),
+              run_loopback_all_gather_on_gpu<float>(problem, comm.size())[own]);
+}
+
+}  // namespace
+}  // namespace ring_attention::test

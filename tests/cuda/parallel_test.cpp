@@ -1,0 +1,59 @@
+// Ulysses, its hybrid with a ring and the all-gather of virtual ranks on one GPU: each rank a thread with a stream, all
+// arrays in device memory.
+
+#include <gtest/gtest.h>
+
+#include "cuda/parallel_runs.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+Case case_of(Index kv_heads, Index group, PlacementKind kind) {
+  return {.kv_heads = kv_heads,
+          .group = group,
+          .queries = 29,
+          .keys = 29,
+          .dim = 16,
+          .scoring = {0.25, Mask::causal(), alibi_slopes(kv_heads * group)},
+          .kind = kind};
+}
+
+template <class T>
+void expect_a_right_hybrid(const Case& what, int ulysses, int rings) {
+  SCOPED_TRACE(std::to_string(ulysses) + " x " + std::to_string(rings) + ": " + to_string(what));
+  const auto problem = problem_in<T>(what, nullptr);
+  const auto on_gpu = run_loopback_hybrid_on_gpu<T>(problem, ulysses, rings);
+  const auto on_cpu = run_loopback_hybrid(problem, ulysses, rings);
+  const Whole<float> got = gathered(on_gpu, what, ulysses);
+  EXPECT_TRUE(agrees_in(unit_of<T>, got.attended, problem.forward, whole(what.queries)));
+  EXPECT_TRUE(gradients_agree_in(2 * unit_of<T>, got.gradients, problem));
+  if (what.kv_heads % ulysses == 0) {
+    const auto ring = run_loopback_hybrid_on_gpu<T>(problem, 1, rings);
+    EXPECT_TRUE(same_bits(got, gathered(ring, what, 1))) << "a ring that computes all heads";
+  }
+  for (std::size_t rank = 0; rank < on_gpu.size(); ++rank)
+    EXPECT_EQ(on_gpu[rank].pieces.messages_sent, on_cpu[rank].pieces.messages_sent);
+}
+
+TEST(DeviceParallel, AHybridAgreesWithTheReferenceAndHasTheBitsOfTheRing) {
+  expect_a_right_hybrid<float>(case_of(4, 1, PlacementKind::zigzag), 4, 1);
+  expect_a_right_hybrid<float>(case_of(2, 2, PlacementKind::striped), 2, 2);
+  expect_a_right_hybrid<Bf16>(case_of(2, 3, PlacementKind::zigzag), 2, 3);
+}
+
+TEST(DeviceParallel, GradientsOfReplicasAreSummed) {
+  expect_a_right_hybrid<float>(case_of(1, 4, PlacementKind::zigzag), 4, 1);
+  expect_a_right_hybrid<cuda::Fp16>(case_of(2, 2, PlacementKind::contiguous), 4, 1);
+}
+
+TEST(DeviceParallel, AllGatherHasTheBitsOfTheRing) {
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
+    const Case what = case_of(2, 2, kind);
+    const auto problem = problem_in<float>(what, nullptr);
+    const auto got = gathered(run_loopback_all_gather_on_gpu<float>(problem, 3), what, 1);
+    EXPECT_TRUE(same_bits(got, gathered(run_loopback_hybrid_on_gpu<float>(problem, 1, 3), what, 1)));
+  }
+}
+
+}  // namespace
+}  // namespace ring_attention::test

@@ -1,0 +1,123 @@
+// The assertions of the models, on what rings of threads really did; and on rings with the mistakes of the models.
+
+#include "models/trace.hpp"
+
+#include <gtest/gtest.h>
+
+#include "models/mutants.hpp"
+#include "support/backward_mutants.hpp"
+#include "support/mutants.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+using Traces = std::vector<Trace>;
+
+/// Runs body(rank's trace, world, rank) on threads.
+Traces traces_of(int ranks, const std::function<void(Trace&, LoopbackWorld&, int)>& body) {
+  Traces traces(static_cast<std::size_t>(ranks));
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) { body(traces[static_cast<std::size_t>(rank)], world, rank); });
+  return traces;
+}
+
+template <class Loops = LibraryLoops, class Link = LoopbackTransport>
+Traces forward_traces(int ranks, const LabelledRing& problem = {}) {
+  return traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
+    forward<Loops>(trace, problem, {rank, ranks},
+                   [&](int channel) { return Recorded<Link>(trace, channel, world, rank, channel); });
+  });
+}
+
+template <class Loops = LibraryLoops, class Link = LoopbackTransport>
+Traces backward_traces(int ranks, const LabelledRing& problem = {}) {
+  return traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
+    backward<Loops>(trace, problem, {rank, ranks},
+                    [&](int channel) { return Recorded<Link>(trace, channel, world, rank, channel); });
+  });
+}
+
+const LabelledRing causal{.mask = Mask::causal()};
+const LabelledRing window{.mask = Mask{.left = 3, .right = 1}};
+
+TEST(Traces, OfTheRingsHold) {
+  for (const int ranks : {1, 2, 3, 4, 5, 8})
+    for (const LabelledRing& problem : {LabelledRing{}, causal, window}) {
+      SCOPED_TRACE(ranks);
+      const Traces forward = forward_traces(ranks, problem);
+      EXPECT_TRUE(holds(forward));
+      EXPECT_TRUE(holds(backward_traces(ranks, problem)));
+      for (const Trace& trace : forward)
+        EXPECT_EQ(std::ranges::count(trace, Act::end, &Event::act), ranks) << "a step each";
+    }
+}
+
+TEST(Traces, ShowBuffersSwappedBeforeTheWait) {
+  for (const int ranks : {2, 3, 4}) {
+    EXPECT_FALSE((holds(forward_traces<EarlySwap>(ranks)))) << ranks;
+    EXPECT_FALSE((holds(forward_traces<LibraryLoops, SwapsTooEarly>(ranks)))) << ranks;
+  }
+}
+
+TEST(Traces, ShowAReceiverThatMiscountsTheHops) {
+  for (const int ranks : {2, 3, 4}) {
+    LabelledRing problem = causal;
+    problem.moves = false;
+    const auto traces = [&](auto make) {
+      Traces all(static_cast<std::size_t>(ranks));
+      for (int rank = 0; rank < ranks; ++rank) {
+        Trace& trace = all[static_cast<std::size_t>(rank)];
+        forward(trace, problem, {rank, ranks}, [&](int) { return make(trace, Ring{rank, ranks}); });
+      }
+      return all;
+    };
+    EXPECT_TRUE(holds(traces([](Trace& trace, Ring at) { return Recorded<Nowhere>(trace, 0, at); })));
+    const auto hops = kv_hops(problem.mask, problem.placement(ranks), problem.placement(ranks));
+    EXPECT_FALSE(holds(traces([&](Trace& trace, Ring at) { return Miscounts(trace, at, hops); })));
+  }
+}
+
+TEST(Traces, ShowAHopThatDoesNotWaitForTheComputeBefore) {
+  const auto traces = [](int ranks, bool waits) {
+    return traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
+      KvParcel<double> kv = LabelledRing{}.parcel({rank, ranks});
+      LateEngine engine(trace, {}, {rank, ranks});
+      AfterComputes transport(waits, engine, trace, world, rank);
+      ring_forward(engine, transport, kv);
+      engine.wait();
+    });
+  };
+  for (const int ranks : {2, 3, 4}) {
+    EXPECT_TRUE(holds(traces(ranks, true)));
+    EXPECT_EQ(static_cast<bool>(holds(traces(ranks, false))), ranks == 2) << "one hop does not show it";
+  }
+}
+
+TEST(Traces, ShowAComputeThatDoesNotWaitForItsHop) {
+  for (const int ranks : {2, 3, 4}) EXPECT_FALSE((holds(forward_traces<LibraryLoops, FinishesLate>(ranks))));
+}
+
+TEST(Traces, ShowGradientsAHopShort) {
+  for (const int ranks : {2, 3, 4})
+    EXPECT_FALSE((holds(backward_traces<LibraryLoops, WithRing<NotBroughtHome>>(ranks))));
+}
+
+TEST(Traces, ShowGradientsAddedBeforeTheyHaveArrived) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the mistake is a data race, which the thread sanitizer finds first";
+#endif
+  for (const int ranks : {2, 3, 4})
+    EXPECT_FALSE((holds(backward_traces<BackwardIn<Order::adds_early>>(ranks))));
+}
+
+// The threads get through: LoopbackTransport sends in start(). Blocking messages would not, whatever MPI buffers.
+TEST(Traces, ShowADeadlockOfTwoChannels) {
+  for (const int ranks : {3, 4, 5}) {
+    const Traces traces = backward_traces<BackwardIn<Order::kv_first_on_rank_1>>(ranks);
+    EXPECT_FALSE(holds(traces));
+    EXPECT_FALSE(holds(traces, 1));
+  }
+}
+
+}  // namespace
+}  // namespace ring_attention::test

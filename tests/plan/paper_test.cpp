@@ -1,0 +1,86 @@
+#include "ring_attention/plan/paper.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace ring_attention::plan {
+namespace {
+
+TEST(Table1, TotalsAndTheirSlips) {
+  const auto rows = table_1(1, 1000, 64, 4, 100);
+  ASSERT_EQ(rows.size(), 4);
+  EXPECT_EQ(rows[0].printed, 2e6 * 64);  // 2 b h s^2
+  EXPECT_EQ(rows[0].bytes, 2e6 * 4);     // 2 b n s^2: one score matrix a head
+  EXPECT_EQ(rows[1].printed, 8 * 64000);
+  EXPECT_EQ(rows[2].printed, 2 * 64000);
+  EXPECT_EQ(rows[3].printed, 6 * 6400);
+  EXPECT_EQ(rows[3].bytes, 2 * rows[3].printed);  // six blocks of two bytes
+}
+
+TEST(Table1, TheRingOfTheLibraryHasSixShardsToo) {  // docs/notation.md: 6 B H c D e bytes
+  EXPECT_EQ(table_1(1, 4096, 64, 1, 512)[3].bytes, 6 * 1 * 1 * 512 * 64 * 2);
+}
+
+bool rounds_to(double value, double printed, double unit) {
+  return std::abs(value - printed) <= unit / 2 + 1e-9;
+}
+
+TEST(Table2, EveryRowButInfiniBand) {
+  for (const SmallestBlock& row : table_2) {
+    const bool right = rounds_to(row.block(), row.printed_block, 0.1) &&
+                       rounds_to(row.sequence(), row.printed_sequence, 0.1);
+    EXPECT_EQ(right, std::string(row.device) != "A100 InfiniBand") << row.device;
+  }
+  EXPECT_NEAR(table_2[1].block(), 24.96, 1e-9);
+  EXPECT_NEAR(table_2[1].sequence(), 149.76, 1e-9);
+}
+
+TEST(Table3, TheMultipleIsTheRatioOfTheTwoColumns) {
+  for (const LongestContext& row : table_3) EXPECT_EQ(row.ring, row.blockwise * row.multiple);
+}
+
+TEST(Table3, TheMemoryModelIsWithinAFactorOfTwoInEveryRow) {
+  int exact = 0;
+  for (const LongestContext& row : table_3) {
+    const double ratio = blockwise_context(row) / row.blockwise;
+    EXPECT_GE(ratio, 0.5) << row.devices << ", " << row.model;
+    EXPECT_LE(ratio, 2) << row.devices << ", " << row.model;
+    exact += ratio == 1 ? 1 : 0;
+  }
+  EXPECT_EQ(exact, 5);
+}
+
+// The mutant: GiB for GB. A device of 32 GB has 2^35 bytes then, and one row is off by four.
+TEST(Table3, GibibytesForGigabytesAreRejected) {
+  int outside = 0;
+  for (const LongestContext& row : table_3) {
+    const double ratio = blockwise_context(row, 0x1p30) / row.blockwise;
+    outside += ratio < 0.5 || ratio > 2 ? 1 : 0;
+  }
+  EXPECT_EQ(outside, 1);
+}
+
+TEST(Figure5, EveryValueToItsDigit) {
+  for (const FlopsRatios& row : figure_5)
+    for (std::size_t i = 0; i < figure_5_multiples.size(); ++i)
+      EXPECT_TRUE(rounds_to(flops_ratio(row.hidden, figure_5_multiples[i]), row.printed[i], 0.1))
+          << row.model << ", " << figure_5_multiples[i]
+          << " times: " << flops_ratio(row.hidden, figure_5_multiples[i]);
+}
+
+TEST(Figure5, TheHiddenSizesThatTheTextPrintsMiss) {
+  EXPECT_FALSE(rounds_to(flops_ratio(5140, 32768), figure_5[1].printed[8], 0.1));  // 13B: 5120
+  EXPECT_FALSE(
+      rounds_to(flops_ratio(6656, 256), figure_5[2].printed[6], 0.1));  // LLaMA's 33B: the figure has 7168
+  EXPECT_EQ(model_named("llama-13b").hidden, 5120);
+  EXPECT_EQ(model_named("llama-30b").hidden, 6656);
+}
+
+TEST(Table4, AMixIsSlowerThanTheAverageOfItsRates) {
+  EXPECT_DOUBLE_EQ(mixed_share({1}, {0.5}), 0.5);
+  EXPECT_DOUBLE_EQ(mixed_share({0.5, 0.5}, {0.3, 0.6}), 0.4);
+}
+
+}  // namespace
+}  // namespace ring_attention::plan

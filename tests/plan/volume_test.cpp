@@ -1,0 +1,113 @@
+#include "ring_attention/plan/volume.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "ring_attention/plan/pairs.hpp"
+#include "ring_attention/plan/ring_time.hpp"
+#include "ring_attention/ring/kv_hops.hpp"
+
+namespace ring_attention::plan {
+namespace {
+
+/// In units of batch * tokens * dim elements, as all-to-all and ring.
+std::pair<double, double> units(Index heads, Index kv_heads, int ulysses, int ring) {
+  const Attention layer{1, 1, heads, kv_heads, 1, 1, 1};
+  const Volume volume = hybrid_forward(layer, ulysses, ring);
+  return {volume.all_to_all, volume.ring};
+}
+
+using Pair = std::pair<double, double>;
+
+TEST(HybridVolume, MultiHeadAttention) {  // 32 query and 32 KV heads: q, k, v, out are 128 units
+  EXPECT_EQ(units(32, 32, 1, 8), Pair(0, 7 * 64));
+  EXPECT_EQ(units(32, 32, 2, 4), Pair(64, 3 * 64));
+  EXPECT_EQ(units(32, 32, 8, 1), Pair(112, 0));
+  EXPECT_EQ(units(32, 32, 1, 64), Pair(0, 63 * 64));
+  EXPECT_EQ(units(32, 32, 32, 2), Pair(124, 64));
+}
+
+TEST(HybridVolume, GroupedQueriesMakeTheRingCheap) {
+  EXPECT_EQ(units(32, 8, 1, 8), Pair(0, 112));
+  EXPECT_EQ(units(32, 8, 8, 1), Pair(70, 0));
+  EXPECT_EQ(units(128, 8, 1, 8), Pair(0, 112));
+  EXPECT_EQ(units(128, 8, 8, 1), Pair(238, 0));
+}
+
+TEST(HybridVolume, MoreRanksThanKvHeadsSendReplicas) {
+  EXPECT_EQ(units(32, 8, 16, 4), Pair(90, 96));  // 15/16 (64 + 2 * 16), 3 * 2 * 16
+  EXPECT_EQ(units(32, 1, 8, 1), Pair(70, 0));
+  EXPECT_EQ(units(32, 1, 2, 4), Pair(34, 12));
+}
+
+/// Llama 3 8B, 131072 tokens on 8 ranks: the table of docs/parallelism.md, MiB.
+const Attention llama{1, 131072.0 / 8, 32, 8, 128};
+constexpr double mebi = 1 << 20;
+
+TEST(Volume, TheTableOfTheMapOfParallelisms) {
+  EXPECT_EQ(hybrid_forward(llama, 1, 8).ring, 448 * mebi);
+  EXPECT_EQ(hybrid_backward(llama, 1, 8).ring, 1472 * mebi);
+  EXPECT_EQ(all_gather_forward(llama, 8).gather, 448 * mebi);
+  EXPECT_EQ(all_gather_backward(llama, 8).gather, 1344 * mebi);
+  EXPECT_EQ(hybrid_forward(llama, 8, 1).all_to_all, 280 * mebi);
+  EXPECT_EQ(hybrid_backward(llama, 8, 1).total(), 280 * mebi);
+  EXPECT_EQ(tensor_bytes(131072, 4096, 2, 8), 3584 * mebi);
+  const double parameters = 2 * 4096.0 * 4096 + 2 * 4096.0 * 1024 + 3 * 4096.0 * 14336;
+  EXPECT_EQ(weight_bytes(parameters, 2, 8), 364 * mebi);
+}
+
+TEST(Volume, OneRankSendsNothing) {
+  EXPECT_EQ(hybrid_forward(llama, 1, 1).total(), 0);
+  EXPECT_EQ(hybrid_backward(llama, 1, 1).total(), 0);
+  EXPECT_EQ(all_gather_backward(llama, 1).total(), 0);
+  EXPECT_EQ(tensor_bytes(100, 64, 2, 1), 0);
+  EXPECT_EQ(weight_bytes(100, 2, 1), 0);
+}
+
+TEST(Volume, ADoubleRingSendsTheBytesOfARing) {
+  const DoubleRingVolume both = double_ring_forward(llama, 2, 4);
+  EXPECT_EQ(both.inner + both.outer, hybrid_forward(llama, 1, 8).ring);
+  EXPECT_EQ(both.outer, hybrid_forward(llama, 1, 8).ring / 7);  // one parcel of seven leaves the node
+}
+
+TEST(Volume, MeshAttention) {  // 16 x 16 ranks, as many KV heads as heads: 60 shards against 510
+  const Attention layer{1, 1, 1, 1, 1, 1, 1};
+  EXPECT_EQ(mesh_forward(layer, 16, 16), 60);
+  EXPECT_EQ(hybrid_forward(layer, 1, 256).ring, 510);
+}
+
+TEST(Volume, AMaskLeavesTheHopsOfTheLibrary) {
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
+    for (const bool causal : {false, true}) {
+      const Placement placement(kind, 64, 8);
+      const std::vector<int> hops = kv_hops(causal ? Mask::causal() : Mask{}, placement, placement);
+      EXPECT_EQ(std::accumulate(hops.begin(), hops.end(), 0), hop_share(kind, causal) * 8 * 7) << name(kind);
+    }
+}
+
+TEST(StepPairs, AreThoseThatAreCountedTokenByToken) {
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
+    for (const bool causal : {false, true})
+      for (const int ranks : {1, 2, 5, 8}) {
+        const Placement placement(kind, Index{6} * ranks, ranks);
+        const StepFlops counted =
+            forward_flops({1, 1, placement.seq(), 1}, causal ? Mask::causal() : Mask{}, placement, placement);
+        const StepPairs pairs = step_pairs(kind, causal, 6);
+        for (int r = 0; r < ranks; ++r)
+          for (int t = 0; t < ranks; ++t)
+            EXPECT_EQ(4 * pairs.at(r, t), counted[static_cast<std::size_t>(r)][static_cast<std::size_t>(t)])
+                << name(kind) << ", rank " << r << ", step " << t;
+      }
+}
+
+// The mutant: pairs without the diagonal, c (c - 1) / 2 of a rank's own keys.
+TEST(StepPairs, WithoutTheDiagonalTheSumIsNotThatOfATriangle) {
+  const StepPairs pairs = step_pairs(PlacementKind::contiguous, true, 32);
+  const double triangle = 256 * 257 / 2.0;
+  EXPECT_EQ(8 * pairs.own + 28 * pairs.earlier, triangle);
+  EXPECT_NE(8 * (pairs.own - 32) + 28 * pairs.earlier, triangle);
+}
+
+}  // namespace
+}  // namespace ring_attention::plan
