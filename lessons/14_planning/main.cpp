@@ -74,7 +74,7 @@ int planning_lesson(int argc, char** argv) {
   show_table_3(lesson, mutant);
   show_figure_5(lesson);
 
-  lesson.heading("Published measurements: one number fitted where a source needs it, the others predicted");
+  lesson.heading("Published measurements beside predictions");
   show_validation(lesson);
 
   lesson.heading("Where long contexts go: training Llama 3 8B on H100, one sequence");

@@ -28,9 +28,8 @@ int run_on_gpus(const RunContext& context) {
 }
 
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {
-  return with_type(options.type, [&](auto type) {
-    return measure<GpuBackend<decltype(type)>>(comm, options, activity);
-  });
+  return with_type(options.type,
+                   [&](auto type) { return measure<GpuBackend<decltype(type)>>(comm, options, activity); });
 }
 
 }  // namespace ring_attention

@@ -35,6 +35,13 @@ class Bench(harness.CommandTest):
                                4 * 32 * 4 * (128 * 129 / 2 + 128 * 128))
         self.assertAlmostEqual(zigzag["flops_per_second"] * zigzag["compute_seconds"], 4 * 32 * 4 * 256 * 257 / 4)
 
+    def test_in_double(self):
+        words = ("--seq", 64, "--heads", 2, "--dim", 16)
+        for dtype, size in (("float32", 4), ("float64", 8)):
+            report = self.bench(2, *words, "--dtype", dtype)
+            self.assertEqual((report["wire"], report["hop_bytes"]), (dtype, 2 * size * 2 * 32 * 16))
+        self.assertIn("travel in float64", self.run_well(1, "bench", *words, "--repetitions", 1, "--dtype", "float64").out)
+
     def test_the_transport_is_that_of_the_flag(self):
         self.assertEqual(self.bench(2, "--seq", 64)["transport"], "overlapped")
         self.assertEqual(self.bench(2, "--seq", 64, "--transport", "odd-even")["transport"], "odd-even")
@@ -55,6 +62,8 @@ class Bench(harness.CommandTest):
             (("--timeout", "0"), ("--timeout",)),
             (("--ring", "staged"), ("--ring is now --transport", "bench --help")),
             (("--transport", "nccl"), ("--transport nccl", "--device cuda")),
+            (("--device", "cuda", "--dtype", "float64"), ("--dtype", "--device cpu")),
+            (("--dtype", "float16"), ("--dtype",)),
         ):
             with self.subTest(words=words):
                 self.assert_refused(self.run_ranks(2, "bench", *words), *says)

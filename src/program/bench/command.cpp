@@ -9,8 +9,10 @@ namespace ring_attention {
 int bench_command(const Communicator& comm, const BenchOptions& options, Activity& activity) {
   const bool on_gpu = options.device == "cuda";
   if (on_gpu) require_gpus(comm, options);
-  const BenchReport report =
-      on_gpu ? bench_on_gpus(comm, options, activity) : measure<FastBackend<float>>(comm, options, activity);
+  const bool is_double = options.dtype == "float64";
+  const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity)
+                             : is_double ? measure<FastBackend<double>>(comm, options, activity)
+                                         : measure<FastBackend<float>>(comm, options, activity);
   if (comm.rank() == 0)
     std::fputs((options.json ? to_json(report, options) : to_text(report, options)).c_str(), stdout);
   return 0;

@@ -39,6 +39,8 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.option("--kv-heads", options.kv_heads, "KV heads; 0 means as many as --heads", {0});
   command.option("--dim", options.dim, "Head dim D");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
+  command.choice("--dtype", options.dtype, {"float32", "float64"},
+                 "Type of the arrays on the CPU, as run takes it from its files");
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
@@ -57,6 +59,8 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 void validate(const BenchOptions& options) {
   validate_device(options);
   validate_partition(options, options.device);
+  if (options.dtype == "float64" && options.device == "cuda")
+    throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
   double elements = 1;  // in floating point: an integer would overflow
   for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
     elements *= static_cast<double>(extent);

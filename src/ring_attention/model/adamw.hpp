@@ -9,8 +9,8 @@ namespace ring_attention::model {
 /// How a training goes. The defaults train both tasks.
 struct Recipe {
   double rate = 1e-2, last_rate = 1e-4;
-  Index warm_up = 50,
-        steps = 400;  ///< steps of linear warm-up; all steps: the rate falls by a cosine up to them
+  Index warm_up = 50;  ///< steps of linear warm-up
+  Index steps = 400;   ///< of the whole training: after the warm-up the rate falls by a cosine up to them
   double beta_1 = 0.9, beta_2 = 0.98, epsilon = 1e-8;
   double decay = 0.01;  ///< of matrices, not of gains and the embedding
   double clip = 1;      ///< largest norm of the gradient

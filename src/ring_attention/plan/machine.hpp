@@ -41,9 +41,8 @@ struct Machine {
 /// 8xh100, 8xh200, 8xa100, tpu-v4: nodes of eight with a NIC a device, and a torus without nodes.
 [[nodiscard]] const std::vector<Machine>& named_machines();
 
-/// Ranks of one host, each on a core: 118 GFLOP/s (docs/results.md), messages by copies that the core itself makes, at
-/// about 4 GB/s. Merges are part of the arithmetic. Arithmetic and bandwidth decide between a ring and Ulysses only as
-/// a ratio.
+/// Ranks of one host, each on a core: 118 GFLOP/s (docs/results.md), merges included; messages are copies that the core
+/// itself makes, at 4 GB/s (assumed). Nothing is hidden, so the fewest bytes win, whatever the rates.
 [[nodiscard]] Machine cpu_host();
 
 /// \throws InputError, which lists the names, for another one

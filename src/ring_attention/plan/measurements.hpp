@@ -1,8 +1,8 @@
 /// \file
 /// Published measurements, and what the model says to them.
 ///
-/// One number is fitted where a source needs it; everything else is predicted. A row that the model does not reach says
-/// so, with the reason.
+/// What a source needs is fitted, two numbers at most, and said; everything else is predicted. A row that the model does
+/// not reach says so, with the reason.
 #pragma once
 
 #include <string>
@@ -40,7 +40,7 @@ struct Prediction {
 
 /// Yang et al., Context parallelism for million-token inference, arXiv 2411.01783, tables 4, 5 and 8: Llama 3 405B on
 /// 4 x 8 H100. Fitted: seconds = a + b FLOP, by least relative squares over the prefills of 6400 new tokens and more
-/// (0.575 s and 500 TFLOP/s a GPU); alpha and beta of a hop.
+/// (0.575 s and 500 TFLOP/s a GPU); alpha and beta of a hop, from its two hops of q.
 [[nodiscard]] std::vector<Prediction> million_token_inference();
 
 /// SandAI-org/MagiAttention, cp_benchmark.md at 2c64135, charts read to about 5 TFLOP/s: the ring of
