@@ -115,7 +115,9 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
           2 * q.size()                        // q, out
           + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
           + 2 * q.per_row().size()            // m, which becomes lse, and l
-          + tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).forward.workspace, q.dim);
+          +
+          tile_elements<TypeParam>(
+              forward_kernel(kernels<TypeParam>(best_isa()), static_cast<cpu::Size>(q.seq)).workspace, q.dim);
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
                 elements * static_cast<Index>(sizeof(TypeParam)))
           << "rank " << rank << " of " << ranks;

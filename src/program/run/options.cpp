@@ -17,7 +17,7 @@ constexpr const char* examples = R"(Examples:
       The same on four GPUs.
   mpirun -n 8 ring-attention run --random 1,8,4096,64 --causal --placement zigzag --backward --check
       A random problem, balanced, checked against the dense reference; nothing is written.
-  mpirun -n 8 ring-attention run --random 1,8,4096,64 --parallel hybrid --ulysses 4 --backward --check
+  mpirun -n 8 ring-attention run --random 1,8,4096,64 --parallel hybrid --ulysses 4 --check
       Groups of four ranks share the heads, rings of two share the tokens. --parallel ulysses: no ring.
 
 Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].

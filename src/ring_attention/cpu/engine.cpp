@@ -23,9 +23,7 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
-  const auto enough = [&](const auto& kernel) { return q.shape().seq <= kernel.lanes; };
-  const auto* few = std::ranges::find_if(kernels_.few, enough);
-  kernel_ = few != std::end(kernels_.few) ? few : &kernels_.forward;
+  kernel_ = &forward_kernel(kernels_, static_cast<cpu::Size>(q.shape().seq));
   tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
   state_ = Partial<T>::empty(q.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_->workspace(static_cast<int>(q.shape().dim)));

@@ -47,7 +47,8 @@ class NpyReader {
     for (Index batch = 0; batch < shape_.batch; ++batch)
       for (Index head = heads.begin; head < heads.end; ++head)
         for (const TokenRange& range : ranges)
-          rows.push_back({(batch * shape_.heads + head) * shape_.seq + range.begin, range.stride, range.count});
+          rows.push_back(
+              {(batch * shape_.heads + head) * shape_.seq + range.begin, range.stride, range.count});
     const Shape matrix{1, 1, shape_.per_row().size(), shape_.dim};
     transfer_shard(*comm_, {path_, header_, matrix}, View<T>(shard.data(), matrix.with_seq(count(rows))),
                    rows);
