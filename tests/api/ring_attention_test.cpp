@@ -166,8 +166,7 @@ TYPED_TEST(RingAttention, HoldsWithTheQueriesSixShardsAndATile) {
   const auto result = user.attend();
   EXPECT_EQ(
       allocation::peak() - before,  // out; k and v, twice where they travel; m, which becomes lse, and l
-      bytes(q.size() + (alone ? 2 : 4) * kv + 2 * row +
-            tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).forward.workspace, q.dim)));
+      bytes(q.size() + (alone ? 2 : 4) * kv + 2 * row + forward_tile_elements<TypeParam>(q)));
   EXPECT_EQ(allocation::current() - before, bytes(q.size() + row)) << "the result remains";
 
   before = allocation::current();

@@ -111,13 +111,10 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
     for (int rank = 0; rank < ranks; ++rank) {
       const Shape q = problem.what.q().with_seq(queries.tokens(rank));
       const Shape kv = problem.what.kv().with_seq(keys.max_tokens());
-      const Index elements =
-          2 * q.size()                        // q, out
-          + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
-          + 2 * q.per_row().size()            // m, which becomes lse, and l
-          +
-          tile_elements<TypeParam>(
-              forward_kernel(kernels<TypeParam>(best_isa()), static_cast<cpu::Size>(q.seq)).workspace, q.dim);
+      const Index elements = 2 * q.size()                        // q, out
+                             + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
+                             + 2 * q.per_row().size()            // m, which becomes lse, and l
+                             + forward_tile_elements<TypeParam>(q);
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
                 elements * static_cast<Index>(sizeof(TypeParam)))
           << "rank " << rank << " of " << ranks;

@@ -22,6 +22,12 @@ template <class T>
 Index tile_elements(cpu::Size (*elements)(int), Index dim) {
   return cpu::workspaces<T>(1, elements(static_cast<int>(dim))).size();
 }
+/// The same of the forward on some queries.
+template <class T>
+Index forward_tile_elements(const Shape& q) {
+  const auto& kernel = forward_kernel(kernels<T>(best_isa()), static_cast<cpu::Size>(q.seq));
+  return tile_elements<T>(kernel.workspace, q.dim);
+}
 
 /// The results of a rank.
 template <class T>
