@@ -18,7 +18,7 @@ constexpr const char* examples = R"(Examples:
   mpirun -n 8 ring-attention run --random 1,8,4096,64 --causal --placement zigzag --backward --check
       A random problem, balanced, checked against the dense reference; nothing is written.
   mpirun -n 8 ring-attention run --random 1,8,4096,64 --parallel hybrid --ulysses 4 --check
-      Groups of four ranks share the heads, rings of two share the tokens. --parallel ulysses: no ring.
+      Four ranks share the heads, rings of two share the tokens. --parallel ulysses: no ring.
 
 Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
 k and v may have fewer heads than q (a divisor: grouped-query attention) and another length.
