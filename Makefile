@@ -30,7 +30,7 @@ run: ## a small real problem on 4 ranks, then all lessons, then one table
 	@$(COMPILE) --target ring-attention lessons
 	@sh lessons/make_run.sh $(BUILD)
 
-test: ## build and run the tests (about 13 minutes on 2 cores, the build included)
+test: ## build and run the tests (the tests alone take 10 minutes on 2 cores)
 	@$(SETUP) run test
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE)
