@@ -81,7 +81,7 @@ TEST(ShardedCache, EveryTokenIsOnOneRankWithItsKeyAndValue) {
           }
           EXPECT_EQ(keepers, 1);
         }
-        for (const auto& cache : caches) EXPECT_EQ(count(cache.ranges()), cache.room());
+        for (const auto& cache : caches) EXPECT_EQ(count(cache.ranges()), cache.own_capacity());
       }
 }
 
@@ -110,9 +110,9 @@ TEST(ShardedCache, MemoryIsThatOfItsTokensAndTakenOnce) {
       const Tensor<float> own_k = rows_of(k, rows), own_v = rows_of(v, rows), token = rows_of(k, {{0, 1, 1}});
       const Index before = allocation::current();
       ShardedCache<float> cache(1000, prompt, rank, own_k.view(), own_v.view());
-      EXPECT_EQ(allocation::current() - before, 2 * (2 * 3 * cache.room() * 4) * 4);
-      EXPECT_GE(cache.room(), 1000 / ranks - 1);
-      EXPECT_LE(cache.room(), 1000 / ranks + 2);
+      EXPECT_EQ(allocation::current() - before, 2 * (2 * 3 * cache.own_capacity() * 4) * 4);
+      EXPECT_GE(cache.own_capacity(), 1000 / ranks - 1);
+      EXPECT_LE(cache.own_capacity(), 1000 / ranks + 2);
       const Index allocations = allocation::count();
       while (cache.size() < 1000) (void)cache.append(token.view(), token.view());
       EXPECT_EQ(allocation::count(), allocations);

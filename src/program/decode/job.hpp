@@ -53,7 +53,7 @@ class DecodeJob {
     Cache cache = attend_to_prompt(watch);
     decode_tokens(cache, watch);
     mine_.tensor_bytes = allocation::peak();
-    mine_.tokens = cache.room();
+    mine_.tokens = cache.own_capacity();
     if (options_.check) check(cache, watch);
     mine_.process_bytes = process_peak_bytes();
     report_.ranks = gather(comm_, mine_);
@@ -111,7 +111,7 @@ class DecodeJob {
     new_q_ = read(InputArray::q, new_tokens_);
     new_k_ = read(InputArray::k, new_tokens_);
     new_v_ = read(InputArray::v, new_tokens_);
-    const Shape results = input_.q().with_seq(cache.room());
+    const Shape results = input_.q().with_seq(cache.own_capacity());
     results_ = {Tensor<T>(results), Tensor<T>(results.per_row())};
     report_.read_seconds = watch.lap();
 
@@ -149,7 +149,8 @@ class DecodeJob {
     mine_.bytes_sent = link.statistics().bytes_sent;
     report_.exchange_seconds = max_over_ranks(comm_, link.statistics().exposed_seconds);
     report_.decode_seconds = watch.lap();
-    const Index bytes = 2 * static_cast<Index>(sizeof(T)), own = input_.kv().with_seq(cache.room()).size();
+    const Index bytes = 2 * static_cast<Index>(sizeof(T)),
+                own = input_.kv().with_seq(cache.own_capacity()).size();
     report_.cache_bytes = -min_over_ranks(comm_, -bytes * own);
     report_.ring_bytes = -min_over_ranks(comm_, -bytes * (comm_.size() > 1 ? input_.kv().size() - own : 0));
   }

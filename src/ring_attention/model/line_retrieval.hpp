@@ -17,7 +17,7 @@ class LineRetrieval final : public Task {
   static constexpr Index keys = Index{1} << key_bits, values = 64;
 
   /// \param query_share  1/n of the tokens are queries: Q = S / (2 n), at least 1. 4 for training, 16 for evaluation
-  /// \throws InputError when S has no room for a line and a query, or needs more keys than there are
+  /// \throws InputError when S is too short for a line and a query, or needs more keys than there are
   LineRetrieval(std::uint64_t seed, Index seq, Index query_share = 4);
 
   [[nodiscard]] Index vocabulary() const override { return keys + values + 1; }

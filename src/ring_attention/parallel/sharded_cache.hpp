@@ -13,7 +13,7 @@ namespace ring_attention {
 /// takes positions and does not ask for an order of memory. The new tokens of a rank are one token range of stride N,
 /// so all ranks grow at the same rate.
 ///
-/// Memory: 2 * batch * kv_heads * room() * dim elements, allocated by the constructor.
+/// Memory: 2 * batch * kv_heads * own_capacity() * dim elements, allocated by the constructor.
 template <class T>
 class ShardedCache {
  public:
@@ -31,8 +31,8 @@ class ShardedCache {
   /// Tokens of all ranks: now, and at most.
   [[nodiscard]] Index size() const { return size_; }
   [[nodiscard]] Index capacity() const { return capacity_; }
-  /// The most tokens that this rank comes to hold.
-  [[nodiscard]] Index room() const { return k_.shape().seq; }
+  /// Tokens of this rank, at most.
+  [[nodiscard]] Index own_capacity() const { return k_.shape().seq; }
   /// Where the tokens of this rank are in the sequence, in the order of its memory.
   [[nodiscard]] TokenRanges ranges() const;
   /// `[batch, kv_heads, tokens of this rank, dim]`.
@@ -53,7 +53,7 @@ class ShardedCache {
   Index capacity_, size_;
   TokenRanges prompt_;  // of this rank
   TokenRange stripe_;   // what this rank comes to hold behind the prompt
-  Tensor<T> k_, v_;     // [batch, kv_heads, room, dim]
+  Tensor<T> k_, v_;     // [batch, kv_heads, own_capacity(), dim]
 };
 
 extern template class ShardedCache<float>;
