@@ -54,11 +54,10 @@ class PartitionBench {
     KvShards<Element> shards = own_shard();
     device_.set_queries(q_, placement_.ranges(ring().rank));
     auto engine = device_.forward_engine();
-    return seconds_of([&] { all_gather_forward(engine, ring(), shards, beat_); });
+    return seconds_of(device_, comm_, [&] { all_gather_forward(engine, ring(), shards, beat_); });
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   using Value = typename Device::Value;
   using Element = typename Device::Element;
 
@@ -80,18 +79,9 @@ class PartitionBench {
     device_.fill(to, [&](View<Value> array) { std::ranges::copy(from.view().elements(), array.data()); });
   }
 
-  [[nodiscard]] double seconds_of(auto work) const {
-    device_.synchronize();
-    barrier(comm_);
-    const auto begin = Clock::now();
-    work();
-    device_.synchronize();
-    return max_over_ranks(comm_, std::chrono::duration<double>(Clock::now() - begin).count());
-  }
-
   double only_pieces() {
     const Index before = link_.statistics().bytes_sent;
-    const double seconds = layout_ ? seconds_of([&] { move_all(); }) : only_gather();
+    const double seconds = layout_ ? seconds_of(device_, comm_, [&] { move_all(); }) : only_gather();
     bytes_ = link_.statistics().bytes_sent - before;
     return seconds;
   }
@@ -103,7 +93,7 @@ class PartitionBench {
   }
   double only_gather() {
     KvShards<Element> shards = own_shard();
-    return seconds_of([&] { all_gather(link_, shards); });
+    return seconds_of(device_, comm_, [&] { all_gather(link_, shards); });
   }
 
   struct Timing {
@@ -112,7 +102,7 @@ class PartitionBench {
   Timing whole_forward() {
     const double before = link_.statistics().exposed_seconds;
     double hops = 0;
-    const double seconds = seconds_of([&] { hops = layout_ ? share_heads() : gather(); });
+    const double seconds = seconds_of(device_, comm_, [&] { hops = layout_ ? share_heads() : gather(); });
     return {seconds, max_over_ranks(comm_, hops + link_.statistics().exposed_seconds - before)};
   }
   /// \returns seconds that it waited for hops

@@ -37,6 +37,17 @@ class SequentialTransport {
   PendingExchange pending_;
 };
 
+/// Seconds of the slowest rank for `work`, which all ranks begin together. Collective.
+double seconds_of(const Backend auto& device, const Communicator& comm, const auto& work) {
+  device.synchronize();
+  barrier(comm);
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  device.synchronize();
+  return max_over_ranks(comm,
+                        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
 /// One placement of one problem on all ranks. Every function is collective and returns the seconds of the slowest rank.
 template <Backend Device>
 class RingBench {
@@ -84,7 +95,6 @@ class RingBench {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   using Element = typename Device::Element;
 
   struct Timing {
@@ -106,19 +116,11 @@ class RingBench {
     (void)kv_.exchange(owner);
     kv_.advance();
   }
-  [[nodiscard]] double seconds_of(auto work) const {
-    device_.synchronize();
-    barrier(comm_);
-    const auto begin = Clock::now();
-    work();
-    device_.synchronize();
-    return max_over_ranks(comm_, std::chrono::duration<double>(Clock::now() - begin).count());
-  }
 
   double only_compute() {
     activity_.enter(Phase::compute);
     auto engine = device_.forward_engine();
-    return seconds_of([&] {
+    return seconds_of(device_, comm_, [&] {
       for (int step = 0; step < ring_.steps(); ++step) {
         label(ring_.owner(step));
         engine.accumulate(kv_.current(), [&] { activity_.beat(); });
@@ -129,7 +131,7 @@ class RingBench {
   double only_messages() {
     label(ring_.rank);
     Watched transport = device_.transport(Watched::kv);
-    return seconds_of([&] {
+    return seconds_of(device_, comm_, [&] {
       for (int step = 0; step + 1 < ring_.steps(); ++step) {
         transport.start(kv_.exchange(ring_.owner(step + 1)));
         transport.finish();
@@ -143,7 +145,7 @@ class RingBench {
     auto engine = device_.forward_engine();
     label(ring_.rank);
     Watched transport = device_.transport(Watched::kv);
-    const double seconds = seconds_of([&] {
+    const double seconds = seconds_of(device_, comm_, [&] {
       if (hops_after_steps) {
         SequentialTransport late(transport);
         ring_forward(engine, late, kv_);
