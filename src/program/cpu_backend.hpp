@@ -16,7 +16,7 @@
 namespace ring_attention {
 
 /// The instruction set and the threads of a rank that the flags ask for. Collective.
-[[nodiscard]] inline CpuOptions cpu_options(const Communicator& comm, const DeviceOptions& options) {
+[[nodiscard]] inline CpuOptions cpu_options(const Communicator& comm, const CpuFlags& options) {
   CpuOptions cpu;
   if (options.isa != "auto") cpu.isa = isa_named(options.isa);
   const int shared_out = usable_cores() / ranks_on_this_host(comm);

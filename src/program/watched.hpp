@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "program/watchdog.hpp"
+#include "ring_attention/parallel/line.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/ring/transport.hpp"
 
@@ -73,21 +74,23 @@ static_assert(Transport<Watched>);
 /// Ranks compute between two exchanges.
 class WatchedAllToAll {
  public:
-  WatchedAllToAll(Activity& activity, const Communicator& line) : activity_(activity), link_(line) {}
+  WatchedAllToAll(Activity& activity, Line line) : activity_(activity), line_(std::move(line)) {}
+  WatchedAllToAll(Activity& activity, const Communicator& line)
+      : WatchedAllToAll(activity, Line(std::make_shared<MpiAllToAll>(line))) {}
 
-  [[nodiscard]] int rank() const { return link_.rank(); }
-  [[nodiscard]] int size() const { return link_.size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const { return link_.statistics(); }
+  [[nodiscard]] int rank() const { return line_.rank(); }
+  [[nodiscard]] int size() const { return line_.size(); }
+  [[nodiscard]] TransportStatistics statistics() const { return line_.statistics(); }
 
   void exchange(const Pieces& pieces) {
     activity_.enter(Phase::exchange);
-    link_.exchange(pieces);
+    line_.exchange(pieces);
     activity_.enter(Phase::compute);
   }
 
  private:
   Activity& activity_;
-  MpiAllToAll link_;
+  Line line_;
 };
 
 static_assert(AllToAll<WatchedAllToAll>);

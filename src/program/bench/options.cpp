@@ -47,12 +47,8 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Ranks");
   declare_partition_options(command, options);
   declare_device_options(command, options);
-  command.section("CPU");
-  command.option("--threads", options.threads,
-                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
-  command.section("Job");
-  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
-  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  declare_cpu_options(command, options);
+  declare_job_options(command, options);
   command.footer(notes);
 }
 

@@ -16,7 +16,6 @@ struct BenchOptions : DeviceOptions, PartitionOptions {
   std::string dtype = "float32";  ///< of the arithmetic on the CPU, and of K,V in messages
   Index repetitions = 5;
   bool json = false;
-  Index ranks = 0;  ///< promised by --np; 0: no promise
 
   [[nodiscard]] Shape q() const { return {batch, heads, seq, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads == 0 ? heads : kv_heads, seq, dim}; }

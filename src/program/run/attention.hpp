@@ -41,7 +41,7 @@ class RunAttention {
     add(all, ring_);
     return all;
   }
-  [[nodiscard]] const TransportStatistics& all_to_all() const { return link_.statistics(); }
+  [[nodiscard]] TransportStatistics all_to_all() const { return link_.statistics(); }
 
   /// Before the forward and before the backward: a ring of the forward consumes K,V.
   /// \param read  read(array, shard) writes the K or V that this rank holds
