@@ -9,6 +9,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "program/output_directory.hpp"
@@ -62,18 +63,18 @@ void synchronise(const std::string& path) {
     throw InputError(path, "cannot be written: " + reason, "check the directory, and the space on the disk");
 }
 
-/// The steps of the last checkpoint in a directory, -1 without one.
-Index last_steps(const std::string& directory) {
-  Index last = -1;
+/// The checkpoints in a directory, in the order of their steps.
+std::map<Index, std::string> checkpoints_in(const std::string& directory) {
+  std::map<Index, std::string> found;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename();
     Index steps = -1;
     const char* end = name.data() + name.size();
     if (name.starts_with(prefix) && std::from_chars(name.data() + prefix.size(), end, steps).ptr == end)
-      last = std::max(last, steps);
+      found.emplace(steps, entry.path());
   }
-  return last;
+  return found;
 }
 
 /// What one cannot go on with, and what to do.
@@ -121,7 +122,6 @@ Checkpoints::Checkpoints(const Communicator& comm, const TrainOptions& options)
       directory_(options.checkpoint),
       next_(directory_ + "/next"),
       training_(training_json(options).dump()) {
-  Index steps = -1;
   agree(comm, [&] {
     if (comm.rank() != 0) return;
     make_output_directory(directory_, "--checkpoint");
@@ -131,10 +131,10 @@ Checkpoints::Checkpoints(const Communicator& comm, const TrainOptions& options)
     if (failed)
       throw InputError("--checkpoint " + directory_, "cannot be written: " + failed.message(),
                        "give another, or check what stands in the way");
-    steps = last_steps(directory_);
+    const std::map<Index, std::string> found = checkpoints_in(directory_);
+    if (!found.empty()) last_ = found.rbegin()->second;
   });
-  broadcast(comm, steps);
-  if (steps >= 0) last_ = directory_ + "/" + std::string(prefix) + std::to_string(steps);
+  broadcast(comm, last_);
 }
 
 Checkpoints::~Checkpoints() {
@@ -232,9 +232,12 @@ void Checkpoints::publish(const std::string& description, const std::string& nam
     fs::rename(next_, path, failed);
     if (failed) throw InputError(path, "cannot be written: " + failed.message(), "check the directory");
     synchronise(directory_);
-    // Under another name first: a directory with the name of a checkpoint is complete at every moment.
-    if (!last_.empty()) fs::rename(last_, next_, failed);
-    if (!last_.empty()) fs::remove_all(next_, failed);
+    // A kill may have left one more than the last. Each gets another name first: what is named step_N is complete.
+    for (const auto& [steps, earlier] : checkpoints_in(directory_)) {
+      if (earlier == path || !fs::exists(earlier + "/" + description_file, failed)) continue;
+      fs::rename(earlier, next_, failed);
+      fs::remove_all(next_, failed);
+    }
   });
   last_ = path;
 }
