@@ -123,7 +123,7 @@ set(program_parts_sources # what the tests use, too
     program/run/options.cpp
     program/run/report.cpp
     program/train/checkpoint.cpp
-    program/train/examination.cpp
+    program/train/evaluation.cpp
     program/train/options.cpp
     program/train/report.cpp
     program/watchdog.cpp)

@@ -101,10 +101,10 @@ class TrainTest(TrainCase):
             self.assertTrue(0 < point["loss"] < 20)
             self.assertTrue(0 <= point["accuracy"] <= 1)
         self.assertEqual((report["first_step"], report["checkpoint"], report["fsdp"]), (0, "", False))
-        self.assertEqual([row["length"] for row in report["examinations"]], [64, 256])
-        for row in report["examinations"]:
-            self.assertEqual(row["part"]["window"], row["length"] // 4)
-            self.assertTrue(row["part"]["possible"] < row["whole"]["possible"] <= 1)
+        self.assertEqual([row["length"] for row in report["evaluations"]], [64, 256])
+        for row in report["evaluations"]:
+            self.assertEqual(row["window"], row["length"] // 4)
+            self.assertTrue(row["window_possible"] < row["possible"] <= 1)
         # embedding and its norm; norms, wq, wk, wv, wo, w1, w2
         parameters = 514 * 16 + 16 + 2 * 16 + 16 * 16 + 2 * 16 * 8 + 16 * 16 + 2 * 16 * 24
         self.assertEqual(report["parameters"], parameters)
@@ -140,7 +140,7 @@ class TrainTest(TrainCase):
             self.train(4, *MODEL, "--ranks-tensor", 2, "--ranks-data", 2, "--steps", 5, "--checkpoint", name, *words)
         self.assertEqual(self.checkpoint("plain", 5), self.checkpoint("fsdp", 5))
 
-    def test_another_mesh_goes_on(self):
+    def test_another_mesh_resumes(self):
         words = (*DOUBLE, "--steps", 30)
         self.train(2, *words, "--checkpoint", "whole")
         for ranks, mesh in ((1, ()), (4, ("--ranks-tensor", 2, "--ranks-data", 2, "--fsdp"))):
@@ -153,12 +153,12 @@ class TrainTest(TrainCase):
                 self.checkpoint(name, 30)
                 self.assert_near(f"{name}/step_30", "whole/step_30", 1e-9)
 
-    def test_says_where_it_goes_on(self):
+    def test_says_where_it_resumes(self):
         words = ("train", *MODEL, "--steps", 3, "--checkpoint", "a/deep/one")
         self.assertIn("saved   a/deep/one/step_3\n", self.run_well(2, *words).out)
         before = self.checkpoint("a/deep/one", 3)
         out = self.run_well(2, *words).out
-        self.assertIn("  goes on at step 3, from a/deep/one/step_3\n", out)
+        self.assertIn("  resumes at step 3, from a/deep/one/step_3\n", out)
         self.assertEqual(self.checkpoint("a/deep/one", 3), before)
 
     @unittest.skipUnless(harness.HAS_PROC, "ranks are found through /proc, which is not here")
@@ -304,11 +304,11 @@ class LongTest(TrainCase):
     def test_the_recipe_without_a_flag(self):
         report = self.train(2, limit=600 * harness.SLOWNESS)
         self.assertEqual(len(report["curve"]), 400)
-        print(json.dumps(report["examinations"]), f"{report['train_seconds']:.1f} s", flush=True)
-        for row in report["examinations"]:
+        print(json.dumps(report["evaluations"]), f"{report['train_seconds']:.1f} s", flush=True)
+        for row in report["evaluations"]:
             if row["length"] <= 4096:
-                self.assertTrue(row["whole"]["accuracy"] >= 0.99, str(row))
-            self.assertTrue(abs(row["part"]["accuracy"] - row["part"]["possible"]) <= 0.03, str(row))
+                self.assertTrue(row["accuracy"] >= 0.99, str(row))
+            self.assertTrue(abs(row["window_accuracy"] - row["window_possible"]) <= 0.03, str(row))
 
 
 def load_tests(loader, *_):

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "program/train/examination.hpp"
+#include "program/train/evaluation.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::test {
@@ -98,17 +98,18 @@ TEST(TrainOptions, AMeshThatCannotBeNamesThoseThatCan) {
 
 TEST(TrainOptions, WhatAWindowShows) {
   TrainOptions options;
-  const Exam lines = make_exam(options, {.seq = 1024, .batch = 4, .steps = 1});
+  const EvaluationSet lines = make_evaluation_set(options, {.seq = 1024, .batch = 4, .steps = 1});
   EXPECT_EQ(labels(lines, 3), 3 * 1024 / 32);
-  EXPECT_EQ(best_accuracy(lines, 16, 1024), 1);
-  EXPECT_NEAR(best_accuracy(lines, 16, 256), 0.2417,
+  EXPECT_EQ(possible_accuracy(lines, 16, 1024), 1);
+  EXPECT_NEAR(possible_accuracy(lines, 16, 256), 0.2417,
               0.04);  // (W/S - 1/32) / (15/16) of the lines, and guesses
   options.task = "bandit";
-  const Exam bandit = make_exam(options, {.seq = 1024, .batch = 4, .steps = 1, .arms = 512});
+  const EvaluationSet bandit =
+      make_evaluation_set(options, {.seq = 1024, .batch = 4, .steps = 1, .arms = 512});
   EXPECT_EQ(labels(bandit, 3), 3 * 1024 / 16);
-  EXPECT_LT(best_accuracy(bandit, 64, 256), best_accuracy(bandit, 64, 1024));
+  EXPECT_LT(possible_accuracy(bandit, 64, 256), possible_accuracy(bandit, 64, 1024));
   // The answer is shown by the reward of a pull, and only by this.
-  EXPECT_NEAR(best_accuracy(bandit, 64, 16), 8.0 / 512 + 1.0 / 512, 0.01);
+  EXPECT_NEAR(possible_accuracy(bandit, 64, 16), 8.0 / 512 + 1.0 / 512, 0.01);
 }
 
 }  // namespace

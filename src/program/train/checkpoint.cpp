@@ -77,7 +77,7 @@ std::map<Index, std::string> checkpoints_in(const std::string& directory) {
   return found;
 }
 
-/// What one cannot go on with, and what to do.
+/// What cannot be resumed, and what to do.
 [[noreturn]] void refuse(const std::string& checkpoint, const std::string& culprit,
                          const std::string& problem) {
   throw InputError(culprit, problem, "remove " + checkpoint + " to begin anew, or give another --checkpoint");

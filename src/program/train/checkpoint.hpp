@@ -21,14 +21,14 @@ using Curve = std::vector<CurvePoint>;
 /// array of the whole model, and checkpoint.json, which has the places of the matrices in it, and the curve so far.
 ///
 /// The layout is that of one process: each rank writes a part of the numbers that it has, and reads those that it keeps. So
-/// a training goes on with the same bits on its mesh, with FSDP or without, and on any other mesh.
+/// a training resumes with the same bits on its mesh, with FSDP or without, and on any other mesh.
 ///
 /// It is written under the name `next`, synchronised, and renamed; then the one before it is removed. Every function is
 /// collective.
 class Checkpoints {
  public:
   /// Makes the directory if it is missing, and removes what a killed job has left.
-  /// \param options  a training goes on where they are equal, except those of the mesh
+  /// \param options  those that load() wants to be the same, and --checkpoint
   /// \throws AgreedError when nothing can be written there
   Checkpoints(const Communicator& comm, const TrainOptions& options);
   Checkpoints(const Checkpoints&) = delete;
@@ -40,8 +40,8 @@ class Checkpoints {
   /// For the end of an error: `; the last checkpoint, DIR/step_20, stays`.
   [[nodiscard]] std::string what_stays() const;
 
-  /// The state of the last checkpoint, and its curve.
-  /// \throws AgreedError when it is damaged, or one of another training
+  /// Gives model and optimiser the state of the last checkpoint. \returns its curve
+  /// \throws AgreedError when it is damaged, or of a training with other options; only the mesh may be another
   template <class T>
   Curve load(model::Transformer<T>& model, model::AdamW<T>& adam) const;
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "program/cpu_backend.hpp"
-#include "program/train/examination.hpp"
+#include "program/train/evaluation.hpp"
 #include "program/train/report.hpp"
 #include "program/watched.hpp"
 
@@ -59,13 +59,13 @@ class TrainJob {
     activity_.enter(Phase::read);
     if (!options_.checkpoint.empty()) {
       checkpoints_.emplace(comm_, options_);
-      if (!checkpoints_->last().empty()) go_on();
+      if (!checkpoints_->last().empty()) resume();
     }
     print(heading(report_, options_));
     allocation::reset_peak();
     train();
-    examine();
-    report_.tensor_bytes = static_cast<Index>(max_over_ranks(comm_, static_cast<double>(allocation::peak())));
+    report_.tensor_bytes = -min_over_ranks(comm_, -allocation::peak());
+    evaluate();
     if (checkpoints_) report_.checkpoint = checkpoints_->last();
     print(to_text(report_, options_));
     if (options_.json && comm_.rank() == 0) std::fputs(to_json(report_, options_).c_str(), stdout);
@@ -112,10 +112,10 @@ class TrainJob {
     return model::examples(task, {first + sequences.begin, first + sequences.end}, model_->place().tokens);
   }
 
-  void go_on() {
+  void resume() {
     report_.curve = checkpoints_->load(*model_, *adam_);
     report_.first_step = adam_->steps();
-    report_.went_on_from = checkpoints_->last();
+    report_.resumed_from = checkpoints_->last();
   }
 
   void train() {
@@ -153,26 +153,26 @@ class TrainJob {
     checkpoints_->save(*model_, *adam_, report_.curve);
   }
 
-  /// All lengths of the training, and one four times as long.
-  void examine() {
+  /// All lengths of the training, and one four times as long; none that is longer than longest_evaluation.
+  void evaluate() {
     const Clock::time_point begin = Clock::now();
     model::Curriculum stages = options_.curriculum();
     stages.push_back(stages.back());
     stages.back().seq *= 4;
-    if (stages.back().seq > longest_examination) stages.pop_back();
+    std::erase_if(stages, [](const model::Stage& stage) { return stage.seq > longest_evaluation; });
     for (const model::Stage& stage : stages) {
-      const Exam exam = make_exam(options_, stage);
+      const EvaluationSet set = make_evaluation_set(options_, stage);
       const Index batch = std::max<Index>(report_.mesh.shape.data, 4096 / stage.seq),
                   sequences = batch * std::max<Index>(1, 32768 / (stage.seq * batch));
       model_->move_to(place(stage.seq, batch));
-      Examination result{stage.seq, labels(exam, sequences), {}, {}};
-      for (auto [answers, window] :
-           {std::pair(&result.whole, stage.seq), std::pair(&result.part, std::max<Index>(1, stage.seq / 4))})
-        *answers = {window, accuracy(*exam.task, sequences, batch, window),
-                    best_accuracy(exam, sequences, window)};
-      report_.examinations.push_back(result);
+      const Index window = std::max<Index>(1, stage.seq / 4);
+      const auto answers = [&](Index seen) {
+        return Answers{accuracy(*set.task, sequences, batch, seen), possible_accuracy(set, sequences, seen)};
+      };
+      report_.evaluations.push_back(
+          {stage.seq, labels(set, sequences), window, answers(stage.seq), answers(window)});
     }
-    report_.examine_seconds = seconds_since(begin);
+    report_.evaluate_seconds = seconds_since(begin);
   }
 
   [[nodiscard]] double accuracy(const model::Task& task, Index sequences, Index batch, Index window) {

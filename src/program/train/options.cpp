@@ -16,32 +16,36 @@ constexpr Bounds ranks{1, 128};  // of an axis: the product of four fits an int
 
 constexpr const char* notes = R"(Examples:
   mpirun -n 2 ring-attention train
-      Line retrieval by the whole recipe, sequences of 64 to 4096 tokens on a ring of two ranks.
+      Line retrieval by the whole recipe: sequences of 64 to 4096 tokens, on a ring of two ranks.
   mpirun -n 4 ring-attention train --seq 1024 --ranks-tensor 2 --ranks-data 2 --fsdp
-      Two ranks share the matrices of a layer, two have sequences of their own, and each of these keeps
-      half of its weights and of the optimiser.
+      Two ranks share the matrices of a layer, two have sequences of their own. Of the ranks with the
+      same weights, each keeps a piece of the weights and of the optimiser.
   mpirun -n 2 ring-attention train --checkpoint run --checkpoint-every 20
-      Saves every 20 steps. The same command goes on with the last step that was saved, on any mesh.
+      Saves every 20 steps. After a kill the same command resumes from the last step that was saved,
+      on any number of ranks and any mesh.
 
-The tasks:
-  lines   lines `key value`, then queries `key`: the answer is the value of that line, anywhere before.
-  bandit  one arm pays, trajectories are random pulls: the answer is the arm that has paid.
-Tokens are functions of seed, sequence and position, so each rank makes its own. Each step has 4096 tokens.
-After the training the model answers sequences that it has not seen: with all tokens, and with a window of
-a quarter of them. What the window does not show cannot be answered but by a guess.
+Tasks:
+  lines   Lines `key value`, then queries `key`. The answer is the value of the line with this key,
+          anywhere before.
+  bandit  One arm pays. Trajectories are random pulls `arm reward`. The answer is the arm that paid.
+A token is a function of seed, sequence and position, so each rank makes its own. A step has 4096
+tokens, or one longer sequence. At the end the model answers sequences that it has not seen: with all
+tokens, and with a window of a quarter of them. An answer outside the window can only be guessed.
 
-The axes of the mesh, whose product is the number of ranks. What of them shares what:
-  tensor   the heads and the hidden numbers: each has some columns of the weights
-  ulysses  the heads of attention, and the tokens elsewhere
-  ring     the tokens: keys and values travel round
-  data     the sequences of a step
-The results are the same on every mesh up to rounding.
+Axes of the mesh; their product is the number of ranks:
+  tensor   A rank has some heads and hidden numbers: some columns and rows of the weights.
+  ulysses  A rank has some heads in attention, and some tokens elsewhere.
+  ring     A rank has some tokens; keys and values go round.
+  data     A rank has some sequences.
+Results are the same on every mesh up to rounding. On one mesh they are the same bits, with --fsdp and
+without.
 
-A checkpoint is a directory: parameters.npy, first_moment.npy and second_moment.npy (one array each, whole),
-checkpoint.json (what they are, step, curve). It is complete or it is not there.
+A checkpoint is a directory step_N: parameters.npy, first_moment.npy and second_moment.npy, each an
+array of the whole model, and checkpoint.json with the place of each matrix and the curve. It is
+complete or not there.
 
-Exit codes: 0 done, 2 bad input, a full disk, or a loss that is not finite: the last checkpoint stays. When
-a rank is killed, or nothing moved for --timeout, the job ends with another code that is not 0.)";
+Exit codes: 0 done; 2 bad input, a full disk, or a loss that is not finite: the last checkpoint stays.
+When a rank is killed, or nothing moved for --timeout, the job ends with another code that is not 0.)";
 
 model::Curriculum whole_curriculum(const std::string& task) {
   return task == "lines" ? model::line_retrieval_curriculum() : model::bandit_curriculum();
@@ -159,7 +163,7 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
   declare_model(command, options);
   command.section("Output");
   command.option("--checkpoint", options.checkpoint,
-                 "Directory; made if missing. When it holds a checkpoint, the training goes on from there");
+                 "Directory, made if missing. When it holds a checkpoint, the training resumes from it");
   command.option("--checkpoint-every", options.checkpoint_every, "Steps between two checkpoints");
   command.flag("--json", options.json,
                "Print one JSON object, with the curve of loss and accuracy, instead of text");

@@ -62,8 +62,8 @@ std::string heading(const TrainReport& report, const TrainOptions& options) {
           (options.fsdp ? "; weights in pieces (FSDP)" : "") + "\n";
   text += std::string("  kernel  ") + name_of(report.cpu.isa) + ", " + counted(report.cpu.threads, "thread") +
           " per rank\n";
-  if (!report.went_on_from.empty())
-    text += "  goes on at step " + std::to_string(report.first_step) + ", from " + report.went_on_from + "\n";
+  if (!report.resumed_from.empty())
+    text += "  resumes at step " + std::to_string(report.first_step) + ", from " + report.resumed_from + "\n";
   return text + "\n    step  length     loss  accuracy  seconds\n";
 }
 
@@ -74,19 +74,18 @@ std::string line_of(const CurvePoint& point, double seconds) {
 
 std::string to_text(const TrainReport& report, const TrainOptions&) {
   std::string text = "\n  time    " + human_seconds(report.train_seconds) +
-                     format(", %.4g tokens/s; answers ", tokens_per_second(report)) +
-                     human_seconds(report.examine_seconds) + "\n";
+                     format(", %.4g tokens/s; evaluation ", tokens_per_second(report)) +
+                     human_seconds(report.evaluate_seconds) + "\n";
   text += "  memory  a rank's tensors at most " + human_bytes(report.tensor_bytes) + "\n";
   if (!report.checkpoint.empty()) text += "  saved   " + report.checkpoint + "\n";
   Table table({"length", "labels", "accuracy", "possible", "window", "accuracy", "possible"});
-  for (const Examination& row : report.examinations)
+  for (const Evaluation& row : report.evaluations)
     table.row({std::to_string(row.length), std::to_string(row.labels), format("%.4f", row.whole.accuracy),
-               format("%.4f", row.whole.best), std::to_string(row.part.window),
-               format("%.4f", row.part.accuracy), format("%.4f", row.part.best)});
+               format("%.4f", row.whole.possible), std::to_string(row.window),
+               format("%.4f", row.in_window.accuracy), format("%.4f", row.in_window.possible)});
   return text +
-         "\nNew sequences, with all tokens and with a window of a quarter; possible: the answers that they "
-         "show,\n"
-         "and a guess of the others\n" +
+         "\nSequences that it has not seen, with all tokens, then with a window. Possible: answers that are\n"
+         "in these tokens, and a guess of the others.\n" +
          table.text();
 }
 
@@ -102,21 +101,22 @@ std::string to_json(const TrainReport& report, const TrainOptions& options) {
             {"parameters", report.parameters},
             {"steps", report.curve.size()},
             {"first_step", report.first_step},
+            {"resumed_from", report.resumed_from},
             {"checkpoint", report.checkpoint},
             {"train_seconds", report.train_seconds},
-            {"examine_seconds", report.examine_seconds},
+            {"evaluate_seconds", report.evaluate_seconds},
             {"tokens_per_second", tokens_per_second(report)},
             {"tensor_bytes", report.tensor_bytes},
             {"curve", curve_json(report.curve)},
-            {"examinations", Json::array()}};
-  const auto answers = [](const Answers& of) {
-    return Json{{"window", of.window}, {"accuracy", of.accuracy}, {"possible", of.best}};
-  };
-  for (const Examination& row : report.examinations)
-    json["examinations"].push_back({{"length", row.length},
-                                    {"labels", row.labels},
-                                    {"whole", answers(row.whole)},
-                                    {"part", answers(row.part)}});
+            {"evaluations", Json::array()}};
+  for (const Evaluation& row : report.evaluations)
+    json["evaluations"].push_back({{"length", row.length},
+                                   {"labels", row.labels},
+                                   {"accuracy", row.whole.accuracy},
+                                   {"possible", row.whole.possible},
+                                   {"window", row.window},
+                                   {"window_accuracy", row.in_window.accuracy},
+                                   {"window_possible", row.in_window.possible}});
   // File names may hold bytes that are not UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -11,16 +11,16 @@
 
 namespace ring_attention {
 
-/// What a model answers of sequences that it has not seen: with the last `window` tokens, and what can be known from them.
+/// The share of labels that a model answers, and the share that is possible: answers that are in the tokens that it sees,
+/// and a guess of the others.
 struct Answers {
-  Index window = 0;
-  double accuracy = 0;
-  double best = 0;  ///< labels whose answer is in the window, and a guess of the others
+  double accuracy = 0, possible = 0;
 };
-struct Examination {
-  Index length = 0;
-  Index labels = 0;
-  Answers whole, part;  ///< all tokens, and a quarter of them
+/// Of sequences that the model has not seen.
+struct Evaluation {
+  Index length = 0, labels = 0;
+  Index window = 0;          ///< tokens
+  Answers whole, in_window;  ///< a query sees all tokens before it, or this many
 };
 
 /// The whole job. Times are those of rank 0: all ranks wait for each other.
@@ -30,13 +30,13 @@ struct TrainReport {
   CpuOptions cpu;
   Index parameters = 0;
   Index first_step = 0;      ///< those before it are from a checkpoint
-  std::string went_on_from;  ///< that checkpoint; empty: none
+  std::string resumed_from;  ///< that checkpoint; empty: none
   std::string checkpoint;    ///< the last one; empty: none
-  double train_seconds = 0, examine_seconds = 0;
+  double train_seconds = 0, evaluate_seconds = 0;
   Index tokens = 0;        ///< that were trained on in these seconds
   Index tensor_bytes = 0;  ///< the most of a rank
   Curve curve;
-  std::vector<Examination> examinations;
+  std::vector<Evaluation> evaluations;
 };
 
 /// What must be equal for two jobs to do the same training, up to rounding.

@@ -1,4 +1,4 @@
-#include "program/train/examination.hpp"
+#include "program/train/evaluation.hpp"
 
 #include <algorithm>
 
@@ -9,15 +9,15 @@ namespace ring_attention {
 namespace {
 
 /// Calls visit(sequence, position) for all labels.
-void for_each_label(const Exam& exam, Index sequences, auto visit) {
+void for_each_label(const EvaluationSet& set, Index sequences, auto visit) {
   for (Index sequence = 0; sequence < sequences; ++sequence)
-    for (Index position = 0; position < exam.task->seq(); ++position)
-      if (exam.task->label(sequence, position) != model::Task::none) visit(sequence, position);
+    for (Index position = 0; position < set.task->seq(); ++position)
+      if (set.task->label(sequence, position) != model::Task::none) visit(sequence, position);
 }
 
 }  // namespace
 
-Exam make_exam(const TrainOptions& options, const model::Stage& stage) {
+EvaluationSet make_evaluation_set(const TrainOptions& options, const model::Stage& stage) {
   const std::uint64_t seed = static_cast<std::uint64_t>(options.seed) + (std::uint64_t{1} << 63U);
   if (options.task == "lines") {
     const auto lines = std::make_shared<const model::LineRetrieval>(seed, stage.seq, 16);
@@ -34,20 +34,20 @@ Exam make_exam(const TrainOptions& options, const model::Stage& stage) {
           }};
 }
 
-Index labels(const Exam& exam, Index sequences) {
+Index labels(const EvaluationSet& set, Index sequences) {
   Index count = 0;
-  for_each_label(exam, sequences, [&](Index, Index) { ++count; });
+  for_each_label(set, sequences, [&](Index, Index) { ++count; });
   return count;
 }
 
-double best_accuracy(const Exam& exam, Index sequences, Index window) {
+double possible_accuracy(const EvaluationSet& set, Index sequences, Index window) {
   double all = 0, shown = 0;
-  for_each_label(exam, sequences, [&](Index sequence, Index position) {
+  for_each_label(set, sequences, [&](Index sequence, Index position) {
     ++all;
-    shown += exam.shows(sequence, position, std::max<Index>(0, position - window + 1)) ? 1 : 0;
+    shown += set.shows(sequence, position, std::max<Index>(0, position - window + 1)) ? 1 : 0;
   });
   const double share = shown / all;
-  return share + (1 - share) / static_cast<double>(exam.task->classes());
+  return share + (1 - share) / static_cast<double>(set.task->classes());
 }
 
 }  // namespace ring_attention
