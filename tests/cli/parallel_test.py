@@ -171,20 +171,20 @@ class ParallelTest(harness.CommandTest):
 
     def test_auto_says_what_it_takes(self):
         """The choice of `plan`: the fewest bytes among the numbers of ranks that can share the heads."""
-        words = "run --check --json --random".split()
+        words = "run --json --random".split()
         for ranks, flags, taken in (
-            (4, "1,4,64,8", ("ulysses", 4)),                # 3/4 * 16 arrays of one head; a ring sends 3 * 8
-            (4, "1,4,64,8 --kv-heads 1", ("ring", 1)),      # 3 * 2; Ulysses 3/4 * 16
-            (8, "1,8,64,8 --kv-heads 2", ("hybrid", 2)),    # 1/2 * 20 + 3 * 4; a ring 7 * 4, Ulysses 7/8 * 32
-            (3, "1,4,64,8", ("ring", 1)),                   # three ranks cannot share four heads
-            (1, "1,4,64,8", ("ring", 1)),
+            (4, "1,4,2048,32", ("ulysses", 4)),    # 3/4 * 16 arrays of one head; a ring sends 3 * 8
+            (4, "1,4,2048,32 --kv-heads 1", ("ring", 1)),    # 3 * 2; Ulysses 3/4 * 16
+            (8, "1,8,2048,32 --kv-heads 2", ("hybrid", 2)),    # 1/2 * 20 + 3 * 4; a ring 7 * 4, Ulysses 7/8 * 32
+            (3, "1,4,2048,32", ("ring", 1)),    # three ranks cannot share four heads
+            (1, "1,4,2048,32", ("ring", 1)),
         ):
             report = json.loads(self.run_well(ranks, *words, *flags.split(), "--parallel", "auto").out)
             with self.subTest(ranks=ranks, flags=flags):
                 self.assertEqual((report["parallel"], report["ulysses"]), taken)
                 self.assertTrue(report["auto"].startswith(taken[0]), report["auto"])
-        text = self.run_well(4, *"run --random 1,4,64,8 --check --parallel auto".split()).out
-        self.assertIn("  auto    ulysses: a rank sends 6.00 KiB forward, in a ring 12.00 KiB", text)
+        text = self.run_well(4, *"run --random 1,4,2048,32 --parallel auto".split()).out
+        self.assertIn("  auto    ulysses: a rank sends 768.0 KiB forward, in a ring 1.5 MiB", text)
         text = self.run_well(4, *"bench --seq 96 --heads 4 --dim 8 --repetitions 1 --parallel auto".split()).out
         self.assertIn("  auto    ulysses: a rank sends ", text)
 
