@@ -1,6 +1,6 @@
 """accuracy.svg, the picture of the page, from what the lesson measures:
 
-    build/release/mpirun -n 2 build/release/lessons/13_blockwise_transformer --full --json | python3 accuracy.py
+    build/release/mpirun -n 2 build/release/lessons/13_blockwise_transformer --train full --json | python3 accuracy.py
 """
 
 import json

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "common/problem.hpp"
+#include "part.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/model/adamw.hpp"
 #include "ring_attention/model/layer.hpp"
 #include "ring_attention/plan/paper.hpp"
-#include "training.hpp"
 
 namespace ring_attention::lesson_13 {
 
@@ -65,23 +65,25 @@ inline Index largest_of_ring(int ranks, const ModelShape& shape, Index seq, auto
   return *std::ranges::max_element(peaks);
 }
 
-inline Index step_peak(int ranks, Index seq) {
-  const LineRetrieval task(1, seq);
-  ModelShape shape = layer_shape();
-  shape.vocabulary = task.vocabulary();
-  shape.first_class = task.first_class();
-  shape.classes = task.classes();
+inline ModelShape step_shape() {
+  ModelShape shape = Setup{}.shape;  // of RandomTask
   shape.layers = 4;
   shape.width = 32;
   shape.heads = shape.kv_heads = 2;
   shape.dim = 16;
   shape.hidden = 128;
+  return shape;
+}
+
+/// What a training step needs besides the weights and what the optimiser keeps.
+inline Index step_peak(int ranks, Index seq) {
+  const ModelShape shape = step_shape();
   return largest_of_ring(ranks, shape, seq, [&](Place<float> place) {
-    const Examples own = examples(task, {0, 1}, place.tokens);
+    const Examples own = examples(RandomTask(1, seq), {0, 1}, place.tokens);
     Transformer<float> model(shape, std::move(place), 1);
     model.set_chunk(16);
     AdamW<float> adam(model.weights());
-    const Index before = allocation::current();  // weights, gradients and the optimiser's numbers
+    const Index before = allocation::current();
     allocation::reset_peak();
     (void)train_step(model, adam, {.steps = 1}, own);
     return allocation::peak() - before;
@@ -127,17 +129,20 @@ inline void show_layer_memory(Lesson& lesson, const Communicator& comm) {
 /// Collective, as show_layer_memory.
 inline void show_step_memory(Lesson& lesson, const Communicator& comm) {
   constexpr Index tokens = 256;
-  constexpr double width = 32;
+  const ModelShape shape = step_shape();
+  const Index shard = 4 * tokens * shape.width,  // bytes of one array of a rank's tokens
+      kept = shape.layers * (2 * shard + 4 * tokens * shape.heads);
   const std::vector<Index> ranks{1, 2, 4, 8};
   std::vector<Index> ring, alone;
   bool flat = true;
   if (comm.rank() == 0) {
-    Table table({"a step, 4 layers", "tokens", "a rank of the ring", "one rank with all", "6 b c h"});
+    Table table({"a step, 4 layers", "tokens", "one rank with all", "a rank of the ring", "kept + 14 shards",
+                 "6 b c h"});
     for (const Index count : ranks) {
       ring.push_back(step_peak(static_cast<int>(count), tokens * count));
       alone.push_back(step_peak(1, tokens * count));
-      table.row({counted(count, "rank"), std::to_string(tokens * count), human_bytes(ring.back()),
-                 human_bytes(alone.back()), human_bytes(static_cast<Index>(6 * 4 * tokens * width))});
+      table.row({counted(count, "rank"), std::to_string(tokens * count), human_bytes(alone.back()),
+                 human_bytes(ring.back()), human_bytes(kept + 14 * shard), human_bytes(6 * shard)});
       flat = flat && (count < 2 || std::abs(ring.back() - ring[1]) * 100 <= ring[1]);
     }
     lesson.print(table);

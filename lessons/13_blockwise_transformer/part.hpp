@@ -12,7 +12,7 @@ namespace ring_attention::lesson_13 {
 
 using namespace model;  // NOLINT: names of the library's model
 
-/// Random tokens; about one of three has a label, the last has none.
+/// Random tokens; about two of three have a label, the last has none.
 class RandomTask final : public Task {
  public:
   RandomTask(std::uint64_t seed, Index seq) : seed_(seed), seq_(seq) {}
@@ -25,7 +25,7 @@ class RandomTask final : public Task {
   }
   [[nodiscard]] Index label(Index sequence, Index position) const override {
     const auto number = hash(seed_, sequence, position, 2);
-    return number % 3 == 0 && position + 1 < seq_ ? static_cast<Index>(number / 3 % 5) : none;
+    return number % 3 != 0 && position + 1 < seq_ ? static_cast<Index>(number / 3 % 5) : none;
   }
 
  private:
@@ -47,7 +47,7 @@ struct Setup {
                    .theta = 10};
   Index seq = 19, batch = 1;
   std::uint64_t seed = 1;
-  PlacementKind kind = PlacementKind::zigzag;
+  PlacementKind kind = PlacementKind::contiguous;
   static constexpr int steps = 3;
   static constexpr double rate = 0.3;
 

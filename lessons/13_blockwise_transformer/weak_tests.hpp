@@ -53,10 +53,11 @@ inline bool first_loss_agrees(const Outcome& got, const Outcome& want) {
   return std::abs(got.losses[0] / want.losses[0] - 1) <= 1e-12;
 }
 
-/// Collective.
-inline void check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, Mistake mistake) {
+/// \returns whether all have the numbers of one process. Collective.
+inline bool check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, Mistake mistake) {
   const Outcome want = in_one_process(setup);
   std::size_t turn = 0;
+  bool all = true;
   for (const MeshShape& mesh : meshes(setup, comm.size())) {
     setup.kind =
         std::array{PlacementKind::zigzag, PlacementKind::contiguous, PlacementKind::striped}[turn++ % 3];
@@ -68,7 +69,9 @@ inline void check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, 
     comparison.reason = "not the numbers of one process";
     lesson.check(to_string(mesh) + ", " + name(setup.kind) + ": loss, gradients, weights after three steps",
                  comparison);
+    all = all && comparison.ok;
   }
+  return all_of_ranks(comm, all);
 }
 
 /// Plausible tests. The last is the lesson's own.
