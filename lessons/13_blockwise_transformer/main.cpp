@@ -99,7 +99,7 @@ int transformer_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.offer_mutants(mutants);
   if (!lesson.parse(argc, argv)) return 0;
   const Mistake mistake = mistake_of(lesson);
-  const Setup setup{.batch = 2 * comm.size(), .seed = lesson.seed()};
+  const Setup setup{.batch = std::max(4, comm.size()), .seed = lesson.seed()};
   std::string showed = counted(comm.size(), "rank");
 
   lesson.heading("The idea: a layer on every mesh of these ranks, and one process");

@@ -136,13 +136,14 @@ inline void show_step_memory(Lesson& lesson, const Communicator& comm) {
   std::vector<Index> ring, alone;
   bool flat = true;
   if (comm.rank() == 0) {
-    Table table({"a step, 4 layers", "tokens", "one rank with all", "a rank of the ring", "kept + 14 shards",
-                 "6 b c h"});
+    Table table({"a step, 4 layers", "tokens", "one rank with all", "a rank of the ring", "checkpoints",
+                 "the paper's 6 b c h", "the rest, in b c h"});
     for (const Index count : ranks) {
       ring.push_back(step_peak(static_cast<int>(count), tokens * count));
       alone.push_back(step_peak(1, tokens * count));
       table.row({counted(count, "rank"), std::to_string(tokens * count), human_bytes(alone.back()),
-                 human_bytes(ring.back()), human_bytes(kept + 14 * shard), human_bytes(6 * shard)});
+                 human_bytes(ring.back()), human_bytes(kept), human_bytes(6 * shard),
+                 format("%.1f", static_cast<double>(ring.back() - kept) / static_cast<double>(shard))});
       flat = flat && (count < 2 || std::abs(ring.back() - ring[1]) * 100 <= ring[1]);
     }
     lesson.print(table);
