@@ -98,6 +98,7 @@ int transformer_lesson(int argc, char** argv, const Communicator& comm) {
   for (const Wrong& wrong : every_mistake) mutants.emplace_back(wrong.name, wrong.description);
   lesson.offer_mutants(mutants);
   if (!lesson.parse(argc, argv)) return 0;
+  if (flags.rotary % 2 == 1) throw AgreedError("--rotary: columns turn in pairs: use an even number");
   const Mistake mistake = mistake_of(lesson);
   const Setup setup{.batch = std::max(4, comm.size()), .seed = lesson.seed()};
   std::string showed = counted(comm.size(), "rank");
