@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/masks.hpp"
+#include "support/problem.hpp"
 
 namespace ring_attention::test {
 namespace {
