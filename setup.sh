@@ -25,9 +25,9 @@ run       nlohmann-json3-dev           nlohmann-json    -                writes 
 test      libgtest-dev                 googletest       -                GoogleTest, the test framework
 test      python3                      python3          python3          runs the tests of the command line
 test      spin?                        spin             spin             checks the models of the schedules
-python    python3-dev                  python3          -                Python's headers, for the Python module
+python    python3-dev                  python3          -                the headers of Python, for the Python module
 python    pybind11-dev                 pybind11         -                pybind11, which makes the module of C++ code
-python    python3-numpy                numpy            -                NumPy, the module's arrays
+python    python3-numpy                numpy            -                NumPy, the arrays of the module
 docs      python3                      python3          python3          prepares the pages for Doxygen
 docs      doxygen                      doxygen          doxygen          makes the documentation site
 docs      python3                      python3          python3          reads its Markdown
