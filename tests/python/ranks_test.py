@@ -2,12 +2,14 @@
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -66,6 +68,23 @@ class Ranks(unittest.TestCase):
                     wanted = np.load(f"{folder}/results/{name}.npy")
                     self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
                     self.assertEqual(mine.tobytes(), wanted.tobytes(), name)
+
+    def test_the_pages_show_code_that_runs(self):
+        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
+        blocks = re.findall(r"```python\n(.*?)```", (source / "docs/python.md").read_text(encoding="utf-8"), re.DOTALL)
+        one, ring, torch, kernel = blocks
+        shown = (source / "README.md").read_text(encoding="utf-8")
+        self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
+        self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls
+        program = (one + "want = out\n" + ring + "assert out is None or abs(out - want).max() < 1e-12\n" +
+                   kernel + "out = ra.gather(out, seq=1000)\n"
+                   "assert out is None or abs(out - want).max() < 1e-12\nprint('rank', ra.rank())\n")
+        with tempfile.TemporaryDirectory() as folder:
+            script = f"{folder}/script.py"
+            Path(script).write_text(program, encoding="utf-8")
+            done = harness.run(4, script)
+        self.assertEqual((done.returncode, sorted(done.stdout.splitlines())),
+                         (0, [f"rank {rank}" for rank in range(4)]), done.stderr)
 
     def test_an_error_of_one_rank_ends_the_job(self):
         self.assertIn("this rank is broken", self.ends(3, "failing", "alone"))
