@@ -144,9 +144,15 @@ set(program_cuda_sources #
 set(program_without_cuda_sources #
     program/without_cuda.cpp)
 
+# The Python module, above the library.
+set(python_sources
+    python/module.cpp
+    python/mpi_libraries.cpp
+    python/ranks.cpp)
+
 foreach(
   folder IN
   ITEMS core mpi io attention cpu ring parallel model plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
-        program program_cuda program_without_cuda)
+        program program_cuda program_without_cuda python)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

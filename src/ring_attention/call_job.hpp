@@ -64,16 +64,15 @@ struct TravellingKv {
 };
 
 /// A forward. Its constructor allocates all that it needs, and sends nothing.
-template <class T>
+template <class Compute>
 class ForwardJob {
+  using T = typename Compute::value_type;
+
  public:
-  /// \param rank  among the ranks of the placement
-  ForwardJob(const Call<T>& call, int rank)
-      : transport_(call.options.transport),
-        kv_(call, rank),
-        engine_(call.scoring, CpuOptions{call.options.threads, call.options.isa}) {
-    engine_.begin(call.q, call.placement.queries.ranges(rank), call.bias);
-  }
+  /// \param rank    among the ranks of the placement
+  /// \param engine  that has begun with the queries of this rank
+  ForwardJob(const Call<T>& call, int rank, Compute engine)
+      : transport_(call.options.transport), kv_(call, rank), engine_(std::move(engine)) {}
 
   /// \param line  the ranks of the placement
   AttentionResult<T> run(const Communicator& line) {
@@ -93,7 +92,7 @@ class ForwardJob {
  private:
   TransportKind transport_;
   TravellingKv<T> kv_;
-  CpuEngine<T> engine_;
+  Compute engine_;
 };
 
 /// A backward. Its constructor allocates all that it needs, and sends nothing.
