@@ -299,8 +299,8 @@ bool is_stuck(const Block& block, unsigned times = 100) {
     break;
   }
   if (!machine.order.empty())
-    text += "\n  " + std::to_string(machine.order.size()) + " blocks have not started: " +
-            std::to_string(most_resident()) + " fit";
+    text += "\n  " + std::to_string(machine.order.size()) +
+            " blocks have not started: " + std::to_string(most_resident()) + " fit";
   fail(text);
 }
 

@@ -52,8 +52,11 @@ class Transfer {
       : messages_(std::move(group.messages)), world_(group.comm->world), aborted_(group.comm->aborted) {}
 
   State operator()() {
-    if (*aborted_) {
+    if (begin_ == 0) begin_ = now();
+    const bool too_late = now() - begin_ > patience();
+    if (*aborted_ || too_late) {
       if (!requests_.empty()) (void)new Transfer(std::move(*this));  // MPI may still write to its memory
+      if (too_late) fail("a message of NCCL waits for another rank that does not come");
       return State::done;
     }
     if (requests_.empty()) start(false);
@@ -96,6 +99,7 @@ class Transfer {
   std::shared_ptr<std::atomic<bool>> aborted_;
   std::vector<std::vector<std::byte>> staged_;  // of each message
   std::vector<MPI_Request> requests_;
+  double begin_ = 0;
   Random random_{options().seed};
 };
 
@@ -118,7 +122,8 @@ ncclResult_t in_progress(ncclComm_t comm) {
   return comm->polls > 0 ? ncclInProgress : ncclSuccess;
 }
 
-ncclResult_t add(Message message, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t add(Message message, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                 cudaStream_t stream) {
   message.bytes = count * (type == ncclFloat ? sizeof(float) : 1);
   Group& group = open_group();
   if ((type != ncclFloat && type != ncclUint8) || message.bytes > std::numeric_limits<int>::max())
@@ -154,6 +159,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId id, int 
   *comm = new ncclComm{};
   (*comm)->blocking = config->blocking != 0;
   if (MPI_Comm_split(MPI_COMM_WORLD, colour, rank, &(*comm)->world) != MPI_SUCCESS) return ncclSystemError;
+  (void)MPI_Comm_set_errhandler((*comm)->world, MPI_ERRORS_RETURN);
   return in_progress(*comm);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
@@ -162,13 +168,17 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return in_progress(comm);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  if (!*comm->aborted) wait_for_all();
-  (void)MPI_Comm_free(&comm->world);
+  if (!*comm->aborted) {
+    wait_for_all();
+    (void)MPI_Comm_free(&comm->world);
+  }  // else it may still have messages: no other communicator may get its name
   delete comm;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   *comm->aborted = true;
+  if (open_group().comm == comm) open_group() = {};
+  group_depth = 0;
   return ncclCommDestroy(comm);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {

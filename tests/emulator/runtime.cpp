@@ -99,7 +99,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   switch (what) {
     case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = static_cast<int>(options().multiprocessors); return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = static_cast<int>(options().multiprocessors);
+      return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; return cudaSuccess;
     default: return cudaErrorInvalidValue;
   }
@@ -155,7 +157,8 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
   return cudaSuccess;
 }
 // From pageable memory: the bytes are read by this call, and arrive later. To pageable memory: the call waits.
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
   if (allocations().contain(from)) {
     enqueue_now(stream, [=] { std::memmove(to, from, bytes); });
   } else {

@@ -221,6 +221,11 @@ std::string take_error() {
   return std::exchange(gpu().error, {});
 }
 
+double& patience() {
+  static double seconds = 60;
+  return seconds;
+}
+
 unsigned random_of_host(unsigned n) {
   const std::lock_guard lock(in_use());
   return static_cast<unsigned>(gpu().next_random() % n);

@@ -50,6 +50,9 @@ bool is_done(const SharedPoint& point);
 // The text of the first error of any work since the last call; empty if there is none.
 std::string take_error();
 
+// After so many seconds a message of NCCL whose other rank has not come is an error: 60 at first.
+double& patience();
+
 // A random number below n, for what the calls of the host do.
 unsigned random_of_host(unsigned n);
 
