@@ -217,6 +217,14 @@ TEST_F(Emulator, RunsBlocksInTurn) {
   }
 }
 
+// More than fit at the same time: they start in the order of their numbers.
+TEST_F(Emulator, RunsManyBlocksInTurn) {
+  emulator::options().multiprocessors = 3;
+  int number = 0, turn = 0;
+  run(counts<true>, {dim3(20), dim3(64), 200 * 1024}, &number, &turn, 0, 1);
+  EXPECT_EQ(number, 20);
+}
+
 TEST_F(Emulator, NoticesAMissingWaitBetweenBlocks) {
   std::set<int> numbers;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

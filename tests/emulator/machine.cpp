@@ -462,8 +462,12 @@ void run_grid(const Grid& grid, const std::function<void()>& body) {
   machine.steps_of_block = 16U << 4U * (machine.random() % 3);
   machine.order.resize(grid.blocks);
   std::iota(machine.order.begin(), machine.order.end(), 0U);
-  for (std::size_t i = machine.order.size(); i > 1; --i)
-    std::swap(machine.order[i - 1], machine.order[machine.random() % i]);
+  if (grid.blocks > most_resident()) {
+    std::ranges::reverse(machine.order);
+  } else {
+    for (std::size_t i = machine.order.size(); i > 1; --i)
+      std::swap(machine.order[i - 1], machine.order[machine.random() % i]);
+  }
   try {
     run_blocks();
   } catch (...) {

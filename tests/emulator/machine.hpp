@@ -63,8 +63,8 @@ struct Grid {
   int shared_bytes;
 };
 
-// Runs body() in every thread of every block. Blocks start in random order; as many as fit on the GPU may be in progress
-// at the same time. Shared memory starts as NaN. Throws Error if a thread throws, if no thread can continue, or if a
+// Runs body() in every thread of every block. As many blocks as fit on the GPU may be in progress at the same time. If all
+// fit they start in random order, otherwise in the order of their numbers. Shared memory starts as NaN. Throws Error if a thread throws, if no thread can continue, or if a
 // thread has written behind the shared memory.
 void run_grid(const Grid& grid, const std::function<void()>& body);
 
