@@ -12,6 +12,7 @@
 
 #include "ring_attention/attention/backward.hpp"
 #include "ring_attention/cuda/choice.hpp"
+#include "ring_attention/cuda/error.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -217,6 +218,7 @@ inline testing::AssertionResult forward_agrees(const KernelCase& a, const RunFor
     Memory k(rows_of(problem.k, shard), a.type), v(rows_of(problem.v, shard), a.type);
     memory.set_keys(shard, k, v);
     run({memory.task, std::exchange(fresh, false), o.as<float>(), m.as<float>(), l.as<float>()}, a.type);
+    cuda::check(cudaStreamSynchronize(nullptr));
     for (const Memory* array : {&o, &m, &l, &k, &v, &memory.q})
       if (array->overrun()) return testing::AssertionFailure() << "written out of bounds, " << to_string(a);
   }
