@@ -117,8 +117,9 @@ template <class T>
 T __ldg(const T* from) {
   return *from;
 }
-inline float atomicAdd(float* to, float value) {
-  const float before = *to;
+template <class T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
   *to = before + value;
   return before;
 }

@@ -223,10 +223,7 @@ __global__ void __launch_bounds__(backward_threads, 1)
                          const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
   const KeysMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  // Q, dO and dQ of a section of heads fit into the cache together. Under a causal mask the first keys, which most
-  // queries see, come first.
-  const TileOfHead work(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
-                        8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
+  const TileOfHead work = key_tile_of_head(task, static_cast<int>(blockIdx.x), tiles);
   const KeyTile keys(task, work.tile, tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/softmax.cuh"
+#include "ring_attention/cuda/kernels/common/tile_order.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/ptx_hopper.cuh"
 #include "ring_attention/cuda/types.cuh"
@@ -45,49 +46,6 @@ inline Maps maps_of(const AttentionTask& task, Type type) {
   };
   return {make_tensor_map(task.q, type, task.dim, task.queries, q_heads, group_queries), keys(task.k),
           keys(task.v)};
-}
-
-constexpr Index cached_bytes = 24 << 20;  ///< that fit into the L2 cache with certainty
-
-/// The head and the tile of a block, of `heads` heads with `tiles` tiles each. Heads are processed in sections of whole
-/// groups whose data, bytes_of_group each, fit into the cache together. In a section the order is: the first tile of
-/// each head, the second tile of each head, ...
-struct TileOfHead {
-  int head, tile;
-
-  __device__ TileOfHead(int number, int tiles, int heads, int group, Index bytes_of_group) {
-    const Index groups = cached_bytes / bytes_of_group;
-    const int section_heads = groups * group < heads ? max(static_cast<int>(groups), 1) * group : heads;
-    const int section = number / (tiles * section_heads),
-              in_section = number - section * tiles * section_heads;
-    const int heads_here = min(section_heads, heads - section * section_heads);
-    head = section * section_heads + in_section % heads_here;
-    tile = in_section / heads_here;
-  }
-};
-
-/// A tile of queries of one head. Under a causal mask the last tiles see the most keys. They come first, so that the
-/// blocks end at about the same time.
-struct QueryTile {
-  int batch_head, first_query;
-
-  __device__ QueryTile(const AttentionTask& task, int number, int tile_queries) {
-    const int tiles = (task.queries + tile_queries - 1) / tile_queries;
-    const TileOfHead work(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
-                          4 * static_cast<Index>(task.keys + 1) * task.dim);  // K and V
-    batch_head = work.head;
-    first_query = (tiles - 1 - work.tile) * tile_queries;
-  }
-  [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
-    return static_cast<Index>(batch_head) * task.queries + first_query;
-  }
-  [[nodiscard]] __device__ int batch_kv_head(const AttentionTask& task) const {
-    return batch_head / (task.heads / task.kv_heads);
-  }
-};
-
-inline int query_tiles_of(const AttentionTask& task, int tile_queries) {
-  return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
 }
 
 /// Starts to copy a tile of `rows` rows, in boxes of box_rows, the box of the map. Rows behind the last and columns
