@@ -201,7 +201,7 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
     wgmma_wait<0>();
     wgmma_fence_result(dv);
     wgmma_fence_result(dk);
-    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+    mbarrier_arrive_for_warp(shared.empty(stage));
   }
   const auto add = [&](float* to, const float(&d)[columns / 2], float factor) {
     to += (static_cast<Index>(batch_kv_head) * task.keys + keys.first_key) * task.dim;
