@@ -27,7 +27,7 @@ template <class T, int columns>
 __global__ void __launch_bounds__(threads, 1)
     attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
   const Memory<columns> shared;
-  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
   auto& visibility = shared.visibility(0);
   visibility.compute(task, q_tile.first_query, thread);

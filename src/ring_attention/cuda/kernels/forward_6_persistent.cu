@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(384, 1)
     attend_tiles(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps,
                  const typename Memory<columns>::QueryVisibility* tiles, int all_tiles, int* next_tile) {
   const Memory<columns> shared;
-  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {

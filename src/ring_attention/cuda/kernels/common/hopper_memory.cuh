@@ -144,20 +144,28 @@ struct SharedMemory : BlockMemory {
 };
 
 /// Copies all tiles of keys that some query of a tile sees. One thread calls it. `number` counts the tiles of keys of
-/// this block.
+/// this block. K of a tile comes before V of the previous one, because the consumers release K first: they read it before
+/// a softmax, and V after it.
 template <class Memory>
 __device__ void load_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
                               const QueryTile& q_tile, const typename Memory::QueryVisibility& visibility,
                               int& number) {
+  // The parity of the previous phase. In the first round the wait returns at once.
+  const auto before = [](int n) { return static_cast<unsigned>(n / stages % 2) ^ 1U; };
+  const auto load_v = [&](int n, int first_key) {
+    mbarrier_wait(shared.v_empty(n % stages), before(n));
+    shared.load_kv(maps.v, shared.v(n % stages), shared.v_full(n % stages), first_key,
+                   q_tile.batch_kv_head(task));
+  };
+  int first_of_v = no_key;
   for (KeyTiles tile(visibility, task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
     const int stage = number % stages;
-    // The parity of the previous phase. In the first round the wait returns at once.
-    const auto before = static_cast<unsigned>(number / stages % 2) ^ 1U;
-    mbarrier_wait(shared.k_empty(stage), before);
+    mbarrier_wait(shared.k_empty(stage), before(number));
     shared.load_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));
-    mbarrier_wait(shared.v_empty(stage), before);
-    shared.load_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), q_tile.batch_kv_head(task));
+    if (first_of_v != no_key) load_v(number - 1, first_of_v);
+    first_of_v = tile.first();
   }
+  if (first_of_v != no_key) load_v(number - 1, first_of_v);
 }
 
 /// What the Hopper kernels support. SharedMemory128 is their shared memory for 128 columns.
