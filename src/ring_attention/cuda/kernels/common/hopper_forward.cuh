@@ -57,15 +57,22 @@ struct WarpgroupTile {
     }
   }
 
-  __device__ __forceinline__ void store() const {
+  /// Stores the state, or out and lse.
+  __device__ __forceinline__ void store() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float l = row[i].sum_of_quad();
       if (!exists(i)) continue;
       const Index at = q_tile.query_row(task) + row_in_tile(i);
       if (lane() % 4 == 0) {
-        task.m[at] = row[i].m;
+        task.m[at] = task.last ? lse_of(row[i].m, l) : row[i].m;
         task.l[at] = l;
+      }
+      if (task.last) {
+#pragma unroll
+        for (int j = 0; j < columns / 8; ++j)
+#pragma unroll
+          for (int e = 4 * j + 2 * i; e < 4 * j + 2 * i + 2; ++e) o[e] = out_of(o[e], l);
       }
 #pragma unroll
       for (int j = 0; j < columns / 8; ++j) {
