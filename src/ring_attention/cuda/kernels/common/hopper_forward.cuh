@@ -118,7 +118,9 @@ struct WarpgroupTile {
 
   __device__ __forceinline__ void pack() { hopper::pack<T>(s, p); }
 
+  /// After the first tiles m seldom grows. Where it grows in no row of the warp, all factors are 1.
   __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+    if (!__any_sync(0xffffffffU, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
     for (int e = 0; e < columns / 2; ++e) o[e] *= factor[e / 2 % 2];
   }
