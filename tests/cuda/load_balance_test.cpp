@@ -48,8 +48,9 @@ using Costs = std::vector<double>;
 Costs forward_costs(const Attention& a, bool causal) {
   const AttentionTask task = a.task();
   Costs costs;
-  for (int number = 0; number < query_tiles_of(task, tile_queries); ++number) {
-    const int first = QueryTile(task, number, tile_queries).first_query;
+  const TileOrder order = order_of_queries(task, tile_queries);
+  for (int number = 0; number < order.count; ++number) {
+    const int first = QueryTile(order, number, tile_queries).first_query;
     costs.push_back(blocks_of(causal ? std::min(first + tile_queries, a.seq) : a.seq, tile_keys) + overhead);
   }
   return costs;
@@ -58,10 +59,10 @@ Costs forward_costs(const Attention& a, bool causal) {
 // A block of keys meets the queries that see its first key.
 Costs key_grid_costs(const Attention& a) {
   const AttentionTask task = a.task();
-  const int tiles = tiles_of_keys(task, tile_rows);
+  const TileOrder order = order_of_keys(task, tiles_of_keys(task, tile_rows));
   Costs costs;
-  for (int number = 0; number < tiles * a.heads; ++number) {
-    const KeyTile keys(task, key_tile_of_head(task, number, tiles).tile, tile_rows);
+  for (int number = 0; number < order.count; ++number) {
+    const KeyTile keys(task, order.at(number).tile, tile_rows);
     costs.push_back(blocks_of(a.seq - keys.first_key, queries_of_stream) + overhead);
   }
   return costs;
@@ -129,8 +130,9 @@ TEST(TileOrder, HasEveryTileOnce) {
         for (const int fitting : {1, 2, 3, 6, 100}) {
           const int heads = group * groups;
           std::vector<int> times(static_cast<std::size_t>(heads * tiles));
-          for (int number = 0; number < heads * tiles; ++number) {
-            const TileOfHead work(number, tiles, heads, group, cached_bytes / fitting);
+          const TileOrder order(tiles, heads, group, cached_bytes / fitting);
+          for (int number = 0; number < order.count; ++number) {
+            const TileOrder::Place work = order.at(number);
             ASSERT_TRUE(work.head >= 0 && work.head < heads && work.tile >= 0 && work.tile < tiles);
             ++times[static_cast<std::size_t>(work.head * tiles + work.tile)];
           }

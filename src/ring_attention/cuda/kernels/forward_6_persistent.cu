@@ -54,19 +54,19 @@ __global__ void prepare(const __grid_constant__ ForwardTask task, int tile_queri
 /// Starts all copies of a block. One thread calls it.
 template <int columns>
 __device__ void produce(const Memory<columns>& shared, const ForwardTask& task, const Maps& maps,
-                        const typename Memory<columns>::QueryVisibility* tiles, int all_tiles,
+                        const TileOrder& order, const typename Memory<columns>::QueryVisibility* tiles,
                         int* next_tile) {
   constexpr int tile_queries = Memory<columns>::tile_queries, bytes = static_cast<int>(sizeof(*tiles));
   int tile = static_cast<int>(blockIdx.x), number = 0;
   for (int round = 0;; ++round, tile = atomicAdd(next_tile, 1)) {
     const int q_stage = round % q_stages;
     mbarrier_wait(shared.q_empty(q_stage), static_cast<unsigned>(round / q_stages % 2) ^ 1U);
-    shared.tile_number(q_stage) = tile < all_tiles ? tile : no_tile;
-    if (tile >= all_tiles) {
+    shared.tile_number(q_stage) = tile < order.count ? tile : no_tile;
+    if (tile >= order.count) {
       mbarrier_arrive(shared.q_full(q_stage));
       return;
     }
-    const QueryTile q_tile(task, tile, tile_queries);
+    const QueryTile q_tile(order, tile, tile_queries);
     const auto* const visibility = tiles + q_tile.first_query / tile_queries;
     shared.load_q(maps.q, q_tile, q_stage, bytes);
     cp_async_bulk(shared_address(&shared.visibility(q_stage)), visibility, bytes, shared.q_full(q_stage));
@@ -77,14 +77,15 @@ __device__ void produce(const Memory<columns>& shared, const ForwardTask& task, 
 template <class T, int columns>
 __global__ void __launch_bounds__(384, 1)
     attend_tiles(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps,
-                 const typename Memory<columns>::QueryVisibility* tiles, int all_tiles, int* next_tile) {
+                 const __grid_constant__ TileOrder order,
+                 const typename Memory<columns>::QueryVisibility* tiles, int* next_tile) {
   const Memory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {
     setmaxnreg_dec<producer_registers>();
-    if (thread % 128 == 0) produce<columns>(shared, task, maps, tiles, all_tiles, next_tile);
+    if (thread % 128 == 0) produce<columns>(shared, task, maps, order, tiles, next_tile);
   } else {
     setmaxnreg_inc<consumer_registers>();
     const PingPong ping_pong(group);
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(384, 1)
       mbarrier_wait(shared.q_full(q_stage), static_cast<unsigned>(round / q_stages % 2));
       const int tile = shared.tile_number(q_stage);
       if (tile == no_tile) break;
-      const QueryTile q_tile(task, tile, Memory<columns>::tile_queries);
+      const QueryTile q_tile(order, tile, Memory<columns>::tile_queries);
       attend_pingpong<T, columns>(shared, task, q_tile, group, thread % 128, q_stage, ping_pong, number);
       mbarrier_arrive_for_warp(shared.q_empty(q_stage));
     }
@@ -107,15 +108,14 @@ void attend(const ForwardTask& task, Type type, const DeviceTraits& device, Stre
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     using QueryVisibility = typename Memory<columns>::QueryVisibility;
     constexpr int tile_queries = Memory<columns>::tile_queries;
-    const int query_tiles = blocks_of(task.queries, tile_queries),
-              all_tiles = query_tiles_of(task, tile_queries);
-    const int blocks = std::min(all_tiles, device.multiprocessors);
-    const Scratch<QueryVisibility> tiles(query_tiles, stream);
+    const TileOrder order = order_of_queries(task, tile_queries);
+    const int blocks = std::min(order.count, device.multiprocessors);
+    const Scratch<QueryVisibility> tiles(order.tiles, stream);
     const Scratch<int> next_tile(1, stream);
-    launch(prepare<QueryVisibility>, {query_tiles, tile_queries}, stream, task, tile_queries, tiles.data(),
+    launch(prepare<QueryVisibility>, {order.tiles, tile_queries}, stream, task, tile_queries, tiles.data(),
            next_tile.data(), blocks);
     launch(attend_tiles<T, columns>, {blocks, 384, Memory<columns>::bytes}, stream, task, maps_of(task, type),
-           tiles.data(), all_tiles, next_tile.data());
+           order, tiles.data(), next_tile.data());
   });
 }
 

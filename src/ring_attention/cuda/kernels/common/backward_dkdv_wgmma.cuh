@@ -188,13 +188,17 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
       wgmma_fence_result(dq);
       const int first_row = first_query + warp_row + (by_columns ? 0 : 64 * group);
       const int first_column = by_columns ? 64 * group : 0;
-      float* const to = task.grad_q + static_cast<Index>(batch_head) * task.queries * task.dim;
-      for_pairs(dq, lane, [&](int row, int column, float one, float other) {
-        row += first_row;
-        column += first_column;
-        if (row < task.queries && column < task.dim)
-          red_add_v2(to + static_cast<Index>(row) * task.dim + column, task.scale * one, task.scale * other);
-      });
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = first_row + lane / 4 + 8 * i;
+        if (row >= task.queries) continue;
+        float* const to = task.grad_q + (static_cast<Index>(batch_head) * task.queries + row) * task.dim +
+                          first_column + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+          if (first_column + 8 * j < task.dim)
+            red_add_v2(to + 8 * j, task.scale * dq[4 * j + 2 * i], task.scale * dq[4 * j + 2 * i + 1]);
+      }
     } else {
       start_add_ab<T>(dk, factor_ds, shared.streamed(stage, 0), streamed_part);
     }
@@ -215,15 +219,15 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
   add(task.grad_v, dv, 1);
 }
 
-/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics. `tiles` is the number of tiles of
-/// keys of one head.
+/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics.
 template <class T, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(backward_threads, 1)
     backward_dkdv_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
-                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
+                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all,
+                         const __grid_constant__ TileOrder order) {
   const KeysMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  const TileOfHead work = key_tile_of_head(task, static_cast<int>(blockIdx.x), tiles);
+  const TileOrder::Place work = order.at(static_cast<int>(blockIdx.x));
   const KeyTile keys(task, work.tile, tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();

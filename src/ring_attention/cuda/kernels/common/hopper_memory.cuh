@@ -181,9 +181,9 @@ void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Ch
   if (task.queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     using Memory = SharedMemory<columns, 2>;
-    launch(choose.template operator()<T, columns>(),
-           {query_tiles_of(task, Memory::tile_queries), threads, Memory::bytes}, stream, task,
-           maps_of(task, type));
+    const TileOrder order = order_of_queries(task, Memory::tile_queries);
+    launch(choose.template operator()<T, columns>(), {order.count, threads, Memory::bytes}, stream, task,
+           maps_of(task, type), order);
   });
 }
 
