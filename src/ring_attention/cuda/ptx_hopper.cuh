@@ -33,9 +33,9 @@ __device__ inline void mbarrier_arrive(unsigned barrier) {
 }
 /// All lanes of a warp call it. Lane 0 arrives for them after what all of them have read and written: an arrival orders
 /// the accesses of its own thread only. (bar.warp.sync, mbarrier.arrive)
-__device__ inline void mbarrier_arrive_for_warp(unsigned barrier) {
+__device__ inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+  if (lane == 0) mbarrier_arrive(barrier);
 }
 /// Arrives, and adds the bytes of copies that the phase waits for.
 __device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(384, 1)
       if (tile == no_tile) break;
       const QueryTile q_tile(order, tile, Memory<columns>::tile_queries);
       attend_pingpong<T, columns>(shared, task, q_tile, group, thread % 128, q_stage, ping_pong, number);
-      mbarrier_arrive_for_warp(shared.q_empty(q_stage));
+      mbarrier_arrive_for_warp(shared.q_empty(q_stage), thread % 32);
     }
     ping_pong.finish();
   }

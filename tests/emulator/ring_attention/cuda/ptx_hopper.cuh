@@ -134,9 +134,9 @@ inline void mbarrier_arrive(unsigned barrier) {
   state.complete_phase();
 }
 // A missing synchronization of the lanes is not found: other collective instructions order them, too.
-inline void mbarrier_arrive_for_warp(unsigned barrier) {
+inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
   (void)emulator::ballot(true);
-  if (emulator::thread() % 32 == 0) mbarrier_arrive(barrier);
+  if (lane == 0) mbarrier_arrive(barrier);
 }
 inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   emulator::counting_barrier(barrier).bytes += bytes;

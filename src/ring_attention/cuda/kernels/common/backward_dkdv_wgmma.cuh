@@ -188,24 +188,20 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
       wgmma_fence_result(dq);
       const int first_row = first_query + warp_row + (by_columns ? 0 : 64 * group);
       const int first_column = by_columns ? 64 * group : 0;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = first_row + lane / 4 + 8 * i;
-        if (row >= task.queries) continue;
-        float* const to = task.grad_q + (static_cast<Index>(batch_head) * task.queries + row) * task.dim +
-                          first_column + lane % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-          if (first_column + 8 * j < task.dim)
-            red_add_v2(to + 8 * j, task.scale * dq[4 * j + 2 * i], task.scale * dq[4 * j + 2 * i + 1]);
-      }
+      float* const to = task.grad_q + static_cast<Index>(batch_head) * task.queries * task.dim;
+      for_pairs(dq, lane, [&](int row, int column, float one, float other) {
+        row += first_row;
+        column += first_column;
+        if (row < task.queries && column < task.dim)
+          red_add_v2(to + static_cast<Index>(row) * task.dim + column, task.scale * one, task.scale * other);
+      });
     } else {
       start_add_ab<T>(dk, factor_ds, shared.streamed(stage, 0), streamed_part);
     }
     wgmma_wait<0>();
     wgmma_fence_result(dv);
     wgmma_fence_result(dk);
-    mbarrier_arrive_for_warp(shared.empty(stage));
+    mbarrier_arrive_for_warp(shared.empty(stage), lane);
   }
   const auto add = [&](float* to, const float(&d)[columns / 2], float factor) {
     to += (static_cast<Index>(batch_kv_head) * task.keys + keys.first_key) * task.dim;
