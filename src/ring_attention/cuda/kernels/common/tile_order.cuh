@@ -54,7 +54,7 @@ inline TileOrder order_of_queries(const AttentionTask& task, int tile_queries) {
 /// Of KV heads. Under a causal mask most queries see the first keys, which come first.
 inline TileOrder order_of_keys(const AttentionTask& task, int tiles) {
   return {tiles, task.batch * task.kv_heads, 1,
-          8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim};  // Q, dO and dQ
+          4 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim};  // Q and dO
 }
 
 /// A tile of queries of one head. Under a causal mask the last tiles see the most keys. They come first, so that the
