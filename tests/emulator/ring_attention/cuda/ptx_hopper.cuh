@@ -133,6 +133,11 @@ inline void mbarrier_arrive(unsigned barrier) {
   ++state.arrived;
   state.complete_phase();
 }
+// A missing synchronization of the lanes is not found: other collective instructions order them, too.
+inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
+  (void)emulator::ballot(true);
+  if (lane == 0) mbarrier_arrive(barrier);
+}
 inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   emulator::counting_barrier(barrier).bytes += bytes;
   mbarrier_arrive(barrier);
