@@ -41,6 +41,22 @@ struct Case {
   }
 };
 
+/// Two sequences of 71 queries and 107 keys, with sinks. \param bias  its batches and heads; 0: none
+inline Case with_everything(std::pair<Index, Index> bias, const Scoring& scoring, double dropout) {
+  Case what{.batch = 2,
+            .kv_heads = 2,
+            .group = 2,
+            .queries = 71,
+            .keys = 107,
+            .dim = 12,
+            .scoring = scoring,
+            .bias_batch = bias.first,
+            .bias_heads = bias.second};
+  what.scoring.dropout = {.probability = dropout, .seed = 6, .layer = 1};
+  what.scoring.sinks = {0.5, -1, negative_infinity<double>, 2};
+  return what;
+}
+
 inline std::string to_string(const Case& c) {
   const Mask& mask = c.scoring.mask;
   const auto side = [](Index keys) { return keys == Mask::unlimited ? "all" : std::to_string(keys); };

@@ -63,7 +63,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 void validate(const BenchOptions& options) {
   validate_device(options);
   validate_partition(options);
-  if (options.backward && options.partition() != Partition::ring)
+  if (options.backward && options.parallel != name(Partition::ring))
     throw InputError("--backward goes with --parallel ring");
   if (options.dtype == "float64" && options.device == "cuda")
     throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");

@@ -83,9 +83,10 @@ std::string to_text(const BenchReport& report, const BenchOptions& options) {
   text += "  q       " + to_string(options.q()) + (options.causal ? ", causal" : "") + "\n";
   text += "  k, v    " + to_string(options.kv()) + ", travel in " + report.backend.wire + "\n";
   text += "  kernel  " + kernel_of(report) + "\n";
-  text += format("  F       %.4g GFLOP/s a rank\n", rates.flops_per_second * 1e-9);
+  if (!options.why.empty()) text += "  auto    " + options.why + "\n";
+  text += format("  F       %.4g GFLOP/s per rank\n", rates.flops_per_second * 1e-9);
   if (first.all_to_all_bytes > 0)
-    text += format("  %s %.4g GB/s a rank, %s\n", gather ? "gather " : "a2a    ",
+    text += format("  %s %.4g GB/s per rank, %s\n", gather ? "gather " : "a2a    ",
                    static_cast<double>(first.all_to_all_bytes) / first.all_to_all * 1e-9,
                    human_bytes(first.all_to_all_bytes).c_str());
   if (report.rings() > 1 && !gather) {
@@ -137,6 +138,7 @@ std::string to_json(const BenchReport& report, const BenchOptions& options) {
                   {"whole_seconds", times.whole}});
     json["placements"].push_back(row);
   }
+  if (!options.why.empty()) json["auto"] = options.why;
   return json.dump(2) + "\n";
 }
 
