@@ -54,10 +54,15 @@ class OwnNccl {
 struct Flags {
   ProblemFlags problem;
   bool share = false;
+  Index lengths = 5;  // around c*, that are timed
 
-  void offer(Lesson& lesson) {
+  void offer(Lesson& lesson, bool times = false) {
     problem.offer(lesson, {1, 256});
     lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
+    if (times)
+      lesson.options().option("--lengths", lengths,
+                              "How many lengths are timed, c* in the middle, each twice the one before",
+                              {0, 9});
     lesson.needs_gpu(cuda::why_no_device());
   }
 };

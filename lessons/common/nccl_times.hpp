@@ -29,14 +29,17 @@ struct RingKind {
 
 // Ranks that share a GPU, and the emulator, get small problems.
 struct Sizes {
-  explicit Sizes(const Gpus& gpus, const ProblemFlags& flags)
-      : problem(gpus.shared ? flags : ProblemFlags{.seq = 0, .heads = 32, .kv_heads = 8, .dim = 128}),
+  Sizes(const Gpus& gpus, const Flags& flags)
+      : problem(gpus.shared ? flags.problem : ProblemFlags{.seq = 0, .heads = 32, .kv_heads = 8, .dim = 128}),
         tokens(gpus.shared ? 8 : 8192),
-        repetitions(gpus.shared ? 0 : 5) {}
+        repetitions(gpus.shared ? 0 : 5) {
+    for (Index i = 0; i < flags.lengths; ++i) ratios.push_back(std::exp2(i - flags.lengths / 2));
+  }
 
   ProblemFlags problem;
-  Index tokens;     // of a rank, where the rates are measured; where ranks share a GPU also in place of c*
-  int repetitions;  // after the first, which warms up; none: the first counts
+  Index tokens;  // of a rank, where the rates are measured; where ranks share a GPU also in place of c*
+  std::vector<double> ratios;  // c / c*
+  int repetitions;             // after the first, which warms up; none: the first counts
 
   [[nodiscard]] RandomProblem of(Index shard, int ranks) const {
     return {{1, problem.heads, shard * ranks, problem.dim},
@@ -108,7 +111,7 @@ inline bool fits(const RandomProblem& problem, Index tokens, const RingKind& kin
                  const Rates& rates, const Communicator& comm) {
   const Index bytes = 4 * (8 * problem.q.with_seq(tokens).size() + 12 * problem.kv.with_seq(tokens).size());
   const double seconds = flops_of_busiest(problem, kind, placement) / rates.flops_per_second;
-  return all_of_ranks(comm, bytes * (comm.size() > 1 ? 1 : 2) < cuda::free_bytes() && seconds < 3);
+  return all_of_ranks(comm, bytes < cuda::free_bytes() && seconds < 3);
 }
 
 // \param make  make(problem, placement, T{}) returns a run, as in measure(), with check(lesson) for a sample
@@ -140,10 +143,10 @@ void time_in(Lesson& lesson, const RingKind& kind, const Sizes& sizes, const Gpu
   const double unit = gpus.shared ? static_cast<double>(sizes.tokens) : smallest;
   for (const PlacementKind placement : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     Index longest = 0;
-    for (const double ratio : {0.25, 0.5, 1.0, 2.0, 4.0}) {
+    for (const double ratio : sizes.ratios) {
       const auto c = std::max<Index>(2, 2 * std::llround(ratio * unit / 2));
       const RandomProblem problem = sizes.of(c, comm.size());
-      if (!fits(problem, c, kind, placed(placement, c), rates, comm)) {
+      if (!gpus.shared && !fits(problem, c, kind, placed(placement, c), rates, comm)) {
         lesson.say(format("  %s, %s, c = %lld: left out, too long for these GPUs", type,
                           name(placement).c_str(), static_cast<long long>(c)));
         continue;
@@ -159,20 +162,23 @@ void time_in(Lesson& lesson, const RingKind& kind, const Sizes& sizes, const Gpu
   }
 }
 
-// The whole table. Nothing is measured by one rank: it has no hops.
-inline void show_times(Lesson& lesson, const RingKind& kind, const ProblemFlags& flags, const Gpus& gpus,
+// The whole table.
+inline void show_times(Lesson& lesson, const RingKind& kind, const Flags& flags, const Gpus& gpus,
                        const Communicator& comm, const auto& make) {
-  if (comm.size() == 1) return lesson.say("  One rank: no hop, nothing to hide.");
-  const Sizes sizes(gpus, flags);
   TimesTable table;
-  lesson.say(format("  Causal, %lld query heads, %lld KV heads, D = %lld; medians, slowest rank.",
-                    static_cast<long long>(sizes.problem.heads),
-                    static_cast<long long>(sizes.problem.kv_heads),
-                    static_cast<long long>(sizes.problem.dim)));
-  time_in<float>(lesson, kind, sizes, gpus, comm, make, table);
-  time_in<Bf16>(lesson, kind, sizes, gpus, comm, make, table);
-  lesson.print(table.text);
-  lesson.say("  Zigzag computes half the pairs of a step: its hops hide from 2 c* on.");
+  if (comm.size() == 1) {
+    lesson.say("  One rank: no hop, nothing to hide.");
+  } else if (flags.lengths > 0) {
+    const Sizes sizes(gpus, flags);
+    lesson.say(format("  Causal, %lld query heads, %lld KV heads, D = %lld; medians, slowest rank.",
+                      static_cast<long long>(sizes.problem.heads),
+                      static_cast<long long>(sizes.problem.kv_heads),
+                      static_cast<long long>(sizes.problem.dim)));
+    time_in<float>(lesson, kind, sizes, gpus, comm, make, table);
+    time_in<Bf16>(lesson, kind, sizes, gpus, comm, make, table);
+    lesson.print(table.text);
+    lesson.say("  Zigzag computes half the pairs of a step: its hops hide from 2 c* on.");
+  }
   lesson.record("flops_per_second", table.flops);
   lesson.record("bytes_per_second", table.bytes);
   lesson.record("smallest_shard", table.smallest);

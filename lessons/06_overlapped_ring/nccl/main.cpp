@@ -59,7 +59,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                 "waits once, at the end.",
                 &comm);
   gpu::Flags flags{{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 64}};
-  flags.offer(lesson);
+  flags.offer(lesson, true);
   lesson.offer_mutants({{"early-advance", "compute with the parcel that is still arriving"},
                         {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
   if (!lesson.parse(argc, argv)) return 0;
@@ -111,7 +111,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.record("exposed_seconds", exposed);
 
   lesson.heading("When a hop hides");
-  gpu::show_times(lesson, {.flops = 4, .bytes_besides_elements = 0}, flags.problem, gpus, comm,
+  gpu::show_times(lesson, {.flops = 4, .bytes_besides_elements = 0}, flags, gpus, comm,
                   [&]<class T>(const RandomProblem& part, const Placement& of_part, T) {
                     return lesson_06::ForwardRun<T>(part, of_part, comm, gpus);
                   });

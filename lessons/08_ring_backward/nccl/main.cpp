@@ -78,7 +78,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
       "The backward's ring between GPUs: K,V travel, dK,dV follow one step behind, and the GPU computes.",
       &comm);
   gpu::Flags flags{{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32}};
-  flags.offer(lesson);
+  flags.offer(lesson, true);
   lesson.offer_mutants(mutants);
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem.problem(lesson);
@@ -120,7 +120,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.record("exposed_seconds", std::vector<double>{kv_exposed, gradients_exposed});
 
   lesson.heading("When a hop hides");
-  gpu::show_times(lesson, {.flops = 10, .bytes_besides_elements = sizeof(float)}, flags.problem, gpus, comm,
+  gpu::show_times(lesson, {.flops = 10, .bytes_besides_elements = sizeof(float)}, flags, gpus, comm,
                   [&]<class T>(const RandomProblem& some, const Placement& placed, T) {
                     return BackwardRun<T>(some, placed, comm, gpus);
                   });
