@@ -9,7 +9,6 @@
 
 #include "program/watchdog.hpp"
 #include "ring_attention/parallel/line.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
@@ -74,23 +73,25 @@ static_assert(Transport<Watched>);
 /// Ranks compute between two exchanges.
 class WatchedAllToAll {
  public:
-  WatchedAllToAll(Activity& activity, Line line) : activity_(activity), line_(std::move(line)) {}
-  WatchedAllToAll(Activity& activity, const Communicator& line)
-      : WatchedAllToAll(activity, Line(std::make_shared<MpiAllToAll>(line))) {}
+  /// \param wait  begins exchange(): waits for a device that computes while the host runs ahead
+  WatchedAllToAll(Activity& activity, Line link, std::function<void()> wait = {})
+      : activity_(activity), link_(std::move(link)), wait_(std::move(wait)) {}
 
-  [[nodiscard]] int rank() const { return line_.rank(); }
-  [[nodiscard]] int size() const { return line_.size(); }
-  [[nodiscard]] TransportStatistics statistics() const { return line_.statistics(); }
+  [[nodiscard]] int rank() const { return link_.rank(); }
+  [[nodiscard]] int size() const { return link_.size(); }
+  [[nodiscard]] TransportStatistics statistics() const { return link_.statistics(); }
 
   void exchange(const Pieces& pieces) {
+    if (wait_) wait_();
     activity_.enter(Phase::exchange);
-    line_.exchange(pieces);
+    link_.exchange(pieces);
     activity_.enter(Phase::compute);
   }
 
  private:
   Activity& activity_;
-  Line line_;
+  Line link_;
+  std::function<void()> wait_;
 };
 
 static_assert(AllToAll<WatchedAllToAll>);

@@ -106,10 +106,7 @@ inline float rounded(float x, Type type) {
 
 // The problem with q, k and v rounded to the type, so that kernel and reference have the same inputs.
 inline Problem<float> rounded_problem(const KernelCase& a) {
-  Tensor<float> q(a.what.q()), k(a.what.kv()), v(a.what.kv());
-  fill_random(q.view(), {.seed = a.what.seed, .stream = 0, .spike_every = a.what.spike_every});
-  fill_random(k.view(), {.seed = a.what.seed, .stream = 1, .spike_every = a.what.spike_every});
-  fill_random(v.view(), {.seed = a.what.seed, .stream = 2});
+  auto [q, k, v] = random_inputs<float>(a.what);
   for (Tensor<float>* tensor : {&q, &k, &v})
     for (float& x : tensor->view().elements()) x = rounded(x, a.type);
   return make_problem(a.what, std::move(q), std::move(k), std::move(v));

@@ -102,7 +102,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
 
 void validate(const RunOptions& options) {
   validate_device(options);
-  validate_partition(options, options.device);
+  validate_partition(options);
   if (!Dropout{options.dropout}.valid())
     throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
