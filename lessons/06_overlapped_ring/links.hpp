@@ -61,6 +61,7 @@ inline void show_condition(Lesson& lesson, const Communicator& comm, const Rando
   lesson.say(format("  a shard has c = %d tokens: %s", static_cast<int>(shard),
                     static_cast<double>(shard) >= smallest ? "c >= c*, a hop can hide behind a step"
                                                            : "c < c*, a hop is too long to hide"));
+  lesson.say_if_cores_are_shared("F, beta and c* include waiting for a core. Take as many ranks as cores.");
   lesson.record("flops_per_second", rates.flops_per_second);
   lesson.record("bytes_per_second", rates.bytes_per_second);
   lesson.record("smallest_shard", smallest);

@@ -69,7 +69,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("hops are N - 1", cost.hops == comm.size() - 1, format("%d", static_cast<int>(cost.hops)));
   lesson.check("bytes sent are those of lesson 05", cost.bytes == forward_bytes(problem, placement, ring),
                format("%lld bytes from rank %d", static_cast<long long>(cost.bytes), comm.rank()));
-  show_times(lesson, timings, comm);
+  show_times(lesson, timings);
 
   lesson.heading("When a hop hides");
   show_condition(lesson, comm, problem);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <thread>
 
 #include "common/problem.hpp"
 #include "ring_attention/core/median.hpp"
@@ -82,7 +81,7 @@ inline std::vector<RingTiming> time_in_turn(const RandomProblem& problem, const 
   return medians;
 }
 
-inline void show_times(Lesson& lesson, const std::vector<RingTiming>& timings, const Communicator& comm) {
+inline void show_times(Lesson& lesson, const std::vector<RingTiming>& timings) {
   Table table({"ring", "exposed", "total", "exposed / total"});
   const std::vector<std::pair<std::string, std::string>> names{
       {"blocking", "blocking (lesson 05)"},
@@ -97,10 +96,7 @@ inline void show_times(Lesson& lesson, const std::vector<RingTiming>& timings, c
   }
   lesson.print(table);
   lesson.say(format("  Medians of %d runs in turn, slowest rank.", repetitions));
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (comm.size() > cores)
-    lesson.say(
-        format("  %d ranks on %d cores: waiting for a core counts as exposed, too.", comm.size(), cores));
+  lesson.say_if_cores_are_shared("waiting for a core counts as exposed, too.");
 }
 
 }  // namespace ring_attention

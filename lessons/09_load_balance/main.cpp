@@ -2,8 +2,6 @@
 // placements, runs the ring on each of them, and measures it.
 #include LESSON_IDEA
 
-#include <thread>
-
 #include "common/problem.hpp"
 #include "documents.hpp"
 #include "timing.hpp"
@@ -90,11 +88,7 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
   lesson.say(format(
       "  CPU: that path in seconds of the processor, the least of %d runs; wall: the loop, their median.",
       repetitions));
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (comm.size() > cores)
-    lesson.say(format(
-        "  %d ranks on %d cores: while a rank waits, another one uses its core: wall hides the imbalance.",
-        comm.size(), cores));
+  lesson.say_if_cores_are_shared("while a rank waits, another one uses its core: wall hides the imbalance.");
   lesson.record("ratio_by_pairs", by_pairs);
   lesson.record("ratio_by_tiles", by_tiles);
   lesson.record("cpu_critical_seconds", cpu);
@@ -110,7 +104,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
   ProblemFlags flags{.seq = 4096, .heads = 2, .kv_heads = 2, .dim = 64};
   flags.offer(lesson, {}, "Tokens S of the measured run; any number, also fewer than ranks");
   lesson.offer_mutants({{"wrong-partner", "zigzag pairs chunk r with chunk N + r"},
-                        {"local-mask", "the mask compares places in memory, not positions"}});
+                        {"local-mask", "the mask compares local indices, not global positions"}});
   if (!lesson.parse(argc, argv)) return 0;
   const TokensOf tokens_of = lesson.mutant("wrong-partner") ? zigzag_with_wrong_partner : lesson::tokens_of;
   const RandomProblem problem = flags.problem(lesson, Mask::causal());

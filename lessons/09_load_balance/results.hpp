@@ -47,7 +47,7 @@ inline void print_work(Lesson& lesson, const Work& work) {
   lesson.print(table);
 }
 
-/// The mutant: the mask compares places in a shard instead of positions in the sequence.
+/// The mutant: the mask compares local indices instead of global positions.
 struct LocalEngine : CpuEngine<float> {
   using CpuEngine<float>::CpuEngine;
   void begin(View<const float> q, const TokenRanges& ranges) {

@@ -198,10 +198,7 @@ inline void show_this_job(Lesson& lesson, const Communicator& comm, const Random
   }
   lesson.print(table);
   lesson.say(format("  Medians of %d runs in turn, slowest rank.", repetitions));
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (comm.size() > cores)
-    lesson.say(
-        format("  %d ranks on %d cores: waiting for a core counts as exposed, too.", comm.size(), cores));
+  lesson.say_if_cores_are_shared("waiting for a core counts as exposed, too.");
   lesson.record("job_exposed_seconds", median_exposed);
   lesson.record("job_total_seconds", median_total);
 }

@@ -1,39 +1,12 @@
-// Real rings beside the recurrence: threads over a simulated link, whose computing is a sleep.
+// Real rings beside the recurrence.
 #pragma once
-
-#include <chrono>
-#include <cmath>
-#include <thread>
 
 #include "common/lesson.hpp"
 #include "noise.hpp"
 #include "ring_attention/plan/ring_recurrence.hpp"
-#include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/transports/loopback.hpp"
+#include "sleeping_ring.hpp"
 
 namespace ring_attention::lesson_14 {
-
-struct SleepingEngine {
-  std::function<double(int step)> seconds;
-  int step = 0;
-  void accumulate(const KeyValue<float>&, const Progress&) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds(step++)));
-  }
-};
-
-/// Seconds of the library's forward, every hop of which takes `hop` seconds.
-inline double real_ring_seconds(int ranks, const Seconds& compute, double hop) {
-  const Placement placement(PlacementKind::contiguous, 2 * ranks, ranks);
-  LoopbackWorld world(ranks, {.latency = std::chrono::duration<double>(hop)});
-  const auto begin = std::chrono::steady_clock::now();
-  world.run([&](int rank) {
-    SleepingEngine engine{[&](int step) { return compute(rank, step); }};
-    KvParcel<float> kv({1, 1, placement.seq(), 4}, placement, rank);
-    LoopbackTransport transport(world, rank);
-    ring_forward(engine, transport, kv);
-  });
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 /// Printed and recorded; a test of the library asserts on them, with more runs (tests/plan/loopback_time_test.cpp).
 inline void show_real_rings(Lesson& lesson) {

@@ -97,7 +97,7 @@ void show_appendix(Lesson& lesson) {
   lesson.say(format("  B / F as printed, GB/s by TFLOP/s: %.2g; in bytes and FLOP: %.2g bytes for each FLOP",
                     ratio * 1e3, ratio));
   lesson.say(format(
-      "  Attention of one query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F: %.0f times less",
+      "  Attention of one query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F; here F is %.0f B",
       1 / ratio));
   lesson.say(format("  All matrices of a layer hide hops of shards of at most %.0f tokens", hides));
   lesson.say(
@@ -108,11 +108,11 @@ void show_appendix(Lesson& lesson) {
 }
 
 int decoding_lesson(int argc, char** argv, const Communicator& comm) {
-  Lesson lesson(
-      "15", "decoding",
-      "One new token asks all keys. A ring would move the keys past its query. The state of the query is a\n"
-      "row of D + 2 numbers a head: it travels instead, and merges.",
-      &comm);
+  Lesson lesson("15", "decoding",
+                "One new token attends to all keys. A ring would send the keys to its query. The state of "
+                "the query is a\n"
+                "row of D + 2 numbers a head: it travels instead, and merges.",
+                &comm);
   ProblemFlags flags{.seq = 37, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Tokens; the second half is decoded one by one");
   std::vector<std::pair<std::string, std::string>> mutants;

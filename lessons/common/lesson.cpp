@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 namespace ring_attention {
 
@@ -83,6 +84,11 @@ void Lesson::heading(const std::string& title) const {
 
 void Lesson::say(const std::string& line) const {
   if (prints_text()) std::printf("%s\n", line.c_str());
+}
+
+void Lesson::say_if_cores_are_shared(const std::string& what) const {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (comm_->size() > cores) say(format("  %d ranks on %d cores: ", comm_->size(), cores) + what);
 }
 
 void Lesson::print(const Table& table) const {

@@ -55,6 +55,9 @@ class Lesson {
   void heading(const std::string& title) const;
   /// One line of text.
   void say(const std::string& line = "") const;
+  /// Under MPI. With more ranks than cores a rank also waits for a core: says how many there are of each, and `what` that
+  /// changes.
+  void say_if_cores_are_shared(const std::string& what) const;
   void print(const Table& table) const;
 
   /// A figure for `--json` (and for the notebooks).

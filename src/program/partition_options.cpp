@@ -1,30 +1,55 @@
 #include "program/partition_options.hpp"
 
+#include "cli/table.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/plan/search.hpp"
 
 namespace ring_attention {
 
 void declare_partition_options(CommandLine& command, PartitionOptions& options) {
   command.choice(
-      "--parallel", options.parallel, {"ring", "ulysses", "hybrid", "all-gather"},
+      "--parallel", options.parallel, {"ring", "ulysses", "hybrid", "all-gather", "auto"},
       "How the ranks divide the work. ring: a rank computes its tokens, and K,V go round; ulysses: "
       "an all-to-all gives it all tokens of some heads; hybrid: both, see --ulysses; all-gather: as "
-      "ring, but a rank gets the K,V of all ranks first");
+      "ring, but a rank gets the K,V of all ranks first; auto: what plan expects to be fastest");
   command.option("--ulysses", options.ulysses,
                  "With --parallel hybrid: N ranks share the heads, and the ranks with the same heads are a "
                  "ring. N divides the ranks and the query heads, and divides the KV heads or is a multiple",
                  {1, 1 << 20});
 }
 
-void validate_partition(const PartitionOptions& options, const std::string& device) {
-  const bool hybrid = options.partition() == Partition::hybrid;
+void validate_partition(const PartitionOptions& options) {
+  const bool hybrid = options.parallel == name(Partition::hybrid);
   if (hybrid && !options.ulysses)
     throw InputError("--parallel hybrid needs --ulysses N, the number of ranks that share the heads");
   if (!hybrid && options.ulysses) throw InputError("--ulysses goes with --parallel hybrid");
-  if (options.partition() == Partition::all_gather && device == "cuda")
-    throw InputError(
-        "--parallel all-gather goes with --device cpu; --device cuda can do ring, ulysses and hybrid");
+}
+
+void choose_partition(PartitionOptions& options, const std::string& device, const PartitionedWork& work,
+                      int ranks) {
+  if (!options.is_auto()) return;
+  const plan::Machine machine = device == "cuda" ? plan::machine_named("8xh100") : plan::cpu_host();
+  const plan::Attention layer{static_cast<double>(work.q.batch),
+                              static_cast<double>(work.q.seq) / ranks,
+                              work.q.heads,
+                              work.kv.heads,
+                              work.q.dim,
+                              static_cast<double>(work.element),
+                              static_cast<double>(work.element),
+                              static_cast<double>(work.kv.seq) / ranks};
+  const int ulysses = plan::best_ulysses(layer, ranks, work.causal, machine), ring = ranks / ulysses;
+  options.parallel = name(ulysses == 1 ? Partition::ring
+                          : ring == 1  ? Partition::ulysses
+                                       : Partition::hybrid);
+  if (options.partition() == Partition::hybrid) options.ulysses = ulysses;
+  const auto sent = [&](int heads, int tokens) {
+    return human_bytes(static_cast<Index>(plan::hybrid_forward(layer, heads, tokens).total()));
+  };
+  const std::string chosen =
+      options.ulysses ? options.parallel + " with --ulysses " + std::to_string(ulysses) : options.parallel;
+  options.why = chosen + ": a rank sends " + sent(ulysses, ring) + " forward, in a ring " + sent(1, ranks) +
+                (device == "cuda" ? "; priced as on 8xh100" : "");
 }
 
 HybridPlace agreed_place(const Communicator& comm, const PartitionOptions& options) {

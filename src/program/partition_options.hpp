@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/command_line.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention {
@@ -13,16 +14,30 @@ namespace ring_attention {
 struct PartitionOptions {
   std::string parallel = "ring";
   std::optional<Index> ulysses;  ///< U of a hybrid
+  std::string why;               ///< of --parallel auto, once it has chosen
 
+  [[nodiscard]] bool is_auto() const { return parallel == "auto"; }
+  /// Not of auto, before it has chosen.
   [[nodiscard]] Partition partition() const { return partition_named(parallel); }
 };
 
 /// Adds --parallel and --ulysses under the present heading.
 void declare_partition_options(CommandLine& command, PartitionOptions& options);
 
-/// \param device  what --device says
 /// \throws InputError, one line, for flags that do not go together
-void validate_partition(const PartitionOptions& options, const std::string& device);
+void validate_partition(const PartitionOptions& options);
+
+/// What a partition is chosen for.
+struct PartitionedWork {
+  Shape q, kv;  ///< global
+  bool causal = false;
+  Index element = 4;  ///< bytes
+};
+
+/// --parallel auto: takes the partition that `ring-attention plan` expects to be fastest, and says why. Another choice
+/// stays.
+void choose_partition(PartitionOptions& options, const std::string& device, const PartitionedWork& work,
+                      int ranks);
 
 /// Where this rank is. Collective.
 /// \throws AgreedError, one line, when the ranks cannot be divided so

@@ -14,6 +14,7 @@
 #include "benchmarks/peers.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/threads.hpp"
 
 namespace ring_attention {
 namespace {
@@ -156,6 +157,27 @@ void backward(benchmark::State& state, const Setting& setting, With what) {
   state.counters["flop"] = 10 * setting.pairs(what == With::causal);
 }
 
+/// What memory takes of a call with a bias, by itself: to read the bias, and for a backward to make an array of its size
+/// and add to it. `flop` is that of the call.
+void bias_memory(benchmark::State& state, const Setting& setting, bool backward) {
+  const View<const float> bias = bias_with<float>(With::bias, setting);
+  const Index parts = 64 * setting.threads, part = bias.size() / parts;
+  for (auto _ : state) {
+    Tensor<float> gradient(backward ? bias.shape() : Shape{});
+    std::vector<float> sums(static_cast<std::size_t>(parts));
+    for_each_task(parts, setting.threads, [&](Index task, int) {
+      const Eigen::Map<const Eigen::ArrayXf> from(bias.data() + task * part, part);
+      if (backward)
+        Eigen::Map<Eigen::ArrayXf>(gradient.data() + task * part, part) += from;
+      else
+        sums[static_cast<std::size_t>(task)] = from.sum();
+    });
+    benchmark::DoNotOptimize(sums.data());
+    benchmark::DoNotOptimize(gradient.data());
+  }
+  state.counters["flop"] = (backward ? 10 : 4) * setting.pairs(false);
+}
+
 void dense(benchmark::State& state, const Setting& setting, bool eigen) {
   const Arrays<float>& arrays = arrays_of<float>(setting);
   Tensor<float> out(setting.shape());
@@ -217,6 +239,8 @@ void add_all() {
             add("fast_forward" + (suffix + where), forward_with, setting, what);
             add("fast_backward" + (suffix + where), backward<float>, setting, what);
           }
+          add("bias_memory_forward" + where, bias_memory, setting, false);
+          add("bias_memory_backward" + where, bias_memory, setting, true);
           add("double_forward" + where, forward<double>, double_forward, setting, false);
           add("double_backward" + where, backward<double>, setting, With::nothing);
         }

@@ -169,6 +169,25 @@ class ParallelTest(harness.CommandTest):
                 self.assertIn(line, out)
             self.assertTrue(all(len(line) <= 100 for line in out.splitlines()), out)
 
+    def test_auto_says_what_it_takes(self):
+        """The choice of `plan`: the fewest bytes among the numbers of ranks that can share the heads."""
+        words = "run --json --random".split()
+        for ranks, flags, taken in (
+            (4, "1,4,2048,32", ("ulysses", 4)),    # 3/4 * 16 arrays of one head; a ring sends 3 * 8
+            (4, "1,4,2048,32 --kv-heads 1", ("ring", 1)),    # 3 * 2; Ulysses 3/4 * 16
+            (8, "1,8,2048,32 --kv-heads 2", ("hybrid", 2)),    # 1/2 * 20 + 3 * 4; a ring 7 * 4, Ulysses 7/8 * 32
+            (3, "1,4,2048,32", ("ring", 1)),    # three ranks cannot share four heads
+            (1, "1,4,2048,32", ("ring", 1)),
+        ):
+            report = json.loads(self.run_well(ranks, *words, *flags.split(), "--parallel", "auto").out)
+            with self.subTest(ranks=ranks, flags=flags):
+                self.assertEqual((report["parallel"], report["ulysses"]), taken)
+                self.assertTrue(report["auto"].startswith(taken[0]), report["auto"])
+        text = self.run_well(4, *"run --random 1,4,2048,32 --parallel auto".split()).out
+        self.assertIn("  auto    ulysses: a rank sends 768.0 KiB forward, in a ring 1.5 MiB", text)
+        text = self.run_well(4, *"bench --seq 96 --heads 4 --dim 8 --repetitions 1 --parallel auto".split()).out
+        self.assertIn("  auto    ulysses: a rank sends ", text)
+
     # ---- bench
 
     def test_bench(self):
@@ -207,8 +226,8 @@ class ParallelTest(harness.CommandTest):
                 (1, "ring --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (2, "ulysses --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (1, "hybrid --ulysses 0", ("--ulysses", "at least 1")),
+                (2, "auto --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (1, "rings", ("--parallel", "ulysses", "all-gather")),
-                (2, "all-gather --device cuda", ("--parallel all-gather", "--device cpu", "ulysses and hybrid")),
                 (4, "hybrid --ulysses 3", ("Ulysses over 3 ranks", "the job has 4")),
             )[first:]:
                 with self.subTest(command=command, words=words):

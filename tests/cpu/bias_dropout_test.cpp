@@ -35,21 +35,6 @@ Gradients<T> backward(const GradientProblem<T>& problem, const Pieces& pieces, c
   return all;
 }
 
-Case with_everything(std::pair<Index, Index> bias, const Scoring& scoring, double dropout) {
-  Case what{.batch = 2,
-            .kv_heads = 2,
-            .group = 2,
-            .queries = 71,
-            .keys = 107,
-            .dim = 12,
-            .scoring = scoring,
-            .bias_batch = bias.first,
-            .bias_heads = bias.second};
-  what.scoring.dropout = {.probability = dropout, .seed = 6, .layer = 1};
-  what.scoring.sinks = {0.5, -1, 0, 2};
-  return what;
-}
-
 template <class T>
 class CpuBiasDropout : public testing::Test {};
 using Types = testing::Types<float, double>;

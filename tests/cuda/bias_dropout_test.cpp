@@ -34,21 +34,6 @@ void for_each_with_pairs(const Kernels& kernels, Visit visit) {
   EXPECT_EQ(found, 2) << "naive and tiled, or tiled and tiled-atomics";
 }
 
-Case with_everything(std::pair<Index, Index> bias, const Scoring& scoring, double dropout) {
-  Case what{.batch = 2,
-            .kv_heads = 2,
-            .group = 2,
-            .queries = 71,
-            .keys = 107,
-            .dim = 12,
-            .scoring = scoring,
-            .bias_batch = bias.first,
-            .bias_heads = bias.second};
-  what.scoring.dropout = {.probability = dropout, .seed = 6, .layer = 1};
-  what.scoring.sinks = {0.5, -1, negative_infinity<double>, 2};
-  return what;
-}
-
 /// Forward and backward in type T, with the keys in steps.
 template <class T>
 void expect_agreement(const Case& what) {

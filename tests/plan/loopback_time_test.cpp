@@ -3,43 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
-#include <functional>
-#include <thread>
 
+#include "../../lessons/14_planning/sleeping_ring.hpp"
 #include "ring_attention/plan/noise.hpp"
 #include "ring_attention/plan/ring_recurrence.hpp"
-#include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::plan {
 namespace {
 
-using StepSeconds = std::function<double(int rank, int step)>;
-
-struct SleepingEngine {
-  std::function<double(int step)> seconds;
-  int step = 0;
-  void accumulate(const KeyValue<float>&, const Progress&) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds(step)));
-    ++step;
-  }
-};
-
-/// Seconds of a forward on threads, every hop of which takes `hop` seconds.
-double measured(int ranks, const StepSeconds& compute, double hop) {
-  const Placement placement(PlacementKind::contiguous, 2 * ranks, ranks);
-  LoopbackWorld world(ranks, {.latency = std::chrono::duration<double>(hop)});
-  const auto begin = std::chrono::steady_clock::now();
-  world.run([&](int rank) {
-    SleepingEngine engine{[&](int step) { return compute(rank, step); }};
-    KvParcel<float> kv({1, 1, placement.seq(), 4}, placement, rank);
-    LoopbackTransport transport(world, rank);
-    ring_forward(engine, transport, kv);
-  });
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
+using lesson_14::real_ring_seconds;
+using lesson_14::StepSeconds;
 
 /// Within 3 %, for every number of ranks. Other load on the machine only adds time, so the fastest of some runs counts.
 void expect_predicted(const StepSeconds& compute, double hop) {
@@ -48,7 +22,7 @@ void expect_predicted(const StepSeconds& compute, double hop) {
         ranks, ranks, ranks - 1, compute, [=](int, int) { return hop; }, Hops::at_finish);
     double ratio = 0;
     for (int run = 0; run < 20 && !(std::abs(ratio - 1) <= 0.03); ++run) {
-      const double next = measured(ranks, compute, hop) / predicted;
+      const double next = real_ring_seconds(ranks, compute, hop) / predicted;
       ratio = run == 0 ? next : std::min(ratio, next);
     }
     EXPECT_TRUE(std::abs(ratio - 1) <= 0.03) << ranks << " ranks: measured / predicted = " << ratio;

@@ -41,6 +41,22 @@ struct Case {
   }
 };
 
+/// Two sequences of 71 queries and 107 keys, with sinks. \param bias  its batches and heads; 0: none
+inline Case with_everything(std::pair<Index, Index> bias, const Scoring& scoring, double dropout) {
+  Case what{.batch = 2,
+            .kv_heads = 2,
+            .group = 2,
+            .queries = 71,
+            .keys = 107,
+            .dim = 12,
+            .scoring = scoring,
+            .bias_batch = bias.first,
+            .bias_heads = bias.second};
+  what.scoring.dropout = {.probability = dropout, .seed = 6, .layer = 1};
+  what.scoring.sinks = {0.5, -1, negative_infinity<double>, 2};
+  return what;
+}
+
 inline std::string to_string(const Case& c) {
   const Mask& mask = c.scoring.mask;
   const auto side = [](Index keys) { return keys == Mask::unlimited ? "all" : std::to_string(keys); };
@@ -80,12 +96,19 @@ Tensor<T> random_bias(const Case& what) {
   return bias;
 }
 
+/// q, k and v.
+template <class T>
+std::array<Tensor<T>, 3> random_inputs(const Case& what) {
+  std::array inputs{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv())};
+  fill_random(inputs[0].view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
+  fill_random(inputs[1].view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
+  fill_random(inputs[2].view(), {.seed = what.seed, .stream = 2});
+  return inputs;
+}
+
 template <class T>
 Problem<T> make_problem(const Case& what) {
-  Tensor<T> q(what.q()), k(what.kv()), v(what.kv());
-  fill_random(q.view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
-  fill_random(k.view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
-  fill_random(v.view(), {.seed = what.seed, .stream = 2});
+  auto [q, k, v] = random_inputs<T>(what);
   return make_problem(what, std::move(q), std::move(k), std::move(v), random_bias<T>(what));
 }
 

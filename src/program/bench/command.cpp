@@ -6,10 +6,15 @@
 
 namespace ring_attention {
 
-int bench_command(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+int bench_command(const Communicator& comm, const BenchOptions& given, Activity& activity) {
+  BenchOptions options = given;
   const bool on_gpu = options.device == "cuda";
   if (on_gpu) require_gpus(comm, options);
   const bool is_double = options.dtype == "float64";
+  choose_partition(options, options.device,
+                   {options.q(), options.kv(), options.causal,
+                    static_cast<Index>(is_double ? sizeof(double) : sizeof(float))},
+                   comm.size());
   const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity)
                              : is_double ? measure<FastBackend<double>>(comm, options, activity)
                                          : measure<FastBackend<float>>(comm, options, activity);

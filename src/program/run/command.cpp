@@ -35,11 +35,17 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
 
 }  // namespace
 
-int run_command(const Communicator& comm, const RunOptions& options, Activity& activity) {
+int run_command(const Communicator& comm, const RunOptions& given, Activity& activity) {
+  if (!given.is_auto()) (void)agreed_place(comm, given);  // before any file is opened
+  if (given.device == "cuda") require_gpus(comm, given);
+  const RunInput input(comm, given);
+  RunOptions options = given;
+  choose_partition(options, options.device,
+                   {input.q(), input.kv(), options.causal,
+                    static_cast<Index>(input.is_double() ? sizeof(double) : sizeof(float))},
+                   comm.size());
   const HybridPlace place = agreed_place(comm, options);
   const ProgressLine progress(activity, place.ring.size, comm.rank() == 0 ? options.progress : "never");
-  if (options.device == "cuda") require_gpus(comm, options);
-  const RunInput input(comm, options);
   if (input.is_double()) require_float32(comm, options);
   require_shareable_heads(comm, place, input.q().heads, input.kv().heads);
   const RunContext context{comm, options, input, activity, place};

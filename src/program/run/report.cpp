@@ -59,8 +59,8 @@ std::string partition_words(const RunReport& report, const RunOptions& options) 
   const std::string placement = options.placement + " placement",
                     ring = placement + ", " + report.backend.transport + " transport, K,V travel in " +
                            report.backend.wire,
-                    heads =
-                        "heads over " + counted(report.ulysses, "rank") + ", all-to-all in " + report.dtype;
+                    heads = "heads over " + counted(report.ulysses, "rank") + ", all-to-all in " +
+                            (report.backend.device == "cpu" ? report.dtype : report.backend.wire);
   switch (options.partition()) {
     case Partition::ring: return "  ring    " + ring + "\n";
     case Partition::ulysses: return "  ulysses " + heads + "\n";
@@ -72,6 +72,11 @@ std::string partition_words(const RunReport& report, const RunOptions& options) 
       return "  gather  K,V of all ranks, in " + report.backend.wire + ", " + placement + "\n";
   }
   return {};
+}
+
+/// Why --parallel auto chose it, as a line with its heading, or nothing.
+std::string why_words(const RunOptions& options) {
+  return options.why.empty() ? "" : "  auto    " + options.why + "\n";
 }
 
 /// What travelled, as a line with its heading.
@@ -148,7 +153,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
             (options.wants_gradients() ? " with its gradient" : "") + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
   text += "  kernel  " + words_of(report.backend, largest(report, &RankReport::threads)) + "\n";
-  text += partition_words(report, options) + moved_words(report, options);
+  text += partition_words(report, options) + why_words(options) + moved_words(report, options);
   text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
           human_seconds(report.forward_seconds);
   if (options.wants_gradients()) text += ", backward " + human_seconds(report.backward_seconds);
@@ -213,6 +218,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   if (!options.bias.empty()) json["files"]["bias"] = options.bias;
   if (!options.sink.empty()) json["files"]["sink"] = options.sink;
   if (options.is_random()) json["seed"] = options.seed;
+  if (!options.why.empty()) json["auto"] = options.why;
   for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
   // File names may hold bytes that are not UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -4,7 +4,7 @@
 ///
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile has one or two panels
 /// of `lanes` queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
-/// row by row, [queries][dim], with rows padded to whole vectors. For each block of keys:
+/// row by row, [queries][dim], with padded rows. For each block of keys:
 ///
 ///     1.  p[j]   = e^(sum_c k[j][c] qt[c] - lse)
 ///     2.  ds[j]  = p[j] (sum_c v[j][c] dot[c] - delta)
@@ -20,6 +20,8 @@ constexpr Offset block = 64;  // keys
 
 /// `dim` rounded up to whole vectors.
 constexpr Offset padded(Offset dim) { return (dim + width - 1) / width * width; }
+/// Of q and dO: an odd number of vectors, for rows that are a power of two apart share a few sets of the cache.
+constexpr Offset row_stride(Offset dim) { return (padded(dim) / width | 1) * width; }
 
 /// A panel of a tile in the workspace of a thread.
 struct Panel {
@@ -33,13 +35,13 @@ struct Panel {
         grad_out_t(qt + dim * lanes),
         grad_q_t(grad_out_t + dim * lanes),
         q(grad_q_t + dim * lanes),
-        grad_out(q + lanes * padded(dim)),
-        end(grad_out + lanes * padded(dim)) {}
-  static Offset elements(Offset dim) { return 2 + 2 * block + 3 * dim + 2 * padded(dim); }  // of one lane
-  Real *lse, *delta;                                                                        // [lanes]
-  Real *p, *ds;                                                                             // [block][lanes]
-  Real *qt, *grad_out_t, *grad_q_t;                                                         // [dim][lanes]
-  Real *q, *grad_out;  // [lanes][padded dim]
+        grad_out(q + lanes * row_stride(dim)),
+        end(grad_out + lanes * row_stride(dim)) {}
+  static Offset elements(Offset dim) { return 2 + 2 * block + 3 * dim + 2 * row_stride(dim); }  // of one lane
+  Real *lse, *delta;                                                                            // [lanes]
+  Real *p, *ds;                      // [block][lanes]
+  Real *qt, *grad_out_t, *grad_q_t;  // [dim][lanes]
+  Real *q, *grad_out;                // [lanes][row_stride]
   Real* end;
 };
 
@@ -51,8 +53,8 @@ void load_panel(const GradientRows<Real>& rows, const Panel& panel) {
   for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
   for (Offset i = 0; i < rows.queries; ++i)
     for (Offset c = 0; c < rows.dim; ++c) {
-      panel.q[i * padded(rows.dim) + c] = rows.scale * rows.q[i * rows.dim + c];
-      panel.grad_out[i * padded(rows.dim) + c] = rows.grad_out[i * rows.dim + c];
+      panel.q[i * row_stride(rows.dim) + c] = rows.scale * rows.q[i * rows.dim + c];
+      panel.grad_out[i * row_stride(rows.dim) + c] = rows.grad_out[i * rows.dim + c];
     }
   for (int i = 0; i < lanes; ++i) {
     const bool sees =
@@ -121,13 +123,20 @@ inline void add_to(Real* row, Vector x, Offset columns) {
     for (Offset c = 0; c < columns; ++c) row[c] += x[c];
 }
 
-/// Steps 3 and 4: gradient[j][c] += sum_i weights[j][i] rows[i][c], of n keys and `queries` rows.
-void add_to_keys(Real* gradient, const Real* weights, const Real* from, Offset n, Offset queries,
-                 Offset dim) {
+/// weights[j][i] and rows[i][c] of the queries i of a panel.
+struct WeightedRows {
+  const Real *weights, *rows;
+  Offset queries = 0;
+};
+
+/// Steps 3 and 4: gradient[j][c] += sum_i weights[j][i] rows[i][c], of n keys and the queries of all panels.
+void add_to_keys(Real* gradient, const WeightedRows (&all)[panels], Offset n, Offset dim) {
   for_groups<tile_vectors>(padded(dim) / width, [&](auto vectors, Offset first) {
     for_groups<tile_rows>(n, [&](auto rows, Offset j) {
       Vector sum[rows.value][vectors.value] = {};
-      multiply_add(sum, weights + j * lanes, lanes, 1, from + first * width, padded(dim), queries);
+      for (const WeightedRows& panel : all)
+        multiply_add(sum, panel.weights + j * lanes, lanes, 1, panel.rows + first * width, row_stride(dim),
+                     panel.queries);
       RING_ATTENTION_UNROLL
       for (int r = 0; r < rows.value; ++r) {
         RING_ATTENTION_UNROLL
@@ -156,10 +165,10 @@ void add_to_queries(const Real* keys, Offset n, Offset dim, const Panel& panel) 
   });
 }
 
-/// All steps for the keys j .. j + n - 1 of the span. What it calls is inlined, which GCC else leaves off: 3 % in float.
+/// Steps 1, 2 and 5 for the keys j .. j + n - 1 of the span. What it calls is inlined, which GCC else leaves off: 3 % in
+/// float.
 [[gnu::flatten]] void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked,
-                                   const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
-                                   const Panel& panel) {
+                                   const GradientRows<Real>& rows, const Panel& panel) {
   const Offset dim = rows.dim;
   if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
   if (masked || span.slope != 0 || span.bias.data != nullptr)
@@ -171,10 +180,6 @@ void add_to_queries(const Real* keys, Offset n, Offset dim, const Panel& panel) 
   else
     differentiate_scores<false>(span.dropout, j, span.v + j * dim, n, dim, panel);
   if (span.grad_bias.data != nullptr) add_pairs(span.grad_bias, j, n, panel.ds);
-  if (grad_k != nullptr) {
-    add_to_keys(grad_v + j * dim, panel.p, panel.grad_out, n, rows.queries, dim);
-    add_to_keys(grad_k + j * dim, panel.ds, panel.q, n, rows.queries, dim);
-  }
   if (rows.grad_q != nullptr) add_to_queries(span.k + j * dim, n, dim, panel);
 }
 
@@ -197,10 +202,16 @@ void attend(const KeySpan<Real>& span, const GradientRows<Real>& rows, Real* gra
   const SeenKeys seen(span);
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
+    WeightedRows to_v[panels] = {}, to_k[panels] = {};
     for_panels(rows, [&](const GradientRows<Real>& part, int first) {
-      attend_block(span_of_panel(span, first), j, n, !seen.by_all(j, j + n), part, grad_k, grad_v,
-                   Panel(workspace, part.dim, first));
+      const Panel panel(workspace, part.dim, first);
+      attend_block(span_of_panel(span, first), j, n, !seen.by_all(j, j + n), part, panel);
+      to_v[first / lanes] = {panel.p, panel.grad_out, part.queries};
+      to_k[first / lanes] = {panel.ds, panel.q, part.queries};
     });
+    if (grad_k == nullptr) continue;
+    add_to_keys(grad_v + j * rows.dim, to_v, n, rows.dim);
+    add_to_keys(grad_k + j * rows.dim, to_k, n, rows.dim);
   }
 }
 

@@ -115,7 +115,7 @@ std::vector<Prediction> million_token_inference() {
   for (std::size_t i = 0; i < tokens.size(); ++i)
     rows.push_back({source, format("prefill, %.0f of 128000 tokens", tokens[i]), "ms", milliseconds[i],
                     start + slope * flop[i], 0.05,
-                    tokens[i] < 6400 ? "short prefills are bound by latencies that are no constant" : ""});
+                    tokens[i] < 6400 ? "short prefills are bound by latencies that are not constant" : ""});
   // A token: that of one node, and for each layer attention over more ranks instead of one rank's.
   rows.push_back({source, "a token, 2 nodes", "ms", 60.23, 46.26 + layers * (157.7 - 38.9) / 1000, 0.02});
   rows.push_back({source, "a token, 4 nodes", "ms", 71.31, 46.26 + layers * (238.6 - 38.9) / 1000, 0.02});

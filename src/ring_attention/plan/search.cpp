@@ -146,7 +146,8 @@ std::optional<int> enough_ranks(const Workload& work, const Machine& machine, in
 }
 
 int best_ulysses(const Attention& layer, int ranks, bool causal, const Machine& machine) {
-  const double seq = layer.tokens * ranks, pairs = causal ? seq * (seq + 1) / 2 : seq * seq;
+  const double seq = layer.tokens * ranks, keys = layer.keys > 0 ? layer.keys * ranks : seq;
+  const double pairs = causal ? seq * (keys + 1) / 2 : seq * keys;
   const double width = static_cast<double>(layer.heads * layer.dim);
   const double compute = 4 * layer.batch * width * pairs / ranks / machine.attention_rate(layer.dim);
   int best = 1;

@@ -10,7 +10,7 @@ double to_others(int n) { return static_cast<double>(n - 1) / n; }
 
 /// K and V of a ring's parcel, or dK and dV, elements: `tokens` is U times that of a rank, the heads are 1 / U of them.
 double parcel(const Attention& layer, int ulysses, double element) {
-  return 2 * layer.bytes(sent_kv_heads(layer, ulysses)) / layer.element * element;
+  return 2 * layer.key_bytes(sent_kv_heads(layer, ulysses)) / layer.element * element;
 }
 
 }  // namespace
@@ -22,7 +22,8 @@ double sent_kv_heads(const Attention& layer, int ulysses) {
 Volume hybrid_forward(const Attention& layer, int ulysses, int ring, double share) {
   Volume volume;
   volume.all_to_all =
-      to_others(ulysses) * 2 * layer.bytes(static_cast<double>(layer.heads) + sent_kv_heads(layer, ulysses));
+      to_others(ulysses) * 2 *
+      (layer.bytes(static_cast<double>(layer.heads)) + layer.key_bytes(sent_kv_heads(layer, ulysses)));
   volume.ring = share * (ring - 1) * parcel(layer, ulysses, layer.element);
   return volume;
 }

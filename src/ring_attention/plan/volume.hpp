@@ -16,10 +16,14 @@ struct Attention {
   Index heads = 0, kv_heads = 0, dim = 0;
   double element = 2;      ///< bytes: bf16
   double sum_element = 4;  ///< bytes of a gradient that is summed on the way: float
+  double keys = 0;         ///< of a rank, where K,V have another length than q; 0: as tokens
 
-  /// Bytes of one vector of `dim` numbers a token and head, for these heads.
+  /// Bytes of one vector of `dim` numbers a token and head, for these heads: of q, and of k.
   [[nodiscard]] double bytes(double of_heads) const {
     return batch * tokens * of_heads * static_cast<double>(dim) * element;
+  }
+  [[nodiscard]] double key_bytes(double of_heads) const {
+    return keys > 0 ? bytes(of_heads) / tokens * keys : bytes(of_heads);
   }
 };
 

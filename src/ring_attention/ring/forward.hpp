@@ -1,7 +1,7 @@
 /// \file
 /// The ring, forward: queries stay, K,V travel, an engine merges.
 ///
-/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (as printed, its loop is one block
+/// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (as printed, its loop is one shard
 /// short: N steps compute, N - 1 hops travel).
 #pragma once
 
