@@ -122,6 +122,10 @@ set(program_parts_sources # what the tests use, too
     program/plan/report.cpp
     program/run/options.cpp
     program/run/report.cpp
+    program/train/checkpoint.cpp
+    program/train/evaluation.cpp
+    program/train/options.cpp
+    program/train/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
@@ -133,7 +137,8 @@ set(program_sources
     program/run/check.cpp
     program/run/command.cpp
     program/run/input.cpp
-    program/run/results.cpp)
+    program/run/results.cpp
+    program/train/command.cpp)
 set(program_cuda_sources #
     program/gpu.cpp)
 set(program_without_cuda_sources #

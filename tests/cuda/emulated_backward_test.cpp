@@ -44,6 +44,7 @@ testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::Backwa
     kernel.launch({memory.task, of_grad_out.as<void>(), of_lse.as<float>(), of_delta.as<float>(),
                    grad_q.as<float>(), grad_k.as<float>(), grad_v.as<float>()},
                   a.type, device, nullptr);
+    cuda::check(cudaStreamSynchronize(nullptr));
     for (const Memory* array : {&grad_q, &grad_k, &grad_v, &k, &v})
       if (array->overrun()) return testing::AssertionFailure() << "written out of bounds, " << to_string(a);
     Tensor<float> part(of_shard);

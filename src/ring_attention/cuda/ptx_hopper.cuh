@@ -31,6 +31,12 @@ __device__ inline void mbarrier_init_fence() {
 __device__ inline void mbarrier_arrive(unsigned barrier) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// All lanes of a warp call it. Lane 0 arrives for them after what all of them have read and written: an arrival orders
+/// the accesses of its own thread only. (bar.warp.sync, mbarrier.arrive)
+__device__ inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(barrier);
+}
 /// Arrives, and adds the bytes of copies that the phase waits for.
 __device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)

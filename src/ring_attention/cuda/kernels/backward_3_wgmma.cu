@@ -32,13 +32,12 @@ void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, Str
     const AllQueries<rows> all{floats.data(), delta, delta + heads * padded, visibility.data(), query_tiles};
     launch(prepare_queries<rows>, {query_tiles * heads, rows}, stream, task, all);
     const BackwardMaps maps = maps_of(task, type);
+    const TileOrder keys = order_of_keys(task, key_tiles), queries = order_of_queries(task, tile_rows);
     launch(backward_dkdv_kernel<T, columns, atomic_dq>,
-           {key_tiles * task.batch * task.kv_heads, backward_threads, KeysMemory<columns>::bytes}, stream,
-           task, maps, all, key_tiles);
+           {keys.count, backward_threads, KeysMemory<columns>::bytes}, stream, task, maps, all, keys);
     if constexpr (!atomic_dq)
-      launch(backward_dq_kernel<T, columns>,
-             {query_tiles_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes}, stream, task,
-             maps);
+      launch(backward_dq_kernel<T, columns>, {queries.count, backward_threads, QueriesMemory<columns>::bytes},
+             stream, task, maps, queries);
   });
 }
 

@@ -39,11 +39,9 @@ struct CopyGroups {
 
 // The groups of the running thread. A copy arrives at once or at the wait for it. Without a wait it may never arrive.
 inline CopyGroups& copy_groups() {
-  static std::vector<CopyGroups> all;
-  static std::uint64_t block = 0;
-  if (block != blocks_begun()) all.assign(1024, {});
-  block = blocks_begun();
-  return all[thread()];
+  auto& of_threads = of_block<std::vector<CopyGroups>>();
+  if (of_threads.size() <= thread()) of_threads.resize(thread() + 1);
+  return of_threads[thread()];
 }
 
 // The addresses of store_shared for which the storing thread has not called fence_proxy_async since. The async proxy
@@ -59,13 +57,7 @@ class UnfencedStores {
  private:
   std::unordered_map<unsigned, unsigned> by_;  // thread + 1, by words
 };
-inline UnfencedStores& unfenced_stores() {
-  static UnfencedStores state;
-  static std::uint64_t block = 0;
-  if (block != blocks_begun()) state = {};
-  block = blocks_begun();
-  return state;
-}
+inline UnfencedStores& unfenced_stores() { return of_block<UnfencedStores>(); }
 
 }  // namespace ring_attention::emulator
 

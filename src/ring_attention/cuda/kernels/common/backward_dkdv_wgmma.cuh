@@ -201,7 +201,7 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
     wgmma_wait<0>();
     wgmma_fence_result(dv);
     wgmma_fence_result(dk);
-    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+    mbarrier_arrive_for_warp(shared.empty(stage), lane);
   }
   const auto add = [&](float* to, const float(&d)[columns / 2], float factor) {
     to += (static_cast<Index>(batch_kv_head) * task.keys + keys.first_key) * task.dim;
@@ -215,18 +215,15 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
   add(task.grad_v, dv, 1);
 }
 
-/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics. `tiles` is the number of tiles of
-/// keys of one head.
+/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics.
 template <class T, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(backward_threads, 1)
     backward_dkdv_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
-                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
+                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all,
+                         const __grid_constant__ TileOrder order) {
   const KeysMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  // Q, dO and dQ of a section of heads fit into the cache together. Under a causal mask the first keys, which most
-  // queries see, come first.
-  const TileOfHead work(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
-                        8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
+  const TileOrder::Place work = order.at(static_cast<int>(blockIdx.x));
   const KeyTile keys(task, work.tile, tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
