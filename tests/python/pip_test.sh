@@ -37,10 +37,11 @@ assert "MIT" in str(about.get_all("Classifier")) and "numpy" in about.get_all("R
 q = np.ones((2, 3, 4))
 assert (ra.attention(q, q, q).out == 1).all()
 assert (ra.ring_attention(q, q, q, seq=3 * ra.size()).out == 1).all()
-print("rank", ra.rank(), "of", ra.size())
+if ra.rank() == 0:
+    print("ranks:", ra.size())
 END
 cd "$work"
-PYTHONPATH=$work/site "$python" use.py | grep -x 'rank 0 of 1'
-PYTHONPATH=$work/site "$MPIRUN" -n 2 "$python" use.py | sort | tail -1 | grep -x 'rank 1 of 2'
+PYTHONPATH=$work/site "$python" use.py | grep -x 'ranks: 1'
+PYTHONPATH=$work/site "$MPIRUN" -n 2 "$python" use.py | grep -x 'ranks: 2'
 version=$(sed -n 's/^ *VERSION \([0-9.]*\)$/\1/p' "$RING_ATTENTION_SOURCE/CMakeLists.txt")
 ls -d "$work/site/ring_attention-$version.dist-info"
