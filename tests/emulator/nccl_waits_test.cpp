@@ -99,7 +99,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {
   const gpu::OwnNccl nccl(comm);
   expect_every_wait_needed("lesson 06", 2, "/ring.hpp", [&] {
     const cuda::Stream compute, transfer{cuda::Stream::Priority::high};
-    auto current = gpu::uploaded_parcel(problem, placement, comm.rank(), compute);
+    auto current = gpu::uploaded_parcel<float>(problem, placement, comm.rank(), compute);
     cuda::DeviceTensor<float> incoming(current.shape());
     const auto q = cuda::uploaded<float>(problem.queries<float>(ranges), compute.handle());
     CudaEngine<float> engine(problem.scoring, {.stream = compute.handle()});
@@ -126,7 +126,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson08AreNeeded) {
                grad_out = there(result.grad_out);
     CudaBackward<float> engine(problem.scoring, {.stream = compute.handle()});
     engine.begin({q, out, lse, grad_out}, part.ranges);
-    auto first = gpu::uploaded_parcel(problem, part.placement, comm.rank(), compute);
+    auto first = gpu::uploaded_parcel<float>(problem, part.placement, comm.rank(), compute);
     const Shape all = first.shape();
     lesson_08_nccl::Parcel kv{std::move(first), cuda::DeviceTensor<float>(all)};
     lesson_08_nccl::Parcel gradients{cuda::DeviceTensor<float>(all), cuda::DeviceTensor<float>(all)};
