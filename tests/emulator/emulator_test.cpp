@@ -236,7 +236,7 @@ TEST_F(Emulator, NoticesAMissingWaitBetweenBlocks) {
   EXPECT_LT(*numbers.begin(), 3) << "no update was lost";
 }
 
-// The first turn is that of a block that finds no place, because all blocks in progress wait for it.
+// The first turn is that of a block that cannot start, because all blocks in progress wait for it.
 TEST_F(Emulator, ReportsAWaitForABlockThatCannotStart) {
   emulator::options().multiprocessors = 3;
   const auto counts_down = [](unsigned blocks) {

@@ -99,13 +99,13 @@ struct Gpu {
         patient_until = 0;
         return true;
       }
-      if (i == 0 && state == State::busy && wants_to_wait()) return false;
+      if (i == 0 && state == State::busy && is_worth_a_wait()) return false;
     }
     return false;
   }
 
   // For at most 2 ms: the other ranks may be slow, or may themselves wait for another stream of this one.
-  bool wants_to_wait() {
+  bool is_worth_a_wait() {
     if (!patient) return false;
     if (patient_until == 0) patient_until = now() + 2e-3;
     return now() < patient_until;
