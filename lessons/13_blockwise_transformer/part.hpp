@@ -33,7 +33,7 @@ class RandomTask final : public Task {
   Index seq_;
 };
 
-/// What is trained: one layer, 4 query heads, 2 KV heads, rotary positions; three steps of gradient descent.
+/// What is trained: one layer, 4 query heads, 2 KV heads, rotary positions; two steps of gradient descent.
 struct Setup {
   ModelShape shape{.vocabulary = 23,
                    .first_class = 7,
@@ -48,7 +48,7 @@ struct Setup {
   Index seq = 19, batch = 1;
   std::uint64_t seed = 1;
   PlacementKind kind = PlacementKind::contiguous;
-  static constexpr int steps = 3;
+  static constexpr int steps = 2;
   static constexpr double rate = 0.3;
 
   [[nodiscard]] RandomTask task() const { return {seed, seq}; }

@@ -70,7 +70,7 @@ inline bool check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, 
     comparison.ok = same_numbers(got, want);
     comparison.max_error = comparison.relative_error = Distance(got, want).largest();
     comparison.reason = "not the numbers of one process";
-    lesson.check(to_string(mesh) + ", " + name(setup.kind) + ": loss, gradients, weights after three steps",
+    lesson.check(to_string(mesh) + ", " + name(setup.kind) + ": loss, gradients, weights after two steps",
                  comparison);
     all = all && comparison.ok;
   }
@@ -80,7 +80,7 @@ inline bool check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, 
 /// Plausible tests. The last is the lesson's own.
 inline constexpr std::array tests{
     "gradients, one rank", "gradients, data ranks",  "gradients, a ring",    "labels of all ranks",
-    "first loss, a ring",  "the loss falls, a ring", "same weights, a ring", "three steps, ring and tensor"};
+    "first loss, a ring",  "the loss falls, a ring", "same weights, a ring", "two steps, ring and tensor"};
 
 /// The weights of all ranks of a ring have the same bits.
 inline bool same_on_all(const Communicator& comm, const Outcome& outcome) {

@@ -72,19 +72,18 @@ class Ranks(unittest.TestCase):
     def test_the_pages_show_code_that_runs(self):
         source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
         blocks = re.findall(r"```python\n(.*?)```", (source / "docs/python.md").read_text(encoding="utf-8"), re.DOTALL)
-        one, ring, torch, kernel = blocks
+        one, ring, torch, _, kernel = blocks  # attention_test.py runs the one for JAX
         shown = (source / "README.md").read_text(encoding="utf-8")
         self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
         self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls
         program = (one + "want = out\n" + ring + "assert out is None or abs(out - want).max() < 1e-12\n" +
                    kernel + "out = ra.gather(out, seq=1000)\n"
-                   "assert out is None or abs(out - want).max() < 1e-12\nprint('rank', ra.rank())\n")
+                   "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
         with tempfile.TemporaryDirectory() as folder:
             script = f"{folder}/script.py"
             Path(script).write_text(program, encoding="utf-8")
             done = harness.run(4, script)
-        self.assertEqual((done.returncode, sorted(done.stdout.splitlines())),
-                         (0, [f"rank {rank}" for rank in range(4)]), done.stderr)
+        self.assertEqual((done.returncode, done.stdout), (0, "4\n"), done.stderr)
 
     def test_an_error_of_one_rank_ends_the_job(self):
         self.assertIn("this rank is broken", self.ends(3, "failing", "alone"))

@@ -120,7 +120,7 @@ void require_same_training(const std::string& checkpoint, const Json& there, con
 Checkpoints::Checkpoints(const Communicator& comm, const TrainOptions& options)
     : comm_(comm),
       directory_(options.checkpoint),
-      next_(directory_ + "/next"),
+      next_(directory_ + "/step.part"),
       training_(training_json(options).dump()) {
   agree(comm, [&] {
     if (comm.rank() != 0) return;
@@ -151,6 +151,7 @@ Curve Checkpoints::load(model::Transformer<T>& model, model::AdamW<T>& adam) con
   const WholeLayout whole(model.shape());
   Curve curve;
   Index steps = 0;
+  NpyHeader header;  // the same of all three
   agree(comm_, [&] {
     const std::string path = last_ + "/" + description_file;
     std::ifstream file(path);
@@ -165,12 +166,12 @@ Curve Checkpoints::load(model::Transformer<T>& model, model::AdamW<T>& adam) con
     } catch (const Json::exception&) {
       refuse(last_, path, "is truncated, or is not a checkpoint of `train`");
     }
+    if (std::ssize(curve) != steps) refuse(last_, path, "has a curve of another number of steps");
     for (const SavedArray<T>& saved : saved_arrays(model, adam))
-      (void)checked_header(last_, last_ + "/" + saved.file, dtype_of<T>(), whole.size);
+      header = checked_header(last_, last_ + "/" + saved.file, dtype_of<T>(), whole.size);
   });
   for (const SavedArray<T>& saved : saved_arrays(model, adam)) {
     const std::string path = last_ + "/" + saved.file;
-    const NpyHeader header = checked_header(last_, path, dtype_of<T>(), whole.size);
     const SavedNumbers<T> own = saved_numbers<T>(model.weights(), whole, saved.kept, Use::read);
     Tensor<T> numbers({1, 1, count(own.there), 1});
     transfer_shard(comm_, {path, header, {1, 1, whole.size, 1}}, numbers.view(), own.there);

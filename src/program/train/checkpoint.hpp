@@ -23,7 +23,7 @@ using Curve = std::vector<CurvePoint>;
 /// The layout is that of one process: each rank writes a part of the numbers that it has, and reads those that it keeps. So
 /// a training resumes with the same bits on its mesh, with FSDP or without, and on any other mesh.
 ///
-/// It is written under the name `next`, synchronised, and renamed; then the one before it is removed. Every function is
+/// It is written under the name `step.part`, synchronised, and renamed; then the one before it is removed. Every function is
 /// collective.
 class Checkpoints {
  public:

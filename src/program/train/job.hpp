@@ -67,7 +67,7 @@ class TrainJob {
     report_.tensor_bytes = -min_over_ranks(comm_, -allocation::peak());
     evaluate();
     if (checkpoints_) report_.checkpoint = checkpoints_->last();
-    print(to_text(report_, options_));
+    print(to_text(report_));
     if (options_.json && comm_.rank() == 0) std::fputs(to_json(report_, options_).c_str(), stdout);
     return 0;
   }

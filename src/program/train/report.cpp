@@ -72,7 +72,7 @@ std::string line_of(const CurvePoint& point, double seconds) {
                 static_cast<long long>(point.length), point.loss, point.accuracy, seconds);
 }
 
-std::string to_text(const TrainReport& report, const TrainOptions&) {
+std::string to_text(const TrainReport& report) {
   std::string text = "\n  time    " + human_seconds(report.train_seconds) +
                      format(", %.4g tokens/s; evaluation ", tokens_per_second(report)) +
                      human_seconds(report.evaluate_seconds) + "\n";

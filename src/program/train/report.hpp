@@ -46,7 +46,7 @@ struct TrainReport {
 /// What is known before the first step; a line of the curve; what is known at the end.
 [[nodiscard]] std::string heading(const TrainReport& report, const TrainOptions& options);
 [[nodiscard]] std::string line_of(const CurvePoint& point, double seconds);
-[[nodiscard]] std::string to_text(const TrainReport& report, const TrainOptions& options);
+[[nodiscard]] std::string to_text(const TrainReport& report);
 [[nodiscard]] std::string to_json(const TrainReport& report, const TrainOptions& options);
 
 }  // namespace ring_attention

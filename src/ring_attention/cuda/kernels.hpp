@@ -108,6 +108,7 @@ struct Kernel {
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
   /// The same with a bias or dropout; null if the kernel supports neither.
   void (*launch_with_pairs)(const WithPairs<Task>&, Type, const DeviceTraits&, StreamHandle) = nullptr;
+  bool automatic = true;  ///< "auto" may choose it: false for a new kernel until a GPU has run and timed it
 };
 using ForwardKernel = Kernel<ForwardTask>;
 using BackwardKernel = Kernel<BackwardTask>;

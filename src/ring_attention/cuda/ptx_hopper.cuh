@@ -76,6 +76,20 @@ __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, u
       : "memory");
 }
 
+/// Adds contiguous floats in shared memory to floats in global memory, atomically each. Both addresses and `bytes` are
+/// multiples of 16. (cp.reduce.async.bulk)
+__device__ inline void bulk_add(float* to, unsigned from, int bytes) {
+  RING_ATTENTION_HOPPER("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                            __cvta_generic_to_global(to)),
+                        "r"(from), "r"(bytes)
+                        : "memory");
+}
+/// Waits until all of this thread's bulk_add have read shared memory. (cp.async.bulk.commit_group, wait_group.read)
+__device__ inline void bulk_add_wait_read() {
+  RING_ATTENTION_HOPPER("cp.async.bulk.commit_group;" ::: "memory");
+  RING_ATTENTION_HOPPER("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 /// Makes this thread's earlier stores to shared memory visible to the async proxy, through which TMA and wgmma access
 /// it. It comes before the barrier after which another thread starts them. (fence.proxy.async)
 __device__ inline void fence_proxy_async() {

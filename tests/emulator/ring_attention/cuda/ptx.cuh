@@ -100,6 +100,20 @@ inline void store_shared(unsigned to, unsigned value) {
   emulator::unfenced_stores().store(to);
 }
 
+inline void store_shared_v2(unsigned to, float first, float second) {
+  store_shared(to, std::bit_cast<unsigned>(first));
+  store_shared(to + 4, std::bit_cast<unsigned>(second));
+}
+
+inline void wait_for_value(const int* at, int value,
+                           const std::source_location& where = std::source_location::current()) {
+  if (!emulator::ignored(where)) emulator::wait_until(where, [&] { return *at == value; });
+}
+inline void store_release(int* to, int value) {
+  *to = value;
+  emulator::progress();
+}
+
 namespace detail {
 // A lane's row is read when the lane calls it, so earlier writes of other lanes must be ordered by a barrier.
 template <bool transposed>

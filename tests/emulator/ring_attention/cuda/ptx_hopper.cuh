@@ -184,6 +184,22 @@ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned bar
   });
 }
 
+// The work of a thread is done in order. Its reads and its additions are one step.
+inline void bulk_add(float* to, unsigned from, int bytes) {
+  if (bytes % 16 != 0 || from % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0)
+    emulator::fail("cp.reduce.async.bulk: not a multiple of 16 bytes");
+  emulator::start_work(emulator::tma + 1 + emulator::thread(), [=] {
+    for (unsigned i = 0; i < static_cast<unsigned>(bytes) / 4; ++i) {
+      float term;
+      std::memcpy(&term, emulator::shared_at(from + 4 * i, 4, 4), 4);
+      to[i] += emulator::unfenced_stores().at(from + 4 * i) ? std::numeric_limits<float>::quiet_NaN() : term;
+    }
+  });
+}
+inline void bulk_add_wait_read(const std::source_location& where = std::source_location::current()) {
+  if (!emulator::ignored(where)) emulator::finish_work(emulator::tma + 1 + emulator::thread(), 0);
+}
+
 inline void fence_proxy_async(const std::source_location& where = std::source_location::current()) {
   if (!emulator::ignored(where)) emulator::unfenced_stores().fence();
 }

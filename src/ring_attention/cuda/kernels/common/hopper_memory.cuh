@@ -168,11 +168,11 @@ __device__ void load_all_keys(const Memory& shared, const AttentionTask& task, c
   if (first_of_v != no_key) load_v(number - 1, first_of_v);
 }
 
-/// What the Hopper kernels support. SharedMemory128 is their shared memory for 128 columns.
-template <class SharedMemory128>
+/// What the Hopper kernels support. `Memories` are their largest shared memories.
+template <class... Memories>
 [[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
   return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
-         device.shared_bytes_of_block >= SharedMemory128::bytes;
+         ((device.shared_bytes_of_block >= Memories::bytes) && ...);
 }
 
 /// Enqueues the kernel choose<T, columns>() with one block of `threads` threads per tile of queries.
