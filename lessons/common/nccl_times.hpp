@@ -191,7 +191,9 @@ template <class T>
 class Sample {
  public:
   Sample(const RandomProblem& problem, const TokenRanges& ranges, int rank)
-      : problem_(problem), group_(problem.q.heads / problem.kv.heads), kv_head_(rank % problem.kv.heads) {
+      : problem_(problem),
+        group_(problem.q.heads / problem.kv.heads),
+        kv_head_(std::min<Index>(rank, problem.kv.heads - 1)) {
     const std::vector<Index> all = positions(ranges);
     for (Index i = 0; i < 4; ++i) {
       rows_.push_back(i * (std::ssize(all) - 1) / 3);

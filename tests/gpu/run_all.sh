@@ -127,7 +127,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,memory.total 
 {
   step build build 480 bash -c build
   step tests tests 300 bash -c 'tested tests 285 --exclude-regex "$ranks"'
-  step rings rings 300 bash -c 'tested rings 285 --tests-regex "$ranks"'
+  step rings rings 420 bash -c 'tested rings 405 --tests-regex "$ranks"'
   step sanitizers memcheck 240 bash -c 'sanitized memcheck 2'
   step sanitizers racecheck 240 bash -c 'sanitized racecheck 1 $not_for_racecheck'
   step benchmark benchmark $((seconds_of_benchmark + 60)) python3 tests/benchmarks/cuda/bench_cuda.py \
