@@ -17,7 +17,7 @@ CONFIGURE := cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS)
 
-.PHONY: help run test test-long lessons bench bench-report docs notebooks format format-check lint clean
+.PHONY: help run test test-long lessons python bench bench-report docs notebooks format format-check lint clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -52,6 +52,11 @@ exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-0
 	@$(SETUP) run
 	@$(CONFIGURE) > /dev/null
 	@sh lessons/exercise.sh $* $(BUILD)
+
+python: ## build the Python package, in build/release/python
+	@$(SETUP) run python
+	@$(CONFIGURE) -DRING_ATTENTION_PYTHON=ON
+	@$(COMPILE) --target ring_attention_python
 
 bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing else should run)
 	@$(SETUP) run test bench

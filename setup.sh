@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what this project needs and this machine lacks.
 #
-#     sh setup.sh [run] [test] [docs] [notebooks] [format] [lint] [bench]     (default: run test)
+#     sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [bench]     (default: run test)
 #
 # Through apt (as root or with sudo) or Homebrew. It says what it installs and why. When nothing is
 # lacking it changes nothing, asks for no password and needs no network.
@@ -25,6 +25,9 @@ run       nlohmann-json3-dev           nlohmann-json    -                writes 
 test      libgtest-dev                 googletest       -                GoogleTest, the test framework
 test      python3                      python3          python3          runs the tests of the command line
 test      spin?                        spin             spin             checks the models of the schedules
+python    python3-dev                  python3          -                the headers of Python, for the Python module
+python    pybind11-dev                 pybind11         -                pybind11, which makes the module of C++ code
+python    python3-numpy                numpy            -                NumPy, the arrays of the module
 docs      python3                      python3          python3          prepares the pages for Doxygen
 docs      doxygen                      doxygen          doxygen          makes the documentation site
 docs      python3                      python3          python3          reads its Markdown
@@ -149,8 +152,8 @@ brew_setup() {
 groups=${*:-run test}
 for group in $groups; do
   case $group in
-    run | test | docs | notebooks | format | lint | bench) ;;
-    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [docs] [notebooks] [format] [lint] [bench]" ;;
+    run | test | python | docs | notebooks | format | lint | bench) ;;
+    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [bench]" ;;
   esac
 done
 

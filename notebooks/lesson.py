@@ -1,8 +1,10 @@
-"""Runs a lesson's program and returns what it measured. The lesson computes; the notebooks only draw."""
+"""Runs a lesson's program, or a script on several ranks, and returns what it measured; the notebooks only draw."""
 
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or Path(__file__).parent / "../build/release").resolve()
@@ -31,3 +33,33 @@ def run(name, *arguments, ranks=None):
     if "skipped" in report:
         raise Skipped(report["skipped"])
     return report
+
+
+def package():
+    """The Python package of the build, imported. Raises Skipped where it is not built for this Python."""
+    sys.path.insert(0, str(BUILD / "python"))
+    try:
+        import ring_attention
+    except ImportError as error:
+        raise Skipped(f"{error}: run `make python` first") from None
+    return ring_attention
+
+
+def python_with(module):
+    """A Python that has a module: this one, or that of TORCH_PYTHON; else None."""
+    for python in (sys.executable, os.environ.get("TORCH_PYTHON")):
+        if python and subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL).returncode == 0:
+            return python
+    return None
+
+
+def run_python(script, ranks=1, python=sys.executable):
+    """Runs a script on `ranks` ranks, with the package; returns what rank 0 prints, which is JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "script.py"
+        file.write_text(script, encoding="utf-8")
+        done = subprocess.run([str(BUILD / "mpirun"), "-n", str(ranks), python, str(file)], capture_output=True,
+                              text=True, timeout=100, env={**os.environ, "PYTHONPATH": str(BUILD / "python")})
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout)

@@ -9,6 +9,7 @@
 #include "cli/own_gpu.hpp"
 #include "common/noting_engine.hpp"
 #include "common/problem.hpp"
+#include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/ring/transports/nccl.hpp"
 
@@ -18,9 +19,9 @@ namespace ring_attention::gpu {
 // A lesson includes its idea with ncclSend and ncclGroupEnd defined as these two.
 inline std::map<const void*, Index> bytes_sent_from;
 inline Index groups = 0;
-inline ncclResult_t counted_send(const float* data, std::size_t count, ncclDataType_t type, int to,
+inline ncclResult_t counted_send(const void* data, std::size_t count, ncclDataType_t type, int to,
                                  ncclComm_t comm, cudaStream_t stream) {
-  bytes_sent_from[data] += static_cast<Index>(count * sizeof *data);
+  bytes_sent_from[data] += static_cast<Index>(count * (type == ncclFloat ? sizeof(float) : 1));
   return ncclSend(data, count, type, to, comm, stream);
 }
 inline ncclResult_t counted_group_end() {
@@ -49,6 +50,23 @@ class OwnNccl {
   ncclComm_t comm_ = nullptr;
 };
 
+// The flags of a lesson over NCCL. Before Lesson::parse().
+struct Flags {
+  ProblemFlags problem;
+  bool share = false;
+  Index lengths = 5;  // around c*, that are timed
+
+  void offer(Lesson& lesson, bool times = false) {
+    problem.offer(lesson, {1, 256});
+    lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
+    if (times)
+      lesson.options().option("--lengths", lengths,
+                              "How many lengths are timed, c* in the middle, each twice the one before",
+                              {0, 9});
+    lesson.needs_gpu(cuda::why_no_device());
+  }
+};
+
 // The GPU of this rank, two streams, and two communicators: the library's, and one for the lesson's own calls.
 class Gpus {
  public:
@@ -57,6 +75,13 @@ class Gpus {
     if (comm.size() == 1) return;
     own_.emplace(comm);
     ranks = own_->handle();
+  }
+
+  // The GPU of rank 0, as a line of a lesson and for --json.
+  void describe(Lesson& lesson) const {
+    lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) +
+               (shared ? ": ranks share a GPU: correctness only, times mean nothing" : ""));
+    lesson.record("shared_gpu", Index{shared ? 1 : 0});
   }
 
   const bool shared;  // by ranks: times mean nothing
@@ -123,9 +148,19 @@ class NotingEngine {
 };
 
 // This rank's K,V in its GPU's memory.
-inline cuda::DeviceTensor<float> uploaded_parcel(const RandomProblem& problem, const Placement& placement,
-                                                 int rank, const cuda::Stream& stream) {
-  return cuda::uploaded<float>(RingBuffers(problem, placement, rank).current, stream.handle());
+template <class T>
+cuda::DeviceTensor<T> uploaded_parcel(const RandomProblem& problem, const Placement& placement, int rank,
+                                      const cuda::Stream& stream) {
+  return cuda::uploaded<T>(RingBuffers(problem, placement, rank).current, stream.handle());
+}
+// The same for the library's ring.
+template <class T>
+KvParcel<T, cuda::DeviceMemory> library_parcel(const RandomProblem& problem, const Placement& placement,
+                                               int rank, const cuda::Stream& stream) {
+  const auto own = uploaded_parcel<T>(problem, placement, rank, stream);
+  KvParcel<T, cuda::DeviceMemory> kv(problem.kv, placement, rank, {stream.handle()});
+  kv.memory().copy(kv.elements(), own.view().elements().first(kv.elements().size()));
+  return kv;
 }
 
 }  // namespace ring_attention::gpu

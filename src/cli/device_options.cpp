@@ -7,10 +7,24 @@
 
 namespace ring_attention {
 
-std::vector<std::string> isa_choices() {
-  std::vector<std::string> names{"auto"};
-  for (const Isa isa : available_isas()) names.emplace_back(name_of(isa));
-  return names;
+void declare_job_options(CommandLine& command, JobOptions& options) {
+  command.section("Job");
+  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
+  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+}
+
+void declare_cpu_options(CommandLine& command, CpuFlags& options) {
+  std::vector<std::string> isas{"auto"};
+  for (const Isa isa : available_isas()) isas.emplace_back(name_of(isa));
+  command.section("CPU");
+  command.option("--threads", options.threads,
+                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
+  command.choice("--isa", options.isa, isas, "Instruction set of the fast engine; auto takes the widest");
+}
+
+void validate_job(const JobOptions& options) {
+  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
+    throw InputError("--timeout must be above 0 seconds");
 }
 
 void declare_device_options(CommandLine& command, DeviceOptions& options) {
@@ -55,8 +69,7 @@ void validate_device(const DeviceOptions& options) {
     refuse(of_cpu, "cpu");
   else
     refuse(of_gpu, "cuda");
-  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
-    throw InputError("--timeout must be above 0 seconds");
+  validate_job(options);
 }
 
 }  // namespace ring_attention

@@ -1,5 +1,6 @@
 /// \file
-/// The flags for what computes and for what moves the parcels, which `run` and `bench` share.
+/// The flags that commands share: the job, the cores of a machine, and for `run` and `bench` what computes and what moves
+/// the parcels.
 #pragma once
 
 #include <string>
@@ -9,11 +10,22 @@
 
 namespace ring_attention {
 
+/// What every command on many ranks has.
+struct JobOptions {
+  double timeout = 60;  ///< seconds without progress
+  Index ranks = 0;      ///< promised by --np; 0: no promise
+};
+
+/// How a rank uses the cores of its machine.
+struct CpuFlags {
+  Index threads = 0;  ///< a rank; 0: the cores of the host are shared out over its ranks
+  std::string isa = "auto";
+};
+
 /// A command that does not declare one of these flags keeps its default.
-struct DeviceOptions {
+struct DeviceOptions : JobOptions, CpuFlags {
   std::string device = "cpu";
   std::string transport = "auto";
-  double timeout = 60;  ///< seconds without progress
   // of the GPU
   std::string type = "fp32";  ///< of q, k, v and dO
   std::string kernel = "auto";
@@ -22,18 +34,22 @@ struct DeviceOptions {
   // of the CPU
   std::string engine = "auto";
   std::string wire = "same";  ///< type of K,V in messages
-  Index threads = 0;          ///< a rank; 0: the cores of the host are shared out over its ranks
-  std::string isa = "auto";
-  Index block = 64;  ///< of the readable engine
+  Index block = 64;           ///< of the readable engine
 };
 
-/// The words for --isa: "auto", and what this machine has.
-[[nodiscard]] std::vector<std::string> isa_choices();
+/// Adds --timeout and --np under "Job".
+void declare_job_options(CommandLine& command, JobOptions& options);
+
+/// Adds --threads and --isa under "CPU".
+void declare_cpu_options(CommandLine& command, CpuFlags& options);
 
 /// Adds --transport under the present heading, then --device, --type, --kernel and --share-gpu under "GPU".
 void declare_device_options(CommandLine& command, DeviceOptions& options);
 
-/// \throws InputError, one line, for a flag that has no effect on the device, or a --timeout that is not positive
+/// \throws InputError, one line, for a --timeout that is not positive
+void validate_job(const JobOptions& options);
+
+/// The same, and for a flag that has no effect on the device.
 void validate_device(const DeviceOptions& options);
 
 }  // namespace ring_attention

@@ -61,7 +61,7 @@ if(NOT CMAKE_CUDA_COMPILER)
 else()
   enable_language(CUDA)
   find_package(CUDAToolkit QUIET)
-  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4) # its headers were tried, and no older ones
     set(why "CUDA ${CMAKE_CUDA_COMPILER_VERSION} is too old, 12.4 is the oldest")
   elseif(NOT TARGET CUDA::cudart_static)
     set(why "the CUDA toolkit has no static runtime")

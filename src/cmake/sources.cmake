@@ -100,7 +100,9 @@ set(hopper_kernel_sources
     ring_attention/cuda/kernels/forward_4_warp_specialized.cu
     ring_attention/cuda/kernels/forward_5_pingpong.cu
     ring_attention/cuda/kernels/forward_6_persistent.cu
-    ring_attention/cuda/kernels/backward_3_wgmma.cu)
+    ring_attention/cuda/kernels/backward_3_wgmma.cu
+    ring_attention/cuda/kernels/backward_4_ordered.cu
+    ring_attention/cuda/kernels/backward_5_bulk.cu)
 
 # The command line, shared by the program and the lessons; and the program.
 set(cli_sources
@@ -122,6 +124,10 @@ set(program_parts_sources # what the tests use, too
     program/plan/report.cpp
     program/run/options.cpp
     program/run/report.cpp
+    program/train/checkpoint.cpp
+    program/train/evaluation.cpp
+    program/train/options.cpp
+    program/train/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
@@ -133,15 +139,22 @@ set(program_sources
     program/run/check.cpp
     program/run/command.cpp
     program/run/input.cpp
-    program/run/results.cpp)
+    program/run/results.cpp
+    program/train/command.cpp)
 set(program_cuda_sources #
     program/gpu.cpp)
 set(program_without_cuda_sources #
     program/without_cuda.cpp)
 
+# The Python module, above the library.
+set(python_sources
+    python/module.cpp
+    python/mpi_libraries.cpp
+    python/ranks.cpp)
+
 foreach(
   folder IN
   ITEMS core mpi io attention cpu ring parallel model plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
-        program program_cuda program_without_cuda)
+        program program_cuda program_without_cuda python)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

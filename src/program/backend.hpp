@@ -21,7 +21,7 @@ struct Workload {
   bool gradients = false;
   Shape bias = {};        ///< of the dense bias of that shard; of size 0: none
   Index check_bytes = 0;  ///< of the host, that --check takes for dbias
-  Index besides = 0;      ///< numbers that the host has besides those of a ring: of other partitions
+  Index besides = 0;      ///< numbers that the device has besides those of a ring: of other partitions
 
   /// Numbers of the bias and of its gradient.
   [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias.size(); }
@@ -53,34 +53,42 @@ struct BackendDescription {
          (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "");
 }
 
-/// Arrays are the host's, of type Value. K,V travel as Element, in parcels that live in Memory; dK,dV as Value.
+/// Arrays of the host have the type Value. Where the device computes they are in Memory: q, k, v and dO as Input, and
+/// results as Value. K,V travel as Element, and dK,dV as Value.
 ///
-/// Forward: set_queries(), forward_engine(), ring_forward() with ring_engine(), finish(). Backward: the same queries,
-/// backward_engine(), ring_backward() with ring_engine(), finish(). Every call is collective.
+/// Forward: set_queries(), forward_engine(), ring_forward() with ring_engine(), the engine's finish(). Backward: the same
+/// queries, backward_engine(), ring_backward() with ring_engine(), finish(). Every call is collective.
 template <class T>
-concept Backend = requires(
-    T& backend, const Tensor<typename T::Value>& array, const AttentionResult<typename T::Value>& result,
-    const TokenRanges& ranges, View<typename T::Element> shard, void (*write)(View<typename T::Value>),
-    decltype(backend.forward_engine())& forward, decltype(backend.backward_engine(result, array))& backward,
-    const KeyValueGradient<typename T::Value>& gradients) {
-  /// \throws AgreedError when one rank cannot have the memory for its shards.
-  backend.require_memory();
-  { backend.description() } -> std::same_as<BackendDescription>;
-  /// Relative rounding error of the input before the arithmetic.
-  { backend.input_roundoff() } -> std::convertible_to<double>;
-  { backend.memory() } -> std::same_as<typename T::Memory>;
-  { backend.transport(Watched::kv) } -> std::same_as<Watched>;
-  /// Fills a part of a parcel with what the function writes into an array of the host.
-  backend.fill(shard, write);
-  /// The queries at `ranges`, and their bias or an empty view. The arrays stay with the caller.
-  backend.set_queries(array, ranges, array);
-  /// The engine as a ring uses it: it takes K,V as Element.
-  backend.ring_engine(forward);
-  backend.ring_engine(backward);
-  /// Wait until the device has computed everything. dK,dV are where the parcels are.
-  { backend.finish(forward) } -> std::same_as<AttentionResult<typename T::Value>>;
-  { backend.finish(backward, gradients) } -> std::same_as<Gradients<typename T::Value>>;
-  backend.synchronize();
-};
+concept Backend =
+    requires(T& backend, const Tensor<typename T::Value>& array, const TokenRanges& ranges,
+             View<const typename T::Value> computed,
+             const typename T::Memory::template Array<typename T::Input>& there, const Communicator& line,
+             View<typename T::Element> shard, void (*write)(View<typename T::Value>),
+             decltype(backend.forward_engine())& forward, decltype(forward.finish())& result,
+             decltype(backend.backward_engine(result, there))& backward) {
+      /// \throws AgreedError when one rank cannot have the memory for its shards.
+      backend.require_memory();
+      { backend.description() } -> std::same_as<BackendDescription>;
+      /// Relative rounding error of the input before the arithmetic.
+      { backend.input_roundoff() } -> std::convertible_to<double>;
+      { backend.memory() } -> std::same_as<typename T::Memory>;
+      { backend.transport(Watched::kv) } -> std::same_as<Watched>;
+      /// Moves arrays in Memory between the ranks of a line. Not more than one line besides that of the ring.
+      { backend.all_to_all(line) } -> std::same_as<WatchedAllToAll>;
+      /// Fills a part of a parcel with what the function writes into an array of the host, or with an array.
+      backend.fill(shard, write);
+      backend.fill(shard, there);
+      /// The array where the device computes: a copy, or the array itself, which stays with the caller.
+      { backend.there(array) } -> std::convertible_to<View<const typename T::Input>>;
+      /// And back. Waits until it has been computed.
+      { backend.here(computed) } -> std::same_as<Tensor<typename T::Value>>;
+      /// The queries at `ranges`, and their bias (of the host) or an empty view. The arrays stay with the caller.
+      backend.set_queries(there, ranges, array);
+      /// The engine as a ring uses it: it takes K,V as Element.
+      backend.ring_engine(forward);
+      backend.ring_engine(backward);
+      /// Waits until the device has computed everything.
+      backend.synchronize();
+    };
 
 }  // namespace ring_attention

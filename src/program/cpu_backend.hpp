@@ -3,12 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "cli/table.hpp"
 #include "program/backend.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/threads.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 #include "ring_attention/ring/widening_engine.hpp"
@@ -16,7 +20,7 @@
 namespace ring_attention {
 
 /// The instruction set and the threads of a rank that the flags ask for. Collective.
-[[nodiscard]] inline CpuOptions cpu_options(const Communicator& comm, const DeviceOptions& options) {
+[[nodiscard]] inline CpuOptions cpu_options(const Communicator& comm, const CpuFlags& options) {
   CpuOptions cpu;
   if (options.isa != "auto") cpu.isa = isa_named(options.isa);
   const int shared_out = usable_cores() / ranks_on_this_host(comm);
@@ -40,6 +44,7 @@ template <class ForwardEngine, class GradientEngine, class ElementType = typenam
 class CpuBackend {
  public:
   using Value = typename ForwardEngine::value_type;
+  using Input = Value;
   using Element = ElementType;
   using Memory = HostMemory;
 
@@ -80,17 +85,27 @@ class CpuBackend {
                          : Watched(context_.activity, overlapped, channel);
   }
 
-  void fill(View<Element> shard, const auto& write) const {
+  [[nodiscard]] WatchedAllToAll all_to_all(const Communicator& line) const {
+    return {context_.activity, Line(std::make_shared<MpiAllToAll>(line))};
+  }
+
+  void fill(View<Element> shard, const std::invocable<View<Value>> auto& write) const {
     if constexpr (is_narrow) {
       Tensor<Value> exact(shard.shape());
       write(exact.view());
-      std::ranges::transform(exact.view().elements(), shard.data(), [](Value x) { return Element(x); });
+      fill(shard, exact);
     } else {
       write(shard);
     }
   }
+  void fill(View<Element> shard, View<const Value> array) const {
+    std::ranges::transform(array.elements(), shard.data(), [](Value x) { return Element(x); });
+  }
+  [[nodiscard]] View<const Value> there(View<const Value> array) const { return array; }
+  [[nodiscard]] Tensor<Value> here(Tensor<Value>&& array) const { return std::move(array); }
+  [[nodiscard]] Tensor<Value> here(View<const Value> array) const { return converted<Value>(array); }
 
-  void set_queries(const Tensor<Value>& q, const TokenRanges& ranges, View<const Value> bias = {}) {
+  void set_queries(View<const Value> q, const TokenRanges& ranges, View<const Value> bias = {}) {
     q_ = q;
     bias_ = bias;
     query_ranges_ = ranges;
@@ -101,7 +116,7 @@ class CpuBackend {
     return engine;
   }
   [[nodiscard]] GradientEngine backward_engine(const AttentionResult<Value>& result,
-                                               const Tensor<Value>& grad_out) const {
+                                               View<const Value> grad_out) const {
     auto engine = make_engine<GradientEngine>(context_.workload.scoring, context_.options.block, cpu_);
     engine.begin({q_, result.out, result.lse, grad_out, bias_}, query_ranges_);
     return engine;
@@ -114,11 +129,6 @@ class CpuBackend {
       return (engine);
   }
 
-  AttentionResult<Value> finish(ForwardEngine& engine) const { return engine.finish(); }
-  Gradients<Value> finish(GradientEngine& engine, const KeyValueGradient<Value>& gradients) const {
-    return {engine.finish(), converted<Value>(gradients.k), converted<Value>(gradients.v),
-            engine.bias_gradient()};
-  }
   void synchronize() const {}
 
  private:

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
+#include <memory>
 #include <optional>
 
 #include "cli/own_gpu.hpp"
@@ -11,10 +13,12 @@
 #include "program/backend.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/staged_all_to_all.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 #include "ring_attention/ring/transports/staged.hpp"
 #ifdef RING_ATTENTION_HAS_NCCL
-#include "ring_attention/ring/transports/nccl.hpp"
+#include "ring_attention/parallel/nccl_all_to_all.hpp"
 #endif
 
 namespace ring_attention {
@@ -24,6 +28,7 @@ template <class T>
 class GpuBackend {
  public:
   using Value = float;
+  using Input = T;
   using Element = T;
   using Memory = cuda::DeviceMemory;
 
@@ -45,10 +50,7 @@ class GpuBackend {
       });
     });
 #ifdef RING_ATTENTION_HAS_NCCL
-    if (!uses_nccl()) return;
-    const NcclOptions nccl{max_reserved_sms, std::chrono::duration<double>(options.timeout),
-                           [&activity = context.activity] { activity.beat(); }, share_.anywhere};
-    name_flag("--transport nccl (staged does without NCCL)", [&] { world_.emplace(context.ring, nccl); });
+    if (uses_nccl()) connect(world_, context.ring);
 #endif
   }
 
@@ -67,12 +69,12 @@ class GpuBackend {
   [[nodiscard]] double input_roundoff() const { return 2 * cuda::unit_roundoff(cuda::type_of<T>); }
 
   /// q, bias and the state (with gradients also dO, dQ and dbias), four KV shards (and six of dK,dV), the rows of a
-  /// dropout, and an array on its way.
+  /// dropout, and an array on its way; and at most what other partitions have besides.
   void require_memory() const {
     const Workload& work = context_.workload;
     const Index q = work.q.size(), kv = work.kv.size(), wide = sizeof(float), narrow = sizeof(T);
     const Index bias = wide * work.bias_values(), rows = q / work.q.dim;
-    const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv)) + 40 * rows +
+    const Index bytes = narrow * (q + 4 * kv) + wide * (q + std::max(q, kv) + work.besides) + 40 * rows +
                         (work.gradients ? narrow * q + wide * (q + 6 * kv) : 0) + bias +
                         (work.scoring.dropout.drops() ? rows * static_cast<Index>(sizeof(DropoutRow)) : 0);
     agree(context_.comm, [&] {
@@ -99,14 +101,36 @@ class GpuBackend {
     return Watched(context_.activity, staged, channel, wait);
   }
 
-  void fill(View<T> shard, const auto& write) const {
+  /// Before exchange() it waits for the device: NCCL's time limit is for the messages.
+  [[nodiscard]] WatchedAllToAll all_to_all(const Communicator& line) {
+    const auto wait = [this] { synchronize(); };
+#ifdef RING_ATTENTION_HAS_NCCL
+    if (world_) {
+      const bool is_ring = &line == &context_.ring;
+      if (!is_ring && !heads_) connect(heads_, line);
+      return {context_.activity,
+              Line(std::make_shared<NcclAllToAll>(is_ring ? *world_ : *heads_, stream_.handle())), wait};
+    }
+#endif
+    return {context_.activity, Line(std::make_shared<StagedAllToAll<MpiAllToAll>>(stream_.handle(), line)),
+            wait};
+  }
+
+  void fill(View<T> shard, const std::invocable<View<float>> auto& write) const {
     Tensor<float> host(shard.shape());
     write(host.view());
     cuda::upload<T>(shard, host, stream_.handle());
   }
+  void fill(View<T> shard, View<const T> array) const { memory().copy(shard.elements(), array.elements()); }
+  [[nodiscard]] cuda::DeviceTensor<T> there(View<const float> array) const {
+    return cuda::uploaded<T>(array, stream_.handle());
+  }
+  [[nodiscard]] Tensor<float> here(View<const float> array) const {
+    return cuda::downloaded<float>(array, stream_.handle());
+  }
 
-  void set_queries(const Tensor<float>& q, const TokenRanges& ranges, View<const float> bias = {}) {
-    q_ = cuda::uploaded<T>(q, stream_.handle());
+  void set_queries(View<const T> q, const TokenRanges& ranges, View<const float> bias = {}) {
+    q_ = q;
     bias_ = cuda::uploaded<float>(bias, stream_.handle());
     query_ranges_ = ranges;
   }
@@ -115,12 +139,10 @@ class GpuBackend {
     engine.begin(q_, query_ranges_, bias_);
     return engine;
   }
-  /// After finish() of the forward, whose result the GPU still has.
-  [[nodiscard]] CudaBackward<T> backward_engine(const AttentionResult<float>&,
-                                                const Tensor<float>& grad_out) {
-    grad_out_ = cuda::uploaded<T>(grad_out, stream_.handle());
+  [[nodiscard]] CudaBackward<T> backward_engine(const DeviceAttentionResult& result,
+                                                View<const T> grad_out) const {
     CudaBackward<T> engine(context_.workload.scoring, with(backward_->name));
-    engine.begin({q_, result_.out, result_.lse, grad_out_, bias_}, query_ranges_);
+    engine.begin({q_, result.out, result.lse, grad_out, bias_}, query_ranges_);
     return engine;
   }
   template <class Engine>
@@ -128,14 +150,6 @@ class GpuBackend {
     return engine;
   }
 
-  AttentionResult<float> finish(CudaEngine<T>& engine) {
-    result_ = engine.finish();
-    return {downloaded(result_.out), downloaded(result_.lse)};
-  }
-  Gradients<float> finish(CudaBackward<T>& engine, const KeyValueGradient<float>& gradients) const {
-    return {downloaded(engine.finish()), downloaded(gradients.k), downloaded(gradients.v),
-            downloaded(engine.bias_gradient())};
-  }
   /// However long it takes: the GPU shows no sign of life in between, so the host gives one.
   void synchronize() const {
     stream_.synchronize([&] { context_.activity.beat(); });
@@ -152,29 +166,32 @@ class GpuBackend {
 #endif
   }
   [[nodiscard]] CudaOptions with(const std::string& kernel) const {
-    return {stream_.handle(), kernel, uses_nccl() && context_.comm.size() > 1 ? max_reserved_sms : 0};
+    return {stream_.handle(), kernel, uses_nccl() && context_.ring.size() > 1 ? max_reserved_sms : 0};
   }
   /// Of the largest parcel: one of gradients, where there are any.
   [[nodiscard]] std::size_t parcel_bytes() const {
     const Workload& work = context_.workload;
     return static_cast<std::size_t>(2 * work.kv.size()) * (work.gradients ? sizeof(float) : sizeof(T));
   }
-  [[nodiscard]] Tensor<float> downloaded(View<const float> array) const {
-    return cuda::downloaded<float>(array, stream_.handle());
+#ifdef RING_ATTENTION_HAS_NCCL
+  void connect(std::optional<NcclWorld>& world, const Communicator& line) const {
+    const NcclOptions nccl{max_reserved_sms, std::chrono::duration<double>(context_.options.timeout),
+                           [&activity = context_.activity] { activity.beat(); }, share_.anywhere};
+    name_flag("--transport nccl (staged does without NCCL)", [&] { world.emplace(line, nccl); });
   }
+#endif
 
   BackendContext context_;
   GpuShare share_;
   cuda::Stream stream_;
 #ifdef RING_ATTENTION_HAS_NCCL
-  std::optional<NcclWorld> world_;
+  std::optional<NcclWorld> world_, heads_;  // of the ring, and of the ranks that share heads
 #endif
   const cuda::ForwardKernel* forward_ = nullptr;
   const cuda::BackwardKernel* backward_ = nullptr;
   TokenRanges query_ranges_;
-  cuda::DeviceTensor<T> q_, grad_out_;
+  View<const T> q_;
   cuda::DeviceTensor<float> bias_;
-  DeviceAttentionResult result_;
 };
 
 }  // namespace ring_attention

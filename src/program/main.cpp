@@ -8,6 +8,7 @@
 #include "program/example/command.hpp"
 #include "program/plan/command.hpp"
 #include "program/run/command.hpp"
+#include "program/train/options.hpp"
 
 using namespace ring_attention;
 
@@ -26,6 +27,8 @@ struct Program {
       words.command("plan", "What a model and a context need on machines that are not here");
   CommandLine& decode_words =
       words.command("decode", "A prompt, then its next tokens one by one against a cache that is sharded");
+  CommandLine& train_words =
+      words.command("train", "Train a small transformer, sharded four ways, on a task of long contexts");
   RunOptions run;
   BenchOptions bench;
   CommandLine* bench_decode_words = nullptr;
@@ -33,6 +36,8 @@ struct Program {
   DecodeOptions decode;
   ExampleOptions example;
   PlanOptions plan;
+  TrainOptions train;
+  JobOptions defaults;
   std::optional<std::string> help;
   std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
 
@@ -43,6 +48,7 @@ struct Program {
     declare_example_options(example_words, example);
     declare_plan_options(plan_words, plan);
     declare_decode_options(decode_words, decode);
+    declare_train_options(train_words, train);
     try {
       help = words.parse(argc, argv);
       if (help) return;
@@ -53,21 +59,23 @@ struct Program {
         validate(bench);
       if (decode_words.chosen()) validate(decode);
       if (plan_words.chosen()) validate(plan);
+      if (train_words.chosen()) validate(train);
     } catch (const InputError&) {
       bad_input = std::current_exception();
     }
   }
 
-  /// Calls visit(options) with those of the command; for `example`, and without a command, those of `run`.
-  decltype(auto) of_chosen(auto visit) const {
-    if (bench_decode_words->chosen()) return visit(bench_decode);
-    if (decode_words.chosen()) return visit(static_cast<const RunOptions&>(decode));
-    return bench_words.chosen() ? visit(bench) : visit(run);
+  /// Those of the command, or the defaults.
+  [[nodiscard]] const JobOptions& job() const {
+    if (bad_input) return defaults;
+    if (bench_decode_words->chosen()) return bench_decode;
+    if (bench_words.chosen()) return bench;
+    if (decode_words.chosen()) return decode;
+    if (train_words.chosen()) return train;
+    return run_words.chosen() ? run : defaults;
   }
-  /// Seconds of --timeout, which all commands but `example` have.
   [[nodiscard]] std::chrono::duration<double> timeout() const {
-    if (bad_input) return std::chrono::duration<double>(DeviceOptions{}.timeout);
-    return std::chrono::duration<double>(of_chosen([](const auto& options) { return options.timeout; }));
+    return std::chrono::duration<double>(job().timeout);
   }
 };
 
@@ -92,11 +100,12 @@ int ring_attention_main(const Program& program, const Communicator& comm, Activi
     });
     return 0;
   }
-  require_promised_ranks(comm, program.of_chosen([](const auto& options) { return options.ranks; }));
+  require_promised_ranks(comm, program.job().ranks);
   watchdog.expect(program.timeout(), comm.rank());
   if (program.bench_decode_words->chosen()) return bench_decode_command(comm, program.bench_decode, activity);
   if (program.decode_words.chosen()) return decode_command(comm, program.decode, activity);
   if (program.bench_words.chosen()) return bench_command(comm, program.bench, activity);
+  if (program.train_words.chosen()) return train_command(comm, program.train, activity);
   return run_command(comm, program.run, activity);
 }
 

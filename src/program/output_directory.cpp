@@ -8,11 +8,11 @@
 
 namespace ring_attention {
 
-void make_output_directory(const std::string& directory) {
+void make_output_directory(const std::string& directory, const std::string& flag) {
   std::error_code failed;
   std::filesystem::create_directories(directory, failed);
   if (failed)
-    throw InputError("--out " + directory, "cannot be made a directory: " + failed.message(),
+    throw InputError(flag + " " + directory, "cannot be made a directory: " + failed.message(),
                      "give another, or check what stands in the way");
 }
 

@@ -19,14 +19,11 @@ void declare_partition_options(CommandLine& command, PartitionOptions& options) 
                  {1, 1 << 20});
 }
 
-void validate_partition(const PartitionOptions& options, const std::string& device) {
+void validate_partition(const PartitionOptions& options) {
   const bool hybrid = options.parallel == name(Partition::hybrid);
   if (hybrid && !options.ulysses)
     throw InputError("--parallel hybrid needs --ulysses N, the number of ranks that share the heads");
   if (!hybrid && options.ulysses) throw InputError("--ulysses goes with --parallel hybrid");
-  if (options.parallel == name(Partition::all_gather) && device == "cuda")
-    throw InputError(
-        "--parallel all-gather goes with --device cpu; --device cuda can do ring, ulysses and hybrid");
 }
 
 void choose_partition(PartitionOptions& options, const std::string& device, const PartitionedWork& work,

@@ -24,9 +24,8 @@ struct PartitionOptions {
 /// Adds --parallel and --ulysses under the present heading.
 void declare_partition_options(CommandLine& command, PartitionOptions& options);
 
-/// \param device  what --device says
 /// \throws InputError, one line, for flags that do not go together
-void validate_partition(const PartitionOptions& options, const std::string& device);
+void validate_partition(const PartitionOptions& options);
 
 /// What a partition is chosen for.
 struct PartitionedWork {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "program/watchdog.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/line.hpp"
 #include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
@@ -73,13 +73,16 @@ static_assert(Transport<Watched>);
 /// Ranks compute between two exchanges.
 class WatchedAllToAll {
  public:
-  WatchedAllToAll(Activity& activity, const Communicator& line) : activity_(activity), link_(line) {}
+  /// \param wait  begins exchange(): waits for a device that computes while the host runs ahead
+  WatchedAllToAll(Activity& activity, Line link, std::function<void()> wait = {})
+      : activity_(activity), link_(std::move(link)), wait_(std::move(wait)) {}
 
   [[nodiscard]] int rank() const { return link_.rank(); }
   [[nodiscard]] int size() const { return link_.size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const { return link_.statistics(); }
+  [[nodiscard]] TransportStatistics statistics() const { return link_.statistics(); }
 
   void exchange(const Pieces& pieces) {
+    if (wait_) wait_();
     activity_.enter(Phase::exchange);
     link_.exchange(pieces);
     activity_.enter(Phase::compute);
@@ -87,7 +90,8 @@ class WatchedAllToAll {
 
  private:
   Activity& activity_;
-  MpiAllToAll link_;
+  Line link_;
+  std::function<void()> wait_;
 };
 
 static_assert(AllToAll<WatchedAllToAll>);

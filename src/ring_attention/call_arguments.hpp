@@ -25,13 +25,15 @@ struct Call {
   }
 };
 
-/// Throws InputError where an argument of this rank is wrong.
+/// Throws InputError where an argument is wrong.
 class Check {
  public:
-  explicit Check(int rank) : rank_(rank) {}
+  /// Of the only process.
+  Check() = default;
+  explicit Check(int rank) : whose_("rank " + std::to_string(rank) + ": ") {}
 
   void operator()(bool holds, const std::string& message) const {
-    if (!holds) throw InputError("rank " + std::to_string(rank_) + ": " + message);
+    if (!holds) throw InputError(whose_ + message);
   }
   template <class T>
   void array(const std::string& name, View<const T> array, const Shape& due) const {
@@ -41,7 +43,7 @@ class Check {
   }
 
  private:
-  int rank_;
+  std::string whose_;
 };
 
 /// What must be the same on all ranks, one line each: equal texts mean equal arguments.

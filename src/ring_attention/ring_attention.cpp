@@ -121,14 +121,18 @@ void require_memory(const Call<T>& call, const HybridPlace& place, Index arrays_
     throw std::bad_alloc();
 }
 
-template <class T>
-AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
+/// \param begin  begin(call, ranges) -> an engine that has begun with the queries of the call, which are at these ranges
+template <class T, class Begin>
+AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call, Begin begin) {
   const Communicator comm = duplicate(caller);
-  std::optional<ForwardJob<T>> job;
+  std::optional<ForwardJob<std::invoke_result_t<Begin, const Call<T>&, TokenRanges>>> job;
+  const auto prepare = [&](const Call<T>& of_heads, int rank) {
+    job.emplace(of_heads, rank, begin(of_heads, of_heads.placement.queries.ranges(rank)));
+  };
   begin_together(comm, call, [&](const Check&) {
     const HybridPlace place = call.place(comm.rank(), comm.size());
     if (place.ulysses.size == 1)
-      job.emplace(call, comm.rank());
+      prepare(call, comm.rank());
     else
       require_memory(call, place, 5, 6);
   });
@@ -136,13 +140,32 @@ AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call) {
 
   SharedHeads<T> shared(comm, call);
   CallInHeads<T> heads(shared.layout, call);
-  agree(comm, [&] { job.emplace(heads.view, shared.lines.ring().rank()); });
+  agree(comm, [&] { prepare(heads.view, shared.lines.ring().rank()); });
   heads.k = {};  // the job has copies
   heads.v = {};
   const AttentionResult<T> result = job->run(shared.lines.ring());
   job.reset();
   return {shared.layout.queries_to_sequence(result.out.view()),
           shared.layout.queries_to_sequence(result.lse.view())};
+}
+
+template <class T>
+AttentionResult<T> run_fast_forward(MPI_Comm comm, const Call<T>& of_caller) {
+  return run_forward<T>(comm, of_caller, [](const Call<T>& call, TokenRanges ranges) {
+    CpuEngine<T> engine(call.scoring, CpuOptions{call.options.threads, call.options.isa});
+    engine.begin(call.q, std::move(ranges), call.bias);
+    return engine;
+  });
+}
+
+template <class T>
+AttentionResult<T> run_function(MPI_Comm comm, const AttentionFunction<T>& kernel, const Call<T>& of_caller) {
+  return run_forward<T>(comm, of_caller, [&](const Call<T>& call, TokenRanges ranges) {
+    if (!kernel) throw InputError("the function of forward is empty");
+    FunctionEngine<T> engine(call.scoring, kernel);
+    engine.begin(call.q, std::move(ranges));
+    return engine;
+  });
 }
 
 template <class T>
@@ -194,13 +217,27 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                                const Placements& placement, const Scoring& scoring, const Options& options,
                                View<const float> bias) {
-  return run_forward<float>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+  return run_fast_forward<float>(comm, {"forward", q, k, v, placement, scoring, options, bias});
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
                                 const Options& options, View<const double> bias) {
-  return run_forward<double>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+  return run_fast_forward<double>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+}
+
+AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
+                               View<const float> k, View<const float> v, const Placements& placement,
+                               const Scoring& scoring, const Options& options) {
+  return run_function<float>(comm, kernel,
+                             {"forward with a function", q, k, v, placement, scoring, options, {}});
+}
+
+AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
+                                View<const double> k, View<const double> v, const Placements& placement,
+                                const Scoring& scoring, const Options& options) {
+  return run_function<double>(comm, kernel,
+                              {"forward with a function", q, k, v, placement, scoring, options, {}});
 }
 
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,

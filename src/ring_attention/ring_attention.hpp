@@ -36,6 +36,7 @@
 #pragma once
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/function_engine.hpp"
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
@@ -103,6 +104,21 @@ struct Options {
                                               View<const double> v, const Placements& placement,
                                               const Scoring& scoring, const Options& options = {},
                                               View<const double> bias = {});
+
+/// The same with a function of the caller in place of the library's kernel: any function that returns out and lse for some
+/// queries and keys runs in the ring (attention/function_engine.hpp). Forward only, without a dense bias.
+///
+/// \param kernel  is called by the calling thread, on each rank, once for the K,V of each rank that its queries see. What it
+///                throws on one rank passes through, and the caller ends the job.
+/// The options `threads` and `isa` change nothing. Memory: that of the function, and its result a second time.
+[[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel,
+                                             View<const float> q, View<const float> k, View<const float> v,
+                                             const Placements& placement, const Scoring& scoring,
+                                             const Options& options = {});
+[[nodiscard]] AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel,
+                                              View<const double> q, View<const double> k,
+                                              View<const double> v, const Placements& placement,
+                                              const Scoring& scoring, const Options& options = {});
 
 /// The gradients of sum(out * grad_out) over all ranks: dQ of this rank's queries, dK and dV of its keys.
 ///

@@ -22,18 +22,18 @@ FOLDERS = {  # a folder of the library and what it may include besides itself
     "model": RING | {"parallel"},
     "plan": RING | {"parallel"},
 }
-ABOVE = r"(cli|program|common)/"  # what no file of the library may include
+ABOVE = r"(cli|program|python|common)/"  # what no file of the library may include
 
 SOURCE = "src/ring_attention/"
 MPI_FILES = r"src/ring_attention/(mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/mpi_all_to_all\.|" \
-            r"src/ring_attention/ring_attention\.|src/cmake/|lessons/|tests/"
+            r"src/ring_attention/ring_attention\.|src/python/|src/cmake/|lessons/|tests/"
 # The last lines of a job that ends: the watchdog's, and those of mpi_main.
 PRINTING_FILES = r"src/program/|src/ring_attention/mpi/communicator\.cpp|src/cmake/|lessons/|tests/"
 
 # (what must not stand in code, the files in which it may, why)
 WORDS = [
-    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io, to the MPI transports and to ring_attention.hpp"),
+    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io, to the MPI transports, to ring_attention.hpp and to the Python module"),
     (r"<<<", r".*\.cuh?$", "kernel launches belong to .cu files"),
     (r"\b(f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bstd::(cout|cerr|clog)\b", PRINTING_FILES,
      "printing belongs to the program and to the lessons"),

@@ -35,6 +35,25 @@ class Bench(harness.CommandTest):
                                4 * 32 * 4 * (128 * 129 / 2 + 128 * 128))
         self.assertAlmostEqual(zigzag["flops_per_second"] * zigzag["compute_seconds"], 4 * 32 * 4 * 256 * 257 / 4)
 
+    def test_the_backward(self):
+        """Five products instead of two; K,V make N - 1 hops and dK,dV N."""
+        for ranks, words in ((1, ()), (3, ("--transport", "odd-even")), (2, ("--causal", "--dtype", "float64"))):
+            with self.subTest(ranks=ranks, words=words):
+                report = self.bench(ranks, "--seq", 96, "--heads", 4, "--kv-heads", 2, "--dim", 16, "--backward", *words)
+                passes = [(row["placement"], row["pass"]) for row in report["placements"]]
+                placements = ("contiguous", "zigzag") if "--causal" in words else ("contiguous",)
+                self.assertEqual(passes, [(kind, way) for kind in placements for way in ("forward", "backward")])
+                for forward, backward in zip(report["placements"][::2], report["placements"][1::2]):
+                    flop, of_backward = (row["flops_per_second"] * row["compute_seconds"] for row in (forward, backward))
+                    self.assertAlmostEqual(of_backward / flop, 2.5)
+                    if ranks > 1:
+                        moved = backward["bytes_per_second"] * backward["messages_seconds"]
+                        self.assertAlmostEqual(moved / ((2 * ranks - 1) * report["hop_bytes"]), 1)
+        out = self.run_well(2, *"bench --seq 64 --repetitions 1 --backward".split()).out
+        for word in ("forward and backward, on 2 ranks", "contiguous, backward"):
+            self.assertIn(word, out)
+        self.assert_refused(self.run_ranks(2, *"bench --backward --parallel ulysses".split()), "--backward goes with --parallel ring")
+
     def test_in_double(self):
         words = ("--seq", 64, "--heads", 2, "--dim", 16)
         for dtype, size in (("float32", 4), ("float64", 8)):

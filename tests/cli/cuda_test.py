@@ -74,6 +74,7 @@ class EmulatedTest(harness.CommandTest):
             (3, "1,2,20,5 --type fp32 --kernel naive --backward-kernel tiled-atomics"),
             (2, "1,4,33,16 --kv-heads 2 --type bf16 --causal --parallel ulysses"),
             (4, "1,4,29,16 --type fp32 --placement zigzag --causal --parallel hybrid --ulysses 2 --transport staged"),
+            (3, "1,4,29,16 --kv-heads 2 --type bf16 --placement zigzag --causal --parallel all-gather"),
         )
         for ranks, words in cases:
             with self.subTest(ranks=ranks, words=words):
@@ -86,10 +87,35 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual((report["engine"], report["device"]), ("cuda", "the emulator"))
                 self.assertEqual(report["transport"], "staged" if "staged" in words else report["transport"])
                 self.assertEqual("correctness only" in result.err, ranks > 1)
-                ring = ranks // report["ulysses"]
+                ring = 1 if "all-gather" in words else ranks // report["ulysses"]
                 self.assertEqual(report["hops"], 3 * ring - 2 if ring > 1 else 0)
                 self.assertEqual(report["all_to_all_bytes"] > 0, "--parallel" in words)
                 self.assertIs(report["ok"], True)
+
+    def test_partitions_have_the_bits_of_the_ring(self):
+        """As on the CPU: Ulysses those of one rank, a hybrid those of a ring of its size, an all-gather those of the ring."""
+        problem = "--random 1,4,29,16 --backward --check --out results --device cuda --share-gpu --causal --alibi --placement".split()
+        npy.write(self.path("sink.npy"), (4,), [0.5, -1.0, 0.0, 2.0], "<f4")
+        npy.write(self.path("bias.npy"), (4, 29, 29), random_values((4, 29, 29), 4), "<f4")
+
+        def arrays(ranks, *words):
+            self.run_well(ranks, "run", *problem, *words)
+            return {name: harness.read_bytes(self.path("results/" + name)) for name in self.files_in("results")
+                    if name.endswith(".npy") and name != "dsink.npy"}
+        for ranks, partition, ring, words in (
+            (2, "ulysses", 1, "zigzag --type fp32"),
+            (4, "hybrid --ulysses 2", 2, "striped --type bf16"),
+            (4, "hybrid --ulysses 2", 2, "zigzag --type bf16 --transport staged"),
+            (4, "ulysses", 1, "zigzag --type fp32 --bias bias.npy --sink sink.npy --dropout 0.25"),
+            (3, "all-gather", 3, "zigzag --type bf16"),
+            (2, "all-gather", 2, "contiguous --type fp32 --transport staged --bias bias.npy --sink sink.npy"),
+        ):
+            with self.subTest(ranks=ranks, partition=partition, words=words):
+                want = arrays(ring, *words.split())
+                got = arrays(ranks, *words.split(), "--parallel", *partition.split())
+                self.assertEqual(sorted(want), sorted(got))
+                for name, content in want.items():
+                    self.assertEqual(content, got[name], name)
 
     # ---- bias, dropout and sinks
 
@@ -168,14 +194,17 @@ class EmulatedTest(harness.CommandTest):
 
     def test_bench(self):
         for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled"),
-                             (2, "--type bf16 --parallel ulysses")):
+                             (2, "--type bf16 --parallel ulysses"), (4, "--type fp32 --parallel hybrid --ulysses 2"),
+                             (2, "--type bf16 --causal --parallel all-gather"), (2, "--type bf16 --backward")):
             with self.subTest(ranks=ranks, words=words):
                 result = self.run_well(ranks, *"bench --device cuda --share-gpu --seq 41 --heads 2 --dim 16".split(),
                                        *"--repetitions 1 --json".split(), *words.split())
                 report = json.loads(result.out)
                 self.assertIn("the emulator", report["kernel"])
                 self.assertEqual("correctness only" in report["kernel"], ranks > 1)
-                self.assertEqual(len(report["placements"]), 2 if "causal" in words else 1)
+                self.assertEqual(len(report["placements"]), 2 if "causal" in words or "backward" in words else 1)
+                if "all-gather" in words:
+                    continue  # no hops
                 self.assertEqual(report["hop_bytes"], 2 * 2 // report["ulysses"] * -(-41 * report["ulysses"] // ranks) * 16 * (4 if "fp32" in words else 2))
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")

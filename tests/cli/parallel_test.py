@@ -228,7 +228,6 @@ class ParallelTest(harness.CommandTest):
                 (1, "hybrid --ulysses 0", ("--ulysses", "at least 1")),
                 (2, "auto --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (1, "rings", ("--parallel", "ulysses", "all-gather")),
-                (2, "all-gather --device cuda", ("--parallel all-gather", "--device cpu", "ulysses and hybrid")),
                 (4, "hybrid --ulysses 3", ("Ulysses over 3 ranks", "the job has 4")),
             )[first:]:
                 with self.subTest(command=command, words=words):

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -46,6 +47,22 @@ TEST(Threads, WhatTheCallerThrowsArrivesAfterAllHaveStopped) {
   };
   EXPECT_THROW(for_each_task(1000, 4, work), std::runtime_error);
   EXPECT_EQ(running, 0);
+}
+
+TEST(Threads, NoTaskBeginsAfterAFailure) {
+  std::atomic<int> begun{0};
+  std::atomic<bool> failed{false};
+  const auto work = [&](Index, int worker) {
+    ++begun;
+    if (worker == 0) {
+      failed = true;
+      throw std::runtime_error("stop");
+    }
+    while (!failed) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  EXPECT_THROW(for_each_task(1000, 2, work), std::runtime_error);
+  EXPECT_LT(begun, 100);
 }
 
 TEST(Threads, WhatAnotherWorkerThrowsArrivesToo) {

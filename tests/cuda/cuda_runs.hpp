@@ -21,16 +21,15 @@ Tensor<float> rounded(const Tensor<float>& array, StreamHandle stream) {
 
 /// A problem whose arrays are numbers of T, so that kernel and reference have the same inputs.
 template <class T>
+Problem<float> forward_problem_in(const Case& what, StreamHandle stream) {
+  const auto [q, k, v] = random_inputs<float>(what);
+  return make_problem<float>(what, rounded<T>(q, stream), rounded<T>(k, stream), rounded<T>(v, stream),
+                             random_bias<float>(what));
+}
+template <class T>
 GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
-  const GradientProblem<float> exact = make_gradient_problem<float>(what);
-  const auto same = [&](const Tensor<float>& array) { return rounded<T>(array, stream); };
-  Tensor<float> grad_out = same(exact.grad_out);
-  Problem<float> forward = make_problem<float>(what, same(exact.forward.q), same(exact.forward.k),
-                                               same(exact.forward.v), exact.forward.bias.clone());
-  ReferenceGradients want = reference_backward(converted<double>(forward.q), converted<double>(forward.k),
-                                               converted<double>(forward.v), converted<double>(grad_out),
-                                               what.scoring, converted<double>(forward.bias));
-  return {std::move(forward), std::move(grad_out), std::move(want)};
+  return make_gradient_problem(forward_problem_in<T>(what, stream),
+                               rounded<T>(random_grad_out<float>(what), stream));
 }
 
 inline AttentionResult<float> downloaded(const DeviceAttentionResult& device, StreamHandle stream) {

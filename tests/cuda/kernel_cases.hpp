@@ -12,6 +12,7 @@
 
 #include "ring_attention/attention/backward.hpp"
 #include "ring_attention/cuda/choice.hpp"
+#include "ring_attention/cuda/error.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -105,10 +106,7 @@ inline float rounded(float x, Type type) {
 
 // The problem with q, k and v rounded to the type, so that kernel and reference have the same inputs.
 inline Problem<float> rounded_problem(const KernelCase& a) {
-  Tensor<float> q(a.what.q()), k(a.what.kv()), v(a.what.kv());
-  fill_random(q.view(), {.seed = a.what.seed, .stream = 0, .spike_every = a.what.spike_every});
-  fill_random(k.view(), {.seed = a.what.seed, .stream = 1, .spike_every = a.what.spike_every});
-  fill_random(v.view(), {.seed = a.what.seed, .stream = 2});
+  auto [q, k, v] = random_inputs<float>(a.what);
   for (Tensor<float>* tensor : {&q, &k, &v})
     for (float& x : tensor->view().elements()) x = rounded(x, a.type);
   return make_problem(a.what, std::move(q), std::move(k), std::move(v));
@@ -217,6 +215,7 @@ inline testing::AssertionResult forward_agrees(const KernelCase& a, const RunFor
     Memory k(rows_of(problem.k, shard), a.type), v(rows_of(problem.v, shard), a.type);
     memory.set_keys(shard, k, v);
     run({memory.task, std::exchange(fresh, false), o.as<float>(), m.as<float>(), l.as<float>()}, a.type);
+    cuda::check(cudaStreamSynchronize(nullptr));
     for (const Memory* array : {&o, &m, &l, &k, &v, &memory.q})
       if (array->overrun()) return testing::AssertionFailure() << "written out of bounds, " << to_string(a);
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 
 #include "cuda/cuda_runs.hpp"
 #include "support/masks.hpp"
@@ -13,8 +14,10 @@ namespace {
 using cuda::Fp16;
 using cuda::Type;
 
-/// The number of cases for each kernel and type. The emulator is slow.
-Index cases() { return cuda::name_of(0) == "the emulator" ? 4 : 200; }
+bool is_emulated() { return cuda::name_of(0) == "the emulator"; }
+
+/// The number of random cases for each kernel and type. The emulator is slow.
+Index cases() { return is_emulated() ? 4 : 40; }
 
 /// `preferred` or another dim that the kernel supports, or 0.
 template <class Kernel>
@@ -49,36 +52,113 @@ std::vector<TokenRanges> random_pieces(Dice& dice, Index keys) {
   return pieces;
 }
 
-Case case_for(Dice& dice, Index index, Index dim) {
-  Case what = random_case(dice, index, 3);
+Case with_dim(Case what, Index dim) {
   what.scoring.scale *= std::sqrt(static_cast<double>(what.dim) / static_cast<double>(dim));
   what.dim = dim;
+  return what;
+}
+
+struct CaseInPieces {
+  Case what;
+  Index dim;  // that of `what` is another one
+  std::vector<TokenRanges> pieces;
+};
+
+CaseInPieces random_case_for(Dice& dice, Index index) {
+  const Index dim = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
+  Case what = random_case(dice, index, 3);
   if (what.group == 8) what.batch = 1;
   if (dice.one_in(3)) what.queries = dice.between(60, 140);
   if (dice.one_in(3)) what.keys = dice.between(60, 200);
-  return what;
+  return {what, dim, random_pieces(dice, what.keys)};
+}
+
+/// Keys that fill every stage of a pipeline several times, in two pieces of two ranges each.
+CaseInPieces long_case_for(Dice& dice) {
+  Case what{.kv_heads = dice.between(1, 2),
+            .group = 1,
+            .queries = dice.between(300, 900),
+            .keys = dice.between(700, 1500),
+            .dim = dice.of<Index>({64, 128}),
+            .seed = dice.bits()};
+  if (what.kv_heads == 1) what.group = dice.between(1, 2);
+  what.scoring.scale = 1 / std::sqrt(static_cast<double>(what.dim));
+  if (dice.one_in(2)) what.scoring.mask = Mask::causal(what.keys - what.queries);
+  if (dice.one_in(3)) what.scoring.mask.left = dice.between(0, what.keys);
+  const Placement pieces(PlacementKind::zigzag, what.keys, 2);
+  return {what, what.dim, {pieces.ranges(1), pieces.ranges(0)}};
+}
+
+/// A persistent kernel has three multiprocessors, so its blocks compute many tiles one after the other.
+CudaOptions with_three_multiprocessors(const char* kernel, StreamHandle stream) {
+  const int all = cuda::traits_of(cuda::current_device()).multiprocessors;
+  return {.stream = stream, .kernel = kernel, .reserved_sms = all - 3};
+}
+
+/// One case on every kernel and every type that it supports: visit(kernel, T{}, problem). The problem and its reference are
+/// made once for all kernels of a type and a dim, by make(case, T{}).
+template <class Kernels>
+void for_each_kernel_on(const CaseInPieces& a, const Kernels& kernels, auto make, auto visit) {
+  const auto with = [&]<class T>(T zero) {
+    std::map<Index, decltype(make(a.what, zero))> problems;  // of each dim
+    for (const auto& kernel : kernels) {
+      const Index dim = dim_for(kernel, cuda::type_of<T>, a.dim);
+      if (dim == 0) continue;
+      SCOPED_TRACE(std::string(kernel.name) + " in " + cuda::name_of(cuda::type_of<T>));
+      if (!problems.contains(dim)) problems.emplace(dim, make(with_dim(a.what, dim), zero));
+      visit(kernel, zero, problems.at(dim));
+    }
+  };
+  with(float{});
+  with(Bf16{});
+  with(Fp16{});
+}
+
+void expect_right_forwards(const CaseInPieces& a, auto options_of, StreamHandle stream) {
+  for_each_kernel_on(
+      a, cuda::forward_kernels(),
+      [&]<class T>(const Case& what, T) { return forward_problem_in<T>(what, stream); },
+      [&]<class T>(const cuda::ForwardKernel& kernel, T, const Problem<float>& problem) {
+        const TokenRanges rows = whole(problem.what.queries);
+        const CudaOptions options = options_of(kernel.name, stream);
+        EXPECT_TRUE(
+            agrees_in(unit_of<T>, forward_in_pieces<T>(problem, a.pieces, options, rows), problem, rows));
+      });
+}
+
+void expect_right_backwards(const CaseInPieces& a, auto options_of, StreamHandle stream) {
+  for_each_kernel_on(
+      a, cuda::backward_kernels(), [&]<class T>(const Case& what, T) { return problem_in<T>(what, stream); },
+      [&]<class T>(const cuda::BackwardKernel& kernel, T, const GradientProblem<float>& problem) {
+        const CudaOptions options = options_of(kernel.name, stream);
+        EXPECT_TRUE(
+            gradients_agree_in(unit_of<T>, backward_in_pieces<T>(problem, a.pieces, options), problem));
+      });
+}
+
+CudaOptions with_all_multiprocessors(const char* kernel, StreamHandle stream) {
+  return {.stream = stream, .kernel = kernel};
 }
 
 TEST(ForwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   const cuda::Stream stream;
-  for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
-    for_each_case(cases(), [&](Dice& dice, Index index) {
-      const Index preferred = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
-      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, preferred));
-      const auto problem = problem_in<T>(what, stream.handle());
-      const CudaOptions options{.stream = stream.handle(), .kernel = kernel.name};
-      EXPECT_TRUE(agrees_in(
-          unit_of<T>,
-          forward_in_pieces<T>(problem.forward, random_pieces(dice, what.keys), options, whole(what.queries)),
-          problem.forward, whole(what.queries)));
-    });
+  for_each_case(cases(), [&](Dice& dice, Index index) {
+    expect_right_forwards(random_case_for(dice, index), with_all_multiprocessors, stream.handle());
+  });
+}
+
+TEST(ForwardKernels, AgreeWithTheReferenceOnLongProblems) {
+  if (is_emulated()) GTEST_SKIP() << "the emulator is too slow";
+  const cuda::Stream stream;
+  for_each_case(6, [&](Dice& dice, Index) {
+    expect_right_forwards(long_case_for(dice), with_three_multiprocessors, stream.handle());
   });
 }
 
 TEST(ForwardKernels, SupportEveryMaskAndBias) {
   const cuda::Stream stream;
   for_each_kernel(cuda::forward_kernels(), [&]<class T>(const cuda::ForwardKernel& kernel, T) {
-    if (cases() < 200 && cuda::type_of<T> == Type::fp16) return;
+    if (is_emulated() && cuda::type_of<T> == Type::fp16) return;
     for (const auto& [queries, keys] : {std::pair<Index, Index>{150, 150}, {70, 130}})
       for (const NamedScoring& named : every_scoring(queries, keys, 2, 0.3)) {
         SCOPED_TRACE(named.name);
@@ -248,22 +328,23 @@ TEST(BackwardKernels, DoNotAgreeWithWrongStatistics) {
 
 TEST(BackwardKernels, AgreeWithTheReferenceOnRandomProblems) {
   const cuda::Stream stream;
-  for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
-    for_each_case(cases(), [&](Dice& dice, Index index) {
-      const Index preferred = dice.of<Index>({1, 5, 24, 32, 64, 80, 96, 128, 200, 256});
-      const Case what = case_for(dice, index, dim_for(kernel, cuda::type_of<T>, preferred));
-      const auto problem = problem_in<T>(what, stream.handle());
-      const CudaOptions options{.stream = stream.handle(), .kernel = kernel.name};
-      EXPECT_TRUE(gradients_agree_in(
-          unit_of<T>, backward_in_pieces<T>(problem, random_pieces(dice, what.keys), options), problem));
-    });
+  for_each_case(cases(), [&](Dice& dice, Index index) {
+    expect_right_backwards(random_case_for(dice, index), with_all_multiprocessors, stream.handle());
+  });
+}
+
+TEST(BackwardKernels, AgreeWithTheReferenceOnLongProblems) {
+  if (is_emulated()) GTEST_SKIP() << "the emulator is too slow";
+  const cuda::Stream stream;
+  for_each_case(6, [&](Dice& dice, Index) {
+    expect_right_backwards(long_case_for(dice), with_three_multiprocessors, stream.handle());
   });
 }
 
 TEST(BackwardKernels, SupportEveryMaskAndBias) {
   const cuda::Stream stream;
   for_each_kernel(cuda::backward_kernels(), [&]<class T>(const cuda::BackwardKernel& kernel, T) {
-    if (cases() < 200 && cuda::type_of<T> == Type::fp16) return;
+    if (is_emulated() && cuda::type_of<T> == Type::fp16) return;
     for (const NamedScoring& named : every_scoring(70, 90, 2, 0.3)) {
       SCOPED_TRACE(named.name);
       const auto problem = problem_in<T>({.kv_heads = 1,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "ring_attention/core/error.hpp"
@@ -30,9 +31,16 @@ __global__ void sum(const float* numbers, float* total) {
   }
 }
 
+// Launches a kernel and waits for it. \throws Error as the emulator does
+template <class Kernel, class... Arguments>
+void run(Kernel kernel, const LaunchConfig& grid, const Arguments&... arguments) {
+  launch(kernel, grid, nullptr, arguments...);
+  check(cudaStreamSynchronize(nullptr));
+}
+
 float sum_of(const std::vector<float>& numbers) {
   float total = -1;
-  launch(sum, {dim3(1), dim3(256), 32}, nullptr, numbers.data(), &total);
+  run(sum, {dim3(1), dim3(256), 32}, numbers.data(), &total);
   return total;
 }
 
@@ -56,7 +64,7 @@ __global__ void product(const __half* a, const __half* b, float* d) {
 
 std::vector<float> product_of(const std::vector<__half>& a, const std::vector<__half>& b) {
   std::vector<float> d(128, -1);
-  launch(product, {dim3(1), dim3(32), 1024}, nullptr, a.data(), b.data(), d.data());
+  run(product, {dim3(1), dim3(32), 1024}, a.data(), b.data(), d.data());
   return d;
 }
 
@@ -83,6 +91,40 @@ __global__ void moves_registers(int) {
     setmaxnreg_dec<fewer>();
   else
     setmaxnreg_inc<more>();
+}
+
+// Adds 1 to a number in each thread, block after block: a block waits until it is its turn. `turn_of` is the turn of the
+// first block; each later block has the next turn.
+template <bool waits>
+__global__ void counts(int* number, int* turn, int turn_of_first, int step) {
+  const int own_turn = turn_of_first + step * static_cast<int>(blockIdx.x);
+  if (waits && threadIdx.x == 0)
+    while (atomicAdd(turn, 0) != own_turn) __nanosleep(20);
+  __syncthreads();
+  const int before = *number;
+  __syncthreads();  // so that another block may run here
+  if (threadIdx.x == 0) {
+    *number = before + 1;
+    __threadfence();
+    atomicAdd(turn, 1);
+  }
+}
+
+// Each block takes the next number as its own.
+__global__ void takes_tickets(int* next, int* block_of_ticket) {
+  if (threadIdx.x == 0) block_of_ticket[atomicAdd(next, 1)] = static_cast<int>(blockIdx.x);
+}
+
+__global__ void sets_a_variable(float* to) {
+  __shared__ float of_block;
+  if (threadIdx.x == 0) of_block = static_cast<float>(blockIdx.x);
+  __syncthreads();
+  atomicAdd(to + blockIdx.x, of_block);
+}
+
+// A part of a warpgroup changes its registers.
+__global__ void moves_registers_alone(int) {
+  if (threadIdx.x < 64) setmaxnreg_dec<24>();
 }
 
 class Emulator : public testing::Test {
@@ -140,23 +182,104 @@ TEST_F(Emulator, NoticesMissingBarriersAndWaits) {
 }
 
 TEST_F(Emulator, ReportsADeadlock) {
-  EXPECT_THROW(launch(never_returns, {dim3(1), dim3(64), 0}, nullptr, 0), Error);
-  EXPECT_THROW(launch(diverges, {dim3(1), dim3(32), 0}, nullptr, 0), Error);
+  EXPECT_THROW(run(never_returns, {dim3(1), dim3(64), 0}, 0), Error);
+  EXPECT_THROW(run(diverges, {dim3(1), dim3(32), 0}, 0), Error);
 }
 
 TEST_F(Emulator, ReportsTooFewRegisters) {
-  EXPECT_NO_THROW(launch(moves_registers<24, 240>, {dim3(1), dim3(384), 0}, nullptr, 0));
-  EXPECT_THROW(launch(moves_registers<32, 240>, {dim3(1), dim3(384), 0}, nullptr, 0), Error);
+  EXPECT_NO_THROW(run(moves_registers<24, 240>, {dim3(1), dim3(384), 0}, 0));
+  EXPECT_THROW(run(moves_registers<32, 240>, {dim3(1), dim3(384), 0}, 0), Error);
+}
+
+TEST_F(Emulator, ReportsAWarpgroupThatDoesNotSetItsRegistersTogether) {
+  EXPECT_THROW(run(moves_registers_alone, {dim3(1), dim3(128), 0}, 0), Error);
 }
 
 TEST_F(Emulator, ReportsAGridThatIsTooLarge) {
   for (const dim3 blocks : {dim3(1, 65536), dim3(1, 1, 65536)})
-    EXPECT_THROW(launch(does_nothing, {blocks, dim3(32), 0}, nullptr, 0), Error);
-  EXPECT_NO_THROW(launch(does_nothing, {dim3(70000), dim3(32), 0}, nullptr, 0));
+    EXPECT_THROW(run(does_nothing, {blocks, dim3(32), 0}, 0), Error);
+  EXPECT_NO_THROW(run(does_nothing, {dim3(70000), dim3(32), 0}, 0));
 }
 
 TEST_F(Emulator, ReportsAWriteBehindSharedMemory) {
-  EXPECT_THROW(launch(writes_behind, {dim3(1), dim3(32), 64}, nullptr, 0), Error);
+  EXPECT_THROW(run(writes_behind, {dim3(1), dim3(32), 64}, 0), Error);
+}
+
+// ---- Several blocks
+
+TEST_F(Emulator, RunsBlocksInTurn) {
+  emulator::options().multiprocessors = 3;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    emulator::options().seed = seed;
+    int number = 0, turn = 0;
+    run(counts<true>, {dim3(3), dim3(64), 200 * 1024}, &number, &turn, 0, 1);
+    EXPECT_EQ(number, 3);
+  }
+}
+
+// More than fit at the same time: they start in the order of their numbers.
+TEST_F(Emulator, RunsManyBlocksInTurn) {
+  emulator::options().multiprocessors = 3;
+  int number = 0, turn = 0;
+  run(counts<true>, {dim3(20), dim3(64), 200 * 1024}, &number, &turn, 0, 1);
+  EXPECT_EQ(number, 20);
+}
+
+TEST_F(Emulator, NoticesAMissingWaitBetweenBlocks) {
+  std::set<int> numbers;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    emulator::options().seed = seed;
+    int number = 0, turn = 0;
+    run(counts<false>, {dim3(3), dim3(64)}, &number, &turn, 0, 1);
+    numbers.insert(number);
+  }
+  EXPECT_LT(*numbers.begin(), 3) << "no update was lost";
+}
+
+// The first turn is that of a block that finds no place, because all blocks in progress wait for it.
+TEST_F(Emulator, ReportsAWaitForABlockThatCannotStart) {
+  emulator::options().multiprocessors = 3;
+  const auto counts_down = [](unsigned blocks) {
+    int number = 0, turn = 0;
+    run(counts<true>, {dim3(blocks), dim3(64), 200 * 1024}, &number, &turn, static_cast<int>(blocks) - 1, -1);
+    return number;
+  };
+  EXPECT_EQ(counts_down(3), 3);
+  try {
+    counts_down(8);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("waits for something that never happens at"), std::string::npos) << text;
+    EXPECT_NE(text.find("emulator_test.cpp"), std::string::npos) << text;
+    EXPECT_NE(text.find("blocks have not started: 3 fit"), std::string::npos) << text;
+  }
+}
+
+TEST_F(Emulator, GivesEachBlockItsTicket) {
+  std::set<std::vector<int>> orders;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    emulator::options().seed = seed;
+    int next = 0;
+    std::vector<int> block_of_ticket(5, -1);
+    run(takes_tickets, {dim3(5), dim3(32)}, &next, block_of_ticket.data());
+    EXPECT_EQ(std::set<int>(block_of_ticket.begin(), block_of_ticket.end()), (std::set<int>{0, 1, 2, 3, 4}));
+    orders.insert(block_of_ticket);
+  }
+  EXPECT_GT(orders.size(), 5U);
+}
+
+TEST_F(Emulator, GivesEachBlockItsVariables) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    emulator::options().seed = seed;
+    std::vector<float> sums(5);
+    run(sets_a_variable, {dim3(5), dim3(64)}, sums.data());
+    EXPECT_EQ(sums, (std::vector<float>{0, 64, 128, 192, 256}));
+  }
+}
+
+TEST_F(Emulator, ReportsTooMuchSharedMemory) {
+  EXPECT_THROW(run(does_nothing, {dim3(1), dim3(32), 228 * 1024}, 0), Error);
 }
 
 TEST_F(Emulator, RoundsAsTheGpuDoes) {

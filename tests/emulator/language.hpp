@@ -21,25 +21,18 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
+#define __shared__ static __attribute__((section("emulated_shared")))
 #define __constant__ static
 #define __launch_bounds__(...)
 #define __grid_constant__
 
 namespace ring_attention::emulator {
 
-struct Indices {
-  uint3 thread, block;
-  dim3 blocks, threads;
-};
-inline Indices& grid() {
-  static Indices indices;
-  return indices;
-}
-inline uint3 thread_index() {
-  const dim3& threads = grid().threads;
-  const unsigned i = thread();
-  return {i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y};
+// The sizes of the kernel that runs.
+inline dim3 blocks_of_grid, threads_of_block;
+
+inline uint3 place_in(const dim3& sizes, unsigned i) {
+  return {i % sizes.x, i / sizes.x % sizes.y, i / sizes.x / sizes.y};
 }
 
 template <class T>
@@ -75,10 +68,10 @@ inline void require_whole_warp(unsigned mask) {
 
 }  // namespace ring_attention::emulator
 
-#define threadIdx (::ring_attention::emulator::thread_index())
-#define blockIdx (::ring_attention::emulator::grid().block)
-#define blockDim (::ring_attention::emulator::grid().threads)
-#define gridDim (::ring_attention::emulator::grid().blocks)
+#define gridDim (::ring_attention::emulator::blocks_of_grid)
+#define blockDim (::ring_attention::emulator::threads_of_block)
+#define blockIdx (::ring_attention::emulator::place_in(gridDim, ::ring_attention::emulator::block()))
+#define threadIdx (::ring_attention::emulator::place_in(blockDim, ::ring_attention::emulator::thread()))
 
 inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
   const dim3& threads = blockDim;
@@ -117,11 +110,18 @@ template <class T>
 T __ldg(const T* from) {
   return *from;
 }
-inline float atomicAdd(float* to, float value) {
-  const float before = *to;
+template <class T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
   *to = before + value;
+  if (*to != before) ::ring_attention::emulator::progress();
   return before;
 }
+// A thread that waits for another block calls it in a loop.
+inline void __nanosleep(unsigned, const std::source_location& where = std::source_location::current()) {
+  ::ring_attention::emulator::poll(where);
+}
+inline void __threadfence() {}
 template <class T>
 T min(T a, T b) {
   return std::min(a, b);

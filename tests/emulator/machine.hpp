@@ -1,17 +1,19 @@
-// The scheduler of the emulator: the threads of one block are fibers of one CPU thread.
+// The scheduler of the emulator: the threads of all blocks are fibers of one CPU thread.
 //
 // A fiber runs until it must wait for others. Then a seeded random number chooses one of the fibers that can continue.
 // So a kernel with a missing barrier gives wrong numbers with some seed. Asynchronous work (cp.async, TMA, wgmma) is
-// done at a random time between its start and the wait for it.
+// done at a random time between its start and the wait for it. Several blocks are in progress at the same time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <vector>
 
@@ -19,14 +21,30 @@ namespace ring_attention::emulator {
 
 // A source line with a barrier or a wait.
 struct Place {
-  std::string file;
+  std::string_view file;
   unsigned line;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const Place& a, const Place& b) { return a.line == b.line && a.file == b.file; }
 };
 
+// SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number. The scheduler needs many numbers.
+struct Random {
+  std::uint64_t state = 0;
+  std::uint64_t operator()() {
+    state += 0x9e3779b97f4a7c15U;
+    std::uint64_t z = state;
+    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31U);
+  }
+};
+
+// EMULATED_SEED, or 1.
+std::uint64_t first_seed();
+
 struct Options {
-  std::uint64_t seed = 1;       // of the schedule
-  std::optional<Place> ignore;  // this line has no effect, as if it were missing
+  std::uint64_t seed = first_seed();  // of the schedule
+  std::optional<Place> ignore;        // this line has no effect, as if it were missing
+  unsigned multiprocessors = 132;
 };
 Options& options();
 
@@ -36,23 +54,36 @@ std::vector<Place>& places();
 // Adds the line to places(). Returns true if the line is to have no effect.
 bool ignored(const std::source_location& where);
 
-// There is one machine. A launch holds this lock.
+// There is one machine and one GPU, for all threads of the process. Who works on it holds this lock.
 std::mutex& in_use();
 
-// Runs `body` in `threads` threads with `shared_bytes` of shared memory, which starts as NaN. Throws Error if a thread
-// throws, if all threads wait, or if a thread has written behind the shared memory.
-void run_block(unsigned threads, int shared_bytes, const std::function<void(unsigned thread)>& body);
+// The grid of a kernel.
+struct Grid {
+  unsigned blocks, threads;
+  int shared_bytes;
+};
 
-// Restarts the sequence of random numbers.
-void seed_schedule(std::uint64_t seed);
-
-// The number of blocks that have been started. State of one block is reset when it changes.
-std::uint64_t blocks_begun();
+// Runs body() in every thread of every block. As many blocks as fit on the GPU may be in progress at the same time. If all
+// fit they start in random order, otherwise in the order of their numbers. Shared memory starts as NaN. Throws Error if a thread throws, if no thread can continue, or if a
+// thread has written behind the shared memory.
+void run_grid(const Grid& grid, const std::function<void()>& body);
 
 // The following functions are called by the running thread.
 
+unsigned block();
 unsigned thread();
 unsigned random_below(unsigned n);
+
+// The running block's own object of a type.
+std::shared_ptr<void>& slot_of_block(std::size_t number);
+std::size_t new_slot();
+template <class T>
+T& of_block() {
+  static const std::size_t number = new_slot();
+  std::shared_ptr<void>& slot = slot_of_block(number);
+  if (!slot) slot = std::make_shared<T>();
+  return *static_cast<T*>(slot.get());
+}
 
 // The block's dynamic shared memory.
 std::byte* shared_memory();
@@ -61,10 +92,14 @@ std::byte* shared_memory();
 std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment);
 unsigned shared_address(const void* pointer);
 
-// Lets other threads run; this thread continues some time later.
-void yield();
+// Lets other threads run, of this block or of another one; this thread continues some time later. Throws if no thread of
+// any block has made progress for long: all wait for something that never happens.
+void poll(const std::source_location& where);
 // Waits for a condition that other threads make true.
-void wait_until(const std::function<bool()>& condition);
+template <class Condition>
+void wait_until(const std::source_location& where, Condition condition) {
+  while (!condition()) poll(where);
+}
 // Reports that something has changed for which other threads may wait.
 void progress();
 

@@ -1,46 +1,25 @@
 // The part of the CUDA runtime that src/ring_attention/cuda uses, on the CPU. Device memory is host memory, and new
-// memory is NaN. Every call is complete when it returns; streams have no effect, and an event is a time.
+// memory is NaN. Streams are those of streams.hpp. Which call waits for what follows CUDA's documentation ("API
+// synchronization behavior"): where the documentation leaves it open, the call does not wait.
 //
-// EMULATED_BLOCKS_PER_SECOND makes the GPU slow: a wait for kernels takes as long as if this number of blocks ran per
-// second, one after the other. EMULATED_DEVICES sets the GPUs that the process sees, like CUDA_VISIBLE_DEVICES: "01"
-// are the first two of the machine. The default is "0".
+// EMULATED_DEVICES sets the GPUs that the process sees, like CUDA_VISIBLE_DEVICES: "01" are the first two of the machine.
+// The default is "0".
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <string>
 #include <string_view>
-#include <thread>
-#include <utility>
+#include <vector>
 
-#include "emulator/machine.hpp"
+#include "emulator/streams.hpp"
+
+using namespace ring_attention::emulator;  // NOLINT: this file is a part of it
 
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The time when all kernels that were launched until now are done.
-double time_of_end() {
-  static const char* const rate = std::getenv("EMULATED_BLOCKS_PER_SECOND");
-  if (rate == nullptr) return now();
-  const std::lock_guard lock(ring_attention::emulator::in_use());
-  static std::uint64_t counted = 0;
-  static double end = 0;
-  const std::uint64_t begun = ring_attention::emulator::blocks_begun();
-  end = std::max(end, now()) + static_cast<double>(begun - std::exchange(counted, begun)) / std::atof(rate);
-  return end;
-}
-
-cudaError_t wait_until(double time) {
-  if (const double left = time - now(); left > 0)
-    std::this_thread::sleep_for(std::chrono::duration<double>(left));
-  return cudaSuccess;
-}
 
 // The GPUs that this process sees, one digit each.
 std::string_view visible_devices() {
@@ -49,20 +28,60 @@ std::string_view visible_devices() {
 }
 thread_local int current_device = 0;
 
-cudaError_t allocate(void** memory, std::size_t bytes) {
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  if (*memory == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(*memory, 0xff, bytes);
-  return cudaSuccess;
+// What was allocated by CUDA: device memory and pinned memory. Other memory is pageable.
+class Allocations {
+ public:
+  cudaError_t allocate(void** memory, std::size_t bytes) {
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (*memory == nullptr) return cudaErrorMemoryAllocation;
+    std::memset(*memory, 0xff, bytes);
+    const std::lock_guard lock(mutex_);
+    bytes_of_[static_cast<std::byte*>(*memory)] = bytes;
+    return cudaSuccess;
+  }
+  void free(void* memory) {
+    {
+      const std::lock_guard lock(mutex_);
+      bytes_of_.erase(static_cast<std::byte*>(memory));
+    }
+    std::free(memory);
+  }
+  [[nodiscard]] bool contain(const void* memory) const {
+    const auto* const byte = static_cast<const std::byte*>(memory);
+    const std::lock_guard lock(mutex_);
+    auto after = bytes_of_.upper_bound(byte);
+    return after != bytes_of_.begin() && byte < std::prev(after)->first + std::prev(after)->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, std::size_t> bytes_of_;
+};
+Allocations& allocations() {
+  static Allocations& all = *new Allocations;
+  return all;
+}
+
+void enqueue_now(cudaStream_t stream, std::function<void()> work) {
+  enqueue(stream, [work = std::move(work)] {
+    work();
+    return State::done;
+  });
+}
+
+// The first error of a kernel, at the first call that waits after it.
+thread_local std::string text_of_error;
+cudaError_t result() {
+  std::string text = take_error();
+  if (text.empty()) return cudaSuccess;
+  text_of_error = std::move(text);
+  return cudaErrorLaunchFailure;
 }
 
 }  // namespace
 
-struct CUstream_st {
-  int unused;
-};
 struct CUevent_st {
-  double happens;
+  SharedPoint point;  // none before the first record
 };
 
 extern "C" {
@@ -80,7 +99,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   switch (what) {
     case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = static_cast<int>(options().multiprocessors);
+      return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; return cudaSuccess;
     default: return cudaErrorInvalidValue;
   }
@@ -103,28 +124,51 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total;
   return cudaSuccess;
 }
-const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
-const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated runtime"; }
+const char* cudaGetErrorName(cudaError_t code) {
+  return code == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" : "cudaError";
+}
+const char* cudaGetErrorString(cudaError_t code) {
+  return code == cudaErrorLaunchFailure ? text_of_error.c_str() : "an error of the emulated runtime";
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
-cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(memory, bytes); }
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocations().allocate(memory, bytes); }
 cudaError_t cudaFree(void* memory) {
-  wait_until(time_of_end());
-  std::free(memory);
+  wait_for_all();
+  allocations().free(memory);
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return allocate(memory, bytes); }
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  return allocations().allocate(memory, bytes);
+}
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
+  return allocations().allocate(memory, bytes);
+}
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  enqueue_now(stream, [memory] { allocations().free(memory); });
+  return cudaSuccess;
+}
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  std::memset(memory, value, bytes);
+  return cudaMemsetAsync(memory, value, bytes, cudaStreamLegacy);
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  enqueue_now(stream, [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
-  return cudaMemset(memory, value, bytes);
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  std::memmove(to, from, bytes);
-  return cudaSuccess;
+// From pageable memory: the bytes are read by this call, and arrive later. To pageable memory: the call waits.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  if (allocations().contain(from)) {
+    enqueue_now(stream, [=] { std::memmove(to, from, bytes); });
+  } else {
+    const auto* const first = static_cast<const std::byte*>(from);
+    enqueue_now(stream, [to, staged = std::vector<std::byte>(first, first + bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
+    });
+  }
+  if (allocations().contain(to)) return cudaSuccess;
+  return cudaStreamSynchronize(stream);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -132,18 +176,24 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  *stream = new CUstream_st{};
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  if (flags != cudaStreamNonBlocking) return cudaErrorInvalidValue;  // others are not emulated
+  *stream = create_stream();
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
+  destroy_stream(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return stream == cudaStreamLegacy ? cudaSuccess : wait_until(time_of_end());
+  wait_for(end_of(stream));
+  return result();
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (event->point != nullptr)
+    enqueue(stream, [point = event->point] { return point->done ? State::done : State::waiting; });
+  return cudaSuccess;
+}
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = new CUevent_st{};
@@ -153,16 +203,22 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->happens = time_of_end();
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->point = enqueue(stream, [] { return State::done; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return now() < event->happens ? cudaErrorNotReady : cudaSuccess;
+  if (event->point != nullptr && !is_done(event->point)) return cudaErrorNotReady;
+  return result();
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return wait_until(event->happens); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->point != nullptr) wait_for(event->point);
+  return result();
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  *milliseconds = static_cast<float>(1e3 * (to->happens - from->happens));
+  if (from->point == nullptr || to->point == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_done(from->point) || !is_done(to->point)) return cudaErrorNotReady;
+  *milliseconds = static_cast<float>(1e3 * (to->point->when - from->point->when));
   return cudaSuccess;
 }
 

@@ -27,10 +27,10 @@ if LESSON.endswith(("_cuda", "_nccl")):
 FIGURES = SOURCE / "lessons/figures.md"
 TEXT = (FOLDER / "main.cpp").read_text(encoding="utf-8")
 SENDS_MESSAGES = "mpi_main(" in TEXT
-NEEDS_GPU = "needs_gpu(" in TEXT
+NEEDS_GPU = "needs_gpu(" in TEXT or LESSON.endswith("_nccl")
 EMULATED = bool(sys.argv[2:])
 RACES = {"no-barrier"}  # on a GPU they may show or not; the emulator looks for a schedule in which they do
-SHARE = ["--share-gpu"] if "--share-gpu" in TEXT else []  # one GPU is enough for correctness
+SHARE = ["--share-gpu"] if LESSON.endswith("_nccl") else []  # one GPU is enough for correctness
 RANKS = 4
 LIMIT = (120 if NEEDS_GPU else 60) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
 VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL|SKIPPED) \| error \S+ \| \S.*")

@@ -46,6 +46,18 @@ TEST(ModelMemory, IsFlatWhenRanksAndLengthGrowTogether) {
   }
 }
 
+// What grows with a rank's tokens c: the checkpoints of all layers, and a fixed number of arrays of c h numbers. The paper's
+// table 1 (arXiv 2310.01889) has 6 of them, 6 b c h, for the forward of a layer: q, out, and the K,V of two ranks. A step
+// has those of the backward, too.
+TEST(ModelMemory, OfAStepIsThePapersFormulaAndThatOfTheBackward) {
+  const ModelShape shape = shape_of_memory();
+  const Index c = 256, more = peak_of_step({1, 1, 4, 1}, 8 * c) - peak_of_step({1, 1, 4, 1}, 4 * c);
+  const Index checkpoints = shape.layers * 4 * c * (2 * shape.width + shape.heads);
+  const double arrays = static_cast<double>(more - checkpoints) / static_cast<double>(4 * c * shape.width);
+  EXPECT_GE(arrays, 6);
+  EXPECT_LE(arrays, 30);
+}
+
 // No single rank could hold the activations of 4096 tokens in 6 MiB; four ranks train them.
 TEST(ModelMemory, FourRanksTrainWhatOneRankCannotHold) {
   constexpr Index limit = 6 * 1024 * 1024;

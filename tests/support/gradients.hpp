@@ -31,15 +31,25 @@ Gradients<T> keys_in_pieces(auto& engine, const Problem<T>& p, const std::vector
   return all;
 }
 
+/// dO.
 template <class T>
-GradientProblem<T> make_gradient_problem(const Case& what) {
-  Problem<T> forward = make_problem<T>(what);
+Tensor<T> random_grad_out(const Case& what) {
   Tensor<T> grad_out(what.q());
   fill_random(grad_out.view(), {.seed = what.seed, .stream = 3});
+  return grad_out;
+}
+
+template <class T>
+GradientProblem<T> make_gradient_problem(Problem<T> forward, Tensor<T> grad_out) {
   ReferenceGradients want = reference_backward(converted<double>(forward.q), converted<double>(forward.k),
                                                converted<double>(forward.v), converted<double>(grad_out),
-                                               what.scoring, converted<double>(forward.bias));
+                                               forward.what.scoring, converted<double>(forward.bias));
   return {std::move(forward), std::move(grad_out), std::move(want)};
+}
+
+template <class T>
+GradientProblem<T> make_gradient_problem(const Case& what) {
+  return make_gradient_problem(make_problem<T>(what), random_grad_out<T>(what));
 }
 
 /// The most keys that a query of this case sees. With one, its softmax is constant: dQ = dK = 0 is meant.

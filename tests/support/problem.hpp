@@ -96,12 +96,19 @@ Tensor<T> random_bias(const Case& what) {
   return bias;
 }
 
+/// q, k and v.
+template <class T>
+std::array<Tensor<T>, 3> random_inputs(const Case& what) {
+  std::array inputs{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv())};
+  fill_random(inputs[0].view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
+  fill_random(inputs[1].view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
+  fill_random(inputs[2].view(), {.seed = what.seed, .stream = 2});
+  return inputs;
+}
+
 template <class T>
 Problem<T> make_problem(const Case& what) {
-  Tensor<T> q(what.q()), k(what.kv()), v(what.kv());
-  fill_random(q.view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
-  fill_random(k.view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
-  fill_random(v.view(), {.seed = what.seed, .stream = 2});
+  auto [q, k, v] = random_inputs<T>(what);
   return make_problem(what, std::move(q), std::move(k), std::move(v), random_bias<T>(what));
 }
 

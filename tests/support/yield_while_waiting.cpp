@@ -8,8 +8,19 @@
 #include <dlfcn.h>
 #include <sched.h>
 
+namespace {
+
+void* original_function() {
+  constexpr const char* name = "ucp_worker_progress";
+  if (void* next = dlsym(RTLD_NEXT, name)) return next;
+  return dlsym(dlopen("libucp.so.0", RTLD_LAZY | RTLD_NOLOAD),
+               name);  // a module of Python has loaded it for itself
+}
+
+}  // namespace
+
 extern "C" unsigned ucp_worker_progress(void* worker) {
-  static const auto original = reinterpret_cast<unsigned (*)(void*)>(dlsym(RTLD_NEXT, "ucp_worker_progress"));
+  static const auto original = reinterpret_cast<unsigned (*)(void*)>(original_function());
   const unsigned events = original(worker);
   if (events == 0) sched_yield();
   return events;

@@ -1,7 +1,6 @@
 // Lesson 06 between GPUs. The idea is in ring.hpp; this program runs it, compares its result with the library's and the
-// reference's, and says how long the GPU waited.
+// reference's, and times it: blocking, overlapped, and its two parts alone.
 #include "common/nccl.hpp"
-#include "ring_attention/cuda/device.hpp"
 
 #define ncclSend ring_attention::gpu::counted_send
 #define ncclGroupEnd ring_attention::gpu::counted_group_end
@@ -13,18 +12,44 @@
 #undef ncclSend
 
 #include "ring_attention/ring/forward.hpp"
+#include "runs.hpp"
 
 using namespace ring_attention;
 
 // This rank's result of `loop(engine)`; what it left on the GPU comes back.
+template <class T>
 AttentionResult<float> attended(const RandomProblem& problem, const TokenRanges& ranges,
                                 const cuda::Stream& compute, const auto& loop) {
-  const auto q = cuda::uploaded<float>(problem.queries<float>(ranges), compute.handle());
-  CudaEngine<float> engine(problem.scoring, {.stream = compute.handle()});
+  const auto q = cuda::uploaded<T>(problem.queries<float>(ranges), compute.handle());
+  CudaEngine<T> engine(problem.scoring, {.stream = compute.handle()});
   engine.begin(q, ranges);
   loop(engine);
   const DeviceAttentionResult there = engine.finish();
   return {cuda::downloaded(there.out, compute.handle()), cuda::downloaded(there.lse, compute.handle())};
+}
+
+// The lesson's result in T, and that of the library. \param loop  loop(engine, current, incoming)
+template <class T>
+void compare_in(Lesson& lesson, const RandomProblem& problem, const Placement& placement, gpu::Gpus& gpus,
+                int rank, const auto& loop) {
+  const TokenRanges ranges = placement.ranges(rank);
+  const AttentionResult<float> got = attended<T>(problem, ranges, gpus.compute, [&](CudaEngine<T>& engine) {
+    auto current = gpu::uploaded_parcel<T>(problem, placement, rank, gpus.compute);
+    cuda::DeviceTensor<T> incoming(current.shape());
+    loop(engine, current, incoming);
+  });
+  const auto library = attended<T>(problem, ranges, gpus.compute, [&](CudaEngine<T>& engine) {
+    auto kv = gpu::library_parcel<T>(problem, placement, rank, gpus.compute);
+    NcclTransport transport(gpus.world, gpus.compute.handle());
+    ring_forward(engine, transport, kv);
+  });
+  const std::string in = std::string(" in ") + cuda::name_of(cuda::type_of<T>);
+  lesson.check("bit for bit the library's NcclTransport" + in, same_bits(got, library));
+  const Reference want = gpu::reference_in<T>(problem, ranges, gpus.compute);
+  lesson.check("out" + in + " agrees with the dense reference in double",
+               compare(got.out, want.out, gpu::tolerance_in<T>(problem, want)));
+  lesson.check("lse" + in + " agrees with the dense reference in double",
+               compare(got.lse, want.lse, problem.tolerance<float>(want)));
 }
 
 int nccl_lesson(int argc, char** argv, const Communicator& comm) {
@@ -33,54 +58,46 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                 "and the host\n"
                 "waits once, at the end.",
                 &comm);
-  ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 64};
-  bool share = false;
-  flags.offer(lesson, {1, 256});
-  lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
+  gpu::Flags flags{{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 64}};
+  flags.offer(lesson, true);
   lesson.offer_mutants({{"early-advance", "compute with the parcel that is still arriving"},
                         {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
-  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  const RandomProblem problem = flags.problem(lesson, Mask::causal());
-  gpu::Gpus gpus(comm, share);
+  const RandomProblem problem = flags.problem.problem(lesson, Mask::causal());
+  gpu::Gpus gpus(comm, flags.share);
   const Ring ring{comm.rank(), comm.size()};
   const Placement placement(PlacementKind::zigzag, problem.kv.seq, comm.size());
-  const TokenRanges ranges = placement.ranges(comm.rank());
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
+  const auto loop = [&](auto& engine, auto& current, auto& incoming) {
+    if (lesson.mutant("early-advance"))
+      early_swap::ring(engine, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
+                       gpus.transfer, steps);
+    else
+      lesson::ring(engine, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
+                   gpus.transfer, steps);
+  };
 
   lesson.heading("The ring, spelled out");
-  auto current = gpu::uploaded_parcel(problem, placement, comm.rank(), gpus.compute);
+  auto current = gpu::uploaded_parcel<float>(problem, placement, comm.rank(), gpus.compute);
   cuda::DeviceTensor<float> incoming(current.shape());
   double own_exposed = 0;
   std::vector<Index> owners;
-  const AttentionResult<float> got = attended(problem, ranges, gpus.compute, [&](CudaEngine<float>& engine) {
+  (void)attended<float>(problem, placement.ranges(comm.rank()), gpus.compute, [&](CudaEngine<float>& engine) {
     gpu::NotingEngine noting(engine, gpus.compute, comm.size());
-    using Noting = decltype(noting);
-    const auto loop = lesson.mutant("early-advance") ? early_swap::ring<Noting> : lesson::ring<Noting>;
-    loop(noting, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute, gpus.transfer,
-         steps);
+    loop(noting, current, incoming);
     own_exposed = noting.exposed_seconds();
     owners = owners_of(noting.steps(), problem, placement, ring);
   });
   const Index hops = gpu::groups;
   const Index bytes = gpu::bytes_sent_from[current.data()] + gpu::bytes_sent_from[incoming.data()];
-  lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) + ": " + counted(steps, "step") + ", " +
-             counted(hops, "hop") + ", " + human_bytes(bytes) + " sent");
-  if (gpus.shared) lesson.say("  ranks share a GPU: correctness only, times mean nothing");
-  lesson.record("shared_gpu", Index{gpus.shared ? 1 : 0});
+  gpus.describe(lesson);
+  lesson.say("  " + counted(steps, "step") + ", " + counted(hops, "hop") + ", " + human_bytes(bytes) +
+             " sent by rank 0");
 
   lesson.heading("The agreement");
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N", in_turn(owners, ring));
-  const auto library = attended(problem, ranges, gpus.compute, [&](CudaEngine<float>& engine) {
-    KvParcel<float> host = problem.parcel<float>(placement, comm.rank());
-    KvParcel<float, cuda::DeviceMemory> kv(problem.kv, placement, comm.rank(), {gpus.compute.handle()});
-    cuda::upload<float>(kv.k(), host.k(), gpus.compute.handle());
-    cuda::upload<float>(kv.v(), host.v(), gpus.compute.handle());
-    NcclTransport transport(gpus.world, gpus.compute.handle());
-    ring_forward(engine, transport, kv);
-  });
-  lesson.check("bit for bit the library's NcclTransport", same_bits(got, library));
-  check_reference(lesson, problem, problem.reference<float>(ranges), got);
+  compare_in<float>(lesson, problem, placement, gpus, comm.rank(), loop);
+  compare_in<Bf16>(lesson, problem, placement, gpus, comm.rank(), loop);
 
   lesson.heading("The cost");
   lesson.check("hops are N - 1, and bytes those of lesson 05",
@@ -92,6 +109,12 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.record("hops", hops);
   lesson.record("bytes_sent", sum_over_ranks(comm, bytes));
   lesson.record("exposed_seconds", exposed);
+
+  lesson.heading("When a hop hides");
+  gpu::show_times(lesson, {.flops = 4, .bytes_besides_elements = 0}, flags, gpus, comm,
+                  [&]<class T>(const RandomProblem& part, const Placement& of_part, T) {
+                    return lesson_06::ForwardRun<T>(part, of_part, comm, gpus);
+                  });
   return lesson.finish(counted(comm.size(), "rank") +
                        ": K,V travel while the GPU computes; the host waits once");
 }

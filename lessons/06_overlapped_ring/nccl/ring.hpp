@@ -25,11 +25,12 @@ inline void check_nccl(ncclResult_t code) {
 /// \param incoming  where the next parcel arrives; both buffers are as large as the largest parcel
 /// \param kv        the shape of K, and of V, of the whole sequence
 /// \param steps     N, the number of ranks
-void ring(Engine<float> auto& engine, cuda::DeviceTensor<float>& current, cuda::DeviceTensor<float>& incoming,
+template <class T>
+void ring(Engine<T> auto& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTensor<T>& incoming,
           const Shape& kv, const Placement& placement, const Ring& ring, ncclComm_t comm,
           const cuda::Stream& compute, const cuda::Stream& transfer, int steps) {
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
-  const auto length = [&](int owner) { return static_cast<std::size_t>(2 * shape(owner).size()); };
+  const auto bytes = [&](int owner) { return static_cast<std::size_t>(2 * shape(owner).size()) * sizeof(T); };
   cuda::Event ready,
       arrived;  // recorded again at each step: a wait that was enqueued before keeps its meaning
   for (int step = 0; step < steps; ++step) {
@@ -40,16 +41,16 @@ void ring(Engine<float> auto& engine, cuda::DeviceTensor<float>& current, cuda::
           compute.handle());  // the step before has been computed: no kernel reads the incoming buffer
       ready.block(transfer.handle());
       check_nccl(ncclGroupStart());  // both at once: a send alone may wait for its receiver
-      if (length(owner) > 0)         // an empty message does not travel; both ends know its length
-        check_nccl(ncclSend(current.data(), length(owner), ncclFloat, ring.next(), comm, transfer.handle()));
-      if (length(next_owner) > 0)
+      if (bytes(owner) > 0)          // an empty message does not travel; both ends know its length
+        check_nccl(ncclSend(current.data(), bytes(owner), ncclUint8, ring.next(), comm, transfer.handle()));
+      if (bytes(next_owner) > 0)
         check_nccl(
-            ncclRecv(incoming.data(), length(next_owner), ncclFloat, ring.prev(), comm, transfer.handle()));
+            ncclRecv(incoming.data(), bytes(next_owner), ncclUint8, ring.prev(), comm, transfer.handle()));
       check_nccl(ncclGroupEnd());
       arrived.record(transfer.handle());
     }
 
-    const View<const float> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
+    const View<T> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
     engine.accumulate({k, v, placement.ranges(owner)}, {});  // enqueued: the host goes on
     if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
 

@@ -1,13 +1,13 @@
 // Lesson 08 between GPUs. The idea is in ring.hpp; this program runs it, compares its result with the library's and the
-// reference's, and says how long the GPU waited.
+// reference's, and times it: blocking, overlapped, and its two parts alone.
 #include "common/nccl.hpp"
-#include "ring_attention/cuda/device.hpp"
 
 #define ncclSend ring_attention::gpu::counted_send
 #include LESSON_IDEA
 #undef ncclSend
 
 #include "../part.hpp"
+#include "runs.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson_08;
@@ -35,10 +35,10 @@ double waited(const cuda::Event& earlier, const cuda::Event& later) {
 }
 
 /// What a ring cost. The compute stream waits for dK,dV after a step's kernel, and for K,V after that.
-Cost cost_of(const lesson::Parcel& kv, const lesson::Parcel& gradients,
+Cost cost_of(const lesson::Parcel<float>& kv, const lesson::Parcel<float>& gradients,
              const gpu::NotingEngine<CudaBackward<float>>& noted) {
   Cost cost;
-  const auto count = [](mpi_counter::Traffic& traffic, const lesson::Parcel& parcel) {
+  const auto count = [](mpi_counter::Traffic& traffic, const lesson::Parcel<float>& parcel) {
     traffic.hops = static_cast<Index>(parcel.arrived.size());
     for (const void* buffer : {parcel.current.data(), parcel.incoming.data()})
       traffic.bytes += gpu::bytes_sent_from[buffer];
@@ -61,11 +61,8 @@ Cost cost_of(const lesson::Parcel& kv, const lesson::Parcel& gradients,
 Gradients<float> library_backward(const Part& part, gpu::Gpus& gpus) {
   return gradients_of(part, Variant::right, gpus.compute, [&](CudaBackward<float>& engine) {
     const cuda::DeviceMemory memory{gpus.compute.handle()};
-    KvParcel<float, cuda::DeviceMemory> kv(part.problem.kv, part.placement, part.comm.rank(), memory),
-        gradients(part.problem.kv, part.placement, part.comm.rank(), memory);
-    KvParcel<float> host = part.kv();
-    cuda::upload<float>(kv.k(), host.k(), memory.stream);
-    cuda::upload<float>(kv.v(), host.v(), memory.stream);
+    auto kv = gpu::library_parcel<float>(part.problem, part.placement, part.comm.rank(), gpus.compute);
+    KvParcel<float, cuda::DeviceMemory> gradients(part.problem.kv, part.placement, part.comm.rank(), memory);
     NcclTransport kv_transport(gpus.world, memory.stream), gradient_transport(gpus.world, memory.stream);
     ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
     cuda::DeviceTensor<float> parcel(part.problem.kv.with_seq(2 * part.placement.max_tokens()));
@@ -80,15 +77,12 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
       "08", "ring_backward_nccl",
       "The backward's ring between GPUs: K,V travel, dK,dV follow one step behind, and the GPU computes.",
       &comm);
-  ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32};
-  bool share = false;
-  flags.offer(lesson, {1, 256});
-  lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
+  gpu::Flags flags{{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32}};
+  flags.offer(lesson, true);
   lesson.offer_mutants(mutants);
-  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  const RandomProblem problem = flags.problem(lesson);
-  gpu::Gpus gpus(comm, share);
+  const RandomProblem problem = flags.problem.problem(lesson);
+  gpu::Gpus gpus(comm, flags.share);
   const Variant variant = variant_of(lesson);
   const Part part(comm, problem);
 
@@ -96,10 +90,11 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   Cost cost;
   const auto got = gradients_of(part, variant, gpus.compute, [&](CudaBackward<float>& engine) {
     gpu::NotingEngine noting(engine, gpus.compute, comm.size());
-    lesson::Parcel kv{gpu::uploaded_parcel(problem, part.placement, comm.rank(), gpus.compute), {}};
+    lesson::Parcel<float> kv{gpu::uploaded_parcel<float>(problem, part.placement, comm.rank(), gpus.compute),
+                             {}};
     kv.incoming = cuda::DeviceTensor<float>(kv.current.shape());
-    lesson::Parcel gradients{cuda::DeviceTensor<float>(kv.current.shape()),
-                             cuda::DeviceTensor<float>(kv.current.shape())};
+    lesson::Parcel<float> gradients{cuda::DeviceTensor<float>(kv.current.shape()),
+                                    cuda::DeviceTensor<float>(kv.current.shape())};
     lesson::ring(noting, kv, gradients, problem.kv, part.placement, {comm.rank(), comm.size()}, gpus.ranks,
                  gpus.compute, gpus.transfer, gradient_hops(variant, comm.size()));
     cost = cost_of(kv, gradients, noting);
@@ -110,8 +105,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   check_gradients(lesson, part, got);
 
   lesson.heading("The cost");
-  lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) +
-             (gpus.shared ? ": ranks share a GPU: correctness only, times mean nothing" : ""));
+  gpus.describe(lesson);
   lesson.check("hops are N - 1 of K,V and N of dK,dV (0 when N = 1), and bytes as derived",
                cost_is_right(part, cost),
                format("%lld and %lld hops from rank %d", static_cast<long long>(cost[0].hops),
@@ -120,11 +114,16 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const double gradients_exposed = max_over_ranks(comm, cost[1].exposed_seconds);
   lesson.say("  the compute stream waited " + human_seconds(kv_exposed) + " for K,V and " +
              human_seconds(gradients_exposed) + " for dK,dV (slowest rank)");
-  lesson.record("shared_gpu", Index{gpus.shared ? 1 : 0});
   lesson.record("hops", std::vector<Index>{cost[0].hops, cost[1].hops});
   lesson.record("bytes_sent",
                 std::vector<Index>{sum_over_ranks(comm, cost[0].bytes), sum_over_ranks(comm, cost[1].bytes)});
   lesson.record("exposed_seconds", std::vector<double>{kv_exposed, gradients_exposed});
+
+  lesson.heading("When a hop hides");
+  gpu::show_times(lesson, {.flops = 10, .bytes_besides_elements = sizeof(float)}, flags, gpus, comm,
+                  [&]<class T>(const RandomProblem& some, const Placement& placed, T) {
+                    return BackwardRun<T>(some, placed, comm, gpus);
+                  });
   return lesson.finish(counted(comm.size(), "rank") + ": dK,dV are home after " +
                        counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
 }

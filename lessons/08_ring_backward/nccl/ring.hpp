@@ -19,9 +19,10 @@ inline void check_nccl(ncclResult_t code) {
 }
 
 /// K,V of one rank in one message, or their gradients, and the buffer in which the next message arrives.
+template <class T>
 struct Parcel {
-  cuda::DeviceTensor<float> current, incoming;  // each as large as the largest parcel
-  std::vector<cuda::Event> arrived = {};        // one a hop, on the transfer stream
+  cuda::DeviceTensor<T> current, incoming;  // each as large as the largest parcel
+  std::vector<cuda::Event> arrived = {};    // one a hop, on the transfer stream
 };
 
 /// Feeds the K,V of every rank to `engine`, which enqueues its work on `compute`, and brings the dK,dV of every rank
@@ -34,26 +35,28 @@ struct Parcel {
 /// \param gradients      zeros at first, this rank's dK,dV in the end
 /// \param shape          of K, and of V, of the whole sequence
 /// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one brings them home
-void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradients, const Shape& shape,
+template <class T>
+void ring(BackwardEngine<T, float> auto& engine, Parcel<T>& kv, Parcel<float>& gradients, const Shape& shape,
           const Placement& placement, const Ring& ring, ncclComm_t comm, const cuda::Stream& compute,
           const cuda::Stream& transfer, int gradient_hops) {
   const auto shard = [&](int owner) { return shape.with_seq(placement.tokens(owner)); };
   const auto length = [&](int owner) { return static_cast<std::size_t>(2 * shard(owner).size()); };
 
   cuda::Event ready;
-  const auto start = [&](Parcel& parcel, int step) {  // lesson 06: when all before it has been computed
-    const std::size_t out = length(ring.owner(step)), in = length(ring.owner(step + 1));
+  const auto start = [&]<class X>(Parcel<X>& parcel, int step) {  // lesson 06: when all before it is computed
+    const std::size_t out = length(ring.owner(step)) * sizeof(X),
+                      in = length(ring.owner(step + 1)) * sizeof(X);
     ready.record(compute.handle());
     ready.block(transfer.handle());
     check_nccl(ncclGroupStart());
     if (out > 0)
-      check_nccl(ncclSend(parcel.current.data(), out, ncclFloat, ring.next(), comm, transfer.handle()));
+      check_nccl(ncclSend(parcel.current.data(), out, ncclUint8, ring.next(), comm, transfer.handle()));
     if (in > 0)
-      check_nccl(ncclRecv(parcel.incoming.data(), in, ncclFloat, ring.prev(), comm, transfer.handle()));
+      check_nccl(ncclRecv(parcel.incoming.data(), in, ncclUint8, ring.prev(), comm, transfer.handle()));
     check_nccl(ncclGroupEnd());
     parcel.arrived.emplace_back().record(transfer.handle());
   };
-  const auto finish = [&](Parcel& parcel) {  // what is enqueued from here on sees the parcel
+  const auto finish = [&](auto& parcel) {  // what is enqueued from here on sees the parcel
     parcel.arrived.back().block(compute.handle());
     std::swap(parcel.current, parcel.incoming);
   };
@@ -66,7 +69,7 @@ void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradien
     if (!last) start(kv, step);
 
     memory.zero(added.view().elements());
-    const View<float> k(kv.current.data(), shard(owner)), v(kv.current.data() + k.size(), shard(owner));
+    const View<T> k(kv.current.data(), shard(owner)), v(kv.current.data() + k.size(), shard(owner));
     const View<float> dk(added.data(), shard(owner)), dv(added.data() + dk.size(), shard(owner));
     engine.accumulate({k, v, placement.ranges(owner)}, {dk, dv}, {});  // dQ stays
 

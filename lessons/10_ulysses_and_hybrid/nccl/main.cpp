@@ -3,7 +3,6 @@
 #include LESSON_IDEA
 
 #include "common/nccl.hpp"
-#include "ring_attention/cuda/device.hpp"
 
 #include "../part.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
@@ -79,16 +78,13 @@ int most_that_share(const RandomProblem& problem, int ranks) {
 int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson("10", "ulysses_and_hybrid_nccl",
                 "Tokens for heads between GPUs: an all-to-all is a group of sends and receives.", &comm);
-  ProblemFlags flags{.seq = 128, .heads = 8, .kv_heads = 2, .dim = 32};
-  bool share = false;
-  flags.offer(lesson, {1, 256});
-  lesson.options().flag("--share-gpu", share, "More ranks than GPUs, to try it out: correctness only");
+  gpu::Flags flags{{.seq = 128, .heads = 8, .kv_heads = 2, .dim = 32}};
+  flags.offer(lesson);
   lesson.offer_mutants(mutants);
-  lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  RandomProblem problem = flags.problem(lesson, Mask::causal());
+  RandomProblem problem = flags.problem.problem(lesson, Mask::causal());
   problem.scoring.alibi_slopes = alibi_slopes(problem.q.heads);
-  const gpu::Gpus gpus(comm, share);
+  const gpu::Gpus gpus(comm, flags.share);
   const Part part(comm, problem, most_that_share(problem, comm.size()), lesson);
   NcclWorld heads(part.heads(), {.share_gpu = gpus.shared}), ring(part.ring(), {.share_gpu = gpus.shared});
   const gpu::OwnNccl own(part.heads());
@@ -108,15 +104,13 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("out, lse, dQ, dK, dV agree with the dense reference in double", part.against_reference(got));
 
   lesson.heading("The cost");
-  lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) +
-             (gpus.shared ? ": ranks share a GPU: correctness only, times mean nothing" : ""));
+  gpus.describe(lesson);
   const Index bytes = link.statistics().bytes_sent;
   lesson.check("NcclAllToAll sends as many bytes as derived",
                bytes == part.forward_bytes() + part.backward_bytes(),
                format("%lld bytes by all-to-all from rank %d", static_cast<long long>(bytes), comm.rank()));
   const double exposed = max_over_ranks(comm, link.statistics().exposed_seconds);
   lesson.say("  the all-to-alls took " + human_seconds(exposed) + " (slowest rank): all of it is exposed");
-  lesson.record("shared_gpu", Index{gpus.shared ? 1 : 0});
   lesson.record("ulysses", Index{part.heads().size()});
   lesson.record("bytes_sent", sum_over_ranks(comm, bytes));
   lesson.record("exposed_seconds", exposed);

@@ -210,13 +210,8 @@ CommandLine& declare_bench_decode_options(CommandLine& bench, BenchDecodeOptions
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Tokens of each length", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
-  command.section("CPU");
-  command.option("--threads", options.threads,
-                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
-  command.choice("--isa", options.isa, isa_choices(), "Instruction set; auto takes the widest");
-  command.section("Job");
-  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
-  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  declare_cpu_options(command, options);
+  declare_job_options(command, options);
   command.footer(notes);
   return command;
 }

@@ -12,7 +12,6 @@ struct BenchDecodeOptions : DeviceOptions {
   Index batch = 1, seq = 65536, heads = 32, kv_heads = 8, dim = 128;
   Index repetitions = 9;
   bool json = false;
-  Index ranks = 0;  ///< promised by --np; 0: no promise
 
   [[nodiscard]] Shape q() const { return {batch, heads, 1, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads, seq, dim}; }

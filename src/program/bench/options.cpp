@@ -22,6 +22,7 @@ What is measured, each in turn and the median of --repetitions, of the slowest r
   messages    all hops of the ring, and nothing is computed
   in turn     the ring, each hop after the step's computing
   overlapped  the ring, each hop while the step computes: what run does
+With --backward the same of the backward: K,V travel again, and dK,dV one hop more.
 With --parallel ulysses or hybrid the ring is that of the ranks with the same heads, and there are
   all-to-all  q, k, v to the ranks of their heads, and out back; nothing is computed
   whole       all-to-alls, and the ring between them: what run does
@@ -39,6 +40,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.option("--kv-heads", options.kv_heads, "KV heads; 0 means as many as --heads", {0});
   command.option("--dim", options.dim, "Head dim D");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
+  command.flag("--backward", options.backward, "With --parallel ring: measure the backward, too");
   command.choice("--dtype", options.dtype, {"float32", "float64"},
                  "Type of the arrays on the CPU, as run takes it from its files");
   command.section("Measurement");
@@ -47,18 +49,18 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Ranks");
   declare_partition_options(command, options);
   declare_device_options(command, options);
-  command.section("CPU");
-  command.option("--threads", options.threads,
-                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
-  command.section("Job");
-  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
-  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  command.option("--backward-kernel", options.backward_kernel,
+                 "Kernel of the backward; auto takes the fastest that is deterministic");
+  declare_cpu_options(command, options);
+  declare_job_options(command, options);
   command.footer(notes);
 }
 
 void validate(const BenchOptions& options) {
   validate_device(options);
-  validate_partition(options, options.device);
+  validate_partition(options);
+  if (options.backward && options.parallel != name(Partition::ring))
+    throw InputError("--backward goes with --parallel ring");
   if (options.dtype == "float64" && options.device == "cuda")
     throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
   double elements = 1;  // in floating point: an integer would overflow

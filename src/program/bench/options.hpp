@@ -13,10 +13,10 @@ struct BenchOptions : DeviceOptions, PartitionOptions {
   Index batch = 1, seq = 8192, heads = 8, dim = 64;
   Index kv_heads = 0;  ///< 0: as many as heads
   bool causal = false;
+  bool backward = false;
   std::string dtype = "float32";  ///< of the arithmetic on the CPU, and of K,V in messages
   Index repetitions = 5;
   bool json = false;
-  Index ranks = 0;  ///< promised by --np; 0: no promise
 
   [[nodiscard]] Shape q() const { return {batch, heads, seq, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads == 0 ? heads : kv_heads, seq, dim}; }

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "program/bench/ring.hpp"
-#include "ring_attention/parallel/all_gather.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
+#include "ring_attention/parallel/travelling_kv.hpp"
 
 namespace ring_attention {
 
@@ -25,11 +25,12 @@ class PartitionBench {
         place_(place),
         placement_(kind, all.seq, place.ring.size),
         beat_([&activity] { activity.beat(); }),
-        link_(activity, gathers(place) ? lines.ring() : lines.ulysses()),
+        link_(device.all_to_all(gathers(place) ? lines.ring() : lines.ulysses())),
         q_(random(all.q(), 0)),
         k_(random(all.kv(), 1)),
         v_(random(all.kv(), 2)) {
-    if (!gathers(place)) layout_.emplace(link_, place, placement_, placement_, all.heads, all.kv().heads);
+    if (!gathers(place))
+      layout_.emplace(link_, place, placement_, placement_, all.heads, all.kv().heads, device.memory());
   }
 
   /// Fills in the all-to-alls and the whole.
@@ -51,49 +52,55 @@ class PartitionBench {
 
   /// The compute of an all-gather; a ring's is measured by RingBench.
   double only_compute() {
-    KvShards<Element> shards = own_shard();
+    TravellingKv<Element, Memory> kv = own_kv(k_, v_);
     device_.set_queries(q_, placement_.ranges(ring().rank));
     auto engine = device_.forward_engine();
-    return seconds_of(device_, comm_, [&] { all_gather_forward(engine, ring(), shards, beat_); });
+    return seconds_of(device_, comm_, [&] { all_gather_forward(engine, ring(), *kv.shards, beat_); });
   }
 
  private:
   using Value = typename Device::Value;
+  using Input = typename Device::Input;
   using Element = typename Device::Element;
+  using Memory = typename Device::Memory;
+  template <class T>
+  using Array = typename Memory::template Array<T>;
 
   static bool gathers(const HybridPlace& place) { return place.ulysses.size == 1; }
   [[nodiscard]] Ring ring() const { return place_.ring.ring(place_.rank); }
 
-  [[nodiscard]] Tensor<Value> random(const Shape& all, std::uint64_t stream) const {
-    Tensor<Value> held(all.with_seq(count(place_.slice(placement_))));
-    fill_random(held.view(), {.stream = stream});
+  /// Where the device computes.
+  [[nodiscard]] Array<Input> random(const Shape& all, std::uint64_t stream) const {
+    Array<Input> held(all.with_seq(count(place_.slice(placement_))));
+    device_.fill(held.view(), [=](View<Value> array) { fill_random(array, {.stream = stream}); });
     return held;
   }
-  [[nodiscard]] KvShards<Element> own_shard() const {
-    KvShards<Element> shards(work_.kv, placement_);
-    write(shards.k(ring().rank), k_);
-    write(shards.v(ring().rank), v_);
-    return shards;
-  }
-  void write(View<Element> to, const Tensor<Value>& from) const {
-    device_.fill(to, [&](View<Value> array) { std::ranges::copy(from.view().elements(), array.data()); });
+  [[nodiscard]] TravellingKv<Element, Memory> own_kv(const Array<Input>& k, const Array<Input>& v) const {
+    TravellingKv<Element, Memory> kv(!layout_, work_.kv, placement_, ring().rank, device_.memory());
+    device_.fill(kv.k(), k);
+    device_.fill(kv.v(), v);
+    return kv;
   }
 
   double only_pieces() {
     const Index before = link_.statistics().bytes_sent;
-    const double seconds = layout_ ? seconds_of(device_, comm_, [&] { move_all(); }) : only_gather();
+    const double seconds = layout_ ? only_all_to_alls() : only_gather();
     bytes_ = link_.statistics().bytes_sent - before;
     return seconds;
   }
-  void move_all() {
-    const Tensor<Value> q = layout_->queries_to_heads(std::as_const(q_).view()),
-                        k = layout_->keys_to_heads(std::as_const(k_).view()),
-                        v = layout_->keys_to_heads(std::as_const(v_).view()),
-                        out = layout_->queries_to_sequence(q.view());  // an array like out
+  double only_all_to_alls() {
+    const Array<Value> out(work_.q.with_seq(count(place_.shard(placement_))));
+    return seconds_of(device_, comm_, [&] {
+      for (const auto* array : {&q_, &k_, &v_}) (void)to_heads(*array);
+      (void)layout_->queries_to_sequence(out.view());
+    });
   }
   double only_gather() {
-    KvShards<Element> shards = own_shard();
-    return seconds_of(device_, comm_, [&] { all_gather(link_, shards); });
+    TravellingKv<Element, Memory> kv = own_kv(k_, v_);
+    return seconds_of(device_, comm_, [&] { all_gather(link_, *kv.shards); });
+  }
+  [[nodiscard]] Array<Input> to_heads(const Array<Input>& array) const {
+    return &array == &q_ ? layout_->queries_to_heads(array.view()) : layout_->keys_to_heads(array.view());
   }
 
   struct Timing {
@@ -102,33 +109,27 @@ class PartitionBench {
   Timing whole_forward() {
     const double before = link_.statistics().exposed_seconds;
     double hops = 0;
-    const double seconds = seconds_of(device_, comm_, [&] { hops = layout_ ? share_heads() : gather(); });
+    const double seconds =
+        seconds_of(device_, comm_, [&] { hops = layout_ ? share_heads() : attend(q_, k_, v_); });
     return {seconds, max_over_ranks(comm_, hops + link_.statistics().exposed_seconds - before)};
   }
-  /// \returns seconds that it waited for hops
   double share_heads() {
-    const Tensor<Value> q = layout_->queries_to_heads(std::as_const(q_).view()),
-                        k = layout_->keys_to_heads(std::as_const(k_).view()),
-                        v = layout_->keys_to_heads(std::as_const(v_).view());
-    KvParcel<Element, typename Device::Memory> kv(work_.kv, placement_, ring().rank, device_.memory());
-    write(kv.k(), k);
-    write(kv.v(), v);
-    device_.set_queries(q, place_.shard(placement_));
-    Watched transport = device_.transport(Watched::kv);
-    auto engine = device_.forward_engine();
-    ring_forward(engine, transport, kv);
-    const AttentionResult<Value> result = device_.finish(engine);
-    const Tensor<Value> out = layout_->queries_to_sequence(result.out.view());
-    return transport.statistics().exposed_seconds;
+    const Array<Input> q = to_heads(q_), k = to_heads(k_), v = to_heads(v_);
+    return attend(q, k, v);
   }
-  double gather() {
-    KvShards<Element> shards = own_shard();
-    all_gather(link_, shards);
-    device_.set_queries(q_, placement_.ranges(ring().rank));
+  /// \returns seconds that it waited for hops
+  double attend(const Array<Input>& q, const Array<Input>& k, const Array<Input>& v) {
+    TravellingKv<Element, Memory> kv = own_kv(k, v);
+    device_.set_queries(q, place_.shard(placement_));
     auto engine = device_.forward_engine();
-    all_gather_forward(engine, ring(), shards, beat_);
-    (void)device_.finish(engine);
-    return 0;
+    const auto transports = [&](int channel) {
+      return device_.transport(static_cast<Watched::Channel>(channel));
+    };
+    const TransportStatistics hops = travelling_forward(engine, link_, transports, kv, beat_);
+    const auto result = engine.finish();
+    if (layout_) (void)layout_->queries_to_sequence(result.out.view());
+    device_.synchronize();  // before memory is freed, which waits without a sign of life
+    return hops.exposed_seconds;
   }
 
   Device& device_;
@@ -138,16 +139,16 @@ class PartitionBench {
   Placement placement_;
   Progress beat_;
   WatchedAllToAll link_;
-  Tensor<Value> q_, k_, v_;                            // as the rank holds them
-  std::optional<HeadLayout<WatchedAllToAll>> layout_;  // none: an all-gather
+  Array<Input> q_, k_, v_;                                     // as the rank holds them
+  std::optional<HeadLayout<WatchedAllToAll, Memory>> layout_;  // none: an all-gather
   Index bytes_ = 0;
 };
 
-/// The times of one placement.
+/// Adds the times of one placement to the report.
 template <Backend Device>
-PlacementTimes measure_placement(Device& device, const Communicator& comm, const BenchOptions& options,
-                                 const Workload& work, const HybridPlace& place, const GridLines& lines,
-                                 PlacementKind kind, Activity& activity, BenchReport& report) {
+void measure_placement(Device& device, const Communicator& comm, const BenchOptions& options,
+                       const Workload& work, const HybridPlace& place, const GridLines& lines,
+                       PlacementKind kind, Activity& activity, BenchReport& report) {
   PlacementTimes times;
   BenchOptions of_rank = options;  // the problem of a ring
   of_rank.heads = work.q.heads;
@@ -155,8 +156,12 @@ PlacementTimes measure_placement(Device& device, const Communicator& comm, const
   if (options.partition() != Partition::all_gather) {
     RingBench bench(device, lines.ring(), of_rank, kind, work.scoring.mask, activity);
     report.hop_bytes = bench.hop_bytes();
-    times = bench.measure(options.repetitions);
-    if (place.ulysses.size == 1) return times;
+    times = bench.measure_forward(options.repetitions);
+    if (place.ulysses.size == 1) {
+      report.placements.push_back(times);
+      if (options.backward) report.placements.push_back(bench.measure_backward(options.repetitions));
+      return;
+    }
   }
   PartitionBench bench(device, comm, options, work, place, lines, kind, activity);
   if (options.partition() == Partition::all_gather) {
@@ -168,7 +173,7 @@ PlacementTimes measure_placement(Device& device, const Communicator& comm, const
     times.model = predict(flops, 0, times.rates);
   }
   bench.measure(options.repetitions, times);
-  return times;
+  report.placements.push_back(times);
 }
 
 /// Measures each placement in which ranks get different work. Collective.
@@ -180,7 +185,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   const GridLines lines(comm, place);
   const int ranks = place.ring.size;
   const Index tokens = Placement(PlacementKind::contiguous, options.seq, ranks).max_tokens();
-  Workload work{options.q().with_seq(tokens), options.kv().with_seq(tokens), {}, false};
+  Workload work{options.q().with_seq(tokens), options.kv().with_seq(tokens), {}, options.backward};
   work.q.heads /= place.ulysses.size;
   work.kv.heads = std::max<Index>(1, work.kv.heads / place.ulysses.size);
   if (place.ulysses.size > 1) work.besides = 2 * work.q.size() + 4 * work.kv.size();
@@ -196,8 +201,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   report.backend = device.description();
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work
-    report.placements.push_back(
-        measure_placement(device, comm, options, work, place, lines, kind, activity, report));
+    measure_placement(device, comm, options, work, place, lines, kind, activity, report);
   }
   return report;
 }

@@ -29,10 +29,11 @@ Table ring_table(const BenchReport& report) {
   Table table({"placement", "compute", "messages", "in turn", "x model", "overlapped", "x model", "waited",
                "x ideal"});
   for (const PlacementTimes& times : report.placements)
-    table.row({times.placement, human_seconds(times.compute), seconds_of_hops(report, times.messages),
-               human_seconds(times.in_turn), ratio(times.in_turn, times.model.in_turn),
-               human_seconds(times.overlapped), ratio(times.overlapped, times.model.overlapped),
-               human_seconds(times.exposed), ratio(times.overlapped, times.model.ideal)});
+    table.row({times.placement + (times.pass == "backward" ? ", backward" : ""), human_seconds(times.compute),
+               seconds_of_hops(report, times.messages), human_seconds(times.in_turn),
+               ratio(times.in_turn, times.model.in_turn), human_seconds(times.overlapped),
+               ratio(times.overlapped, times.model.overlapped), human_seconds(times.exposed),
+               ratio(times.overlapped, times.model.ideal)});
   return table;
 }
 
@@ -76,8 +77,9 @@ std::string to_text(const BenchReport& report, const BenchOptions& options) {
   const Rates& rates = report.placements.front().rates;
   const bool gather = options.partition() == Partition::all_gather;
   const PlacementTimes& first = report.placements.front();
-  std::string text = partition_words(report, options) + ", forward, on " + counted(report.ranks, "rank") +
-                     "; shapes are [B, H, S, D]\n";
+  std::string text = partition_words(report, options) +
+                     (options.backward ? ", forward and backward, on " : ", forward, on ") +
+                     counted(report.ranks, "rank") + "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(options.q()) + (options.causal ? ", causal" : "") + "\n";
   text += "  k, v    " + to_string(options.kv()) + ", travel in " + report.backend.wire + "\n";
   text += "  kernel  " + kernel_of(report) + "\n";
@@ -118,6 +120,7 @@ std::string to_json(const BenchReport& report, const BenchOptions& options) {
             {"repetitions", options.repetitions}};
   for (const PlacementTimes& times : report.placements) {
     Json row{{"placement", times.placement},
+             {"pass", times.pass},
              {"flops_per_second", times.rates.flops_per_second},
              {"compute_seconds", times.compute},
              {"exposed_seconds", times.exposed},

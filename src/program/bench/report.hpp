@@ -14,13 +14,14 @@ namespace ring_attention {
 /// Seconds of one placement: medians, of the slowest rank. Where ranks share heads, the ring is that of one head's ranks.
 struct PlacementTimes {
   std::string placement;
-  double compute = 0;     ///< all steps, nothing sent
-  double messages = 0;    ///< all hops, nothing computed; 0 with one rank
-  double in_turn = 0;     ///< hops after steps
-  double overlapped = 0;  ///< hops during steps
-  double exposed = 0;     ///< of `overlapped`: waited for messages
-  Rates rates = {};       ///< F from `compute`, beta from `messages`
-  RingTime model = {};    ///< from those
+  std::string pass = "forward";  ///< or backward, with a hop more: of dK,dV home
+  double compute = 0;            ///< all steps, nothing sent
+  double messages = 0;           ///< all hops, nothing computed; 0 with one rank
+  double in_turn = 0;            ///< hops after steps
+  double overlapped = 0;         ///< hops during steps
+  double exposed = 0;            ///< of `overlapped`: waited for messages
+  Rates rates = {};              ///< F from `compute`, beta from `messages`
+  RingTime model = {};           ///< from those
   // of other partitions than one ring; `exposed` is of `whole` then
   double all_to_all = 0;       ///< of q, k, v and out, or the all-gather of K,V; nothing computed
   double whole = 0;            ///< with the ring in between, as `run` does it

@@ -48,16 +48,10 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
                  "Which tokens of the prompt a rank holds");
   command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even"},
                  "What moves K,V of the prompt: while ranks compute (auto), or in between");
-  command.section("CPU");
+  declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD; readable: lesson 03's tiles");
-  command.option("--threads", options.threads,
-                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
-  command.choice("--isa", options.isa, isa_choices(),
-                 "Instruction set of the fast engine; auto takes the widest");
-  command.section("Job");
-  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
-  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  declare_job_options(command, options);
   for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed"}) command.needs(word, "--random");
   command.footer(examples);

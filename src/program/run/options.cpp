@@ -89,17 +89,11 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   declare_device_options(command, options);
   command.option("--backward-kernel", options.backward_kernel,
                  "Kernel of the backward; auto takes the fastest that is deterministic");
-  command.section("CPU");
+  declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD and threads; readable: lesson 03's tiles, one thread");
-  command.option("--threads", options.threads,
-                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
-  command.choice("--isa", options.isa, isa_choices(),
-                 "Instruction set of the fast engine; auto takes the widest");
   command.option("--block", options.block, "Tokens of a tile of the readable engine", {1, 1 << 20});
-  command.section("Job");
-  command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
-  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  declare_job_options(command, options);
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
   command.needs("--dropout-seed", "--dropout");
@@ -108,7 +102,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
 
 void validate(const RunOptions& options) {
   validate_device(options);
-  validate_partition(options, options.device);
+  validate_partition(options);
   if (!Dropout{options.dropout}.valid())
     throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();

@@ -33,7 +33,6 @@ struct RunOptions : DeviceOptions, PartitionOptions {
   std::string placement = "contiguous";
   bool check = false;
   bool json = false;
-  Index ranks = 0;  ///< promised by --np; 0: no promise
   std::string progress = "auto";
 
   [[nodiscard]] bool is_random() const { return !random.empty(); }

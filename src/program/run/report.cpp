@@ -59,8 +59,8 @@ std::string partition_words(const RunReport& report, const RunOptions& options) 
   const std::string placement = options.placement + " placement",
                     ring = placement + ", " + report.backend.transport + " transport, K,V travel in " +
                            report.backend.wire,
-                    heads =
-                        "heads over " + counted(report.ulysses, "rank") + ", all-to-all in " + report.dtype;
+                    heads = "heads over " + counted(report.ulysses, "rank") + ", all-to-all in " +
+                            (report.backend.device == "cpu" ? report.dtype : report.backend.wire);
   switch (options.partition()) {
     case Partition::ring: return "  ring    " + ring + "\n";
     case Partition::ulysses: return "  ulysses " + heads + "\n";

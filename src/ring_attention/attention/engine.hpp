@@ -19,6 +19,7 @@ struct KeyValue {
   View<const T> k;
   View<const T> v;
   TokenRanges ranges;
+  bool last = false;  ///< no keys follow: an engine may compute its result with these
 };
 
 /// Gradients of some keys and values, `[batch, kv_heads, tokens, dim]`.

@@ -33,7 +33,7 @@ void add_sinks(Partial<T>& partial, const std::vector<double>& sinks) {
 
 template <class T>
 std::vector<double> sink_gradient(const ForwardResult<T>& forward, const std::vector<double>& sinks) {
-  const Shape& q = forward.q.shape();
+  const Shape& q = forward.out.shape();
   require_one_a_head(sinks, q);
   std::vector<double> gradient(sinks.size());
   for (Index b = 0; b < q.batch; ++b)

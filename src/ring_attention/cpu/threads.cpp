@@ -18,6 +18,7 @@ void for_each_task(Index tasks, int threads, const std::function<void(Index, int
       for (Index task = next++; task < tasks; task = next++) work(task, worker);
     } catch (...) {
       failures[static_cast<std::size_t>(worker)] = std::current_exception();
+      next = tasks;  // the others begin no further task
     }
   };
   {

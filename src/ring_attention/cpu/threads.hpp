@@ -13,7 +13,7 @@ namespace ring_attention {
 
 /// Calls work(task, worker) for the tasks 0 .. tasks-1, handed out one by one and in order to `threads` workers.
 /// Worker 0 is the calling thread, which alone may send messages. With one thread no other starts.
-/// What a worker throws is thrown here, after all have stopped.
+/// What a worker throws is thrown here, after all have ended the task they are at; no further task begins.
 void for_each_task(Index tasks, int threads, const std::function<void(Index task, int worker)>& work);
 
 }  // namespace ring_attention

@@ -45,7 +45,7 @@ const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::str
   bool known = name == "auto";
   for (const auto& kernel : kernels) {
     known = known || name == kernel.name;
-    const bool wanted = name == "auto" ? kernel.deterministic : name == kernel.name;
+    const bool wanted = name == "auto" ? kernel.deterministic && kernel.automatic : name == kernel.name;
     if (wanted && takes(kernel, problem) && (best == nullptr || kernel.number >= best->number))
       best = &kernel;
   }

@@ -22,6 +22,7 @@ void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const float>
   m_ = DeviceTensor<float>(q.shape().per_row());
   l_ = DeviceTensor<float>(q.shape().per_row());
   fresh_ = true;
+  finished_ = false;
 }
 
 template <class T>
@@ -30,12 +31,15 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
   require(kv.k.shape().seq == count(kv.ranges),
           "CudaEngine: k and its ranges have different numbers of tokens");
   pairs_.require_columns(kv.ranges);
+  require(!finished_, "CudaEngine: keys after the last ones");
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
         {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
         kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const ForwardTask& task) {
           ForwardTask next = task;
           next.fresh = std::exchange(fresh_, false);
+          next.last = kv.last && ends_shard(next);
+          finished_ = next.last;
           pairs_.launch(*kernel_, next, type_of<T>, device_, options_.stream);
         });
   if (progress) progress();
@@ -44,8 +48,9 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
 template <class T>
 DeviceAttentionResult CudaEngine<T>::finish() {
   // Without any key o and l are still the zeros of their allocation, and m is not used.
-  finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(), static_cast<int>(q_.shape().dim),
-              options_.stream);
+  if (!finished_)
+    finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(),
+                static_cast<int>(q_.shape().dim), options_.stream);
   if (sinks_.size() > 0) add_sinks(o_.data(), m_.data(), sinks_.data(), q_.shape(), options_.stream);
   return {std::move(o_), std::move(m_), kernel_->name};
 }
@@ -53,6 +58,7 @@ DeviceAttentionResult CudaEngine<T>::finish() {
 template <class T>
 Partial<float> CudaEngine<T>::to_partial() const {
   if (fresh_) return Partial<float>::empty(q_.shape());
+  require(!finished_, "CudaEngine: after the last keys there is a result and no state");
   Partial<float> partial{downloaded(o_, options_.stream), downloaded(m_, options_.stream),
                          downloaded(l_, options_.stream)};
   for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);

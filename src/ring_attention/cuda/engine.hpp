@@ -40,13 +40,16 @@ class CudaEngine {
   void begin(View<const T> q, TokenRanges ranges, View<const float> bias = {});
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
-  /// `progress` once. \throws Error if the shapes do not match
+  /// `progress` once. With the last keys (`kv.last`) the kernel also computes the result. \throws Error if the shapes do
+  /// not match, or after the last keys
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
 
-  /// Enqueues out = o / l and lse = log 2 * m + log l, and adds the sinks. Ends the work on these queries.
+  /// Enqueues out = o / l and lse = log 2 * m + log l, unless the kernel has computed them with the last keys, and adds the
+  /// sinks. Ends the work on these queries.
   [[nodiscard]] DeviceAttentionResult finish();
 
-  /// The current state (o, m, l) on the host, with m in units of the natural logarithm. Waits for the stream.
+  /// The current state (o, m, l) on the host, with m in units of the natural logarithm. Waits for the stream. \throws Error
+  /// after the last keys
   [[nodiscard]] Partial<float> to_partial() const;
 
   /// The kernel that begin() chose.
@@ -63,6 +66,7 @@ class CudaEngine {
   cuda::DeviceTensor<float> sinks_;      // [heads], or empty
   cuda::DeviceTensor<float> o_, m_, l_;  // m in units of log 2
   bool fresh_ = true;                    // no keys yet: o_, m_ and l_ are not initialised
+  bool finished_ = false;                // after the last keys: o_ is out, and m_ is lse
 };
 
 /// What the backward on a GPU needs from the forward, for a rank's queries. The caller owns the device memory.
@@ -122,7 +126,7 @@ template <class T>
                                                       View<const float> bias = {}) {
   CudaEngine<T> engine(scoring, options);
   engine.begin(q, whole(q.shape().seq), bias);
-  engine.accumulate({k, v, whole(k.shape().seq)});
+  engine.accumulate({k, v, whole(k.shape().seq), true});
   return engine.finish();
 }
 

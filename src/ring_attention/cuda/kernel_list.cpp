@@ -15,12 +15,13 @@ std::span<const ForwardKernel> forward_kernels() {
 }
 
 extern const BackwardKernel backward_1_tiled, backward_1_tiled_with_atomics, backward_2_mma,
-    backward_2_mma_with_atomics, backward_3_wgmma, backward_3_wgmma_with_atomics;
+    backward_2_mma_with_atomics, backward_3_wgmma, backward_3_wgmma_with_atomics, backward_4_ordered,
+    backward_5_bulk;
 
 std::span<const BackwardKernel> backward_kernels() {
-  static const BackwardKernel all[]{backward_1_tiled, backward_1_tiled_with_atomics,
-                                    backward_2_mma,   backward_2_mma_with_atomics,
-                                    backward_3_wgmma, backward_3_wgmma_with_atomics};
+  static const BackwardKernel all[]{
+      backward_1_tiled, backward_1_tiled_with_atomics, backward_2_mma,     backward_2_mma_with_atomics,
+      backward_3_wgmma, backward_3_wgmma_with_atomics, backward_4_ordered, backward_5_bulk};
   return all;
 }
 

@@ -46,12 +46,14 @@ struct AttentionTask {
   const float* alibi_slope;  ///< [heads], or null: the score decreases by slope * |key position - position|
 };
 
-/// The forward with one shard: updates (o, m, l). The algebra is that of attention/partial.hpp.
+/// The forward with one shard: updates (o, m, l). The algebra is that of attention/partial.hpp. The last launch divides:
+/// that saves reading and writing all of o once more.
 struct ForwardTask : AttentionTask {
   bool fresh;  ///< the state is empty: the kernel writes it and does not read it
   float* o;    ///< [batch][heads][queries][dim]: sum 2^(s - m) v
   float* m;  ///< [batch][heads][queries]: the largest score so far, in units of log 2; -inf if there is none
   float* l;  ///< [batch][heads][queries]: sum 2^(s - m)
+  bool last = false;  ///< no keys follow: the kernel does what finish_rows does. l is not defined afterwards
 };
 
 /// The backward with one shard, from the global lse and delta. Rows that see no key have lse = -inf.
@@ -106,6 +108,7 @@ struct Kernel {
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
   /// The same with a bias or dropout; null if the kernel supports neither.
   void (*launch_with_pairs)(const WithPairs<Task>&, Type, const DeviceTraits&, StreamHandle) = nullptr;
+  bool automatic = true;  ///< "auto" may choose it: false for a new kernel until a GPU has run and timed it
 };
 using ForwardKernel = Kernel<ForwardTask>;
 using BackwardKernel = Kernel<BackwardTask>;
@@ -121,7 +124,7 @@ void widen(const void* from, float* to, Index count, Type type, StreamHandle str
 /// sum[i] += term[i].
 void add(float* sum, const float* term, Index count, StreamHandle stream);
 
-/// The last kernel of the forward. In each of `rows` rows and in place: o becomes out = o / l, and m becomes lse = log 2
+/// The end of a forward without a last launch. In each of `rows` rows and in place: o becomes out = o / l, and m becomes lse = log 2
 /// * m + log l. A row with l = 0 has seen no key: out = 0 and lse = -inf for any m.
 /// \param o  [rows][dim]
 /// \param m,l  [rows]

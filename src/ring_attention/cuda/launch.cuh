@@ -6,6 +6,9 @@
 
 #include <cuda_runtime.h>
 
+#include <map>
+#include <mutex>
+
 #include "ring_attention/cuda/error.hpp"
 #include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
@@ -28,13 +31,36 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandl
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
+/// The memory pool of the current device from which Scratch allocates. It keeps 512 MiB of what is freed. CUDA's default
+/// pool returns all of it to the driver when the host waits for a stream, so that each timed call would begin with an
+/// allocation by the driver.
+inline cudaMemPool_t scratch_pool() {
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> pools;  // one a device, never destroyed
+  int device = 0;
+  check(cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  cudaMemPool_t& pool = pools[device];
+  if (pool == nullptr) {
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, device};
+    check(cudaMemPoolCreate(&pool, &properties));
+    std::uint64_t kept_bytes = 512U << 20U;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept_bytes));
+  }
+  return pool;
+}
+
 /// Device memory for kernels on one stream. It is allocated and freed in the order of the stream: the host does not
 /// wait.
 template <class T>
 class Scratch {
  public:
   Scratch(Index count, StreamHandle stream) : stream_(stream) {
-    if (count > 0) check(cudaMallocAsync(&data_, static_cast<std::size_t>(count) * sizeof(T), stream));
+    if (count > 0)
+      check(cudaMallocFromPoolAsync(&data_, static_cast<std::size_t>(count) * sizeof(T), scratch_pool(),
+                                    stream));
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

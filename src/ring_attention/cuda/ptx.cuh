@@ -53,6 +53,28 @@ __device__ inline void store_shared(unsigned to, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
+/// Stores two neighbouring numbers to shared memory. (st.shared.v2)
+__device__ inline void store_shared_v2(unsigned to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
+}
+
+/// Waits until another block has stored `value` by store_release(). What it had written before is then visible.
+/// (ld.acquire.gpu)
+__device__ inline void wait_for_value(const int* at, int value) {
+  int found;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                 : "=r"(found)
+                 : "l"(__cvta_generic_to_global(at))
+                 : "memory");
+  } while (found != value);
+}
+/// Stores after all that this thread has written, or has seen written. (st.release.gpu)
+__device__ inline void store_release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(value)
+               : "memory");
+}
+
 /// Loads four 8x8 matrices of 16-bit numbers. Lane i passes the address of row i % 8 of matrix i / 8, 16 bytes. Of each
 /// matrix it receives the two numbers in row lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1. (ldmatrix)
 __device__ inline void ldmatrix_x4(unsigned (&r)[4], unsigned row) {

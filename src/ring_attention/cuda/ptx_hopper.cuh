@@ -31,6 +31,12 @@ __device__ inline void mbarrier_init_fence() {
 __device__ inline void mbarrier_arrive(unsigned barrier) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// All lanes of a warp call it. Lane 0 arrives for them after what all of them have read and written: an arrival orders
+/// the accesses of its own thread only. (bar.warp.sync, mbarrier.arrive)
+__device__ inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(barrier);
+}
 /// Arrives, and adds the bytes of copies that the phase waits for.
 __device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -68,6 +74,20 @@ __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, u
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
       : "memory");
+}
+
+/// Adds contiguous floats in shared memory to floats in global memory, atomically each. Both addresses and `bytes` are
+/// multiples of 16. (cp.reduce.async.bulk)
+__device__ inline void bulk_add(float* to, unsigned from, int bytes) {
+  RING_ATTENTION_HOPPER("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                            __cvta_generic_to_global(to)),
+                        "r"(from), "r"(bytes)
+                        : "memory");
+}
+/// Waits until all of this thread's bulk_add have read shared memory. (cp.async.bulk.commit_group, wait_group.read)
+__device__ inline void bulk_add_wait_read() {
+  RING_ATTENTION_HOPPER("cp.async.bulk.commit_group;" ::: "memory");
+  RING_ATTENTION_HOPPER("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 /// Makes this thread's earlier stores to shared memory visible to the async proxy, through which TMA and wgmma access

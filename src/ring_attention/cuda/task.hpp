@@ -76,6 +76,12 @@ constexpr Index longest_tile = 1024;
 [[nodiscard]] AttentionTask task_of(const Shape& q, const void* data, const Scoring& scoring,
                                     const MaskOnDevice& mask);
 
+/// True if no keys of the shard follow those of this launch.
+[[nodiscard]] inline bool ends_shard(const AttentionTask& task) {
+  const KeyRange& range = task.range[task.ranges - 1];
+  return range.first + range.tokens.count == task.keys;
+}
+
 /// Calls use(task) for the ranges of a shard, `max_ranges` at a time. Makes no call for a shard without keys. \throws
 /// Error if there are too many keys for an int
 template <class Task>

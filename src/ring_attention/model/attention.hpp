@@ -8,11 +8,9 @@
 #include <functional>
 
 #include "ring_attention/cpu/backward.hpp"
-#include "ring_attention/parallel/all_gather.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
 #include "ring_attention/parallel/line.hpp"
-#include "ring_attention/ring/backward.hpp"
-#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/parallel/travelling_kv.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention::model {
@@ -39,30 +37,36 @@ template <class T>
           }};
 }
 
-/// Ulysses over the heads and a ring over the shards: Ulysses alone with a ring of one, a ring alone with U = 1.
+/// Ulysses over the heads, and a ring or an all-gather over the shards: a ring of one is Ulysses alone, and U = 1 a ring or
+/// an all-gather alone.
 ///
 /// \tparam Links  makes the transports of the ring: transport(channel), as MpiMesh and LoopbackMesh do
 template <class T, class Links>
-class HybridAttention {
+class SharedAttention {
  public:
   /// \param ulysses  the line along place.ulysses
+  /// \param context  the line of the ranks that share the sequences
+  /// \param gathers  an all-gather over `context`, which has no axis of Ulysses then
   /// \param shards   over the ranks of the ring
-  HybridAttention(const Links& links, Line ulysses, const HybridPlace& place, const Placement& shards,
-                  const CpuOptions& options)
-      : links_(links), ulysses_(std::move(ulysses)), place_(place), shards_(shards), options_(options) {}
+  SharedAttention(const Links& links, Line ulysses, Line context, bool gathers, const HybridPlace& place,
+                  const Placement& shards, const CpuOptions& options)
+      : links_(links),
+        ulysses_(std::move(ulysses)),
+        context_(std::move(context)),
+        gathers_(gathers),
+        place_(place),
+        shards_(shards),
+        options_(options) {}
 
   [[nodiscard]] AttentionResult<T> forward(View<const T> q, View<const T> k, View<const T> v,
                                            const Scoring& all) {
     const auto heads = layout(q, k);
     const Scoring scoring = heads.scoring(all);
     const Tensor<T> own_q = heads.queries_to_heads(q);
-    KvParcel<T> kv = parcel(heads, k, v, scoring);
+    TravellingKv<T> kv = travelling(heads, k, v, scoring);
     CpuEngine<T> engine(scoring, options_);
     engine.begin(own_q, place_.shard(shards_));
-    {
-      auto transport = links_.transport(0);
-      ring_forward(engine, transport, kv);
-    }
+    travelling_forward(engine, context_, transports(), kv);
     const AttentionResult<T> attended = engine.finish();
     return {heads.queries_to_sequence(attended.out.view()), heads.queries_to_sequence(attended.lse.view())};
   }
@@ -74,16 +78,12 @@ class HybridAttention {
     const Tensor<T> q = heads.queries_to_heads(forward.q), out = heads.queries_to_heads(forward.out),
                     lse = heads.queries_to_heads(forward.lse),
                     grad_out = heads.queries_to_heads(forward.grad_out);
-    KvParcel<T> kv = parcel(heads, k, v, scoring),
-                sums(kv.k().shape(), shards_, place_.ring.index(place_.rank));
+    TravellingKv<T> kv = travelling(heads, k, v, scoring),
+                    sums(gathers_, kv.k().shape(), shards_, ring_rank());
     CpuBackward<T> engine(scoring, options_);
     const ForwardResult<T> own{q, out, lse, grad_out};
     engine.begin(own, place_.shard(shards_));
-    {
-      auto kv_transport = links_.transport(0);
-      auto gradient_transport = links_.transport(1);
-      ring_backward(engine, kv_transport, gradient_transport, kv, sums);
-    }
+    travelling_backward(engine, context_, transports(), kv, sums);
     const Tensor<T> grad_q = engine.finish();
     return {heads.queries_to_sequence(grad_q.view()), heads.keys_to_sequence(View<const T>(sums.k())),
             heads.keys_to_sequence(View<const T>(sums.v()))};
@@ -92,15 +92,19 @@ class HybridAttention {
  private:
   using Layout = HeadLayout<Line>;
 
+  [[nodiscard]] int ring_rank() const { return place_.ring.index(place_.rank); }
+  [[nodiscard]] auto transports() const {
+    return [this](int channel) { return links_.transport(channel); };
+  }
   [[nodiscard]] Layout layout(View<const T> q, View<const T> k) {
     return Layout(ulysses_, place_, shards_, shards_, q.shape().heads, k.shape().heads);
   }
-  /// K,V of this rank's shard and heads, where messages can take them.
-  [[nodiscard]] KvParcel<T> parcel(const Layout& heads, View<const T> k, View<const T> v,
-                                   const Scoring& scoring) {
+  /// K,V of this rank's shard and heads.
+  [[nodiscard]] TravellingKv<T> travelling(const Layout& heads, View<const T> k, View<const T> v,
+                                           const Scoring& scoring) {
     const Tensor<T> own_k = heads.keys_to_heads(k), own_v = heads.keys_to_heads(v);
-    KvParcel<T> kv(own_k.shape(), shards_, place_.ring.index(place_.rank), HostMemory{},
-                   kv_hops(scoring.mask, shards_, shards_));
+    TravellingKv<T> kv(gathers_, own_k.shape(), shards_, ring_rank(), HostMemory{},
+                       kv_hops(scoring.mask, shards_, shards_));
     std::ranges::copy(own_k.view().elements(), kv.k().data());
     std::ranges::copy(own_v.view().elements(), kv.v().data());
     return kv;
@@ -108,54 +112,14 @@ class HybridAttention {
 
   Links links_;
   Line ulysses_;
+  Line context_;
+  bool gathers_;
   HybridPlace place_;
   Placement shards_;
   CpuOptions options_;
 };
 
-/// The K,V of all ranks are gathered before a rank computes.
-template <class T>
-class AllGatherAttention {
- public:
-  /// \param context  the line of the ranks that share the sequences
-  /// \param shards   over these ranks
-  AllGatherAttention(Line context, const Placement& shards, const CpuOptions& options)
-      : context_(std::move(context)), shards_(shards), options_(options) {}
-
-  [[nodiscard]] AttentionResult<T> forward(View<const T> q, View<const T> k, View<const T> v,
-                                           const Scoring& scoring) {
-    KvShards<T> kv = gathered(k, v);
-    CpuEngine<T> engine(scoring, options_);
-    engine.begin(q, shards_.ranges(context_.rank()));
-    all_gather_forward(engine, ring(), kv);
-    return engine.finish();
-  }
-
-  [[nodiscard]] Gradients<T> backward(const ForwardResult<T>& forward, View<const T> k, View<const T> v,
-                                      const Scoring& scoring) {
-    KvShards<T> kv = gathered(k, v), sums(k.shape(), shards_);
-    CpuBackward<T> engine(scoring, options_);
-    engine.begin(forward, shards_.ranges(context_.rank()));
-    all_gather_backward(engine, context_, kv, sums);
-    return {engine.finish(), converted<T>(sums.k(context_.rank())), converted<T>(sums.v(context_.rank()))};
-  }
-
- private:
-  [[nodiscard]] Ring ring() const { return {context_.rank(), context_.size()}; }
-  [[nodiscard]] KvShards<T> gathered(View<const T> k, View<const T> v) {
-    KvShards<T> kv(k.shape(), shards_);
-    std::ranges::copy(k.elements(), kv.k(context_.rank()).data());
-    std::ranges::copy(v.elements(), kv.v(context_.rank()).data());
-    all_gather(context_, kv);
-    return kv;
-  }
-
-  Line context_;
-  Placement shards_;
-  CpuOptions options_;
-};
-
-/// The two functions of an object like these.
+/// The two functions of such an object.
 template <class T, class Kind>
 [[nodiscard]] Attention<T> as_attention(std::shared_ptr<Kind> kind) {
   return {[=](View<const T> q, View<const T> k, View<const T> v, const Scoring& scoring) {

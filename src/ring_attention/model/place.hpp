@@ -66,14 +66,11 @@ template <class T, class Links>
   const Placement shards(kind, seq, mesh.shape().ring);
   Place<T> place{
       of.tensor, of.kv_replicas, of.replicas, mesh.place().slice(shards), mesh.sequences(batch).begin, {}};
-  if (context == ContextKind::all_gather) {
-    if (mesh.shape().ulysses != 1)
-      throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
-    place.attention = as_attention<T>(std::make_shared<AllGatherAttention<T>>(of.context, shards, options));
-  } else {
-    place.attention = as_attention<T>(
-        std::make_shared<HybridAttention<T, Links>>(of.links, of.ulysses, mesh.place(), shards, options));
-  }
+  const bool gathers = context == ContextKind::all_gather;
+  if (gathers && mesh.shape().ulysses != 1)
+    throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
+  place.attention = as_attention<T>(std::make_shared<SharedAttention<T, Links>>(
+      of.links, of.ulysses, of.context, gathers, mesh.place(), shards, options));
   return place;
 }
 

@@ -74,7 +74,9 @@ class KvParcel {
   [[nodiscard]] const Memory& memory() const { return current_.memory(); }
 
   [[nodiscard]] int owner() const { return owner_; }
-  [[nodiscard]] KeyValue<T> current() { return {k(), v(), placement_.ranges(owner_)}; }
+  [[nodiscard]] KeyValue<T> current() {
+    return {k(), v(), placement_.ranges(owner_), ring_.step_of(owner_) + 1 == ring_.steps()};
+  }
 
   /// The hop that sends the current parcel and receives that of `incoming_owner`. A side is empty when no rank further
   /// on needs the parcel: then current() has the right shape, and numbers of another rank that no query here sees.

@@ -27,6 +27,14 @@ struct TransportStatistics {
   Index bytes_sent = 0;
   Index bytes_received = 0;
   double exposed_seconds = 0;  ///< time inside finish(): communication that computing did not hide
+
+  TransportStatistics& operator+=(const TransportStatistics& more) {
+    messages_sent += more.messages_sent;
+    bytes_sent += more.bytes_sent;
+    bytes_received += more.bytes_received;
+    exposed_seconds += more.exposed_seconds;
+    return *this;
+  }
 };
 
 /// The hooks of the ring loop, each with one meaning:

@@ -66,13 +66,14 @@ class Case {
     for (int rank = first; rank < first + count; ++rank) {
       float* o = out + rank * q_.size();
       float* m = lse + rank * rows();
+      const Ring ring{rank, static_cast<int>(ranks_.size())};
       bool fresh = true;
       for_each_step(rank, ForwardTask{task(rank, q), true, o, m, l_.data()}, k, v,
-                    [&](int, ForwardTask next) {
+                    [&](int owner, ForwardTask next) {
                       next.fresh = std::exchange(fresh, false);
+                      next.last = ring.step_of(owner) + 1 == ring.steps() && ends_shard(next);
                       forward_->launch(next, type_, traits_, stream);
                     });
-      finish_rows(o, m, l_.data(), rows(), static_cast<int>(q_.dim), stream);
     }
   }
 

@@ -18,33 +18,19 @@ namespace {
 
 using namespace hopper;  // NOLINT: what the Hopper kernels share
 
-template <bool atomic_dq>
+template <DqSum dq_sum>
 void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const int key_tiles = tiles_of_keys(task, tile_rows);
   if (key_tiles == 0 || task.queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    constexpr int rows = KeysMemory<columns>::rows;
-    const int heads = task.batch * task.heads, query_tiles = blocks_of(task.queries, rows);
-    const Index padded = static_cast<Index>(query_tiles) * rows;
-    const Scratch<float> floats((2 * heads + 1) * padded, stream);
-    const Scratch<TileVisibility<rows, 32>> visibility(query_tiles, stream);
-    float* const delta = floats.data() + heads * padded;
-    const AllQueries<rows> all{floats.data(), delta, delta + heads * padded, visibility.data(), query_tiles};
-    launch(prepare_queries<rows>, {query_tiles * heads, rows}, stream, task, all);
     const BackwardMaps maps = maps_of(task, type);
-    launch(backward_dkdv_kernel<T, columns, atomic_dq>,
-           {key_tiles * task.batch * task.kv_heads, backward_threads, KeysMemory<columns>::bytes}, stream,
-           task, maps, all, key_tiles);
-    if constexpr (!atomic_dq)
-      launch(backward_dq_kernel<T, columns>,
-             {query_tiles_of(task, tile_rows), backward_threads, QueriesMemory<columns>::bytes}, stream, task,
-             maps);
+    launch_dkdv<T, columns, dq_sum>(task, maps, key_tiles, stream);
+    if constexpr (dq_sum == DqSum::other_grid) {
+      const TileOrder order = order_of_queries(task, tile_rows);
+      launch(backward_dq_kernel<T, columns>, {order.count, backward_threads, QueriesMemory<columns>::bytes},
+             stream, task, maps, order);
+    }
   });
-}
-
-template <class... Memories>
-bool takes_all(const DeviceTraits& device, Type type, int dim) {
-  return (takes<Memories>(device, type, dim) && ...);
 }
 
 }  // namespace
@@ -53,14 +39,14 @@ extern const BackwardKernel backward_3_wgmma{3,
                                              "wgmma",
                                              "wgmma and TMA, a second grid for dQ",
                                              true,
-                                             takes_all<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
-                                             differentiate<false>};
+                                             takes<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
+                                             differentiate<DqSum::other_grid>};
 
 extern const BackwardKernel backward_3_wgmma_with_atomics{3,
                                                           "wgmma-atomics",
                                                           "wgmma and TMA, dQ by atomics",
                                                           false,
-                                                          takes_all<KeysMemory<64>, KeysMemory<128>>,
-                                                          differentiate<true>};
+                                                          takes<KeysMemory<64>, KeysMemory<128>>,
+                                                          differentiate<DqSum::atomics>};
 
 }  // namespace ring_attention::cuda

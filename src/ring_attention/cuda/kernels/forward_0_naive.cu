@@ -141,6 +141,8 @@ void attend(const Task& task, Type type, const DeviceTraits&, StreamHandle strea
       launch(add_values<T>, threads_for(queries * task.dim), stream, head, s.data(), a.data());
     }
   });
+  if (task.last)
+    finish_rows(task.o, task.m, task.l, Index{task.batch} * task.heads * task.queries, task.dim, stream);
 }
 
 bool takes(const DeviceTraits&, Type, int dim) { return dim >= 1; }

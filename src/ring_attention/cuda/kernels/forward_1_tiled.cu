@@ -155,14 +155,14 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) 
     const int query = thread.y + side * i;
     if (query >= queries) continue;
     if (thread.x == 0) {
-      task.m[row0 + query] = m[i];
+      task.m[row0 + query] = task.last ? lse_of(m[i], l[i]) : m[i];
       task.l[row0 + query] = l[i];
     }
     float* to = task.o + (row0 + query) * task.dim;
 #pragma unroll
     for (int c = 0; c < columns / 64; ++c)
       for_columns(o[i][c], 4 * thread.x + 64 * c, task.dim,
-                  [&](int column, float value) { to[column] = value; });
+                  [&](int column, float value) { to[column] = task.last ? out_of(value, l[i]) : value; });
   }
 }
 

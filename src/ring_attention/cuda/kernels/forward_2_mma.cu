@@ -140,17 +140,24 @@ __global__ void __launch_bounds__(threads, 2)
     state.add_values(Fragments<columns>::b_of_columns(shared.v(stage), lane), T{});
   }
 
-  for_pairs([](float2& o, float x, float y) { o = {x, y}; });
 #pragma unroll
   for (int h = 0; h < halves; ++h)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = warp_query + 16 * h + 8 * i + lane / 4;
       const float l = state.row[h][i].sum_of_quad();
+      if (task.last) {
+#pragma unroll
+        for (auto& block : state.o[h])
+#pragma unroll
+          for (int e = 2 * i; e < 2 * i + 2; ++e) block[e] = out_of(block[e], l);
+      }
       if (shared.place->first_query + row >= task.queries || lane % 4 != 0) continue;
-      task.m[shared.place->query_row + row] = state.row[h][i].m;
+      const float m = state.row[h][i].m;
+      task.m[shared.place->query_row + row] = task.last ? lse_of(m, l) : m;
       task.l[shared.place->query_row + row] = l;
     }
+  for_pairs([](float2& o, float x, float y) { o = {x, y}; });
 }
 
 template <class T, int columns>

@@ -55,10 +55,11 @@ __device__ void consume(const Memory<columns>& shared, const ForwardTask& task, 
 
 template <class T, int columns>
 __global__ void __launch_bounds__(threads, 1)
-    attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps) {
+    attend_tile(const __grid_constant__ ForwardTask task, const __grid_constant__ Maps maps,
+                const __grid_constant__ TileOrder order) {
   const Memory<columns> shared;
-  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const QueryTile q_tile(task, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
+  const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
+  const QueryTile q_tile(order, static_cast<int>(blockIdx.x), Memory<columns>::tile_queries);
   shared.visibility(0).compute(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();

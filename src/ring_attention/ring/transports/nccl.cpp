@@ -110,36 +110,56 @@ void NcclWorld::wait(const std::function<bool()>& done, const std::string& what)
   }
 }
 
-void NcclWorld::group(const std::string& what, const std::function<void()>& messages) {
+/// Sends and receives of which none waits for another one. An error is thrown after the group has ended: in an open
+/// group ncclCommAbort would only be enqueued.
+class NcclWorld::Group {
+ public:
+  Group(ncclComm_t comm, cuda::StreamHandle stream) : comm_(comm), stream_(stream) { note(ncclGroupStart()); }
+
+  void send(std::span<const std::byte> bytes, int to) {
+    if (!bytes.empty()) note(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, comm_, stream_));
+  }
+  void receive(std::span<std::byte> bytes, int from) {
+    if (!bytes.empty()) note(ncclRecv(bytes.data(), bytes.size(), ncclUint8, from, comm_, stream_));
+  }
+  /// The first error of all calls, or that of the end.
+  [[nodiscard]] ncclResult_t end() {
+    note(ncclGroupEnd());
+    return first_;
+  }
+
+ private:
+  void note(ncclResult_t code) {
+    if (first_ == ncclSuccess || first_ == ncclInProgress) first_ = code;
+  }
+
+  ncclComm_t comm_;
+  cuda::StreamHandle stream_;
+  ncclResult_t first_ = ncclSuccess;
+};
+
+void NcclWorld::enqueue(const std::string& what, const std::function<void(Group&)>& messages) {
   require(comm_ != nullptr, "NcclWorld: " + what + " of one rank, or after an error");
-  check(ncclGroupStart());
-  messages();
-  check(ncclGroupEnd());
+  Group group(comm_, stream());
+  messages(group);
+  check(group.end());
   settle("enqueueing " + what);  // returns at once, except for the first one, which connects the ranks
 }
 
-void NcclWorld::send(std::span<const std::byte> bytes, int to) {
-  if (!bytes.empty()) check(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, comm_, stream()));
-}
-
-void NcclWorld::receive(std::span<std::byte> bytes, int from) {
-  if (!bytes.empty()) check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, from, comm_, stream()));
-}
-
 void NcclWorld::shift(const Exchange& exchange) {
-  group("a hop", [&] {
-    send(exchange.send, ring_.next());
-    receive(exchange.receive, ring_.prev());
+  enqueue("a hop", [&](Group& group) {
+    group.send(exchange.send, ring_.next());
+    group.receive(exchange.receive, ring_.prev());
   });
 }
 
 void NcclWorld::all_to_all(const std::vector<std::span<const std::byte>>& to,
                            const std::vector<std::span<std::byte>>& from) {
-  group("an all-to-all", [&] {
+  enqueue("an all-to-all", [&](Group& group) {
     for (int rank = 0; rank < ring_.size; ++rank) {
       if (rank == ring_.rank) continue;
-      send(to[static_cast<std::size_t>(rank)], rank);
-      receive(from[static_cast<std::size_t>(rank)], rank);
+      group.send(to[static_cast<std::size_t>(rank)], rank);
+      group.receive(from[static_cast<std::size_t>(rank)], rank);
     }
   });
 }

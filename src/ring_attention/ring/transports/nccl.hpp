@@ -63,10 +63,9 @@ class NcclWorld {
   void wait(const std::function<bool()>& done, const std::string& what);
 
  private:
-  /// Enqueues the messages that `messages` sends and receives. In a group no message waits for another one.
-  void group(const std::string& what, const std::function<void()>& messages);
-  void send(std::span<const std::byte> bytes, int to);
-  void receive(std::span<std::byte> bytes, int from);
+  class Group;  // of sends and receives
+  /// Enqueues the messages that `messages` adds to a group.
+  void enqueue(const std::string& what, const std::function<void(Group&)>& messages);
   /// \throws Error, after it has aborted the communicator, if NCCL has reported an asynchronous error
   void require_alive();
   /// Aborts the communicator and throws Error.

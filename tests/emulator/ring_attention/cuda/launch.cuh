@@ -1,13 +1,10 @@
-// The emulator's src/ring_attention/cuda/launch.cuh. Blocks run one after the other, in random order.
+// The emulator's src/ring_attention/cuda/launch.cuh.
 #pragma once
 
-#include <functional>
-#include <mutex>
-#include <numeric>
-#include <random>
-#include <vector>
+#include <tuple>
 
 #include "emulator/language.hpp"
+#include "emulator/streams.hpp"
 #include "ring_attention/cuda/error.hpp"
 #include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
@@ -15,34 +12,38 @@
 namespace ring_attention::cuda {
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle,
+void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandle stream,
             const Arguments&... arguments) {
+  constexpr int most_shared_bytes = 227 * 1024;
   if (grid.blocks.y > 65535 || grid.blocks.z > 65535) emulator::fail("more than 65535 blocks in y or z");
-  const std::lock_guard one_at_a_time(emulator::in_use());
-  std::vector<unsigned> order(std::size_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z);
-  std::iota(order.begin(), order.end(), 0U);
-  std::shuffle(order.begin(), order.end(), std::mt19937_64(emulator::options().seed));
-  emulator::seed_schedule(emulator::options().seed);
-  emulator::Indices& at = emulator::grid();
-  at.blocks = grid.blocks;
-  at.threads = grid.threads;
-  for (const unsigned block : order) {
-    at.block = {block % grid.blocks.x, block / grid.blocks.x % grid.blocks.y,
-                block / grid.blocks.x / grid.blocks.y};
-    emulator::run_block(grid.threads.x * grid.threads.y * grid.threads.z, grid.shared_bytes,
-                        [&](unsigned) { kernel(Parameters(arguments)...); });
-  }
+  if (grid.shared_bytes > most_shared_bytes) emulator::fail("a block has too much shared memory");
+  const auto count = [](const dim3& sizes) { return sizes.x * sizes.y * sizes.z; };
+  const emulator::Grid sizes{count(grid.blocks), count(grid.threads), grid.shared_bytes};
+  const auto run = [=, values = std::tuple<Parameters...>(Parameters(arguments)...)] {
+    emulator::blocks_of_grid = grid.blocks;
+    emulator::threads_of_block = grid.threads;
+    emulator::run_grid(sizes, [&] { std::apply(kernel, values); });
+  };
+  emulator::enqueue_kernel(stream, sizes.blocks, run);
 }
 
 // Scratch memory starts as NaN.
 template <class T>
 class Scratch {
  public:
-  Scratch(Index count, StreamHandle) : memory_(static_cast<std::size_t>(count) * sizeof(T), 0xff) {}
-  [[nodiscard]] T* data() const { return reinterpret_cast<T*>(const_cast<unsigned char*>(memory_.data())); }
+  Scratch(Index count, StreamHandle stream) : stream_(stream) {
+    if (count > 0) check(cudaMallocAsync(&data_, static_cast<std::size_t>(count) * sizeof(T), stream));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (data_ != nullptr) (void)cudaFreeAsync(data_, stream_);
+  }
+  [[nodiscard]] T* data() const { return static_cast<T*>(data_); }
 
  private:
-  std::vector<unsigned char> memory_;
+  StreamHandle stream_;
+  void* data_ = nullptr;
 };
 
 }  // namespace ring_attention::cuda

@@ -39,11 +39,9 @@ struct CopyGroups {
 
 // The groups of the running thread. A copy arrives at once or at the wait for it. Without a wait it may never arrive.
 inline CopyGroups& copy_groups() {
-  static std::vector<CopyGroups> all;
-  static std::uint64_t block = 0;
-  if (block != blocks_begun()) all.assign(1024, {});
-  block = blocks_begun();
-  return all[thread()];
+  auto& of_threads = of_block<std::vector<CopyGroups>>();
+  if (of_threads.size() <= thread()) of_threads.resize(thread() + 1);
+  return of_threads[thread()];
 }
 
 // The addresses of store_shared for which the storing thread has not called fence_proxy_async since. The async proxy
@@ -59,13 +57,7 @@ class UnfencedStores {
  private:
   std::unordered_map<unsigned, unsigned> by_;  // thread + 1, by words
 };
-inline UnfencedStores& unfenced_stores() {
-  static UnfencedStores state;
-  static std::uint64_t block = 0;
-  if (block != blocks_begun()) state = {};
-  block = blocks_begun();
-  return state;
-}
+inline UnfencedStores& unfenced_stores() { return of_block<UnfencedStores>(); }
 
 }  // namespace ring_attention::emulator
 
@@ -106,6 +98,20 @@ void cp_async_wait(const std::source_location& where = std::source_location::cur
 inline void store_shared(unsigned to, unsigned value) {
   std::memcpy(emulator::shared_at(to, 4, 4), &value, 4);
   emulator::unfenced_stores().store(to);
+}
+
+inline void store_shared_v2(unsigned to, float first, float second) {
+  store_shared(to, std::bit_cast<unsigned>(first));
+  store_shared(to + 4, std::bit_cast<unsigned>(second));
+}
+
+inline void wait_for_value(const int* at, int value,
+                           const std::source_location& where = std::source_location::current()) {
+  if (!emulator::ignored(where)) emulator::wait_until(where, [&] { return *at == value; });
+}
+inline void store_release(int* to, int value) {
+  *to = value;
+  emulator::progress();
 }
 
 namespace detail {

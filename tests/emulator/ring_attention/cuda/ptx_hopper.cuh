@@ -29,20 +29,26 @@ struct Products {
   std::array<std::vector<std::size_t>, 128> commits;
 };
 
-// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536.
+// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads of a
+// warpgroup change their number together.
 struct Registers {
-  int free = 0;
-  std::map<unsigned, int> held;  // by threads that have called setmaxnreg
+  int free = 0;  // of the block
+  std::array<int, 8> held{at_start(), at_start(), at_start(), at_start(),
+                          at_start(), at_start(), at_start(), at_start()};  // by a thread of each warpgroup
 
   static int at_start() {
     const dim3& threads = blockDim;
     return std::min(255, 65536 / static_cast<int>(threads.x * threads.y * threads.z)) / 8 * 8;
   }
-  void resize(int count) {
-    int& registers = held.try_emplace(thread(), at_start()).first->second;
-    wait_until([&] { return free >= count - registers; });
-    free -= count - registers;
-    registers = count;
+  void resize(int count, const std::source_location& where) {
+    together(128, count, [](const int* const* each) {
+      for (unsigned t = 0; t < 128; ++t)
+        if (*each[t] != *each[0]) fail("the threads of a warpgroup set different numbers of registers");
+    });
+    int& of_thread = held[thread() / 128];
+    wait_until(where, [&] { return free >= 128 * (count - of_thread); });
+    free -= 128 * (count - of_thread);  // nothing if another thread of the warpgroup was here
+    of_thread = count;
     progress();
   }
 };
@@ -53,13 +59,7 @@ struct HopperBlock {
   Registers registers;
 };
 
-inline HopperBlock& hopper_block() {
-  static HopperBlock state;
-  static std::uint64_t block = 0;
-  if (block != blocks_begun()) state = {};
-  block = blocks_begun();
-  return state;
-}
+inline HopperBlock& hopper_block() { return of_block<HopperBlock>(); }
 
 inline CountingBarrier& counting_barrier(unsigned address) {
   (void)shared_at(address, 8, 8);
@@ -133,6 +133,11 @@ inline void mbarrier_arrive(unsigned barrier) {
   ++state.arrived;
   state.complete_phase();
 }
+// A missing synchronization of the lanes is not found: other collective instructions order them, too.
+inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
+  (void)emulator::ballot(true);
+  if (lane == 0) mbarrier_arrive(barrier);
+}
 inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   emulator::counting_barrier(barrier).bytes += bytes;
   mbarrier_arrive(barrier);
@@ -141,7 +146,7 @@ inline void mbarrier_wait(unsigned barrier, unsigned parity,
                           const std::source_location& where = std::source_location::current()) {
   if (emulator::ignored(where)) return;
   const emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
-  emulator::wait_until([&] { return state.phase % 2 != parity; });
+  emulator::wait_until(where, [&] { return state.phase % 2 != parity; });
 }
 
 inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
@@ -179,6 +184,22 @@ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned bar
   });
 }
 
+// The work of a thread is done in order. Its reads and its additions are one step.
+inline void bulk_add(float* to, unsigned from, int bytes) {
+  if (bytes % 16 != 0 || from % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0)
+    emulator::fail("cp.reduce.async.bulk: not a multiple of 16 bytes");
+  emulator::start_work(emulator::tma + 1 + emulator::thread(), [=] {
+    for (unsigned i = 0; i < static_cast<unsigned>(bytes) / 4; ++i) {
+      float term;
+      std::memcpy(&term, emulator::shared_at(from + 4 * i, 4, 4), 4);
+      to[i] += emulator::unfenced_stores().at(from + 4 * i) ? std::numeric_limits<float>::quiet_NaN() : term;
+    }
+  });
+}
+inline void bulk_add_wait_read(const std::source_location& where = std::source_location::current()) {
+  if (!emulator::ignored(where)) emulator::finish_work(emulator::tma + 1 + emulator::thread(), 0);
+}
+
 inline void fence_proxy_async(const std::source_location& where = std::source_location::current()) {
   if (!emulator::ignored(where)) emulator::unfenced_stores().fence();
 }
@@ -206,16 +227,16 @@ void named_barrier_arrive(int number) {
 }
 
 template <int registers>
-void setmaxnreg_dec() {
+void setmaxnreg_dec(const std::source_location& where = std::source_location::current()) {
   static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
   if (registers > emulator::Registers::at_start())
     emulator::fail("setmaxnreg.dec to more registers than a thread has");
-  emulator::hopper_block().registers.resize(registers);
+  emulator::hopper_block().registers.resize(registers, where);
 }
 template <int registers>
-void setmaxnreg_inc() {
+void setmaxnreg_inc(const std::source_location& where = std::source_location::current()) {
   static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
-  emulator::hopper_block().registers.resize(registers);
+  emulator::hopper_block().registers.resize(registers, where);
 }
 
 inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_on) {

@@ -1,5 +1,5 @@
 /// \file
-/// The first grid of backward_3_wgmma.cu: a block owns 128 keys. A warpgroup has 64 of them, with their dK and dV in
+/// The grid of keys of backward_3_wgmma.cu and backward_4_ordered.cu: a block owns 128 keys. A warpgroup has 64 of them, with their dK and dV in
 /// registers. The block loops over the queries of all heads of the group, in tiles, and skips tiles that see none of
 /// the keys. Every tile has the same size in bytes: 64 rows of 128 columns or 128 rows of 64.
 ///
@@ -11,56 +11,10 @@
 /// computes half of dQ, 64 x 64: half of 128 columns, or half of 128 queries.
 #pragma once
 
-#include "ring_attention/cuda/kernels/common/hopper_backward.cuh"
-#include "ring_attention/cuda/kernels/common/mma_tiles.cuh"
+#include "ring_attention/cuda/kernels/common/backward_bulk.cuh"
+#include "ring_attention/cuda/kernels/common/backward_turns.cuh"
 
 namespace ring_attention::cuda::hopper {
-
-constexpr int tile_queries_for(int columns) { return 64 * 128 / columns; }
-
-/// Metadata of one tile of queries. cp.async.bulk copies the arrays with one element per query, some of them only if
-/// needed; the producer writes the rest.
-template <int rows>
-struct alignas(16) QueryTileMetadata {
-  Statistics<rows> statistics;
-  KeyInterval visible[rows];    ///< in the block's range; only if some pair is masked
-  int batch_head, first_query;  ///< batch_head < 0: there are no more tiles
-  bool unmasked[2];             ///< for each warpgroup: it sees every pair, and there is no bias
-};
-
-/// The same for all queries, in device memory, padded to whole tiles for cp.async.bulk.
-template <int rows>
-struct AllQueries {
-  float *lse, *delta;                    ///< [batch][heads][rows]
-  float* position;                       ///< [rows]
-  TileVisibility<rows, 32>* visibility;  ///< [tiles]
-  int tiles;
-};
-
-constexpr int ds_part_bytes = tile_rows * row_bytes;  ///< 128 keys and 64 queries of dS^T
-/// The extra bytes are two buffers for dS^T.
-template <int columns>
-using KeysMemory =
-    BackwardMemory<columns, tile_queries_for(columns), QueryTileMetadata<tile_queries_for(columns)>, stages,
-                   2 * tile_queries_for(columns) / part_columns * ds_part_bytes>;
-
-/// Fills `all`. A block has a tile of queries of one head, and `rows` threads.
-template <int rows>
-__global__ void __launch_bounds__(rows)
-    prepare_queries(const __grid_constant__ BackwardTask task, const __grid_constant__ AllQueries<rows> all) {
-  const int tile = static_cast<int>(blockIdx.x) % all.tiles,
-            batch_head = static_cast<int>(blockIdx.x) / all.tiles;
-  const int thread = static_cast<int>(threadIdx.x), query = tile * rows + thread;
-  const bool exists = query < task.queries;
-  const Index row = static_cast<Index>(batch_head) * task.queries + query;
-  const Index padded_row = static_cast<Index>(batch_head) * all.tiles * rows + query;
-  all.lse[padded_row] = exists ? lse_of(task, row) : infinity;
-  all.delta[padded_row] = exists ? task.delta[row] : 0;
-  if (batch_head > 0) return;
-  all.position[query] =
-      exists && task.alibi_slope != nullptr ? from_first_key(task, task.position[query]) : 0;
-  all.visibility[tile].compute(task, tile * rows, thread);
-}
 
 /// Copies the keys, and for all heads of the group the tiles of queries that see some of them. One warp calls it.
 template <int columns>
@@ -119,11 +73,19 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
   mbarrier_arrive(shared.full(last));
 }
 
+/// What sums dQ: another grid, atomics in any order, the blocks in turns, or copies that add.
+enum class DqSum { other_grid, atomics, turns, bulk };
+
+template <int columns, DqSum dq_sum>
+using DkdvMemory =
+    std::conditional_t<dq_sum == DqSum::turns, TurnsMemory<columns>,
+                       std::conditional_t<dq_sum == DqSum::bulk, BulkMemory<columns>, KeysMemory<columns>>>;
+
 /// dK and dV of the 64 keys of one warpgroup, and its half of dQ.
-template <class T, int columns, bool atomic_dq>
-__device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& shared, const BackwardTask& task,
-                                                  const KeyTile& keys, int batch_kv_head, int group,
-                                                  int thread) {
+template <class T, int columns, DqSum dq_sum>
+__device__ __forceinline__ void dkdv_of_warpgroup(const DkdvMemory<columns, dq_sum>& shared,
+                                                  const BackwardTask& task, const KeyTile& keys,
+                                                  int batch_kv_head, int group, int thread) {
   using Memory = KeysMemory<columns>;
   constexpr int queries = Memory::rows, part = Memory::part_bytes,
                 streamed_part = Memory::streamed_part_bytes;
@@ -163,7 +125,7 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
     pack<T>(ds, factor_ds);
     start_add_ab<T>(dv, factor_p, shared.streamed(stage, 1), streamed_part);
 
-    if constexpr (atomic_dq) {
+    if constexpr (dq_sum != DqSum::other_grid) {
       // With two buffers one barrier per tile is enough: the barrier of the previous tile came after the reads of this
       // buffer.
       const unsigned all_ds =
@@ -186,22 +148,36 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
       start_add_ab<T>(dk, factor_ds, shared.streamed(stage, 0), streamed_part);
       wgmma_wait<1>();
       wgmma_fence_result(dq);
-      const int first_row = first_query + warp_row + (by_columns ? 0 : 64 * group);
-      const int first_column = by_columns ? 64 * group : 0;
-      float* const to = task.grad_q + static_cast<Index>(batch_head) * task.queries * task.dim;
-      for_pairs(dq, lane, [&](int row, int column, float one, float other) {
-        row += first_row;
-        column += first_column;
-        if (row < task.queries && column < task.dim)
-          red_add_v2(to + static_cast<Index>(row) * task.dim + column, task.scale * one, task.scale * other);
-      });
+      const int row_in_tile = warp_row + (by_columns ? 0 : 64 * group),
+                first_column = by_columns ? 64 * group : 0;
+      if constexpr (dq_sum == DqSum::bulk) {
+        mbarrier_wait(shared.read(), static_cast<unsigned>(number % 2) ^ 1U);
+        for_pairs(dq, lane, [&](int row, int column, float one, float other) {
+          store_shared_v2(shared.dq(row_in_tile + row, first_column + column), task.scale * one,
+                          task.scale * other);
+        });
+        fence_proxy_async();
+        mbarrier_arrive_for_warp(shared.stored(), lane);
+      } else {
+        const int first_row = first_query + row_in_tile;
+        if constexpr (dq_sum == DqSum::turns) mbarrier_wait(shared.turn(), static_cast<unsigned>(number % 2));
+        float* const to = task.grad_q + static_cast<Index>(batch_head) * task.queries * task.dim;
+        for_pairs(dq, lane, [&](int row, int column, float one, float other) {
+          row += first_row;
+          column += first_column;
+          if (row < task.queries && column < task.dim)
+            red_add_v2(to + static_cast<Index>(row) * task.dim + column, task.scale * one,
+                       task.scale * other);
+        });
+        if constexpr (dq_sum == DqSum::turns) mbarrier_arrive_for_warp(shared.added(), lane);
+      }
     } else {
       start_add_ab<T>(dk, factor_ds, shared.streamed(stage, 0), streamed_part);
     }
     wgmma_wait<0>();
     wgmma_fence_result(dv);
     wgmma_fence_result(dk);
-    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+    mbarrier_arrive_for_warp(shared.empty(stage), lane);
   }
   const auto add = [&](float* to, const float(&d)[columns / 2], float factor) {
     to += (static_cast<Index>(batch_kv_head) * task.keys + keys.first_key) * task.dim;
@@ -215,28 +191,54 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const KeysMemory<columns>& sha
   add(task.grad_v, dv, 1);
 }
 
-/// dK and dV of 128 keys; with `atomic_dq` also their contribution to dQ, by atomics. `tiles` is the number of tiles of
-/// keys of one head.
-template <class T, int columns, bool atomic_dq>
+/// dK and dV of 128 keys, and their contribution to dQ unless another grid sums it.
+template <class T, int columns, DqSum dq_sum>
 __global__ void __launch_bounds__(backward_threads, 1)
     backward_dkdv_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
-                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all, int tiles) {
-  const KeysMemory<columns> shared;
+                         const __grid_constant__ AllQueries<KeysMemory<columns>::rows> all,
+                         const __grid_constant__ TileOrder order) {
+  const DkdvMemory<columns, dq_sum> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  // Q, dO and dQ of a section of heads fit into the cache together. Under a causal mask the first keys, which most
-  // queries see, come first.
-  const TileOfHead work(static_cast<int>(blockIdx.x), tiles, task.batch * task.kv_heads, 1,
-                        8 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim);
+  const TileOrder::Place work = order.at(static_cast<int>(blockIdx.x));
   const KeyTile keys(task, work.tile, tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {
     setmaxnreg_dec<producer_registers>();
-    if (thread % 128 < 32) produce_queries<columns>(shared, task, maps, all, keys, work.head);
+    const int warp = __shfl_sync(0xffffffffU, thread % 128 / 32, 0);
+    if (warp == 0) {
+      produce_queries<columns>(shared, task, maps, all, keys, work.head);
+    } else if (warp == 1) {
+      if constexpr (dq_sum == DqSum::bulk) add_stored_dq<columns>(shared, task);
+      if constexpr (dq_sum == DqSum::turns)
+        keep_turns<columns>(shared, all, keys.range,
+                            (keys.first_key - static_cast<int>(task.range[keys.range].first)) / tile_rows);
+    }
   } else {
     setmaxnreg_inc<consumer_registers>();
-    dkdv_of_warpgroup<T, columns, atomic_dq>(shared, task, keys, work.head, group, thread % 128);
+    dkdv_of_warpgroup<T, columns, dq_sum>(shared, task, keys, work.head, group, thread % 128);
   }
+}
+
+/// Enqueues both kernels: the preparation and the grid of keys, of which there are `key_tiles` tiles a head.
+template <class T, int columns, DqSum dq_sum>
+void launch_dkdv(const BackwardTask& task, const BackwardMaps& maps, int key_tiles, StreamHandle stream) {
+  constexpr int rows = KeysMemory<columns>::rows;
+  const int heads = task.batch * task.heads, query_tiles = blocks_of(task.queries, rows);
+  const Index padded = static_cast<Index>(query_tiles) * rows;
+  const Scratch<float> floats((2 * heads + 1) * padded, stream);
+  const Scratch<TileVisibility<rows, 32>> visibility(query_tiles, stream);
+  const Scratch<int> turns(dq_sum == DqSum::turns ? (heads + max_ranges) * query_tiles : 0, stream);
+  float* const delta = floats.data() + heads * padded;
+  AllQueries<rows> all{floats.data(), delta, delta + heads * padded, visibility.data(), query_tiles};
+  if constexpr (dq_sum == DqSum::turns) {
+    all.turns = turns.data();
+    all.first_turn = turns.data() + heads * query_tiles;
+  }
+  launch(prepare_queries<rows>, {query_tiles * heads, rows}, stream, task, all);
+  const TileOrder order = order_of_keys(task, key_tiles);
+  launch(backward_dkdv_kernel<T, columns, dq_sum>,
+         {order.count, backward_threads, DkdvMemory<columns, dq_sum>::bytes}, stream, task, maps, all, order);
 }
 
 }  // namespace ring_attention::cuda::hopper

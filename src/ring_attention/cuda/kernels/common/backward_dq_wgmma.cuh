@@ -87,10 +87,11 @@ __device__ __forceinline__ void dq_of_warpgroup(const QueriesMemory<columns>& sh
 /// dQ of 128 queries.
 template <class T, int columns>
 __global__ void __launch_bounds__(backward_threads, 1)
-    backward_dq_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps) {
+    backward_dq_kernel(const __grid_constant__ BackwardTask task, const __grid_constant__ BackwardMaps maps,
+                       const __grid_constant__ TileOrder order) {
   const QueriesMemory<columns> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  const QueryTile q_tile(task, static_cast<int>(blockIdx.x), tile_rows);
+  const QueryTile q_tile(order, static_cast<int>(blockIdx.x), tile_rows);
   shared.metadata(0).compute(task, q_tile.first_query, thread);
   if (thread == 0) shared.init_barriers();
   __syncthreads();

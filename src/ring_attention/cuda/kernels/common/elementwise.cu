@@ -42,8 +42,8 @@ __global__ void finish(float* o, float* m, const float* l, Index rows, int dim) 
   const int lane = static_cast<int>(threadIdx.x) % warp;
   if (row >= rows) return;
   const float sum = l[row];
-  for (int c = lane; c < dim; c += warp) o[row * dim + c] = sum == 0 ? 0 : o[row * dim + c] / sum;
-  if (lane == 0) m[row] = sum == 0 ? -infinity : ln_2 * m[row] + logf(sum);
+  for (int c = lane; c < dim; c += warp) o[row * dim + c] = out_of(o[row * dim + c], sum);
+  if (lane == 0) m[row] = lse_of(m[row], sum);
 }
 
 __global__ void add_sink(float* out, float* lse, const float* sinks, Index rows, Index heads, Index queries,

@@ -63,12 +63,12 @@ struct BackwardMemory : BlockMemory {
   [[nodiscard]] __device__ unsigned full(int stage) const { return at(barriers_offset + 8 * (1 + stage)); }
   [[nodiscard]] __device__ unsigned empty(int stage) const { return full(stages + stage); }
 
-  /// One thread calls it before a __syncthreads. At "empty" each warp arrives once.
-  __device__ void init_barriers() const {
+  /// One thread calls it before a __syncthreads. At "empty" each warp that reads arrives once.
+  __device__ void init_barriers(unsigned reading_warps = 8) const {
     mbarrier_init(resident_full(), 1);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(full(i), 1);
-      mbarrier_init(empty(i), 8);
+      mbarrier_init(empty(i), reading_warps);
     }
     mbarrier_init_fence();
   }

@@ -57,15 +57,22 @@ struct WarpgroupTile {
     }
   }
 
-  __device__ __forceinline__ void store() const {
+  /// Stores the state, or out and lse.
+  __device__ __forceinline__ void store() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float l = row[i].sum_of_quad();
       if (!exists(i)) continue;
       const Index at = q_tile.query_row(task) + row_in_tile(i);
       if (lane() % 4 == 0) {
-        task.m[at] = row[i].m;
+        task.m[at] = task.last ? lse_of(row[i].m, l) : row[i].m;
         task.l[at] = l;
+      }
+      if (task.last) {
+#pragma unroll
+        for (int j = 0; j < columns / 8; ++j)
+#pragma unroll
+          for (int e = 4 * j + 2 * i; e < 4 * j + 2 * i + 2; ++e) o[e] = out_of(o[e], l);
       }
 #pragma unroll
       for (int j = 0; j < columns / 8; ++j) {
@@ -111,7 +118,9 @@ struct WarpgroupTile {
 
   __device__ __forceinline__ void pack() { hopper::pack<T>(s, p); }
 
+  /// After the first tiles m seldom grows. Where it grows in no row of the warp, all factors are 1.
   __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+    if (!__any_sync(0xffffffffU, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
     for (int e = 0; e < columns / 2; ++e) o[e] *= factor[e / 2 % 2];
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/softmax.cuh"
+#include "ring_attention/cuda/kernels/common/tile_order.cuh"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/ptx_hopper.cuh"
 #include "ring_attention/cuda/types.cuh"
@@ -45,49 +46,6 @@ inline Maps maps_of(const AttentionTask& task, Type type) {
   };
   return {make_tensor_map(task.q, type, task.dim, task.queries, q_heads, group_queries), keys(task.k),
           keys(task.v)};
-}
-
-constexpr Index cached_bytes = 24 << 20;  ///< that fit into the L2 cache with certainty
-
-/// The head and the tile of a block, of `heads` heads with `tiles` tiles each. Heads are processed in sections of whole
-/// groups whose data, bytes_of_group each, fit into the cache together. In a section the order is: the first tile of
-/// each head, the second tile of each head, ...
-struct TileOfHead {
-  int head, tile;
-
-  __device__ TileOfHead(int number, int tiles, int heads, int group, Index bytes_of_group) {
-    const Index groups = cached_bytes / bytes_of_group;
-    const int section_heads = groups * group < heads ? max(static_cast<int>(groups), 1) * group : heads;
-    const int section = number / (tiles * section_heads),
-              in_section = number - section * tiles * section_heads;
-    const int heads_here = min(section_heads, heads - section * section_heads);
-    head = section * section_heads + in_section % heads_here;
-    tile = in_section / heads_here;
-  }
-};
-
-/// A tile of queries of one head. Under a causal mask the last tiles see the most keys. They come first, so that the
-/// blocks end at about the same time.
-struct QueryTile {
-  int batch_head, first_query;
-
-  __device__ QueryTile(const AttentionTask& task, int number, int tile_queries) {
-    const int tiles = (task.queries + tile_queries - 1) / tile_queries;
-    const TileOfHead work(number, tiles, task.batch * task.heads, task.heads / task.kv_heads,
-                          4 * static_cast<Index>(task.keys + 1) * task.dim);  // K and V
-    batch_head = work.head;
-    first_query = (tiles - 1 - work.tile) * tile_queries;
-  }
-  [[nodiscard]] __device__ Index query_row(const AttentionTask& task) const {
-    return static_cast<Index>(batch_head) * task.queries + first_query;
-  }
-  [[nodiscard]] __device__ int batch_kv_head(const AttentionTask& task) const {
-    return batch_head / (task.heads / task.kv_heads);
-  }
-};
-
-inline int query_tiles_of(const AttentionTask& task, int tile_queries) {
-  return blocks_of(task.queries, tile_queries) * task.batch * task.heads;
 }
 
 /// Starts to copy a tile of `rows` rows, in boxes of box_rows, the box of the map. Rows behind the last and columns
@@ -186,27 +144,35 @@ struct SharedMemory : BlockMemory {
 };
 
 /// Copies all tiles of keys that some query of a tile sees. One thread calls it. `number` counts the tiles of keys of
-/// this block.
+/// this block. K of a tile comes before V of the previous one, because the consumers release K first: they read it before
+/// a softmax, and V after it.
 template <class Memory>
 __device__ void load_all_keys(const Memory& shared, const AttentionTask& task, const Maps& maps,
                               const QueryTile& q_tile, const typename Memory::QueryVisibility& visibility,
                               int& number) {
+  // The parity of the previous phase. In the first round the wait returns at once.
+  const auto before = [](int n) { return static_cast<unsigned>(n / stages % 2) ^ 1U; };
+  const auto load_v = [&](int n, int first_key) {
+    mbarrier_wait(shared.v_empty(n % stages), before(n));
+    shared.load_kv(maps.v, shared.v(n % stages), shared.v_full(n % stages), first_key,
+                   q_tile.batch_kv_head(task));
+  };
+  int first_of_v = no_key;
   for (KeyTiles tile(visibility, task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
     const int stage = number % stages;
-    // The parity of the previous phase. In the first round the wait returns at once.
-    const auto before = static_cast<unsigned>(number / stages % 2) ^ 1U;
-    mbarrier_wait(shared.k_empty(stage), before);
+    mbarrier_wait(shared.k_empty(stage), before(number));
     shared.load_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));
-    mbarrier_wait(shared.v_empty(stage), before);
-    shared.load_kv(maps.v, shared.v(stage), shared.v_full(stage), tile.first(), q_tile.batch_kv_head(task));
+    if (first_of_v != no_key) load_v(number - 1, first_of_v);
+    first_of_v = tile.first();
   }
+  if (first_of_v != no_key) load_v(number - 1, first_of_v);
 }
 
-/// What the Hopper kernels support. SharedMemory128 is their shared memory for 128 columns.
-template <class SharedMemory128>
+/// What the Hopper kernels support. `Memories` are their largest shared memories.
+template <class... Memories>
 [[nodiscard]] bool takes(const DeviceTraits& device, Type type, int dim) {
   return device.compute_capability == 90 && type != Type::fp32 && dim >= 8 && dim <= 128 && dim % 8 == 0 &&
-         device.shared_bytes_of_block >= SharedMemory128::bytes;
+         ((device.shared_bytes_of_block >= Memories::bytes) && ...);
 }
 
 /// Enqueues the kernel choose<T, columns>() with one block of `threads` threads per tile of queries.
@@ -215,9 +181,9 @@ void launch_on_tiles(const ForwardTask& task, Type type, StreamHandle stream, Ch
   if (task.queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     using Memory = SharedMemory<columns, 2>;
-    launch(choose.template operator()<T, columns>(),
-           {query_tiles_of(task, Memory::tile_queries), threads, Memory::bytes}, stream, task,
-           maps_of(task, type));
+    const TileOrder order = order_of_queries(task, Memory::tile_queries);
+    launch(choose.template operator()<T, columns>(), {order.count, threads, Memory::bytes}, stream, task,
+           maps_of(task, type), order);
   });
 }
 

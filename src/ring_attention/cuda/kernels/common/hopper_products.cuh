@@ -7,15 +7,22 @@
 
 namespace ring_attention::cuda::hopper {
 
+/// The descriptor of the same matrix `bytes` further on. It is advanced by an addition, because to make a descriptor takes
+/// longer than some products. Addresses are below 2^18, so nothing is carried out of their bits.
+__device__ __forceinline__ unsigned long long advanced(unsigned long long descriptor, int bytes) {
+  return (descriptor & ~0xffffffffULL) |
+         (static_cast<unsigned>(descriptor) + static_cast<unsigned>(bytes) / 16);
+}
+
 /// d (64 x n) = a b^T: 64 rows of one tile times n rows of another. Both have `columns` columns.
 template <class T, int columns, int count>
 __device__ __forceinline__ void start_abt(float (&d)[count], unsigned a, int a_part, unsigned b, int b_part) {
+  const unsigned long long first_a = matrix_descriptor(a, 16), first_b = matrix_descriptor(b, 16);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < columns / 16; ++k)
-    wgmma_m64nNk16<T, 0, 0>(d, matrix_descriptor(a + static_cast<unsigned>(k / 4 * a_part + k % 4 * 32), 16),
-                            matrix_descriptor(b + static_cast<unsigned>(k / 4 * b_part + k % 4 * 32), 16),
-                            k > 0);
+    wgmma_m64nNk16<T, 0, 0>(d, advanced(first_a, k / 4 * a_part + k % 4 * 32),
+                            advanced(first_b, k / 4 * b_part + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
@@ -23,22 +30,22 @@ __device__ __forceinline__ void start_abt(float (&d)[count], unsigned a, int a_p
 template <class T, int count, int pieces>
 __device__ __forceinline__ void start_add_ab(float (&d)[count], const unsigned (&a)[pieces][4], unsigned b,
                                              int b_part) {
+  const unsigned long long first_b = matrix_descriptor(b, static_cast<unsigned>(b_part));
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < pieces; ++k)
-    wgmma_m64nNk16<T, 1>(d, a[k], matrix_descriptor(b + static_cast<unsigned>(k * 16 * row_bytes), b_part),
-                         true);
+  for (int k = 0; k < pieces; ++k) wgmma_m64nNk16<T, 1>(d, a[k], advanced(first_b, k * 16 * row_bytes), true);
   wgmma_commit();
 }
 
 /// d (64 x 64) = a^T b: one part of a and one part of b. Both have `rows` rows.
 template <class T, int rows>
 __device__ __forceinline__ void start_atb(float (&d)[32], unsigned a, unsigned b) {
+  const unsigned long long first_a = matrix_descriptor(a, 16), first_b = matrix_descriptor(b, 16);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < rows / 16; ++k)
-    wgmma_m64nNk16<T, 1, 1>(d, matrix_descriptor(a + static_cast<unsigned>(k * 16 * row_bytes), 16),
-                            matrix_descriptor(b + static_cast<unsigned>(k * 16 * row_bytes), 16), k > 0);
+    wgmma_m64nNk16<T, 1, 1>(d, advanced(first_a, k * 16 * row_bytes), advanced(first_b, k * 16 * row_bytes),
+                            k > 0);
   wgmma_commit();
 }
 

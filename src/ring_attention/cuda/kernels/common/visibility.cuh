@@ -83,27 +83,27 @@ class KeyTiles {
   [[nodiscard]] __device__ int range() const { return range_; }
   [[nodiscard]] __device__ int first() const { return first_; }
   /// The keys of the tile, without keys that no query sees at its end.
-  [[nodiscard]] __device__ int keys() const { return min(width_, end() - first_); }
+  [[nodiscard]] __device__ int keys() const { return min(width_, end_ - first_); }
   __device__ void next() {
     first_ += width_;
-    if (first_ < end()) return;
+    if (first_ < end_) return;
     ++range_;
     find_range();
   }
 
  private:
-  // Read from shared memory each time, because these kernels have no register to spare.
-  [[nodiscard]] __device__ int end() const { return visibility_.of_range(range_).any.end; }
   __device__ void find_range() {
     for (; range_ < ranges_; ++range_) {
-      first_ = visibility_.of_range(range_).any.begin;
-      if (first_ < end()) return;
+      const KeyInterval any = visibility_.of_range(range_).any;
+      first_ = any.begin;
+      end_ = any.end;
+      if (first_ < end_) return;
     }
   }
 
   const QueryVisibility& visibility_;
   int ranges_, width_;
-  int range_ = 0, first_ = 0;
+  int range_ = 0, first_ = 0, end_ = 0;
 };
 
 }  // namespace ring_attention::cuda

@@ -1,0 +1,87 @@
+// Lesson 13, the idea: one layer on a rank that has some tokens of a sequence and some columns of the weights. What is kept
+// for the backward, what is computed again, and who sums what.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "13_blockwise_transformer/rows.hpp"  // norms, projections: each token by itself
+#include "ring_attention/model/place.hpp"     // the lines of ranks; attention by a ring: lessons 08 and 10
+#include "ring_attention/parallel/sum.hpp"    // a sum over a line, in the order of the ranks
+
+namespace ring_attention::lesson {
+
+struct Layer {
+  const model::ModelShape& shape;
+  const model::Place<double>& place;       // of this rank: its lines, its tokens, how it attends
+  model::LayerParameters<const double> w;  // this rank's columns of wq, wk, wv, w1, and rows of wo, w2
+  Scoring scoring;
+  Index chunk;  // tokens of the feed-forward part at a time
+};
+using LayerGradients = model::LayerParameters<double>;
+
+/// All that stays in memory of a layer until its backward: 2 h + heads numbers a token.
+struct Kept {
+  Rows x;
+  AttentionResult<double> attended;  // out, lse
+};
+
+/// Ranks of tensor parallelism have different columns of a product: each has a term of the result.
+inline Rows summed(const Layer& layer, Rows term) {
+  sum(layer.place.tensor, std::span(term.data(), static_cast<std::size_t>(term.size())));
+  return term;
+}
+
+/// relu(norm(y) w1) w2. The hidden numbers are 4 h a token: they are in memory for one chunk of tokens.
+inline Rows feed_forward(const Layer& layer, const Rows& y) {
+  Rows z(y.rows(), y.cols());
+  for (Index first = 0; first < y.rows(); first += layer.chunk) {
+    const Index rows = std::min(layer.chunk, y.rows() - first);
+    const Hidden hidden(layer.w, y.middleRows(first, rows));
+    z.middleRows(first, rows) = hidden.h * matrix(layer.w.w2);
+  }
+  return z;
+}
+
+/// From dz to the gradient of norm(y), and to those of w1 and w2. The hidden numbers of a chunk are computed again.
+inline Rows feed_forward_gradient(const Layer& layer, const Rows& y, const Rows& dz,
+                                  const LayerGradients& gradients) {
+  Rows dn(y.rows(), y.cols());
+  // Exercise: the chunks of feed_forward once more. forward: z = h w2, with h = relu(n w1); so which products give dw2, dh,
+  // dw1 and dn? The gradient of relu is 0 where h is 0. Add to matrix(gradients.w1) and matrix(gradients.w2).
+  still_empty("feed-forward gradient");
+  return dn;
+}
+
+/// y = x + attention
+inline Rows after_attention(const Layer& layer, const Kept& kept) {
+  return kept.x + summed(layer, rows_of(kept.attended.out) * matrix(layer.w.wo));
+}
+
+/// z = y + feed-forward
+inline Rows forward(const Layer& layer, Rows x, Kept& kept) {
+  // Exercise: Projections has q, k and v of x; layer.place.attention.forward attends. Fill in `kept`. Then come the two sums:
+  // y = x + attention, and y + feed-forward. Which term needs the ranks of tensor parallelism?
+  still_empty("forward");
+}
+
+/// From dz to dx, and to the gradients of this rank's tokens, which are added to.
+inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const LayerGradients& gradients) {
+  const Rows y = after_attention(layer, kept);  // again: out is there, so attention is not computed again
+  // Exercise: from back to front. dy comes through the feed-forward part and norm 2 (norm_gradient), besides dz. Then wo,
+  // layer.place.attention.backward, Projections::backward, norm 1. Which two gradients does `summed` need?
+  still_empty("backward");
+}
+
+/// After the backward of all sequences: each rank has seen its own tokens only, and of a replicated K,V head some queries
+/// only. The gains of the norms need no sum over the tensor ranks: each of these has the whole gradient.
+/// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
+inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
+                          std::span<const double> all_of_the_layer, std::span<double> piece) {
+  // Exercise: which gradients are sums over place.kv_replicas? All of them are sums over place.replicas, of which this rank
+  // keeps its piece: sum_scatter(line, all, piece).
+  still_empty("sum of the gradients");
+}
+
+}  // namespace ring_attention::lesson

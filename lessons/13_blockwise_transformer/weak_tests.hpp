@@ -1,0 +1,149 @@
+// Lesson 13, beside the idea: every mesh against one process; plausible tests, and the mistakes that pass them.
+#pragma once
+
+#include "part.hpp"
+
+namespace ring_attention::lesson_13 {
+
+/// All meshes of so many ranks that can share the heads.
+inline std::vector<MeshShape> meshes(const Setup& setup, int ranks) {
+  std::vector<MeshShape> all;
+  const auto divisors = [](int of) {
+    std::vector<int> found;
+    for (int d = 1; d <= of; ++d)
+      if (of / d * d == of) found.push_back(d);
+    return found;
+  };
+  for (const int tensor : divisors(ranks))
+    for (const int ulysses : divisors(ranks / tensor))
+      for (const int ring : divisors(ranks / tensor / ulysses)) {
+        const MeshShape mesh{tensor, ulysses, ring, ranks / tensor / ulysses / ring};
+        try {
+          require_shareable(setup.shape, mesh, setup.batch);
+          all.push_back(mesh);
+        } catch (const InputError&) {  // not these heads
+        }
+      }
+  return all;
+}
+
+inline Outcome train(const Communicator& comm, const MeshShape& mesh, const Setup& setup, Mistake mistake) {
+  const ModelLinks<MpiMesh<>> links(MpiMesh<>(comm, mesh), setup.shape);
+  return Part(links, setup, mistake).train();
+}
+
+/// How far a rank is from one process, in its worst number.
+struct Distance {
+  double loss, gradients, weights;
+
+  Distance(const Outcome& got, const Outcome& want)
+      : loss(0),
+        gradients(matrix_error(got, want, &Outcome::gradients)),
+        weights(matrix_error(got, want, &Outcome::weights)) {
+    for (std::size_t step = 0; step < want.losses.size(); ++step) {
+      const double error = std::abs(got.losses[step] / want.losses[step] - 1);
+      loss = std::isfinite(error) ? std::max(loss, error) : std::numeric_limits<double>::infinity();
+    }
+  }
+  [[nodiscard]] double largest() const { return std::max({loss, gradients, weights}); }
+  [[nodiscard]] bool rounding() const { return loss <= 1e-9 && gradients <= 1e-11 && weights <= 1e-9; }
+};
+
+inline bool first_loss_agrees(const Outcome& got, const Outcome& want) {
+  return std::abs(got.losses[0] / want.losses[0] - 1) <= 1e-12;
+}
+
+inline bool same_numbers(const Outcome& got, const Outcome& want) {
+  return Distance(got, want).rounding() && first_loss_agrees(got, want) && got.labels == want.labels;
+}
+
+/// \returns whether all have the numbers of one process. Collective.
+inline bool check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, Mistake mistake) {
+  const Outcome want = in_one_process(setup);
+  std::size_t turn = 0;
+  bool all = true;
+  for (const MeshShape& mesh : meshes(setup, comm.size())) {
+    setup.kind =
+        std::array{PlacementKind::zigzag, PlacementKind::contiguous, PlacementKind::striped}[turn++ % 3];
+    const Outcome got = train(comm, mesh, setup, mistake);
+    Comparison comparison;
+    comparison.ok = same_numbers(got, want);
+    comparison.max_error = comparison.relative_error = Distance(got, want).largest();
+    comparison.reason = "not the numbers of one process";
+    lesson.check(to_string(mesh) + ", " + name(setup.kind) + ": loss, gradients, weights after two steps",
+                 comparison);
+    all = all && comparison.ok;
+  }
+  return all_of_ranks(comm, all);
+}
+
+/// Plausible tests. The last is the lesson's own.
+inline constexpr std::array tests{
+    "gradients, one rank", "gradients, data ranks",  "gradients, a ring",    "labels of all ranks",
+    "first loss, a ring",  "the loss falls, a ring", "same weights, a ring", "two steps, ring and tensor"};
+
+/// The weights of all ranks of a ring have the same bits.
+inline bool same_on_all(const Communicator& comm, const Outcome& outcome) {
+  bool same = true;
+  for (const Tensor<double>& own : outcome.weights) {
+    std::vector<double> of_rank_0(own.view().elements().begin(), own.view().elements().end());
+    broadcast(comm, of_rank_0);
+    same = same && std::ranges::equal(own.view().elements(), of_rank_0);
+  }
+  return same;
+}
+
+/// Which of the tests pass, on an even number of ranks. Collective.
+inline std::vector<Index> passes(const Communicator& comm, const Setup& setup, Mistake mistake) {
+  const Outcome want = in_one_process(setup);
+  const auto right = [&](const Outcome& got) { return Distance(got, want).gradients <= 1e-11; };
+  const Communicator alone(MPI_COMM_SELF);
+  const Outcome ring = train(comm, {1, 1, comm.size(), 1}, setup, mistake);
+  const Outcome tensor = train(comm, {2, 1, comm.size() / 2, 1}, setup, mistake);
+  const std::array verdicts{right(train(alone, {}, setup, mistake)),
+                            right(train(comm, {1, 1, 1, comm.size()}, setup, mistake)),
+                            right(ring),
+                            ring.labels == want.labels,
+                            first_loss_agrees(ring, want),
+                            ring.losses.back() < ring.losses.front(),
+                            same_on_all(comm, ring),
+                            same_numbers(ring, want) && same_numbers(tensor, want)};
+  static_assert(verdicts.size() == tests.size());
+  std::vector<Index> passed;
+  for (const bool verdict : verdicts) passed.push_back(all_of_ranks(comm, verdict) ? 1 : 0);
+  return passed;
+}
+
+inline void show_mistakes(Lesson& lesson, const Communicator& comm, const Setup& setup) {
+  std::vector<std::string> heading{"test", "right"};
+  std::vector<std::vector<Index>> of_mistakes{passes(comm, setup, Mistake::none)};
+  for (const Wrong& wrong : every_mistake) {
+    heading.emplace_back(wrong.name);
+    of_mistakes.push_back(passes(comm, setup, wrong.mistake));
+  }
+  Table table(heading);
+  std::vector<std::vector<Index>> rows;
+  bool right_passes = true, each_misses = true, last_catches = true;
+  for (std::size_t test = 0; test < tests.size(); ++test) {
+    std::vector<std::string> cells{tests.at(test)};
+    auto& row = rows.emplace_back();
+    for (const auto& verdicts : of_mistakes) {
+      row.push_back(verdicts[test]);
+      cells.emplace_back(row.back() == 1 ? "passes" : "caught");
+    }
+    table.row(cells);
+    const auto missed = std::count(row.begin() + 1, row.end(), 1);
+    right_passes = right_passes && row[0] == 1;
+    if (test + 1 == tests.size())
+      last_catches = missed == 0;
+    else
+      each_misses = each_misses && missed > 0;
+  }
+  lesson.print(table);
+  lesson.record("mistake_passes", rows);
+  lesson.check("what is right passes every test", right_passes);
+  lesson.check("each test but the last passes for a mistake", each_misses);
+  lesson.check("the last one catches them all", last_catches);
+}
+
+}  // namespace ring_attention::lesson_13

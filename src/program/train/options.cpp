@@ -1,0 +1,185 @@
+#include "program/train/options.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/model/bandit.hpp"
+#include "ring_attention/model/line_retrieval.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr Bounds ranks{1, 128};  // of an axis: the product of four fits an int
+
+constexpr const char* notes = R"(Examples:
+  mpirun -n 2 ring-attention train
+      Line retrieval by the whole recipe: sequences of 64 to 4096 tokens, on a ring of two ranks.
+  mpirun -n 4 ring-attention train --seq 1024 --ranks-tensor 2 --ranks-data 2 --fsdp
+      Two ranks share the matrices of a layer, two have sequences of their own. Of the ranks with the
+      same weights, each keeps a piece of the weights and of the optimiser.
+  mpirun -n 2 ring-attention train --checkpoint run --checkpoint-every 20
+      Saves every 20 steps. After a kill the same command resumes from the last step that was saved,
+      on any number of ranks and any mesh.
+
+Tasks:
+  lines   Lines `key value`, then queries `key`. The answer is the value of the line with this key,
+          anywhere before.
+  bandit  One arm pays. Trajectories are random pulls `arm reward`. The answer is the arm that paid.
+A token is a function of seed, sequence and position, so each rank makes its own. A step has 4096
+tokens, or one longer sequence. At the end the model answers sequences that it has not seen: with all
+tokens, and with a window of a quarter of them. An answer outside the window can only be guessed.
+
+Axes of the mesh; their product is the number of ranks:
+  tensor   A rank has some heads and hidden numbers: some columns and rows of the weights.
+  ulysses  A rank has some heads in attention, and some tokens elsewhere.
+  ring     A rank has some tokens; keys and values go round.
+  data     A rank has some sequences.
+Results are the same on every mesh up to rounding. On one mesh they are the same bits, with --fsdp and
+without.
+
+A checkpoint is a directory step_N: parameters.npy, first_moment.npy and second_moment.npy, each an
+array of the whole model, and checkpoint.json with the place of each matrix and the curve. It is
+complete or not there.
+
+Exit codes: 0 done; 2 bad input, a full disk, or a loss that is not finite: the last checkpoint stays.
+When a rank is killed, or nothing moved for --timeout, the job ends with another code that is not 0.)";
+
+model::Curriculum whole_curriculum(const std::string& task) {
+  return task == "lines" ? model::line_retrieval_curriculum() : model::bandit_curriculum();
+}
+
+Index tokens_of_step(const std::string& task) {
+  const model::Stage first = whole_curriculum(task).front();
+  return first.seq * first.batch;
+}
+
+void declare_mesh(CommandLine& command, TrainOptions& options) {
+  command.section("Mesh (of the axes not given ring, else data, ulysses, tensor takes the ranks left)");
+  command.option("--ranks-tensor", options.tensor, "Ranks that share the matrices of a layer", ranks);
+  command.option("--ranks-ulysses", options.ulysses, "Ranks that exchange tokens for heads", ranks);
+  command.option("--ranks-ring", options.ring, "Ranks of a ring", ranks);
+  command.option("--ranks-data", options.data, "Replicas, each with sequences of its own", ranks);
+  command.flag("--fsdp", options.fsdp,
+               "Ranks with the same weights keep a piece each, and gather a layer when they need it");
+}
+
+void declare_model(CommandLine& command, TrainOptions& options) {
+  command.section("Model");
+  command.option("--layers", options.layers, "Layers", {1, 1 << 12});
+  command.option("--width", options.width, "Width of a token's row, even", {1, 1 << 16});
+  command.option("--heads", options.heads, "Query heads", {1, 1 << 12});
+  command.option("--kv-heads", options.kv_heads, "KV heads, a divisor; 0 means as many as --heads",
+                 {0, 1 << 12});
+  command.option("--dim", options.dim, "Head dim", {1, 1 << 12});
+  command.option("--hidden", options.hidden, "Hidden numbers of the feed-forward part", {1, 1 << 20});
+  command.choice("--dtype", options.dtype, {"float32", "float64"}, "Type of all numbers");
+}
+
+}  // namespace
+
+model::Curriculum TrainOptions::curriculum() const {
+  const model::Curriculum whole = whole_curriculum(task);
+  model::Curriculum stages;
+  for (const model::Stage& stage : whole)
+    if (stage.seq < seq) stages.push_back(stage);
+  model::Stage last = whole[std::min(stages.size(), whole.size() - 1)];
+  last.seq = seq;
+  last.batch = std::max<Index>(1, tokens_of_step(task) / seq);
+  stages.push_back(last);
+
+  Index all = 0, before = 0, made = 0;
+  for (const model::Stage& stage : stages) all += stage.steps;
+  for (model::Stage& stage : stages) {
+    before += stage.steps;
+    const Index end = steps.value_or(all) * before / all;
+    stage.steps = end - std::exchange(made, end);
+  }
+  std::erase_if(stages, [](const model::Stage& stage) { return stage.steps == 0; });
+  return stages;
+}
+
+model::Recipe TrainOptions::recipe() const {
+  model::Recipe recipe{.rate = rate, .last_rate = rate / 100, .steps = 0};
+  for (const model::Stage& stage : curriculum()) recipe.steps += stage.steps;
+  return recipe;
+}
+
+std::unique_ptr<model::Task> TrainOptions::training_task(const model::Stage& stage) const {
+  const auto number = static_cast<std::uint64_t>(seed);
+  if (task == "lines") return std::make_unique<model::LineRetrieval>(number, stage.seq);
+  return std::make_unique<model::NeedleBandit>(number, stage.seq, stage.arms);
+}
+
+model::ModelShape TrainOptions::shape() const {
+  const std::unique_ptr<model::Task> any = training_task(whole_curriculum(task).front());
+  return {.vocabulary = any->vocabulary(),
+          .first_class = any->first_class(),
+          .classes = any->classes(),
+          .layers = layers,
+          .width = width,
+          .heads = heads,
+          .kv_heads = kv_heads == 0 ? heads : kv_heads,
+          .dim = dim,
+          .hidden = hidden};
+}
+
+ChosenMesh mesh_of(const TrainOptions& options, int ranks) {
+  const auto given = [](const std::optional<Index>& axis) { return static_cast<int>(axis.value_or(1)); };
+  ChosenMesh mesh{{given(options.tensor), given(options.ulysses), given(options.ring), given(options.data)},
+                  {}};
+  const int rest = ranks / std::max(1, std::min(ranks, mesh.shape.ranks()));
+  for (const auto& [name, flag, axis] : {std::tuple("ring", &options.ring, &mesh.shape.ring),
+                                         std::tuple("data", &options.data, &mesh.shape.data),
+                                         std::tuple("ulysses", &options.ulysses, &mesh.shape.ulysses),
+                                         std::tuple("tensor", &options.tensor, &mesh.shape.tensor)})
+    if (!*flag && mesh.rest.empty()) {
+      mesh.rest = name;
+      *axis = rest;
+    }
+  (void)Mesh(0, ranks, mesh.shape);
+  require_shareable(options.shape(), mesh.shape, mesh.shape.data);
+  if (const Index batch = options.curriculum().back().batch; batch < mesh.shape.data)
+    throw InputError(
+        format("--seq %lld", static_cast<long long>(options.seq)),
+        counted(batch, "sequence") + " a step for a data axis of " + std::to_string(mesh.shape.data),
+        "use a data axis of at most " + std::to_string(batch) + ", or sequences of at most " +
+            std::to_string(tokens_of_step(options.task) / mesh.shape.data) + " tokens");
+  return mesh;
+}
+
+void declare_train_options(CommandLine& command, TrainOptions& options) {
+  command.section("Task");
+  command.choice("--task", options.task, {"lines", "bandit"}, "What is learned");
+  command.option("--seq", options.seq, "Tokens of the longest sequences; shorter ones come first",
+                 {1, 1 << 20});
+  command.option("--steps", options.steps, "Steps, shared out over the lengths (default up to 400, by --seq)",
+                 {1, 100'000'000});
+  command.option("--rate", options.rate, "Largest learning rate; it falls to a hundredth by a cosine");
+  command.option("--seed", options.seed, "Seed of the weights and the sequences", {0});
+  declare_mesh(command, options);
+  declare_model(command, options);
+  command.section("Output");
+  command.option("--checkpoint", options.checkpoint,
+                 "Directory, made if missing. When it holds a checkpoint, the training resumes from it");
+  command.option("--checkpoint-every", options.checkpoint_every, "Steps between two checkpoints");
+  command.flag("--json", options.json,
+               "Print one JSON object, with the curve of loss and accuracy, instead of text");
+  declare_cpu_options(command, options);
+  declare_job_options(command, options);
+  command.needs("--checkpoint-every", "--checkpoint");
+  command.footer(notes);
+}
+
+void validate(const TrainOptions& options) {
+  validate_job(options);
+  if (!(options.rate > 0)) throw InputError("--rate must be above 0");
+  name_flag("--seq " + std::to_string(options.seq), [&] {
+    for (const model::Stage& stage : options.curriculum()) (void)options.training_task(stage);
+  });
+  require_valid(options.shape());
+}
+
+}  // namespace ring_attention

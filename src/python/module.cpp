@@ -1,0 +1,157 @@
+// The extension module ring_attention._core: what the package in Python calls. Its arrays have four dimensions and one
+// type; the package brings those of a user into this form, and the results back.
+
+#include <pybind11/stl.h>
+
+#include <chrono>
+
+#include "python/arrays.hpp"
+#include "python/ranks.hpp"
+#include "python/scoring.hpp"
+#include "ring_attention/call_arguments.hpp"
+#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/threads.hpp"
+
+namespace ring_attention::python {
+namespace {
+
+/// Lets an interrupt (Ctrl-C) end a long call: looks for one every 0.1 s. A call in C++ holds no lock of the interpreter,
+/// and getting it may take some milliseconds.
+class InterruptCheck {
+ public:
+  void operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return;
+    next_ = now + std::chrono::milliseconds(100);
+    const py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point next_ =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+};
+
+/// The arguments of a call on one process, checked as those of a ring of one rank.
+template <class T>
+struct OneProcess {
+  OneProcess(const char* name, View<const T> q, View<const T> k, View<const T> v, const ScoringWords& words,
+             int threads, View<const T> bias)
+      : placement(Placement(PlacementKind::contiguous, q.shape().seq, 1),
+                  Placement(PlacementKind::contiguous, k.shape().seq, 1)),
+        scoring(scoring_of(words, q.shape(), q.shape().seq, k.shape().seq)),
+        call{name, q, k, v, placement, scoring, options, bias},
+        cpu{threads > 0 ? threads : usable_cores()} {
+    check_arguments(check, 0, 1, call);
+  }
+  OneProcess(const OneProcess&) = delete;
+  OneProcess& operator=(const OneProcess&) = delete;
+
+  Placements placement;
+  Scoring scoring;
+  Options options;
+  Call<T> call;
+  CpuOptions cpu;
+  Check check;
+};
+
+template <class T>
+py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const py::buffer& v_array,
+                    const ScoringWords& words, const std::optional<py::buffer>& bias_array, int threads) {
+  const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
+  const OptionalInput<T> bias("bias", bias_array);
+  AttentionResult<T> result;
+  {
+    const py::gil_scoped_release unlocked;
+    const OneProcess<T> one("attention", q.view(), k.view(), v.view(), words, threads, bias.view());
+    CpuEngine<T> engine(one.scoring, one.cpu);
+    engine.begin(q.view(), whole(q.view().shape().seq), bias.view());
+    engine.accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
+    result = engine.finish();
+  }
+  return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
+}
+
+template <class T>
+py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer& q_array,
+                             const py::buffer& k_array, const py::buffer& v_array,
+                             const py::buffer& out_array, const py::buffer& lse_array,
+                             const ScoringWords& words, const std::optional<py::buffer>& bias_array,
+                             int threads) {
+  const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
+      out("out", out_array), lse("lse", lse_array);
+  const OptionalInput<T> bias("bias", bias_array);
+  Gradients<T> gradients;
+  {
+    const py::gil_scoped_release unlocked;
+    const OneProcess<T> one("attention_backward", q.view(), k.view(), v.view(), words, threads, bias.view());
+    const Shape shape = q.view().shape();
+    one.check.array("grad_out", grad_out.view(), shape);
+    one.check.array("out", out.view(), shape);
+    one.check.array("lse", lse.view(), shape.per_row());
+    const ForwardResult<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), bias.view()};
+    gradients.k = Tensor<T>(k.view().shape());
+    gradients.v = Tensor<T>(v.view().shape());
+    CpuBackward<T> engine(one.scoring, one.cpu);
+    engine.begin(forward, whole(shape.seq));
+    engine.accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, {gradients.k, gradients.v},
+                      InterruptCheck());
+    gradients.q = engine.finish();
+    gradients.bias = engine.bias_gradient();
+    gradients.sinks = sink_gradient(forward, one.scoring.sinks);
+  }
+  return python_gradients(std::move(gradients));
+}
+
+void bind_words(py::module_& module) {
+  py::class_<ScoringWords>(module, "Scoring")
+      .def(py::init([](bool causal, std::optional<std::pair<Index, Index>> window,
+                       std::optional<std::vector<Index>> documents, bool alibi, std::optional<double> scale,
+                       double dropout, std::uint64_t seed, std::vector<double> sink,
+                       std::optional<Index> q_offset) {
+             return ScoringWords{causal,  window, std::move(documents), alibi,   scale,
+                                 dropout, seed,   std::move(sink),      q_offset};
+           }),
+           py::kw_only(), py::arg("causal"), py::arg("window"), py::arg("documents"), py::arg("alibi"),
+           py::arg("scale"), py::arg("dropout"), py::arg("seed"), py::arg("sink"), py::arg("q_offset"));
+}
+
+void bind_errors(py::module_& module) {
+  static const py::exception<Error> error(module, "Error", PyExc_RuntimeError);
+  static const py::exception<InputError> input(module, "InputError", PyExc_ValueError);
+  static const py::exception<AgreedError> agreed(module, "AgreedError", input.ptr());
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const AgreedError& e) {
+      PyErr_SetString(agreed.ptr(), e.what());
+    } catch (const InputError& e) {
+      PyErr_SetString(input.ptr(), e.what());
+    } catch (const Error& e) {
+      PyErr_SetString(error.ptr(), e.what());
+    }
+  });
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  bind_errors(module);
+  py::class_<Array>(module, "Array", py::buffer_protocol()).def_buffer(&Array::info);
+  bind_words(module);
+  module.attr("__version__") = RING_ATTENTION_VERSION;
+  module.def("attention", [](const py::buffer& q, const py::buffer& k, const py::buffer& v,
+                             const ScoringWords& words, const std::optional<py::buffer>& bias, int threads) {
+    return (is_double(q) ? attention<double> : attention<float>)(q, k, v, words, bias, threads);
+  });
+  module.def("attention_backward", [](const py::buffer& grad_out, const py::buffer& q, const py::buffer& k,
+                                      const py::buffer& v, const py::buffer& out, const py::buffer& lse,
+                                      const ScoringWords& words, const std::optional<py::buffer>& bias,
+                                      int threads) {
+    return (is_double(q) ? attention_backward<double> : attention_backward<float>)(grad_out, q, k, v, out,
+                                                                                   lse, words, bias, threads);
+  });
+  bind_ranks(module);
+}
+
+}  // namespace ring_attention::python

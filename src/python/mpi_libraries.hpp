@@ -1,0 +1,16 @@
+/// \file
+/// Which MPI libraries this process has loaded. Two of them in one process crash, or work apart.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ring_attention::python {
+
+/// The names of the MPI libraries, each as its MPI_Get_library_version gives it, the first line.
+[[nodiscard]] std::vector<std::string> loaded_mpi_libraries();
+
+/// \throws Error that names both when there is more than one
+void require_one_mpi_library();
+
+}  // namespace ring_attention::python

@@ -1,0 +1,86 @@
+"""Exact attention on NumPy arrays by the C++ library ring_attention: on one process, or on a ring of MPI ranks.
+
+On one process:
+
+    out, lse = ring_attention.attention(q, k, v, causal=True)
+    gradients = ring_attention.attention_backward(grad_out, q, k, v, out, lse, causal=True)
+
+On four ranks, `build/release/mpirun -n 4 python3 script.py`, each with its shard of the sequence:
+
+    q, k, v = (ring_attention.scatter(array) for array in arrays)   # from rank 0
+    out, lse = ring_attention.ring_attention(q, k, v, seq=1000, causal=True)
+
+Arrays are [S, D], [H, S, D] or [B, H, S, D]: batch, heads, tokens, dim; float64, float32, or float16, which is computed in
+float32. k and v may have fewer heads, of which each serves a group of adjacent heads of q, and another length. C-contiguous
+float32 and float64 arrays are used as they are; others are copied. Results belong to the caller.
+
+The scores are s = scale * q.k + bias. Keywords of all functions that say how they are formed:
+
+    causal    a query sees no later key
+    window    (left, right): how many keys before and after its own position a query sees; -1: all
+    documents boundaries of packed sequences, 0, ..., S: a query sees keys of its document only
+    alibi     the bias -slope * distance, with the slopes of the ALiBi paper
+    bias      [Sq, Sk], or with H or 1 and B or 1 in front; -inf hides a key
+    scale     default 1 / sqrt(D)
+    dropout   the probability that a pair is dropped; seed: which pairs are, on any number of ranks the same
+    sink      one logit a query head, which takes part in the softmax and has no value
+    q_offset  the key position of the first query; default Sk - Sq, which aligns the ends
+    threads   default 0: the cores of this machine, shared out over its ranks; more threads give the same bits
+    check     raise an error for NaN and infinity in the arrays
+
+Errors: TypeError and ValueError name the argument; InputError (a ValueError) and Error have the text of the library. On
+several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank.
+"""
+
+from __future__ import annotations
+
+from . import _core
+from ._arrays import Arrays, Gradients, Result, require_finite, scoring
+from ._core import AgreedError, Error, InputError, __version__
+from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size
+
+__all__ = [
+    "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward", "gather",
+    "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
+]
+
+for _error in (AgreedError, Error, InputError):
+    _error.__module__ = __name__
+
+
+def attention(q, k, v, *, causal=False, window=None, documents=None, alibi=False, bias=None, scale=None, dropout=0.0,
+              seed=0, sink=None, q_offset=None, threads=0, check=False) -> Result:
+    """out = softmax(scale * q k^T + bias) v on this process.
+
+    q [B, H, Sq, D]; k, v [B, Hkv, Sk, D], where Hkv divides H; B, or B and H, may be left out. The keywords are those
+    of the package. Returns (out, lse): out like q, lse [B, H, Sq]. A query that sees no key has out = 0 and lse = -inf,
+    or the sink of its head.
+    """
+    arrays = Arrays(q)
+    k, v = arrays.take("k", k), arrays.take("v", v)
+    bias = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
+    words = scoring(arrays.q.shape[1], k.shape[2], causal=causal, window=window, documents=documents, alibi=alibi,
+                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
+    if check:
+        require_finite(q=arrays.q, k=k, v=v, bias=bias)
+    return arrays.result(*_core.attention(arrays.q, k, v, words, bias, threads))
+
+
+def attention_backward(grad_out, q, k, v, out, lse, *, causal=False, window=None, documents=None, alibi=False,
+                       bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
+                       check=False) -> Gradients:
+    """The gradients of sum(out * grad_out), on this process.
+
+    grad_out is like q; out and lse are what `attention` returned for the same q, k, v and keywords. Returns (q, k, v,
+    bias, sink): like these arguments; None where there was none.
+    """
+    arrays = Arrays(q)
+    grad_out, k, v, out = (arrays.take(name, array)
+                           for name, array in (("grad_out", grad_out), ("k", k), ("v", v), ("out", out)))
+    lse = arrays.take_rows("lse", lse)
+    dense = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
+    words = scoring(arrays.q.shape[1], k.shape[2], causal=causal, window=window, documents=documents, alibi=alibi,
+                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
+    if check:
+        require_finite(grad_out=grad_out, q=arrays.q, k=k, v=v, bias=dense)
+    return arrays.gradients(*_core.attention_backward(grad_out, arrays.q, k, v, out, lse, words, dense, threads), bias)

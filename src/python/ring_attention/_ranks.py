@@ -1,0 +1,244 @@
+"""The functions that every rank of a job calls together."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+import time
+
+import numpy as np
+
+from . import _core
+from ._arrays import Arrays, Gradients, Result, require_finite, scoring
+
+_PLACEMENTS = ("contiguous", "striped", "zigzag")
+_PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
+_TRANSPORTS = ("overlapped", "odd-even")
+_started = False
+
+
+def _start():
+    """Starts MPI at the first call that needs it; it ends with the process."""
+    global _started
+    if _started:
+        return
+    _core.start()
+    _started = True
+    atexit.register(_core.finish)
+    if _core.size() > 1:
+        before = sys.excepthook
+        sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
+
+
+def _end_job(before, kind, value, trace):
+    """An exception that nothing catches ends all ranks: the others would wait for this one."""
+    if not issubclass(kind, _core.AgreedError) or _core.rank() == 0:  # the same on all ranks
+        before(kind, value, trace)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.2)  # the launcher may lose what it has not read
+    _core.abort(1)
+
+
+def rank() -> int:
+    """The number of this rank, 0 .. size() - 1. Starts MPI."""
+    _start()
+    return _core.rank()
+
+
+def size() -> int:
+    """The number of ranks of the job; 1 without a launcher. Starts MPI."""
+    _start()
+    return _core.size()
+
+
+def _together(call, prepare):
+    """Returns prepare(); when it fails on one rank, or the ranks make different calls, all raise AgreedError."""
+    _start()
+    prepared, problem = None, ""
+    try:
+        prepared = prepare()
+    except (TypeError, ValueError, MemoryError) as error:
+        problem = str(error) or "out of memory"
+    _core.begin_together(call, problem)
+    return prepared
+
+
+def _require_word(name, word, words):
+    if word not in words:
+        raise ValueError(f"{name} is {word!r}: it must be {', '.join(words[:-1])} or {words[-1]}")
+
+
+def _require_place(placement, parallel):
+    _require_word("placement", placement, _PLACEMENTS)
+    _require_word("parallel", parallel, _PARALLEL)
+
+
+class _Ring:
+    """The arguments of a call of the ring."""
+
+    def __init__(self, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, **words):
+        self.arrays = Arrays(q)
+        self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
+        self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
+        queries, keys = (int(tokens) for tokens in (seq if np.ndim(seq) else (seq, seq)))
+        if min(queries, keys) < 0:
+            raise ValueError(f"seq is {seq}: it must not be negative")
+        _require_place(placement, parallel)
+        _require_word("transport", transport, _TRANSPORTS)
+        self.division = _core.Division(queries, keys, placement, parallel, ulysses, transport, threads)
+        self.scoring = scoring(self.arrays.q.shape[1], keys, **words)
+        if check:
+            require_finite(q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
+
+
+def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parallel="ring", ulysses=1,
+                   transport="overlapped", causal=False, window=None, documents=None, alibi=False, bias=None,
+                   scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0, check=False,
+                   kernel=None) -> Result:
+    """Attention over a sequence of which each rank holds a shard: the rows of this rank's queries. Collective.
+
+    q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` deals them out.
+    seq        tokens on all ranks together, or (queries, keys) where k and v are another sequence
+    placement  "contiguous", "striped" or "zigzag"
+    parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
+               "all-gather"
+    transport  "overlapped" or "odd-even"; the same bits
+    bias       a row for each query of this rank, a column for each key of the sequence
+    kernel     None: the library's. Else kernel(q, k, v, mask, scale) -> (out, lse) computes what the queries of this rank
+               make of the keys of one rank: q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]; mask None or bool [Sq, Sk], True where
+               a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
+               anything. The results are merged here. Without bias, alibi and dropout; no backward.
+    The other keywords are those of the package and the same on all ranks. An exception of one rank alone, as of a kernel,
+    ends the job when nothing catches it; Ctrl-C ends it, too.
+    """
+
+    def prepare():
+        if kernel is not None and (bias is not None or alibi or dropout):
+            raise ValueError("kernel: it gets a mask only, so bias, alibi and dropout are not possible")
+        return _Ring(q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
+                     causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
+                     seed=seed, sink=sink, q_offset=q_offset)
+
+    ring = _together("ring_attention", prepare)
+    arrays = ring.arrays
+    return arrays.result(*_core.ring_forward(arrays.q, ring.k, ring.v, ring.division, ring.scoring, ring.bias,
+                                             _wrapped(kernel)))
+
+
+def _wrapped(kernel):
+    """The kernel of a user as the extension module calls it."""
+    if kernel is None:
+        return None
+
+    def call(q, k, v, mask, scale):
+        q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
+        mask = None if mask is None else np.asarray(mask)[0, 0]
+        out, lse = kernel(q, k, v, mask, scale)
+        lse = np.array(lse, q.dtype, order="C").reshape(q.shape[:3])
+        if mask is not None:
+            lse[:, :, ~mask.any(axis=1)] = -np.inf
+        return np.require(out, q.dtype, "CA").reshape(q.shape), lse[..., np.newaxis]
+
+    return call
+
+
+def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
+                            ulysses=1, transport="overlapped", causal=False, window=None, documents=None, alibi=False,
+                            bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
+                            check=False) -> Gradients:
+    """The gradients of the sum over all ranks of sum(out * grad_out): those of this rank's q, k and v. Collective.
+
+    out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
+    v, bias, sink); that of the sink is, on every rank, the sum over all ranks.
+    """
+
+    def prepare():
+        ring = _Ring(q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
+                     causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
+                     seed=seed, sink=sink, q_offset=q_offset)
+        grad = ring.arrays.take("grad_out", grad_out)
+        if check:
+            require_finite(grad_out=grad)
+        return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse)
+
+    ring, grad, result, statistic = _together("ring_attention_backward", prepare)
+    arrays = ring.arrays
+    return arrays.gradients(*_core.ring_backward(grad, arrays.q, ring.k, ring.v, result, statistic, ring.division,
+                                                 ring.scoring, ring.bias), bias)
+
+
+def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None) -> np.ndarray:
+    """Which tokens of a sequence a rank holds, in the order of its shard. Default: this rank."""
+    _start()
+    _require_place(placement, parallel)
+    ranges = _core.token_ranges(seq, placement, parallel, ulysses, _core.rank() if rank is None else rank)
+    return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
+                          [np.arange(0)]).astype(np.int64)
+
+
+def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -> np.ndarray:
+    """This rank's shard of an array of rank 0; the other ranks give None. `axis`: that of the tokens. Collective.
+
+    For trying out: rank 0 holds the whole array.
+    """
+
+    def prepare():
+        _require_place(placement, parallel)
+        if _core.rank() != 0:
+            return None
+        whole = np.asarray(array)
+        if whole.dtype.hasobject or not -whole.ndim <= axis < whole.ndim:
+            raise ValueError(f"array is {whole.dtype} with {whole.ndim} dimensions: it has no axis {axis} of numbers")
+        return whole
+
+    def held(seq, of_rank):
+        return positions(seq, placement=placement, parallel=parallel, ulysses=ulysses, rank=of_rank)
+
+    whole = _together("scatter", prepare)
+    if _core.rank() == 0:
+        _core.broadcast(json.dumps([whole.dtype.str, whole.shape]))
+        for other in range(1, _core.size()):
+            _core.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
+        return np.ascontiguousarray(whole.take(held(whole.shape[axis], 0), axis))
+    dtype, shape = json.loads(_core.broadcast(""))
+    shape[axis] = len(held(shape[axis], _core.rank()))
+    shard = np.empty(shape, dtype)
+    _core.receive(shard, 0)
+    return shard
+
+
+def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -> np.ndarray | None:
+    """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
+
+    `seq`: tokens on all ranks together. lse has its tokens on axis -1.
+    """
+
+    def held(of_rank):
+        return positions(seq, placement=placement, parallel=parallel, ulysses=ulysses, rank=of_rank)
+
+    def prepare():
+        part = np.ascontiguousarray(shard)
+        if part.dtype.hasobject or not -part.ndim <= axis < part.ndim or part.shape[axis] != len(held(None)):
+            raise ValueError(f"shard is {part.dtype} {list(part.shape)} where {len(held(None))} tokens on axis {axis} "
+                             "are due")
+        return part
+
+    part = _together("gather", prepare)
+    rest = list(part.shape)
+    rest[axis] = seq
+    _core.begin_together(f"gather of {part.dtype} {rest}", "")
+    if _core.rank() != 0:
+        _core.send(part, 0)
+        return None
+    whole = np.empty(rest, part.dtype)
+    by_token = np.moveaxis(whole, axis, 0)
+    by_token[held(0)] = np.moveaxis(part, axis, 0)
+    for other in range(1, _core.size()):
+        rest[axis] = len(held(other))
+        piece = np.empty(rest, part.dtype)
+        _core.receive(piece, other)
+        by_token[held(other)] = np.moveaxis(piece, axis, 0)
+    return whole
+

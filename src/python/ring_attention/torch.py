@@ -1,0 +1,111 @@
+"""The functions of ring_attention on CPU tensors of PyTorch, with gradients.
+
+    from ring_attention.torch import scaled_dot_product_attention, ring_attention
+
+`scaled_dot_product_attention` takes the arguments of PyTorch's function of this name, on one process; `ring_attention` those
+of ring_attention.ring_attention, on all ranks. Tensors are float64, float32, or float16 and bfloat16, which are computed in
+float32. Gradients of gradients are not possible.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.function import once_differentiable
+
+import ring_attention as numpy_api
+
+__all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
+
+
+def _numpy(tensor):
+    return None if tensor is None else tensor.detach().numpy()
+
+
+class _Attention(torch.autograd.Function):
+    """`forward` and `backward` are functions on NumPy arrays; `words` are their keywords."""
+
+    @staticmethod
+    def forward(context, forward, backward, words, q, k, v, bias, sink):
+        result = forward(*map(_numpy, (q, k, v)), bias=_numpy(bias), sink=_numpy(sink), **words)
+        out, lse = torch.from_numpy(result.out), torch.from_numpy(result.lse)
+        context.save_for_backward(q, k, v, bias, sink, out, lse)
+        context.call = backward, words
+        context.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(context, grad_out, _):
+        q, k, v, bias, sink, out, lse = context.saved_tensors
+        backward, words = context.call
+        gradients = backward(*map(_numpy, (grad_out, q, k, v, out, lse)), bias=_numpy(bias), sink=_numpy(sink),
+                             **words)
+        of_sink = None if sink is None else torch.from_numpy(gradients.sink).to(sink.dtype)
+        of_bias = None if bias is None else torch.from_numpy(gradients.bias)
+        return (None, None, None, *map(torch.from_numpy, gradients[:3]), of_bias, of_sink)
+
+
+def _apply(forward, backward, words, q, k, v, bias, sink):
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", bias), ("sink", sink)):
+        if tensor is not None and tensor.device.type != "cpu":
+            raise ValueError(f"{name} is on {tensor.device}: give a CPU tensor")
+    given = q.dtype
+    if given in (torch.float16, torch.bfloat16):
+        q, k, v = (tensor.float() for tensor in (q, k, v))
+        bias = None if bias is None else bias.float()
+    out, lse = _Attention.apply(forward, backward, words, q, k, v, bias, sink)
+    return out.to(given), lse
+
+
+def attention(q, k, v, *, bias=None, sink=None, **words):
+    """ring_attention.attention on tensors: (out, lse), with the gradients of q, k, v, bias and sink through out."""
+    return _apply(numpy_api.attention, numpy_api.attention_backward, words, q, k, v, bias, sink)
+
+
+def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, **words):
+    """ring_attention.ring_attention on tensors: (out, lse). Collective, and so is its part of backward().
+
+    The gradients are those of the sum of the losses of all ranks. That of a sink is, on every rank, the sum over all ranks.
+    """
+    kernel = words.pop("kernel", None)
+    words["seq"] = seq
+
+    def forward(*arrays, **keywords):
+        return numpy_api.ring_attention(*arrays, kernel=kernel, **keywords)
+
+    def backward(*arrays, **keywords):
+        if kernel is not None:
+            raise RuntimeError("a kernel of the user has no backward")
+        return numpy_api.ring_attention_backward(*arrays, **keywords)
+
+    return _apply(forward, backward, words, q_shard, k_shard, v_shard, bias, sink)
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+                                 enable_gqa=False, **words):
+    """torch.nn.functional.scaled_dot_product_attention on this process.
+
+    query [..., H, L, E]; key and value [..., Hkv, S, E], with Hkv = H unless enable_gqa. attn_mask: bool (True: visible)
+    or a float bias, of any shape that broadcasts to [..., H, L, S]. As in PyTorch, is_causal aligns the first query with
+    the first key. Dropout drops other pairs than PyTorch; `seed` says which. Further keywords are those of ring_attention:
+    window, documents, alibi, sink, seed, threads, check. A query that sees no key has out = 0.
+    """
+    if is_causal and attn_mask is not None:
+        raise ValueError("attn_mask and is_causal: give one of them")
+    if not enable_gqa and query.dim() > 2 and query.shape[-3] != key.shape[-3]:
+        raise ValueError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: this needs enable_gqa=True")
+    bias = attn_mask
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            bias = torch.zeros(attn_mask.shape, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+        bias = bias.expand(*bias.shape[:-2], query.shape[-2], key.shape[-2])
+    many = query.dim() > 4  # further dimensions in front are batches
+    if many:
+        batches = query.shape[:-3]
+        if bias is not None and bias.dim() > 3:
+            bias = bias.expand(*batches, *bias.shape[-3:]).flatten(0, -4)
+        query, key, value = (tensor.flatten(0, -4) for tensor in (query, key, value))
+    if is_causal:
+        words["q_offset"] = 0
+    out, _ = attention(query, key, value, bias=bias, causal=is_causal, dropout=dropout_p, scale=scale, **words)
+    return out.unflatten(0, batches) if many else out

@@ -1,0 +1,108 @@
+/// \file
+/// `FunctionEngine`: any function that attends to some keys, as an engine of the ring. Forward only.
+///
+/// The result of a function is normalised. It is a state all the same: attention over some keys with out and lse is the
+/// state (o, m, l) = (out, lse, 1) of partial.hpp. So the results for several pieces of the keys merge as all states do,
+/// with no exponential above 1. (out e^lse / sum e^lse would overflow.)
+/// Source: Liu et al., Ring Attention, arXiv 2310.01889, section 3: what a host computes is any blockwise attention.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention {
+
+/// Some queries and some keys. All views are of the engine's caller.
+template <class T>
+struct AttentionTask {
+  View<const T> q;             ///< [batch, heads, queries, dim]
+  View<const T> k, v;          ///< [batch, kv_heads, keys, dim]
+  const TokenRanges& queries;  ///< the positions of q
+  const TokenRanges& keys;     ///< the positions of k and v
+  const Scoring& scoring;      ///< what the function applies: scale, mask, ALiBi, dropout. It has no sinks.
+};
+
+/// Attention of these queries over these keys alone: out, like q, and lse [batch, heads, queries, 1]. A query that sees none
+/// of the keys has lse = -inf; its out may be anything.
+template <class T>
+using AttentionFunction = std::function<AttentionResult<T>(const AttentionTask<T>&)>;
+
+/// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish().
+///
+/// Calls the function once for a piece, unless the mask hides all of it. What the function throws passes through.
+template <class T>
+class FunctionEngine {
+ public:
+  using value_type = T;
+
+  FunctionEngine(Scoring scoring, AttentionFunction<T> function)
+      : sinks_(std::exchange(scoring.sinks, {})),
+        scoring_(std::move(scoring)),
+        function_(std::move(function)) {}
+
+  /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish(); its tokens
+  /// are at `ranges`.
+  void begin(View<const T> q, TokenRanges ranges) {
+    require(q.shape().seq == count(ranges), "FunctionEngine: q has other tokens than its ranges");
+    q_ = q;
+    ranges_ = std::move(ranges);
+    state_ = Partial<T>::empty(q.shape());
+  }
+
+  /// Merges these keys into the state, then calls `progress` once.
+  /// \throws Error when the shapes, also those of the function's result, do not belong together.
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
+    (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+    require(kv.k.shape().seq == count(kv.ranges), "FunctionEngine: k has other tokens than its ranges");
+    if (sees_some(kv.ranges))
+      merge(state_, state_of(function_({q_, kv.k, kv.v, ranges_, kv.ranges, scoring_})));
+    if (progress) progress();
+  }
+
+  /// Adds the sinks; out = o / l and lse = m + log l. Ends the work on these queries.
+  [[nodiscard]] AttentionResult<T> finish() {
+    add_sinks(state_, sinks_);
+    return ring_attention::finish(std::move(state_));
+  }
+
+ private:
+  [[nodiscard]] bool sees_some(const TokenRanges& keys) const {
+    return std::ranges::any_of(ranges_, [&](const TokenRange& queries) {
+      return std::ranges::any_of(keys, [&](const TokenRange& some) {
+        return scoring_.mask.coverage(queries, some) != Coverage::none;
+      });
+    });
+  }
+
+  [[nodiscard]] Partial<T> state_of(AttentionResult<T> result) const {
+    const Shape& q = q_.shape();
+    require(result.out.shape() == q && result.lse.shape() == q.per_row(),
+            "the function returned out " + to_string(result.out.shape()) + " and lse " +
+                to_string(result.lse.shape()) + " for queries " + to_string(q));
+    Partial<T> state{std::move(result.out), std::move(result.lse), Tensor<T>(q.per_row())};
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index h = 0; h < q.heads; ++h)
+        for (Index s = 0; s < q.seq; ++s) {
+          const SoftmaxState<T> row = softmax_state(state.m.view()(b, h, s));
+          state.l.view()(b, h, s) = row.l;
+          if (row.l == 0)
+            std::ranges::fill(state.o.view().row(b, h, s), T{0});  // may be NaN: no key was seen
+        }
+    return state;
+  }
+
+  std::vector<double> sinks_;
+  Scoring scoring_;
+  AttentionFunction<T> function_;
+  View<const T> q_;
+  TokenRanges ranges_;
+  Partial<T> state_;
+};
+
+static_assert(Engine<FunctionEngine<double>, double>);
+
+}  // namespace ring_attention

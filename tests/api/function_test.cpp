@@ -1,0 +1,68 @@
+// forward with a function of the caller as the kernel, in every partition.
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/ring_attention.hpp"
+#include "support/masks.hpp"
+#include "support/problem.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+template <class T>
+AttentionResult<T> library_kernel(const AttentionTask<T>& task) {
+  CpuEngine<T> engine(task.scoring);
+  engine.begin(task.q, task.queries);
+  engine.accumulate({task.k, task.v, task.keys});
+  return engine.finish();
+}
+
+/// This rank's rows of the result of the whole problem.
+template <class T>
+testing::AssertionResult function_agrees(const Problem<T>& problem, const Options& options,
+                                         const AttentionFunction<T>& kernel = library_kernel<T>) {
+  int rank = 0, ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const HybridPlace place = place_in(options.partition, options.ulysses, rank, ranks);
+  const Placements placement(Placement(problem.what.kind, problem.what.queries, place.ring.size),
+                             Placement(problem.what.kind, problem.what.keys, place.ring.size));
+  const TokenRanges rows = place.slice(placement.queries), keys = place.slice(placement.keys);
+  return agrees(forward(MPI_COMM_WORLD, kernel, rows_of(problem.q, rows), rows_of(problem.k, keys),
+                        rows_of(problem.v, keys), placement, problem.what.scoring, options),
+                problem, rows);
+}
+
+template <class T>
+class Function : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(Function, Types);
+
+TYPED_TEST(Function, AgreesWithTheReferenceInEveryPartition) {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  for (const auto& [name, scoring] : every_scoring(23, 23, 12, 0.6)) {
+    Case what{.kv_heads = 12, .queries = 23, .keys = 23, .scoring = scoring, .kind = PlacementKind::zigzag};
+    what.scoring.sinks = std::vector<double>(12, 0.5);
+    const auto problem = make_problem<TypeParam>(what);
+    for (const Partition partition : {Partition::ring, Partition::ulysses, Partition::all_gather}) {
+      Options options;
+      options.partition = partition;
+      EXPECT_TRUE(function_agrees(problem, options)) << name;
+    }
+    Options hybrid;
+    hybrid.partition = Partition::hybrid;
+    hybrid.ulysses = ranks == 4 ? 2 : 1;
+    EXPECT_TRUE(function_agrees(problem, hybrid)) << name;
+  }
+}
+
+TYPED_TEST(Function, AnEmptyFunctionIsRefusedOnAllRanks) {
+  const auto problem = make_problem<TypeParam>({});
+  EXPECT_THROW((void)function_agrees<TypeParam>(problem, {}, AttentionFunction<TypeParam>()), AgreedError);
+  EXPECT_TRUE(function_agrees(problem, {}));
+}
+
+}  // namespace
+}  // namespace ring_attention::test

@@ -1,0 +1,342 @@
+"""`ring-attention train`: what it reports, its checkpoints on every mesh, killed jobs, full disks, what it refuses."""
+
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import harness
+import npy
+
+# A step of the bandit with its 514 tokens is fast; 4 query heads and 2 KV heads are shared by up to 4 ranks.
+MODEL = tuple("--task bandit --seq 16 --width 16 --heads 4 --kv-heads 2 --dim 4 --hidden 24".split())
+DOUBLE = (*MODEL, "--dtype", "float64")
+ARRAYS = ("parameters.npy", "first_moment.npy", "second_moment.npy")
+FILES = sorted((*ARRAYS, "checkpoint.json"))
+
+
+class TrainCase(harness.CommandTest):
+    def train(self, ranks, *words, **job_words):
+        """Trains without text; returns the report."""
+        return json.loads(self.run_well(ranks, "train", *words, "--json", **job_words).out)
+
+    def checkpoint(self, name, steps):
+        """The files of the one checkpoint in a directory, {name: bytes}."""
+        self.assertEqual(self.files_in(name), [f"step_{steps}/{file}" for file in FILES])
+        return {file: harness.read_bytes(self.path(f"{name}/step_{steps}/{file}")) for file in FILES}
+
+    def assert_near(self, a, b, tolerance):
+        """Each array of two checkpoints."""
+        for file in ARRAYS:
+            got, want = (npy.read(self.path(f"{name}/{file}"))[2] for name in (a, b))
+            error = math.sqrt(sum((x - y) ** 2 for x, y in zip(got, want)) / sum(y * y for y in want))
+            self.assertTrue(error <= tolerance, f"{file} differs by {error}")
+
+    def steps_in(self, name):
+        """The steps of the last checkpoint in a directory, 0 without one."""
+        if not os.path.isdir(self.path(name)):
+            return 0
+        found = [entry for entry in os.listdir(self.path(name)) if entry.startswith("step_")]
+        return max((int(entry[5:]) for entry in found), default=0)
+
+    def kill(self, job, ranks=2):
+        """All ranks, or one of them."""
+        for pid in list(job.processes(program_only=True))[:ranks]:
+            harness.send(pid, signal.SIGKILL)
+        return job.wait()
+
+    def train_until(self, steps, ranks, *words):
+        """Trains, and kills the job when it has saved so many steps."""
+        name = words[words.index("--checkpoint") + 1]
+        with harness.Job(ranks, "train", *words, "--checkpoint-every", 1, cwd=self.folder) as job:
+            limit = time.monotonic() + 60 * harness.SLOWNESS
+            while self.steps_in(name) < steps:
+                self.assertFalse(job.ended(), "ended too early")
+                self.assertLess(time.monotonic(), limit)
+                time.sleep(0.001)
+            self.kill(job)
+
+    def check_another_mesh(self, ranks, *mesh):
+        """A training on two ranks, killed and resumed on others, is near to the undisturbed one."""
+        words = (*DOUBLE, "--steps", 18)
+        self.train(2, *words, "--checkpoint", "whole")
+        self.train_until(8, 2, *words, "--checkpoint", "part")
+        report = self.train(ranks, *words, "--checkpoint", "part", *mesh)
+        self.assertGreaterEqual(report["first_step"], 8)
+        self.assertEqual(report["resumed_from"], f"part/step_{report['first_step']}")
+        self.assertEqual([point["step"] for point in report["curve"]], list(range(18)))
+        self.checkpoint("part", 18)
+        self.assert_near("part/step_18", "whole/step_18", 1e-9)
+
+    def check_killed(self, kills, steps):
+        """Killed at random moments and started again: the bits of an undisturbed training, curve included."""
+        seed = os.environ.get("RING_ATTENTION_TEST_SEED", "1")
+        print(f"RING_ATTENTION_TEST_SEED={seed}", flush=True)
+        source = random.Random(seed)
+        words = (*MODEL, "--steps", steps, "--checkpoint-every", 3)
+        begin = time.monotonic()
+        self.train(2, *words, "--checkpoint", "whole")
+        seconds = time.monotonic() - begin
+        struck = []
+        while len(struck) < kills:
+            with harness.Job(2, "train", *words, "--checkpoint", "part", "--json", cwd=self.folder) as job:
+                time.sleep(source.uniform(0.1, 1) * seconds)
+                result = self.kill(job, source.choice((1, 2)))
+            self.assertEqual(result.survivors, [], str(result))
+            if result.code != 0:
+                struck.append(self.steps_in("part"))
+            else:
+                shutil.rmtree(self.path("part"))
+        print(f"killed with these steps saved: {struck}", flush=True)
+        self.train(2, *words, "--checkpoint", "part")
+        self.assertEqual(self.checkpoint("part", steps), self.checkpoint("whole", steps))
+
+
+class TrainTest(TrainCase):
+    # ---- what it reports
+
+    def test_json(self):
+        report = self.train(4, *MODEL[:2], *MODEL[4:], "--seq", 64, "--steps", 12, "--ranks-tensor", 2, "--seed", 3)
+        self.assertEqual(report["mesh"], {"tensor": 2, "ulysses": 1, "ring": 2, "data": 1})
+        self.assertEqual(report["training"]["stages"], [{"length": 64, "sequences": 64, "steps": 12, "arms": 16}])
+        self.assertEqual((report["training"]["task"], report["training"]["seed"]), ("bandit", 3))
+        self.assertEqual([point["step"] for point in report["curve"]], list(range(12)))
+        for point in report["curve"]:
+            self.assertEqual(point["length"], 64)
+            self.assertTrue(0 < point["loss"] < 20)
+            self.assertTrue(0 <= point["accuracy"] <= 1)
+        self.assertEqual((report["first_step"], report["checkpoint"], report["fsdp"]), (0, "", False))
+        self.assertEqual([row["length"] for row in report["evaluations"]], [64, 256])
+        for row in report["evaluations"]:
+            self.assertEqual(row["window"], row["length"] // 4)
+            self.assertTrue(row["window_possible"] < row["possible"] <= 1)
+        # embedding and its norm; norms, wq, wk, wv, wo, w1, w2
+        parameters = 514 * 16 + 16 + 2 * 16 + 16 * 16 + 2 * 16 * 8 + 16 * 16 + 2 * 16 * 24
+        self.assertEqual(report["parameters"], parameters)
+
+    def test_the_curriculum_and_its_text(self):
+        out = self.run_well(2, "train", "--steps", 4, "--seq", 300, "--width", 16, "--dim", 8).out
+        for words in ("on 2 ranks", "tensor 1, ulysses 1, ring 2, data 1; ring takes the ranks that are left",
+                      "line retrieval, seed 1", "     3     300", "tokens/s", "window", "possible"):
+            self.assertIn(words, out)
+
+    # ---- checkpoints
+
+    def test_every_mesh_writes_the_same_numbers(self):
+        """A rate of 1e-300 changes nothing: parameters are those that the seed gives, each in its place."""
+        want = None
+        for number, (ranks, words) in enumerate((
+            (1, ()), (4, ("--ranks-tensor", 4)), (3, ("--fsdp",)),
+            (4, ("--ranks-tensor", 2, "--ranks-data", 2, "--fsdp")), (4, ("--ranks-ulysses", 2, "--ranks-ring", 2)),
+        )):
+            with self.subTest(ranks=ranks, words=words):
+                self.train(ranks, *DOUBLE, "--rate", "1e-300", "--steps", 1, "--checkpoint", f"mesh{number}", *words)
+                found = self.checkpoint(f"mesh{number}", 1)
+                want = want or found
+                self.assertEqual(found["parameters.npy"], want["parameters.npy"])
+                self.assert_near(f"mesh{number}/step_1", "mesh0/step_1", 1e-11)
+        matrices = json.loads(want["checkpoint.json"])["matrices"]
+        self.assertEqual(matrices[0], {"name": "layer 0 norm_1", "begin": 0, "shape": [1, 16]})
+        self.assertEqual(matrices[-1]["name"], "norm")
+        self.assertEqual(self.array("mesh0/step_1/parameters.npy")[0], (matrices[-1]["begin"] + 16,))
+
+    def test_fsdp_writes_the_same_bits(self):
+        for name, words in (("plain", ()), ("fsdp", ("--fsdp",))):
+            self.train(4, *MODEL, "--ranks-tensor", 2, "--ranks-data", 2, "--steps", 5, "--checkpoint", name, *words)
+        self.assertEqual(self.checkpoint("plain", 5), self.checkpoint("fsdp", 5))
+
+    def test_another_mesh_resumes(self):
+        self.check_another_mesh(4, "--ranks-tensor", 2, "--ranks-data", 2, "--fsdp")
+
+    def test_says_where_it_resumes(self):
+        words = ("train", *MODEL, "--steps", 3, "--checkpoint", "a/deep/one")
+        self.assertIn("saved   a/deep/one/step_3\n", self.run_well(2, *words).out)
+        before = self.checkpoint("a/deep/one", 3)
+        out = self.run_well(2, *words).out
+        self.assertIn("  resumes at step 3, from a/deep/one/step_3\n", out)
+        self.assertEqual(self.checkpoint("a/deep/one", 3), before)
+
+    @unittest.skipUnless(harness.HAS_PROC, "ranks are found through /proc, which is not here")
+    def test_killed_at_random_moments(self):
+        self.check_killed(3, 20)
+
+    # ---- what it refuses
+
+    def refuse(self, ranks, words, said, **job_words):
+        before = {name: harness.read_bytes(self.path(name)) for name in self.files_in()}
+        result = self.run_ranks(ranks, "train", *words, "--json", **job_words)
+        self.assert_refused(result, *said, limit=20 * harness.SLOWNESS)
+        self.assertEqual({name: harness.read_bytes(self.path(name)) for name in self.files_in()}, before)
+
+    def test_damaged_checkpoints(self):
+        words = (*MODEL, "--steps", 2, "--checkpoint", "run")
+        self.train(2, *words)
+        whole = self.checkpoint("run", 2)
+        remedy = "remove run/step_2 to begin anew, or give another --checkpoint"
+
+        def damage(file, content, *said):
+            path = self.path(f"run/step_2/{file}")
+            with self.subTest(file=file, said=said):
+                os.remove(path)
+                if content is not None:
+                    with open(path, "wb") as out:
+                        out.write(content)
+                self.refuse(2, words, (f"run/step_2/{file}: ", *said))
+                with open(path, "wb") as out:
+                    out.write(whole[file])
+
+        for file in ARRAYS:
+            array = whole[file]
+            damage(file, array[:-4], f"has {len(array) - 4} bytes where the model has {len(array)}", remedy)
+        damage(file, b"", "has 0 bytes", remedy)
+        damage(file, None, "No such file", remedy)
+        damage("parameters.npy", b"x" * len(array), "is not an array of this model", remedy)
+        text = whole["checkpoint.json"]
+        damage("checkpoint.json", None, "No such file", remedy)
+        for content in (text[: len(text) // 2], b"", b"{}"):
+            damage("checkpoint.json", content, "is truncated, or is not a checkpoint of `train`", remedy)
+        damage("checkpoint.json", text.replace(b"train, 1", b"train, 9"), "is not a checkpoint of `train`", remedy)
+        self.train(2, *words)
+
+    def test_checkpoints_of_another_training(self):
+        words = (*MODEL, "--steps", 2, "--checkpoint", "run")
+        self.train(2, *words)
+        for other, said in (
+            (("--seed", 7), "seed is 1 there and 7 here"),
+            (("--dtype", "float64"), 'dtype is "float32" there and "float64" here'),
+            (("--layers", 2), "model layers is 1 there and 2 here"),
+        ):
+            self.refuse(2, (*words, *other), ("run/step_2: is of another training: " + said, "another --checkpoint"))
+        lines = ("--task", "lines", *MODEL[2:], "--steps", 2, "--checkpoint", "run")
+        self.refuse(2, lines, ('task is "bandit" there and "lines" here',))
+        steps = (*MODEL, "--steps", 3, "--checkpoint", "run")
+        self.refuse(2, steps, ("stages 0 steps is 2 there and 3 here",))
+
+    def test_a_directory_that_cannot_be(self):
+        with open(self.path("file"), "w", encoding="utf-8") as out:
+            out.write("in the way\n")
+        for name in ("file", "file/deeper", "/proc/self/run"):
+            self.refuse(2, (*MODEL, "--steps", 2, "--checkpoint", name), ("--checkpoint " + name,))
+
+    def test_a_loss_that_is_not_finite(self):
+        words = (*MODEL, "--rate", "1e30", "--steps", 5)
+        self.refuse(2, words, ("step ", "not finite", "smaller learning rate"))
+        result = self.run_ranks(2, "train", *words, "--checkpoint", "run", "--checkpoint-every", 1, "--json")
+        steps = self.steps_in("run")
+        self.assert_refused(result, f"step {steps}: ", "not finite", f"the last checkpoint, run/step_{steps}, stays")
+        self.checkpoint("run", steps)
+
+    def test_meshes_that_cannot_be(self):
+        words = ("--heads", 2)
+        for ranks, mesh, said in (
+            (3, ("--ranks-tensor", 3), ("2 query heads", "cannot be shared", "tensor x ulysses = 1 x 1")),
+            (2, ("--ranks-ring", 2, "--ranks-data", 2), ("it has 4 ranks, the job has 2", "product is 2")),
+            (2, ("--ranks-data", 2), ("--seq 4096", "1 sequence a step for a data axis of 2", "at most 2048 tokens")),
+        ):
+            with self.subTest(ranks=ranks, mesh=mesh):
+                self.refuse(ranks, (*words, *mesh), said)
+
+    def test_flags_that_cannot_be(self):
+        for words, said in (
+            (("--seq", 3), ("--seq 3", "4 or more")),
+            (("--seq", 40000), ("--seq 40000", "shorter")),
+            (("--task", "bandit", "--seq", 65), ("--seq 65", "multiple of 16")),
+            (("--task", "chess"), ("--task", "lines, bandit")),
+            (("--heads", 3, "--kv-heads", 2), ("KV heads", "divides")),
+            (("--width", 15), ("even",)),
+            (("--rate", 0), ("--rate", "above 0")),
+            (("--rate", "nan"), ("--rate", "finite")),
+            (("--steps", 0), ("--steps", "at least 1")),
+            (("--checkpoint-every", 5), ("--checkpoint-every", "--checkpoint")),
+            (("--ranks-ring", 0), ("--ranks-ring", "at least 1")),
+            (("--timeout", 0), ("--timeout", "above 0")),
+            (("--np", 3), ("--np 3", "1 rank")),
+            (("--width", 65536, "--hidden", 1048576, "--layers", 4096), ("memory",)),
+        ):
+            with self.subTest(words=words):
+                self.refuse(1, words, said, launcher=False)
+
+
+class FullDiskTest(TrainCase):
+    """Two checkpoints do not fit: the first stays."""
+
+    WORDS = ("train", "--steps", 4, "--checkpoint", "disk/run", "--checkpoint-every", 1, "--json")
+
+    def refuse(self, ranks, words, said, **job_words):
+        result = self.run_ranks(ranks, *self.WORDS, *words, **job_words)
+        self.assert_refused(result, *said, "check the directory, and the space on the disk", limit=20 * harness.SLOWNESS)
+
+    def test_a_full_disk(self):
+        os.mkdir(self.path("disk"))
+        size = 3 * 10_000 * 4 * 3 // 2  # bytes: about one and a half checkpoints
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", self.path("disk")],
+                                 stderr=subprocess.PIPE, text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no small disk can be made: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", self.path("disk")], check=True)
+        self.refuse(2, MODEL, ("No space left", "; the last checkpoint, disk/run/step_1, stays"))
+        self.checkpoint("disk/run", 1)
+
+    def test_a_limit_of_the_size_of_files(self):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))  # MPI's own files are smaller
+
+        self.refuse(1, ("--seq", 16, "--width", 128, "--dtype", "float64"), ("File too large", "; there is no checkpoint"),
+                    launcher=False, preexec_fn=limit, restore_signals=False)
+        self.assertEqual(self.files_in("disk/run"), [])
+
+
+class LongTest(TrainCase):
+    """Slow: run with the argument `long`."""
+
+    def test_killed_twenty_times(self):
+        self.check_killed(20, 40)
+
+    def test_each_array_counts(self):
+        """Another last number in any array of a checkpoint gives another end: the comparisons above can fail."""
+        words = (*MODEL, "--steps", 18)
+        self.train(2, *words, "--checkpoint", "whole")
+        for file in ARRAYS:
+            self.train_until(8, 2, *words, "--checkpoint", file)
+            with open(self.path(f"{file}/step_{self.steps_in(file)}/{file}"), "r+b") as array:
+                array.seek(-4, os.SEEK_END)
+                array.write(npy.pack([0.5], "<f4"))
+            self.train(2, *words, "--checkpoint", file)
+            for name in ARRAYS:
+                self.assertNotEqual(self.checkpoint(file, 18)[name], self.checkpoint("whole", 18)[name])
+
+    def test_one_rank_resumes(self):
+        self.check_another_mesh(1)
+
+    def test_a_ring_of_three_resumes(self):
+        self.check_another_mesh(3)
+
+    def test_the_recipe_without_a_flag(self):
+        report = self.train(2, limit=600 * harness.SLOWNESS)
+        self.assertEqual(len(report["curve"]), 400)
+        print(json.dumps(report["evaluations"]), f"{report['train_seconds']:.1f} s", flush=True)
+        for row in report["evaluations"]:
+            if row["length"] <= 4096:
+                self.assertTrue(row["accuracy"] >= 0.99, str(row))
+            self.assertTrue(abs(row["window_accuracy"] - row["window_possible"]) <= 0.03, str(row))
+
+
+def load_tests(loader, *_):
+    """`train_test.py long` runs the long tests, without it the others."""
+    cases = (LongTest,) if WANTS_LONG else (TrainTest, FullDiskTest)
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
+
+
+if __name__ == "__main__":
+    WANTS_LONG = "long" in sys.argv
+    if WANTS_LONG:
+        sys.argv.remove("long")
+    harness.main()

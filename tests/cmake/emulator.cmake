@@ -1,0 +1,33 @@
+# Whether the GPU emulator is built (RING_ATTENTION_EMULATES), and with NCCL (RING_ATTENTION_EMULATES_NCCL). It needs the
+# headers of CUDA and of NCCL (`crt/host_defines.h` among them), and neither nvcc nor a GPU.
+
+set(emulator_default ON)
+if(NOT RING_ATTENTION_CUDA)
+  set(emulator_default OFF)
+endif()
+option(RING_ATTENTION_EMULATOR "Test the GPU parts on the emulator if the headers of CUDA are found"
+       ${emulator_default})
+set(RING_ATTENTION_EMULATES ${RING_ATTENTION_HAS_CUDA})
+set(RING_ATTENTION_EMULATES_NCCL ${RING_ATTENTION_HAS_NCCL})
+set(RING_ATTENTION_CUDA_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS})
+if(RING_ATTENTION_HAS_CUDA OR NOT RING_ATTENTION_EMULATOR)
+  return()
+endif()
+
+find_path(RING_ATTENTION_CUDA_HEADERS crt/host_defines.h HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda
+          PATH_SUFFIXES include)
+mark_as_advanced(RING_ATTENTION_CUDA_HEADERS)
+if(NOT RING_ATTENTION_CUDA_HEADERS)
+  message(STATUS "The GPU emulator is left out: the headers of CUDA were not found (set CUDA_PATH)")
+  return()
+endif()
+set(RING_ATTENTION_EMULATES ON)
+set(RING_ATTENTION_CUDA_INCLUDE_DIRS "${RING_ATTENTION_CUDA_HEADERS}")
+set(nccl_words "without NCCL (set NCCL_ROOT)")
+set(CUDAToolkit_INCLUDE_DIRS "${RING_ATTENTION_CUDA_HEADERS}") # FindNCCL looks there, too
+find_package(NCCL QUIET)
+if(NCCL_INCLUDE_DIR) # its library is not needed
+  set(RING_ATTENTION_EMULATES_NCCL ON)
+  set(nccl_words "with NCCL")
+endif()
+message(STATUS "GPU emulator: the headers of CUDA in ${RING_ATTENTION_CUDA_HEADERS}, ${nccl_words}")

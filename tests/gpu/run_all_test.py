@@ -1,0 +1,123 @@
+"""A dry run of tests/gpu/run_all.sh: programs that stand in for those that need a GPU note how they are called."""
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+KERNELS = SOURCE / "src/ring_attention/cuda/kernels"
+
+STAND_IN = """#!/bin/sh
+echo "$(basename "$0") $* [$RING_ATTENTION_CASES]" >>"$CALLS"
+case "$(basename "$0") $*" in
+  *"$FAILING"*) exit 1 ;;
+  nvidia-smi*compute_cap*) echo 9.0 ;;
+  ctest*) echo "$CTEST_SAYS" ;;
+  compute-sanitizer*) echo "[  PASSED  ] 4 tests." ;;
+esac
+"""
+
+
+class RunAllTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.programs = self.folder / "bin"
+        self.programs.mkdir()
+        for name in ("nvidia-smi", "cmake", "ctest", "compute-sanitizer", "python3", "ninja", "mpicxx", "mpiexec"):
+            self.stand_in(self.programs / name)
+
+    def stand_in(self, path):
+        path.write_text(STAND_IN)
+        path.chmod(0o755)
+
+    def run_all(self, *stages, failing="nothing fails", says="", **environment):
+        calls = self.folder / "calls"
+        calls.write_text("")
+        environment = {**os.environ, "PATH": f"{self.programs}:/usr/bin:/bin", "CALLS": str(calls), "FAILING": failing,
+                       "CTEST_SAYS": says, "BUILD": str(self.folder / "build"), "CUDA_PATH": str(self.folder / "cuda"),
+                       "GPUKIT_PREFIX": str(self.folder / "kit"), **environment}
+        done = subprocess.run(["bash", SOURCE / "tests/gpu/run_all.sh", *stages], capture_output=True, text=True,
+                              env=environment, timeout=60)
+        self.assertNotIn("command not found", done.stderr)
+        return done.returncode, done.stdout, calls.read_text()
+
+    def steps(self, output):
+        """The table: {step: verdict}."""
+        return dict(re.findall(r"^(\w+) +\d+ s  (.*)$", output, re.MULTILINE))
+
+    def test_all_stages(self):
+        code, out, calls = self.run_all()
+        self.assertEqual(self.steps(out), dict.fromkeys(
+            ("build", "tests", "rings", "memcheck", "racecheck", "benchmark"), "ok"))
+        self.assertEqual(code, 0, out)
+        self.assertIn("-G Ninja", calls)
+        self.assertIn("-DRING_ATTENTION_WERROR=OFF -DCMAKE_CUDA_ARCHITECTURES=90a-real", calls)
+        self.assertIn("--exclude-regex", calls)
+        self.assertIn("--tests-regex", calls)
+        self.assertIn("bench_cuda.py", calls)
+
+    def test_each_stage_alone(self):
+        for stage, steps in (("build", {"build"}), ("tests", {"tests"}), ("rings", {"rings"}),
+                             ("sanitizers", {"memcheck", "racecheck"}), ("benchmark", {"benchmark"})):
+            with self.subTest(stage=stage):
+                code, out, _ = self.run_all(stage)
+                self.assertEqual((code, set(self.steps(out))), (0, steps), out)
+        self.assertEqual(set(self.steps(self.run_all("build", "rings")[1])), {"build", "rings"})
+
+    def test_an_unknown_stage_runs_nothing(self):
+        code, _, calls = self.run_all("build", "everything")
+        self.assertEqual((code, calls), (2, ""))
+
+    def test_without_a_gpu_it_is_skipped(self):
+        code, out, _ = self.run_all(failing="nvidia-smi")
+        self.assertEqual(code, 77)
+        self.assertIn("skipped", out)
+
+    def test_after_a_failure_the_next_stage_runs(self):
+        for failing, step in (("cmake --preset", "build"), ("ctest", "tests"), ("racecheck", "racecheck"), ("bench_cuda", "benchmark")):
+            with self.subTest(failing=failing):
+                code, out, _ = self.run_all(failing=failing)
+                steps = self.steps(out)
+                self.assertEqual((code, steps[step], len(steps)), (1, "FAILED", 6), out)
+
+    def test_a_skipped_test_is_a_failure(self):
+        code, out, _ = self.run_all("tests", says="1/1 Test #1: gpu.rings ...***Skipped 0.1 sec")
+        self.assertEqual((code, self.steps(out)["tests"]), (1, "FAILED"))
+
+    def test_where_compute_sanitizer_may_be(self):
+        (self.programs / "compute-sanitizer").unlink()
+        code, out, _ = self.run_all("sanitizers")
+        self.assertEqual(code, 1)
+        self.assertIn("skipped: there is no compute-sanitizer", self.steps(out)["memcheck"])
+        (self.folder / "cuda/bin").mkdir(parents=True)
+        self.stand_in(self.folder / "cuda/bin/compute-sanitizer")
+        code, out, calls = self.run_all("sanitizers")
+        self.assertEqual((code, self.steps(out)), (0, {"memcheck": "ok", "racecheck": "ok"}), out)
+        self.assertIn("--tool memcheck", calls)
+
+    def test_racecheck_leaves_out_the_kernels_that_use_bulk_copies(self):
+        """The names are those of the sources: a kernel of another name would be reported with false hazards."""
+        _, _, calls = self.run_all("sanitizers")
+        (racecheck,) = (line for line in calls.splitlines() if "--tool racecheck" in line)
+        names = re.findall(r"--kernel-name-exclude kernel_substring=(\w+)", racecheck)
+        self.assertTrue(names)
+        self.assertNotIn("--kernel-name-exclude", calls.replace(racecheck, ""))
+        signature = re.compile(r"__global__[^{;]*\{")
+        for path in sorted(KERNELS.rglob("*.cu*")):
+            text = path.read_text()
+            if not re.search(r"\bcp_async_bulk\(", text):
+                continue
+            with self.subTest(file=path.name):
+                found = [name for name in names if any(name in head for head in signature.findall(text))]
+                self.assertEqual(len(found), 1, f"which of {names} is the kernel of {path}?")
+                names.remove(found[0])
+        self.assertEqual(names, [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,259 @@
+"""attention and attention_backward on one process."""
+
+import gc
+import importlib.util
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import harness
+
+harness.require("numpy", "ring_attention")
+
+import numpy as np
+import reference
+import ring_attention as ra
+from harness import largest_difference
+from reference import random_case
+
+RNG = np.random.default_rng(0)
+
+
+def arrays(*shape, dtype=np.float64):
+    return [RNG.standard_normal(shape).astype(dtype) for _ in range(4)]
+
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Values(unittest.TestCase):
+    def assert_near(self, got, want, bound, name):
+        self.assertTrue(largest_difference(got, want) <= bound, f"{name}: {largest_difference(got, want)}")
+
+    def test_random_cases_against_numpy_in_double(self):
+        for number in range(100):
+            q, k, v, grad_out, words = random_case(number)
+            with self.subTest(number=number, **words):
+                out, lse, _ = reference.attention(q, k, v, **words)
+                got = ra.attention(q, k, v, threads=1 + number % 3, **words)
+                self.assert_near(got.out, out, 1e-12, "out")
+                self.assert_near(got.lse, lse, 1e-12, "lse")
+                gradients = ra.attention_backward(grad_out, q, k, v, *got, threads=1 + number % 3, **words)
+                for name, one, want in zip(ra.Gradients._fields, gradients,
+                                           reference.gradients(grad_out, q, k, v, **words)):
+                    self.assertEqual(one is None, want is None, name)
+                    if want is not None:
+                        self.assert_near(one, want, 1e-12 * max(1, np.abs(want).max(initial=0)), "d" + name)
+
+    def test_a_wrong_mask_is_noticed(self):
+        q, k, v, _ = arrays(1, 2, 9, 4)
+        wanted = reference.attention(q, k, v, causal=True)[0]
+        self.assertFalse(largest_difference(ra.attention(q, k, v).out, wanted) <= 1e-3)
+        self.assertFalse(largest_difference(ra.attention(q, k, v, causal=True, q_offset=1).out, wanted) <= 1e-3)
+
+    def test_two_three_and_four_dimensions(self):
+        four = arrays(1, 1, 11, 8)
+        whole = ra.attention(*four[:3], causal=True)
+        gradients = ra.attention_backward(four[3], *four[:3], *whole, causal=True)
+        for leave_out in (1, 2):
+            some = [array.reshape(array.shape[leave_out:]) for array in four]
+            out, lse = result = ra.attention(*some[:3], causal=True)
+            self.assertEqual((out.shape, lse.shape), (some[0].shape, some[0].shape[:-1]))
+            self.assertTrue(np.array_equal(out.ravel(), whole.out.ravel()))
+            for one, want in zip(ra.attention_backward(some[3], *some[:3], *result, causal=True)[:3], gradients):
+                self.assertEqual(one.shape, some[0].shape)
+                self.assertTrue(np.array_equal(one.ravel(), want.ravel()))
+
+    def test_float16_and_float32_are_computed_in_float32(self):
+        half = arrays(2, 20, 8, dtype=np.float16)
+        single = [array.astype(np.float32) for array in half]
+        got, want = ra.attention(*half[:3]), ra.attention(*single[:3])
+        self.assertEqual(got.out.dtype, np.float32)
+        self.assertTrue(np.array_equal(got.out, want.out) and np.array_equal(got.lse, want.lse))
+        exact = reference.attention(*(array.astype(np.float64)[np.newaxis] for array in half[:3]))[0][0]
+        self.assert_near(got.out, exact, 1e-5, "out")
+
+    def test_any_order_in_memory(self):
+        q, k, v, grad_out = arrays(2, 9, 3, 8)  # [B, S, H, D]
+        turned = [array.swapaxes(1, 2) for array in (q, k, v, grad_out)]
+        straight = [array.copy() for array in turned]
+        self.assertFalse(turned[0].flags.c_contiguous)
+        result = ra.attention(*straight[:3])
+        self.assertTrue(np.array_equal(ra.attention(*turned[:3]).out, result.out))
+        backwards = [array[..., ::-1] for array in straight]
+        self.assert_near(ra.attention(*backwards[:3]).out[..., ::-1], result.out, 1e-12, "out")
+        swapped = [array.astype(array.dtype.newbyteorder()) for array in straight]
+        self.assertTrue(np.array_equal(ra.attention(*swapped[:3]).out, result.out))
+        for array in straight:
+            array.flags.writeable = False
+        self.assertTrue(np.array_equal(ra.attention(*straight[:3]).out, result.out))
+
+    def test_arrays_of_the_right_order_are_not_copied(self):
+        class Seen(np.ndarray):
+            pass
+
+        q, k, v, _ = arrays(1, 2, 300, 64)
+        taken = ra._arrays.Arrays(q)
+        self.assertTrue(np.shares_memory(taken.q, q))
+        self.assertTrue(np.shares_memory(taken.take("k", k.view(Seen)), k))
+        out, lse = ra.attention(q, k, v)
+        self.assertFalse(out.flags.owndata)  # the memory of the library's result
+        self.assertTrue(out.flags.writeable)
+
+    def test_threads_have_the_same_bits(self):
+        four = arrays(2, 3, 70, 16, dtype=np.float32)
+        results = [ra.attention(*four[:3], causal=True, dropout=0.2, seed=3, threads=threads) for threads in (1, 2, 5)]
+        gradients = [ra.attention_backward(four[3], *four[:3], *results[0], causal=True, dropout=0.2, seed=3,
+                                           threads=threads) for threads in (1, 2, 5)]
+        for other in (1, 2):
+            self.assertTrue(all(map(np.array_equal, results[0], results[other])))
+            self.assertTrue(all(map(np.array_equal, gradients[0][:3], gradients[other][:3])))
+
+    def test_dropout_depends_on_the_seed_and_drops_as_many_as_it_says(self):
+        q, k, _, _ = arrays(1, 1, 200, 4)
+        eye = np.eye(200)[np.newaxis, np.newaxis]
+        q, k = np.zeros_like(eye), np.zeros_like(eye)  # all weights are 1/200, so out shows the factors
+        factors = 200 * ra.attention(q, k, eye, dropout=0.25, seed=1).out
+        self.assertAlmostEqual(np.mean(factors == 0), 0.25, delta=0.01)
+        self.assertTrue(np.allclose(factors[factors != 0], 1 / 0.75))
+        self.assertFalse(np.array_equal(factors, 200 * ra.attention(q, k, eye, dropout=0.25, seed=2).out))
+
+    def test_empty_arrays(self):
+        q, none = np.ones((2, 3, 4)), np.ones((2, 0, 4))
+        out, lse = ra.attention(q, none, none)
+        self.assertTrue((out == 0).all() and np.isneginf(lse).all())
+        self.assertEqual(ra.attention(none, q, q).out.shape, (2, 0, 4))
+        gradients = ra.attention_backward(none, none, q, q, none, np.ones((2, 0)))
+        self.assertTrue((gradients.k == 0).all() and gradients.q.shape == (2, 0, 4))
+
+
+class Errors(unittest.TestCase):
+    def refused(self, kind, text, *positional, **words):
+        with self.assertRaisesRegex(kind, text):
+            ra.attention(*positional, **words)
+
+    def test_the_argument_is_named(self):
+        q, k, v, grad_out = arrays(2, 5, 4)
+        self.refused(TypeError, "q is int64: it must be", q.astype(int), k, v)
+        self.refused(TypeError, "q is complex128", q.astype(complex), k, v)
+        self.refused(TypeError, "v is object", q, k, v.astype(object))
+        self.refused(TypeError, "k is float32 where q is float64", q, k.astype(np.float32), v)
+        self.refused(ValueError, "k has 2 dimensions", q, k[0], v)
+        self.refused(ValueError, "q has 1 dimensions", q[0, 0], k[0, 0], v[0, 0])
+        self.refused(ra.InputError, r"k is \[1, 2, 5, 3\] where \[1, 2, 5, 4\] is due", q, k[..., :3], v)
+        self.refused(ra.InputError, r"v is \[1, 2, 4, 4\] where", q, k, v[:, :4])
+        self.refused(ra.InputError, "the KV heads divide the heads", q, arrays(3, 5, 4)[0], v)
+        self.refused(ra.InputError, "bias is", q, k, v, bias=np.ones((4, 5)))
+        self.refused(ValueError, "bias has 1 dimensions", q, k, v, bias=np.ones(5))
+        self.refused(ValueError, "documents are boundaries", q, k, v, documents=[0, 4])
+        self.refused(ValueError, "documents are boundaries", q, k, v, documents=[0, 4, 3, 5])
+        self.refused(ValueError, "window is", q, k, v, window=(1, 2, 3))
+        self.refused(ValueError, "window is", q, k, v, window=(-2, 0))
+        self.refused(ValueError, "sink has 3 numbers for 2 query heads", q, k, v, sink=[1, 2, 3])
+        self.refused(ValueError, "sink is NaN", q, k, v, sink=[1, np.nan])
+        self.refused(ValueError, "dropout is 1", q, k, v, dropout=1)
+        self.refused(ra.InputError, "scale is nan", q, k, v, scale=np.nan)
+        self.refused(TypeError, "causa", q, k, v, causa=True)
+        out, lse = ra.attention(q, k, v)
+        for spoilt, text in (({"grad_out": grad_out[:, :4]}, "grad_out is"), ({"out": out[:1]}, "out is"),
+                             ({"lse": lse[:, :4]}, "lse is")):
+            given = {"grad_out": grad_out, "q": q, "k": k, "v": v, "out": out, "lse": lse, **spoilt}
+            with self.assertRaisesRegex(ra.InputError, text):
+                ra.attention_backward(**given)
+
+    def test_nan_with_check(self):
+        q, k, v, grad_out = arrays(2, 5, 4)
+        k[1, 3, 2] = np.nan
+        v[0, 0, 0] = np.inf
+        self.refused(ValueError, r"k has 1 elements that are NaN or infinite, the first at \[0, 1, 3, 2\]", q, k, v,
+                     check=True)
+        self.assertTrue(np.isnan(ra.attention(q, k, v).out).any())
+        bias = np.where(np.eye(5) == 1, -np.inf, 0)
+        ra.attention(q, q, q, bias=bias, check=True)
+        self.refused(ValueError, "bias has", q, q, q, bias=-bias, check=True)
+        with self.assertRaisesRegex(ValueError, "grad_out has"):
+            ra.attention_backward(k, q, q, q, *ra.attention(q, q, q), check=True)
+
+    def test_kinds_of_errors(self):
+        self.assertTrue(issubclass(ra.AgreedError, ra.InputError) and issubclass(ra.InputError, ValueError))
+        self.assertTrue(issubclass(ra.Error, RuntimeError))
+        self.assertEqual(ra.InputError.__module__, "ring_attention")
+
+
+class Process(unittest.TestCase):
+    def test_other_threads_run_while_it_computes(self):
+        q, k, v, _ = arrays(4, 3000, 64)
+        stop, counted = threading.Event(), []
+
+        def count():
+            while not stop.is_set():
+                counted.append(time.monotonic())
+                time.sleep(0.005)
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        begin = time.monotonic()
+        ra.attention(q, k, v, threads=1)
+        end = time.monotonic()
+        stop.set()
+        thread.join()
+        self.assertGreater(sum(begin < at < end for at in counted), 2, f"{end - begin} s")
+
+    @unittest.skipUnless(os.path.exists("/proc/self/statm"), "no /proc")
+    def test_memory_does_not_grow(self):
+        four = arrays(2, 64, 16)
+        sizes = []
+        for count in range(1000):
+            result = ra.attention(*four[:3], causal=True, threads=1 + count % 2)
+            ra.attention_backward(four[3], *four[:3], *result, causal=True, bias=np.ones((64, 64)), sink=[0, 1])
+            with self.assertRaises(ra.InputError):
+                ra.attention(four[0], four[1], four[2][:, :3])
+            if count in (200, 999):
+                gc.collect()
+                sizes.append(resident_bytes())
+        # One leaked result of a call would be 800 * 16 KiB = 13 MB.
+        self.assertLess(sizes[1] - sizes[0], 2 << 20)
+
+    def test_interrupt_ends_a_long_call(self):
+        program = ("import numpy as np, ring_attention\n"
+                   "q = np.ones((1, 400000, 64), np.float32)\n"
+                   "print('begin', flush=True)\n"
+                   "try: ring_attention.attention(q, q, q, threads=2)\n"
+                   "except KeyboardInterrupt: print('interrupted')\n")
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+                              env=harness.ENVIRONMENT) as process:
+            self.assertEqual(process.stdout.readline(), "begin\n")
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            begin = time.monotonic()
+            self.assertEqual(process.communicate(timeout=60)[0], "interrupted\n")
+            self.assertLess(time.monotonic() - begin, 10)
+
+    @unittest.skipUnless(importlib.util.find_spec("jax"), "no JAX")
+    def test_the_page_shows_code_for_jax_that_runs(self):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        page = (harness.HERE.parents[1] / "docs/python.md").read_text(encoding="utf-8")
+        names = {"ra": ra}
+        exec(page.split("## JAX")[1].split("```python")[1].split("```")[0], names)
+        q, k, v, grad_out = arrays(2, 20, 8)
+        found = jax.jit(jax.grad(lambda *t: (names["attention"](*t) * grad_out).sum(), argnums=(0, 1, 2)))(q, k, v)
+        wanted = reference.gradients(*(array[np.newaxis] for array in (grad_out, q, k, v)), causal=True)
+        for one, want in zip(found, wanted):
+            self.assertTrue(largest_difference(one, want[0]) <= 1e-12)
+
+    def test_everything_public_is_documented(self):
+        for name in ra.__all__:
+            self.assertTrue(inspect.getdoc(getattr(ra, name)) or issubclass(getattr(ra, name), Exception), name)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

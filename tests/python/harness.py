@@ -1,0 +1,54 @@
+"""Finds the package and NumPy, or skips the tests with a reason; starts jobs on several ranks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or HERE.parents[1] / "build/release").resolve()
+PACKAGE = BUILD / "python"
+MPIRUN = os.environ.get("MPIRUN") or str(BUILD / "mpirun")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+def require(*modules):
+    """Imports them, or skips."""
+    sys.path.insert(0, str(PACKAGE))
+    for module in modules:
+        try:
+            __import__(module)
+        except ImportError as error:
+            skip(f"{sys.executable}: {error}")
+
+
+def use_python_with(module):
+    """Goes on in the Python of TORCH_PYTHON when this one has not the module."""
+    other = os.environ.get("TORCH_PYTHON")
+    if other and subprocess.run([sys.executable, "-c", f"import {module}"], stderr=subprocess.DEVNULL).returncode:
+        if Path(other).exists() and os.environ.get("RING_ATTENTION_IN_TORCH_PYTHON") is None:
+            os.environ["RING_ATTENTION_IN_TORCH_PYTHON"] = "1"
+            os.execv(other, [other, *sys.argv])
+
+
+def run(ranks, script, *arguments, limit=60, **words):
+    """Runs `python SCRIPT ARGUMENTS` on some ranks."""
+    command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=limit,
+                          stdin=subprocess.DEVNULL, **words)
+
+
+def largest_difference(got, want):
+    """Of two arrays with -inf in the same places; NaN when they do not fit."""
+    import numpy as np
+
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    hidden = np.isneginf(want)
+    if got.shape != want.shape or not np.array_equal(np.isneginf(got), hidden):
+        return np.nan
+    return np.abs(np.where(hidden, 0, got) - np.where(hidden, 0, want)).max(initial=0)

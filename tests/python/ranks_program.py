@@ -1,0 +1,205 @@
+"""What each rank of a job of ranks_test.py runs: `ranks_program.py CASE ...`. Prints lines; a failed check ends the job."""
+
+import itertools
+import os
+import sys
+import time
+
+import numpy as np
+import reference
+import ring_attention as ra
+from harness import largest_difference
+from reference import random_case
+
+WAYS = [{"placement": placement, "parallel": parallel, "transport": transport}
+        for placement, parallel, transport in itertools.product(
+            ("contiguous", "striped", "zigzag"), ("ring", "all-gather"), ("overlapped", "odd-even"))]
+
+
+def check(condition, *text):
+    if not condition:
+        raise AssertionError(f"rank {ra.rank()}: {' '.join(map(str, text))}")
+
+
+def held(array, seq, way, axis=2):
+    place = {word: way[word] for word in ("placement", "parallel", "ulysses") if word in way}
+    return array.take(ra.positions(seq, **place), axis)
+
+
+def run_case(arrays, words, way, bound=1e-12, **more):
+    """Forward and backward of this rank against the rows of dense attention."""
+    q, k, v, grad_out = arrays
+    queries, keys = q.shape[2], k.shape[2]
+    want = reference.attention(q, k, v, **words)
+    gradients = reference.gradients(grad_out, q, k, v, **words)
+    own = dict(words)
+    if "bias" in words:
+        own["bias"] = held(words["bias"], queries, way)
+    mine = [held(array, array.shape[2], way) for array in (q, k, v)]
+    seq = queries if queries == keys else (queries, keys)
+    got = ra.ring_attention(*mine, seq=seq, **way, **own, **more)
+    check(largest_difference(got.out, held(want[0], queries, way)) <= bound, "out", way, words)
+    check(largest_difference(got.lse, held(want[1], queries, way)) <= bound, "lse", way, words)
+    if "kernel" in more:
+        return
+    back = ra.ring_attention_backward(held(grad_out, queries, way), *mine, *got, seq=seq, **way, **own, **more)
+    due = [held(gradients[0], queries, way), held(gradients[1], keys, way), held(gradients[2], keys, way)]
+    if "bias" in words:
+        due.append(held(gradients[3], queries, way))
+    for one, array in zip(back, due):
+        check(largest_difference(one, array) <= bound * max(1, np.abs(array).max(initial=0)), "gradient", way, words)
+    if "sink" in words:
+        check(largest_difference(back.sink, gradients[4]) <= bound * 100, "sink", way, words)
+
+
+def values():
+    """Uneven and empty shards in every placement; Ulysses and hybrids where they divide the heads."""
+    for number in range(24):
+        length = [None, 1, 2, ra.size() + 1][number % 4]
+        *arrays, words = random_case(1000 + number, queries=length, keys=length)
+        run_case(arrays, words, WAYS[number % len(WAYS)], threads=1 + number % 2)
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal((1, 30, 23, 8)) for _ in range(4)]
+    for parallel, ulysses in (("ulysses", 1), ("hybrid", 1), ("hybrid", ra.size())):
+        run_case(arrays, {"causal": True}, {"placement": "zigzag", "parallel": parallel, "ulysses": ulysses})
+
+
+def kernels():
+    """The kernel of a user in the ring."""
+    calls = []
+
+    def kernel(q, k, v, mask, scale):
+        calls.append(mask is None)
+        group = q.shape[1] // k.shape[1]
+        s = scale * q @ k.repeat(group, 1).swapaxes(2, 3)
+        s = s if mask is None else np.where(mask, s, -np.inf)
+        m = s.max(axis=3, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            p = np.exp(s - m)  # NaN where a query sees no key
+        l = p.sum(axis=3, keepdims=True)
+        return p @ v.repeat(group, 1) / l, m + np.log(l)
+
+    for number in range(12):
+        *arrays, words = random_case(2000 + number)
+        words = {word: words[word] for word in words if word not in ("bias", "alibi")}
+        run_case(arrays, words, WAYS[number % len(WAYS)], kernel=kernel)
+    check(not all(calls) and any(calls), "each kind of mask")
+
+
+def program(folder, placement, parallel):
+    """The arrays of the folder: writes what this rank computes of them, as an array of rank 0."""
+    arrays = [np.load(f"{folder}/{name}.npy") if ra.rank() == 0 else None for name in ("q", "k", "v", "dout")]
+    place = {"placement": placement, "parallel": parallel}
+    q, k, v, grad_out = (ra.scatter(array, **place) for array in arrays)
+    seq = int(np.load(f"{folder}/q.npy", mmap_mode="r").shape[-2])
+    words = {"seq": seq, "causal": True, "dropout": 0.25, "seed": 7, **place}
+    result = ra.ring_attention(q, k, v, **words)
+    gradients = ra.ring_attention_backward(grad_out, q, k, v, *result, **words)
+    for name, array in zip(("out", "lse", "dq", "dk", "dv"), (*result, *gradients)):
+        whole = ra.gather(array, seq=seq, axis=-1 if name == "lse" else -2, **place)
+        check((whole is None) == (ra.rank() != 0), "gather")
+        if ra.rank() == 0:
+            np.save(f"{folder}/python_{name}.npy", whole)
+
+
+def errors():
+    """Each is one AgreedError on all ranks, and the next call works."""
+    last = ra.size() - 1
+    seq = 10
+    good = np.ones((2, len(ra.positions(seq)), 4))
+    on_last = ra.rank() == last
+
+    def refused(text, call):
+        try:
+            call()
+        except ra.AgreedError as error:
+            check(text in str(error), text, "is not in:", error)
+        else:
+            check(False, "no error:", text)
+        check(ra.ring_attention(good, good, good, seq=seq).out.shape == good.shape, "the next call")
+
+    def one_spoilt(text, q=good, **words):
+        refused(text, lambda: ra.ring_attention(q if on_last else good, good, good, **{"seq": seq, **words}))
+
+    who = f"rank {last}: "
+    one_spoilt(who + "q is [1, 2, ", np.ones((2, good.shape[1] + 1, 4)))
+    one_spoilt(who + "q is int64: it must be", np.ones(good.shape, int))
+    one_spoilt(who + "q has 1 dimensions", np.ones(3))
+    one_spoilt(who + "k is float64 where q is not", good.astype(np.float32))
+    one_spoilt(who + "dropout is 2", dropout=2 if on_last else 0)
+    one_spoilt(who + "placement is 'diagonal': it must be contiguous, striped or zigzag",
+               placement="diagonal" if on_last else "zigzag")
+    one_spoilt(who + "seq is -1", seq=-1 if on_last else seq)
+    one_spoilt("documents are boundaries", documents=[0, 3])
+    one_spoilt("kernel: it gets a mask only", kernel=max, alibi=True)
+    one_spoilt("Ulysses over ", parallel="hybrid", ulysses=ra.size() + 1)
+    wrong = good.copy()
+    wrong[1, 0, 2] = np.nan
+    one_spoilt(who + "q has 1 elements that are NaN or infinite, the first at [0, 1, 0, 2]", wrong, check=True)
+    refused("shard is float64 [2, ", lambda: ra.gather(good[:, :0] if on_last else good, seq=seq))
+    refused("array is object with 0 dimensions", lambda: ra.scatter(None))
+    if last > 0:
+        one_spoilt("the ranks disagree: rank 0 has queries 10 zigzag", seq=seq if not on_last else 11)
+        one_spoilt(f"rank 0 has mask.right 0, rank {last} has", causal=not on_last)
+        refused("the ranks disagree on the call: rank 0 has ring_attention, rank 1 has gather", lambda: (
+            ra.ring_attention(good, good, good, seq=seq) if ra.rank() == 0 else ra.gather(good, seq=seq)))
+        single = good.astype(np.float32)
+        own = single if on_last else good
+        refused("forward of 8-byte numbers, rank", lambda: ra.ring_attention(own, own, own, seq=seq))
+
+
+def memory():
+    """1000 calls."""
+    good = np.ones((2, 100, 16))
+    sizes = []
+    for count in range(1000):
+        result = ra.ring_attention(good, good, good, seq=100 * ra.size(), threads=1)
+        ra.ring_attention_backward(good, good, good, good, *result, seq=100 * ra.size(), threads=1)
+        if count in (300, 999):
+            with open("/proc/self/statm", encoding="ascii") as file:
+                sizes.append(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    check(sizes[1] - sizes[0] < 4 << 20, "grew by", sizes[1] - sizes[0])
+
+
+def failing(kind):
+    """The last rank fails alone; the others wait for it."""
+    good = np.ones((2, 5, 4))
+
+    def kernel(*_):
+        raise RuntimeError("this kernel is broken")
+
+    if kind == "alone" and ra.rank() == ra.size() - 1:
+        raise RuntimeError("this rank is broken")
+    last = ra.rank() == ra.size() - 1
+    if kind == "agreed":
+        ra.ring_attention(good[..., :3] if last else good, good, good, seq=5 * ra.size())
+    ra.ring_attention(good, good, good, seq=5 * ra.size(), kernel=kernel if last else slow_kernel)
+
+
+def slow_kernel(q, k, v, mask, scale):
+    return np.zeros_like(q), np.zeros(q.shape[:3])
+
+
+def waiting():
+    """Rank 0 sleeps in Python; the others wait for it in the ring. An interrupt comes."""
+    good = np.ones((2, 5, 4))
+    ra.ring_attention(good, good, good, seq=5 * ra.size())
+    if ra.rank() == 0:
+        print("waiting", flush=True)
+        time.sleep(60)
+    ra.ring_attention(good, good, good, seq=5 * ra.size())
+
+
+def computing():
+    """All ranks compute for a long time. An interrupt comes."""
+    long = np.ones((1, 150000, 64), np.float32)
+    ra.size()
+    if ra.rank() == 0:
+        print("waiting", flush=True)
+    ra.ring_attention(long, long, long, seq=150000 * ra.size(), threads=1)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
+    if ra.rank() == 0:
+        print(f"all is well on {ra.size()} ranks")

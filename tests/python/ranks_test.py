@@ -1,0 +1,128 @@
+"""ring_attention and what belongs to it, on several ranks."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import harness
+
+harness.require("numpy", "ring_attention")
+
+import numpy as np
+
+
+class Ranks(unittest.TestCase):
+    def well(self, ranks, *arguments):
+        done = harness.run(ranks, "ranks_program.py", *arguments)
+        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+
+    def ends(self, ranks, *arguments):
+        """The text of an error that ends a job."""
+        begin = time.monotonic()
+        done = harness.run(ranks, "ranks_program.py", *arguments)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertLess(time.monotonic() - begin, 20)
+        return done.stderr
+
+    def test_values(self):
+        for ranks in (1, 2, 3, 5):
+            self.well(ranks, "values")
+
+    def test_kernels(self):
+        for ranks in (1, 3):
+            self.well(ranks, "kernels")
+
+    def test_errors_are_the_same_on_all_ranks(self):
+        for ranks in (1, 3):
+            self.well(ranks, "errors")
+
+    @unittest.skipUnless(os.path.exists("/proc/self/statm"), "no /proc")
+    def test_memory_does_not_grow(self):
+        self.well(2, "memory")
+
+    def test_has_the_bits_of_the_program(self):
+        rng = np.random.default_rng(3)
+        program = harness.BUILD / "ring-attention"
+        if not program.exists():
+            self.skipTest("the program is not built")
+        for ranks, kind, placement, parallel in ((1, np.float32, "contiguous", "ring"), (3, np.float64, "zigzag", "ring"),
+                                                 (2, np.float16, "striped", "ulysses"),
+                                                 (3, np.float32, "contiguous", "all-gather")):
+            with self.subTest(ranks=ranks, kind=kind), tempfile.TemporaryDirectory() as folder:
+                for name in ("q", "k", "v", "dout"):
+                    np.save(f"{folder}/{name}.npy", rng.standard_normal((2, 4, 37, 16)).astype(kind))
+                flags = [f"--{name}={folder}/{name}.npy" for name in ("q", "k", "v", "dout")]
+                subprocess.run([harness.MPIRUN, "-n", str(ranks), program, "run", *flags, f"--out={folder}/results",
+                                "--causal", "--dropout=0.25", "--dropout-seed=7", f"--placement={placement}",
+                                f"--parallel={parallel}"], check=True, capture_output=True)
+                self.well(ranks, "program", folder, placement, parallel)
+                for name in ("out", "lse", "dq", "dk", "dv"):
+                    mine = np.load(f"{folder}/python_{name}.npy")
+                    wanted = np.load(f"{folder}/results/{name}.npy")
+                    self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
+                    self.assertEqual(mine.tobytes(), wanted.tobytes(), name)
+
+    def test_the_pages_show_code_that_runs(self):
+        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
+        blocks = re.findall(r"```python\n(.*?)```", (source / "docs/python.md").read_text(encoding="utf-8"), re.DOTALL)
+        one, ring, torch, _, kernel = blocks  # attention_test.py runs the one for JAX
+        shown = (source / "README.md").read_text(encoding="utf-8")
+        self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
+        self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls
+        program = (one + "want = out\n" + ring + "assert out is None or abs(out - want).max() < 1e-12\n" +
+                   kernel + "out = ra.gather(out, seq=1000)\n"
+                   "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
+        with tempfile.TemporaryDirectory() as folder:
+            script = f"{folder}/script.py"
+            Path(script).write_text(program, encoding="utf-8")
+            done = harness.run(4, script)
+        self.assertEqual((done.returncode, done.stdout), (0, "4\n"), done.stderr)
+
+    def test_an_error_of_one_rank_ends_the_job(self):
+        self.assertIn("this rank is broken", self.ends(3, "failing", "alone"))
+        self.assertIn("this kernel is broken", self.ends(3, "failing", "kernel"))
+
+    def test_an_agreed_error_is_printed_once(self):
+        text = self.ends(3, "failing", "agreed")
+        self.assertEqual(text.count("AgreedError: rank 2: k is [1, 2, 5, 4] where [1, 2, 5, 3] is due"), 1, text)
+
+    def test_an_interrupt_ends_the_job(self):
+        for case in ("waiting", "computing"):
+            command = [harness.MPIRUN, "-n", "2", sys.executable, str(harness.HERE / "ranks_program.py"), case]
+            with self.subTest(case=case), subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=harness.ENVIRONMENT,
+                    stdin=subprocess.DEVNULL, start_new_session=True) as job:
+                self.assertEqual(job.stdout.readline(), "waiting\n")
+                time.sleep(0.5)
+                begin = time.monotonic()
+                os.killpg(job.pid, signal.SIGINT)  # as a terminal does
+                job.communicate(timeout=50)
+                self.assertNotEqual(job.returncode, 0)
+                self.assertLess(time.monotonic() - begin, 10)
+
+    def test_another_mpi_in_the_process_is_an_error(self):
+        other = os.environ.get("RING_ATTENTION_OTHER_MPI")
+        if not other:
+            self.skipTest("its library is not built")
+        for mode in (ctypes.RTLD_GLOBAL, ctypes.RTLD_LOCAL):
+            program = (f"import ctypes\nctypes.CDLL({other!r}, mode={mode})\n"
+                       "import numpy as np, ring_attention as ra\n"
+                       "ra.attention(*np.ones((3, 4, 4)))  # needs no MPI\n"
+                       "try: ra.rank()\nexcept ra.Error as error: print(error)\n")
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                                  env=harness.ENVIRONMENT, timeout=50)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn('two MPI libraries, "', done.stdout)
+            self.assertIn('"Another MPI v4.1.4, package: stand-in"', done.stdout)
+            self.assertIn("MPICH", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

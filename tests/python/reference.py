@@ -1,0 +1,120 @@
+"""Dense attention in NumPy and double, forward and backward, and random cases for it."""
+
+import numpy as np
+
+
+def visible(queries, keys, *, causal=False, window=None, documents=None, q_offset=None, **_):
+    """bool [queries, keys]"""
+    query = np.arange(queries)[:, np.newaxis] + (keys - queries if q_offset is None else q_offset)
+    key = np.arange(keys)[np.newaxis]
+    left, right = window or (-1, -1)
+    if causal:
+        right = 0
+    seen = np.ones((queries, keys), bool)
+    if left >= 0:
+        seen &= key >= query - left
+    if right >= 0:
+        seen &= key <= query + right
+    if documents is not None:
+        def number(position):
+            inside = (position >= 0) & (position < documents[-1])
+            return np.where(inside, np.searchsorted(documents, position, "right"), -1)
+
+        seen &= (number(query) == number(key)) & (number(query) >= 0)
+    return seen
+
+
+def slopes(heads):
+    """ALiBi's."""
+    power = 2 ** int(np.log2(heads))
+    first = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+    more = 2.0 ** (-8 * np.arange(1, 2 * (heads - power) + 1, 2) / (2 * power))
+    return np.concatenate([first, more])
+
+
+def attention(q, k, v, *, bias=None, alibi=False, scale=None, sink=None, **words):
+    """(out, lse, p): q [B, H, Sq, D]; p holds the weights."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat(group, 1), v.repeat(group, 1)
+    s = (1 / np.sqrt(q.shape[-1]) if scale is None else scale) * (q @ k.swapaxes(2, 3))
+    if alibi:
+        offset = words.get("q_offset")
+        offset = k.shape[2] - q.shape[2] if offset is None else offset
+        distance = np.abs(np.arange(k.shape[2]) - (np.arange(q.shape[2])[:, np.newaxis] + offset))
+        s = s - slopes(q.shape[1])[:, np.newaxis, np.newaxis] * distance
+    if bias is not None:
+        s = s + bias
+    s = np.where(visible(q.shape[2], k.shape[2], **words), s, -np.inf)
+    logits = s if sink is None else np.concatenate(
+        [s, np.broadcast_to(np.asarray(sink)[:, np.newaxis, np.newaxis], (*s.shape[:3], 1))], axis=3)
+    largest = logits.max(axis=3, keepdims=True, initial=-np.inf)
+    largest = np.where(np.isfinite(largest), largest, 0)
+    with np.errstate(divide="ignore"):
+        lse = largest + np.log(np.exp(logits - largest).sum(axis=3, keepdims=True))
+    p = np.exp(s - np.where(np.isfinite(lse), lse, 0))
+    return p @ v, lse[..., 0], p
+
+
+def gradients(grad_out, q, k, v, *, bias=None, scale=None, sink=None, **words):
+    """(dq, dk, dv, dbias or None, dsink or None)"""
+    out, lse, p = attention(q, k, v, bias=bias, scale=scale, sink=sink, **words)
+    group = q.shape[1] // k.shape[1]
+    scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
+    delta = (grad_out * out).sum(axis=3, keepdims=True)
+    ds = p * (grad_out @ v.repeat(group, 1).swapaxes(2, 3) - delta)
+
+    def of_group(x):
+        return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2)
+
+    dbias = dsink = None
+    if bias is not None:
+        dbias = ds
+        for axis, extent in enumerate((1,) * (4 - bias.ndim) + bias.shape):
+            if extent == 1:
+                dbias = dbias.sum(axis=axis, keepdims=True)
+        dbias = dbias.reshape(bias.shape)
+    if sink is not None:
+        p_sink = np.exp(np.asarray(sink)[:, np.newaxis] - lse)
+        dsink = -(p_sink * delta[..., 0]).sum(axis=(0, 2))
+    return (scale * ds @ k.repeat(group, 1), of_group(scale * ds.swapaxes(2, 3) @ q),
+            of_group(p.swapaxes(2, 3) @ grad_out), dbias, dsink)
+
+
+def random_case(number, queries=None, keys=None):
+    """(q, k, v, grad_out, words) of a seed, in double."""
+    rng = np.random.default_rng(number)
+    batch, kv_heads, group = rng.integers(1, 3), rng.integers(1, 4), rng.integers(1, 4)
+    keys = int(rng.integers(1, 60)) if keys is None else keys
+    queries = (keys if rng.random() < 0.6 else int(rng.integers(1, 60))) if queries is None else queries
+    dim = int(rng.choice([1, 3, 8, 16, 33]))
+    heads = kv_heads * group
+    q, k, v, grad_out = (rng.standard_normal((batch, h, s, dim))
+                         for h, s in ((heads, queries), (kv_heads, keys), (kv_heads, keys), (heads, queries)))
+    words = {"causal": bool(rng.random() < 0.5)}
+    if rng.random() < 0.3:
+        words["window"] = tuple(int(side) for side in rng.integers(-1, 20, 2))
+    if rng.random() < 0.3:
+        inner = np.sort(rng.integers(0, keys + 1, 3))
+        words["documents"] = [0, *map(int, inner), keys]
+    if rng.random() < 0.3:
+        words["alibi"] = True
+    if rng.random() < 0.3:
+        words["scale"] = float(rng.uniform(0.1, 1.5))
+    if rng.random() < 0.3:
+        words["sink"] = rng.standard_normal(heads)
+    if rng.random() < 0.3:
+        words["bias"] = rng.standard_normal((rng.choice([1, batch]), rng.choice([1, heads]), queries, keys))
+        words["bias"][rng.random(words["bias"].shape) < 0.05] = -np.inf
+    if rng.random() < 0.2:
+        words["q_offset"] = int(rng.integers(-3, 4))
+    return q, k, v, grad_out, words
+
+
+def torch_kernel(q, k, v, mask, scale):
+    """PyTorch's flash attention for the CPU, which returns lse, as a kernel of ring_attention."""
+    import torch
+
+    q, k, v = map(torch.from_numpy, (q, k, v))
+    bias = None if mask is None else torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~torch.from_numpy(mask), -torch.inf)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
+    return out.numpy(), lse.numpy()

@@ -1,0 +1,40 @@
+"""What each rank of torch_test.py runs: gradients and PyTorch's kernel through a ring, against one process."""
+
+import numpy as np
+import reference
+import ring_attention as ra
+import torch
+from ring_attention.torch import attention, ring_attention
+
+torch.set_num_threads(1)
+SEQ = 23
+rng = np.random.default_rng(0)
+whole = [torch.from_numpy(rng.standard_normal((2, heads, SEQ, 8))).requires_grad_() for heads in (4, 2, 2)]
+weights = torch.from_numpy(rng.standard_normal((2, 4, SEQ, 8)))
+sink = torch.from_numpy(rng.standard_normal(4)).requires_grad_()
+
+out, lse = attention(*whole, causal=True, sink=sink)
+want = torch.autograd.grad((out * weights).sum(), [*whole, sink])
+
+mine = torch.from_numpy(ra.positions(SEQ))
+shards = [tensor.detach()[:, :, mine].requires_grad_() for tensor in whole]
+got, statistic = ring_attention(*shards, seq=SEQ, causal=True, sink=sink)
+found = torch.autograd.grad((got * weights[:, :, mine]).sum(), [*shards, sink])
+
+
+def check(one, other):
+    if not (one - other).abs().max() <= 1e-12:
+        raise AssertionError(f"rank {ra.rank()}: {(one - other).abs().max()}")
+
+
+check(got, out[:, :, mine])
+check(statistic, lse[:, :, mine])
+for one, other in zip(found[:3], want[:3]):
+    check(one, other[:, :, mine])
+check(found[3], want[3])
+
+heads = [tensor.repeat_interleave(4 // tensor.shape[1], dim=1).detach() for tensor in shards]
+foreign, _ = ring_attention(*heads, seq=SEQ, causal=True, sink=sink, kernel=reference.torch_kernel)
+check(foreign, out[:, :, mine])
+if ra.rank() == 0:
+    print("all is well")
