@@ -21,7 +21,8 @@ inline void softmax_of_tile(MatrixMap<float> s, const MatrixMap<const float>& v,
   for (Index a = 0; a < s.rows(); ++a) {
     // Exercise: tile.m.data()[a] and tile.l.data()[a], the maximum of row a of s and the sum of its p. Each
     // score s(a, b) is replaced by its p = e^{s - m}. rules.factor(s, m) is e^{s - m}, and 0 for a hidden
-    // score.
+    // score. Add the p in a loop, from the first to the last: sum() of Eigen adds in another order, and does
+    // not give the library's bits.
     still_empty("softmax of a tile");
   }
   matrix(tile.o.view(), 0, 0, 0, s.rows()).noalias() = s * v;

@@ -34,7 +34,8 @@ void ring(Engine<float> auto& engine, Tensor<float>& current, Tensor<float>& inc
     // Exercise: the hop, in an order of sends and receives that cannot deadlock; none after the last step.
     // `current` goes to ring.next(): length(owner) numbers of MPI_FLOAT. `incoming` comes from ring.prev():
     // length(next_owner) of them. In the end `current` is the parcel that arrived. The communicator is
-    // comm.handle().
+    // comm.handle(). Call MPI_Send and MPI_Recv, which the program counts: MPI_Sendrecv is right, too, but its
+    // messages are not counted.
     still_empty("exchange");
   }
 }

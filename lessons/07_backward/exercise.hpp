@@ -33,7 +33,9 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
     const Index rows = std::min(block, seq - i0);
     delta.setZero(rows);  // one number a row: dO . O
     for (Index i = 0; i < rows && !mistakes.no_delta; ++i)
-      // Exercise: delta[i] of row i0 + i, the sum over its columns c of dO * O. It is 0 before.
+      // Exercise: delta[i] of row i0 + i, the sum over its columns c of dO * O. It is 0 before. Add in a loop,
+      // from the first to the last column: dot() of Eigen adds in another order, and does not give the
+      // library's bits.
       still_empty("delta");
 
     for (Index j0 = 0; j0 < i0 + rows; j0 += block) {  // tiles above the diagonal have P = 0

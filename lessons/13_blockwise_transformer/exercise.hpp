@@ -61,16 +61,19 @@ inline Rows after_attention(const Layer& layer, const Kept& kept) {
 
 /// z = y + feed-forward
 inline Rows forward(const Layer& layer, Rows x, Kept& kept) {
-  // Exercise: Projections has q, k and v of x; layer.place.attention.forward attends. Fill in `kept`. Then come the two sums:
-  // y = x + attention, and y + feed-forward. Which term needs the ranks of tensor parallelism?
+  // Exercise: Projections(layer.shape, layer.place.tokens, layer.w, x) has q, k and v of x;
+  // layer.place.attention.forward(q, k, v, layer.scoring) attends. Fill in `kept`. Then come the two sums: y = x + attention,
+  // and y + feed-forward. Which term needs the ranks of tensor parallelism?
   still_empty("forward");
 }
 
 /// From dz to dx, and to the gradients of this rank's tokens, which are added to.
 inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const LayerGradients& gradients) {
   const Rows y = after_attention(layer, kept);  // again: out is there, so attention is not computed again
-  // Exercise: from back to front. dy comes through the feed-forward part and norm 2 (norm_gradient), besides dz. Then wo,
-  // layer.place.attention.backward, Projections::backward, norm 1. Which two gradients does `summed` need?
+  // Exercise: from back to front. dy comes through the feed-forward part and norm 2 (norm_gradient), besides dz. Then wo:
+  // add to its gradient; dO is heads_of(gradient of out, layer.shape.dim), and rows_of(kept.attended.out) is out. Then
+  // layer.place.attention.backward({q, out, lse, dO}, k, v, layer.scoring), Projections::backward, norm 1. Which two
+  // gradients does `summed` need?
   still_empty("backward");
 }
 
@@ -79,7 +82,8 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
 /// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
 inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
                           std::span<const double> all_of_the_layer, std::span<double> piece) {
-  // Exercise: which gradients are sums over place.kv_replicas? All of them are sums over place.replicas, of which this rank
+  // Exercise: which gradients are sums over place.kv_replicas? sum(line, numbers) makes such a sum in place;
+  // gradients.wq.elements() are the numbers of one gradient. All of them are sums over place.replicas, of which this rank
   // keeps its piece: sum_scatter(line, all, piece).
   still_empty("sum of the gradients");
 }
