@@ -70,13 +70,13 @@ class RingBench {
         kind_(kind),
         mask_(mask),
         activity_(activity),
-        kv_(options.kv(), placement_, largest_shard(), device.memory()) {
+        kv_(options.kv(), placement_, ring_.rank, device.memory()) {
     device_.fill(q_.view(), [](View<Value> array) { fill_random(array, {.stream = 0}); });
     device_.set_queries(q_, placement_.ranges(ring_.rank));
     for (std::uint64_t buffer = 0; buffer < (ring_.size > 1 ? 2 : 1); ++buffer) {
+      label(largest_shard());
       fill(kv_.k(), 2 * buffer + 1);
       fill(kv_.v(), 2 * buffer + 2);
-      label(largest_shard());
     }
     if (options.backward) prepare_backward();
   }
