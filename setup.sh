@@ -28,9 +28,8 @@ test      spin?                        spin             spin             checks 
 python    python3-dev                  python3          -                the headers of Python, for the Python module
 python    pybind11-dev                 pybind11         -                pybind11, which makes the module of C++ code
 python    python3-numpy                numpy            -                NumPy, the arrays of the module
-docs      python3                      python3          python3          prepares the pages for Doxygen
+docs      python3                      python3          python3          prepares the pages for Doxygen, and checks them
 docs      doxygen                      doxygen          doxygen          makes the documentation site
-docs      python3                      python3          python3          reads its Markdown
 docs      doxygen-awesome-css?         -                -                its looks
 docs      libjs-mathjax?               -                -                its formulas, without a network
 notebooks python3                      python3          python3          runs the notebooks

@@ -97,7 +97,7 @@ void show_appendix(Lesson& lesson) {
   lesson.say(format("  B / F as printed, GB/s by TFLOP/s: %.2g; in bytes and FLOP: %.2g bytes for each FLOP",
                     ratio * 1e3, ratio));
   lesson.say(format(
-      "  Attention of one query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F; here F is %.0f B",
+      "  Attention of one query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F; here F / B is %.0f",
       1 / ratio));
   lesson.say(format("  All matrices of a layer hide hops of shards of at most %.0f tokens", hides));
   lesson.say(
