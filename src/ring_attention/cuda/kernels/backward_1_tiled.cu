@@ -1,26 +1,19 @@
 /// \file
 /// Kernel 1 of the backward, in fp32: the five products of lesson 07 on tiles in shared memory.
-///
 /// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4. For a tile of queries and a tile of keys:
 ///
 ///     p  = 2^(log2(e) (s - lse))     forward: p = e^(s - lse), s = scale q k^T
 ///     ds = p (dO v^T - delta)        forward: p = softmax(s), row by row
 ///     dv += p^T dO,  dk += scale ds^T q,  dq += scale ds k
-///
-/// dK and dV are sums over queries, dQ is a sum over keys. Two variants:
-///
-/// - `tiled` is deterministic. In one grid each block owns a tile of keys and loops over the queries; in a second
-///   grid each block owns a tile of queries and loops over the keys. One block computes each sum in a fixed order. s
-///   and dp are computed twice: seven products.
-/// - `tiled-atomics` has only the first grid. It adds each block's contribution to dQ with atomics: five products,
-///   and the rounding of dQ depends on the order of the blocks.
-///
-/// With a bias, dBias = dS, summed over the heads and batches that share it. A grid of its own computes it for both
-/// variants, in a fixed order: each block owns a tile of dBias and loops over the heads that share it. With dropout,
-/// whose factors are f: dv += (f p)^T dO and ds = p (f dp - delta).
-///
-/// The block of a KV head processes all query heads of its group, so that dK and dV need no atomics. Expects dim <= 256
+/// dK and dV are sums over queries, dQ is a sum over keys. `tiled` is deterministic. In one grid each block owns a
+/// tile of keys and loops over the queries; in a second one it owns a tile of queries and loops over the keys. One
+/// block computes each sum in a fixed order. s and dp are computed twice: seven products. `tiled-atomics` has only
+/// the first grid and adds to dQ with atomics: five products, and the rounding of dQ depends on the order of the
+/// blocks. The block of a KV head has all query heads of its group, so dK and dV need no atomics. Expects dim <= 256
 /// and 77 KB of shared memory.
+///
+/// dBias = dS, summed over the heads and batches that share it, has a grid of its own: a block owns a tile and loops
+/// over them. With dropout, whose factors are f: dv += (f p)^T dO and ds = p (f dp - delta).
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
 #include "ring_attention/cuda/kernels/common/pair_terms.cuh"
 #include "ring_attention/cuda/launch.cuh"
