@@ -70,14 +70,16 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("bytes sent are those of lesson 05", cost.bytes == forward_bytes(problem, placement, ring),
                format("%lld bytes from rank %d", static_cast<long long>(cost.bytes), comm.rank()));
   show_times(lesson, timings);
+  const std::string showed =
+      counted(comm.size(), "rank") + ": the bits of lesson 05; K,V travel while the rank computes";
+  if (lesson.has_mutant()) return lesson.finish(showed);
 
   lesson.heading("When a hop hides");
   show_condition(lesson, comm, problem);
 
   lesson.heading("A simulated link that takes no CPU cycles");
   show_simulated_link(lesson, comm, problem);
-  return lesson.finish(counted(comm.size(), "rank") +
-                       ": the bits of lesson 05; K,V travel while the rank computes");
+  return lesson.finish(showed);
 }
 
 int main(int argc, char** argv) {

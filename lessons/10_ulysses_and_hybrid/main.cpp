@@ -101,8 +101,7 @@ int ulysses_lesson(int argc, char** argv, const Communicator& comm) {
   for (const int ranks : ulysses) check_hybrid(lesson, comm, problem, ranks);
   lesson.record("ulysses", std::vector<Index>(ulysses.begin(), ulysses.end()));
   check_all_gather(lesson, comm, problem);
-  for (const auto& [name, description] : mutants)
-    if (lesson.mutant(name)) return lesson.finish(showed);  // the rest has nothing to do with them
+  if (lesson.has_mutant()) return lesson.finish(showed);
 
   lesson.heading("The cost: what each rank sends in a forward");
   show_volumes(lesson);

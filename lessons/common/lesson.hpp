@@ -44,6 +44,8 @@ class Lesson {
   void needs_gpu(const std::string& why_none);
   /// Was this mutant asked for?
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
+  /// Was any? Then a lesson may end after its checks: times of a wrong program say nothing.
+  [[nodiscard]] bool has_mutant() const { return mutant_ != "none"; }
   /// False: help was asked for and printed, or there is no GPU, under MPI on every rank, for a lesson that needs one: then
   /// it has printed `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object with `skipped`. The exit code is 0.
   /// Under MPI collective.

@@ -103,8 +103,8 @@ class Ranks(unittest.TestCase):
                 time.sleep(0.5)
                 begin = time.monotonic()
                 os.killpg(job.pid, signal.SIGINT)  # as a terminal does
-                job.communicate(timeout=50)
-                self.assertNotEqual(job.returncode, 0)
+                out = job.communicate(timeout=50)[0]
+                self.assertNotIn("all is well", out)  # the exit code is that of MPICH's launcher: 2, 130, or even 0
                 self.assertLess(time.monotonic() - begin, 10)
 
     def test_another_mpi_in_the_process_is_an_error(self):
