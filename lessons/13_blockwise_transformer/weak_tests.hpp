@@ -1,6 +1,7 @@
 // Lesson 13, beside the idea: every mesh against one process; plausible tests, and the mistakes that pass them.
 #pragma once
 
+#include "common/weak_tests.hpp"
 #include "part.hpp"
 
 namespace ring_attention::lesson_13 {
@@ -115,35 +116,8 @@ inline std::vector<Index> passes(const Communicator& comm, const Setup& setup, M
 }
 
 inline void show_mistakes(Lesson& lesson, const Communicator& comm, const Setup& setup) {
-  std::vector<std::string> heading{"test", "right"};
-  std::vector<std::vector<Index>> of_mistakes{passes(comm, setup, Mistake::none)};
-  for (const Wrong& wrong : every_mistake) {
-    heading.emplace_back(wrong.name);
-    of_mistakes.push_back(passes(comm, setup, wrong.mistake));
-  }
-  Table table(heading);
-  std::vector<std::vector<Index>> rows;
-  bool right_passes = true, each_misses = true, last_catches = true;
-  for (std::size_t test = 0; test < tests.size(); ++test) {
-    std::vector<std::string> cells{tests.at(test)};
-    auto& row = rows.emplace_back();
-    for (const auto& verdicts : of_mistakes) {
-      row.push_back(verdicts[test]);
-      cells.emplace_back(row.back() == 1 ? "passes" : "caught");
-    }
-    table.row(cells);
-    const auto missed = std::count(row.begin() + 1, row.end(), 1);
-    right_passes = right_passes && row[0] == 1;
-    if (test + 1 == tests.size())
-      last_catches = missed == 0;
-    else
-      each_misses = each_misses && missed > 0;
-  }
-  lesson.print(table);
-  lesson.record("mistake_passes", rows);
-  lesson.check("what is right passes every test", right_passes);
-  lesson.check("each test but the last passes for a mistake", each_misses);
-  lesson.check("the last one catches them all", last_catches);
+  show_weak_tests(lesson, tests, every_mistake,
+                  [&](Mistake mistake) { return passes(comm, setup, mistake); });
 }
 
 }  // namespace ring_attention::lesson_13
