@@ -142,7 +142,9 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
                a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
                anything. The results are merged here. Without bias, alibi and dropout; no backward.
     The other keywords are those of the package and the same on all ranks. An exception of one rank alone, as of a kernel,
-    ends the job when nothing catches it; Ctrl-C ends it, too.
+    ends the job when nothing catches it; Ctrl-C ends it, too. A rank waits for the others RING_ATTENTION_TIMEOUT seconds
+    (environment; default 60): for one that does not make this call, then TimeoutError; for one that stops inside it, then
+    the job ends.
     """
 
     def prepare():
