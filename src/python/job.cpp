@@ -47,7 +47,7 @@ Job::Job() : threads_of_a_rank_(std::max(1, usable_cores() / ranks_on_this_host(
 }
 
 void Job::begin_together(const std::string& call, const std::string& problem, Seconds timeout) {
-  if (is_apart_)
+  if (is_apart())
     throw Error(
         call +
         ": an earlier call failed on this rank, and the other ranks may still be in it. No further call of "
