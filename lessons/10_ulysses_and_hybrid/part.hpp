@@ -48,16 +48,9 @@ class Part {
   [[nodiscard]] const Communicator& ring() const { return ring_; }
   [[nodiscard]] const HybridPlace& place() const { return place_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
-  /// The slices of heads(): local indices of the shard.
-  [[nodiscard]] std::vector<Interval> slices() const {
-    std::vector<Interval> slices;
-    Index begin = 0;
-    for (const Index tokens : place_.tokens(placement_)) {
-      slices.push_back({begin, begin + tokens});
-      begin += tokens;
-    }
-    return slices;
-  }
+  /// For the query heads, and for the KV heads.
+  [[nodiscard]] lesson::Line queries() const { return {share_.query, slices(), own_rank()}; }
+  [[nodiscard]] lesson::Line keys() const { return {share_.kv, slices(), own_rank()}; }
   /// Do several ranks have one KV head?
   [[nodiscard]] bool has_replicas() const { return place_.ulysses.size > problem_.kv.heads; }
 
@@ -75,8 +68,8 @@ class Part {
   [[nodiscard]] Tensor<float> in_order(const Tensor<float>& x) const { return dealt(x, true); }
   /// The mutant: is another rank the first one that has this rank's KV head?
   [[nodiscard]] bool returns_zeros() const {
-    const auto u = static_cast<std::size_t>(heads_.rank());
-    return lesson_.mutant("first-replica") && u > 0 && share_.kv[u].begin < share_.kv[u - 1].end;
+    return lesson_.mutant("first-replica") && own_rank() > 0 &&
+           share_.kv[own_rank()].begin < share_.kv[own_rank() - 1].end;
   }
 
   /// What is right, bit for bit: a ring of R threads, which compute all heads of their shard.
@@ -147,8 +140,17 @@ class Part {
  private:
   static constexpr Index element = sizeof(float);
   static Index size(const Interval& interval) { return interval.end - interval.begin; }
-  [[nodiscard]] Interval own_of(const std::vector<Interval>& of_ranks) const {
-    return of_ranks[static_cast<std::size_t>(heads_.rank())];
+  [[nodiscard]] std::size_t own_rank() const { return static_cast<std::size_t>(heads_.rank()); }
+  [[nodiscard]] Interval own_of(const std::vector<Interval>& of_ranks) const { return of_ranks[own_rank()]; }
+  /// The slices of heads(): local indices of the shard.
+  [[nodiscard]] std::vector<Interval> slices() const {
+    std::vector<Interval> slices;
+    Index begin = 0;
+    for (const Index tokens : place_.tokens(placement_)) {
+      slices.push_back({begin, begin + tokens});
+      begin += tokens;
+    }
+    return slices;
   }
   /// The tokens that this rank holds, of the heads of the other ranks.
   [[nodiscard]] Index bytes_to_heads(const std::vector<Interval>& heads, Index dim) const {
