@@ -2,6 +2,8 @@
 // threads and by the dense reference; the bytes.
 #pragma once
 
+#include <ranges>
+
 #include "common/problem.hpp"
 #include "head_ring.hpp"
 #include "ring_attention/parallel/heads.hpp"
@@ -163,11 +165,19 @@ class Part {
     const Index others = slices().back().end - size(own_of(slices()));
     return size(own_of(heads)) * others * dim * element;
   }
+  /// With a mutant other tokens, and as many: its messages have the right lengths.
   [[nodiscard]] TokenRanges slice() const {
-    const Index seq = problem_.q.seq;
-    if (lesson_.mutant("world-placement"))
-      return Placement(PlacementKind::zigzag, seq, comm_.size()).ranges(comm_.rank());
-    return held_.slice(Placement(PlacementKind::zigzag, seq, held_.ring.size));
+    const TokenRanges right = place_.slice(placement_);
+    const auto zigzag = [&](int ranks) { return Placement(PlacementKind::zigzag, problem_.q.seq, ranks); };
+    TokenRanges other;
+    if (lesson_.mutant("world-placement")) other = zigzag(comm_.size()).ranges(comm_.rank());
+    if (lesson_.mutant("swapped-axes")) other = held_.slice(zigzag(held_.ring.size));
+    if (other.empty()) return right;
+    std::vector<Index> tokens = positions(right);
+    std::ranges::copy(positions(other) | std::views::take(tokens.size()), tokens.begin());
+    other.clear();
+    for (const Index token : tokens) other.push_back({token, 1, 1});
+    return other;
   }
   /// This rank's rows of q, k, v or dO: the streams 0, 1, 2, 3.
   [[nodiscard]] Tensor<float> rows(const Shape& whole, std::uint64_t stream) const {
