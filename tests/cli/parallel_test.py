@@ -212,6 +212,27 @@ class ParallelTest(harness.CommandTest):
                      "hybrid --ulysses 1": "Ring attention, forward, on 2 ranks"}[flags]
             self.assertIn(first, text)
 
+    def test_bench_backward(self):
+        """Five products instead of two; dO there and dQ, dK, dV back, or two gathers: bytes by the formula."""
+        words = "bench --seq 96 --heads 4 --kv-heads 2 --dim 8 --repetitions 1 --backward --causal --json".split()
+        for ranks, flags in ((2, "ulysses"), (4, "hybrid --ulysses 2 --dtype float64"), (3, "all-gather")):
+            report = json.loads(self.run_well(ranks, *words, "--parallel", *flags.split()).out)
+            with self.subTest(flags=flags):
+                kinds = ("contiguous",) if flags == "ulysses" else ("contiguous", "zigzag")
+                passes = [(row["placement"], row["pass"]) for row in report["placements"]]
+                self.assertEqual(passes, [(kind, way) for kind in kinds for way in ("forward", "backward")])
+                number = (8 if "float64" in flags else 4) * 96 // ranks * 8  # bytes of a head
+                for forward, backward in zip(report["placements"][::2], report["placements"][1::2]):
+                    self.assertGreater(backward["whole_seconds"], 0)
+                    flop, more = (row["flops_per_second"] * row["compute_seconds"] for row in (forward, backward))
+                    self.assertAlmostEqual(more / flop, 2.5)
+                    gathers = flags == "all-gather"  # K,V (and dK,dV) of 2 heads to 2 ranks; or half of 12 heads
+                    sent = [2 * 2 * 2 * number, 2 * 2 * 2 * 2 * number] if gathers else [12 * number // 2] * 2
+                    self.assertEqual([forward["all_to_all_bytes"], backward["all_to_all_bytes"]], sent)
+        out = self.run_well(2, *words[:-2], "--parallel", "ulysses").out
+        self.assertIn("Ulysses, forward and backward, on 2 ranks", out)
+        self.assertRegex(out, r"contiguous, backward +\d")
+
     # ---- what is refused
 
     def test_refusals(self):
