@@ -41,9 +41,7 @@ class OneSidedTransport {
 
   void start(const Exchange& exchange) {
     accept(exchange);
-    give_credit(
-        hop_,
-        exchange.receive);  // after the finish() of the hop before: its put out of this buffer has ended
+    give_credit(hop_, exchange.receive);  // finish() has ended the put out of this buffer
   }
   void progress() { begin_put(); }
   void finish() {

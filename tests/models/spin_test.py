@@ -85,7 +85,7 @@ def mirrored(model):
 
 def line_problems(model):
     lines = mirrored(model)
-    problems = [] if lines or model == "onesided" else [f"{model}.pml does not say which lines it mirrors"]
+    problems = [] if lines else [f"{model}.pml does not say which lines it mirrors"]
     for name, line in lines:
         with open(os.path.join(SOURCE, name), encoding="utf-8") as file:
             if not any(theirs.startswith(line) for theirs in file.read().splitlines()):
