@@ -28,7 +28,7 @@ foreach(real IN ITEMS float double)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${kernels} PRIVATE -Wno-psabi) # vectors as arguments: all inlined
   endif()
-  set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_sources(ring_attention PRIVATE $<TARGET_OBJECTS:${kernels}>)
   set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:${kernels}>)
 endforeach()

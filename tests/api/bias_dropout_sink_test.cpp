@@ -10,7 +10,7 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+constexpr double quiet_nan = std::numeric_limits<double>::quiet_NaN();
 
 Case everything(PlacementKind kind, Index bias_batch, Index bias_heads) {
   Case what{.batch = 2,
@@ -30,8 +30,8 @@ Case everything(PlacementKind kind, Index bias_batch, Index bias_heads) {
 
 /// One rank's arrays of a problem.
 template <class T>
-struct User {
-  explicit User(const GradientProblem<T>& whole_problem) : problem(whole_problem) {}
+struct BiasUser {
+  explicit BiasUser(const GradientProblem<T>& whole_problem) : problem(whole_problem) {}
 
   [[nodiscard]] AttentionResult<T> attend() const {
     return forward(MPI_COMM_WORLD, q, k, v, placement, scoring, options, bias);
@@ -79,7 +79,7 @@ TYPED_TEST(BiasDropoutSinks, AgreeWithTheReferenceOverBothTransports) {
   for (std::size_t i = 0; i < 3; ++i) {
     const auto problem =
         make_gradient_problem<TypeParam>(everything(kinds[i], extents[i].first, extents[i].second));
-    User<TypeParam> user(problem);
+    BiasUser<TypeParam> user(problem);
     const AttentionResult<TypeParam> result = user.attend();
     const Gradients<TypeParam> got = user.differentiate(result);
     EXPECT_TRUE(agrees(result, problem.forward, user.rows));
@@ -99,7 +99,7 @@ TYPED_TEST(BiasDropoutSinks, RanksMayHaveNoTokens) {
   Case what = everything(PlacementKind::contiguous, 1, 4);
   what.queries = 1;
   const auto problem = make_gradient_problem<TypeParam>(what);
-  const User<TypeParam> user(problem);
+  const BiasUser<TypeParam> user(problem);
   const auto result = user.attend();
   if (user.rank() == 0) {
     EXPECT_TRUE(agrees(result, problem.forward, user.rows));
@@ -113,7 +113,7 @@ TYPED_TEST(BiasDropoutSinks, RanksMayHaveNoTokens) {
 template <class Spoil>
 void expect_refused(const std::string& said, Spoil spoil) {
   const auto problem = make_gradient_problem<float>(everything(PlacementKind::contiguous, 2, 4));
-  User<float> user(problem);
+  BiasUser<float> user(problem);
   if (user.rank() == user.placement.queries.ranks() - 1) spoil(user);
   try {
     (void)user.attend();
@@ -129,7 +129,7 @@ TEST(BiasDropoutSinkArguments, AreRefused) {
     user.bias = Tensor<float>({2, 4, user.q.shape().seq + 1, 17});
   });
   expect_refused("3 sinks for 4 heads", [](auto& user) { user.scoring.sinks.pop_back(); });
-  expect_refused("a sink is NaN or +inf", [](auto& user) { user.scoring.sinks[1] = not_a_number; });
+  expect_refused("a sink is NaN or +inf", [](auto& user) { user.scoring.sinks[1] = quiet_nan; });
   expect_refused("dropout.probability is 1:", [](auto& user) { user.scoring.dropout.probability = 1; });
 }
 

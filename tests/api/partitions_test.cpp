@@ -15,7 +15,7 @@ int ranks_of_world() {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   return size;
 }
-int rank_of_world() {
+int world_rank() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   return rank;
@@ -23,10 +23,10 @@ int rank_of_world() {
 
 /// One rank's arrays of a problem, and what the calls return on it.
 template <class T>
-struct User {
-  User(const GradientProblem<T>& whole_problem, Partition partition, int ulysses)
+struct PartitionUser {
+  PartitionUser(const GradientProblem<T>& whole_problem, Partition partition, int ulysses)
       : problem(whole_problem),
-        place(place_in(partition, ulysses, rank_of_world(), ranks_of_world())),
+        place(place_in(partition, ulysses, world_rank(), ranks_of_world())),
         placement(placed(problem.what().queries), placed(problem.what().keys)) {
     options.partition = partition;
     options.ulysses = ulysses;
@@ -55,7 +55,7 @@ struct User {
 
 /// dK and dV where ranks share a K,V head: those of the threads, which are compared with each rank's heads by themselves.
 template <class T>
-void expect_sum_of_replicas(const User<T>& user, const Gradients<T>& got) {
+void expect_sum_of_replicas(const PartitionUser<T>& user, const Gradients<T>& got) {
   const auto threads = run_loopback_hybrid(user.problem, user.place.ulysses.size, user.place.ring.size);
   const Gradients<T>& want = threads[static_cast<std::size_t>(user.place.rank)].gradients;
   EXPECT_TRUE(bitwise_equal(got.k, want.k)) << "dk";
@@ -66,7 +66,7 @@ template <class T>
 void expect_right(const GradientProblem<T>& problem, Partition partition, int ulysses = 1) {
   const Case& what = problem.what();
   SCOPED_TRACE(name(partition) + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
-  User<T> user(problem, partition, ulysses);
+  PartitionUser<T> user(problem, partition, ulysses);
   const Whole<T> ring = whole_ring(problem, user.place.ring.size);
   const AttentionResult<T> result = user.attend();
   EXPECT_TRUE(bitwise_equal(result.out, rows_of(ring.attended.out, user.rows))) << "out";
@@ -162,7 +162,7 @@ Index bytes(Index elements) {
 
 /// The most that the forward and the backward hold besides the arrays of the caller.
 template <class T>
-std::pair<Index, Index> most_bytes(const User<T>& user) {
+std::pair<Index, Index> most_bytes(const PartitionUser<T>& user) {
   Index before = allocation::current();
   allocation::reset_peak();
   const auto result = user.attend();
@@ -185,7 +185,7 @@ GradientProblem<T> even_problem() {
 TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
   if (ranks_of_world() == 1 || 12 % ranks_of_world() != 0) return;
   const auto problem = even_problem<TypeParam>();
-  const User<TypeParam> user(problem, Partition::ulysses, 1);
+  const PartitionUser<TypeParam> user(problem, Partition::ulysses, 1);
   const Index q = user.q.size(), kv = user.k.size(), row = user.q.shape().per_row().size();
   const auto tile = [&](const auto& kernel) {
     return tile_elements<TypeParam>(kernel.workspace, user.q.shape().dim);
@@ -207,7 +207,7 @@ TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
 // N shards of K,V in place of those of a parcel.
 TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
   const auto problem = even_problem<TypeParam>();
-  const User<TypeParam> user(problem, Partition::all_gather, 1);
+  const PartitionUser<TypeParam> user(problem, Partition::all_gather, 1);
   const Index q = user.q.size(), row = user.q.shape().per_row().size(), ranks = ranks_of_world();
   const Index shard = 2 * user.k.size();  // K and V
   const auto& kernel = kernels<TypeParam>(best_isa());
@@ -224,7 +224,7 @@ TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
 
 void expect_refused(const Case& what, Partition partition, int ulysses, const std::string& said) {
   const auto problem = make_gradient_problem<float>(what);
-  User<float> user(problem, Partition::ring, 1);
+  PartitionUser<float> user(problem, Partition::ring, 1);
   user.options.partition = partition;
   user.options.ulysses = ulysses;
   try {
@@ -257,7 +257,7 @@ TEST(PartitionArguments, ThatCannotBeAreRefused) {
 
 TEST(PartitionArguments, AreTheSameOnAllRanks) {
   if (ranks_of_world() == 1) return;
-  const bool last = rank_of_world() == ranks_of_world() - 1;
+  const bool last = world_rank() == ranks_of_world() - 1;
   expect_refused({.queries = 13, .keys = 13}, last ? Partition::all_gather : Partition::ring, 1,
                  "rank 0 has partition ring, rank " + std::to_string(ranks_of_world() - 1) +
                      " has partition all-gather");

@@ -13,7 +13,7 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<int> rank_numbers{1, 2, 3, 4, 5, 7};
+constexpr std::initializer_list<int> cache_ranks{1, 2, 3, 4, 5, 7};
 
 /// Element (b, h, position, d) is its number among all of `tokens` tokens, for K; its negative for V.
 Tensor<float> numbers(Index tokens, float sign) {
@@ -54,7 +54,7 @@ bool holds_its_tokens(const ShardedCache<float>& cache, const Tensor<float>& k, 
 }
 
 TEST(ShardedCache, EveryTokenIsOnOneRankWithItsKeyAndValue) {
-  for (const int ranks : rank_numbers)
+  for (const int ranks : cache_ranks)
     for (const PlacementKind kind : placement_kinds)
       for (const auto& [prompt, capacity] :
            {std::pair<Index, Index>{0, 13}, {1, 9}, {5, 19}, {17, 40}, {12, 12}}) {
@@ -103,7 +103,7 @@ TEST(ShardedCache, GrowsByOneRangeAndAtTheSameRateOnAllRanks) {
 
 TEST(ShardedCache, MemoryIsThatOfItsTokensAndTakenOnce) {
   const Tensor<float> k = numbers(1000, 1), v = numbers(1000, -1);
-  for (const int ranks : rank_numbers)
+  for (const int ranks : cache_ranks)
     for (int rank = 0; rank < ranks; ++rank) {
       const Placement prompt(PlacementKind::zigzag, 100, ranks);
       const TokenRanges rows = prompt.ranges(rank);

@@ -38,7 +38,7 @@ Comparison off_by(double error, bool ok) {
   return comparison;
 }
 
-RunOptions of_random() {
+RunOptions of_one_token() {
   RunOptions options;
   options.random = {1, 4, 1, 16};
   return options;
@@ -47,7 +47,7 @@ RunOptions of_random() {
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(RunReport, TextSaysWhatWasDone) {
-  const std::string text = to_text(of_two_ranks(), of_random());
+  const std::string text = to_text(of_two_ranks(), of_one_token());
   EXPECT_EQ(text,
             "Attention, float32, on 2 ranks; shapes are [B, H, S, D]\n"
             "  q       [1, 4, 1, 16]  random\n"
@@ -70,7 +70,7 @@ TEST(RunReport, EveryPartitionSaysWhatItMoves) {
     rank.bytes_sent = 512;
     rank.all_to_all_bytes = 128;
   }
-  RunOptions options = of_random();
+  RunOptions options = of_one_token();
   options.parallel = "hybrid";
   const std::string text = to_text(report, options);
   EXPECT_TRUE(
@@ -121,7 +121,7 @@ TEST(RunReport, OneRankThatFailsIsAFailure) {
   EXPECT_TRUE(report.ok());
   report.ranks[0].error(Result::dv) = ErrorReport(off_by(0.5, false), 1);
   EXPECT_FALSE(report.ok());
-  RunOptions options = of_random();
+  RunOptions options = of_one_token();
   options.check = true;
   const std::string text = to_text(report, options);
   EXPECT_TRUE(has(text,
@@ -136,7 +136,7 @@ TEST(RunReport, OneRankThatFailsIsAFailure) {
 }
 
 TEST(RunReport, JsonHasTheFigures) {
-  const auto json = nlohmann::json::parse(to_json(of_two_ranks(), of_random()));
+  const auto json = nlohmann::json::parse(to_json(of_two_ranks(), of_one_token()));
   EXPECT_EQ(json["ok"], true);
   EXPECT_EQ(json["q_shape"], (std::vector<Index>{1, 4, 1, 16}));
   EXPECT_EQ(json["kv_shape"], (std::vector<Index>{1, 2, 1, 16}));

@@ -66,12 +66,12 @@ class BackwardMutant : public testing::Test {
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(BackwardMutant, Types);
 
-const Scoring causal{0.5, Mask::causal()};
+const Scoring causal_half{0.5, Mask::causal()};
 
 // ---- ring ----------------------------------------------------------------------------------------------
 
 TYPED_TEST(BackwardMutant, GradientsThatStayLocalAreNoticed) {
-  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal_half}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, 4)));
     EXPECT_FALSE((transport_agrees<TypeParam, LocalGradients>(problem, 4)));
@@ -90,7 +90,7 @@ TYPED_TEST(BackwardMutant, GradientsThatStayLocalPassOnOneRank) {
 }
 
 TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
-  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   for (const int ranks : {2, 4, 8}) {
     EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
     EXPECT_FALSE((topology_agrees<TypeParam, NotBroughtHome>(problem, ranks))) << ranks;
@@ -104,7 +104,7 @@ TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
 }
 
 TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
-  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal_half}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     for (const int ranks : {2, 4, 8}) {
       EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, ranks)));
@@ -146,7 +146,7 @@ Gradients<T> backward_of(const GradientProblem<T>& problem, const std::vector<Ra
 }
 
 TYPED_TEST(BackwardMutant, ADeltaOfOneShardIsNoticed) {
-  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal_half}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     auto forward = run_loopback(problem.forward, 4);
     EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
@@ -163,7 +163,7 @@ TYPED_TEST(BackwardMutant, ADeltaOfOneShardIsNoticed) {
 }
 
 TYPED_TEST(BackwardMutant, AnLseOfOneShardIsNoticed) {
-  for (const Scoring& scoring : {Scoring{0.5}, causal}) {
+  for (const Scoring& scoring : {Scoring{0.5}, causal_half}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
     auto forward = run_loopback(problem.forward, 4);
     EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
@@ -181,7 +181,7 @@ TYPED_TEST(BackwardMutant, AnLseOfOneShardIsNoticed) {
 
 // On one rank the shard is the whole sequence.
 TYPED_TEST(BackwardMutant, OutAndLseOfOneShardPassOnOneRank) {
-  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   EXPECT_TRUE(agrees(backward_of(problem, over_own_keys(problem.forward, 1)), problem));
 }
 
@@ -189,7 +189,7 @@ TYPED_TEST(BackwardMutant, OutAndLseOfOneShardPassOnOneRank) {
 
 TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
   using Wrong = BlockwiseBackward<TypeParam, KeysWithoutScale>;
-  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal));
+  const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   EXPECT_TRUE((engine_agrees<TypeParam, CpuBackward<TypeParam>>(problem, 2)));
   EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
   const auto wrong = gathered(run_loopback_backward<TypeParam, Wrong>(problem, 2), problem);
@@ -206,7 +206,7 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
   using Wrong = LocalPositions<CpuBackward<TypeParam>>;
   for (const PlacementKind kind :
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
-    Case what = this->sixteen(causal);
+    Case what = this->sixteen(causal_half);
     what.kind = kind;
     const auto problem = make_gradient_problem<TypeParam>(what);
     EXPECT_TRUE((engine_agrees<TypeParam, CpuBackward<TypeParam>>(problem, 4)));
@@ -220,7 +220,7 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
   using Wrong = LocalPositions<CpuEngine<TypeParam>>;
-  const auto problem = make_problem<TypeParam>(this->sixteen(causal));
+  const auto problem = make_problem<TypeParam>(this->sixteen(causal_half));
   EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
   EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 4)));
   EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 1)));
@@ -257,8 +257,8 @@ TYPED_TEST(BackwardMutant, AWindowOffByOneIsNoticed) {
   const Case what = this->sixteen({0.5, {.left = 3, .right = 2}});
   for (const auto& [left, right] : {std::pair<Index, Index>{4, 2}, {2, 2}, {3, 3}, {3, 1}})
     expect_noticed<TypeParam>(what, {.left = left, .right = right});
-  expect_noticed<TypeParam>(this->sixteen(causal), {.right = 1});  // not causal: sees one token ahead
-  expect_noticed<TypeParam>(this->sixteen(causal), {.right = -1});
+  expect_noticed<TypeParam>(this->sixteen(causal_half), {.right = 1});  // not causal: sees one token ahead
+  expect_noticed<TypeParam>(this->sixteen(causal_half), {.right = -1});
 }
 
 // Why the windows of the tests are shorter than the sequence.

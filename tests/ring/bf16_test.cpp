@@ -45,15 +45,15 @@ class OwnShardUnrounded : public Widening<Engine> {
 };
 
 /// Forward and backward of all ranks.
-struct BothWays {
+struct RanksBothWays {
   std::vector<RankResult<float>> forward;
   std::vector<RankGradients<float>> backward;
 };
 
-BothWays run(const GradientProblem<float>& problem, int ranks, bool own_unrounded = false) {
+RanksBothWays run(const GradientProblem<float>& problem, int ranks, bool own_unrounded = false) {
   const Problem<float>& p = problem.forward;
-  BothWays all{std::vector<RankResult<float>>(static_cast<std::size_t>(ranks)),
-               std::vector<RankGradients<float>>(static_cast<std::size_t>(ranks))};
+  RanksBothWays all{std::vector<RankResult<float>>(static_cast<std::size_t>(ranks)),
+                    std::vector<RankGradients<float>>(static_cast<std::size_t>(ranks))};
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const Placement keys(p.what.kind, p.what.keys, ranks);
@@ -115,7 +115,7 @@ TEST(Bf16Parcels, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
     const auto problem = a_problem(kind);
     const auto exact = after_rounding(problem);
     for (const int ranks : {1, 2, 3, 4, 7}) {
-      const BothWays got = run(problem, ranks);
+      const RanksBothWays got = run(problem, ranks);
       EXPECT_TRUE(all_agree(got.forward, exact.forward)) << ranks << " ranks";
       EXPECT_TRUE(agrees(gathered(got.backward, exact), exact)) << ranks << " ranks";
     }
@@ -125,7 +125,7 @@ TEST(Bf16Parcels, IsExactAttentionOfTheRoundedKeysAndValuesOnAnyNumberOfRanks) {
 TEST(Bf16Parcels, IsOffFromTheUnroundedByItsUnit) {
   const auto problem = a_problem();
   const Reference& want = problem.forward.want;
-  const BothWays got = run(problem, 1);
+  const RanksBothWays got = run(problem, 1);
   const auto error_within = [&](double unit) {
     return compare(got.forward[0].attended.out, want.out,
                    attention_tolerance<float>(53, want.max_abs_score, want.max_abs_value, unit))
@@ -145,7 +145,7 @@ TEST(Bf16Parcels, SendsHalfTheBytesForwardAndFloatGradients) {
   const auto problem = a_problem();
   const Index all = 2 * problem.what().kv().size();
   for (const int ranks : {2, 3}) {
-    const BothWays got = run(problem, ranks);
+    const RanksBothWays got = run(problem, ranks);
     const Placement keys(problem.what().kind, problem.what().keys, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);

@@ -10,7 +10,7 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr std::initializer_list<int> ring_sizes{1, 2, 3, 4, 5, 7, 8};
+constexpr std::initializer_list<int> forward_ring_sizes{1, 2, 3, 4, 5, 7, 8};
 
 template <class T>
 void expect_a_right_ring(const Problem<T>& problem, int ranks) {
@@ -25,7 +25,7 @@ void expect_a_right_ring(const Problem<T>& problem, int ranks) {
 // query heads to a KV head, six times. In double also with the readable engine.
 TEST(RingForward, AgreesWithTheReferenceOnRandomProblems) {
   for_each_case(252, [](Dice& dice, Index index) {
-    const int ranks = ring_sizes.begin()[index % 7];
+    const int ranks = forward_ring_sizes.begin()[index % 7];
     const Case what = random_case(dice, index / 7, ranks);
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(what));
     expect_a_right_ring(make_problem<float>(what), ranks);
@@ -102,7 +102,7 @@ TYPED_TEST(RingForwardIn, OneRankSendsNothing) {
 // ---- what it holds -------------------------------------------------------------------------------------
 
 TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
-  for (const int ranks : ring_sizes) {
+  for (const int ranks : forward_ring_sizes) {
     const auto problem = make_problem<TypeParam>(
         {.batch = 2, .kv_heads = 2, .group = 2, .queries = 50, .keys = 43, .dim = 8, .block = 4});
     const auto results = run_loopback(problem, ranks);

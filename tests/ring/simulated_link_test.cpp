@@ -28,7 +28,7 @@ struct SleepingEngine {
   }
 };
 
-constexpr int ranks = 3;
+constexpr int ring_size = 3;
 constexpr Seconds latency{0.2};
 
 /// Seconds that the ranks waited. A rank that is late waits less, and the next one waits more: the average
@@ -40,10 +40,10 @@ struct Exposed {
 
 /// A ring of three, forward or backward, whose every hop takes `latency`.
 Exposed exposed_seconds(Seconds compute, bool backward) {
-  const Placement placement(PlacementKind::contiguous, 2 * ranks, ranks);
+  const Placement placement(PlacementKind::contiguous, 2 * ring_size, ring_size);
   const Shape shape{1, 1, placement.seq(), 4};
-  std::vector<double> of_kv(ranks), of_gradient(ranks);
-  LoopbackWorld world(ranks, {.latency = latency});
+  std::vector<double> of_kv(ring_size), of_gradient(ring_size);
+  LoopbackWorld world(ring_size, {.latency = latency});
   world.run([&](int rank) {
     SleepingEngine engine{compute};
     KvParcel<float> kv(shape, placement, rank), gradients(shape, placement, rank);
@@ -55,8 +55,8 @@ Exposed exposed_seconds(Seconds compute, bool backward) {
     of_kv[static_cast<std::size_t>(rank)] = kv_transport.statistics().exposed_seconds;
     of_gradient[static_cast<std::size_t>(rank)] = gradient_transport.statistics().exposed_seconds;
   });
-  return {std::reduce(of_kv.begin(), of_kv.end()) / ranks,
-          std::reduce(of_gradient.begin(), of_gradient.end()) / ranks, std::ranges::min(of_kv)};
+  return {std::reduce(of_kv.begin(), of_kv.end()) / ring_size,
+          std::reduce(of_gradient.begin(), of_gradient.end()) / ring_size, std::ranges::min(of_kv)};
 }
 
 constexpr double most = 0.75;  // a thread may lose its core between start() and finish()

@@ -16,7 +16,7 @@
 namespace ring_attention {
 namespace {
 
-constexpr const char* notes = R"(Examples:
+constexpr const char* decode_notes = R"(Examples:
   ring-attention bench decode --threads 1
       One core and a layer of Llama 3 8B in float32: 64 Ki tokens, 512 MiB of keys and values.
   mpirun -n 4 ring-attention bench decode --seq 262144
@@ -212,7 +212,7 @@ CommandLine& declare_bench_decode_options(CommandLine& bench, BenchDecodeOptions
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
   declare_cpu_options(command, options);
   declare_job_options(command, options);
-  command.footer(notes);
+  command.footer(decode_notes);
   return command;
 }
 

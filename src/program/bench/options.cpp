@@ -7,7 +7,7 @@
 namespace ring_attention {
 namespace {
 
-constexpr const char* notes = R"(Examples:
+constexpr const char* bench_notes = R"(Examples:
   mpirun -n 4 ring-attention bench
       Four ranks, 8192 tokens, 8 heads of 64.
   mpirun -n 8 ring-attention bench --seq 65536 --heads 32 --kv-heads 8 --dim 128 --causal
@@ -54,7 +54,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
                  "Kernel of the backward; auto takes the fastest that is deterministic");
   declare_cpu_options(command, options);
   declare_job_options(command, options);
-  command.footer(notes);
+  command.footer(bench_notes);
 }
 
 void validate(const BenchOptions& options) {

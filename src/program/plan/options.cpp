@@ -9,7 +9,7 @@ namespace {
 
 constexpr Bounds sizes{1, Index{1} << 40}, ranks{1, Index{1} << 20};
 
-constexpr const char* notes = R"(Examples:
+constexpr const char* plan_notes = R"(Examples:
   ring-attention plan --model llama-3-70b --context 1048576 --ranks 256
       Training Llama 3 70B with a context of a million tokens on 32 nodes of eight H100.
   ring-attention plan --model llama-3-405b --phase prefill --context 131072 --ranks 32 --nics 1
@@ -115,7 +115,7 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
   command.option("--data", options.data, "Replicas, each with sequences of its own", ranks);
   command.section("Output");
   command.flag("--json", options.json, "Print the plan as one JSON object instead of text");
-  command.footer(notes);
+  command.footer(plan_notes);
 }
 
 void validate(const PlanOptions& options) {

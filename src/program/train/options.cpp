@@ -14,7 +14,7 @@ namespace {
 
 constexpr Bounds ranks{1, 128};  // of an axis: the product of four fits an int
 
-constexpr const char* notes = R"(Examples:
+constexpr const char* train_notes = R"(Examples:
   mpirun -n 2 ring-attention train
       Line retrieval by the whole recipe: sequences of 64 to 4096 tokens, on a ring of two ranks.
   mpirun -n 4 ring-attention train --seq 1024 --ranks-tensor 2 --ranks-data 2 --fsdp
@@ -170,7 +170,7 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
   declare_cpu_options(command, options);
   declare_job_options(command, options);
   command.needs("--checkpoint-every", "--checkpoint");
-  command.footer(notes);
+  command.footer(train_notes);
 }
 
 void validate(const TrainOptions& options) {

@@ -11,7 +11,7 @@ namespace ring_attention {
 namespace {
 
 constexpr std::string_view magic{"\x93NUMPY", 6};
-constexpr std::size_t alignment = 64;
+constexpr std::size_t header_alignment = 64;
 
 struct DtypeName {
   std::string_view name;
@@ -99,7 +99,7 @@ std::string format_npy_header(Dtype dtype, const std::vector<Index>& extents) {
 
   const auto padded = [&](std::size_t fixed) {  // bytes of spaces and one newline included
     const std::size_t used = fixed + dictionary.size() + 1;
-    return (used + alignment - 1) / alignment * alignment - fixed;
+    return (used + header_alignment - 1) / header_alignment * header_alignment - fixed;
   };
   std::size_t length_bytes = 2;
   std::size_t length = padded(magic.size() + 2 + length_bytes);
