@@ -19,7 +19,7 @@ STEP = 10 * harness.SLOWNESS  # what a step may take on a busy machine: ranks th
 
 @unittest.skipUnless(harness.HAS_PROC, "ranks are found through /proc, which is not here")
 class DeadRankTest(harness.CommandTest):
-    WORK = 2.5  # seconds of a long job
+    WORK = 5  # seconds of a long job: when rank 0 first reports a step, after one second, it is far from its end
     TIMEOUT = 1 * harness.SLOWNESS  # for --timeout
     measured = {}  # {words of a job: seconds of 2048 tokens}
 
@@ -82,7 +82,7 @@ class DeadRankTest(harness.CommandTest):
     def test_killed(self):
         words = self.work()
         codes = set()
-        for ranks, victim in ((4, 0), (4, 2), (3, 2), (1, 0)):
+        for ranks, victim in ((4, 0), (3, 2), (1, 0)):
             with self.subTest(ranks=ranks, victim=victim):
                 job = self.start(ranks, *words)
                 self.wait_for_work(job)
@@ -95,7 +95,7 @@ class DeadRankTest(harness.CommandTest):
 
     def test_stopped(self):
         words = self.work()
-        for ranks, victim in ((4, 0), (4, 3), (3, 1)):
+        for ranks, victim in ((4, 0), (3, 1)):
             with self.subTest(ranks=ranks, victim=victim):
                 job = self.start(ranks, *words, "--timeout", str(self.TIMEOUT))
                 self.wait_for_work(job)
@@ -116,7 +116,6 @@ class RandomMomentTest(DeadRankTest):
 
     test_killed = test_stopped = None
 
-    WORK = 5
     TIMEOUT = 2 * harness.SLOWNESS
     ROUNDS = 25  # of each kind
 
