@@ -107,7 +107,7 @@ class DeadRankTest(harness.CommandTest):
 
     def test_slow_is_not_dead(self):
         """Steps that take longer than --timeout are no reason to end, as long as tiles are done."""
-        result = self.run_well(1, *self.work(seconds=1), "--timeout", str(0.25 * harness.SLOWNESS))
+        result = self.run_well(1, *self.work(seconds=2), "--timeout", str(0.5 * harness.SLOWNESS))
         self.assertNotIn("error", result.err)
 
 
