@@ -76,4 +76,5 @@ if [ "$seconds" -ge "$limit" ]; then
   end 1 "no end after $limit s"
 fi
 tail -n 20 "$output"
-end 1 "ended without a verdict, exit code $code; see above"
+reported=$(sed -n 's/^\(\[rank [0-9]*\] \)\{0,1\}error: /\1/p' "$output" | head -n 1)
+end 1 "ended without a verdict: ${reported:-exit code $code}; see above"

@@ -1,4 +1,4 @@
-// Lesson 08, the idea: keys and values go round once more, and the gradients of each shard travel home with them.
+// Lesson 08, the idea: keys and values go round once more, and the gradients of each shard travel with them.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Parcel {
   MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};  // receive, send
 };
 
-/// Feeds the K,V of every rank to `engine`, and brings the dK,dV of every rank home.
+/// Feeds the K,V of every rank to `engine`, and returns the dK,dV of every rank to it.
 ///
 /// At step t rank r holds the K,V of rank (r - t) mod N, and adds what its queries contribute to their dK,dV. A rank
 /// sends dK,dV on when it has added its part. So they follow their K,V one step behind, and need a hop more.
@@ -29,7 +29,7 @@ struct Parcel {
 /// \param kv             this rank's K,V at first; they make N - 1 hops
 /// \param gradients      zeros at first, this rank's dK,dV in the end
 /// \param shape          of K, and of V, of the whole sequence
-/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one brings them home
+/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one returns them to their owner
 void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradients, const Shape& shape,
           const Placement& placement, const Communicator& comm, int gradient_hops) {
   const Ring ring{comm.rank(), comm.size()};
@@ -75,7 +75,7 @@ void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradien
     if (!last) finish(kv);
   }
   // Exercise: wait for the last hop, if there are as many hops as steps. (There are none when N = 1.)
-  still_empty("home");
+  still_empty("the last hop");
 }
 
 }  // namespace ring_attention::lesson

@@ -81,7 +81,7 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "08", "ring_backward",
       "K,V go round once more. The gradients of a shard follow it, one step behind: each rank adds what\n"
-      "its queries contribute, and after N hops dK,dV are home, complete.",
+      "its queries contribute, and after N hops dK,dV are back at its owner, complete.",
       &comm);
   ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32};
   flags.offer(lesson);
@@ -102,7 +102,7 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
   check_gradients(lesson, part, got.gradients);
   show_cost(lesson, part, got);
   return lesson.finish(counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") +
-                       ": dK,dV are home after " +
+                       ": dK,dV are back at their owner after " +
                        counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
 }
 

@@ -18,7 +18,7 @@ enum class Variant { right, stay_local, shard_delta, hop_too_few };
 inline const std::vector<std::pair<std::string, std::string>> mutants{
     {"stay-local", "dK,dV never travel: each rank keeps what it computes"},
     {"shard-delta", "delta from the output over a rank's own keys"},
-    {"hop-too-few", "dK,dV make N - 1 hops, like K,V, and are not home"}};
+    {"hop-too-few", "dK,dV make N - 1 hops, like K,V, and do not reach their owner"}};
 
 /// The variant that was asked for with --mutant.
 inline Variant variant_of(const Lesson& lesson) {
@@ -27,7 +27,7 @@ inline Variant variant_of(const Lesson& lesson) {
   return lesson.mutant("hop-too-few") ? Variant::hop_too_few : Variant::right;
 }
 
-/// N hops bring dK,dV home. In a ring of one they do not travel.
+/// N hops return dK,dV to their owner. In a ring of one they do not travel.
 inline int gradient_hops(Variant variant, int ranks) {
   if (ranks == 1 || variant == Variant::stay_local) return 0;
   return variant == Variant::hop_too_few ? ranks - 1 : ranks;

@@ -137,7 +137,7 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.heading("The mask of the dropout as random numbers");
   show_statistics(lesson, comm);
   lesson.heading("The cost");
-  show_cost(lesson, comm);
+  if (lesson.measures(q.seq)) show_cost(lesson, comm);
   return lesson.finish(showed);
 }
 

@@ -14,6 +14,9 @@ if(NOT RING_ATTENTION_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL Linux) # a sanitiz
   list(APPEND RING_ATTENTION_TEST_ENVIRONMENT
        "LD_PRELOAD=${PROJECT_BINARY_DIR}/tests/libtest_yield_while_waiting.so")
 endif()
+if(MPI_CXX_LIBRARIES MATCHES "mpich") # MPI_Init asks hwloc for the machine, which costs more than all else that it does
+  list(APPEND RING_ATTENTION_TEST_ENVIRONMENT HWLOC_COMPONENTS=no_os,stop)
+endif()
 if(RING_ATTENTION_SANITIZE)
   # MPI_Init loads hwloc's plugins, and some (OpenCL's) leak when they are unloaded: without them.
   list(APPEND RING_ATTENTION_TEST_ENVIRONMENT RING_ATTENTION_WATCHDOG_SECONDS=60

@@ -133,7 +133,7 @@ class BadFilesTest(harness.CommandTest):
 
     def test_some_broken_files_on_several_ranks(self):
         for i, (what, data, said) in enumerate(BROKEN_FILES[::3]):
-            ranks = (4, 3)[i % 2]
+            ranks = (2, 3)[i % 2]
             with self.subTest(what, ranks=ranks):
                 self.write(q=data)
                 self.refuse(ranks, "q.npy: ", *said)

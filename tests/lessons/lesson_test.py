@@ -1,10 +1,11 @@
 """A lesson as a reader uses it, and as a notebook does: flags, --json, and mutants, which must fail.
 
-    lesson_test.py LESSON [PROGRAM ARGUMENT...]
+    lesson_test.py [--ranks] LESSON [PROGRAM ARGUMENT...]
 
 LESSON is a name such as 05_blocking_ring or 03_blockwise_attention_cuda. A lesson that needs a GPU may be skipped,
 always in the same words; this test is skipped then, too (exit code 77). PROGRAM, which takes the ARGUMENTs before all
-others, stands for <build>/lessons/LESSON: one whose GPU is emulated, which must not be skipped.
+others, stands for <build>/lessons/LESSON: one whose GPU is emulated, which must not be skipped. With --ranks: nothing
+but the runs on every number of ranks.
 """
 
 import json
@@ -18,8 +19,9 @@ SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().p
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
 
-LESSON = sys.argv[1]
-PROGRAM = sys.argv[2:] or [str(BUILD / "lessons" / LESSON)]
+ALL_RANKS = sys.argv[1] == "--ranks"
+LESSON, *ARGUMENTS = sys.argv[2:] if ALL_RANKS else sys.argv[1:]
+PROGRAM = ARGUMENTS or [str(BUILD / "lessons" / LESSON)]
 NUMBER, NAME = LESSON.split("_", 1)
 FOLDER = SOURCE / "lessons" / re.sub("_(cuda|nccl)$", "", LESSON)
 if LESSON.endswith(("_cuda", "_nccl")):
@@ -28,10 +30,13 @@ FIGURES = SOURCE / "lessons/figures.md"
 TEXT = (FOLDER / "main.cpp").read_text(encoding="utf-8")
 SENDS_MESSAGES = "mpi_main(" in TEXT
 NEEDS_GPU = "needs_gpu(" in TEXT or LESSON.endswith("_nccl")
-EMULATED = bool(sys.argv[2:])
+EMULATED = bool(ARGUMENTS)
 RACES = {"no-barrier"}  # on a GPU they may show or not; the emulator looks for a schedule in which they do
 SHARE = ["--share-gpu"] if LESSON.endswith("_nccl") else []  # one GPU is enough for correctness
-RANKS = 4
+RANKS = 4  # of the run whose figures are looked at
+FEW_RANKS = 2  # for the rest
+NEEDS_FOUR = {"first-replica"}  # a mutant: two KV heads, each on two ranks
+FEW = "24"  # tokens of which a lesson measures no times
 LIMIT = (120 if NEEDS_GPU else 60) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
 VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL|SKIPPED) \| error \S+ \| \S.*")
 
@@ -41,7 +46,7 @@ failures = 0
 class Run:
     """One run to its end; `verdict` is None when the last line is not one."""
 
-    def __init__(self, *arguments, ranks=RANKS):
+    def __init__(self, *arguments, ranks=FEW_RANKS):
         self.name = " ".join([f"{LESSON} on {ranks}" if SENDS_MESSAGES else LESSON, *arguments])
         command = [*PROGRAM, *SHARE, *arguments]
         if SENDS_MESSAGES:
@@ -100,12 +105,12 @@ def check_flags():
     Run("--seed", "many").expect_one_line_error()
     Run("--mutant", "no-such-mutant").expect_one_line_error()
     if SENDS_MESSAGES:
-        Run("--np", str(RANKS + 1)).expect_one_line_error()
+        Run("--np", str(FEW_RANKS + 1)).expect_one_line_error()
     return well.out
 
 
 def check_json():
-    run = Run("--json", *(["--np", str(RANKS)] if SENDS_MESSAGES else []))
+    run = Run("--json", *(["--np", str(RANKS)] if SENDS_MESSAGES else []), ranks=RANKS)
     report = run.report()
     types = {"lesson": str, "ok": bool, "showed": str, "error": float, "seed": int, "figures": dict, "checks": list}
     if SENDS_MESSAGES:
@@ -127,9 +132,10 @@ def check_mutants(help_text):
     words = re.search(r"--mutant WORD .*?: none, ([a-z0-9, -]+) \(default none\)", " ".join(help_text.split()))
     all_words = words[1].split(", ") if words else []
     mutants = [word for word in all_words if not word.startswith("mystery-")]
-    Run("--mutant", "none").expect_end(0, "PASS")
+    few = ["--seq", FEW] if SENDS_MESSAGES and "--seq" in help_text and "--seq" not in PROGRAM else []
+    Run("--mutant", "none", *few).expect_end(0, "PASS")
     for mutant in mutants:
-        run = Run("--mutant", mutant)
+        run = Run("--mutant", mutant, *few, ranks=RANKS if mutant in NEEDS_FOUR else FEW_RANKS)
         if mutant in RACES and not EMULATED and run.verdict == "PASS":
             print(f"     {run.name}: the race did not show", flush=True)
             continue
@@ -139,19 +145,17 @@ def check_mutants(help_text):
         Run("--help").expect(False, "offers a mutant")
         return
     if "mystery-1" in all_words and not RACES & set(mutants):
-        run = Run("--mutant", "mystery-1")
+        run = Run("--mutant", "mystery-1", *few)
         run.expect_end(1, "FAIL")
         run.expect(not any(f"MUTANT: {mutant}" in run.out for mutant in mutants), "does not name the mistake")
-    run = Run("--json", "--mutant", mutants[0])
+    run = Run("--json", "--mutant", mutants[0], *few)
     failed = run.code == 1 and run.report().get("ok") is False
     run.expect(failed, "exit code 1, and the JSON object says that it failed")
 
 
-def check_rank_counts():
-    """Few tokens: uneven shards, ranks without any."""
-    for ranks in (1, 2, 3, 5, 7):
-        for seq in (5, 1):
-            Run("--np", str(ranks), "--seq", str(seq), ranks=ranks).expect_end(0, "PASS")
+def check_rank_counts(cases):
+    for ranks, seq in cases:
+        Run("--np", str(ranks), "--seq", str(seq), ranks=ranks).expect_end(0, "PASS")
 
 
 def skipped():
@@ -168,12 +172,15 @@ def skipped():
     return True
 
 
-help_text = check_flags()
-if NEEDS_GPU and not EMULATED and skipped():
-    sys.exit(1 if failures else 77)
-check_json()
-check_mutants(help_text)
-if SENDS_MESSAGES and "--seq" in help_text:
-    check_rank_counts()
+if ALL_RANKS:
+    check_rank_counts([(ranks, seq) for ranks in (1, 2, 3, 5, 7) for seq in (5, 1)])
+else:
+    help_text = check_flags()
+    if NEEDS_GPU and not EMULATED and skipped():
+        sys.exit(1 if failures else 77)
+    check_json()
+    check_mutants(help_text)
+    if SENDS_MESSAGES and "--seq" in help_text:
+        check_rank_counts([(1, 5), (3, 5), (5, 1)])  # one rank; uneven shards; ranks without tokens
 print(f"{failures} failures")
 sys.exit(1 if failures else 0)

@@ -36,9 +36,9 @@ TEST(Activity, EnteringAPhaseIsASignOfLife) {
 
 TEST(Watchdog, LetsWorkThatMovesGoOn) {
   Activity activity;
-  const Watchdog watchdog(activity, milliseconds(2000), 0);
-  for (int i = 0; i < 60; ++i) {  // 3 s in all
-    std::this_thread::sleep_for(milliseconds(50));
+  const Watchdog watchdog(activity, milliseconds(800), 0);
+  for (int i = 0; i < 60; ++i) {  // 1.2 s in all
+    std::this_thread::sleep_for(milliseconds(20));
     activity.beat();
   }
 }

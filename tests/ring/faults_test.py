@@ -36,13 +36,14 @@ for ranks in (1, 2, 3, 4):
 
 # A rank that stops: the watchdogs of the others end the job, print the step and the peer that they wait for,
 # and no process remains. (If a rank only sleeps, its own watchdog may be the first.)
-WAITING = re.compile(r"\[rank (\d)\] error: nothing moved for 2 s: exchange, step 1, peer (\d)")
-ASLEEP = "[rank 1] error: nothing moved for 2 s: compute, step 1;"
+TIMEOUT = 1  # seconds
+WAITING = re.compile(rf"\[rank (\d)\] error: nothing moved for {TIMEOUT} s: exchange, step 1, peer (\d)")
+ASLEEP = f"[rank 1] error: nothing moved for {TIMEOUT} s: compute, step 1;"
 for fault in ("stop", "sleep"):
     for ranks in (3, 4):
-        stuck = run(fault, ranks, 2)
+        stuck = run(fault, ranks, TIMEOUT)
         stuck.expect_failure()
-        stuck.expect(stuck.seconds >= 2, "not before the time-out")
+        stuck.expect(stuck.seconds >= TIMEOUT, "not before the time-out")
         stuck.expect_within(10)
         waiting = [(int(rank), int(peer)) for rank, peer in WAITING.findall(stuck.err)]
         stuck.expect(waiting or (fault == "sleep" and ASLEEP in stuck.err), "a rank prints its phase, step and peer")
