@@ -2,8 +2,8 @@
 #pragma once
 
 #include "common/lesson.hpp"
-#include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/median.hpp"
+#include "ring_attention/model/products.hpp"
 #include "training.hpp"
 
 namespace ring_attention::lesson_13 {
@@ -34,19 +34,18 @@ inline double rate_of(const Communicator& comm, double flops, auto work) {
   return fastest;
 }
 
-/// What products reach here: of matrices by Eigen, and those of attention (q k^T and p v) by the library's kernel.
+/// What the library's kernels reach here: products of matrices, and those of attention (q k^T and p v).
 struct ProductRates {
-  double eigen, attention;
-  [[nodiscard]] double best() const { return std::max(eigen, attention); }
+  double matrices, attention;
+  [[nodiscard]] double best() const { return std::max(matrices, attention); }
 };
 
 /// Collective.
 inline ProductRates product_rates(const Communicator& comm) {
   constexpr Index n = 512, seq = 1024, dim = 64;
-  const Matrix<float> a = Matrix<float>::Random(n, n), b = Matrix<float>::Random(n, n);
-  Matrix<float> c(n, n);
-  const Tensor<float> q({1, 1, seq, dim}, 0.1F);
-  return {rate_of(comm, 2.0 * n * n * n, [&] { c.noalias() = a * b; }),
+  const Tensor<float> a({1, 1, n, n}, 0.1F), q({1, 1, seq, dim}, 0.1F);
+  Tensor<float> c(a.shape());
+  return {rate_of(comm, 2.0 * n * n * n, [&] { multiply<float>(a, a, c); }),
           rate_of(comm, 4.0 * seq * seq * dim, [&] { (void)attention_forward<float>(q, q, q, {0.125}); })};
 }
 
@@ -70,10 +69,10 @@ inline void show_cost(Lesson& lesson, const Communicator& comm, const Trainee& t
   }
   lesson.print(table);
   lesson.say(format(
-      "  Products on %s at once: %.1f GFLOP/s by Eigen, %.1f in attention. The share is of the larger.",
-      counted(comm.size(), "rank").c_str(), rates.eigen * 1e-9, rates.attention * 1e-9));
+      "  Products on %s at once: %.1f GFLOP/s of matrices, %.1f in attention. The share is of the larger.",
+      counted(comm.size(), "rank").c_str(), rates.matrices * 1e-9, rates.attention * 1e-9));
   lesson.record("throughput", rows);
-  lesson.record("product_rates", std::vector<double>{rates.eigen, rates.attention});
+  lesson.record("product_rates", std::vector<double>{rates.matrices, rates.attention});
 }
 
 }  // namespace ring_attention::lesson_13

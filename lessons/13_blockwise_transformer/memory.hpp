@@ -2,11 +2,13 @@
 // The ranks are threads of this process: the counter of tensors counts each of them by itself.
 #pragma once
 
+#include <numeric>
+
 #include "common/problem.hpp"
 #include "part.hpp"
-#include "ring_attention/core/eigen.hpp"
 #include "ring_attention/model/adamw.hpp"
 #include "ring_attention/model/layer.hpp"
+#include "ring_attention/model/products.hpp"
 #include "ring_attention/plan/paper.hpp"
 
 namespace ring_attention::lesson_13 {
@@ -17,19 +19,24 @@ inline AttentionResult<float> dense_attention(View<const float> q, View<const fl
   const Shape& s = q.shape();
   AttentionResult<float> result{Tensor<float>(s), Tensor<float>(s.per_row())};
   Tensor<float> scores({s.batch, s.heads, s.seq, s.seq});
+  const auto head = [](const auto& all, Index h) {
+    return std::remove_cvref_t<decltype(all)>(all.head(0, h), {1, 1, all.shape().seq, all.shape().dim});
+  };
   for (Index h = 0; h < s.heads; ++h) {
-    auto p = matrix(scores.view(), 0, h);
-    p.noalias() = static_cast<float>(scoring.scale) * matrix(q, 0, h) * matrix(k, 0, h).transpose();
+    const View<float> p = head(scores.view(), h);
+    add_input_gradient(head(q, h), head(k, h), p);  // q k^T
     for (Index i = 0; i < s.seq; ++i) {
-      auto row = p.row(i).head(i + 1);  // causal
-      const float m = row.maxCoeff();
-      row = (row.array() - m).exp();
-      const float l = row.sum();
-      row /= l;
-      p.row(i).tail(s.seq - i - 1).setZero();
+      const std::span<float> row = p.row(0, 0, i),
+                             seen = row.first(static_cast<std::size_t>(i + 1));  // causal
+      for (float& score : seen) score *= static_cast<float>(scoring.scale);
+      const float m = std::ranges::max(seen);
+      for (float& score : seen) score = std::exp(score - m);
+      const float l = std::accumulate(seen.begin(), seen.end(), 0.0F);
+      for (float& score : seen) score /= l;
+      std::ranges::fill(row.subspan(seen.size()), 0.0F);
       result.lse.view()(0, h, i) = m + std::log(l);
     }
-    matrix(result.out.view(), 0, h).noalias() = p * matrix(v, 0, h);
+    multiply<float>(p, head(v, h), head(result.out.view(), h));
   }
   return result;
 }

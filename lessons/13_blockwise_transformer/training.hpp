@@ -31,6 +31,7 @@ class Trainee {
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
 
   [[nodiscard]] Curves train(const Curriculum& stages) {
+    allocation::keep_freed();
     Curves curves;
     Recipe recipe{.steps = 0};
     for (const Stage& stage : stages) recipe.steps += stage.steps;

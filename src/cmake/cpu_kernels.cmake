@@ -19,7 +19,7 @@ foreach(real IN ITEMS float double)
   set(kernels ring_attention_kernels_${isa}_${real})
   add_library(${kernels} OBJECT ring_attention/cpu/forward_kernel.cpp ring_attention/cpu/forward_1_vector_kernel.cpp
                                ring_attention/cpu/forward_2_vector_kernel.cpp
-                               ring_attention/cpu/backward_kernel.cpp)
+                               ring_attention/cpu/backward_kernel.cpp ring_attention/cpu/product_kernel.cpp)
   target_compile_features(${kernels} PRIVATE cxx_std_20)
   target_include_directories(${kernels} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   target_compile_definitions(${kernels} PRIVATE RING_ATTENTION_ISA=${isa}_${real} RING_ATTENTION_REAL=${real}

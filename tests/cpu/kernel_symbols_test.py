@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-NAMES = ("forward", "forward_1", "forward_2", "backward")
+NAMES = ("forward", "forward_1", "forward_2", "backward", "add_product")
 C_LIBRARY = {"memset", "memcpy", "memmove", "__stack_chk_fail", "_GLOBAL_OFFSET_TABLE_"}
 
 

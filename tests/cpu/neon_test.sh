@@ -26,7 +26,7 @@ compile() { # source, name of the object, flags
     -isystem "$googletest" -DEIGEN_DONT_PARALLELIZE -DGTEST_CAN_STREAM_RESULTS_=0 "$@" -c "$source" -o "$object"
 }
 
-for kernel in forward forward_1_vector forward_2_vector backward; do
+for kernel in forward forward_1_vector forward_2_vector backward product; do
   for real in float:4 double:8; do
     compile src/ring_attention/cpu/${kernel}_kernel.cpp kernel_${kernel}_${real%:*} -O3 -ffp-contract=fast \
       "-DRING_ATTENTION_ISA=neon_${real%:*}" "-DRING_ATTENTION_REAL=${real%:*}" "-DRING_ATTENTION_REAL_BYTES=${real#*:}"

@@ -115,6 +115,39 @@ void require_same_training(const std::string& checkpoint, const Json& there, con
   }
 }
 
+/// The text of checkpoint.json.
+std::string description_of(const std::string& training, Index steps, const WholeLayout& whole,
+                           const Curve& curve) {
+  const Json description{{"format", format_name},
+                         {"training", Json::parse(training)},
+                         {"steps", steps},
+                         {"matrices", matrices_json(whole)},
+                         {"curve", curve_json(curve)}};
+  return description.dump(1) + "\n";
+}
+
+/// The curve in a checkpoint.json, a point a step.
+/// \param training  what it must say of the training, as text
+Curve described_curve(const std::string& checkpoint, const std::string& training) {
+  const std::string path = checkpoint + "/" + description_file;
+  std::ifstream file(path);
+  if (!file) refuse(checkpoint, path, "cannot be read: " + std::generic_category().message(errno));
+  Curve curve;
+  Index steps = 0;
+  try {
+    const Json found = Json::parse(file);
+    if (found.at("format") != format_name) refuse(checkpoint, path, "is not a checkpoint of `train`");
+    require_same_training(checkpoint, found.at("training"), Json::parse(training));
+    steps = found.at("steps");
+    for (const Json& point : found.at("curve"))
+      curve.push_back({point.at("step"), point.at("length"), point.at("loss"), point.at("accuracy")});
+  } catch (const Json::exception&) {
+    refuse(checkpoint, path, "is truncated, or is not a checkpoint of `train`");
+  }
+  if (std::ssize(curve) != steps) refuse(checkpoint, path, "has a curve of another number of steps");
+  return curve;
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const Communicator& comm, const TrainOptions& options)
@@ -150,23 +183,9 @@ template <class T>
 Curve Checkpoints::load(model::Transformer<T>& model, model::AdamW<T>& adam) const {
   const WholeLayout whole(model.shape());
   Curve curve;
-  Index steps = 0;
   NpyHeader header;  // the same of all three
   agree(comm_, [&] {
-    const std::string path = last_ + "/" + description_file;
-    std::ifstream file(path);
-    if (!file) refuse(last_, path, "cannot be read: " + std::generic_category().message(errno));
-    try {
-      const Json found = Json::parse(file);
-      if (found.at("format") != format_name) refuse(last_, path, "is not a checkpoint of `train`");
-      require_same_training(last_, found.at("training"), Json::parse(training_));
-      steps = found.at("steps");
-      for (const Json& point : found.at("curve"))
-        curve.push_back({point.at("step"), point.at("length"), point.at("loss"), point.at("accuracy")});
-    } catch (const Json::exception&) {
-      refuse(last_, path, "is truncated, or is not a checkpoint of `train`");
-    }
-    if (std::ssize(curve) != steps) refuse(last_, path, "has a curve of another number of steps");
+    curve = described_curve(last_, training_);
     for (const SavedArray<T>& saved : saved_arrays(model, adam))
       header = checked_header(last_, last_ + "/" + saved.file, dtype_of<T>(), whole.size);
   });
@@ -181,7 +200,7 @@ Curve Checkpoints::load(model::Transformer<T>& model, model::AdamW<T>& adam) con
       next += here.size();
     }
   }
-  adam.steps() = steps;
+  adam.steps() = std::ssize(curve);
   return curve;
 }
 
@@ -203,12 +222,8 @@ void Checkpoints::save(model::Transformer<T>& model, model::AdamW<T>& adam, cons
       writer.write(View<const T>(numbers), own.there);
       commit(comm_, {&writer});
     }
-    const Json description{{"format", format_name},
-                           {"training", Json::parse(training_)},
-                           {"steps", adam.steps()},
-                           {"matrices", matrices_json(whole)},
-                           {"curve", curve_json(curve)}};
-    publish(description.dump(1) + "\n", std::string(prefix) + std::to_string(adam.steps()));
+    publish(description_of(training_, adam.steps(), whole, curve),
+            std::string(prefix) + std::to_string(adam.steps()));
   } catch (const AgreedError& error) {
     std::error_code ignored;
     if (comm_.rank() == 0) fs::remove_all(next_, ignored);

@@ -21,7 +21,8 @@ using Curve = std::vector<CurvePoint>;
 /// array of the whole model, and checkpoint.json, which has the places of the matrices in it, and the curve so far.
 ///
 /// The layout is that of one process: each rank writes a part of the numbers that it has, and reads those that it keeps. So
-/// a training resumes with the same bits on its mesh, with FSDP or without, and on any other mesh.
+/// a training resumes on any mesh, and with the same bits on its own mesh with the same instruction set (--isa), with
+/// FSDP or without.
 ///
 /// It is written under the name `step.part`, synchronised, and renamed; then the one before it is removed. Every function is
 /// collective.

@@ -3,6 +3,7 @@
 namespace ring_attention {
 
 int train_command(const Communicator& comm, const TrainOptions& options, Activity& activity) {
+  allocation::keep_freed();
   ChosenMesh mesh;
   agree(comm, [&] { mesh = mesh_of(options, comm.size()); });
   return options.dtype == "float64" ? TrainJob<double>(comm, options, mesh, activity)()

@@ -37,8 +37,8 @@ Axes of the mesh; their product is the number of ranks:
   ulysses  A rank has some heads in attention, and some tokens elsewhere.
   ring     A rank has some tokens; keys and values go round.
   data     A rank has some sequences.
-Results are the same on every mesh up to rounding. On one mesh they are the same bits, with --fsdp and
-without.
+Results are the same on every mesh up to rounding. On one mesh and with one instruction set
+(--isa) they are the same bits, with --fsdp and without, also when a killed training resumes.
 
 A checkpoint is a directory step_N: parameters.npy, first_moment.npy and second_moment.npy, each an
 array of the whole model, and checkpoint.json with the place of each matrix and the curve. It is

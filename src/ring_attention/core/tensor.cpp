@@ -2,6 +2,9 @@
 
 #include <cstring>
 #include <new>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace ring_attention {
 namespace {
@@ -22,6 +25,13 @@ Index current() { return counters.current; }
 Index peak() { return counters.peak; }
 Index count() { return counters.count; }
 void reset_peak() { counters.peak = counters.current; }
+
+void keep_freed() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_MAX, 0);         // large arrays come from the heap, ...
+  mallopt(M_TRIM_THRESHOLD, -1);  // ... which does not shrink
+#endif
+}
 
 bool available(Index bytes) {
   void* memory = ::operator new(static_cast<std::size_t>(bytes), std::nothrow);

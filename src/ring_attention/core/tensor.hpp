@@ -23,6 +23,10 @@ namespace allocation {
 [[nodiscard]] Index count();
 void reset_peak();
 
+/// From now on the memory that is freed stays with the process, where the C library can do that (glibc). For a program
+/// that allocates the same arrays again and again: else the system takes large ones back, and clears their pages anew.
+void keep_freed();
+
 /// True if an allocation of `bytes` would succeed now; frees it untouched.
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation

@@ -7,27 +7,32 @@
 namespace ring_attention {
 namespace cpu {
 
-#define RING_ATTENTION_DECLARE(isa)                                                                         \
-  namespace isa##_float {                                                                                   \
-    extern const ForwardKernel<float> forward, forward_1, forward_2;                                        \
-    extern const BackwardKernel<float> backward;                                                            \
-  }                                                                                                         \
-  namespace isa##_double {                                                                                  \
-    extern const ForwardKernel<double> forward, forward_1, forward_2;                                       \
-    extern const BackwardKernel<double> backward;                                                           \
-  }                                                                                                         \
-  template <class T>                                                                                        \
-  const Kernels<T>& isa() {                                                                                 \
-    static const Kernels<T> kernels = [] {                                                                  \
-      if constexpr (sizeof(T) == sizeof(float))                                                             \
-        return Kernels<T>{                                                                                  \
-            isa##_float::forward, {isa##_float::forward_1, isa##_float::forward_2}, isa##_float::backward}; \
-      else                                                                                                  \
-        return Kernels<T>{isa##_double::forward,                                                            \
-                          {isa##_double::forward_1, isa##_double::forward_2},                               \
-                          isa##_double::backward};                                                          \
-    }();                                                                                                    \
-    return kernels;                                                                                         \
+#define RING_ATTENTION_DECLARE(isa)                                           \
+  namespace isa##_float {                                                     \
+    extern const ForwardKernel<float> forward, forward_1, forward_2;          \
+    extern const BackwardKernel<float> backward;                              \
+    extern const AddProduct<float> add_product;                               \
+  }                                                                           \
+  namespace isa##_double {                                                    \
+    extern const ForwardKernel<double> forward, forward_1, forward_2;         \
+    extern const BackwardKernel<double> backward;                             \
+    extern const AddProduct<double> add_product;                              \
+  }                                                                           \
+  template <class T>                                                          \
+  const Kernels<T>& isa() {                                                   \
+    static const Kernels<T> kernels = [] {                                    \
+      if constexpr (sizeof(T) == sizeof(float))                               \
+        return Kernels<T>{isa##_float::forward,                               \
+                          {isa##_float::forward_1, isa##_float::forward_2},   \
+                          isa##_float::backward,                              \
+                          isa##_float::add_product};                          \
+      else                                                                    \
+        return Kernels<T>{isa##_double::forward,                              \
+                          {isa##_double::forward_1, isa##_double::forward_2}, \
+                          isa##_double::backward,                             \
+                          isa##_double::add_product};                         \
+    }();                                                                      \
+    return kernels;                                                           \
   }
 #if defined(__x86_64__)
 RING_ATTENTION_DECLARE(x86_64)

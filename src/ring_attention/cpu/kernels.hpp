@@ -93,12 +93,26 @@ struct BackwardKernel {
   void (*store)(const GradientRows<T>&, T* workspace);
 };
 
+/// C += A B. C has `rows` rows of `columns` numbers, one after the other; A and B have any order of memory.
+template <class T>
+struct MatrixProduct {
+  Offset rows, columns, depth;
+  const T* a;  ///< A(i, r) = a[i * a_row + r * a_column], r < depth
+  Offset a_row, a_column;
+  const T* b;  ///< B(r, j) = b[r * b_row + j * b_column]; one of the steps is 1
+  Offset b_row, b_column;
+  T* c;  ///< overlaps neither a nor b
+};
+template <class T>
+using AddProduct = void (*)(const MatrixProduct<T>&);
+
 template <class T>
 struct Kernels {
   ForwardKernel<T> forward;
   ForwardKernel<T>
       few[2];  ///< for at most so many queries as they have lanes, ascending: the same bits, sooner
   BackwardKernel<T> backward;
+  AddProduct<T> add_product;
 };
 
 }  // namespace ring_attention::cpu

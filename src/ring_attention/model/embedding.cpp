@@ -35,7 +35,7 @@ template <class T>
 struct Answers {
   /// \param rows  which of `all`
   Answers(const ModelShape& shape, const EmbeddingParameters<const T>& weights, View<const T> all,
-          const std::vector<std::size_t>& rows)
+          const std::vector<std::size_t>& rows, Isa isa)
       : x({1, 1, std::ssize(rows), shape.width}),
         n(x.shape()),
         logits({1, 1, std::ssize(rows), shape.classes}) {
@@ -43,7 +43,7 @@ struct Answers {
       std::copy_n(all.data() + static_cast<Index>(rows[i]) * shape.width, shape.width,
                   x.data() + static_cast<Index>(i) * shape.width);
     rms_norm<T>(x, weights.norm, n);
-    add_input_gradient<T>(n, classes(shape, weights.embedding), logits);  // n E^T
+    add_input_gradient<T>(n, classes(shape, weights.embedding), logits, isa);  // n E^T
     const T scale = logit_scale(shape);
     for (T& logit : logits.view().elements()) logit *= scale;
   }
@@ -79,12 +79,12 @@ void add_row(Score& score, std::span<T> logits, Index label) {
 /// Calls visit(rows, answers) for the labelled rows, some at a time; the logits have become probabilities.
 template <class T>
 Score for_each_answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
-                      const Examples& examples, View<const T> x, auto visit) {
+                      const Examples& examples, View<const T> x, Isa isa, auto visit) {
   Score score;
   for (std::size_t begin = 0; begin < examples.label.size();) {
     const std::vector<std::size_t> rows = labelled_rows(examples, begin);
     if (rows.empty()) continue;
-    Answers<T> answers(shape, weights, x, rows);
+    Answers<T> answers(shape, weights, x, rows, isa);
     for (std::size_t i = 0; i < rows.size(); ++i)
       add_row(score, answers.logits.view().row(0, 0, static_cast<Index>(i)), examples.label[rows[i]]);
     visit(rows, answers);
@@ -117,16 +117,16 @@ void add_embedding_gradient(const ModelShape& shape, const Examples& examples, V
 
 template <class T>
 Score answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights, const Examples& examples,
-             View<const T> x) {
-  return for_each_answer<T>(shape, weights, examples, x, [](const auto&, const auto&) {});
+             View<const T> x, Isa isa) {
+  return for_each_answer<T>(shape, weights, examples, x, isa, [](const auto&, const auto&) {});
 }
 
 template <class T>
 Score answer_gradient(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
                       const Examples& examples, View<const T> x, double labels_of_all,
-                      const EmbeddingParameters<T>& gradients, View<T> grad_x) {
+                      const EmbeddingParameters<T>& gradients, View<T> grad_x, Isa isa) {
   std::ranges::fill(grad_x.elements(), T{0});
-  return for_each_answer<T>(shape, weights, examples, x, [&](const auto& rows, Answers<T>& answers) {
+  return for_each_answer<T>(shape, weights, examples, x, isa, [&](const auto& rows, Answers<T>& answers) {
     // forward: loss = (log sum e^logit - logit of the label) / labels; so now dlogit = (p - [label]) / labels.
     // forward: logits = scale n E^T; so now dn = scale dlogits E and dE += scale dlogits^T n.
     const T scale = static_cast<T>(1 / labels_of_all) * Answers<T>::logit_scale(shape);
@@ -136,8 +136,8 @@ Score answer_gradient(const ModelShape& shape, const EmbeddingParameters<const T
       for (T& number : p) number *= scale;
     }
     Tensor<T> grad_n(answers.n.shape()), grad_rows(answers.n.shape());
-    multiply<T>(answers.logits, Answers<T>::classes(shape, weights.embedding), grad_n);
-    add_weight_gradient<T>(answers.logits, answers.n, Answers<T>::classes(shape, gradients.embedding));
+    multiply<T>(answers.logits, Answers<T>::classes(shape, weights.embedding), grad_n, isa);
+    add_weight_gradient<T>(answers.logits, answers.n, Answers<T>::classes(shape, gradients.embedding), isa);
     add_rms_norm_gradient<T>(answers.x, weights.norm, grad_n, grad_rows, gradients.norm);
     for (std::size_t i = 0; i < rows.size(); ++i)
       std::copy_n(grad_rows.data() + static_cast<Index>(i) * shape.width, shape.width,
@@ -150,12 +150,14 @@ template Tensor<double> embed(const ModelShape&, View<const double>, const Examp
 template void add_embedding_gradient(const ModelShape&, const Examples&, View<const float>, View<float>);
 template void add_embedding_gradient(const ModelShape&, const Examples&, View<const double>, View<double>);
 template Score answer(const ModelShape&, const EmbeddingParameters<const float>&, const Examples&,
-                      View<const float>);
+                      View<const float>, Isa);
 template Score answer(const ModelShape&, const EmbeddingParameters<const double>&, const Examples&,
-                      View<const double>);
+                      View<const double>, Isa);
 template Score answer_gradient(const ModelShape&, const EmbeddingParameters<const float>&, const Examples&,
-                               View<const float>, double, const EmbeddingParameters<float>&, View<float>);
+                               View<const float>, double, const EmbeddingParameters<float>&, View<float>,
+                               Isa);
 template Score answer_gradient(const ModelShape&, const EmbeddingParameters<const double>&, const Examples&,
-                               View<const double>, double, const EmbeddingParameters<double>&, View<double>);
+                               View<const double>, double, const EmbeddingParameters<double>&, View<double>,
+                               Isa);
 
 }  // namespace ring_attention::model

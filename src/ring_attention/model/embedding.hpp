@@ -2,6 +2,7 @@
 /// The two ends of the model: tokens to rows, and rows to answers and their loss, with one matrix E for both (tied).
 #pragma once
 
+#include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/model/parameters.hpp"
 #include "ring_attention/model/task.hpp"
 
@@ -39,7 +40,7 @@ void add_embedding_gradient(const ModelShape& shape, const Examples& examples, V
 /// \param x  `[sequences, 1, tokens, width]`, what the layers returned
 template <class T>
 [[nodiscard]] Score answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
-                           const Examples& examples, View<const T> x);
+                           const Examples& examples, View<const T> x, Isa isa = best_isa());
 /// The same, with the gradient of loss / `labels_of_all`.
 /// \param labels_of_all  the number of labels on all ranks: a mean of the ranks' means is another function
 /// \param gradients  added to
@@ -47,6 +48,7 @@ template <class T>
 template <class T>
 [[nodiscard]] Score answer_gradient(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
                                     const Examples& examples, View<const T> x, double labels_of_all,
-                                    const EmbeddingParameters<T>& gradients, View<T> grad_x);
+                                    const EmbeddingParameters<T>& gradients, View<T> grad_x,
+                                    Isa isa = best_isa());
 
 }  // namespace ring_attention::model

@@ -25,10 +25,10 @@ void for_each_chunk(const Shape& y, Index chunk, auto visit) {
 /// n = norm(y) and h = n w1 of a chunk.
 template <class T>
 struct Hidden {
-  Hidden(View<const T> y, const FeedForward<const T>& weights)
+  Hidden(View<const T> y, const FeedForward<const T>& weights, Isa isa)
       : n(y.shape()), h({1, 1, y.shape().seq, weights.w1.shape().dim}) {
     rms_norm(y, weights.norm, n.view());
-    multiply(std::as_const(n).view(), weights.w1, h.view());
+    multiply(std::as_const(n).view(), weights.w1, h.view(), isa);
   }
   Tensor<T> n, h;
 };
@@ -41,43 +41,43 @@ void relu(View<T> h) {
 }  // namespace
 
 template <class T>
-Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk) {
+Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk, Isa isa) {
   Tensor<T> z(y.shape());
   for_each_chunk(y.shape(), chunk, [&](Index first, Index rows) {
-    Hidden<T> hidden(some_rows(y, first, rows), weights);
+    Hidden<T> hidden(some_rows(y, first, rows), weights, isa);
     relu(hidden.h.view());
-    multiply<T>(hidden.h, weights.w2, some_rows(z.view(), first, rows));
+    multiply<T>(hidden.h, weights.w2, some_rows(z.view(), first, rows), isa);
   });
   return z;
 }
 
 template <class T>
 Tensor<T> feed_forward_gradient(View<const T> y, const FeedForward<const T>& weights, View<const T> grad_z,
-                                const FeedForward<T>& gradients, Index chunk) {
+                                const FeedForward<T>& gradients, Index chunk, Isa isa) {
   Tensor<T> grad_n(y.shape());
   for_each_chunk(y.shape(), chunk, [&](Index first, Index rows) {
     const View<const T> dz = some_rows(grad_z, first, rows);
-    Hidden<T> hidden(some_rows(y, first, rows), weights);
+    Hidden<T> hidden(some_rows(y, first, rows), weights, isa);
     relu(hidden.h.view());
     // forward: z = h w2; so now dw2 += h^T dz and dh = dz w2^T.
     Tensor<T> grad_h(hidden.h.shape());
-    add_weight_gradient<T>(hidden.h, dz, gradients.w2);
-    add_input_gradient<T>(dz, weights.w2, grad_h);
+    add_weight_gradient<T>(hidden.h, dz, gradients.w2, isa);
+    add_input_gradient<T>(dz, weights.w2, grad_h, isa);
     // forward: h = relu(n w1); so now the gradient is that of h where h is positive, else 0.
     for (Index i = 0; i < grad_h.size(); ++i)
-      if (!(hidden.h.data()[i] > 0)) grad_h.data()[i] = 0;
+      grad_h.data()[i] = hidden.h.data()[i] > 0 ? grad_h.data()[i] : 0;
     // forward: n w1; so now dw1 += n^T dh and dn = dh w1^T.
-    add_weight_gradient<T>(hidden.n, grad_h, gradients.w1);
-    add_input_gradient<T>(grad_h, weights.w1, some_rows(grad_n.view(), first, rows));
+    add_weight_gradient<T>(hidden.n, grad_h, gradients.w1, isa);
+    add_input_gradient<T>(grad_h, weights.w1, some_rows(grad_n.view(), first, rows), isa);
   });
   return grad_n;
 }
 
-template Tensor<float> feed_forward(View<const float>, const FeedForward<const float>&, Index);
-template Tensor<double> feed_forward(View<const double>, const FeedForward<const double>&, Index);
+template Tensor<float> feed_forward(View<const float>, const FeedForward<const float>&, Index, Isa);
+template Tensor<double> feed_forward(View<const double>, const FeedForward<const double>&, Index, Isa);
 template Tensor<float> feed_forward_gradient(View<const float>, const FeedForward<const float>&,
-                                             View<const float>, const FeedForward<float>&, Index);
+                                             View<const float>, const FeedForward<float>&, Index, Isa);
 template Tensor<double> feed_forward_gradient(View<const double>, const FeedForward<const double>&,
-                                              View<const double>, const FeedForward<double>&, Index);
+                                              View<const double>, const FeedForward<double>&, Index, Isa);
 
 }  // namespace ring_attention::model

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ring_attention/core/tensor.hpp"
+#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention::model {
 
@@ -21,7 +22,8 @@ struct FeedForward {
 /// \param chunk  rows at a time, >= 1; without effect but for rounding
 /// Memory besides: chunk (width + hidden) numbers.
 template <class T>
-[[nodiscard]] Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk);
+[[nodiscard]] Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk,
+                                     Isa isa = best_isa());
 
 /// From the gradient of the sum to the gradients of w1 and w2, which are added to, and that of norm(y), returned: summed
 /// over the ranks of tensor parallelism it goes through the norm.
@@ -29,6 +31,6 @@ template <class T>
 template <class T>
 [[nodiscard]] Tensor<T> feed_forward_gradient(View<const T> y, const FeedForward<const T>& weights,
                                               View<const T> grad_z, const FeedForward<T>& gradients,
-                                              Index chunk);
+                                              Index chunk, Isa isa = best_isa());
 
 }  // namespace ring_attention::model

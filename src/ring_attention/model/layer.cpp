@@ -28,25 +28,25 @@ FeedForward<T> feed_forward_of(const LayerParameters<T>& p) {
 
 /// x w as heads.
 template <class T>
-Tensor<T> projected(const Tensor<T>& x, View<const T> w, Index dim) {
+Tensor<T> projected(const Tensor<T>& x, View<const T> w, Index dim, Isa isa) {
   const Shape& s = x.shape();
   Tensor<T> rows({s.batch, 1, s.seq, w.shape().dim});
-  multiply<T>(x, w, rows);
+  multiply<T>(x, w, rows, isa);
   return split_heads<T>(rows, w.shape().dim / dim);
 }
 
 /// n = norm(x), q, k, v with rotary positions.
 template <class T>
 struct Projections {
-  Projections(const ModelShape& shape, const TokenRanges& tokens, const LayerParameters<const T>& w,
+  Projections(const ModelShape& shape, const Place<T>& place, const LayerParameters<const T>& w,
               const Tensor<T>& x)
       : n(x.shape()) {
     rms_norm<T>(x, w.norm_1, n);
-    q = projected(n, w.wq, shape.dim);
-    k = projected(n, w.wk, shape.dim);
-    v = projected(n, w.wv, shape.dim);
-    rotate<T>(q, tokens, shape.rotary, shape.theta, 1);
-    rotate<T>(k, tokens, shape.rotary, shape.theta, 1);
+    q = projected(n, w.wq, shape.dim, place.isa);
+    k = projected(n, w.wk, shape.dim, place.isa);
+    v = projected(n, w.wv, shape.dim, place.isa);
+    rotate<T>(q, place.tokens, shape.rotary, shape.theta, 1);
+    rotate<T>(k, place.tokens, shape.rotary, shape.theta, 1);
   }
   Tensor<T> n, q, k, v;
 };
@@ -57,7 +57,7 @@ Tensor<T> after_attention(const Place<T>& place, const LayerParameters<const T>&
                           const Checkpoint<T>& kept) {
   Tensor<T> y(kept.x.shape());
   const Tensor<T> out = join_heads<T>(kept.attended.out);
-  multiply<T>(out, w.wo, y);
+  multiply<T>(out, w.wo, y, place.isa);
   sum_over(place.tensor, y);
   add(y, kept.x);
   return y;
@@ -68,15 +68,15 @@ template <class T>
 Tensor<T> attention_gradient(const LayerOptions& options, const Place<T>& place,
                              const LayerParameters<const T>& w, const Checkpoint<T>& kept,
                              const Tensor<T>& grad_y, const LayerParameters<T>& gradients) {
-  const Projections<T> p(options.shape, place.tokens, w, kept.x);
+  const Projections<T> p(options.shape, place, w, kept.x);
   Gradients<T> of_heads;
   {
     const Shape& s = kept.x.shape();
     const Tensor<T> out = join_heads<T>(kept.attended.out);
     Tensor<T> grad_rows({s.batch, 1, s.seq, w.wo.shape().seq});
     // forward: y = x + out wo; so now dwo += out^T dy and dout = dy wo^T.
-    add_weight_gradient<T>(out, grad_y, gradients.wo);
-    add_input_gradient<T>(grad_y, w.wo, grad_rows);
+    add_weight_gradient<T>(out, grad_y, gradients.wo, place.isa);
+    add_input_gradient<T>(grad_y, w.wo, grad_rows, place.isa);
     const Tensor<T> grad_out = split_heads<T>(grad_rows, p.q.shape().heads);
     of_heads = place.attention.backward({p.q, kept.attended.out, kept.attended.lse, grad_out}, p.k, p.v,
                                         options.scoring);
@@ -88,8 +88,8 @@ Tensor<T> attention_gradient(const LayerOptions& options, const Place<T>& place,
   Tensor<T> grad_n(p.n.shape());
   const auto through = [&](const Tensor<T>& grad_heads, View<const T> weight, View<T> gradient) {
     const Tensor<T> grad_rows = join_heads<T>(grad_heads);
-    add_weight_gradient<T>(p.n, grad_rows, gradient);
-    add_input_gradient<T>(grad_rows, weight, grad_n);
+    add_weight_gradient<T>(p.n, grad_rows, gradient, place.isa);
+    add_input_gradient<T>(grad_rows, weight, grad_n, place.isa);
   };
   through(of_heads.q, w.wq, gradients.wq);
   through(of_heads.k, w.wk, gradients.wk);
@@ -115,11 +115,11 @@ Tensor<T> layer_forward(const LayerOptions& options, const Place<T>& place,
                         const LayerParameters<const T>& weights, Tensor<T> x, Checkpoint<T>& checkpoint) {
   checkpoint.x = std::move(x);
   {
-    const Projections<T> p(options.shape, place.tokens, weights, checkpoint.x);
+    const Projections<T> p(options.shape, place, weights, checkpoint.x);
     checkpoint.attended = place.attention.forward(p.q, p.k, p.v, options.scoring);
   }
   Tensor<T> y = after_attention(place, weights, checkpoint);
-  Tensor<T> z = feed_forward<T>(y, feed_forward_of(weights), options.chunk);
+  Tensor<T> z = feed_forward<T>(y, feed_forward_of(weights), options.chunk, place.isa);
   sum_over(place.tensor, z);
   add(z, y);
   return z;
@@ -135,7 +135,7 @@ Tensor<T> layer_backward(const LayerOptions& options, const Place<T>& place,
   {
     const Tensor<T> y = after_attention(place, weights, checkpoint);
     Tensor<T> grad_n = feed_forward_gradient<T>(y, feed_forward_of(weights), grad_z,
-                                                feed_forward_of(gradients), options.chunk);
+                                                feed_forward_of(gradients), options.chunk, place.isa);
     sum_over(place.tensor, grad_n);
     add_rms_norm_gradient<T>(y, weights.norm_2, grad_n, grad_y, gradients.norm_2);
   }

@@ -21,6 +21,7 @@ struct Place {
   TokenRanges tokens;        ///< positions of this rank's tokens in the sequence
   Index first_sequence = 0;  ///< of this rank in the batch
   Attention<T> attention = one_device<T>();
+  Isa isa = best_isa();  ///< of the products
 };
 
 /// Whole sequences in one process.
@@ -29,6 +30,7 @@ template <class T>
   Place<T> place;
   place.tokens = whole(seq);
   place.attention = one_device<T>(options);
+  place.isa = options.isa;
   return place;
 }
 
@@ -65,7 +67,8 @@ template <class T, class Links>
   const Mesh& mesh = of.mesh();
   const Placement shards(kind, seq, mesh.shape().ring);
   Place<T> place{
-      of.tensor, of.kv_replicas, of.replicas, mesh.place().slice(shards), mesh.sequences(batch).begin, {}};
+      of.tensor, of.kv_replicas, of.replicas, mesh.place().slice(shards), mesh.sequences(batch).begin,
+      {},        options.isa};
   const bool gathers = context == ContextKind::all_gather;
   if (gathers && mesh.shape().ulysses != 1)
     throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");

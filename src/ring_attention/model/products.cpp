@@ -1,47 +1,49 @@
 #include "ring_attention/model/products.hpp"
 
-#include "ring_attention/core/eigen.hpp"
+#include <algorithm>
+
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::model {
 namespace {
 
-template <class T>
-MatrixMap<T> rows(const View<T>& x) {
-  const Shape& shape = x.shape();
-  return {x.data(), shape.batch * shape.heads * shape.seq, shape.dim};
-}
-
-void require_linear(const Shape& x, const Shape& w, const Shape& y) {
-  require(x.dim == w.seq && y.dim == w.dim && x.size() / x.dim == y.size() / y.dim,
-          "y = x w: " + to_string(y) + " = " + to_string(x) + " " + to_string(w));
-}
+/// The sizes of y = x w.
+struct Linear {
+  Linear(const Shape& x, const Shape& w, const Shape& y) : rows(y.size() / y.dim), in(w.seq), out(w.dim) {
+    require(x.dim == in && y.dim == out && x.size() / x.dim == rows,
+            "y = x w: " + to_string(y) + " = " + to_string(x) + " " + to_string(w));
+  }
+  Index rows, in, out;
+};
 
 }  // namespace
 
 template <class T>
-void multiply(View<const T> x, View<const T> w, View<T> y) {
-  require_linear(x.shape(), w.shape(), y.shape());
-  rows(y).noalias() = rows(x) * rows(w);
+void multiply(View<const T> x, View<const T> w, View<T> y, Isa isa) {
+  const Linear of(x.shape(), w.shape(), y.shape());
+  std::ranges::fill(y.elements(), T{0});
+  kernels<T>(isa).add_product({of.rows, of.out, of.in, x.data(), of.in, 1, w.data(), of.out, 1, y.data()});
 }
 
 template <class T>
-void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x) {
-  require_linear(grad_x.shape(), w.shape(), grad_y.shape());
-  rows(grad_x).noalias() += rows(grad_y) * rows(w).transpose();
+void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, Isa isa) {
+  const Linear of(grad_x.shape(), w.shape(), grad_y.shape());
+  kernels<T>(isa).add_product(
+      {of.rows, of.in, of.out, grad_y.data(), of.out, 1, w.data(), 1, of.out, grad_x.data()});
 }
 
 template <class T>
-void add_weight_gradient(View<const T> x, View<const T> grad_y, View<T> grad_w) {
-  require_linear(x.shape(), grad_w.shape(), grad_y.shape());
-  rows(grad_w).noalias() += rows(x).transpose() * rows(grad_y);
+void add_weight_gradient(View<const T> x, View<const T> grad_y, View<T> grad_w, Isa isa) {
+  const Linear of(x.shape(), grad_w.shape(), grad_y.shape());
+  kernels<T>(isa).add_product(
+      {of.in, of.out, of.rows, x.data(), 1, of.in, grad_y.data(), of.out, 1, grad_w.data()});
 }
 
-template void multiply(View<const float>, View<const float>, View<float>);
-template void multiply(View<const double>, View<const double>, View<double>);
-template void add_input_gradient(View<const float>, View<const float>, View<float>);
-template void add_input_gradient(View<const double>, View<const double>, View<double>);
-template void add_weight_gradient(View<const float>, View<const float>, View<float>);
-template void add_weight_gradient(View<const double>, View<const double>, View<double>);
+template void multiply(View<const float>, View<const float>, View<float>, Isa);
+template void multiply(View<const double>, View<const double>, View<double>, Isa);
+template void add_input_gradient(View<const float>, View<const float>, View<float>, Isa);
+template void add_input_gradient(View<const double>, View<const double>, View<double>, Isa);
+template void add_weight_gradient(View<const float>, View<const float>, View<float>, Isa);
+template void add_weight_gradient(View<const double>, View<const double>, View<double>, Isa);
 
 }  // namespace ring_attention::model

@@ -97,8 +97,8 @@ template <class T>
 Score Transformer<T>::evaluate(const Examples& own) {
   const Tensor<T> x = through_layers(embedded(own), nullptr);
   const Whole<T> flat = weights_.whole(layers());
-  return over_replicas(
-      answer<T>(shape_, EmbeddingParameters<const T>(weights_.layout(layers()), flat.values), own, x));
+  return over_replicas(answer<T>(shape_, EmbeddingParameters<const T>(weights_.layout(layers()), flat.values),
+                                 own, x, place_.isa));
 }
 
 template <class T>
@@ -113,7 +113,7 @@ Score Transformer<T>::differentiate(const Examples& own, double labels) {
   {
     const Whole<T> flat = weights_.whole(layers());
     const EmbeddingParameters<const T> weights(layout, flat.values);
-    score = answer_gradient<T>(shape_, weights, own, x, labels, gradients, grad);
+    score = answer_gradient<T>(shape_, weights, own, x, labels, gradients, grad, place_.isa);
   }
   x = Tensor<T>();
   grad = back_through_layers(std::move(grad), kept);

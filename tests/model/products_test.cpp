@@ -1,0 +1,121 @@
+// The products of a model with every instruction set of this machine, against sums in double.
+
+#include <cmath>
+#include <vector>
+
+#include "cpu/every_isa.hpp"
+#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/tensor.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+/// C += A B with A or B transposed in memory.
+struct Case {
+  Index rows, columns, depth;
+  bool a_transposed, b_transposed;
+};
+
+std::vector<Case> every_case() {
+  std::vector<Case> cases;
+  for (const Index rows : {0, 1, 7, 16})
+    for (const Index columns : {1, 3, 16, 70, 129})
+      for (const Index depth : {1, 5, 128, 131})
+        for (const bool a : {false, true})
+          for (const bool b : {false, true}) cases.push_back({rows, columns, depth, a, b});
+  return cases;
+}
+
+/// A and B, and C with a row behind it that no product may touch.
+template <class T>
+struct Matrices {
+  explicit Matrices(const Case& of)
+      : a({1, 1, of.rows, of.depth}), b({1, 1, of.depth, of.columns}), c({1, 1, of.rows + 1, of.columns}) {
+    std::uint64_t stream = 0;
+    for (Tensor<T>* array : {&a, &b, &c}) fill_random(array->view(), {.seed = 1, .stream = ++stream});
+  }
+  Tensor<T> a, b, c;
+};
+
+template <class T>
+cpu::MatrixProduct<T> product_of(const Case& of, Matrices<T>& in) {
+  return {of.rows,
+          of.columns,
+          of.depth,
+          in.a.data(),
+          of.a_transposed ? 1 : of.depth,
+          of.a_transposed ? of.rows : 1,
+          in.b.data(),
+          of.b_transposed ? 1 : of.columns,
+          of.b_transposed ? of.depth : 1,
+          in.c.data()};
+}
+
+/// C(i, j) + sum_r A(i, r) B(r, j) in double, and the sum of the terms' sizes.
+template <class T>
+std::pair<double, double> entry(const cpu::MatrixProduct<T>& of, const Tensor<T>& before, Index i, Index j) {
+  double sum = static_cast<double>(before.data()[i * of.columns + j]), size = std::abs(sum);
+  for (Index r = 0; r < of.depth; ++r) {
+    const double term = static_cast<double>(of.a[i * of.a_row + r * of.a_column]) *
+                        static_cast<double>(of.b[r * of.b_row + j * of.b_column]);
+    sum += term;
+    size += std::abs(term);
+  }
+  return {sum, size};
+}
+
+template <class T>
+void expect_products(Isa isa) {
+  for (const Case& of : every_case()) {
+    Matrices<T> in(of);
+    const Tensor<T> before = in.c.clone();
+    const cpu::MatrixProduct<T> product = product_of(of, in);
+    kernels<T>(isa).add_product(product);
+    Index wrong = 0;
+    for (Index i = 0; i < of.rows; ++i)
+      for (Index j = 0; j < of.columns; ++j) {
+        const auto [want, size] = entry(product, before, i, j);
+        const double error = std::abs(static_cast<double>(in.c.data()[i * of.columns + j]) - want);
+        const double rounding = static_cast<double>(of.depth + 1) * std::numeric_limits<T>::epsilon() * size;
+        if (!(error <= rounding)) ++wrong;
+      }
+    for (Index i = of.rows * of.columns; i < in.c.size(); ++i)
+      if (in.c.data()[i] != before.data()[i]) ++wrong;
+    EXPECT_EQ(wrong, 0) << of.rows << " x " << of.columns << ", depth " << of.depth << ", A transposed "
+                        << of.a_transposed << ", B transposed " << of.b_transposed;
+  }
+}
+
+TEST(Products, AreThoseOfEveryInstructionSet) {
+  for_each_isa([](Isa isa) {
+    expect_products<float>(isa);
+    expect_products<double>(isa);
+  });
+}
+
+// The feed-forward's chunks and the ranks of a mesh give a product other rows and columns.
+TEST(Products, AnEntryHasTheSameBitsAlone) {
+  for_each_isa([](Isa isa) {
+    const Case of{11, 70, 131, false, false};
+    Matrices<float> in(of);
+    const Tensor<float> before = in.c.clone();
+    const cpu::MatrixProduct<float> all = product_of(of, in);
+    kernels<float>(isa).add_product(all);
+    Index other = 0;
+    for (Index i = 0; i < of.rows; ++i)
+      for (Index j = 0; j < of.columns; ++j) {
+        float alone = before.data()[i * of.columns + j];
+        cpu::MatrixProduct<float> one = all;
+        one.rows = one.columns = 1;
+        one.a += i * all.a_row;
+        one.b += j;
+        one.c = &alone;
+        kernels<float>(isa).add_product(one);
+        if (alone != in.c.data()[i * of.columns + j]) ++other;
+      }
+    EXPECT_EQ(other, 0);
+  });
+}
+
+}  // namespace
+}  // namespace ring_attention::test
