@@ -1,6 +1,7 @@
 #!/bin/sh
-# The tests of the fast engines with their NEON kernels, on a machine that has no NEON: cross-compiled, and run under
-# an emulator. Skipped where these are missing (Debian: g++-aarch64-linux-gnu, qemu-user, libgtest-dev).
+# The tests of attention and of the fast engines on arm64, with the NEON kernels, on a machine that has none: they are
+# cross-compiled, and run under an emulator. Skipped where these are missing (Debian: g++-aarch64-linux-gnu, qemu-user,
+# libgtest-dev, libeigen3-dev).
 
 set -eu
 
@@ -19,29 +20,25 @@ cd "$RING_ATTENTION_SOURCE"
 objects=$(mktemp -d)
 trap 'rm -rf "$objects"' EXIT
 
-compile() { # source, name of the object, flags
-  source=$1 object=$objects/$2.o
-  shift 2
-  "$compiler" -std=c++20 -O1 -w -ffp-contract=off -Isrc -Itests -isystem "$eigen" -isystem "$googletest/include" \
-    -isystem "$googletest" -DEIGEN_DONT_PARALLELIZE -DGTEST_CAN_STREAM_RESULTS_=0 "$@" -c "$source" -o "$object"
-}
-
-for kernel in forward forward_1_vector forward_2_vector backward product; do
-  for real in float:4 double:8; do
-    compile src/ring_attention/cpu/${kernel}_kernel.cpp kernel_${kernel}_${real%:*} -O3 -ffp-contract=fast \
-      "-DRING_ATTENTION_ISA=neon_${real%:*}" "-DRING_ATTENTION_REAL=${real%:*}" "-DRING_ATTENTION_REAL_BYTES=${real#*:}"
+# One line of options for each object.
+commands() {
+  for kernel in forward forward_1_vector forward_2_vector backward product; do
+    for real in float:4 double:8; do
+      echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_${real%:*} -DRING_ATTENTION_REAL=${real%:*}" \
+        "-DRING_ATTENTION_REAL_BYTES=${real#*:} -c src/ring_attention/cpu/${kernel}_kernel.cpp" \
+        "-o $objects/${kernel}_${real%:*}.o"
+    done
   done
-done
-for source in src/ring_attention/core/compare.cpp src/ring_attention/core/error.cpp src/ring_attention/core/random.cpp \
-  src/ring_attention/core/tensor.cpp src/ring_attention/core/text.cpp src/ring_attention/attention/*.cpp \
-  src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp src/ring_attention/cpu/isa.cpp \
-  src/ring_attention/cpu/lanes.cpp src/ring_attention/cpu/threads.cpp src/ring_attention/ring/placement.cpp \
-  "$googletest/src/gtest-all.cc" "$googletest/src/gtest_main.cc"; do
-  compile "$source" "$(echo "$source" | tr / _)"
-done
+  for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp src/ring_attention/core/*.cpp \
+    src/ring_attention/attention/*.cpp src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp \
+    src/ring_attention/cpu/isa.cpp src/ring_attention/cpu/lanes.cpp src/ring_attention/cpu/threads.cpp \
+    src/ring_attention/ring/placement.cpp "$googletest/src/gtest-all.cc" "$googletest/src/gtest_main.cc"; do
+    echo "-O1 -c $source -o $objects/$(echo "$source" | tr / _).o"
+  done
+}
+commands | xargs -P "$(getconf _NPROCESSORS_ONLN)" -L 1 "$compiler" -std=c++20 -w -ffp-contract=off -Isrc -Itests \
+  -isystem "$eigen" -isystem "$googletest/include" -isystem "$googletest" -DEIGEN_DONT_PARALLELIZE \
+  -DGTEST_CAN_STREAM_RESULTS_=0
 
-for test in engine backward; do
-  compile tests/cpu/${test}_test.cpp test
-  "$compiler" -static -o "$objects/program" "$objects"/*.o -lpthread
-  "$emulator" "$objects/program" --gtest_brief=1
-done
+"$compiler" -static -o "$objects/program" "$objects"/*.o -lpthread
+"$emulator" "$objects/program" --gtest_brief=1

@@ -2,9 +2,9 @@
 /// The fast backward: the five products of lesson 07, with one query in every SIMD lane where rows are keys, and one
 /// dimension in every lane where rows are dK and dV.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile has one or two panels
-/// of `lanes` queries: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and dO once more
-/// row by row, [queries][dim], with padded rows. For each block of keys:
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4; lesson 07 derives it. A tile has one panel of
+/// `lanes` queries, in double four: qt (times the scale), dO and dQ transposed as [dim][lanes], and q (times scale) and
+/// dO once more row by row, [queries][dim], with padded rows. For each block of keys:
 ///
 ///     1.  p[j]   = e^(sum_c k[j][c] qt[c] - lse)
 ///     2.  ds[j]  = p[j] (sum_c v[j][c] dot[c] - delta)
@@ -199,16 +199,18 @@ void store_tile(const GradientRows<Real>& rows, Real* workspace) {
 
 void attend(const KeySpan<Real>& span, const GradientRows<Real>& rows, Real* grad_k, Real* grad_v,
             Real* workspace) {
-  const SeenKeys seen(span);
+  const SeenKeys seen(span, panels * lanes);
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     WeightedRows to_v[panels] = {}, to_k[panels] = {};
-    for_panels(rows, [&](const GradientRows<Real>& part, int first) {
-      const Panel panel(workspace, part.dim, first);
-      attend_block(span_of_panel(span, first), j, n, !seen.by_all(j, j + n), part, panel);
-      to_v[first / lanes] = {panel.p, panel.grad_out, part.queries};
-      to_k[first / lanes] = {panel.ds, panel.q, part.queries};
-    });
+    for_panels_that_see(
+        span, seen, j, j + n, rows,
+        [&](const GradientRows<Real>& part, const KeySpan<Real>& own, int first, bool masked) {
+          const Panel panel(workspace, part.dim, first);
+          attend_block(own, j, n, masked, part, panel);
+          to_v[first / lanes] = {panel.p, panel.grad_out, part.queries};
+          to_k[first / lanes] = {panel.ds, panel.q, part.queries};
+        });
     if (grad_k == nullptr) continue;
     add_to_keys(grad_v + j * rows.dim, to_v, n, rows.dim);
     add_to_keys(grad_k + j * rows.dim, to_k, n, rows.dim);

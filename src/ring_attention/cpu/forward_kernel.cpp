@@ -1,7 +1,7 @@
 /// \file
 /// The fast forward: lesson 03's online softmax with one query in every SIMD lane.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has one or two panels of `lanes` queries.
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has one panel of `lanes` queries, in double four.
 /// In every array of a panel the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
@@ -86,7 +86,7 @@ void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset d
 /// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a. `values` are what
 /// step 4 reads next.
 void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
-                  const Vector (&top)[tile_vectors], Vector (&a)[tile_vectors]) {
+                  const Vector (&top)[tile_vectors], Vector (&a)[tile_vectors], bool fetch) {
   Vector from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
@@ -97,7 +97,7 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
     store(panel.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
-    if (!few_queries) prefetch(values + j * dim, dim);
+    if (fetch && !few_queries) prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       Real* s = panel.p + j * lanes + v * width;
@@ -124,9 +124,9 @@ void drop(const DropoutLanes<Real>& dropout, Offset j, Offset n, const Panel& pa
 /// Step 4. It also prefetches the keys of the next block in double and for few queries, whose bytes the processor
 /// itself fetches too late.
 void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile_vectors], const Panel& panel,
-                const Real* next_keys) {
+                const Real* next_keys, bool fetch) {
   for_groups<tile_rows>(dim, [&](auto rows, Offset c) {
-    if (panels > 1 || few_queries) prefetch(next_keys + c * n, rows.value * n);
+    if (fetch && (panels > 1 || few_queries)) prefetch(next_keys + c * n, rows.value * n);
     Vector sum[rows.value][tile_vectors] =
         {};  // of this block by itself: then its rounding errors stay small
     multiply_add(sum, values + c, 1, dim, panel.p, lanes, n);
@@ -142,17 +142,18 @@ void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile
 }
 
 /// All steps for the keys j .. j + n - 1 of the span.
-void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim,
-                  const Panel& panel) {
+/// \param fetch  for the first panel of a tile: the others find the keys and values in the caches
+void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
+                  bool fetch) {
   Vector top[tile_vectors], a[tile_vectors];
   if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
   if (masked || span.slope != 0 || span.bias.data != nullptr)
     scores<false>(span, j, n, masked, dim, panel, top);
   else
     scores<true>(span, j, n, masked, dim, panel, top);
-  exponentiate(span.v + j * dim, n, dim, panel, top, a);
+  exponentiate(span.v + j * dim, n, dim, panel, top, a, fetch);
   if (span.dropout.low != nullptr) drop(span.dropout, j, n, panel);
-  accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim);
+  accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim, fetch);
 }
 
 Size workspace_elements(int dim) { return static_cast<Size>(Panel::elements(dim) * panels * lanes); }
@@ -170,13 +171,15 @@ void store_tile(const QueryRows<Real>& rows, Real* workspace) {
 }
 
 void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
-  const SeenKeys seen(span);
+  const SeenKeys seen(span, panels * lanes);
   for (Offset j = seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
-    for_panels(rows, [&](const QueryRows<Real>& part, int first) {
-      attend_block(span_of_panel(span, first), j, n, !seen.by_all(j, j + n), part.dim,
-                   Panel(workspace, part.dim, first));
-    });
+    bool fetch = true;
+    for_panels_that_see(span, seen, j, j + n, rows,
+                        [&](const QueryRows<Real>& part, const KeySpan<Real>& own, int first, bool masked) {
+                          attend_block(own, j, n, masked, part.dim, Panel(workspace, part.dim, first), fetch);
+                          fetch = false;
+                        });
   }
 }
 

@@ -12,7 +12,7 @@ namespace ring_attention::cpu {
 using Size = decltype(sizeof(0));
 using Offset = decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr));
 
-constexpr int max_lanes = 64;  ///< no kernel has more queries in a tile
+constexpr int max_lanes = 128;  ///< no kernel has more queries in a tile
 
 /// A number for each pair of a tile and a range of keys: that of lane i and key j is data[i * row + j * key].
 template <class T>

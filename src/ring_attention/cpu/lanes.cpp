@@ -45,14 +45,18 @@ bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const Query
   require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
   const Dropout& dropout = scoring.dropout;
   bool any = false;
-  for (std::size_t i = 0; i < begin_.size(); ++i) {
-    const Index query = tile.queries.position(std::min(static_cast<Index>(i), tile.queries.count - 1));
+  const auto queries = static_cast<std::size_t>(tile.queries.count);
+  for (std::size_t i = 0; i < queries; ++i) {
+    const Index query = tile.queries.position(static_cast<Index>(i));
     const Interval seen = scoring.mask.visible(query);
     begin_[i] = static_cast<int>(keys.before(seen.begin));
     end_[i] = static_cast<int>(keys.before(seen.end));
     distance_[i] = static_cast<T>(keys.begin - (query + scoring.mask.offset));
     any = any || begin_[i] < end_[i];
   }
+  std::fill(begin_.begin() + queries, begin_.end(), begin_[queries - 1]);
+  std::fill(end_.begin() + queries, end_.end(), end_[queries - 1]);
+  std::fill(distance_.begin() + queries, distance_.end(), distance_[queries - 1]);
   span_ = {k, v, begin_.data(), end_.data()};
   if (scoring.has_alibi()) {
     span_.slope = static_cast<T>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);

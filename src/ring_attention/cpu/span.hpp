@@ -111,10 +111,10 @@ inline void for_panels(const Rows& rows, Visit visit) {
   }
 }
 
-/// Which keys of a span some query of the tile sees, and which all of them.
+/// Which keys of a span some of the first `count` lanes see, and which all of them.
 struct SeenKeys {
-  explicit SeenKeys(const KeySpan<Real>& span) {
-    for (int i = 0; i < panels * lanes; ++i) {
+  SeenKeys(const KeySpan<Real>& span, int count) {
+    for (int i = 0; i < count; ++i) {
       begin = span.begin[i] < begin ? span.begin[i] : begin;
       end = span.end[i] > end ? span.end[i] : end;
       all_begin = span.begin[i] > all_begin ? span.begin[i] : all_begin;
@@ -122,11 +122,30 @@ struct SeenKeys {
     }
   }
   [[nodiscard]] bool by_all(Offset from, Offset to) const { return all_begin <= from && to <= all_end; }
+  [[nodiscard]] bool by_any(Offset from, Offset to) const { return begin < to && from < end; }
 
   static constexpr Offset huge = 0x7fffffff;
   Offset begin = huge, end = 0;
   Offset all_begin = 0, all_end = huge;
 };
+
+/// Calls visit(rows of the panel, its span, its first lane, whether the mask hides a pair) for each panel of which a query
+/// sees a key of from .. to - 1. `seen` is what the tile sees.
+template <class Rows, class Visit>
+inline void for_panels_that_see(const KeySpan<Real>& span, const SeenKeys& seen, Offset from, Offset to,
+                                const Rows& rows, Visit visit) {
+  bool masked = !seen.by_all(from, to);
+  const bool by_panel = panels > 1 && masked;
+  for_panels(rows, [&](const Rows& part, int first) {
+    const KeySpan<Real> own = span_of_panel(span, first);
+    if (by_panel) {
+      const SeenKeys seen_by_panel(own, lanes);
+      if (!seen_by_panel.by_any(from, to)) return;
+      masked = !seen_by_panel.by_all(from, to);
+    }
+    visit(part, own, first, masked);
+  });
+}
 
 }  // namespace
 }  // namespace ring_attention::cpu
