@@ -41,10 +41,13 @@ grep -q '^words of 05_blocking_ring, --np 3$' "$folder/lessons/output/05_blockin
 grep -q '^words of 01_safe_softmax, $' "$folder/lessons/output/01_safe_softmax.txt" ||
   { echo 'FAIL: lesson 01 runs alone'; failed=1; }
 
-printf '#!/bin/sh\necho "lesson 03 blockwise_attention_cuda: SKIPPED | error - | no GPU: why"\n' \
-  > "$folder/lessons/03_blockwise_attention_cuda"
+for lesson in 03_blockwise_attention_cuda 06_overlapped_ring_nccl 11_tensor_cores; do # one of each kind
+  printf '#!/bin/sh\necho "lesson %s %s: SKIPPED | error - | no GPU: why"\n' "${lesson%%_*}" "${lesson#*_}" \
+    > "$folder/lessons/$lesson"
+done
 expect 0 'cuda \.\.\. SKIPPED, no GPU: why$' '^  03 blockwise_attention_cuda  *no GPU: why  *-  SKIPPED$' \
-  'All of .* lessons passed, 1 were skipped'
+  '^  06 overlapped_ring_nccl  *no GPU: why  *-  SKIPPED$' '^  11 tensor_cores  *no GPU: why  *-  SKIPPED$' \
+  'All of .* lessons passed, 3 were skipped'
 stand_in 01_safe_softmax 'SKIPPED' 0
 sed -i.old 's/1.0e-07/-/' "$folder/lessons/01_safe_softmax"
 expect 1 'FAIL, it needs no GPU and was skipped' '^  01 .* FAIL$'

@@ -30,9 +30,10 @@ struct RankGradients {
 /// One rank's part of the backward.
 /// \param attended  the forward's result on this rank
 /// \param make_transport  makes this rank's transport for a channel; called last, because it borrows the parcels
-template <class T, class Engine = CpuBackward<T>, class MakeTransport>
+template <class T, class MakeTransport>
 RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
-                                   const Ring& place, MakeTransport make_transport) {
+                                   const Ring& place, MakeTransport make_transport,
+                                   const MakeBackward<T>& make_engine) {
   const Problem<T>& p = problem.forward;
   const Index before = allocation::current();
   allocation::reset_peak();
@@ -45,35 +46,49 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
   copy_rows(kv.k(), p.k.view(), keys.ranges(place.rank));
   copy_rows(kv.v(), p.v.view(), keys.ranges(place.rank));
 
-  auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
+  const auto engine = make_engine();
   const Tensor<T> bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
   const ForwardResult<T> forward{q, out, lse, grad_out, bias};
-  engine.begin(forward, rows);
+  engine->begin(forward, rows);
   auto&& kv_transport = make_transport(0);
   auto&& gradient_transport = make_transport(1);
-  ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
+  ring_backward(*engine, kv_transport, gradient_transport, kv, gradients);
   const Index peak = allocation::peak() - before;
-  return {{engine.finish(), converted<T>(View<const T>(gradients.k())),
-           converted<T>(View<const T>(gradients.v())), engine.bias_gradient(),
+  return {{engine->finish(), converted<T>(View<const T>(gradients.k())),
+           converted<T>(View<const T>(gradients.v())), engine->bias_gradient(),
            sink_gradient(forward, p.what.scoring.sinks)},
           kv_transport.statistics(),
           gradient_transport.statistics(),
           peak};
 }
 
+template <class T, class MakeTransport>
+RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
+                                   const Ring& place, MakeTransport make_transport) {
+  return run_rank_backward<T>(problem, attended, place, make_transport,
+                              backward_engines<T, CpuBackward<T>>(problem.what()));
+}
+
 /// All ranks of a ring in this process: the backward after these forwards.
-template <class T, class Engine = CpuBackward<T>, class Link = LoopbackTransport>
-std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
-                                                    const std::vector<RankResult<T>>& forward) {
+template <class T, class Link>
+std::vector<RankGradients<T>> run_loopback_backward_with(const GradientProblem<T>& problem,
+                                                         const std::vector<RankResult<T>>& forward,
+                                                         const MakeBackward<T>& make_engine) {
   const int ranks = static_cast<int>(forward.size());
   std::vector<RankGradients<T>> results(forward.size());
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
-    results[at] = run_rank_backward<T, Engine>(problem, forward[at].attended, {rank, ranks},
-                                               [&](int channel) { return Link(world, rank, channel); });
+    results[at] = run_rank_backward(
+        problem, forward[at].attended, {rank, ranks}, [&](int channel) { return Link(world, rank, channel); },
+        make_engine);
   });
   return results;
+}
+template <class T, class Engine = CpuBackward<T>, class Link = LoopbackTransport>
+std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
+                                                    const std::vector<RankResult<T>>& forward) {
+  return run_loopback_backward_with<T, Link>(problem, forward, backward_engines<T, Engine>(problem.what()));
 }
 
 /// Forward and backward. The type parameters are those of the backward.

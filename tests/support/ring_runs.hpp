@@ -8,6 +8,7 @@
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
+#include "support/any_engine.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -50,8 +51,9 @@ inline std::vector<int> hops_of(const Case& what, int ranks) {
 
 /// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
 /// \param make_transport  makes this rank's transport; called last, because a transport borrows the parcel
-template <class T, class Rules = StandardRules, class Engine = EngineOf<T, Rules>, class MakeTransport>
-RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTransport make_transport) {
+template <class T, class MakeTransport>
+RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTransport make_transport,
+                       const MakeForward<T>& make_engine) {
   const Index before = allocation::current();
   allocation::reset_peak();
   const TokenRanges rows = query_ranges(problem, place.rank, place.size);
@@ -62,29 +64,35 @@ RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTranspo
   copy_rows(kv.k(), problem.k.view(), keys.ranges(place.rank));
   copy_rows(kv.v(), problem.v.view(), keys.ranges(place.rank));
 
-  auto engine = make_engine<Engine>(problem.what.scoring, problem.what.block);
+  const auto engine = make_engine();
   const Tensor<T> bias = problem.bias.size() > 0 ? rows_of(problem.bias, rows) : Tensor<T>();
-  if constexpr (requires { engine.begin(q, rows, bias); })
-    engine.begin(q, rows, bias);
-  else
-    engine.begin(q, rows);
+  engine->begin(q, rows, bias);
   auto&& transport = make_transport();
-  ring_forward(engine, transport, kv);
-  AttentionResult<T> attended = engine.finish();
+  ring_forward(*engine, transport, kv);
+  AttentionResult<T> attended = engine->finish();
   return {std::move(attended), transport.statistics(), allocation::peak() - before};
+}
+template <class T, class MakeTransport>
+RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTransport make_transport) {
+  return run_rank<T>(problem, place, make_transport, forward_engines<T, CpuEngine<T>>(problem.what));
 }
 
 /// All ranks of a ring in this process.
-template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
-          class Engine = EngineOf<T, Rules>>
-std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
+template <class T, class Link>
+std::vector<RankResult<T>> run_loopback_with(const Problem<T>& problem, int ranks,
+                                             const MakeForward<T>& make_engine) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
-    results[static_cast<std::size_t>(rank)] =
-        run_rank<T, Rules, Engine>(problem, {rank, ranks}, [&] { return Link(world, rank); });
+    results[static_cast<std::size_t>(rank)] = run_rank(
+        problem, {rank, ranks}, [&] { return Link(world, rank); }, make_engine);
   });
   return results;
+}
+template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
+          class Engine = EngineOf<T, Rules>>
+std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
+  return run_loopback_with<T, Link>(problem, ranks, forward_engines<T, Engine>(problem.what));
 }
 
 /// Does every rank agree with its rows of the reference?

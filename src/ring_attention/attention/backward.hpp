@@ -52,35 +52,11 @@ class BlockwiseBackward {
   }
 
   /// Starts with dQ = 0 and dBias = 0. The queries are at `ranges`.
-  void begin(const ForwardResult<T>& forward, TokenRanges ranges) {
-    const Shape& q = forward.q.shape();
-    require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-                q.seq == count(ranges),
-            "BlockwiseBackward: q, out, dO and lse belong to the same queries");
-    require_bias_shape(forward.bias.shape(), q);
-    forward_ = forward;
-    q_ranges_ = std::move(ranges);
-    delta_ = row_dot(forward.grad_out, forward.out);
-    grad_q_ = Tensor<T>(q);
-    grad_bias_ = Tensor<T>(forward.bias.shape());
-  }
+  void begin(const ForwardResult<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
   /// Calls `progress` after every tile.
-  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {}) {
-    const Index group = require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape());
-    require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-                kv.k.shape().seq == count(kv.ranges),
-            "BlockwiseBackward: k, v, dk and dv belong to the same keys");
-    for_each_tile(
-        forward_.q.shape(), q_ranges_, kv.ranges, block_,
-        [group](Index h) { return Rules::kv_head(h, group); },
-        [&](const Tile& tile) {
-          if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_))
-            differentiate(kv, gradient, tile);
-          if (progress) progress();
-        });
-  }
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {});
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish() { return std::move(grad_q_); }
@@ -89,41 +65,7 @@ class BlockwiseBackward {
 
  private:
   /// One tile; its scores are in p.
-  void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Tile& tile) {
-    const auto q = tile.of_queries(forward_.q);
-    const auto k = tile.of_keys(kv.k);
-    const auto v = tile.of_keys(kv.v);
-    const auto grad_out = tile.of_queries(forward_.grad_out);
-    const auto scale = static_cast<T>(scoring_.scale);
-
-    // forward: P = e^{s - lse}. A row that sees no key has lse = -inf and P = 0.
-    for (Index i = 0; i < p_.rows(); ++i)
-      for (Index j = 0; j < p_.cols(); ++j)
-        p_(i, j) = rescale(p_(i, j), forward_.lse(tile.batch, tile.head, tile.first_query + i));
-
-    // forward: O = (F * P) V, F the factors of the dropout; so now dV = (F * P)^T dO and dP = F * dO V^T.
-    const bool drops = scoring_.dropout.drops();
-    if (drops) {
-      dropout_tile(scoring_.dropout, tile, factors_);
-      tile.of_keys(gradient.v).noalias() += factors_.cwiseProduct(p_).transpose() * grad_out;
-    } else {
-      tile.of_keys(gradient.v).noalias() += p_.transpose() * grad_out;
-    }
-    ds_.resize(p_.rows(), p_.cols());
-    ds_.noalias() = grad_out * v.transpose();
-
-    // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
-    for (Index i = 0; i < p_.rows(); ++i) {
-      const T delta = delta_.view()(tile.batch, tile.head, tile.first_query + i);
-      for (Index j = 0; j < p_.cols(); ++j)
-        ds_(i, j) = Rules::score_gradient(p_(i, j), ds_(i, j), delta, drops ? factors_(i, j) : T{1});
-    }
-    if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds_;  // forward: s = ... + bias
-
-    // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
-    tile.of_queries(grad_q_.view()).noalias() += Rules::query_scale(scale) * ds_ * k;
-    tile.of_keys(gradient.k).noalias() += Rules::key_scale(scale) * ds_.transpose() * q;
-  }
+  void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Tile& tile);
 
   Scoring scoring_;
   Index block_;
@@ -136,6 +78,74 @@ class BlockwiseBackward {
   Matrix<T> ds_;         // dO V^T, then dS, of that tile
   Matrix<T> factors_;    // of its dropout
 };
+
+template <class T, class Rules>
+void BlockwiseBackward<T, Rules>::begin(const ForwardResult<T>& forward, TokenRanges ranges) {
+  const Shape& q = forward.q.shape();
+  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
+              q.seq == count(ranges),
+          "BlockwiseBackward: q, out, dO and lse belong to the same queries");
+  require_bias_shape(forward.bias.shape(), q);
+  forward_ = forward;
+  q_ranges_ = std::move(ranges);
+  delta_ = row_dot(forward.grad_out, forward.out);
+  grad_q_ = Tensor<T>(q);
+  grad_bias_ = Tensor<T>(forward.bias.shape());
+}
+
+template <class T, class Rules>
+void BlockwiseBackward<T, Rules>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                                             const Progress& progress) {
+  const Index group = require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape());
+  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
+              kv.k.shape().seq == count(kv.ranges),
+          "BlockwiseBackward: k, v, dk and dv belong to the same keys");
+  for_each_tile(
+      forward_.q.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
+      [&](const Tile& tile) {
+        if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_))
+          differentiate(kv, gradient, tile);
+        if (progress) progress();
+      });
+}
+
+template <class T, class Rules>
+void BlockwiseBackward<T, Rules>::differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                                                const Tile& tile) {
+  const auto q = tile.of_queries(forward_.q);
+  const auto k = tile.of_keys(kv.k);
+  const auto v = tile.of_keys(kv.v);
+  const auto grad_out = tile.of_queries(forward_.grad_out);
+  const auto scale = static_cast<T>(scoring_.scale);
+
+  // forward: P = e^{s - lse}. A row that sees no key has lse = -inf and P = 0.
+  for (Index i = 0; i < p_.rows(); ++i)
+    for (Index j = 0; j < p_.cols(); ++j)
+      p_(i, j) = rescale(p_(i, j), forward_.lse(tile.batch, tile.head, tile.first_query + i));
+
+  // forward: O = (F * P) V, F the factors of the dropout; so now dV = (F * P)^T dO and dP = F * dO V^T.
+  const bool drops = scoring_.dropout.drops();
+  if (drops) {
+    dropout_tile(scoring_.dropout, tile, factors_);
+    tile.of_keys(gradient.v).noalias() += factors_.cwiseProduct(p_).transpose() * grad_out;
+  } else {
+    tile.of_keys(gradient.v).noalias() += p_.transpose() * grad_out;
+  }
+  ds_.resize(p_.rows(), p_.cols());
+  ds_.noalias() = grad_out * v.transpose();
+
+  // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
+  for (Index i = 0; i < p_.rows(); ++i) {
+    const T delta = delta_.view()(tile.batch, tile.head, tile.first_query + i);
+    for (Index j = 0; j < p_.cols(); ++j)
+      ds_(i, j) = Rules::score_gradient(p_(i, j), ds_(i, j), delta, drops ? factors_(i, j) : T{1});
+  }
+  if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds_;  // forward: s = ... + bias
+
+  // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
+  tile.of_queries(grad_q_.view()).noalias() += Rules::query_scale(scale) * ds_ * k;
+  tile.of_keys(gradient.k).noalias() += Rules::key_scale(scale) * ds_.transpose() * q;
+}
 
 template <class T>
 [[nodiscard]] Gradients<T> blockwise_backward(const ForwardResult<T>& forward, View<const T> k,

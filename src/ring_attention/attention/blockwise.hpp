@@ -59,78 +59,25 @@ class BlockwiseEngine {
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] and `bias`, of these queries (bias.hpp) or empty, stay with
   /// the caller and must outlive finish(); the tokens of q are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {}) {
-    require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its ranges");
-    require_bias_shape(bias.shape(), q.shape());
-    q_ = q;
-    bias_ = bias;
-    q_ranges_ = std::move(ranges);
-    partial_ = Partial<T>::empty(q.shape());
-    partial_.m.fill(Rules::template initial_max<T>);
-  }
+  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile.
   /// \throws Error when the shapes do not belong together.
-  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
-    const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-    require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its ranges");
-    for_each_tile(
-        q_.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
-        [&](const Tile& tile) {
-          if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
-          if (progress) progress();
-        });
-  }
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
 
   /// Adds the sinks; out = o / l and lse = m + log l. Ends the work on these queries.
-  [[nodiscard]] AttentionResult<T> finish() {
-    add_sinks(partial_, scoring_.sinks);
-    return ring_attention::finish(std::move(partial_));
-  }
+  [[nodiscard]] AttentionResult<T> finish();
 
   /// The state (o, m, l) as it is now.
   [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
 
  private:
   /// Merges the keys of a tile whose scores are in s.
-  void merge_tile(const KeyValue<T>& kv, const Tile& tile) {
-    states_.resize(static_cast<std::size_t>(s_.rows()));
-    for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
-    if (scoring_.dropout.drops()) drop(tile);
-    o_.resize(s_.rows(), q_.shape().dim);
-    o_.noalias() = s_ * tile.of_keys(kv.v);  // s now holds p = e^{s - m}
-
-    for (Index i = 0; i < s_.rows(); ++i) {
-      const Index row = tile.first_query + i;
-      T& m = partial_.m.view()(tile.batch, tile.head, row);
-      T& l = partial_.l.view()(tile.batch, tile.head, row);
-      SoftmaxState<T> state{m, l};
-      Rules::merge_row(state, partial_.o.view().row(tile.batch, tile.head, row),
-                       states_[static_cast<std::size_t>(i)],
-                       std::span<const T>(o_.row(i).data(), static_cast<std::size_t>(o_.cols())));
-      m = state.m;
-      l = state.l;
-    }
-  }
-
+  void merge_tile(const KeyValue<T>& kv, const Tile& tile);
   /// Replaces row i of the scores by p = e^{s - m} with the tile's own m, and returns (m, l).
-  SoftmaxState<T> exponentiate_row(Index i) {
-    SoftmaxState<T> state{negative_infinity<T>, 0};
-    for (Index j = 0; j < s_.cols(); ++j) state.m = std::max(state.m, s_(i, j));
-    for (Index j = 0; j < s_.cols(); ++j) {
-      s_(i, j) = Rules::template rescale<T>(s_(i, j), state.m);
-      state.l += s_(i, j);
-    }
-    return state;
-  }
-
+  SoftmaxState<T> exponentiate_row(Index i);
   /// Multiplies p by the factors of the dropout.
-  void drop(const Tile& tile) {
-    dropout_tile(scoring_.dropout, tile, factors_);
-    for (Index i = 0; i < s_.rows(); ++i)
-      for (Index j = 0; j < s_.cols(); ++j)
-        Rules::drop(s_(i, j), states_[static_cast<std::size_t>(i)].l, factors_(i, j));
-  }
+  void drop(const Tile& tile);
 
   Scoring scoring_;
   Index block_;
@@ -142,6 +89,75 @@ class BlockwiseEngine {
   Matrix<T> factors_;                    // of its dropout
   std::vector<SoftmaxState<T>> states_;  // (m, l) of its rows
 };
+
+template <class T, class Rules>
+void BlockwiseEngine<T, Rules>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
+  require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its ranges");
+  require_bias_shape(bias.shape(), q.shape());
+  q_ = q;
+  bias_ = bias;
+  q_ranges_ = std::move(ranges);
+  partial_ = Partial<T>::empty(q.shape());
+  partial_.m.fill(Rules::template initial_max<T>);
+}
+
+template <class T, class Rules>
+void BlockwiseEngine<T, Rules>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
+  const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+  require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its ranges");
+  for_each_tile(
+      q_.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
+      [&](const Tile& tile) {
+        if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
+        if (progress) progress();
+      });
+}
+
+template <class T, class Rules>
+AttentionResult<T> BlockwiseEngine<T, Rules>::finish() {
+  add_sinks(partial_, scoring_.sinks);
+  return ring_attention::finish(std::move(partial_));
+}
+
+template <class T, class Rules>
+void BlockwiseEngine<T, Rules>::merge_tile(const KeyValue<T>& kv, const Tile& tile) {
+  states_.resize(static_cast<std::size_t>(s_.rows()));
+  for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
+  if (scoring_.dropout.drops()) drop(tile);
+  o_.resize(s_.rows(), q_.shape().dim);
+  o_.noalias() = s_ * tile.of_keys(kv.v);  // s now holds p = e^{s - m}
+
+  for (Index i = 0; i < s_.rows(); ++i) {
+    const Index row = tile.first_query + i;
+    T& m = partial_.m.view()(tile.batch, tile.head, row);
+    T& l = partial_.l.view()(tile.batch, tile.head, row);
+    SoftmaxState<T> state{m, l};
+    Rules::merge_row(state, partial_.o.view().row(tile.batch, tile.head, row),
+                     states_[static_cast<std::size_t>(i)],
+                     std::span<const T>(o_.row(i).data(), static_cast<std::size_t>(o_.cols())));
+    m = state.m;
+    l = state.l;
+  }
+}
+
+template <class T, class Rules>
+SoftmaxState<T> BlockwiseEngine<T, Rules>::exponentiate_row(Index i) {
+  SoftmaxState<T> state{negative_infinity<T>, 0};
+  for (Index j = 0; j < s_.cols(); ++j) state.m = std::max(state.m, s_(i, j));
+  for (Index j = 0; j < s_.cols(); ++j) {
+    s_(i, j) = Rules::template rescale<T>(s_(i, j), state.m);
+    state.l += s_(i, j);
+  }
+  return state;
+}
+
+template <class T, class Rules>
+void BlockwiseEngine<T, Rules>::drop(const Tile& tile) {
+  dropout_tile(scoring_.dropout, tile, factors_);
+  for (Index i = 0; i < s_.rows(); ++i)
+    for (Index j = 0; j < s_.cols(); ++j)
+      Rules::drop(s_(i, j), states_[static_cast<std::size_t>(i)].l, factors_(i, j));
+}
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
