@@ -107,6 +107,7 @@ int ulysses_lesson(int argc, char** argv, const Communicator& comm) {
   show_volumes(lesson);
   lesson.heading("Heads that ranks cannot share");
   show_head_rule(lesson);
+  if (!lesson.measures(problem.q.seq)) return lesson.finish(showed);
   lesson.heading("What is exposed: 8 ranks on a simulated link");
   show_simulated_link(lesson, comm);
   lesson.heading("What is exposed: this job");

@@ -2,6 +2,8 @@
 // threads and by the dense reference; the bytes.
 #pragma once
 
+#include <ranges>
+
 #include "common/problem.hpp"
 #include "head_ring.hpp"
 #include "ring_attention/parallel/heads.hpp"
@@ -48,16 +50,9 @@ class Part {
   [[nodiscard]] const Communicator& ring() const { return ring_; }
   [[nodiscard]] const HybridPlace& place() const { return place_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
-  /// The slices of heads(): local indices of the shard.
-  [[nodiscard]] std::vector<Interval> slices() const {
-    std::vector<Interval> slices;
-    Index begin = 0;
-    for (const Index tokens : place_.tokens(placement_)) {
-      slices.push_back({begin, begin + tokens});
-      begin += tokens;
-    }
-    return slices;
-  }
+  /// For the query heads, and for the KV heads.
+  [[nodiscard]] lesson::Line queries() const { return {share_.query, slices(), own_rank()}; }
+  [[nodiscard]] lesson::Line keys() const { return {share_.kv, slices(), own_rank()}; }
   /// Do several ranks have one KV head?
   [[nodiscard]] bool has_replicas() const { return place_.ulysses.size > problem_.kv.heads; }
 
@@ -75,8 +70,8 @@ class Part {
   [[nodiscard]] Tensor<float> in_order(const Tensor<float>& x) const { return dealt(x, true); }
   /// The mutant: is another rank the first one that has this rank's KV head?
   [[nodiscard]] bool returns_zeros() const {
-    const auto u = static_cast<std::size_t>(heads_.rank());
-    return lesson_.mutant("first-replica") && u > 0 && share_.kv[u].begin < share_.kv[u - 1].end;
+    return lesson_.mutant("first-replica") && own_rank() > 0 &&
+           share_.kv[own_rank()].begin < share_.kv[own_rank() - 1].end;
   }
 
   /// What is right, bit for bit: a ring of R threads, which compute all heads of their shard.
@@ -147,8 +142,17 @@ class Part {
  private:
   static constexpr Index element = sizeof(float);
   static Index size(const Interval& interval) { return interval.end - interval.begin; }
-  [[nodiscard]] Interval own_of(const std::vector<Interval>& of_ranks) const {
-    return of_ranks[static_cast<std::size_t>(heads_.rank())];
+  [[nodiscard]] std::size_t own_rank() const { return static_cast<std::size_t>(heads_.rank()); }
+  [[nodiscard]] Interval own_of(const std::vector<Interval>& of_ranks) const { return of_ranks[own_rank()]; }
+  /// The slices of heads(): local indices of the shard.
+  [[nodiscard]] std::vector<Interval> slices() const {
+    std::vector<Interval> slices;
+    Index begin = 0;
+    for (const Index tokens : place_.tokens(placement_)) {
+      slices.push_back({begin, begin + tokens});
+      begin += tokens;
+    }
+    return slices;
   }
   /// The tokens that this rank holds, of the heads of the other ranks.
   [[nodiscard]] Index bytes_to_heads(const std::vector<Interval>& heads, Index dim) const {
@@ -161,11 +165,19 @@ class Part {
     const Index others = slices().back().end - size(own_of(slices()));
     return size(own_of(heads)) * others * dim * element;
   }
+  /// With a mutant other tokens, and as many: its messages have the right lengths.
   [[nodiscard]] TokenRanges slice() const {
-    const Index seq = problem_.q.seq;
-    if (lesson_.mutant("world-placement"))
-      return Placement(PlacementKind::zigzag, seq, comm_.size()).ranges(comm_.rank());
-    return held_.slice(Placement(PlacementKind::zigzag, seq, held_.ring.size));
+    const TokenRanges right = place_.slice(placement_);
+    const auto zigzag = [&](int ranks) { return Placement(PlacementKind::zigzag, problem_.q.seq, ranks); };
+    TokenRanges other;
+    if (lesson_.mutant("world-placement")) other = zigzag(comm_.size()).ranges(comm_.rank());
+    if (lesson_.mutant("swapped-axes")) other = held_.slice(zigzag(held_.ring.size));
+    if (other.empty()) return right;
+    std::vector<Index> tokens = positions(right);
+    std::ranges::copy(positions(other) | std::views::take(tokens.size()), tokens.begin());
+    other.clear();
+    for (const Index token : tokens) other.push_back({token, 1, 1});
+    return other;
   }
   /// This rank's rows of q, k, v or dO: the streams 0, 1, 2, 3.
   [[nodiscard]] Tensor<float> rows(const Shape& whole, std::uint64_t stream) const {

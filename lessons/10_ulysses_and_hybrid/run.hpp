@@ -1,8 +1,8 @@
 // Lesson 10, beside the idea: a rank's part, forward and backward.
 #pragma once
 
-#include "common/mpi_counter.hpp"
 #include "part.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention::lesson_10 {
@@ -15,28 +15,27 @@ struct Sent {
 
 /// The rows of this rank's tokens, all heads.
 [[nodiscard]] inline Outcome run(const Part& part, Sent& sent) {
-  const lesson::Line line{part.heads(), part.slices()};
+  const lesson::Line queries = part.queries(), keys = part.keys();
+  MpiAllToAll link(part.heads());
   HeadRing own_heads(part.placement(), part.ring().rank(), part.scoring());
   const auto make_transport = [&](int channel) { return OverlappedTransport(part.ring(), channel); };
   const auto attend = [&](Tensor<float> q, Tensor<float> k, Tensor<float> v) -> decltype(auto) {
     return own_heads.attend({std::move(q), std::move(k), std::move(v), {}}, make_transport, &sent.ring);
   };
   const Tensor<float> q = part.q(), k = part.k(), v = part.v();
-  mpi_counter::reset();
-  const AttentionResult<float> attended = lesson::ulysses(q, k, v, line, attend);
-  sent.forward_bytes = mpi_counter::traffic().bytes;
+  const AttentionResult<float> attended = lesson::ulysses(q, k, v, queries, keys, link, attend);
+  sent.forward_bytes = link.statistics().bytes_sent;
 
   // The backward: to_sequence is the adjoint of to_heads, and to_heads that of to_sequence.
-  mpi_counter::reset();
-  Gradients<float> own = own_heads.differentiate(lesson::to_heads(part.grad_out(), line), make_transport);
+  const Tensor<float> grad_out = lesson::to_heads(part.grad_out(), queries, link);
+  Gradients<float> own = own_heads.differentiate(grad_out, make_transport);
   if (part.returns_zeros()) {
     own.k.fill(0);
     own.v.fill(0);
   }
-  const Tensor<float> dq = lesson::to_sequence(own.q, q.shape().heads, line);
-  Tensor<float> dk = lesson::to_sequence(own.k, k.shape().heads, line);
-  Tensor<float> dv = lesson::to_sequence(own.v, k.shape().heads, line);
-  sent.backward_bytes = mpi_counter::traffic().bytes;
+  const Tensor<float> dq = lesson::to_sequence(own.q, queries, link);
+  Tensor<float> dk = lesson::to_sequence(own.k, keys, link), dv = lesson::to_sequence(own.v, keys, link);
+  sent.backward_bytes = link.statistics().bytes_sent - sent.forward_bytes;
   return {{part.in_order(attended.out), part.in_order(attended.lse)},
           {part.in_order(dq), std::move(dk), std::move(dv)}};
 }

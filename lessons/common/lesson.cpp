@@ -91,6 +91,14 @@ void Lesson::say_if_cores_are_shared(const std::string& what) const {
   if (comm_->size() > cores) say(format("  %d ranks on %d cores: ", comm_->size(), cores) + what);
 }
 
+bool Lesson::measures(Index tokens) const {
+  constexpr Index fewest = 32;
+  if (!has_mutant() && tokens >= fewest) return true;
+  say(std::string("  left out: times of ") + (has_mutant() ? "a wrong program" : "so few tokens") +
+      " say nothing");
+  return false;
+}
+
 void Lesson::print(const Table& table) const {
   if (prints_text()) std::fputs(table.text().c_str(), stdout);
 }

@@ -46,6 +46,9 @@ class Lesson {
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
   /// Was any? Then a lesson may end after its checks: times of a wrong program say nothing.
   [[nodiscard]] bool has_mutant() const { return mutant_ != "none"; }
+  /// Does the lesson measure times, with a problem of `tokens`? Not with a mutant, and not for a few tokens, whose time is
+  /// that of the messages: it says so in one line.
+  [[nodiscard]] bool measures(Index tokens) const;
   /// False: help was asked for and printed, or there is no GPU, under MPI on every rank, for a lesson that needs one: then
   /// it has printed `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object with `skipped`. The exit code is 0.
   /// Under MPI collective.

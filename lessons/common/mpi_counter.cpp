@@ -81,15 +81,3 @@ int MPI_Testall(int count, MPI_Request requests[], int* done, MPI_Status statuse
   missing_since = *done != 0 ? -1 : end;
   return code;
 }
-
-int MPI_Alltoallv(const void* send, const int sent[], const int sent_at[], MPI_Datatype type, void* receive,
-                  const int received[], const int received_at[], MPI_Datatype received_type, MPI_Comm comm) {
-  int size = 0, own = 0;
-  PMPI_Comm_size(comm, &size);
-  PMPI_Comm_rank(comm, &own);
-  for (int rank = 0; rank < size; ++rank)
-    if (rank != own && sent[rank] > 0) count_sent(sent[rank], type, 0);
-  return timed(0, [&] {
-    return PMPI_Alltoallv(send, sent, sent_at, type, receive, received, received_at, received_type, comm);
-  });
-}

@@ -52,6 +52,11 @@ message(STATUS "The Python module is built for ${Python_EXECUTABLE}, Python ${Py
 pybind11_add_module(ring_attention_python MODULE NO_EXTRAS ${python_sources})
 target_link_libraries(ring_attention_python PRIVATE ring_attention::ring_attention ${CMAKE_DL_LIBS})
 target_compile_definitions(ring_attention_python PRIVATE RING_ATTENTION_VERSION="${PROJECT_VERSION}")
+# pybind11 is what takes long to compile: its two files are compiled as one, without the optimisations that only engines need.
+set(python_pybind11_sources "${PROJECT_SOURCE_DIR}/src/python/module.cpp" "${PROJECT_SOURCE_DIR}/src/python/ranks.cpp")
+set_source_files_properties(${python_pybind11_sources} PROPERTIES UNITY_GROUP pybind11)
+set_target_properties(ring_attention_python PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+target_compile_options(ring_attention_python PRIVATE $<$<CONFIG:Release>:-O1>)
 set(python_package "${PROJECT_BINARY_DIR}/python/ring_attention")
 set_target_properties(ring_attention_python PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${python_package}")
 foreach(file IN ITEMS __init__.py _arrays.py _ranks.py torch.py _core.pyi py.typed)

@@ -149,9 +149,12 @@ set(program_without_cuda_sources #
 
 # The Python module, above the library.
 set(python_sources
+    program/watchdog.cpp
+    python/job.cpp
     python/module.cpp
     python/mpi_libraries.cpp
-    python/ranks.cpp)
+    python/ranks.cpp
+    python/rendezvous.cpp)
 
 foreach(
   folder IN

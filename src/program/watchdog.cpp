@@ -37,8 +37,9 @@ std::string Activity::describe() const {
   return text;
 }
 
-Watchdog::Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank)
-    : activity_(activity), timeout_(timeout), rank_(rank), thread_([this] { watch(); }) {}
+Watchdog::Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank,
+                   const char* limit)
+    : activity_(activity), timeout_(timeout), rank_(rank), limit_(limit), thread_([this] { watch(); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -67,10 +68,9 @@ void Watchdog::watch() {
       last_move = Clock::now();
     } else if (Clock::now() - last_move > timeout_) {
       const std::string rank = rank_ < 0 ? "?" : std::to_string(rank_);
-      std::fprintf(
-          stderr,
-          "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than --timeout\n",
-          rank.c_str(), timeout_.count(), activity_.describe().c_str());
+      std::fprintf(stderr,
+                   "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than %s\n",
+                   rank.c_str(), timeout_.count(), activity_.describe().c_str(), limit_);
       std::fflush(stderr);
       // MPICH's launcher may drop what it has not read when a rank ends: wait until it has read the line.
       std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -45,8 +45,10 @@ class Activity {
 /// this thread. The launcher sees the exit and ends the other ranks.
 class Watchdog {
  public:
-  /// \param rank  -1: not known yet
-  Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank);
+  /// \param rank   -1: not known yet
+  /// \param limit  what a user sets to give more time
+  Watchdog(const Activity& activity, std::chrono::duration<double> timeout, int rank,
+           const char* limit = "--timeout");
   ~Watchdog();
 
   /// Sets the timeout and the rank. They are known only after the first wait for a peer, MPI's own
@@ -59,6 +61,7 @@ class Watchdog {
   const Activity& activity_;
   std::chrono::duration<double> timeout_;
   int rank_;
+  const char* limit_;
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;

@@ -7,6 +7,7 @@
 
 #include "python/arrays.hpp"
 #include "python/ranks.hpp"
+#include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/cpu/backward.hpp"
@@ -125,6 +126,8 @@ void bind_errors(py::module_& module) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const AgreedError& e) {
       PyErr_SetString(agreed.ptr(), e.what());
+    } catch (const LateError& e) {
+      PyErr_SetString(PyExc_TimeoutError, e.what());
     } catch (const InputError& e) {
       PyErr_SetString(input.ptr(), e.what());
     } catch (const Error& e) {

@@ -2,73 +2,12 @@
 
 #include <pybind11/stl.h>
 
-#include <csignal>
-#include <memory>
-
-#include "python/mpi_libraries.hpp"
+#include "python/job.hpp"
 #include "python/scoring.hpp"
-#include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {
 namespace {
-
-/// The ranks of this job, from start() to finish().
-struct Job {
-  Communicator world{MPI_COMM_WORLD};  // for the module's own messages
-  int threads_of_a_rank = std::max(1, usable_cores() / ranks_on_this_host(world));
-};
-std::unique_ptr<Job> job;      // NOLINT: MPI is one a process, too
-bool finish_ends_mpi = false;  // NOLINT
-
-/// Collective. Another part of the process may have started MPI; then that part ends it.
-void start() {
-  require_one_mpi_library();
-  int initialised = 0, finalised = 0, level = 0;
-  MPI_Initialized(&initialised);
-  MPI_Finalized(&finalised);
-  if (finalised != 0) throw Error("MPI has ended in this process");
-  if (initialised == 0) {
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level));
-    finish_ends_mpi = true;
-  }
-  job = std::make_unique<Job>();
-}
-
-void finish() {
-  job.reset();
-  if (std::exchange(finish_ends_mpi, false)) MPI_Finalize();
-}
-
-const Job& started() {
-  if (!job) throw Error("MPI has not been started, or it has ended");
-  return *job;
-}
-
-/// While it lives, an interrupt (Ctrl-C) ends the process, and so the launcher ends the job: a rank that waits for a message
-/// cannot get back to the interpreter.
-class InterruptEnds {
- public:
-  InterruptEnds() {
-    sigaction(SIGINT, nullptr, &before_);
-    if (before_.sa_handler == SIG_IGN) return;
-    struct sigaction end = {};
-    end.sa_handler = SIG_DFL;
-    sigaction(SIGINT, &end, nullptr);
-  }
-  InterruptEnds(const InterruptEnds&) = delete;
-  InterruptEnds& operator=(const InterruptEnds&) = delete;
-  ~InterruptEnds() { sigaction(SIGINT, &before_, nullptr); }
-
- private:
-  struct sigaction before_ = {};
-};
-
-/// Around what waits for other ranks: without the interpreter's lock, and an interrupt ends the process.
-struct Waits {
-  py::gil_scoped_release unlocked;
-  InterruptEnds interrupt;
-};
 
 /// How the ranks divide the work.
 struct Division {
@@ -78,13 +17,14 @@ struct Division {
 
 Division make_division(Index queries, Index keys, const std::string& placement, const std::string& parallel,
                        int ulysses, const std::string& transport, int threads) {
-  const Job& ranks = started();
+  Job& job = Job::started();
   Options options;
   options.partition = partition_named(parallel);
   options.ulysses = ulysses;
-  options.threads = threads > 0 ? threads : ranks.threads_of_a_rank;
+  options.threads = threads > 0 ? threads : job.threads_of_a_rank();
   options.transport = transport == "overlapped" ? TransportKind::overlapped : TransportKind::odd_even;
-  const HybridPlace place = place_in(options.partition, ulysses, ranks.world.rank(), ranks.world.size());
+  options.progress = [&activity = job.activity()] { activity.beat(); };
+  const HybridPlace place = place_in(options.partition, ulysses, job.world().rank(), job.world().size());
   const PlacementKind kind = placement_kind_named(placement);
   return {{Placement(kind, queries, place.ring.size), Placement(kind, keys, place.ring.size)}, options};
 }
@@ -97,22 +37,11 @@ Scoring scoring_in(const Division& division, const ScoringWords& words, const Sh
 std::vector<std::tuple<Index, Index, Index>> token_ranges(Index seq, const std::string& placement,
                                                           const std::string& parallel, int ulysses,
                                                           int rank) {
-  const HybridPlace place = place_in(partition_named(parallel), ulysses, rank, started().world.size());
+  const HybridPlace place = place_in(partition_named(parallel), ulysses, rank, Job::started().world().size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
   for (const TokenRange& range : place.slice({placement_kind_named(placement), seq, place.ring.size}))
     ranges.emplace_back(range.begin, range.stride, range.count);
   return ranges;
-}
-
-/// The beginning of every collective call: all ranks have to make the same, and none may have a problem.
-/// \throws AgreedError
-void begin_together(const std::string& call, const std::string& problem) {
-  const Communicator& world = started().world;
-  const Waits waits;
-  agree(world, [&] {
-    if (!problem.empty()) throw InputError("rank " + std::to_string(world.rank()) + ": " + problem);
-  });
-  require_same(world, "the call", call);
 }
 
 /// May query i see key j? [1, 1, queries, keys]; None when each sees all.
@@ -138,16 +67,33 @@ Array copied(const View<const T>& array) {
   return Array(converted<T>(array));
 }
 
+/// While it lives, this rank does not wait, and may need long between two signs of life.
+struct UserCode {
+  UserCode() { Job::started().unwatch(); }
+  UserCode(const UserCode&) = delete;
+  UserCode& operator=(const UserCode&) = delete;
+  ~UserCode() { Job::started().watch(Phase::compute, -1); }
+};
+
 /// A kernel in Python: kernel(q, k, v, mask, scale) -> (out, lse). It gets copies, which it may keep.
 template <class T>
 AttentionFunction<T> function_of(const py::function& kernel) {
   return [&kernel](const AttentionTask<T>& task) {
     const py::gil_scoped_acquire locked;
+    const UserCode user_code;
     const py::tuple result =
         kernel(copied(task.q), copied(task.k), copied(task.v), visible_pairs(task), task.scoring.scale);
     const Input<T> out("out", result[0]), lse("lse", result[1]);
     return AttentionResult<T>{converted<T>(out.view()), converted<T>(lse.view())};
   };
+}
+
+/// The part of a call in which this rank waits for others: without the interpreter's lock.
+void run_unlocked(Phase phase, int peer, const std::function<void()>& run) {
+  Job& job = Job::started();
+  const py::gil_scoped_release unlocked;
+  const Wait wait(job, phase, peer);
+  job.run(run);
 }
 
 template <class T>
@@ -157,17 +103,15 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
                        const std::optional<py::function>& kernel) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
   const OptionalInput<T> bias("bias", bias_array);
-  (void)started();
   AttentionResult<T> result;
-  {
-    const Waits waits;
+  run_unlocked(Phase::compute, -1, [&] {
     const auto& [placement, options] = division;
     const Scoring scoring = scoring_in(division, words, q.view().shape());
     result = kernel ? forward(MPI_COMM_WORLD, function_of<T>(*kernel), q.view(), k.view(), v.view(),
                               placement, scoring, options)
                     : forward(MPI_COMM_WORLD, q.view(), k.view(), v.view(), placement, scoring, options,
                               bias.view());
-  }
+  });
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
 }
 
@@ -179,15 +123,13 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
       out("out", out_array), lse("lse", lse_array);
   const OptionalInput<T> bias("bias", bias_array);
-  (void)started();
   Gradients<T> gradients;
-  {
-    const Waits waits;
+  run_unlocked(Phase::compute, -1, [&] {
     const AttentionResult<T> result{converted<T>(out.view()), converted<T>(lse.view())};
     gradients =
         backward(MPI_COMM_WORLD, q.view(), k.view(), v.view(), result, grad_out.view(), division.placement,
                  scoring_in(division, words, q.view().shape()), division.options, bias.view());
-  }
+  });
   return python_gradients(std::move(gradients));
 }
 
@@ -195,23 +137,22 @@ constexpr int tag = 0;  // of the arrays that scatter and gather send
 
 void send(const py::buffer& array, int to) {
   const py::buffer_info info = array.request();
-  const Communicator& world = started().world;
-  const Waits waits;
-  check_mpi(MPI_Send_c(info.ptr, info.size * info.itemsize, MPI_BYTE, to, tag, world.handle()));
+  run_unlocked(Phase::exchange, to, [&] {
+    check_mpi(
+        MPI_Send_c(info.ptr, info.size * info.itemsize, MPI_BYTE, to, tag, Job::started().world().handle()));
+  });
 }
 
 void receive(const py::buffer& array, int from) {
   const py::buffer_info info = array.request(true);
-  const Communicator& world = started().world;
-  const Waits waits;
-  check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag, world.handle(),
-                       MPI_STATUS_IGNORE));
+  run_unlocked(Phase::exchange, from, [&] {
+    check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag,
+                         Job::started().world().handle(), MPI_STATUS_IGNORE));
+  });
 }
 
 std::string broadcast_text(std::string text) {
-  const Communicator& world = started().world;
-  const Waits waits;
-  broadcast(world, text);
+  run_unlocked(Phase::exchange, -1, [&] { broadcast(Job::started().world(), text); });
   return text;
 }
 
@@ -219,13 +160,21 @@ std::string broadcast_text(std::string text) {
 
 void bind_ranks(py::module_& module) {
   py::class_<Division>(module, "Division").def(py::init(&make_division));
-  module.def("start", &start, py::call_guard<py::gil_scoped_release>());
-  module.def("finish", &finish, py::call_guard<py::gil_scoped_release>());
+  using unlocked = py::call_guard<py::gil_scoped_release>;
+  module.def(
+      "start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());
+  module.def("finish", &Job::finish, unlocked());
   module.def("abort", [](int code) { MPI_Abort(MPI_COMM_WORLD, code); });
-  module.def("rank", [] { return started().world.rank(); });
-  module.def("size", [] { return started().world.size(); });
+  module.def("rank", [] { return Job::started().world().rank(); });
+  module.def("size", [] { return Job::started().world().size(); });
   module.def("token_ranges", &token_ranges);
-  module.def("begin_together", &begin_together);
+  module.def("is_apart", [] { return Job::started().is_apart(); });
+  module.def(
+      "begin_together",
+      [](const std::string& call, const std::string& problem, double timeout) {
+        Job::started().begin_together(call, problem, Seconds(timeout));
+      },
+      unlocked());
   module.def("ring_forward",
              [](const py::buffer& q, const py::buffer& k, const py::buffer& v, const Division& division,
                 const ScoringWords& words, const std::optional<py::buffer>& bias,

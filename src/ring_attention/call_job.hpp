@@ -34,6 +34,26 @@ void with_transport(TransportKind kind, std::initializer_list<std::shared_ptr<vo
   }
 }
 
+/// A transport that calls the caller's progress, too.
+template <class Link>
+class Reporting : public Link {
+ public:
+  Reporting(const Communicator& line, int channel, const Progress& report)
+      : Link(line, channel), report_(report) {}
+
+  void progress() {
+    Link::progress();
+    if (report_) report_();
+  }
+  void finish() {
+    Link::finish();
+    if (report_) report_();
+  }
+
+ private:
+  const Progress& report_;
+};
+
 /// The K,V of a call, where messages can take them.
 template <class T>
 TravellingKv<T> travelling_kv(const Call<T>& call, int rank) {
@@ -54,20 +74,21 @@ class ForwardJob {
   /// \param rank    among the ranks of the placement
   /// \param engine  that has begun with the queries of this rank
   ForwardJob(const Call<T>& call, int rank, Compute engine)
-      : transport_(call.options.transport), kv_(travelling_kv(call, rank)), engine_(std::move(engine)) {}
+      : options_(call.options), kv_(travelling_kv(call, rank)), engine_(std::move(engine)) {}
 
   /// \param line  the ranks of the placement
   AttentionResult<T> run(const Communicator& line) {
-    with_transport(transport_, {kv_.parcel}, [&]<class Link>(std::type_identity<Link>) {
+    with_transport(options_.transport, {kv_.parcel}, [&]<class Link>(std::type_identity<Link>) {
       MpiAllToAll link(line);
       travelling_forward(
-          engine_, link, [&](int channel) { return Link(line, channel); }, kv_);
+          engine_, link, [&](int channel) { return Reporting<Link>(line, channel, options_.progress); }, kv_,
+          options_.progress);
     });
     return engine_.finish();
   }
 
  private:
-  TransportKind transport_;
+  Options options_;
   TravellingKv<T> kv_;
   Compute engine_;
 };
@@ -78,7 +99,7 @@ class BackwardJob {
  public:
   /// \param forward  stays with the caller
   BackwardJob(const Call<T>& call, const ForwardResult<T>& forward, int rank)
-      : transport_(call.options.transport),
+      : options_(call.options),
         forward_(forward),
         sinks_(call.scoring.sinks),
         kv_(travelling_kv(call, rank)),
@@ -92,10 +113,11 @@ class BackwardJob {
 
   /// \returns dK and dV of this rank's shard; of the sinks what the queries of this rank contribute
   Gradients<T> run(const Communicator& line) {
-    with_transport(transport_, {kv_.parcel, sums_.parcel}, [&]<class Link>(std::type_identity<Link>) {
+    with_transport(options_.transport, {kv_.parcel, sums_.parcel}, [&]<class Link>(std::type_identity<Link>) {
       MpiAllToAll link(line);
       travelling_backward(
-          engine_, link, [&](int channel) { return Link(line, channel); }, kv_, sums_);
+          engine_, link, [&](int channel) { return Reporting<Link>(line, channel, options_.progress); }, kv_,
+          sums_, options_.progress);
     });
     kv_.parcel.reset();
     kv_.shards.reset();
@@ -104,7 +126,7 @@ class BackwardJob {
   }
 
  private:
-  TransportKind transport_;
+  Options options_;
   ForwardResult<T> forward_;
   std::vector<double> sinks_;
   TravellingKv<T> kv_, sums_;

@@ -67,7 +67,8 @@ struct Options {
   TransportKind transport = TransportKind::overlapped;
   Isa isa = best_isa();  ///< instruction set, float32 only; others round differently
   Partition partition = Partition::ring;
-  int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
+  int ulysses = 1;         ///< U of Partition::hybrid: the number of ranks that share heads
+  Progress progress = {};  ///< the calling thread calls it between tiles and after every hop
 };
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are

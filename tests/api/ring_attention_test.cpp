@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <tuple>
 
 #include "support/backward_runs.hpp"
 #include "support/masks.hpp"
@@ -146,6 +147,27 @@ TEST(RingAttentionOptions, EveryInstructionSetAgrees) {
   for (const Isa isa : available_isas()) {
     user.options.isa = isa;
     EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(user.place.rank)));
+  }
+}
+
+TEST(RingAttentionOptions, ProgressIsCalledBetweenTilesAndAfterHops) {
+  const auto problem = make_gradient_problem<float>({.queries = 13, .keys = 13});
+  User<float> user(problem);
+  int calls = 0;
+  user.options.progress = [&] { ++calls; };
+  const int steps = user.place.size, hops = steps - 1;
+  for (const auto& [partition, transport, least] :
+       {std::tuple(Partition::ring, TransportKind::overlapped, steps + hops),
+        std::tuple(Partition::ring, TransportKind::odd_even, steps + hops),
+        std::tuple(Partition::all_gather, TransportKind::overlapped, steps)}) {
+    user.options.partition = partition;
+    user.options.transport = transport;
+    calls = 0;
+    const auto result = user.attend();
+    EXPECT_GE(calls, least);
+    calls = 0;
+    (void)user.differentiate(result);
+    EXPECT_GE(calls, least);
   }
 }
 

@@ -52,7 +52,6 @@ class Bench(harness.CommandTest):
         out = self.run_well(2, *"bench --seq 64 --repetitions 1 --backward".split()).out
         for word in ("forward and backward, on 2 ranks", "contiguous, backward"):
             self.assertIn(word, out)
-        self.assert_refused(self.run_ranks(2, *"bench --backward --parallel ulysses".split()), "--backward goes with --parallel ring")
 
     def test_in_double(self):
         words = ("--seq", 64, "--heads", 2, "--dim", 16)

@@ -19,6 +19,7 @@ BUILD = os.environ.get("RING_ATTENTION_BUILD", os.path.join(SOURCE, "build", "re
 PROGRAM = os.path.abspath(os.path.join(BUILD, "ring-attention"))
 MPIRUN = os.path.abspath(os.environ.get("MPIRUN", os.path.join(BUILD, "mpirun")))
 SLOWNESS = int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # of the program, under sanitizers
+LONG = "long" in sys.argv  # more cases, in `make test-long`
 OUTPUTS = ("out.npy", "lse.npy", "report.json")
 
 # Every process of a job inherits this variable; its value finds them again in /proc.
@@ -197,7 +198,14 @@ class CommandTest(unittest.TestCase):
         self.assertLess(result.seconds, limit, str(result))
 
 
+def first(number, *cases):
+    """The first cases; with the argument `long` all."""
+    return cases if LONG else cases[:number]
+
+
 def main():
+    if "long" in sys.argv:
+        sys.argv.remove("long")
     if not os.access(PROGRAM, os.X_OK):
         sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
     unittest.main(verbosity=2)

@@ -1,4 +1,7 @@
-"""`ring-attention run --parallel` and `bench --parallel`: the bits of the ring, what moves, what is refused."""
+"""`ring-attention run --parallel` and `bench --parallel`: the bits of the ring, what moves, what is refused.
+
+With the argument `long` more placements, masks and numbers of ranks.
+"""
 
 import json
 import math
@@ -52,9 +55,10 @@ class ParallelTest(harness.CommandTest):
         self.assert_same_bits(8, ("--parallel", "hybrid", "--ulysses", "4"), 2, FORWARD)
 
     def test_a_hybrid_has_the_bits_of_a_ring_of_its_size(self):
-        for (ulysses, ring), dtype, words in (
-            ((2, 2), "<f8", "--causal --placement zigzag"),
-            ((2, 3), "<f4", "--placement striped --alibi"),
+        for (ulysses, ring), dtype, words in harness.first(
+            2,
+            ((2, 2), "<f8", "--causal --placement zigzag --transport odd-even"),
+            ((2, 3), "<f4", "--placement striped --alibi --engine readable"),
             ((4, 2), "<f4", "--window 3,2 --placement zigzag --engine readable"),
             ((1, 3), "<f8", "--transport odd-even"),
         ):
@@ -64,8 +68,8 @@ class ParallelTest(harness.CommandTest):
             self.assertEqual((report["parallel"], report["ulysses"]), ("hybrid", ulysses))
 
     def test_all_gather_has_the_bits_of_the_ring(self):
-        for ranks, dtype, words in ((3, "<f8", "--placement striped"), (4, "<f4", "--causal --placement zigzag"),
-                                    (3, "<f4", "--wire bf16"), (2, "<f4", "--wire bf16 --engine readable")):
+        for ranks, dtype, words in harness.first(2, (3, "<f8", "--placement striped"), (3, "<f4", "--wire bf16 --engine readable"),
+                                         (4, "<f4", "--causal --placement zigzag"), (3, "<f4", "--wire bf16")):
             self.write_problem(dtype=dtype)
             self.assert_same_bits(ranks, ("--parallel", "all-gather"), ranks, common=words.split())
 
@@ -87,11 +91,12 @@ class ParallelTest(harness.CommandTest):
     def test_bias_dropout_and_sinks_are_those_of_the_heads_of_the_layer(self):
         self.write_problem()
         npy.write(self.path("sink.npy"), (12,), [0.3 * head - 1 for head in range(12)])
-        for bias, placement, ranks, partition, ring in (
-            ((12, 13, 17), "zigzag", 4, "hybrid --ulysses 2", 2),
-            ((2, 12, 13, 17), "striped", 6, "hybrid --ulysses 2", 3),
-            ((1, 12, 13, 17), "contiguous", 4, "ulysses", 1),
+        for bias, placement, ranks, partition, ring in harness.first(
+            2,
+            ((2, 12, 13, 17), "zigzag", 4, "hybrid --ulysses 2", 2),
             ((1, 13, 17), "zigzag", 3, "all-gather", 3),
+            ((12, 13, 17), "striped", 6, "hybrid --ulysses 2", 3),
+            ((1, 12, 13, 17), "contiguous", 4, "ulysses", 1),
         ):
             values = [-math.inf if x > 1.8 else x for x in random_values(bias, 4)]
             npy.write(self.path("bias.npy"), bias, values)
@@ -191,26 +196,40 @@ class ParallelTest(harness.CommandTest):
     # ---- bench
 
     def test_bench(self):
+        """Five products backward, two forward; q, k, v, out there and dO, dQ, dK, dV back, or one gather and two."""
         words = "bench --seq 96 --heads 4 --kv-heads 2 --dim 8 --repetitions 1".split()
-        for ranks, flags in ((2, "ulysses"), (4, "hybrid --ulysses 2"), (3, "all-gather"), (2, "hybrid --ulysses 1")):
-            report = json.loads(self.run_well(ranks, *words, "--causal", "--json", "--parallel", *flags.split()).out)
+        for ranks, flags, bytes_of_heads in (
+            (2, "ulysses", (12 / 2, 12 / 2)),
+            (4, "hybrid --ulysses 2 --dtype float64", (12 / 2, 12 / 2)),
+            (3, "all-gather", (2 * 2 * 2, 2 * 2 * 2 * 2)),
+            (2, "hybrid --ulysses 1", ()),
+        ):
+            report = json.loads(
+                self.run_well(ranks, *words, "--causal", "--backward", "--json", "--parallel", *flags.split()).out)
             with self.subTest(flags=flags):
                 self.assertEqual(report["parallel"], flags.split()[0])
-                placements = ["contiguous"] if flags == "ulysses" else ["contiguous", "zigzag"]
-                self.assertEqual([row["placement"] for row in report["placements"]], placements)
-                for row in report["placements"]:
+                placements = ("contiguous",) if flags == "ulysses" else ("contiguous", "zigzag")
+                passes = [(row["placement"], row["pass"]) for row in report["placements"]]
+                self.assertEqual(passes, [(kind, way) for kind in placements for way in ("forward", "backward")])
+                for rows in zip(report["placements"][::2], report["placements"][1::2]):
+                    flop, more = (row["flops_per_second"] * row["compute_seconds"] for row in rows)
+                    self.assertAlmostEqual(more / flop, 2.5)
                     if flags.endswith("1"):
-                        self.assertNotIn("whole_seconds", row)
+                        self.assertNotIn("whole_seconds", rows[0])
                         continue
-                    self.assertGreater(row["whole_seconds"], 0)
-                    tokens, heads = 96 // ranks, {2: 12, 4: 12}.get(ranks)
-                    due = heads * tokens * 8 * 4 // 2 if heads else 2 * 2 * 2 * tokens * 8 * 4
-                    self.assertEqual(row["all_to_all_bytes"], due)
-            text = self.run_well(ranks, *words, "--parallel", *flags.split()).out
-            first = {"ulysses": "Ulysses, forward, on 2 ranks", "all-gather": "All-gather of K,V, forward, on 3 ranks",
-                     "hybrid --ulysses 2": "Heads over 2 ranks, rings of 2, forward, on 4 ranks",
-                     "hybrid --ulysses 1": "Ring attention, forward, on 2 ranks"}[flags]
-            self.assertIn(first, text)
+                    for row, heads in zip(rows, bytes_of_heads):
+                        self.assertGreater(row["whole_seconds"], 0)
+                        number = 8 if "float64" in flags else 4
+                        self.assertEqual(row["all_to_all_bytes"], heads * (96 // ranks) * 8 * number)
+        for ranks, flags, line in (
+            (2, "ulysses --backward", "Ulysses, forward and backward, on 2 ranks"),
+            (4, "hybrid --ulysses 2", "Heads over 2 ranks, rings of 2, forward, on 4 ranks"),
+            (3, "all-gather", "All-gather of K,V, forward, on 3 ranks"),
+            (2, "hybrid --ulysses 1", "Ring attention, forward, on 2 ranks"),
+        ):
+            out = self.run_well(ranks, *words, "--parallel", *flags.split()).out
+            self.assertIn(line, out)
+            self.assertEqual("contiguous, backward  " in out, "--backward" in flags)
 
     # ---- what is refused
 

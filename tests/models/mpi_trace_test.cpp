@@ -6,7 +6,11 @@
 #include <array>
 
 #include "models/mpi_calls.hpp"
+#include "models/one_sided.hpp"
 #include "models/recording.hpp"
+#include "ring_attention/core/compare.hpp"
+#include "ring_attention/core/random.hpp"
+#include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 
@@ -102,6 +106,48 @@ class WaitsFor {
   TransportStatistics statistics_;
 };
 
+/// Lends the buffers of all hops at once: no put waits until its buffer is free. (onesided.pml: CREDIT 0)
+class NoCredit : public OneSidedTransport {
+ public:
+  using OneSidedTransport::OneSidedTransport;
+
+  void start(const Exchange& exchange) {
+    accept(exchange);
+    if (hop() > 0) return;
+    const std::array<std::span<const std::byte>, 2> buffers{exchange.receive, exchange.send};
+    for (int hop = 0; hop + 1 < ring().size; ++hop)
+      give_credit(hop, buffers[static_cast<std::size_t>(hop) % buffers.size()]);
+  }
+};
+
+/// Lends a buffer when the compute with it has ended, before the own put out of it has. (onesided.pml: CREDIT 1)
+class EarlyCredit : public OneSidedTransport {
+ public:
+  using OneSidedTransport::OneSidedTransport;
+
+  void start(const Exchange& exchange) {
+    accept(exchange);
+    if (hop() == 0) give_credit(0, exchange.receive);
+  }
+  void finish() {
+    if (hop() + 2 < ring().size) give_credit(hop() + 1, exchange().send);
+    OneSidedTransport::finish();
+  }
+};
+
+/// Raises the signal before the data are there. (onesided.pml: NO_ORDER)
+class EarlySignal : public OneSidedTransport {
+ public:
+  using OneSidedTransport::OneSidedTransport;
+
+  void finish() {
+    wait_for_credit();
+    signal();
+    end_put();
+    wait_for_signal();
+  }
+};
+
 // ---- the tests --------------------------------------------------------------------------------------------
 
 class MpiTraces : public testing::Test {
@@ -135,20 +181,89 @@ class MpiTraces : public testing::Test {
     return of_all_ranks(trace, comm);
   }
 
+  /// What all ranks put, and when.
   template <class Link>
-  void expect_right_traces() {
+  std::vector<Trace> puts(const LabelledRing& problem = {}, bool is_forward = true) {
+    Trace trace;
+    const auto make = [&](int channel) { return Link(trace, comm, channel); };
+    if (is_forward)
+      forward(trace, problem, at, make);
+    else
+      backward(trace, problem, at, make);
+    return of_all_ranks(trace, comm);
+  }
+
+  void for_each_problem(const auto& visit) {
     for (const Index tokens : {2, 2048})  // 48 bytes a shard, and 48 KiB: more than MPI buffers
       for (const Mask& mask : {Mask{}, Mask::causal()})
         for (const bool is_forward : {true, false}) {
           const LabelledRing problem{.mask = mask, .tokens = tokens};
-          EXPECT_TRUE(holds(hops<Link>(problem, is_forward)));
-          EXPECT_TRUE(holds(calls<Link>(problem, is_forward)));
+          visit(problem, is_forward);
         }
+  }
+  template <class Link>
+  void expect_right_traces() {
+    for_each_problem([&](const LabelledRing& problem, bool is_forward) {
+      EXPECT_TRUE(holds(hops<Link>(problem, is_forward)));
+      EXPECT_TRUE(holds(calls<Link>(problem, is_forward)));
+    });
+  }
+
+  /// out and lse, dQ, dK and dV of this rank, causal.
+  std::array<Tensor<float>, 5> attend(const auto& make) {
+    const Shape shape{1, 2, 13, 4};
+    const Placement tokens(PlacementKind::zigzag, shape.seq, at.size);
+    const Scoring scoring{0.5, Mask::causal()};
+    const auto random = [&](std::uint64_t stream, View<float> array) {
+      fill_random(array, {.stream = stream}, shape, tokens.ranges(at.rank));
+    };
+    const auto parcel = [&] {
+      KvParcel<float> kv(shape, tokens, at.rank);
+      random(1, kv.k());
+      random(2, kv.v());
+      return kv;
+    };
+    Tensor<float> q(shape.with_seq(tokens.tokens(at.rank))), grad_out(q.shape());
+    random(0, q.view());
+    random(3, grad_out.view());
+    KvParcel<float> kv = parcel(), again = parcel(), gradients(shape, tokens, at.rank);
+    CpuEngine<float> engine(scoring);
+    engine.begin(q, tokens.ranges(at.rank));
+    auto&& transport = make(0);
+    ring_forward(engine, transport, kv);
+    AttentionResult<float> attended = engine.finish();
+    CpuBackward<float> backward(scoring);
+    backward.begin({q, attended.out, attended.lse, grad_out}, tokens.ranges(at.rank));
+    auto&& kv_transport = make(0);
+    auto&& gradient_transport = make(1);
+    ring_backward(backward, kv_transport, gradient_transport, again, gradients);
+    return {std::move(attended.out), std::move(attended.lse), backward.finish(),
+            converted<float>(View<const float>(gradients.k())),
+            converted<float>(View<const float>(gradients.v()))};
   }
 };
 
 TEST_F(MpiTraces, OfTheBlockingRingHold) { expect_right_traces<OddEvenTransport>(); }
 TEST_F(MpiTraces, OfTheOverlappedRingHold) { expect_right_traces<OverlappedTransport>(); }
+
+TEST_F(MpiTraces, OfTheOneSidedRingHold) {
+  for_each_problem([&](const LabelledRing& problem, bool is_forward) {
+    EXPECT_TRUE(holds(puts<OneSidedTransport>(problem, is_forward)));
+  });
+}
+
+TEST_F(MpiTraces, TheOneSidedRingHasTheBitsOfMessages) {
+  Trace trace;
+  const auto puts = attend([&](int channel) { return OneSidedTransport(trace, comm, channel); });
+  const auto messages = attend([&](int channel) { return OverlappedTransport(comm, channel); });
+  for (std::size_t i = 0; i < puts.size(); ++i) EXPECT_TRUE(bitwise_equal(puts[i], messages[i])) << i;
+}
+
+TEST_F(MpiTraces, ShowPutsThatDoNotWait) {
+  EXPECT_EQ(static_cast<bool>(holds(puts<NoCredit>())), at.size <= 2) << "one hop does not show it";
+  EXPECT_EQ(static_cast<bool>(holds(puts<EarlyCredit>())), at.size <= 2) << "one hop does not show it";
+  EXPECT_EQ(static_cast<bool>(holds(puts<EarlySignal>())), at.size == 1);
+}
 
 TEST_F(MpiTraces, ShowThatAllSendFirst) {
   const auto traces = calls<Unordered<true>>();  // it ends: MPI buffers these messages

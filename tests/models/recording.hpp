@@ -128,7 +128,8 @@ class RecordingEngine {
     accumulate(kv, progress);
     if (!needed) return;
     for (double& x : gradient.k.elements()) x += std::exp2(at_.rank);
-    for (double& x : gradient.v.elements()) x += label_of(kv.v.elements());
+    const double label = label_of(kv.v.elements());
+    for (double& x : gradient.v.elements()) x += label;
   }
   void begin(const KeyValue<double>& kv) { record(Act::begin, kv); }
   void end(const KeyValue<double>& kv) {

@@ -13,9 +13,10 @@
 namespace ring_attention::test {
 
 enum class Act : int {
-  lend,       // memory is given to a message: from here on it may be read (send) or written (receive)
-  post,       // the message may be matched by the other rank
-  wait,       // returns when the other rank has posted its side
+  lend,  // memory is given to a message: from here on it may be read (send) or written (receive)
+  put,   // the same for the send of a one-sided message, which reads it; posted is the signal behind the data
+  post,  // the message may be matched by the other rank
+  wait,  // returns when the other rank has posted its side
   give_back,  // the memory belongs to the rank again
   begin,      // of a compute
   end,
@@ -27,9 +28,9 @@ enum class Side : int { send, receive };
 /// One thing that a rank did. Which members count depends on `act`.
 struct Event {
   Act act = Act::barrier;
-  Side side = Side::send;  // lend, post, wait, give_back
+  Side side = Side::send;  // lend, put, post, wait, give_back
   int channel = 0;
-  const std::byte* memory = nullptr;  // lend, begin
+  const std::byte* memory = nullptr;  // lend, put, begin
   std::size_t bytes = 0;
   double label =
       0;  // begin, end: the rank whose K,V are in the memory; home: the sum of 2^rank over all that added
@@ -40,7 +41,8 @@ struct Event {
 using Trace = std::vector<Event>;
 
 /// Memory: no message is received into memory that is being sent, received into or computed with; none is sent from, and
-/// no compute reads, memory that a message still writes; and every compute has the K,V of owner(t).
+/// no compute reads, memory that a message still writes; no signal is posted before its data are there; and every compute
+/// has the K,V of owner(t).
 class MemoryCheck {
  public:
   /// What is wrong; empty: nothing.
@@ -59,7 +61,11 @@ class MemoryCheck {
 
   [[nodiscard]] std::string next(const Event& event) {
     const bool computes = event.act == Act::begin;
-    if (event.act == Act::lend || computes) {
+    if (event.act == Act::post && event.side == Side::send)
+      for (const Open& open : open_)
+        if (open.event.act == Act::put && open.event.channel == event.channel)
+          return "signals data that may not have arrived";
+    if (event.act == Act::lend || event.act == Act::put || computes) {
       const bool writes = !computes && event.side == Side::receive;
       for (const Open& open : open_)
         if (overlap(open.event, event) && (writes || is_written(open)))

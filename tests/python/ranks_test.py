@@ -1,6 +1,8 @@
 """ring_attention and what belongs to it, on several ranks."""
 
+import concurrent.futures
 import ctypes
+import importlib.util
 import os
 import re
 import signal
@@ -19,55 +21,47 @@ import numpy as np
 
 
 class Ranks(unittest.TestCase):
-    def well(self, ranks, *arguments):
-        done = harness.run(ranks, "ranks_program.py", *arguments)
+    def well(self, ranks, *cases):
+        done = harness.run(ranks, "ranks_program.py", *cases)
         self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
 
-    def ends(self, ranks, *arguments):
+    def ends(self, ranks, case):
         """The text of an error that ends a job."""
         begin = time.monotonic()
-        done = harness.run(ranks, "ranks_program.py", *arguments)
+        done = harness.run(ranks, "ranks_program.py", case)
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(time.monotonic() - begin, 20)
         return done.stderr
 
-    def test_values(self):
-        for ranks in (1, 2, 3, 5):
-            self.well(ranks, "values")
-
-    def test_kernels(self):
-        for ranks in (1, 3):
-            self.well(ranks, "kernels")
-
-    def test_errors_are_the_same_on_all_ranks(self):
-        for ranks in (1, 3):
-            self.well(ranks, "errors")
-
-    @unittest.skipUnless(os.path.exists("/proc/self/statm"), "no /proc")
-    def test_memory_does_not_grow(self):
-        self.well(2, "memory")
+    def test_values_kernels_errors_and_memory(self):
+        """Errors are the same on all ranks; 1000 calls need no further memory."""
+        self.well(1, "values", "kernels", "errors")
+        self.well(2, "values", *(["memory"] if os.path.exists("/proc/self/statm") else []))
+        self.well(3, "values", "kernels", "errors")
+        self.well(5, "values")
 
     def test_has_the_bits_of_the_program(self):
         rng = np.random.default_rng(3)
         program = harness.BUILD / "ring-attention"
         if not program.exists():
             self.skipTest("the program is not built")
-        for ranks, kind, placement, parallel in ((1, np.float32, "contiguous", "ring"), (3, np.float64, "zigzag", "ring"),
-                                                 (2, np.float16, "striped", "ulysses"),
-                                                 (3, np.float32, "contiguous", "all-gather")):
-            with self.subTest(ranks=ranks, kind=kind), tempfile.TemporaryDirectory() as folder:
+        for ranks, kind, *ways in ((1, np.float32, "contiguous:ring"), (2, np.float16, "striped:ulysses"),
+                                   (3, np.float64, "zigzag:ring", "contiguous:all-gather")):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
                 for name in ("q", "k", "v", "dout"):
                     np.save(f"{folder}/{name}.npy", rng.standard_normal((2, 4, 37, 16)).astype(kind))
+                self.well(ranks, *(f"program:{folder}:{way}" for way in ways))
                 flags = [f"--{name}={folder}/{name}.npy" for name in ("q", "k", "v", "dout")]
-                subprocess.run([harness.MPIRUN, "-n", str(ranks), program, "run", *flags, f"--out={folder}/results",
-                                "--causal", "--dropout=0.25", "--dropout-seed=7", f"--placement={placement}",
-                                f"--parallel={parallel}"], check=True, capture_output=True)
-                self.well(ranks, "program", folder, placement, parallel)
-                for name in ("out", "lse", "dq", "dk", "dv"):
-                    mine = np.load(f"{folder}/python_{name}.npy")
-                    wanted = np.load(f"{folder}/results/{name}.npy")
-                    self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
-                    self.assertEqual(mine.tobytes(), wanted.tobytes(), name)
+                for way in ways:
+                    placement, parallel = way.split(":")
+                    subprocess.run([harness.MPIRUN, "-n", str(ranks), program, "run", *flags, f"--out={folder}/results",
+                                    "--causal", "--dropout=0.25", "--dropout-seed=7", f"--placement={placement}",
+                                    f"--parallel={parallel}"], check=True, capture_output=True)
+                    for name in ("out", "lse", "dq", "dk", "dv"):
+                        mine = np.load(f"{folder}/{placement}_{name}.npy")
+                        wanted = np.load(f"{folder}/results/{name}.npy")
+                        self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
+                        self.assertEqual(mine.tobytes(), wanted.tobytes(), (way, name))
 
     def test_the_pages_show_code_that_runs(self):
         source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
@@ -86,12 +80,34 @@ class Ranks(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "4\n"), done.stderr)
 
     def test_an_error_of_one_rank_ends_the_job(self):
-        self.assertIn("this rank is broken", self.ends(3, "failing", "alone"))
-        self.assertIn("this kernel is broken", self.ends(3, "failing", "kernel"))
+        self.assertIn("this rank is broken", self.ends(3, "failing:alone"))
+        self.assertIn("this kernel is broken", self.ends(3, "failing:kernel"))
 
     def test_an_agreed_error_is_printed_once(self):
-        text = self.ends(3, "failing", "agreed")
+        text = self.ends(3, "failing:agreed")
         self.assertEqual(text.count("AgreedError: rank 2: k is [1, 2, 5, 4] where [1, 2, 5, 3] is due"), 1, text)
+
+    def test_no_rank_waits_without_end(self):
+        """A rank that does not come is an exception on the others. One that leaves a call ends the job."""
+        timeout = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        no_call = f"ring_attention: waited {timeout:g} s for rank %d, which did not make this call"
+        not_moved = rf"\[rank 0\] error: nothing moved for {timeout:g} s: compute; a peer has stopped, or is slower than " \
+                    "RING_ATTENTION_TIMEOUT"
+        jobs = {"first": (2, "TimeoutError: " + no_call % 0), "last": (3, "TimeoutError: " + no_call % 2),
+                "caught": (3, not_moved), "stopped": (3, not_moved),
+                "unstarted": (2, rf"nothing moved for {timeout:g} s: start;"), "late": (3, "a call failed on this rank"),
+                "slow": (2, "^")}
+        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(timeout)
+        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            done = dict(zip(jobs, pool.map(lambda kind: harness.run(jobs[kind][0], "ranks_program.py", f"missing:{kind}"),
+                                           jobs)))
+        for kind, (_, text) in jobs.items():
+            with self.subTest(kind=kind):
+                self.assertRegex(done[kind].stderr, text)
+                self.assertEqual(done[kind].returncode == 0, kind == "slow", done[kind])
+        self.assertEqual(done["late"].stdout.count(no_call % 2), 3, done["late"])  # also on the late one
+        self.assertEqual(done["late"].stdout.count("no further call"), 3, done["late"])
 
     def test_an_interrupt_ends_the_job(self):
         for case in ("waiting", "computing"):
@@ -122,6 +138,17 @@ class Ranks(unittest.TestCase):
             self.assertIn('two MPI libraries, "', done.stdout)
             self.assertIn('"Another MPI v4.1.4, package: stand-in"', done.stdout)
             self.assertIn("MPICH", done.stdout)
+
+    @unittest.skipUnless(importlib.util.find_spec("mpi4py"), "no mpi4py")
+    def test_mpi4py_in_the_process(self):
+        """Built with the same MPI: both work. With another one: the error."""
+        program = ("import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
+                   "import numpy as np, ring_attention as ra\nra.attention(*np.ones((3, 4, 4)))\n"
+                   "try: print('size', ra.size())\nexcept ra.Error as error: print(error)\n")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50,
+                              env={**harness.ENVIRONMENT, "PYTHONPATH": f"{harness.PACKAGE}:{os.environ.get('PYTHONPATH', '')}"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, '^size 1$|two MPI libraries, ".+" and ".+"')
 
 
 if __name__ == "__main__":

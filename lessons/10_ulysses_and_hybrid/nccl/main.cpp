@@ -51,9 +51,14 @@ Outcome run_on_gpu(const Part& part, const auto& layout, auto make_transport, cu
 
 // The lesson's way between the layouts, and the library's.
 struct Here {
-  const lesson::Line& line;
-  Array to_heads(const Array& x) const { return lesson::to_heads(x, line); }
-  Array to_sequence(View<const float> y, Index heads) const { return lesson::to_sequence(y, heads, line); }
+  lesson::Line queries, keys;
+  lesson::Nccl link;
+  Index query_heads;
+  [[nodiscard]] const lesson::Line& line(Index heads) const { return heads == query_heads ? queries : keys; }
+  Array to_heads(const Array& x) const { return lesson::to_heads(x, line(x.shape().heads), link); }
+  Array to_sequence(View<const float> y, Index heads) const {
+    return lesson::to_sequence(y, line(heads), link);
+  }
 };
 struct Library {
   const HeadLayout<NcclAllToAll, cuda::DeviceMemory>& layout;
@@ -93,8 +98,8 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading(format("The agreement: U = %d share heads, R = %d are a ring", part.heads().size(),
                         part.ring().size()));
-  const lesson::Line line{part.heads().rank(), part.heads().size(), own.handle(), {stream}, part.slices()};
-  const Outcome got = run_on_gpu(part, Here{line}, make_transport, stream);
+  const Here here{part.queries(), part.keys(), {own.handle(), {stream}}, problem.q.heads};
+  const Outcome got = run_on_gpu(part, here, make_transport, stream);
   NcclAllToAll link(heads, stream);
   const HeadLayout layout(link, part.place(), part.placement(), part.placement(), problem.q.heads,
                           problem.kv.heads, cuda::DeviceMemory{stream});

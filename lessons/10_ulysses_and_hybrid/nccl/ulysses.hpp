@@ -3,7 +3,6 @@
 
 #include <nccl.h>
 
-#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -17,81 +16,73 @@ inline void check_nccl(ncclResult_t code) {
   require(code == ncclSuccess, std::string("NCCL: ") + ncclGetErrorString(code));
 }
 
-/// The heads that rank u of U computes. Of fewer heads than ranks, U / heads neighbours have the same one.
-inline Interval heads_of(Index heads, int u, int ranks) {
-  const Index first = u * heads / ranks;
-  return {first, first + std::max<Index>(1, heads / ranks)};
-}
-
 /// Part of an array [1, heads, tokens, dim].
 struct Block {
   Interval heads, tokens;
 };
 
-/// U ranks that share the heads of one shard of tokens. A rank holds all heads of its slice of the shard, and computes its
-/// heads of the whole shard.
+/// U ranks that share the heads of one shard of tokens, seen by one of them.
 struct Line {
-  int own, ranks;
-  ncclComm_t comm;
-  cuda::DeviceMemory memory;     // used in the order of its stream
-  std::vector<Interval> slices;  // of each rank: local indices of the shard, which they make up in this order
+  std::vector<Block> held;      // of all heads of its slice: block u is computed by rank u
+  std::vector<Block> computed;  // of its heads of the shard: block u is held by rank u
 
-  /// Of the array that this rank holds: the block that rank u computes.
-  [[nodiscard]] Block held(Index heads, int u) const {
-    const Interval& slice = slices[static_cast<std::size_t>(own)];
-    return {heads_of(heads, u, ranks), {0, slice.end - slice.begin}};
-  }
-  /// Of the array that this rank computes with: the block that rank u holds.
-  [[nodiscard]] Block computed(Index heads, int u) const {
-    const Interval mine = heads_of(heads, own, ranks);
-    return {{0, mine.end - mine.begin}, slices[static_cast<std::size_t>(u)]};
+  /// \param heads   that each rank computes (HeadShare)
+  /// \param slices  that each rank holds: local indices of the shard, which they make up in this order
+  Line(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
+    for (std::size_t u = 0; u < heads.size(); ++u) {
+      held.push_back({heads[u], {0, slices[own].end - slices[own].begin}});
+      computed.push_back({{0, heads[own].end - heads[own].begin}, slices[u]});
+    }
   }
 };
 
-/// Enqueues: sends block send(u) of `from` to rank u, and adds what comes from rank u to block receive(u) of `to`.
-inline void all_to_all(View<const float> from, auto send, View<float> to, auto receive, const Line& line) {
-  const auto for_each_head = [dim = to.shape().dim](auto array, const Block& block, auto visit) {
-    const auto length = static_cast<std::size_t>((block.tokens.end - block.tokens.begin) * dim);
-    for (Index head = block.heads.begin; head < block.heads.end && length > 0; ++head)
-      visit(std::span(array.head(0, head) + block.tokens.begin * dim, length));
-  };
-  std::vector<cuda::DeviceTensor<float>> arrived;  // from each rank
-  check_nccl(ncclGroupStart());                    // all at once: no message waits for another one
-  for (int u = 0; u < line.ranks; ++u) {
-    const auto [heads, tokens] = receive(u);
-    const View<float> array =
-        arrived.emplace_back(Shape{1, heads.end - heads.begin, tokens.end - tokens.begin, to.shape().dim});
-    for_each_head(from, send(u), [&](auto numbers) {  // no packing: a group may have many messages
-      check_nccl(ncclSend(numbers.data(), numbers.size(), ncclFloat, u, line.comm, line.memory.stream));
+/// The ranks of a line, and where their arrays are: used in the order of a stream.
+struct Nccl {
+  ncclComm_t comm;
+  cuda::DeviceMemory memory;
+};
+
+/// Calls visit(numbers) for every head of a block: its tokens are consecutive.
+void for_each_head(auto array, const Block& block, auto visit) {
+  const Index dim = array.shape().dim, length = (block.tokens.end - block.tokens.begin) * dim;
+  for (Index head = block.heads.begin; head < block.heads.end && length > 0; ++head)
+    visit(std::span(array.head(0, head) + block.tokens.begin * dim, static_cast<std::size_t>(length)));
+}
+
+/// Enqueues: sends block u of `from` to rank u.
+/// \returns the array of the blocks that arrive; what several ranks send for one head is summed
+inline cuda::DeviceTensor<float> all_to_all(View<const float> from, const std::vector<Block>& send,
+                                            const std::vector<Block>& receive, const Nccl& link) {
+  cuda::DeviceTensor<float> to({1, receive.back().heads.end, receive.back().tokens.end, from.shape().dim});
+  std::vector<cuda::DeviceTensor<float>> incoming;
+  check_nccl(ncclGroupStart());  // all at once: no message waits for another one
+  for (int u = 0; u < static_cast<int>(send.size()); ++u) {
+    const auto& [heads, tokens] = receive[static_cast<std::size_t>(u)];
+    incoming.emplace_back(Shape{1, heads.end - heads.begin, tokens.end - tokens.begin, from.shape().dim});
+    for_each_head(from, send[static_cast<std::size_t>(u)], [&](auto numbers) {  // no packing: many messages
+      check_nccl(ncclSend(numbers.data(), numbers.size(), ncclFloat, u, link.comm, link.memory.stream));
     });
-    for_each_head(array, {{0, array.shape().heads}, {0, array.shape().seq}}, [&](auto numbers) {
-      check_nccl(ncclRecv(numbers.data(), numbers.size(), ncclFloat, u, line.comm, line.memory.stream));
+    for_each_head(to.view(), {heads, tokens}, [&, next = incoming.back().data()](auto numbers) mutable {
+      check_nccl(ncclRecv(next, numbers.size(), ncclFloat, u, link.comm, link.memory.stream));
+      next += numbers.size();
     });
   }
   check_nccl(ncclGroupEnd());
-  for (int u = 0; u < line.ranks; ++u)  // what several ranks send for one head is summed
-    for_each_head(to, receive(u), [&, next = arrived[static_cast<std::size_t>(u)].data()](auto sums) mutable {
-      line.memory.add(sums, std::span(next, sums.size()));
+  for (std::size_t u = 0; u < send.size(); ++u)  // unpack
+    for_each_head(to.view(), receive[u], [&, next = incoming[u].data()](auto sums) mutable {
+      link.memory.add(sums, std::span<const float>(next, sums.size()));
       next += sums.size();
     });
+  return to;
 }
 
 /// From all heads of this rank's slice to this rank's heads of the shard.
-inline cuda::DeviceTensor<float> to_heads(View<const float> x, const Line& line) {
-  const auto held = [&](int u) { return line.held(x.shape().heads, u); };
-  const auto computed = [&](int u) { return line.computed(x.shape().heads, u); };
-  cuda::DeviceTensor<float> y({1, computed(0).heads.end, line.slices.back().end, x.shape().dim});
-  all_to_all(x, held, y, computed, line);
-  return y;
+inline cuda::DeviceTensor<float> to_heads(View<const float> x, const Line& line, const Nccl& link) {
+  return all_to_all(x, line.held, line.computed, link);
 }
-
 /// Back: the adjoint of to_heads, which is the same blocks the other way.
-inline cuda::DeviceTensor<float> to_sequence(View<const float> y, Index heads, const Line& line) {
-  const auto held = [&](int u) { return line.held(heads, u); };
-  const auto computed = [&](int u) { return line.computed(heads, u); };
-  cuda::DeviceTensor<float> x({1, heads, held(0).tokens.end, y.shape().dim});
-  all_to_all(y, computed, x, held, line);
-  return x;
+inline cuda::DeviceTensor<float> to_sequence(View<const float> y, const Line& line, const Nccl& link) {
+  return all_to_all(y, line.computed, line.held, link);
 }
 
 }  // namespace ring_attention::lesson

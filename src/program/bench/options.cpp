@@ -25,8 +25,9 @@ What is measured, each in turn and the median of --repetitions, of the slowest r
 With --backward the same of the backward: K,V travel again, and dK,dV one hop more.
 With --parallel ulysses or hybrid the ring is that of the ranks with the same heads, and there are
   all-to-all  q, k, v to the ranks of their heads, and out back; nothing is computed
+              (backward: dO there; dQ, dK and dV back)
   whole       all-to-alls, and the ring between them: what run does
-With --parallel all-gather: the gather of all K,V, compute, and both.
+With --parallel all-gather: the gather of all K,V (backward: and dK,dV to their owners), compute, and both.
 From the first two follow F and beta, and from those what the other two should take: the model.
 Ranks that share cores share F.)";
 
@@ -40,7 +41,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.option("--kv-heads", options.kv_heads, "KV heads; 0 means as many as --heads", {0});
   command.option("--dim", options.dim, "Head dim D");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
-  command.flag("--backward", options.backward, "With --parallel ring: measure the backward, too");
+  command.flag("--backward", options.backward, "Measure the backward, too");
   command.choice("--dtype", options.dtype, {"float32", "float64"},
                  "Type of the arrays on the CPU, as run takes it from its files");
   command.section("Measurement");
@@ -59,8 +60,6 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 void validate(const BenchOptions& options) {
   validate_device(options);
   validate_partition(options);
-  if (options.backward && options.parallel != name(Partition::ring))
-    throw InputError("--backward goes with --parallel ring");
   if (options.dtype == "float64" && options.device == "cuda")
     throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
   double elements = 1;  // in floating point: an integer would overflow

@@ -25,11 +25,15 @@ std::string seconds_of_hops(const BenchReport& report, double seconds) {
   return report.rings() > 1 ? human_seconds(seconds) : "-";
 }
 
+std::string placement_and_pass(const PlacementTimes& times) {
+  return times.placement + (times.pass == "backward" ? ", backward" : "");
+}
+
 Table ring_table(const BenchReport& report) {
   Table table({"placement", "compute", "messages", "in turn", "x model", "overlapped", "x model", "waited",
                "x ideal"});
   for (const PlacementTimes& times : report.placements)
-    table.row({times.placement + (times.pass == "backward" ? ", backward" : ""), human_seconds(times.compute),
+    table.row({placement_and_pass(times), human_seconds(times.compute),
                seconds_of_hops(report, times.messages), human_seconds(times.in_turn),
                ratio(times.in_turn, times.model.in_turn), human_seconds(times.overlapped),
                ratio(times.overlapped, times.model.overlapped), human_seconds(times.exposed),
@@ -40,7 +44,7 @@ Table ring_table(const BenchReport& report) {
 Table heads_table(const BenchReport& report) {
   Table table({"placement", "all-to-all", "compute", "messages", "overlapped", "whole", "waited", "x ideal"});
   for (const PlacementTimes& times : report.placements)
-    table.row({times.placement, human_seconds(times.all_to_all), human_seconds(times.compute),
+    table.row({placement_and_pass(times), human_seconds(times.all_to_all), human_seconds(times.compute),
                seconds_of_hops(report, times.messages), human_seconds(times.overlapped),
                human_seconds(times.whole), human_seconds(times.exposed),
                ratio(times.whole, times.model.ideal)});
@@ -50,7 +54,7 @@ Table heads_table(const BenchReport& report) {
 Table gather_table(const BenchReport& report) {
   Table table({"placement", "all-gather", "compute", "whole", "waited", "x ideal"});
   for (const PlacementTimes& times : report.placements)
-    table.row({times.placement, human_seconds(times.all_to_all), human_seconds(times.compute),
+    table.row({placement_and_pass(times), human_seconds(times.all_to_all), human_seconds(times.compute),
                human_seconds(times.whole), human_seconds(times.exposed),
                ratio(times.whole, times.model.ideal)});
   return table;

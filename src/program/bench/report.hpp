@@ -23,8 +23,9 @@ struct PlacementTimes {
   Rates rates = {};              ///< F from `compute`, beta from `messages`
   RingTime model = {};           ///< from those
   // of other partitions than one ring; `exposed` is of `whole` then
-  double all_to_all = 0;       ///< of q, k, v and out, or the all-gather of K,V; nothing computed
-  double whole = 0;            ///< with the ring in between, as `run` does it
+  double all_to_all =
+      0;             ///< of q, k, v and out (backward: dO, dQ, dK, dV), or the all-gather; nothing computed
+  double whole = 0;  ///< with the ring in between, as `run` does it
   Index all_to_all_bytes = 0;  ///< that this rank sends
 };
 

@@ -29,7 +29,9 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
     check     raise an error for NaN and infinity in the arrays
 
 Errors: TypeError and ValueError name the argument; InputError (a ValueError) and Error have the text of the library. On
-several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank.
+several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank. A rank that does not make
+the call is a TimeoutError on the others after RING_ATTENTION_TIMEOUT seconds (environment; default 60). A rank that stops
+inside a call ends the job after that time, with one line and an exit code that is not 0.
 """
 
 from __future__ import annotations

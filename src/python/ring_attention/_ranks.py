@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
+import os
 import sys
 import time
 
@@ -23,22 +25,47 @@ def _start():
     global _started
     if _started:
         return
-    _core.start()
+    _core.start(_timeout())
     _started = True
-    atexit.register(_core.finish)
+    atexit.register(_finish)
     if _core.size() > 1:
         before = sys.excepthook
         sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
+
+
+def _timeout():
+    """How many seconds a rank waits for the others."""
+    text = os.environ.get("RING_ATTENTION_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"RING_ATTENTION_TIMEOUT is {text!r}: it must be a number of seconds above 0")
+    return seconds
+
+
+def _finish():
+    """Ends MPI. After a call that has failed on this rank alone, it ends all ranks: MPI would wait for them."""
+    if _core.is_apart():
+        print(f"[rank {_core.rank()}] error: a call failed on this rank and perhaps not on the others: this ends all ranks",
+              file=sys.stderr)
+        _abort()
+    _core.finish()
+
+
+def _abort():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.2)  # the launcher may lose what it has not read
+    _core.abort(1)
 
 
 def _end_job(before, kind, value, trace):
     """An exception that nothing catches ends all ranks: the others would wait for this one."""
     if not issubclass(kind, _core.AgreedError) or _core.rank() == 0:  # the same on all ranks
         before(kind, value, trace)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    time.sleep(0.2)  # the launcher may lose what it has not read
-    _core.abort(1)
+    _abort()
 
 
 def rank() -> int:
@@ -54,14 +81,18 @@ def size() -> int:
 
 
 def _together(call, prepare):
-    """Returns prepare(); when it fails on one rank, or the ranks make different calls, all raise AgreedError."""
+    """Returns prepare(); when it fails on one rank, or the ranks make different calls, all raise AgreedError.
+
+    TimeoutError when a rank does not come.
+    """
     _start()
-    prepared, problem = None, ""
+    prepared, problem, timeout = None, "", 60.0
     try:
+        timeout = _timeout()
         prepared = prepare()
     except (TypeError, ValueError, MemoryError) as error:
         problem = str(error) or "out of memory"
-    _core.begin_together(call, problem)
+    _core.begin_together(call, problem, timeout)
     return prepared
 
 
@@ -111,7 +142,9 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
                a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
                anything. The results are merged here. Without bias, alibi and dropout; no backward.
     The other keywords are those of the package and the same on all ranks. An exception of one rank alone, as of a kernel,
-    ends the job when nothing catches it; Ctrl-C ends it, too.
+    ends the job when nothing catches it; Ctrl-C ends it, too. A rank waits for the others RING_ATTENTION_TIMEOUT seconds
+    (environment; default 60): for one that does not make this call, then TimeoutError; for one that stops inside it, then
+    the job ends.
     """
 
     def prepare():
@@ -228,7 +261,7 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
     part = _together("gather", prepare)
     rest = list(part.shape)
     rest[axis] = seq
-    _core.begin_together(f"gather of {part.dtype} {rest}", "")
+    _core.begin_together(f"gather of {part.dtype} {rest}", "", _timeout())
     if _core.rank() != 0:
         _core.send(part, 0)
         return None

@@ -1,0 +1,134 @@
+#include "python/rendezvous.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/ring/transports/mpi_message.hpp"
+
+namespace ring_attention::python {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int tag = 1;
+
+/// The first character of what rank 0 sends; the text of an error follows.
+enum Verdict : char { go = 'g', here = 'h', refused = 'r', late = 'l' };
+
+/// What a rank sends: a line with its call, then its problem.
+struct Arrival {
+  explicit Arrival(const std::string& text)
+      : call(text.substr(0, text.find('\n'))), problem(text.substr(call.size() + 1)) {}
+
+  std::string call, problem;
+};
+
+/// \param texts  of all ranks
+std::string verdict_on(const std::vector<std::string>& texts) {
+  const std::vector<Arrival> ranks(texts.begin(), texts.end());
+  const auto number = [&](auto found) { return std::to_string(found - ranks.begin()); };
+  const auto hindered = std::ranges::find_if(ranks, [](const Arrival& one) { return !one.problem.empty(); });
+  if (hindered != ranks.end())
+    return std::string{refused} + "rank " + number(hindered) + ": " + hindered->problem;
+  const std::string& due = ranks.front().call;
+  const auto other = std::ranges::find_if(ranks, [&](const Arrival& one) { return one.call != due; });
+  if (other != ranks.end())
+    return std::string{refused} + "the ranks disagree on the call: rank 0 has " + due + ", rank " +
+           number(other) + " has " + other->call;
+  return {go};
+}
+
+std::string late_text(const std::string& call, const std::vector<int>& missing, Seconds timeout) {
+  std::string ranks;
+  for (const int rank : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  return format(
+      "%c%s: waited %g s for rank %s, which did not make this call. All ranks make the same calls; a rank "
+      "that needs longer needs a longer RING_ATTENTION_TIMEOUT",
+      late, call.c_str(), timeout.count(), ranks.c_str());
+}
+
+}  // namespace
+
+Rendezvous::~Rendezvous() {
+  for (Sent& one : sent_) MPI_Wait(&one.request, MPI_STATUS_IGNORE);
+}
+
+void Rendezvous::send(int to, std::string text) {
+  Sent& one = sent_.emplace_back(std::move(text));
+  check_mpi(
+      MPI_Isend_c(one.text.data(), std::ssize(one.text), MPI_BYTE, to, tag, world_.handle(), &one.request));
+}
+
+void Rendezvous::send_to_others(const std::string& text) {
+  for (int rank = 1; rank < world_.size(); ++rank) send(rank, text);
+}
+
+std::optional<Rendezvous::Received> Rendezvous::receive() {
+  sent_.remove_if([](Sent& one) {
+    int done = 0;
+    check_mpi(MPI_Test(&one.request, &done, MPI_STATUS_IGNORE));
+    return done != 0;
+  });
+  int found = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  check_mpi(MPI_Improbe(MPI_ANY_SOURCE, tag, world_.handle(), &found, &message, &status));
+  if (found == 0) return {};
+  MPI_Count bytes = 0;
+  check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &bytes));
+  Received received{status.MPI_SOURCE, std::string(static_cast<std::size_t>(bytes), '\0')};
+  check_mpi(MPI_Mrecv_c(received.text.data(), bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE));
+  return received;
+}
+
+std::string Rendezvous::verdict_of_rank_0(const std::string& call, std::string mine, Seconds timeout) {
+  std::vector<std::string> texts(static_cast<std::size_t>(world_.size()));
+  texts[0] = std::move(mine);
+  std::vector<int> missing;
+  for (int rank = 1; rank < world_.size(); ++rank) missing.push_back(rank);
+
+  const auto begin = Clock::now();
+  bool told = false;
+  for (int polls = 1; !missing.empty(); ++polls) {
+    const Seconds waited = Clock::now() - begin;
+    if (std::optional<Received> received = receive()) {
+      std::erase(missing, received->from);
+      texts[static_cast<std::size_t>(received->from)] = std::move(received->text);
+    } else if (waited > timeout) {
+      return late_text(call, missing, timeout);
+    } else if (!told && waited > timeout / 4) {
+      told = true;
+      send_to_others({here});
+    } else {
+      back_off(polls);
+    }
+  }
+  return verdict_on(texts);
+}
+
+std::string Rendezvous::verdict_from_rank_0(const std::string& call, std::string mine, Seconds timeout) {
+  send(0, std::move(mine));
+  auto begin = Clock::now();
+  for (int polls = 1; Seconds(Clock::now() - begin) <= timeout; ++polls) {
+    if (std::optional<Received> received = receive()) {
+      if (received->text.front() != here) return received->text;
+      begin = Clock::now();  // rank 0 is here; it gives up before this rank does
+    } else {
+      back_off(polls);
+    }
+  }
+  return late_text(call, {0}, timeout);
+}
+
+void Rendezvous::begin(const std::string& call, const std::string& problem, Seconds timeout) {
+  const bool decides = world_.rank() == 0;
+  std::string mine = call + '\n' + problem;
+  const std::string verdict = decides ? verdict_of_rank_0(call, std::move(mine), timeout)
+                                      : verdict_from_rank_0(call, std::move(mine), timeout);
+  if (decides) send_to_others(verdict);
+  if (verdict.front() == refused) throw AgreedError(verdict.substr(1));
+  if (verdict.front() == late) throw LateError(verdict.substr(1));
+}
+
+}  // namespace ring_attention::python

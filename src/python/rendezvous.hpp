@@ -1,0 +1,62 @@
+/// \file
+/// `Rendezvous`: how all ranks begin a call together, or learn that they cannot.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <optional>
+#include <string>
+
+#include "ring_attention/mpi/communicator.hpp"
+
+namespace ring_attention::python {
+
+using Seconds = std::chrono::duration<double>;
+
+/// A rank has not come to a call in time.
+class LateError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Every rank sends its call to rank 0, and rank 0 sends its verdict to all. A rank polls while it waits, so that it can give
+/// up: a message that MPI may still read then stays in this object, which has to live as long as the process.
+class Rendezvous {
+ public:
+  /// \param world  outlives this object; no other message on it has the tag 1
+  explicit Rendezvous(const Communicator& world) : world_(world) {}
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+  ~Rendezvous();
+
+  /// Returns when all ranks make the same call and none has a problem. Collective.
+  ///
+  /// \param call     one line
+  /// \param problem  of this rank alone; empty: none
+  /// \throws AgreedError, the same on all ranks, with the problem of the lowest rank that has one, or else with the lowest
+  ///         rank that makes another call than rank 0
+  /// \throws LateError when the other ranks have not come `timeout` after rank 0, or rank 0 not `timeout` after this rank.
+  ///         It names who is missing. A rank that comes later throws it, too.
+  void begin(const std::string& call, const std::string& problem, Seconds timeout);
+
+ private:
+  struct Sent {
+    std::string text;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  struct Received {
+    int from;
+    std::string text;
+  };
+
+  void send(int to, std::string text);
+  void send_to_others(const std::string& text);
+  std::optional<Received> receive();
+  std::string verdict_of_rank_0(const std::string& call, std::string mine, Seconds timeout);
+  std::string verdict_from_rank_0(const std::string& call, std::string mine, Seconds timeout);
+
+  const Communicator& world_;
+  std::list<Sent> sent_;  // MPI may still read them
+};
+
+}  // namespace ring_attention::python
