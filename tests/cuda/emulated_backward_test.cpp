@@ -95,7 +95,7 @@ class EmulatedBackward : public testing::TestWithParam<cuda::BackwardKernel> {
 
 TEST_P(EmulatedBackward, AgreesWithTheReference) {
   for_each_case(
-      12, [&](Dice& dice, Index index) { EXPECT_TRUE(backward_agrees(random(dice, index), GetParam())); });
+      20, [&](Dice& dice, Index index) { EXPECT_TRUE(backward_agrees(random(dice, index), GetParam())); });
 }
 
 // Tensor cores truncate sums. The tolerances hold for the largest error of any of them.
