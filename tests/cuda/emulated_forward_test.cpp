@@ -37,7 +37,16 @@ class EmulatedForward : public testing::TestWithParam<cuda::ForwardKernel> {
 };
 
 TEST_P(EmulatedForward, AgreesWithTheReference) {
-  for_each_case(20, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
+  for_each_case(30, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
+}
+
+// Tensor cores truncate sums. The tolerances hold for the largest error of any of them.
+TEST_P(EmulatedForward, AgreesWithTheReferenceWithTruncatedSums) {
+  for_each_case(4, [&](Dice& dice, Index index) {
+    const KernelCase a = random(dice, index);
+    emulator::options().truncated_sums = true;
+    EXPECT_TRUE(agrees(a));
+  });
 }
 
 // Without any one of its barriers and waits a kernel gives wrong numbers or a deadlock.

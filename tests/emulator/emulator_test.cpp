@@ -163,6 +163,25 @@ TEST_F(Emulator, MultipliesMatrices) {
   }
 }
 
+// 1 and 15 small addends. Three quarters of the last bit of 1 are rounded up, or lost if they are truncated.
+TEST_F(Emulator, TruncatesSumsOnRequest) {
+  std::vector<__half> a(256, __float2half(0.0F)), b(128, __float2half(0.0F));
+  const auto sum_of_addends = [&](float small) {
+    a[0] = b[0] = __float2half(1.0F);
+    for (std::size_t k = 1; k < 16; ++k) {
+      a[k] = __float2half(small * 0x1p12F);
+      b[8 * k] = __float2half(0x1p-12F);
+    }
+    return product_of(a, b)[0];
+  };
+  EXPECT_EQ(sum_of_addends(0x1p-23F), 1 + 15 * 0x1p-23F);
+  EXPECT_EQ(sum_of_addends(0.75F * 0x1p-23F), 1 + 15 * 0x1p-23F);
+  emulator::options().truncated_sums = true;
+  EXPECT_EQ(sum_of_addends(0x1p-23F), 1 + 15 * 0x1p-23F);
+  EXPECT_EQ(sum_of_addends(0.75F * 0x1p-23F), 1);
+  EXPECT_EQ(sum_of_addends(-0.75F * 0x1p-23F), 1);
+}
+
 // Each barrier and each wait of both kernels is needed: without it some schedule gives wrong numbers.
 TEST_F(Emulator, NoticesMissingBarriersAndWaits) {
   const std::vector<float> numbers = small_numbers(256);

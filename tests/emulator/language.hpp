@@ -21,7 +21,9 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static __attribute__((section("emulated_shared")))
+#define __shared__                                 \
+  ::ring_attention::emulator::use_static_shared(); \
+  static __attribute__((section("emulated_shared")))
 #define __constant__ static
 #define __launch_bounds__(...)
 #define __grid_constant__

@@ -43,23 +43,26 @@ constexpr unsigned char poison = 0xff;  // NaN in every type
 // A fiber is started once and then used for one block after the other, because starting a context costs two system
 // calls.
 struct Fiber {
-  std::unique_ptr<char[]> stack;
+  std::unique_ptr<char[]> memory;
   ucontext_t start;
   std::jmp_buf at;
-  void* of_sanitizer = nullptr;
   bool begun = false;
+  // For the address sanitizer.
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+  void* of_sanitizer = nullptr;
 };
 
 struct Barrier {
   unsigned arrived = 0, threads = 0;
-  std::vector<unsigned> waiting;
+  Waiting waiting;
 };
 
 struct Meeting {
   std::vector<void*> arguments;
   unsigned arrived = 0;
   const std::type_info* what = nullptr;
-  std::vector<unsigned> waiting;
+  Waiting waiting;
 };
 
 // A block in progress.
@@ -68,20 +71,20 @@ struct Block {
   std::vector<Fiber*> fibers;                // null: the thread has not begun
   std::vector<std::vector<unsigned>> ready;  // threads, by warp
   std::size_t ready_threads = 0;
-  std::uint64_t favoured_warp = 0;
+  std::size_t favoured_warp = 0;
   std::array<unsigned, 17> slowness;  // of owners of work
   std::map<int, Barrier> barriers;
-  std::map<unsigned, Meeting> meetings;  // by size and group
+  std::vector<Meeting> of_warps, of_warpgroups;
   std::map<unsigned, std::deque<Work>> work;
   std::unique_ptr<std::byte[]> memory;
   std::byte* shared = nullptr;
-  std::vector<std::byte> static_shared;  // while another block runs
+  std::vector<std::byte> static_shared;  // of a block that uses it, while another one runs
   std::vector<std::shared_ptr<void>> slots;
 
-  // Polls since the last progress of any block.
+  // Polls since the last progress of any block, and where a thread has waited last.
   std::uint64_t polls = 0, seen_progress = 0;
-  unsigned polling_thread = 0;
-  std::source_location polls_at;
+  unsigned waiting_thread = 0;
+  std::source_location waits_at;
 };
 
 struct Machine {
@@ -89,16 +92,15 @@ struct Machine {
   std::vector<unsigned> order;                 // in which blocks start, from the back
   std::vector<std::unique_ptr<Block>> blocks;  // in progress
   Block* block = nullptr;                      // the running one
-  unsigned running = 0;                        // its running thread
-  unsigned steps_of_block = 0;                 // until another one runs, about
+  Block* owner_of_static_shared = nullptr;
+  unsigned steps_of_block = 0;  // until another one runs, about: a power of two
   std::uint64_t progress = 0;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> free_fibers;
   const std::function<void()>* body = nullptr;
   std::exception_ptr error;
-  std::jmp_buf home;
-  const void* home_stack = nullptr;
-  std::size_t home_stack_bytes = 0;
+  Fiber home;  // where run_grid() was called
+  Fiber* previous = nullptr;
   Random random;
   std::size_t slots = 0;
 };
@@ -121,44 +123,53 @@ void finish_one(unsigned owner) {
 void finish_some() {
   const Block& block = *machine.block;
   if (block.work.empty()) return;
+  const std::uint64_t bits = machine.random();
   auto at = block.work.begin();
-  std::advance(at, machine.random() % block.work.size());
-  if (machine.random() % block.slowness[at->first % block.slowness.size()] == 0) finish_one(at->first);
+  std::advance(at, (bits >> 32U) % block.work.size());
+  if (bits % block.slowness[at->first % block.slowness.size()] == 0) finish_one(at->first);
 }
 
 // ---- Fibers
 
-// Switches from the running fiber to the scheduler.
-__attribute__((noinline)) void leave() {
-  Fiber& fiber = *machine.block->fibers[machine.running];
-  __sanitizer_start_switch_fiber(&fiber.of_sanitizer, machine.home_stack, machine.home_stack_bytes);
-  if (_setjmp(fiber.at) == 0) _longjmp(machine.home, 1);
-  __sanitizer_finish_switch_fiber(fiber.of_sanitizer, &machine.home_stack, &machine.home_stack_bytes);
+// Continues at another fiber. Returns when some fiber continues at this one.
+__attribute__((noinline)) void switch_fibers(Fiber& from, Fiber& to) {
+  machine.previous = &from;
+  __sanitizer_start_switch_fiber(&from.of_sanitizer, to.stack, to.bytes);
+  if (_setjmp(from.at) == 0) {
+    if (to.begun) _longjmp(to.at, 1);
+    to.begun = true;
+    setcontext(&to.start);
+  }
+  __sanitizer_finish_switch_fiber(from.of_sanitizer, &machine.previous->stack, &machine.previous->bytes);
 }
 
-void enter() {
-  __sanitizer_finish_switch_fiber(nullptr, &machine.home_stack, &machine.home_stack_bytes);
+void run_threads() {
+  __sanitizer_finish_switch_fiber(nullptr, &machine.previous->stack, &machine.previous->bytes);
   for (;;) {
     try {
       (*machine.body)();
     } catch (...) {
       machine.error = std::current_exception();
     }
-    machine.free_fibers.push_back(machine.block->fibers[machine.running]);
+    Fiber& own = *machine.block->fibers[running.thread];
+    machine.free_fibers.push_back(&own);
     --machine.block->left;
     progress();
-    leave();
+    switch_fibers(own, machine.home);
   }
 }
 
 __attribute__((noinline)) Fiber* new_fiber() {
   Fiber& fiber = *machine.fibers.emplace_back(std::make_unique<Fiber>());
-  fiber.stack.reset(new char[stack_bytes]);  // not initialised: most pages are never used
+  fiber.memory.reset(new char[stack_bytes]);  // not initialised: most pages are never used
+  fiber.stack = fiber.memory.get();
+  // The tops of the stacks are in different lines of the cache.
+  fiber.bytes = stack_bytes - machine.fibers.size() * 5 % 64 * 64;
   getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = fiber.stack.get();
-  fiber.start.uc_stack.ss_size = stack_bytes;
+  fiber.start.uc_stack.ss_sp = fiber.memory.get();
+  fiber.start.uc_stack.ss_size = fiber.bytes;
   fiber.start.uc_link = nullptr;
-  makecontext(&fiber.start, enter, 0);
+  makecontext(&fiber.start, run_threads, 0);
   return &fiber;
 }
 
@@ -169,32 +180,11 @@ Fiber* take_fiber() {
   return fiber;
 }
 
-__attribute__((noinline)) void resume(unsigned thread) {
-  Fiber*& of_thread = machine.block->fibers[thread];
-  if (of_thread == nullptr) of_thread = take_fiber();
-  Fiber& fiber = *of_thread;
-  machine.running = thread;
-  void* of_sanitizer = nullptr;
-  __sanitizer_start_switch_fiber(&of_sanitizer, fiber.stack.get(), stack_bytes);
-  if (_setjmp(machine.home) == 0) {
-    if (fiber.begun) _longjmp(fiber.at, 1);
-    fiber.begun = true;
-    setcontext(&fiber.start);
-  }
-  __sanitizer_finish_switch_fiber(of_sanitizer, nullptr, nullptr);
-}
-
 // ---- Threads of a block
 
 void make_ready(unsigned thread) {
   machine.block->ready[thread / 32].push_back(thread);
   ++machine.block->ready_threads;
-}
-
-void make_ready(std::vector<unsigned>& waiting) {
-  for (const unsigned thread : waiting) make_ready(thread);
-  waiting.clear();
-  progress();
 }
 
 void arrive(int id, unsigned threads) {
@@ -209,39 +199,79 @@ void arrive(int id, unsigned threads) {
 bool complete(Barrier& barrier) {
   if (barrier.arrived < barrier.threads) return false;
   barrier.arrived = 0;
-  make_ready(barrier.waiting);
+  wake(barrier.waiting);
   return true;
 }
 
 // Mostly a thread of the favoured warp, and sometimes another one, so that warps run far ahead of others.
 unsigned take_next() {
   Block& block = *machine.block;
-  if (machine.random() % 256 == 0) block.favoured_warp = machine.random();
-  std::size_t warp = block.favoured_warp % block.ready.size();
-  if (machine.random() % 16 == 0) warp = machine.random() % block.ready.size();
-  while (block.ready[warp].empty()) warp = (warp + 1) % block.ready.size();
+  const std::uint64_t bits = machine.random();
+  const std::size_t warps = block.ready.size();
+  if ((bits & 0xffU) == 0) block.favoured_warp = machine.random() % warps;
+  std::size_t warp = block.favoured_warp;
+  if ((bits >> 8U & 0xfU) == 0) warp = machine.random() % warps;
+  while (block.ready[warp].empty()) warp = warp + 1 < warps ? warp + 1 : 0;
   std::vector<unsigned>& threads = block.ready[warp];
-  std::swap(threads[machine.random() % threads.size()], threads.back());
+  std::swap(threads[(bits >> 32U) * threads.size() >> 32U], threads.back());
   const unsigned thread = threads.back();
   threads.pop_back();
   --block.ready_threads;
   return thread;
 }
 
-// ---- Blocks of a grid
-
-std::size_t static_shared_bytes() {
-  return static_cast<std::size_t>(__stop_emulated_shared - __start_emulated_shared);
+// Each thread of the block has polled about so many times, and nothing has changed since then.
+bool is_stuck(const Block& block, unsigned times = 100) {
+  return block.work.empty() && block.seen_progress == machine.progress &&
+         block.polls > std::uint64_t{times} * machine.grid.threads;
 }
 
-// Makes a block the running one. Variables that are __shared__ exist once: they have the values of the running block.
+// Makes the next thread of the running block the running one. Null if another block is to run, or no thread of this block
+// can run.
+Fiber* next_fiber() {
+  Block& block = *machine.block;
+  if (machine.error || block.left == 0) return nullptr;
+  do {
+    if ((machine.random() & (machine.steps_of_block - 1)) == 0) return nullptr;
+    finish_some();
+  } while (block.ready_threads == 0 && !block.work.empty());
+  if (block.ready_threads == 0) return nullptr;
+  running.thread = take_next();
+  Fiber*& fiber = block.fibers[running.thread];
+  if (fiber == nullptr) fiber = take_fiber();
+  return fiber;
+}
+
+// The running thread does not run until next_fiber() chooses it.
+void leave() {
+  Fiber& own = *machine.block->fibers[running.thread];
+  Fiber* const next = is_stuck(*machine.block, 4) ? nullptr : next_fiber();
+  if (next != &own) switch_fibers(own, next == nullptr ? machine.home : *next);
+}
+
+// ---- Blocks of a grid
+
+// Variables that are __shared__ exist once: they have the values of the running block if it uses them.
+void give_static_shared(Block& block) {
+  Block*& owner = machine.owner_of_static_shared;
+  if (owner == &block) return;
+  if (owner != nullptr) owner->static_shared.assign(__start_emulated_shared, __stop_emulated_shared);
+  owner = &block;
+  std::ranges::copy(block.static_shared, __start_emulated_shared);
+}
+
 void switch_to(Block* block) {
   if (machine.block == block) return;
-  const std::size_t bytes = static_shared_bytes();
-  if (bytes > 0 && machine.block != nullptr)
-    machine.block->static_shared.assign(__start_emulated_shared, __stop_emulated_shared);
-  if (bytes > 0) std::ranges::copy(block->static_shared, __start_emulated_shared);
+  if (!block->static_shared.empty()) give_static_shared(*block);
   machine.block = block;
+  running.block = block->number;
+  start_of_shared = block->shared;
+  end_of_shared = block->shared + machine.grid.shared_bytes;
+}
+
+void no_block() {
+  machine.block = nullptr;
+  start_of_shared = end_of_shared = nullptr;
 }
 
 Block* start_block() {
@@ -251,6 +281,8 @@ Block* start_block() {
   block.left = machine.grid.threads;
   block.fibers.assign(block.left, nullptr);
   block.ready.assign((block.left + 31) / 32, {});
+  block.of_warps.resize(block.left / 32);
+  block.of_warpgroups.resize(block.left / 128);
   for (unsigned i = 0; i < block.left; ++i) block.ready[i / 32].push_back(i);
   block.ready_threads = block.left;
   for (unsigned& slowness : block.slowness) slowness = 1U << 4U * (machine.random() % 4);
@@ -259,7 +291,6 @@ Block* start_block() {
   const auto start = reinterpret_cast<std::uintptr_t>(block.memory.get());
   block.shared = block.memory.get() + (1024 - start % 1024) % 1024;
   std::memset(block.shared, poison, shared_bytes + guard_bytes - 1024);
-  block.static_shared.assign(static_shared_bytes(), std::byte{poison});
   return &block;
 }
 
@@ -269,7 +300,8 @@ void end_block() {
   const std::byte* const guard = block->shared + machine.grid.shared_bytes;
   if (!std::all_of(guard, guard + guard_bytes - 1024, [](std::byte x) { return x == std::byte{poison}; }))
     fail("a thread has written behind the shared memory");
-  machine.block = nullptr;
+  if (machine.owner_of_static_shared == block) machine.owner_of_static_shared = nullptr;
+  no_block();
   std::erase_if(machine.blocks, [&](const auto& other) { return other.get() == block; });
 }
 
@@ -281,19 +313,13 @@ unsigned most_resident() {
   return options().multiprocessors * std::max(fit, 1U);
 }
 
-// Each thread of the block has polled about so many times, and nothing has changed since then.
-bool is_stuck(const Block& block, unsigned times = 100) {
-  return block.work.empty() && block.seen_progress == machine.progress &&
-         block.polls > std::uint64_t{times} * machine.grid.threads;
-}
-
 [[noreturn]] void fail_without_progress() {
   std::string text = "no thread can continue";
   for (const auto& block : machine.blocks) {
     if (block != machine.blocks.front()) text += ",";
-    text += "\n  thread " + std::to_string(block->polling_thread) + " of block " +
+    text += "\n  thread " + std::to_string(block->waiting_thread) + " of block " +
             std::to_string(block->number) + " waits for something that never happens at " +
-            block->polls_at.file_name() + ":" + std::to_string(block->polls_at.line());
+            block->waits_at.file_name() + ":" + std::to_string(block->waits_at.line());
     if (&block - machine.blocks.data() < 8) continue;
     text += ", ...";
     break;
@@ -319,26 +345,34 @@ Block* another_block() {
   return start_block();
 }
 
+[[noreturn]] void fail_all_waiting(const Block& block) {
+  std::string text = "all threads of block " + std::to_string(block.number) + " wait for each other";
+  if (block.waits_at.line() > 0)
+    text +=
+        std::string(", one at ") + block.waits_at.file_name() + ":" + std::to_string(block.waits_at.line());
+  fail(text);
+}
+
 void run_blocks() {
   while (!machine.order.empty() || !machine.blocks.empty()) {
-    if (machine.block == nullptr || machine.random() % machine.steps_of_block == 0 ||
-        is_stuck(*machine.block, 4))
-      switch_to(another_block());
-    Block& block = *machine.block;
-    finish_some();
-    if (block.ready_threads > 0)
-      resume(take_next());
-    else if (block.work.empty())
-      fail("all threads of block " + std::to_string(block.number) + " wait for each other");
+    switch_to(another_block());
+    if (Fiber* const next = next_fiber()) switch_fibers(machine.home, *next);
     if (machine.error) std::rethrow_exception(machine.error);
-    if (block.left == 0) end_block();
+    const Block& block = *machine.block;
+    if (block.left == 0)
+      end_block();
+    else if (block.ready_threads == 0 && block.work.empty())
+      fail_all_waiting(block);
   }
 }
 
 // After an error: fibers in the middle of a thread are not used again.
 void abandon() {
-  machine.block = nullptr;
+  no_block();
+  machine.owner_of_static_shared = nullptr;
   machine.blocks.clear();
+  machine.fibers.clear();
+  machine.free_fibers.clear();
   machine.error = nullptr;
 }
 
@@ -352,6 +386,11 @@ std::mutex& in_use() {
 std::uint64_t first_seed() {
   static const char* const seed = std::getenv("EMULATED_SEED");
   return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
+}
+
+bool tensor_cores_truncate() {
+  static const bool truncate = std::getenv("EMULATED_TRUNCATION") != nullptr;
+  return truncate;
 }
 
 Options& options() {
@@ -373,8 +412,6 @@ bool ignored(const std::source_location& where) {
 }
 
 void fail(const std::string& what) { throw Error("emulator: " + what); }
-unsigned block() { return machine.block->number; }
-unsigned thread() { return machine.running; }
 unsigned random_below(unsigned n) { return static_cast<unsigned>(machine.random() % n); }
 std::byte* shared_memory() { return machine.block->shared; }
 void progress() { ++machine.progress; }
@@ -394,6 +431,14 @@ std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment) {
   return machine.block->shared + (address - first_address);
 }
 
+void use_static_shared() {
+  Block& block = *machine.block;
+  if (block.static_shared.empty())
+    block.static_shared.assign(static_cast<std::size_t>(__stop_emulated_shared - __start_emulated_shared),
+                               std::byte{poison});
+  give_static_shared(block);
+}
+
 unsigned shared_address(const void* pointer) {
   const std::ptrdiff_t offset = static_cast<const std::byte*>(pointer) - machine.block->shared;
   if (offset < 0 || offset > machine.grid.shared_bytes)
@@ -406,10 +451,23 @@ void poll(const std::source_location& where) {
   if (block.seen_progress != machine.progress) block.polls = 0;
   block.seen_progress = machine.progress;
   ++block.polls;
-  block.polls_at = where;
-  block.polling_thread = machine.running;
-  make_ready(machine.running);
+  block.waits_at = where;
+  block.waiting_thread = running.thread;
+  make_ready(running.thread);
   leave();
+}
+
+void wait_in(Waiting& waiting, const std::source_location& where) {
+  machine.block->waits_at = where;
+  machine.block->waiting_thread = running.thread;
+  waiting.push_back(running.thread);
+  leave();
+}
+
+void wake(Waiting& waiting) {
+  for (const unsigned thread : waiting) make_ready(thread);
+  waiting.clear();
+  progress();
 }
 
 void barrier_arrive(int id, unsigned threads) {
@@ -419,7 +477,7 @@ void barrier_arrive(int id, unsigned threads) {
 
 void barrier_sync(int id, unsigned threads) {
   arrive(id, threads);
-  machine.block->barriers[id].waiting.push_back(machine.running);
+  machine.block->barriers[id].waiting.push_back(running.thread);
   complete(machine.block->barriers[id]);
   leave();
 }
@@ -436,28 +494,29 @@ void finish_work(unsigned owner, std::size_t may_remain) {
 
 void meet(unsigned size, void* arguments, const std::type_info& what,
           const std::function<void(void* const*)>& all) {
-  const unsigned group = machine.running / size;
+  const unsigned group = running.thread / size;
   if ((group + 1) * size > machine.grid.threads) fail("a warp is not complete");
-  Meeting& meeting = machine.block->meetings[size << 16U | group];
+  Meeting& meeting = size == 32 ? machine.block->of_warps[group] : machine.block->of_warpgroups[group];
   meeting.arguments.resize(size);
   if (meeting.arrived > 0 && *meeting.what != what)
     fail(std::string("threads of one group call different instructions: ") + what.name() + " and " +
          meeting.what->name());
   meeting.what = &what;
-  meeting.arguments[machine.running % size] = arguments;
+  meeting.arguments[running.thread % size] = arguments;
   if (++meeting.arrived < size) {
-    meeting.waiting.push_back(machine.running);
+    meeting.waiting.push_back(running.thread);
     leave();
     return;
   }
   all(meeting.arguments.data());
   meeting.arrived = 0;
-  make_ready(meeting.waiting);
+  wake(meeting.waiting);
 }
 
 void run_grid(const Grid& grid, const std::function<void()>& body) {
   machine.grid = grid;
   machine.body = &body;
+  machine.home.begun = true;
   machine.random.state = options().seed;
   machine.steps_of_block = 16U << 4U * (machine.random() % 3);
   machine.order.resize(grid.blocks);

@@ -5,6 +5,7 @@
 // done at a random time between its start and the wait for it. Several blocks are in progress at the same time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,10 +42,14 @@ struct Random {
 // EMULATED_SEED, or 1.
 std::uint64_t first_seed();
 
+// Whether EMULATED_TRUNCATION is set.
+bool tensor_cores_truncate();
+
 struct Options {
   std::uint64_t seed = first_seed();  // of the schedule
   std::optional<Place> ignore;        // this line has no effect, as if it were missing
   unsigned multiprocessors = 132;
+  bool truncated_sums = tensor_cores_truncate();
 };
 Options& options();
 
@@ -70,8 +75,12 @@ void run_grid(const Grid& grid, const std::function<void()>& body);
 
 // The following functions are called by the running thread.
 
-unsigned block();
-unsigned thread();
+struct Running {
+  unsigned block = 0, thread = 0;
+};
+inline Running running;
+inline unsigned block() { return running.block; }
+inline unsigned thread() { return running.thread; }
 unsigned random_below(unsigned n);
 
 // The running block's own object of a type.
@@ -85,12 +94,21 @@ T& of_block() {
   return *static_cast<T*>(slot.get());
 }
 
+// A kernel calls it before it declares variables as __shared__.
+void use_static_shared();
 // The block's dynamic shared memory.
 std::byte* shared_memory();
 // Shared memory at an address as kernels hold it, 32 bits wide. Throws if `bytes` bytes there are not inside or not
 // aligned.
 std::byte* shared_at(unsigned address, unsigned bytes, unsigned alignment);
 unsigned shared_address(const void* pointer);
+// For any thread of the host: false where no block runs.
+inline std::atomic<const std::byte*> start_of_shared = nullptr, end_of_shared = nullptr;
+inline bool is_shared(const void* pointer) {
+  const auto* const at = static_cast<const std::byte*>(pointer);
+  return at >= start_of_shared.load(std::memory_order_relaxed) &&
+         at < end_of_shared.load(std::memory_order_relaxed);
+}
 
 // Lets other threads run, of this block or of another one; this thread continues some time later. Throws if no thread of
 // any block has made progress for long: all wait for something that never happens.
@@ -102,6 +120,12 @@ void wait_until(const std::source_location& where, Condition condition) {
 }
 // Reports that something has changed for which other threads may wait.
 void progress();
+
+// The same for threads of one block, without polls: threads that wait until another one, or asynchronous work, calls
+// wake(). A thread that continues asks again whether its condition is true.
+using Waiting = std::vector<unsigned>;
+void wait_in(Waiting& waiting, const std::source_location& where);
+void wake(Waiting& waiting);
 
 // bar.sync and bar.arrive: of `threads` of the block, at barrier `id`.
 void barrier_sync(int id, unsigned threads);

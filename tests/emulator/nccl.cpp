@@ -8,6 +8,8 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -114,7 +116,7 @@ Group& open_group() {
   static Group group;
   return group;
 }
-int group_depth = 0;
+int open_groups = 0;
 
 // What a call of the communicator returns when it has done its part.
 ncclResult_t in_progress(ncclComm_t comm) {
@@ -138,6 +140,23 @@ ncclResult_t add(Message message, std::size_t count, ncclDataType_t type, ncclCo
 }
 
 }  // namespace
+
+namespace ring_attention::emulator {
+
+int& sends_until_failure() {
+  static int calls = [] {
+    const char* const words = std::getenv("EMULATED_FAILING_SEND");
+    int rank = 0, failing_rank = -1, number = 0;
+    if (words == nullptr || std::sscanf(words, "%d %d", &failing_rank, &number) != 2) return 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank == failing_rank ? number : 0;
+  }();
+  return calls;
+}
+
+int group_depth() { return open_groups; }
+
+}  // namespace ring_attention::emulator
 
 extern "C" {
 
@@ -168,6 +187,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return in_progress(comm);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->polls > 0 && !*comm->aborted)
+    enqueue(nullptr, []() -> State { fail("NCCL: a communicator is destroyed before its end is complete"); });
   if (!*comm->aborted) {
     wait_for_all();
     (void)MPI_Comm_free(&comm->world);
@@ -178,7 +199,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   *comm->aborted = true;
   if (open_group().comm == comm) open_group() = {};
-  group_depth = 0;
+  if (open_groups > 0) return ncclInProgress;  // as in NCCL it is done when the group ends, here never
   return ncclCommDestroy(comm);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
@@ -188,11 +209,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   return ncclSuccess;
 }
 ncclResult_t ncclGroupStart() {
-  ++group_depth;
+  ++open_groups;
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
-  if (--group_depth > 0) return ncclSuccess;
+  if (--open_groups > 0) return ncclSuccess;
   Group group = std::exchange(open_group(), {});
   if (group.messages.empty()) return ncclSuccess;
   const ncclComm_t comm = group.comm;
@@ -205,6 +226,7 @@ ncclResult_t ncclGroupEnd() {
 }
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
+  if (sends_until_failure() > 0 && --sends_until_failure() == 0) return ncclSystemError;
   return add({const_cast<void*>(from), 0, peer, true}, count, type, comm, stream);
 }
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -53,6 +53,12 @@ std::string take_error();
 // After so many seconds a message of NCCL whose other rank has not come is an error: 60 at first.
 double& patience();
 
+// So many calls of ncclSend later, one fails; 0 at first: none. Rank and number are those of EMULATED_FAILING_SEND ("1 2":
+// the second one of rank 1 of the job).
+int& sends_until_failure();
+// How deep the calls of ncclGroupStart are.
+int group_depth();
+
 // A random number below n, for what the calls of the host do.
 unsigned random_of_host(unsigned n);
 

@@ -18,18 +18,15 @@ namespace {
 
 using namespace hopper;  // NOLINT: what the Hopper kernels share
 
-template <DqSum dq_sum>
 void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const int key_tiles = tiles_of_keys(task, tile_rows);
   if (key_tiles == 0 || task.queries == 0) return;
   with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
     const BackwardMaps maps = maps_of(task, type);
-    launch_dkdv<T, columns, dq_sum>(task, maps, key_tiles, stream);
-    if constexpr (dq_sum == DqSum::other_grid) {
-      const TileOrder order = order_of_queries(task, tile_rows);
-      launch(backward_dq_kernel<T, columns>, {order.count, backward_threads, QueriesMemory<columns>::bytes},
-             stream, task, maps, order);
-    }
+    launch_dkdv<T, columns, DqSum::other_grid>(task, maps, key_tiles, stream);
+    const TileOrder order = order_of_queries(task, tile_rows);
+    launch(backward_dq_kernel<T, columns>, {order.count, backward_threads, QueriesMemory<columns>::bytes},
+           stream, task, maps, order);
   });
 }
 
@@ -40,13 +37,13 @@ extern const BackwardKernel backward_3_wgmma{3,
                                              "wgmma and TMA, a second grid for dQ",
                                              true,
                                              takes<KeysMemory<64>, KeysMemory<128>, QueriesMemory<128>>,
-                                             differentiate<DqSum::other_grid>};
+                                             differentiate};
 
 extern const BackwardKernel backward_3_wgmma_with_atomics{3,
                                                           "wgmma-atomics",
                                                           "wgmma and TMA, dQ by atomics",
                                                           false,
                                                           takes<KeysMemory<64>, KeysMemory<128>>,
-                                                          differentiate<DqSum::atomics>};
+                                                          differentiate_by_keys<DqSum::atomics>};
 
 }  // namespace ring_attention::cuda

@@ -6,26 +6,14 @@
 #include "ring_attention/cuda/kernels/common/backward_dkdv_wgmma.cuh"
 
 namespace ring_attention::cuda {
-namespace {
-
 using namespace hopper;  // NOLINT: what the Hopper kernels share
-
-void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  const int key_tiles = tiles_of_keys(task, tile_rows);
-  if (key_tiles == 0 || task.queries == 0) return;
-  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    launch_dkdv<T, columns, DqSum::turns>(task, maps_of(task, type), key_tiles, stream);
-  });
-}
-
-}  // namespace
 
 extern const BackwardKernel backward_4_ordered{.number = 4,
                                                .name = "wgmma-ordered",
                                                .computes = "wgmma and TMA, dQ in turns",
                                                .deterministic = true,
                                                .takes = takes<TurnsMemory<64>, TurnsMemory<128>>,
-                                               .launch = differentiate,
+                                               .launch = differentiate_by_keys<DqSum::turns>,
                                                .automatic = false};
 
 }  // namespace ring_attention::cuda

@@ -11,15 +11,6 @@ namespace {
 
 using namespace hopper;  // NOLINT: what the Hopper kernels share
 
-void differentiate(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  const int key_tiles = tiles_of_keys(task, tile_rows);
-  if (key_tiles == 0 || task.queries == 0) return;
-  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
-    if constexpr (columns == 128)
-      launch_dkdv<T, columns, DqSum::bulk>(task, maps_of(task, type), key_tiles, stream);
-  });
-}
-
 bool takes_wide(const DeviceTraits& device, Type type, int dim) {
   return dim > 64 && takes<BulkMemory<128>>(device, type, dim);
 }
@@ -31,7 +22,7 @@ extern const BackwardKernel backward_5_bulk{.number = 5,
                                             .computes = "wgmma and TMA, dQ by copies that add",
                                             .deterministic = false,
                                             .takes = takes_wide,
-                                            .launch = differentiate,
+                                            .launch = differentiate_by_keys<DqSum::bulk>,
                                             .automatic = false};
 
 }  // namespace ring_attention::cuda

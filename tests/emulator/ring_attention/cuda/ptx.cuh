@@ -5,9 +5,10 @@
 #include <cstring>
 #include <deque>
 #include <type_traits>
-#include <unordered_map>
 
 #include "emulator/language.hpp"
+#include "emulator/proxies.hpp"
+#include "emulator/tensor_core.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::emulator {
@@ -43,21 +44,6 @@ inline CopyGroups& copy_groups() {
   if (of_threads.size() <= thread()) of_threads.resize(thread() + 1);
   return of_threads[thread()];
 }
-
-// The addresses of store_shared for which the storing thread has not called fence_proxy_async since. The async proxy
-// does not see these stores.
-class UnfencedStores {
- public:
-  void store(unsigned address) { by_[address / 4] = thread() + 1; }
-  void fence() {
-    std::erase_if(by_, [](const auto& store) { return store.second == thread() + 1; });
-  }
-  [[nodiscard]] bool at(unsigned address) const { return !by_.empty() && by_.contains(address / 4); }
-
- private:
-  std::unordered_map<unsigned, unsigned> by_;  // thread + 1, by words
-};
-inline UnfencedStores& unfenced_stores() { return of_block<UnfencedStores>(); }
 
 }  // namespace ring_attention::emulator
 
@@ -97,7 +83,7 @@ void cp_async_wait(const std::source_location& where = std::source_location::cur
 
 inline void store_shared(unsigned to, unsigned value) {
   std::memcpy(emulator::shared_at(to, 4, 4), &value, 4);
-  emulator::unfenced_stores().store(to);
+  emulator::unfenced_stores().store(to, 4);
 }
 
 inline void store_shared_v2(unsigned to, float first, float second) {
@@ -147,7 +133,7 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
     unsigned b[2];
   } arguments{d, a, {b0, b1}};
   emulator::together(32, arguments, [](Arguments* const* each) {
-    float A[16][16], B[16][8];
+    float A[16][16], B[16][8], D[16][8];
     for (unsigned lane = 0; lane < 32; ++lane) {
       const unsigned g = lane / 4, t = lane % 4 * 2;
       for (unsigned which = 0; which < 2; ++which) {
@@ -157,10 +143,14 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
           B[t + 8 * i + which][g] = emulator::element<T>(each[lane]->b[i], which);
       }
     }
+    const auto of_lane = [&](unsigned lane, unsigned i) -> float& {
+      return D[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2];
+    };
     for (unsigned lane = 0; lane < 32; ++lane)
-      for (unsigned i = 0; i < 4; ++i)
-        for (unsigned k = 0; k < 16; ++k)
-          each[lane]->d[i] += A[lane / 4 + 8 * (i / 2)][k] * B[k][lane % 4 * 2 + i % 2];
+      for (unsigned i = 0; i < 4; ++i) of_lane(lane, i) = each[lane]->d[i];
+    emulator::add_product(D[0], A[0], B[0], 16, 8);
+    for (unsigned lane = 0; lane < 32; ++lane)
+      for (unsigned i = 0; i < 4; ++i) each[lane]->d[i] = of_lane(lane, i);
   });
 }
 

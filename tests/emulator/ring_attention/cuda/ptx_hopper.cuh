@@ -13,20 +13,42 @@ namespace ring_attention::emulator {
 struct CountingBarrier {
   unsigned count = 0, arrived = 0, phase = 0;
   long bytes = 0;  // expected and not yet arrived
+  Waiting waiting = {};
 
   void complete_phase() {
     if (arrived > count) fail("more threads arrive at an mbarrier than its count");
     if (arrived < count || bytes != 0) return;
     arrived = 0;
     ++phase;
-    progress();
+    wake(waiting);
   }
 };
 
-// The wgmma of one warpgroup: how many were started, and for each thread how many at each of its commits.
+constexpr unsigned warpgroup = 128;
+
+// What all threads of a warpgroup pass to a wgmma: descriptors of the matrices in shared memory.
+struct Operands {
+  unsigned long long a, b;
+  bool accumulate;
+  friend bool operator==(const Operands&, const Operands&) = default;
+};
+
+// One wgmma.
+struct Product {
+  const std::type_info* what;
+  Operands operands;
+  unsigned arrived = 0;
+  std::array<float*, warpgroup> d = {};
+  std::array<const unsigned*, warpgroup> registers = {};  // of a
+};
+
+// The products of one warpgroup. A thread does not wait at a wgmma. The product starts when all threads have called it.
 struct Products {
+  std::deque<Product> called_by_some;
   std::size_t started = 0;
-  std::array<std::vector<std::size_t>, 128> commits;
+  std::array<std::size_t, warpgroup> called = {};           // by each thread
+  std::array<std::vector<std::size_t>, warpgroup> commits;  // how many it had called
+  Waiting waiting;                                          // for the start of a product
 };
 
 // The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads of a
@@ -82,41 +104,73 @@ struct SharedMatrix {
     if (descriptor >> 62U != 1 || (descriptor >> 49U & 7U) != 0)
       fail("a matrix does not have the 128-byte swizzle");
   }
+  // Reads `count` rows or columns: element (across, along) to to[across * of_across + along * of_along].
   template <class T>
-  [[nodiscard]] float at(unsigned across, unsigned along, bool sum_along_rows) const {
-    const unsigned address = sum_along_rows ? start + across / 8 * stride + across % 8 * 128 + along * 2
-                                            : start + across / 64 * columns_on + across % 64 * 2 +
-                                                  along / 8 * stride + along % 8 * 128;
-    unsigned short bits;
-    std::memcpy(&bits, shared_at(swizzled(address), 2, 2), 2);
-    return unfenced_stores().at(swizzled(address)) ? std::numeric_limits<float>::quiet_NaN()
-                                                   : element<T>(bits, 0);
+  void read(float* to, unsigned count, unsigned of_across, unsigned of_along, bool sum_along_rows) const {
+    if (sum_along_rows) {
+      for (unsigned across = 0; across < count; ++across)
+        for (unsigned along = 0; along < 16; along += 8)
+          read_8<T>(to + across * of_across + along * of_along, of_along,
+                    start + across / 8 * stride + across % 8 * 128 + along * 2);
+    } else {
+      for (unsigned along = 0; along < 16; ++along)
+        for (unsigned across = 0; across < count; across += 8)
+          read_8<T>(
+              to + across * of_across + along * of_along, of_across,
+              start + across / 64 * columns_on + across % 64 * 2 + along / 8 * stride + along % 8 * 128);
+    }
+  }
+
+ private:
+  template <class T>
+  static void read_8(float* to, unsigned step, unsigned address) {
+    unsigned short bits[8];
+    std::memcpy(bits, shared_at(swizzled(address), 16, 16), 16);
+    const bool stale = unfenced_stores().in(swizzled(address), 16);
+    for (unsigned i = 0; i < 8; ++i)
+      to[i * step] = stale && unfenced_stores().in(swizzled(address) + 2 * i, 2)
+                         ? std::numeric_limits<float>::quiet_NaN()
+                         : element<T>(bits[i], 0);
   }
 };
 
-constexpr unsigned warpgroup = 128;
-
-// Starts a product as asynchronous work. `d` and `of_a` belong to all threads of the warpgroup.
-template <class T, int count, class OfA>
-void start_products(const std::array<float*, warpgroup>& d, OfA of_a, const SharedMatrix& b, bool b_by_rows,
-                    bool accumulate) {
+// Computes a product with `count` results in each thread. read_a() fills a [64][16].
+template <class T, int count, class ReadA>
+void compute(const Product& product, bool b_by_rows, ReadA read_a) {
   constexpr unsigned n = 2 * count;
-  Products& products = hopper_block().products[thread() / warpgroup];
+  static float A[64][16], B[16][n], D[64][n];
+  read_a(A);
+  SharedMatrix(product.operands.b).read<T>(B[0], n, 1, n, !b_by_rows);
+  const auto of_thread = [](unsigned t, unsigned e) -> float& {
+    return D[t / 32 * 16 + t % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + t % 4 * 2 + e % 2];
+  };
+  for (unsigned t = 0; t < warpgroup; ++t)
+    for (unsigned e = 0; e < count; ++e) of_thread(t, e) = product.operands.accumulate ? product.d[t][e] : 0;
+  add_product(D[0], A[0], B[0], 64, n);
+  for (unsigned t = 0; t < warpgroup; ++t)
+    for (unsigned e = 0; e < count; ++e) product.d[t][e] = of_thread(t, e);
+}
+
+// The running thread calls a product, with its own result d and perhaps a in registers. The last thread of the warpgroup starts it as
+// asynchronous work: compute(product).
+template <class Compute>
+void call_product(const Operands& operands, float* d, const unsigned* registers, Compute compute) {
+  const unsigned group = thread() / warpgroup, t = thread() % warpgroup;
+  Products& products = hopper_block().products[group];
+  if ((group + 1) * warpgroup > blockDim.x * blockDim.y * blockDim.z) fail("a warpgroup is not complete");
+  const std::size_t number = products.called[t]++ - products.started;
+  if (number == products.called_by_some.size())
+    products.called_by_some.push_back({&typeid(Compute), operands});
+  Product& product = products.called_by_some[number];
+  if (*product.what != typeid(Compute) || product.operands != operands)
+    fail("the threads of a warpgroup disagree about a product");
+  product.d[t] = d;
+  product.registers[t] = registers;
+  if (++product.arrived < warpgroup) return;
+  start_work(group, [product, compute] { compute(product); });
+  products.called_by_some.pop_front();
   ++products.started;
-  start_work(thread() / warpgroup, [=] {
-    static float A[64][16], B[16][n];
-    for (unsigned i = 0; i < 64; ++i)
-      for (unsigned k = 0; k < 16; ++k) A[i][k] = of_a(i, k);
-    for (unsigned k = 0; k < 16; ++k)
-      for (unsigned j = 0; j < n; ++j) B[k][j] = b.at<T>(j, k, !b_by_rows);
-    for (unsigned t = 0; t < warpgroup; ++t)
-      for (unsigned e = 0; e < count; ++e) {
-        const unsigned i = t / 32 * 16 + t % 32 / 4 + e % 4 / 2 * 8, j = e / 4 * 8 + t % 4 * 2 + e % 2;
-        float sum = accumulate ? d[t][e] : 0;
-        for (unsigned k = 0; k < 16; ++k) sum += A[i][k] * B[k][j];
-        d[t][e] = sum;
-      }
-  });
+  wake(products.waiting);
 }
 
 }  // namespace ring_attention::emulator
@@ -145,25 +199,26 @@ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
 inline void mbarrier_wait(unsigned barrier, unsigned parity,
                           const std::source_location& where = std::source_location::current()) {
   if (emulator::ignored(where)) return;
-  const emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
-  emulator::wait_until(where, [&] { return state.phase % 2 != parity; });
+  emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
+  while (state.phase % 2 == parity) emulator::wait_in(state.waiting, where);
 }
 
 inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
                         unsigned barrier) {
   if (to % 1024 != 0) emulator::fail("a TMA box does not start at a multiple of 1024 bytes");
+  if (column % 8 != 0) emulator::fail("a TMA box does not start at a multiple of 16 bytes of device memory");
   (void)emulator::counting_barrier(barrier);
   emulator::start_work(emulator::tma, [=] {
+    static constexpr unsigned short zeros[8] = {};
     for (int i = 0; i < map.box_rows; ++i)
-      for (int j = 0; j < 64; ++j) {
-        unsigned short bits = 0;
-        if (column + j < map.dim && row + i >= 0 && row + i < map.rows && matrix < map.matrices)
-          std::memcpy(&bits,
-                      static_cast<const char*>(map.first) +
-                          2 * ((matrix * map.rows + row + i) * map.dim + column + j),
-                      2);
+      for (int j = 0; j < 64; j += 8) {  // column and map.dim are multiples of 8
+        const bool inside =
+            column + j < map.dim && row + i >= 0 && row + i < map.rows && matrix < map.matrices;
+        const auto* const first = static_cast<const unsigned short*>(map.first);
         const auto address = to + static_cast<unsigned>(128 * i + 2 * j);
-        std::memcpy(emulator::shared_at(emulator::swizzled(address), 2, 2), &bits, 2);
+        emulator::copy_asynchronously(
+            emulator::swizzled(address),
+            inside ? first + (matrix * map.rows + row + i) * map.dim + column + j : zeros);
       }
     emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
     state.bytes -= 128 * map.box_rows;
@@ -176,8 +231,8 @@ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned bar
     emulator::fail("cp.async.bulk: not a multiple of 16 bytes");
   (void)emulator::counting_barrier(barrier);
   emulator::start_work(emulator::tma, [=] {
-    std::memcpy(emulator::shared_at(to, static_cast<unsigned>(bytes), 16), from,
-                static_cast<std::size_t>(bytes));
+    for (int i = 0; i < bytes; i += 16)
+      emulator::copy_asynchronously(to + static_cast<unsigned>(i), static_cast<const char*>(from) + i);
     emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
     state.bytes -= bytes;
     state.complete_phase();
@@ -192,7 +247,8 @@ inline void bulk_add(float* to, unsigned from, int bytes) {
     for (unsigned i = 0; i < static_cast<unsigned>(bytes) / 4; ++i) {
       float term;
       std::memcpy(&term, emulator::shared_at(from + 4 * i, 4, 4), 4);
-      to[i] += emulator::unfenced_stores().at(from + 4 * i) ? std::numeric_limits<float>::quiet_NaN() : term;
+      to[i] +=
+          emulator::unfenced_stores().in(from + 4 * i, 4) ? std::numeric_limits<float>::quiet_NaN() : term;
     }
   });
 }
@@ -248,17 +304,18 @@ inline void wgmma_fence() {}
 inline void wgmma_commit() {
   const unsigned thread = emulator::thread();
   emulator::Products& products = emulator::hopper_block().products[thread / emulator::warpgroup];
-  products.commits[thread % emulator::warpgroup].push_back(products.started);
+  products.commits[thread % emulator::warpgroup].push_back(products.called[thread % emulator::warpgroup]);
 }
 template <int newest>
 void wgmma_wait(const std::source_location& where = std::source_location::current()) {
   if (emulator::ignored(where)) return;
   const unsigned thread = emulator::thread();
-  const emulator::Products& products = emulator::hopper_block().products[thread / emulator::warpgroup];
+  emulator::Products& products = emulator::hopper_block().products[thread / emulator::warpgroup];
   const std::vector<std::size_t>& commits = products.commits[thread % emulator::warpgroup];
-  if (commits.size() > newest)
-    emulator::finish_work(thread / emulator::warpgroup,
-                          products.started - commits[commits.size() - 1 - newest]);
+  if (commits.size() <= newest) return;
+  const std::size_t last = commits[commits.size() - 1 - newest];
+  while (products.started < last) emulator::wait_in(products.waiting, where);
+  emulator::finish_work(thread / emulator::warpgroup, products.started - last);
 }
 template <int rows, int count>
 void wgmma_fence_operand(unsigned (&)[rows][count]) {}
@@ -267,48 +324,23 @@ void wgmma_fence_result(float (&)[count]) {}
 
 template <class T, int a_by_columns, int b_by_rows, int count>
 void wgmma_m64nNk16(float (&d)[count], unsigned long long a, unsigned long long b, bool accumulate) {
-  struct Arguments {
-    float* d;
-    unsigned long long a, b;
-    bool accumulate;
-  } arguments{d, a, b, accumulate};
-  emulator::together(emulator::warpgroup, arguments, [](Arguments* const* each) {
-    std::array<float*, emulator::warpgroup> of_each;
-    for (unsigned t = 0; t < emulator::warpgroup; ++t) {
-      of_each[t] = each[t]->d;
-      if (each[t]->a != each[0]->a || each[t]->b != each[0]->b || each[t]->accumulate != each[0]->accumulate)
-        emulator::fail("the threads of a warpgroup disagree about a product");
-    }
-    const emulator::SharedMatrix of_a(each[0]->a), of_b(each[0]->b);
-    emulator::start_products<T, count>(
-        of_each, [of_a](unsigned i, unsigned k) { return of_a.at<T>(i, k, a_by_columns == 0); }, of_b,
-        b_by_rows != 0, each[0]->accumulate);
+  emulator::call_product({a, b, accumulate}, d, nullptr, [](const emulator::Product& product) {
+    emulator::compute<T, count>(product, b_by_rows != 0, [&](float(&A)[64][16]) {
+      emulator::SharedMatrix(product.operands.a).read<T>(A[0], 64, 16, 1, a_by_columns == 0);
+    });
   });
 }
 
 template <class T, int b_by_rows, int count>
 void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
-  struct Arguments {
-    float* d;
-    const unsigned* a;
-    unsigned long long b;
-    bool accumulate;
-  } arguments{d, a, b, accumulate};
-  emulator::together(emulator::warpgroup, arguments, [](Arguments* const* each) {
-    std::array<float*, emulator::warpgroup> of_each;
-    std::array<const unsigned*, emulator::warpgroup> registers;  // read when the product is computed
-    for (unsigned t = 0; t < emulator::warpgroup; ++t) {
-      of_each[t] = each[t]->d;
-      registers[t] = each[t]->a;
-      if (each[t]->b != each[0]->b || each[t]->accumulate != each[0]->accumulate)
-        emulator::fail("the threads of a warpgroup disagree about a product");
-    }
-    const auto of_a = [registers](unsigned i, unsigned k) {
-      const unsigned t = i / 16 * 32 + i % 8 * 4 + k % 8 / 2;
-      return emulator::element<T>(registers[t][i % 16 / 8 + k / 8 * 2], k % 2);
-    };
-    emulator::start_products<T, count>(of_each, of_a, emulator::SharedMatrix(each[0]->b), b_by_rows != 0,
-                                       each[0]->accumulate);
+  emulator::call_product({0, b, accumulate}, d, a, [](const emulator::Product& product) {
+    emulator::compute<T, count>(product, b_by_rows != 0, [&](float(&A)[64][16]) {
+      for (unsigned i = 0; i < 64; ++i)
+        for (unsigned k = 0; k < 16; ++k) {
+          const unsigned* const registers = product.registers[i / 16 * 32 + i % 8 * 4 + k % 8 / 2];
+          A[i][k] = emulator::element<T>(registers[i % 16 / 8 + k / 8 * 2], k % 2);
+        }
+    });
   });
 }
 

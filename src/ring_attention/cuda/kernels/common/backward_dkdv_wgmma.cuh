@@ -26,11 +26,13 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
                 intervals = rows * static_cast<int>(sizeof(KeyInterval));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int number = 0;
+  // Only lane 0 waits and copies. Another lane could come too late to a wait, when the phase after it has ended, too.
   const auto wait_for_stage = [&] {
     mbarrier_wait(shared.empty(number % stages), static_cast<unsigned>(number / stages % 2) ^ 1U);
     return number++ % stages;
   };
-  const auto load_tile = [&](int stage, int batch_head, int tile) {
+  const auto load_tile = [&](int batch_head, int tile) {
+    const int stage = wait_for_stage();
     auto& metadata = shared.metadata(stage);
     metadata.batch_head = batch_head;
     metadata.first_query = tile * rows;
@@ -61,14 +63,11 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
       const bool sees =
           first + lane < all.tiles &&
           all.visibility[first + lane].of_range(keys.range).includes_some(keys.first_key, keys.keys);
-      for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1) {
-        const int stage = wait_for_stage();
-        if (lane == 0)
-          load_tile(stage, batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
-      }
+      for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1)
+        if (lane == 0) load_tile(batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
     }
-  const int last = wait_for_stage();
   if (lane != 0) return;
+  const int last = wait_for_stage();
   shared.metadata(last).batch_head = -1;
   mbarrier_arrive(shared.full(last));
 }
@@ -239,6 +238,17 @@ void launch_dkdv(const BackwardTask& task, const BackwardMaps& maps, int key_til
   const TileOrder order = order_of_keys(task, key_tiles);
   launch(backward_dkdv_kernel<T, columns, dq_sum>,
          {order.count, backward_threads, DkdvMemory<columns, dq_sum>::bytes}, stream, task, maps, all, order);
+}
+
+/// Enqueues the kernels of a backward for which the grid of keys is the only one. For `bulk`, 64 columns have no kernel.
+template <DqSum dq_sum>
+void differentiate_by_keys(const BackwardTask& task, Type type, const DeviceTraits&, StreamHandle stream) {
+  const int key_tiles = tiles_of_keys(task, tile_rows);
+  if (key_tiles == 0 || task.queries == 0) return;
+  with_half_type_and_columns(type, task.dim, [&]<class T, int columns>() {
+    if constexpr (dq_sum != DqSum::bulk || columns == 128)
+      launch_dkdv<T, columns, dq_sum>(task, maps_of(task, type), key_tiles, stream);
+  });
 }
 
 }  // namespace ring_attention::cuda::hopper
