@@ -26,13 +26,14 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
                 intervals = rows * static_cast<int>(sizeof(KeyInterval));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int number = 0;
-  // Only lane 0 waits and copies. Another lane could come too late to a wait, when the phase after it has ended, too.
+  // Lane 0 fills a stage after all lanes have seen that it is free. A lane that came to its wait later could find that
+  // the phase after it has ended, too, and hang: its parity is the same again. (If lane 0 alone waits, ptxas spills.)
   const auto wait_for_stage = [&] {
     mbarrier_wait(shared.empty(number % stages), static_cast<unsigned>(number / stages % 2) ^ 1U);
+    __syncwarp();
     return number++ % stages;
   };
-  const auto load_tile = [&](int batch_head, int tile) {
-    const int stage = wait_for_stage();
+  const auto load_tile = [&](int stage, int batch_head, int tile) {
     auto& metadata = shared.metadata(stage);
     metadata.batch_head = batch_head;
     metadata.first_query = tile * rows;
@@ -63,11 +64,14 @@ __device__ void produce_queries(const KeysMemory<columns>& shared, const Backwar
       const bool sees =
           first + lane < all.tiles &&
           all.visibility[first + lane].of_range(keys.range).includes_some(keys.first_key, keys.keys);
-      for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1)
-        if (lane == 0) load_tile(batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
+      for (unsigned left = __ballot_sync(0xffffffffU, sees); left != 0; left &= left - 1) {
+        const int stage = wait_for_stage();
+        if (lane == 0)
+          load_tile(stage, batch_kv_head * group + member, first + __ffs(static_cast<int>(left)) - 1);
+      }
     }
-  if (lane != 0) return;
   const int last = wait_for_stage();
+  if (lane != 0) return;
   shared.metadata(last).batch_head = -1;
   mbarrier_arrive(shared.full(last));
 }
