@@ -77,19 +77,19 @@ struct LayerHeads {
                       own_v = layout.keys_to_heads(kv.view());
   KvParcel<float> parcel(own_k.shape(), shards, 0), again(own_k.shape(), shards, 0),
       gradients(own_k.shape(), shards, 0);
-  CountingTransport forward(place.ring.size), kv_again(place.ring.size), home(place.ring.size);
+  CountingTransport forward(place.ring.size), kv_again(place.ring.size), sums(place.ring.size);
   ring_forward(engine, forward, parcel);
   (void)layout.queries_to_sequence(own_q.view());
   const Index sent = link.statistics().bytes_sent;
 
   (void)layout.queries_to_heads(q.view());
-  ring_backward(engine, kv_again, home, again, gradients);
+  ring_backward(engine, kv_again, sums, again, gradients);
   (void)layout.queries_to_sequence(own_q.view());
   (void)layout.keys_to_sequence(own_k.view());
   (void)layout.keys_to_sequence(own_v.view());
   return {Volume{unit(sent), unit(forward.statistics().bytes_sent)},
           Volume{unit(link.statistics().bytes_sent - sent),
-                 unit(kv_again.statistics().bytes_sent + home.statistics().bytes_sent)}};
+                 unit(kv_again.statistics().bytes_sent + sums.statistics().bytes_sent)}};
 }
 
 /// K,V of all ranks to all.

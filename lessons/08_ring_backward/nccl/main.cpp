@@ -124,7 +124,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                   [&]<class T>(const RandomProblem& some, const Placement& placed, T) {
                     return BackwardRun<T>(some, placed, comm, gpus);
                   });
-  return lesson.finish(counted(comm.size(), "rank") + ": dK,dV are home after " +
+  return lesson.finish(counted(comm.size(), "rank") + ": dK,dV are back at their owner after " +
                        counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
 }
 

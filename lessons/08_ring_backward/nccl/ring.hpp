@@ -25,8 +25,8 @@ struct Parcel {
   std::vector<cuda::Event> arrived = {};    // one a hop, on the transfer stream
 };
 
-/// Feeds the K,V of every rank to `engine`, which enqueues its work on `compute`, and brings the dK,dV of every rank
-/// home.
+/// Feeds the K,V of every rank to `engine`, which enqueues its work on `compute`, and sends the dK,dV of every rank
+/// back to their owner.
 ///
 /// At step t rank r holds the K,V of rank (r - t) mod N. dK,dV follow them one step behind, and need a hop more. All hops
 /// are on one stream, in the same order on every rank: NCCL has no tags, and that order pairs a send with its receive.
@@ -34,7 +34,7 @@ struct Parcel {
 /// \param kv             this rank's K,V at first; they make N - 1 hops
 /// \param gradients      zeros at first, this rank's dK,dV in the end
 /// \param shape          of K, and of V, of the whole sequence
-/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one brings them home
+/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one ends at the owner
 template <class T>
 void ring(BackwardEngine<T, float> auto& engine, Parcel<T>& kv, Parcel<float>& gradients, const Shape& shape,
           const Placement& placement, const Ring& ring, ncclComm_t comm, const cuda::Stream& compute,
@@ -78,7 +78,7 @@ void ring(BackwardEngine<T, float> auto& engine, Parcel<T>& kv, Parcel<float>& g
     if (step < gradient_hops) start(gradients, step);
     if (!last) finish(kv);
   }
-  if (gradient_hops == ring.steps()) finish(gradients);  // home, with what all N ranks added
+  if (gradient_hops == ring.steps()) finish(gradients);  // at their owner, with what all N ranks added
   transfer.synchronize();
   compute.synchronize();
 }

@@ -14,7 +14,7 @@ namespace ring_attention {
 /// Seconds of one placement: medians, of the slowest rank. Where ranks share heads, the ring is that of one head's ranks.
 struct PlacementTimes {
   std::string placement;
-  std::string pass = "forward";  ///< or backward, with a hop more: of dK,dV home
+  std::string pass = "forward";  ///< or backward, with one more hop of dK,dV
   double compute = 0;            ///< all steps, nothing sent
   double messages = 0;           ///< all hops, nothing computed; 0 with one rank
   double in_turn = 0;            ///< hops after steps

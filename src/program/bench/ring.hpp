@@ -145,10 +145,10 @@ class RingBench {
       times.rates.bytes_per_second =
           static_cast<double>(kv * (ring_.size - 1) + gradients * ring_.size) / times.messages;
     times.model = predict(flops, static_cast<double>(kv + gradients), times.rates);
-    if (ring_.size > 1 && gradients > 0) {  // the hop home
-      const double home = static_cast<double>(gradients) / times.rates.bytes_per_second;
-      times.model.overlapped += home;
-      times.model.in_turn += home;
+    if (ring_.size > 1 && gradients > 0) {  // the last hop of dK,dV
+      const double last_hop = static_cast<double>(gradients) / times.rates.bytes_per_second;
+      times.model.overlapped += last_hop;
+      times.model.in_turn += last_hop;
     }
     return times;
   }
