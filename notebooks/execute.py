@@ -50,6 +50,8 @@ def execute(path):
         if type(result.error_in_exec).__name__ == "Skipped":
             print(f"{path.name}: skipped: {result.error_in_exec}")
             return False
+        if isinstance(result.error_in_exec, SystemExit):
+            raise RuntimeError(f"{path.name}: a cell ends Python")
         result.raise_error()
         for number in pyplot.get_fignums():
             pyplot.figure(number).canvas.draw()

@@ -12,6 +12,11 @@ else()
   set(kernel_isas generic)
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU) # a false alarm in its own header of AVX-512 (GCC bug 105593)
+  set_source_files_properties(ring_attention/cpu/product_kernel.cpp PROPERTIES COMPILE_OPTIONS
+                              "-Wno-maybe-uninitialized;-Wno-uninitialized")
+endif()
+
 set(kernel_bytes_float 4)
 set(kernel_bytes_double 8)
 foreach(isa IN LISTS kernel_isas)
@@ -23,7 +28,9 @@ foreach(real IN ITEMS float double)
   target_compile_features(${kernels} PRIVATE cxx_std_20)
   target_include_directories(${kernels} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   target_compile_definitions(${kernels} PRIVATE RING_ATTENTION_ISA=${isa}_${real} RING_ATTENTION_REAL=${real}
-                                                RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}})
+                                                RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}}
+                                                Eigen=Eigen_${isa}) # see product_kernel.cpp
+  target_link_libraries(${kernels} PRIVATE Eigen3::Eigen)
   target_compile_options(${kernels} PRIVATE -ffp-contract=fast ${kernel_flags_${isa}})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${kernels} PRIVATE -Wno-psabi) # vectors as arguments: all inlined

@@ -1,8 +1,9 @@
 /// \file
 /// `Job`: the ranks that this process belongs to, and its waits for them.
 ///
-/// No wait is without end. At the beginning of a call a rank can give up, which is an exception (rendezvous.hpp). Inside a call
-/// MPI reads and fills its arrays, and it cannot give up: there a watchdog ends the process, and with it the launcher the job.
+/// No wait inside a call is without limit. At the beginning of a call a rank can give up, which is an exception
+/// (rendezvous.hpp). Inside a call MPI reads and fills its arrays, and it cannot give up: there a watchdog ends the
+/// process, and with it the launcher the job.
 #pragma once
 
 #include <csignal>

@@ -12,6 +12,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int tag = 1;
+/// What a rank sends to rank 0 when it gives up a call that it has sent before. A call has a line end.
+const std::string withdrawn = "withdrawn";
 
 /// The first character of what rank 0 sends; the text of an error follows.
 enum Verdict : char { go = 'g', here = 'h', refused = 'r', late = 'l' };
@@ -93,17 +95,21 @@ std::string Rendezvous::verdict_of_rank_0(const std::string& call, std::string m
   for (int polls = 1; !missing.empty(); ++polls) {
     const Seconds waited = Clock::now() - begin;
     if (std::optional<Received> received = receive()) {
+      if (received->text == withdrawn) return late_text(call, {0}, timeout);
       std::erase(missing, received->from);
       texts[static_cast<std::size_t>(received->from)] = std::move(received->text);
     } else if (waited > timeout) {
       return late_text(call, missing, timeout);
-    } else if (!told && waited > timeout / 4) {
+    } else if (!told && waited > std::min(timeout / 4, Seconds(0.05))) {
       told = true;
       send_to_others({here});
     } else {
       back_off(polls);
     }
   }
+  for (int polls = 0; polls < 10; ++polls)  // MPI does not always show a message at the first poll
+    if (const std::optional<Received> received = receive(); received && received->text == withdrawn)
+      return late_text(call, {0}, timeout);
   return verdict_on(texts);
 }
 
@@ -118,6 +124,7 @@ std::string Rendezvous::verdict_from_rank_0(const std::string& call, std::string
       back_off(polls);
     }
   }
+  send(0, withdrawn);
   return late_text(call, {0}, timeout);
 }
 

@@ -1,5 +1,5 @@
 /// \file
-/// `Rendezvous`: how all ranks begin a call together, or learn that they cannot.
+/// `Rendezvous`: how all ranks begin a call together, or how each gets an error.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,8 @@ class Rendezvous {
   /// \throws AgreedError, the same on all ranks, with the problem of the lowest rank that has one, or else with the lowest
   ///         rank that makes another call than rank 0
   /// \throws LateError when the other ranks have not come `timeout` after rank 0, or rank 0 not `timeout` after this rank.
-  ///         It names who is missing. A rank that comes later throws it, too.
+  ///         It names who is missing. A rank that comes later throws it, too. (Rank 0 that comes in the moment in which another
+  ///         rank gives up may find itself in the call alone, where a watchdog ends the job.)
   void begin(const std::string& call, const std::string& problem, Seconds timeout);
 
  private:

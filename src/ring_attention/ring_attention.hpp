@@ -63,12 +63,12 @@ enum class TransportKind {
 
 /// How the call computes. `transport`, `partition` and `ulysses` must be the same on all ranks.
 struct Options {
-  int threads = 1;  ///< of this rank, float32 only; the result has the same bits
+  int threads = 1;  ///< of this rank; the result has the same bits
   TransportKind transport = TransportKind::overlapped;
-  Isa isa = best_isa();  ///< instruction set, float32 only; others round differently
+  Isa isa = best_isa();  ///< instruction set; others round differently
   Partition partition = Partition::ring;
   int ulysses = 1;         ///< U of Partition::hybrid: the number of ranks that share heads
-  Progress progress = {};  ///< the calling thread calls it between tiles and after every hop
+  Progress progress = {};  ///< the calling thread calls it between tiles, and after every hop of a ring
 };
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are

@@ -389,8 +389,8 @@ std::uint64_t first_seed() {
 }
 
 bool tensor_cores_truncate() {
-  static const bool truncate = std::getenv("EMULATED_TRUNCATION") != nullptr;
-  return truncate;
+  static const char* const given = std::getenv("EMULATED_TRUNCATION");
+  return given != nullptr && std::string_view(given) == "1";
 }
 
 Options& options() {

@@ -81,7 +81,7 @@ TEST(ModelMesh, FsdpHasTheSameBits) {
   for (const MeshShape& mesh :
        {MeshShape{1, 1, 1, 3}, MeshShape{2, 1, 2, 2}, MeshShape{1, 2, 2, 1}, MeshShape{8}}) {
     SCOPED_TRACE(to_string(mesh));
-    Training what{.steps = 3};
+    Training what{.steps = from_environment("RING_ATTENTION_STEPS", 3)};
     const Trained plain = train_on<double>(mesh, what);
     what.sharding = Sharding::fsdp;
     expect_same_bits(train_on<double>(mesh, what), plain);

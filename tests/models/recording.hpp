@@ -165,10 +165,11 @@ inline void record_home(Trace& trace, const LabelledRing& problem, const Ring& a
       all += std::exp2(rank);
       ++ranks;
     }
-  trace.push_back({.act = Act::home, .label = gradients.owner() + 0.0, .want = at.rank + 0.0});
+  trace.push_back({.act = Act::complete, .label = gradients.owner() + 0.0, .want = at.rank + 0.0});
   if (!problem.moves) return;
-  trace.push_back({.act = Act::home, .label = label_of(gradients.k().elements()), .want = all});
-  trace.push_back({.act = Act::home, .label = label_of(gradients.v().elements()), .want = ranks * at.rank});
+  trace.push_back({.act = Act::complete, .label = label_of(gradients.k().elements()), .want = all});
+  trace.push_back(
+      {.act = Act::complete, .label = label_of(gradients.v().elements()), .want = ranks * at.rank});
 }
 
 /// The loops of the library; a mutant has others.

@@ -21,7 +21,7 @@ enum class Act : int {
   begin,      // of a compute
   end,
   barrier,
-  home,  // the gradients are complete
+  complete,  // the gradients are complete
 };
 enum class Side : int { send, receive };
 
@@ -33,7 +33,7 @@ struct Event {
   const std::byte* memory = nullptr;  // lend, put, begin
   std::size_t bytes = 0;
   double label =
-      0;  // begin, end: the rank whose K,V are in the memory; home: the sum of 2^rank over all that added
+      0;  // begin, end: the rank whose K,V are in the memory; complete: the sum of 2^rank over all that added
   double want = -1;  // what the label must be; -1: K,V that no query here sees
 };
 
@@ -77,7 +77,7 @@ class MemoryCheck {
         if (event.act == Act::end) return open.computes;
         return !open.computes && open.event.channel == event.channel && open.event.side == event.side;
       });
-    const bool labelled = computes || event.act == Act::end || event.act == Act::home;
+    const bool labelled = computes || event.act == Act::end || event.act == Act::complete;
     if (labelled && event.want >= 0 && !(event.label == event.want))
       return "has " + std::to_string(event.label) + " where " + std::to_string(event.want) + " is due";
     return "";

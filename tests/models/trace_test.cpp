@@ -99,7 +99,7 @@ TEST(Traces, ShowAComputeThatDoesNotWaitForItsHop) {
 
 TEST(Traces, ShowGradientsAHopShort) {
   for (const int ranks : {2, 3, 4})
-    EXPECT_FALSE((holds(backward_traces<LibraryLoops, WithRing<NotBroughtHome>>(ranks))));
+    EXPECT_FALSE((holds(backward_traces<LibraryLoops, WithRing<NotReturned>>(ranks))));
 }
 
 TEST(Traces, ShowGradientsAddedBeforeTheyHaveArrived) {

@@ -227,8 +227,9 @@ def missing(kind):
     elif kind == "last":
         if not last:
             call()  # the last rank ends without it
-    elif kind == "late":
-        time.sleep(1.5 * timeout if last else 0)
+    elif kind in ("late", "late_first"):
+        late = last if kind == "late" else ra.rank() == 0
+        time.sleep(1.5 * timeout if late else 0)
         try:
             call()
         except TimeoutError as error:
@@ -238,7 +239,7 @@ def missing(kind):
         except ra.Error as error:
             check("No further call of all ranks is possible" in str(error), error)
             print("no further call", flush=True)
-        time.sleep(0 if last else timeout)
+        time.sleep(0 if late else timeout)
     else:
         try:
             call(kernel=failing_or_stopped)

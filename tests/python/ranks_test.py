@@ -96,7 +96,7 @@ class Ranks(unittest.TestCase):
         jobs = {"first": (2, "TimeoutError: " + no_call % 0), "last": (3, "TimeoutError: " + no_call % 2),
                 "caught": (3, not_moved), "stopped": (3, not_moved),
                 "unstarted": (2, rf"nothing moved for {timeout:g} s: start;"), "late": (3, "a call failed on this rank"),
-                "slow": (2, "^")}
+                "late_first": (3, "a call failed on this rank"), "slow": (2, "^")}
         harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(timeout)
         self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -106,8 +106,9 @@ class Ranks(unittest.TestCase):
             with self.subTest(kind=kind):
                 self.assertRegex(done[kind].stderr, text)
                 self.assertEqual(done[kind].returncode == 0, kind == "slow", done[kind])
-        self.assertEqual(done["late"].stdout.count(no_call % 2), 3, done["late"])  # also on the late one
-        self.assertEqual(done["late"].stdout.count("no further call"), 3, done["late"])
+        for kind, late in (("late", 2), ("late_first", 0)):
+            self.assertEqual(done[kind].stdout.count(no_call % late), 3, done[kind])  # also on the late one
+            self.assertEqual(done[kind].stdout.count("no further call"), 3, done[kind])
 
     def test_an_interrupt_ends_the_job(self):
         for case in ("waiting", "computing"):

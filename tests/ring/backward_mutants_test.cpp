@@ -93,10 +93,10 @@ TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   for (const int ranks : {2, 4, 8}) {
     EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
-    EXPECT_FALSE((topology_agrees<TypeParam, NotBroughtHome>(problem, ranks))) << ranks;
+    EXPECT_FALSE((topology_agrees<TypeParam, NotReturned>(problem, ranks))) << ranks;
   }
   const auto results =
-      run_loopback_backward<TypeParam, CpuBackward<TypeParam>, WithRing<NotBroughtHome>>(problem, 4);
+      run_loopback_backward<TypeParam, CpuBackward<TypeParam>, WithRing<NotReturned>>(problem, 4);
   const auto wrong = gathered(results, problem);
   EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
   EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";

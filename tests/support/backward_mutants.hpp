@@ -43,7 +43,7 @@ class LocalPositions : public Engine {
 // ---- the ring's topology -------------------------------------------------------------------------------
 
 /// Gradients stop where K,V stop: one hop short of their owner.
-struct NotBroughtHome : Ring {
+struct NotReturned : Ring {
   [[nodiscard]] constexpr int gradient_hops() const { return size - 1; }
 };
 

@@ -24,7 +24,8 @@ namespace allocation {
 void reset_peak();
 
 /// From now on the memory that is freed stays with the process, where the C library can do that (glibc). For a program
-/// that allocates the same arrays again and again: else the system takes large ones back, and clears their pages anew.
+/// that allocates the same arrays again and again. Otherwise the system takes large arrays back, and fills their pages
+/// with zeros at the next allocation.
 void keep_freed();
 
 /// True if an allocation of `bytes` would succeed now; frees it untouched.

@@ -93,13 +93,14 @@ struct BackwardKernel {
   void (*store)(const GradientRows<T>&, T* workspace);
 };
 
-/// C += A B. C has `rows` rows of `columns` numbers, one after the other; A and B have any order of memory.
+/// C += A B. C has `rows` rows of `columns` numbers, one after the other. A and B are rows or columns in memory: one of
+/// their two steps is 1.
 template <class T>
 struct MatrixProduct {
   Offset rows, columns, depth;
   const T* a;  ///< A(i, r) = a[i * a_row + r * a_column], r < depth
   Offset a_row, a_column;
-  const T* b;  ///< B(r, j) = b[r * b_row + j * b_column]; one of the steps is 1
+  const T* b;  ///< B(r, j) = b[r * b_row + j * b_column]
   Offset b_row, b_column;
   T* c;  ///< overlaps neither a nor b
 };

@@ -68,8 +68,8 @@ constexpr int width = RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES;  
 
 constexpr int lanes = tile_vectors * width;
 
-/// A tile of queries is one panel of so many lanes, in double four: a block of keys, which is read from memory once for a
-/// tile, has twice the bytes there, and serves twice the queries. A panel has its own part of the workspace.
+/// A tile of queries is one panel of so many lanes, in double four. A block of keys is read from memory once for a tile.
+/// In double it has twice the bytes, so a tile has twice the queries. A panel has its own part of the workspace.
 constexpr int panels = few_queries || RING_ATTENTION_REAL_BYTES == 4 ? 1 : 4;
 
 #if RING_ATTENTION_REAL_BYTES == 4

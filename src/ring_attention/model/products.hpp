@@ -1,5 +1,5 @@
 /// \file
-/// The products of a linear layer y = x w, forward and backward, by the kernel of an instruction set
+/// The products of a linear layer y = x w, forward and backward: Eigen's, compiled for an instruction set
 /// (cpu/product_kernel.cpp). Another one rounds otherwise, as in attention.
 ///
 /// An array `[batch, 1, tokens, width]` is a matrix of batch * tokens rows here. Nothing else of the model multiplies
