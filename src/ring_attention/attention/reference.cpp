@@ -125,7 +125,7 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
   ReferenceGradients result{Tensor<double>(q.shape()), Tensor<double>(k.shape()), Tensor<double>(v.shape()),
                             Tensor<double>(bias.shape()), std::vector<double>(scoring.sinks.size())};
   const double kept = scoring.dropout.scale();
-  double max_abs_dp = 0;
+  double max_abs_dp = 0;  // of |dO| |V|^T, which does not cancel: rounding errors do not either
   Tensor<double> mass(
       {k.shape().batch, k.shape().heads, k.shape().seq, 1});  // sum of P over the rows of a group
   for (Index b = 0; b < q.shape().batch; ++b)
@@ -133,20 +133,23 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
       const Index kv = h / problem.group;
       const Softmax softmax = problem.softmax(b, h);
       const Matrix<double>& p = softmax.p;  // [rows, keys]
-      const Matrix<double> dp =
-          problem.dropped(b, h, matrix(grad_out, b, h) * matrix(v, b, kv).transpose());  // F * dO V^T
+      const auto dout = matrix(grad_out, b, h);
+      const auto values = matrix(v, b, kv);
+      const Matrix<double> dp = problem.dropped(b, h, dout * values.transpose());  // F * dO V^T
       const Eigen::VectorXd delta = p.cwiseProduct(dp).rowwise().sum();
       const Matrix<double> ds = p.cwiseProduct(dp.colwise() - delta);
 
       matrix(result.q.view(), b, h) = scoring.scale * ds * matrix(k, b, kv);
       matrix(result.k.view(), b, kv) += scoring.scale * ds.transpose() * matrix(q, b, h);
-      matrix(result.v.view(), b, kv) += problem.dropped(b, h, p).transpose() * matrix(grad_out, b, h);
+      matrix(result.v.view(), b, kv) += problem.dropped(b, h, p).transpose() * dout;
       for (Index i = 0; i < ds.rows() && bias.size() > 0; ++i)
         for (Index key = 0; key < ds.cols(); ++key) bias_row(result.bias.view(), b, h, i)[key] += ds(i, key);
       if (!result.sinks.empty()) result.sinks[static_cast<std::size_t>(h)] -= softmax.sink.dot(delta);
 
       matrix(mass.view(), b, kv) += kept * p.colwise().sum().transpose();
-      if (dp.size() > 0) max_abs_dp = std::max(max_abs_dp, dp.cwiseAbs().maxCoeff());
+      if (dp.size() > 0)
+        max_abs_dp =
+            std::max(max_abs_dp, kept * (dout.cwiseAbs() * values.cwiseAbs().transpose()).maxCoeff());
       result.magnitude_sinks = std::max(result.magnitude_sinks, softmax.sink.sum());
       result.max_abs_score = std::max(result.max_abs_score, softmax.max_abs_score);
     }
