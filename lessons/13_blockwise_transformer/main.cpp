@@ -1,5 +1,6 @@
-// Lesson 13: a whole layer, sharded. The idea is in layer.hpp; this program trains a model of one layer with a ring, asks it
-// with less in sight, holds the idea's layer against one process on every mesh, and shows which tests pass for which mistakes.
+// Lesson 13: a whole layer, sharded. The idea is in layer.hpp; this program trains a model of one layer with a ring,
+// asks it with less in sight, holds the idea's layer against one process on every mesh, and shows which tests pass for
+// which mistakes.
 #include LESSON_IDEA
 
 #include "cost.hpp"
