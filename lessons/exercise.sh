@@ -72,8 +72,9 @@ case $code$verdict in
     ;;
 esac
 if [ "$seconds" -ge "$limit" ]; then
-  [ "$ranks" -eq 1 ] || end 1 "no end after $limit s: a deadlock. A rank waits for a message that does not come"
-  end 1 "no end after $limit s"
+  more="(a slow machine? LIMIT=$((4 * limit)) make exercise-$number)"
+  [ "$ranks" -eq 1 ] || end 1 "no end after $limit s: a deadlock, a rank waits for a message that does not come $more"
+  end 1 "no end after $limit s $more"
 fi
 tail -n 20 "$output"
 reported=$(sed -n 's/^\(\[rank [0-9]*\] \)\{0,1\}error: /\1/p' "$output" | head -n 1)

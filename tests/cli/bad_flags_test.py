@@ -137,7 +137,7 @@ class HelpTest(harness.CommandTest):
             self.assertIn(words, text)
         self.assertIn("--text", self.help_of("example"))
 
-    def test_rank_0_alone_speaks(self):
+    def test_rank_0_alone_prints(self):
         self.assertEqual(self.run_well(4, "run", "--help").out, self.help_of("run"))
 
     def test_version(self):
