@@ -93,8 +93,9 @@ class BadFlagsTest(harness.CommandTest):
                 self.assertEqual(self.files_in(), [])
 
     def test_some_on_several_ranks(self):
-        for i, (words, said) in enumerate(BAD_FLAGS[::4]):
-            ranks = (2, 3)[i % 2]
+        every, ranks_of = (1, (3, 4, 7)) if harness.LONG else (4, (2, 3))
+        for i, (words, said) in enumerate(BAD_FLAGS[::every]):
+            ranks = ranks_of[i % len(ranks_of)]
             with self.subTest(ranks=ranks, words=words):
                 self.assert_refused(self.run_ranks(ranks, "run", *words), *said)
                 self.assertEqual(self.files_in(), [])
