@@ -9,6 +9,8 @@ add_library(test_mpi_main STATIC support/mpi_main.cpp)
 target_link_libraries(test_mpi_main PUBLIC ring_attention::ring_attention GTest::gtest)
 
 add_library(test_yield_while_waiting SHARED support/yield_while_waiting.cpp) # preloaded: RingAttentionTests.cmake
+target_include_directories(test_yield_while_waiting SYSTEM
+                           PRIVATE $<TARGET_PROPERTY:MPI::MPI_CXX,INTERFACE_INCLUDE_DIRECTORIES>) # no library: it is loaded everywhere
 target_link_libraries(test_yield_while_waiting PRIVATE ${CMAKE_DL_LIBS})
 
 add_custom_target(unit_tests) # builds what has the label unit
@@ -98,6 +100,9 @@ function(add_mpi_tests folder)
       add_test(NAME ${test} COMMAND "${RING_ATTENTION_MPIRUN}" -n ${ranks} $<TARGET_FILE:${program}>
                                     --np=${ranks} ${selection})
       ring_attention_test_properties(${test} mpi ${ranks} 120)
+      if(ranks GREATER 4)
+        set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${RING_ATTENTION_QUICK_START})
+      endif()
     endforeach()
   endforeach()
 endfunction()
