@@ -50,12 +50,9 @@ int run_command(const Communicator& comm, const RunOptions& given, Activity& act
   require_shareable_heads(comm, place, input.q().heads, input.kv().heads);
   const RunContext context{comm, options, input, activity, place};
   if (options.device == "cuda") return run_on_gpus(context);
-  const bool readable = options.engine == "readable";
-  if (input.is_double())
-    return readable ? Job<ReadableBackend<double>>(context)() : Job<FastBackend<double>>(context)();
-  if (options.wire == "bf16")
-    return readable ? Job<ReadableBackend<float, Bf16>>(context)() : Job<FastBackend<float, Bf16>>(context)();
-  return readable ? Job<ReadableBackend<float>>(context)() : Job<FastBackend<float>>(context)();
+  if (input.is_double()) return Job<CpuBackend<double>>(context)();
+  if (options.wire == "bf16") return Job<CpuBackend<float, Bf16>>(context)();
+  return Job<CpuBackend<float>>(context)();
 }
 
 }  // namespace ring_attention
