@@ -31,7 +31,7 @@ foreach(real IN ITEMS float double)
                                                 RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}}
                                                 Eigen=Eigen_${isa}) # see product_kernel.cpp
   target_link_libraries(${kernels} PRIVATE Eigen3::Eigen)
-  target_compile_options(${kernels} PRIVATE -ffp-contract=fast ${kernel_flags_${isa}})
+  target_compile_options(${kernels} PRIVATE -ffp-contract=fast $<$<CONFIG:Release>:-O3> ${kernel_flags_${isa}})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${kernels} PRIVATE -Wno-psabi) # vectors as arguments: all inlined
   endif()
