@@ -8,6 +8,7 @@
 #include "program/decode/report.hpp"
 #include "program/run/check.hpp"
 #include "program/run/job.hpp"
+#include "program/run/results.hpp"
 #include "ring_attention/parallel/decode.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 
