@@ -74,16 +74,17 @@ function(ring_attention_name_source source selection name)
   set(${name} "${path}" PARENT_SCOPE)
 endfunction()
 
-# add_unit_tests(<folder> SOURCES file... [LINKS library...])
-# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>. A second call
-# adds files to the program, and so does a second call of add_mpi_tests.
+# add_unit_tests(<folder> SOURCES file... [COMPILED file...] [LINKS library...])
+# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>. The objects of
+# COMPILED files are in one of the libraries. A second call adds files to the program, and so does a second call of
+# add_mpi_tests.
 function(add_unit_tests folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;COMPILED;LINKS")
   set(program test_${folder})
   ring_attention_test_program(${program} test_unit_main ${arg_SOURCES})
   target_link_libraries(${program} PRIVATE ${arg_LINKS})
   add_dependencies(unit_tests ${program})
-  foreach(source IN LISTS arg_SOURCES)
+  foreach(source IN LISTS arg_SOURCES arg_COMPILED)
     ring_attention_name_source(${source} selection name)
     add_test(NAME unit.${name} COMMAND ${program} ${selection})
     ring_attention_test_properties(unit.${name} unit 1 120)
