@@ -1,5 +1,6 @@
 # Whether the GPU emulator is built (RING_ATTENTION_EMULATES), and with NCCL (RING_ATTENTION_EMULATES_NCCL). It needs the
-# headers of CUDA and of NCCL (`crt/host_defines.h` among them), and neither nvcc nor a GPU.
+# headers of CUDA and of NCCL (`crt/host_defines.h` among them), and neither nvcc nor a GPU. Under the sanitizers NCCL is
+# left out: its tests are not among those of a sanitizer's stage.
 
 set(emulator_default ON)
 if(NOT RING_ATTENTION_CUDA)
@@ -26,7 +27,7 @@ set(RING_ATTENTION_CUDA_INCLUDE_DIRS "${RING_ATTENTION_CUDA_HEADERS}")
 set(nccl_words "without NCCL (set NCCL_ROOT)")
 set(CUDAToolkit_INCLUDE_DIRS "${RING_ATTENTION_CUDA_HEADERS}") # FindNCCL looks there, too
 find_package(NCCL QUIET)
-if(NCCL_INCLUDE_DIR) # its library is not needed
+if(NCCL_INCLUDE_DIR AND NOT RING_ATTENTION_SANITIZE) # its library is not needed
   set(RING_ATTENTION_EMULATES_NCCL ON)
   set(nccl_words "with NCCL")
 endif()
