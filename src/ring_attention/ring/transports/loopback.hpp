@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ring_attention/ring/transport.hpp"
+#include "ring_attention/ring/transports/pending_exchange.hpp"
 
 namespace ring_attention {
 
