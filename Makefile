@@ -46,7 +46,7 @@ test-long: ## the tests that take longer as well
 lessons: ## build and run the lessons
 	@$(SETUP) run
 	@$(CONFIGURE)
-	@$(COMPILE) --target lessons
+	@$(COMPILE) --target ring-attention lessons
 	@sh lessons/run_all.sh $(BUILD)
 
 exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-05)

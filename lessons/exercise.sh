@@ -39,7 +39,7 @@ fi
 
 # The header that the program includes says where the copy is, so that errors of the compiler say it, too.
 mkdir -p "$build/exercises"
-echo "#include \"$(cd "$copies" && pwd)/$lesson.hpp\"" > "$output"
+printf '#include "common/hole.hpp"\n#include "%s"\n' "$(cd "$copies" && pwd)/$lesson.hpp" > "$output"
 cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
 [ -f "$build/lessons/liblesson_common.a" ] || echo "exercise $number: the library is compiled first; this takes minutes."
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
@@ -72,8 +72,9 @@ case $code$verdict in
     ;;
 esac
 if [ "$seconds" -ge "$limit" ]; then
-  [ "$ranks" -eq 1 ] || end 1 "no end after $limit s: a deadlock. A rank waits for a message that does not come"
-  end 1 "no end after $limit s"
+  more="(a slow machine? LIMIT=$((4 * limit)) make exercise-$number)"
+  [ "$ranks" -eq 1 ] || end 1 "no end after $limit s: a deadlock, a rank waits for a message that does not come $more"
+  end 1 "no end after $limit s $more"
 fi
 tail -n 20 "$output"
 reported=$(sed -n 's/^\(\[rank [0-9]*\] \)\{0,1\}error: /\1/p' "$output" | head -n 1)

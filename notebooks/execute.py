@@ -1,13 +1,15 @@
-"""Executes notebooks: `execute.py NOTEBOOK... [--save FOLDER]`. A failing cell is a failure.
+"""Executes notebooks: `execute.py NOTEBOOK... [--save FOLDER]`. A failing cell is a failure. `execute.py --which` prints
+the Python in which it does so.
 
-With --save each notebook has a kernel of its own, and a copy with its pictures is written. Without it the cells run in
-this process, which starts faster; their figures are drawn, too.
+With --save each notebook has a kernel of its own, and a copy with its pictures is written. Without it the cells run as
+plain Python in this process, which starts faster; their figures are drawn, too.
 
 Exit code 77 and a reason when no Python here can do it, or when every one of them needs what is not here (a GPU).
 """
 
 import importlib.util
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -18,43 +20,44 @@ NEEDED = ("ipykernel", "matplotlib", "nbclient", "nbformat", "numpy")
 SECONDS_A_CELL = 100
 
 
-def use_python_that_can():
-    """Goes on in the first Python that has what is needed: the first in PATH may not be it."""
+def python_that_can():
+    """The first Python that has what is needed, or None: the first in PATH may not be it."""
     if all(map(importlib.util.find_spec, NEEDED)):
-        return
-    look = f"import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, {NEEDED})))"
+        return sys.executable
+    look = f"import importlib.util, sys; all(map(importlib.util.find_spec, {NEEDED})) and print(sys.executable)"
     for python in ("python3", "/usr/bin/python3", "/opt/homebrew/bin/python3", "/usr/local/bin/python3"):
         try:
-            able = subprocess.run([python, "-c", look], stderr=subprocess.DEVNULL).returncode == 0
+            found = subprocess.run([python, "-c", look], capture_output=True, text=True).stdout.strip()
         except OSError:
             continue
-        if able:
-            os.execvp(python, [python, *sys.argv])
-    print(f"skipped: no Python here can import {', '.join(NEEDED)}. Remedy: sh setup.sh notebooks")
-    sys.exit(77)
+        if found:
+            return found
+    return None
 
 
 def execute(path):
     """Runs the cells of a notebook in this process. False when it was skipped: its lesson cannot run here."""
-    from IPython.core.interactiveshell import InteractiveShell
     from matplotlib import pyplot
-    from traitlets.config import Config
 
     os.chdir(path.parent)
     sys.path[0] = str(path.parent)
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
         if cell["cell_type"] != "code":
             continue
-        result = shell.run_cell("".join(cell["source"]))
-        if type(result.error_in_exec).__name__ == "Skipped":
-            print(f"{path.name}: skipped: {result.error_in_exec}")
+        code, source = f"{path.name}, cell {number}", "".join(cell["source"])
+        linecache.cache[code] = len(source), None, source.splitlines(keepends=True), code  # for tracebacks
+        try:
+            exec(compile(source, code, "exec"), names)
+        except SystemExit:
+            raise RuntimeError(f"{code} ends Python") from None
+        except Exception as error:
+            if type(error).__name__ != "Skipped":
+                raise
+            print(f"{path.name}: skipped: {error}")
             return False
-        if isinstance(result.error_in_exec, SystemExit):
-            raise RuntimeError(f"{path.name}: a cell ends Python")
-        result.raise_error()
-        for number in pyplot.get_fignums():
-            pyplot.figure(number).canvas.draw()
+        for figure in pyplot.get_fignums():
+            pyplot.figure(figure).canvas.draw()
         pyplot.close("all")
     print(f"{path.name}: all cells ran")
     return True
@@ -90,12 +93,20 @@ def execute_and_save(path, folder, scratch):
 
 
 def main(arguments):
+    python = python_that_can()
+    if arguments == ["--which"]:
+        print(python or sys.executable)
+        return 0
+    if python is None:
+        print(f"skipped: no Python here can import {', '.join(NEEDED)}. Remedy: sh setup.sh notebooks")
+        return 77
+    if python != sys.executable:
+        os.execv(python, [python, *sys.argv])
     folder = None
     if "--save" in arguments:
         at = arguments.index("--save")
         folder = Path(arguments[at + 1])
         del arguments[at : at + 2]
-    use_python_that_can()
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     with tempfile.TemporaryDirectory(dir="/tmp") as scratch:  # the home folder may be read-only, and stays clean
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = scratch

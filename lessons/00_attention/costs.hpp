@@ -41,7 +41,7 @@ Rows<T> random_rows(const Lesson& lesson, std::uint64_t stream, Index seq, Index
   return rows;
 }
 
-// A product q . k of D numbers with variance 1 has the variance D. The scale gives it back the variance 1, whatever D is.
+// A product q . k of D numbers with variance 1 has the variance D. The scale gives it the variance 1, for every D.
 inline void show_scale(Lesson& lesson, const lesson::Rules& rules) {
   Table table({"D", "q . k, deviation", "scores, deviation", "largest weight, no scale", "with scale"});
   std::vector<Index> dims{16, 64, 256};

@@ -118,8 +118,8 @@ inline Result merged_by_library(const Pieces& pieces) {
   return {result.out.data()[0], result.lse.data()[0]};
 }
 
-// One piece after the other, from the state "no score yet": against the library's states and the reference. Neither form
-// has a counterpart with the same bits: the library merges (o, m, l) and divides once, at the end.
+// One piece after the other, from the state "no score yet": against the library's states and the reference. Neither
+// form has a counterpart with the same bits: the library merges (o, m, l) and divides once, at the end.
 inline void check_chain(Lesson& lesson, const std::string& name, Merge form) {
   const Pieces pieces(lesson.seed());
   Result all;

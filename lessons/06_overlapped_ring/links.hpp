@@ -107,8 +107,9 @@ inline LinkStep simulated_step(RandomProblem problem, Index tokens, double bytes
   return fastest;
 }
 
-// Rank 0 alone, two threads, one head. beta is chosen so that c* is 2048 tokens for the F measured over a link that takes
-// no time: shards are long, so that a hop takes much longer than a sleep is late, and a copy is little beside a step.
+// Rank 0 alone, two threads, one head. beta is chosen so that c* is 2048 tokens for the F measured over a link that
+// takes no time: shards are long, so that a hop takes much longer than a sleep is late, and a copy is little beside a
+// step.
 inline void show_simulated_link(Lesson& lesson, const Communicator& comm, RandomProblem problem) {
   constexpr Index smallest = 2048;
   problem.q.heads = problem.kv.heads = 1;

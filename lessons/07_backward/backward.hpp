@@ -1,6 +1,6 @@
 /// \file
-/// Lesson 07, the idea: the gradients tile by tile, from q, k, v and two numbers a row (lse and delta). The S x S matrix
-/// P is never stored.
+/// Lesson 07, the idea: the gradients tile by tile, from q, k, v and two numbers a row (lse and delta). The S x S
+/// matrix P is never stored.
 #pragma once
 
 #include "ring_attention/attention/softmax.hpp"  // lesson 02: rescale, e^{from - to}, and 0 from -inf

@@ -23,8 +23,8 @@ struct Packed {
   }
 };
 
-/// The pairs that the mask leaves: [rank][step]. For each query the visible keys are consecutive, so it is enough to know
-/// how many keys of a rank are before a position.
+/// The pairs that the mask leaves: [rank][step]. For each query the visible keys are consecutive, so it is enough to
+/// know how many keys of a rank are before a position.
 inline Work count_packed(const Mask& mask, const Placement& placement) {
   const int ranks = placement.ranks();
   std::vector<TokenRanges> shards;
@@ -48,7 +48,7 @@ inline Work count_packed(const Mask& mask, const Placement& placement) {
   return work;
 }
 
-/// The share of all N (N - 1) hops of K,V that is needed: each parcel goes as far as the last rank that computes with it.
+/// The share of all N (N - 1) hops of K,V that is needed: each parcel goes to the last rank that computes with it.
 inline double needed_hops(const Mask& mask, const Placement& placement) {
   const std::vector<int> hops = kv_hops(mask, placement, placement);
   const int ranks = placement.ranks();

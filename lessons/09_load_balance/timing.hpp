@@ -62,8 +62,8 @@ struct Timing {
   double wall = 0;                       // seconds of the loop, slowest rank
 };
 
-/// One timing a placement: the least of each cell, the median of each wall time. The placements take turns, so that other
-/// load on the machine affects all of them.
+/// One timing a placement: the least of each cell, the median of each wall time. The placements take turns, so that
+/// other load on the machine affects all of them.
 inline std::vector<Timing> time_placements(const RandomProblem& problem, const Communicator& comm) {
   const auto steps = static_cast<std::size_t>(comm.size());
   std::vector<Timing> timings(

@@ -24,8 +24,8 @@ struct Line {
   Line(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
     for (std::size_t u = 0; u < heads.size(); ++u) {
       held.push_back({heads[u], {0, slices[own].end - slices[own].begin}});
-      // Exercise: which heads and tokens of this rank's array [1, own heads, tokens of the shard, dim] are those that rank u
-      // has in its array [1, all heads, tokens of its slice, dim]? Append that block to `computed`.
+      // Exercise: which heads and tokens of this rank's array [1, own heads, tokens of the shard, dim] are those that
+      // rank u has in its array [1, all heads, tokens of its slice, dim]? Append that block to `computed`.
       still_empty("computed");
     }
   }
@@ -72,8 +72,8 @@ inline Tensor<float> to_sequence(View<const float> y, const Line& line, AllToAll
 
 /// Attention of this rank's slice, all heads.
 ///
-/// \param attend  attention of the whole shard for the heads that it is given: an engine, or a ring of shards. A head needs
-///   no other head. The backward needs the arrays of these heads, so `attend` may keep them
+/// \param attend  attention of the whole shard for the heads that it is given: an engine, or a ring of shards. A head
+///   needs no other head. The backward needs the arrays of these heads, so `attend` may keep them
 inline AttentionResult<float> ulysses(View<const float> q, View<const float> k, View<const float> v,
                                       const Line& queries, const Line& keys, auto& link, auto attend) {
   auto own_q = to_heads(q, queries, link), own_k = to_heads(k, keys, link), own_v = to_heads(v, keys, link);

@@ -1,4 +1,4 @@
-// Lesson 10, beside the idea: how much of the messages is exposed, on a simulated link and between the ranks of this job.
+// Lesson 10, beside the idea: how much of the messages is exposed, on a simulated link and between ranks.
 #pragma once
 
 #include <thread>

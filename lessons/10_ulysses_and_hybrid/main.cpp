@@ -1,5 +1,5 @@
-// Lesson 10: Ulysses, hybrid and all-gather. The idea is in ulysses.hpp; this program counts what each way sends, compares
-// their results, and shows what is exposed.
+// Lesson 10: Ulysses, hybrid and all-gather. The idea is in ulysses.hpp; this program counts what each way sends,
+// compares their results, and shows what is exposed.
 #include LESSON_IDEA
 
 #include "links.hpp"

@@ -1,5 +1,5 @@
-// Lesson 10, beside the idea: one rank's part of a problem on a grid of U x R ranks; the mistakes; the results by a ring of
-// threads and by the dense reference; the bytes.
+// Lesson 10, beside the idea: one rank's part of a problem on a grid of U x R ranks; the mistakes; the results by a
+// ring of threads and by the dense reference; the bytes.
 #pragma once
 
 #include <ranges>

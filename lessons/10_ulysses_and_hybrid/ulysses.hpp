@@ -67,8 +67,8 @@ inline Tensor<float> to_sequence(View<const float> y, const Line& line, AllToAll
 
 /// Attention of this rank's slice, all heads.
 ///
-/// \param attend  attention of the whole shard for the heads that it is given: an engine, or a ring of shards. A head needs
-///   no other head. The backward needs the arrays of these heads, so `attend` may keep them
+/// \param attend  attention of the whole shard for the heads that it is given: an engine, or a ring of shards. A head
+///   needs no other head. The backward needs the arrays of these heads, so `attend` may keep them
 inline AttentionResult<float> ulysses(View<const float> q, View<const float> k, View<const float> v,
                                       const Line& queries, const Line& keys, auto& link, auto attend) {
   auto own_q = to_heads(q, queries, link), own_k = to_heads(k, keys, link), own_v = to_heads(v, keys, link);

@@ -52,7 +52,8 @@ struct LayerHeads {
   Index query, kv;
 };
 
-/// Of a forward, and of a backward with gradients of the same type: q, k, v (dO) there, out (dQ, dK, dV) back; then the ring.
+/// Of a forward, and of a backward with gradients of the same type: q, k, v (dO) there, out (dQ, dK, dV) back; the
+/// ring.
 [[nodiscard]] inline Volume forward_formula(const LayerHeads& heads, Index ranks, Index ulysses) {
   const Index kv = std::max(heads.kv, ulysses);
   return {(ulysses - 1) * (2 * heads.query + 2 * kv) / ulysses, (ranks / ulysses - 1) * 2 * kv};

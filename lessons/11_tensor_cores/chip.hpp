@@ -13,8 +13,8 @@ struct Chip {
   double hertz = 0, tensor_flops = 0, exponentials = 0, fp32_flops = 0;
 };
 
-// Rates of one multiprocessor per clock, from NVIDIA's white papers on the A100 and the H100: dense 16-bit operations with
-// fp32 sums, exponentials (special-function units), fp32 operations.
+// Rates of one multiprocessor per clock, from NVIDIA's white papers on the A100 and the H100: dense 16-bit operations
+// with fp32 sums, exponentials (special-function units), fp32 operations.
 inline Chip chip() {
   struct Rates {
     int capability;

@@ -1,4 +1,4 @@
-// Lesson 12, the idea: what a mask, a bias and a dropout do to a pair is a function of its positions in the whole sequence.
+// Lesson 12, the idea: mask, bias and dropout of a pair are functions of its positions in the whole sequence.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ inline bool visible(const Rules& rules, const Pair& pair) {
   still_empty("visible");
 }
 
-/// What is added to scale * q.k. \param dense  the query's row of a dense bias, a column a key of the whole sequence; or null
+/// What is added to scale * q.k.
+/// \param dense  the query's row of a dense bias, a column a key of the whole sequence; or null
 inline double bias(const Rules& rules, const Pair& pair, const double* dense) {
   // Exercise: ALiBi is -slope of the head times the distance between key and query among the keys; 0 without slopes.
   // Add the number of `dense` for this key, if there is a dense bias.
@@ -44,8 +45,8 @@ inline double bias(const Rules& rules, const Pair& pair, const double* dense) {
 
 /// What dropout multiplies the weight of the value with: 0 for a dropped pair, 1 / (1 - p) for a kept one.
 inline double factor(const Rules& rules, const Pair& pair) {
-  // Exercise: rules.dropout.row(batch, head, query) is the hash of the query, rules.dropout.keeps(row, key) says whether
-  // the pair is kept, rules.dropout.scale() is 1 / (1 - p).
+  // Exercise: rules.dropout.row(batch, head, query) is the hash of the query, rules.dropout.keeps(row, key) says
+  // whether the pair is kept, rules.dropout.scale() is 1 / (1 - p).
   still_empty("factor");
 }
 
@@ -53,7 +54,7 @@ inline double factor(const Rules& rules, const Pair& pair) {
 inline void attend(SoftmaxState<double>& state, std::span<double> o, double s, double factor,
                    std::span<const double> v) {
   const SoftmaxState<double> merged = merge(state, softmax_state(s));
-  // Exercise: move o to the new maximum, as in lesson 02 (rescale(from, to) is e^(from - to)), and add this key's value.
+  // Exercise: move o to the new maximum, as in lesson 02 (rescale(from, to) is e^(from - to)). Add this key's value.
   still_empty("attend");
   state = merged;
 }

@@ -1,4 +1,4 @@
-// Lesson 12, the idea: what a mask, a bias and a dropout do to a pair is a function of its positions in the whole sequence.
+// Lesson 12, the idea: mask, bias and dropout of a pair are functions of its positions in the whole sequence.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,8 @@ inline bool visible(const Rules& rules, const Pair& pair) {
   return own - rules.left <= pair.key && pair.key <= own + rules.right && document(own) == document(pair.key);
 }
 
-/// What is added to scale * q.k. \param dense  the query's row of a dense bias, a column a key of the whole sequence; or null
+/// What is added to scale * q.k.
+/// \param dense  the query's row of a dense bias, a column a key of the whole sequence; or null
 inline double bias(const Rules& rules, const Pair& pair, const double* dense) {
   const auto distance = static_cast<double>(std::abs(pair.query + rules.offset - pair.key));
   const double alibi =

@@ -27,8 +27,8 @@ struct Inputs {
   Tensor<double> bias;  // [1, 1, its queries, all keys]: of all heads
 };
 
-/// The gradients of the rank, and two that belong to no rank: of the sinks, and of a table of biases with an entry for each
-/// distance from -4 to 4 (farther pairs have the entry of the farthest).
+/// The gradients of the rank, and two that belong to no rank: of the sinks, and of a table of biases with an entry for
+/// each distance from -4 to 4 (farther pairs have the entry of the farthest).
 struct Outcome {
   AttentionResult<double> attended;
   Gradients<double> gradients;

@@ -24,8 +24,8 @@ inline Rules no_rules(Index dim) {
   return {.scale = default_scale(dim), .left = Mask::unlimited, .right = Mask::unlimited};
 }
 
-/// The mask of the dropout for this rank's queries, read through the ring: with q = 0 and V the unit matrix, out(i, j) is
-/// not 0 where a pair is kept. [1, heads, queries, keys]
+/// The mask of the dropout for this rank's queries, read through the ring: with q = 0 and V the unit matrix, out(i, j)
+/// is not 0 where a pair is kept. [1, heads, queries, keys]
 inline Tensor<double> mask_of(const Communicator& comm, const Dropout& dropout, Mistake mistake, Index seq,
                               Index heads, PlacementKind kind) {
   Setup setup{{1, heads, seq, seq}, {1, heads, seq, seq}, no_rules(1), DenseBias::none, 1, kind};

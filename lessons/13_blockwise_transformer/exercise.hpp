@@ -1,5 +1,5 @@
-// Lesson 13, the idea: one layer on a rank that has some tokens of a sequence and some columns of the weights. What is kept
-// for the backward, what is computed again, and who sums what.
+// Lesson 13, the idea: one layer on a rank that has some tokens of a sequence and some columns of the weights. What is
+// kept for the backward, what is computed again, and who sums what.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +48,8 @@ inline Rows feed_forward(const Layer& layer, const Rows& y) {
 inline Rows feed_forward_gradient(const Layer& layer, const Rows& y, const Rows& dz,
                                   const LayerGradients& gradients) {
   Rows dn(y.rows(), y.cols());
-  // Exercise: the chunks of feed_forward once more. forward: z = h w2, with h = relu(n w1); so which products give dw2, dh,
-  // dw1 and dn? The gradient of relu is 0 where h is 0. Add to matrix(gradients.w1) and matrix(gradients.w2).
+  // Exercise: the chunks of feed_forward once more. forward: z = h w2, with h = relu(n w1); so which products give dw2,
+  // dh, dw1 and dn? The gradient of relu is 0 where h is 0. Add to matrix(gradients.w1) and matrix(gradients.w2).
   still_empty("feed-forward gradient");
   return dn;
 }
@@ -62,29 +62,29 @@ inline Rows after_attention(const Layer& layer, const Kept& kept) {
 /// z = y + feed-forward
 inline Rows forward(const Layer& layer, Rows x, Kept& kept) {
   // Exercise: Projections(layer.shape, layer.place.tokens, layer.w, x) has q, k and v of x;
-  // layer.place.attention.forward(q, k, v, layer.scoring) attends. Fill in `kept`. Then come the two sums: y = x + attention,
-  // and y + feed-forward. Which term needs the ranks of tensor parallelism?
+  // layer.place.attention.forward(q, k, v, layer.scoring) attends. Fill in `kept`. Then come the two sums: y = x +
+  // attention, and y + feed-forward. Which term needs the ranks of tensor parallelism?
   still_empty("forward");
 }
 
 /// From dz to dx, and to the gradients of this rank's tokens, which are added to.
 inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const LayerGradients& gradients) {
   const Rows y = after_attention(layer, kept);  // again: out is there, so attention is not computed again
-  // Exercise: from back to front. dy comes through the feed-forward part and norm 2 (norm_gradient), besides dz. Then wo:
-  // add to its gradient; dO is heads_of(gradient of out, layer.shape.dim), and rows_of(kept.attended.out) is out. Then
-  // layer.place.attention.backward({q, out, lse, dO}, k, v, layer.scoring), Projections::backward, norm 1. Which two
-  // gradients does `summed` need?
+  // Exercise: from back to front. dy comes through the feed-forward part and norm 2 (norm_gradient), besides dz. Then
+  // wo: add to its gradient; dO is heads_of(gradient of out, layer.shape.dim), and rows_of(kept.attended.out) is out.
+  // Then layer.place.attention.backward({q, out, lse, dO}, k, v, layer.scoring), Projections::backward, norm 1. Which
+  // two gradients does `summed` need?
   still_empty("backward");
 }
 
-/// After the backward of all sequences: each rank has seen its own tokens only, and of a replicated K,V head some queries
-/// only. The gains of the norms need no sum over the tensor ranks: each of these has the whole gradient.
+/// After the backward of all sequences: each rank has seen its own tokens only, and of a replicated K,V head some
+/// queries only. The gains of the norms need no sum over the tensor ranks: each of these has the whole gradient.
 /// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
 inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
                           std::span<const double> all_of_the_layer, std::span<double> piece) {
   // Exercise: which gradients are sums over place.kv_replicas? sum(line, numbers) makes such a sum in place;
-  // gradients.wq.elements() are the numbers of one gradient. All of them are sums over place.replicas, of which this rank
-  // keeps its piece: sum_scatter(line, all, piece).
+  // gradients.wq.elements() are the numbers of one gradient. All of them are sums over place.replicas, of which this
+  // rank keeps its piece: sum_scatter(line, all, piece).
   still_empty("sum of the gradients");
 }
 

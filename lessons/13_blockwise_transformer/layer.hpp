@@ -1,5 +1,5 @@
-// Lesson 13, the idea: one layer on a rank that has some tokens of a sequence and some columns of the weights. What is kept
-// for the backward, what is computed again, and who sums what.
+// Lesson 13, the idea: one layer on a rank that has some tokens of a sequence and some columns of the weights. What is
+// kept for the backward, what is computed again, and who sums what.
 #pragma once
 
 #include <algorithm>
@@ -88,8 +88,8 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
   return dy + norm_gradient(kept.x, layer.w.norm_1, dn_1, gradients.norm_1);
 }
 
-/// After the backward of all sequences: each rank has seen its own tokens only, and of a replicated K,V head some queries
-/// only. The gains of the norms need no sum over the tensor ranks: each of these has the whole gradient.
+/// After the backward of all sequences: each rank has seen its own tokens only, and of a replicated K,V head some
+/// queries only. The gains of the norms need no sum over the tensor ranks: each of these has the whole gradient.
 /// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
 inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
                           std::span<const double> all_of_the_layer, std::span<double> piece) {

@@ -1,5 +1,5 @@
-// Lesson 13, beside the idea: bytes of one layer in four ways, and of a training step when ranks and length grow together.
-// The ranks are threads of this process: the counter of tensors counts each of them by itself.
+// Lesson 13, beside the idea: bytes of one layer in four ways, and of a training step when ranks and length grow
+// together. The ranks are threads of this process: the counter of tensors counts each of them by itself.
 #pragma once
 
 #include <numeric>

@@ -1,5 +1,5 @@
-// Lesson 13, beside the idea: a small model with the idea's layer, on one rank of a mesh, right or with a mistake; the same
-// model of the library in one process.
+// Lesson 13, beside the idea: a small model with the idea's layer, on one rank of a mesh, right or with a mistake; the
+// same model of the library in one process.
 #pragma once
 
 #include LESSON_IDEA

@@ -1,4 +1,5 @@
-// Lesson 13, beside the idea: line retrieval, trained by the library with a ring over all ranks, and asked with less in sight.
+// Lesson 13, beside the idea: line retrieval, trained by the library with a ring over all ranks, and asked with less in
+// sight.
 #pragma once
 
 #include "common/lesson.hpp"

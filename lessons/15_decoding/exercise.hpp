@@ -24,8 +24,8 @@ inline int keeper(Index position, int ranks) { return Axis{1, ranks}.index(stati
 inline void merge(std::span<double> state, std::span<const double> other) {
   const std::size_t dim = state.size() - 2;
   const SoftmaxState<double> a{state[dim], state[dim + 1]}, b{other[dim], other[dim + 1]};
-  // Exercise: ring_attention::merge(a, b) is the (m, l) of both. Bring both o to its maximum, with rescale(from, to), and
-  // add them. Then store m and l behind o.
+  // Exercise: ring_attention::merge(a, b) is the (m, l) of both. Bring both o to its maximum, with rescale(from, to),
+  // and add them. Then store m and l behind o.
   still_empty("merge");
 }
 
@@ -51,8 +51,8 @@ inline std::vector<double> over_all_ranks(MpiAllToAll& link, const std::vector<d
   }
   link.exchange(pieces);
 
-  // Exercise: `all` has the states of rank 0, then those of rank 1, and so on; a state is `row` numbers. Merge the states of
-  // a head, in the order of the ranks, and return one state for each head.
+  // Exercise: `all` has the states of rank 0, then those of rank 1, and so on; a state is `row` numbers. Merge the
+  // states of a head, in the order of the ranks, and return one state for each head.
   still_empty("over all ranks");
 }
 

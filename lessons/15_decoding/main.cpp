@@ -1,5 +1,5 @@
-// Lesson 15: decoding. The idea is in decoding.hpp; this program shows what a ring would send for one token, decodes on any
-// number of ranks, compares each token with one causal forward, and shows which tests pass for which mistakes.
+// Lesson 15: decoding. The idea is in decoding.hpp; this program shows what a ring would send for one token, decodes on
+// any number of ranks, compares each token with one causal forward, and shows which tests pass for which mistakes.
 #include LESSON_IDEA
 
 #include "failure.hpp"

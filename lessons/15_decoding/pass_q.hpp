@@ -1,6 +1,7 @@
 // Lesson 15, beside the idea: T new tokens after P cached ones. Which travels, K,V or the queries?
-// The rule and the measurements: Yang et al., Context Parallelism for Scalable Million-Token Inference, arXiv 2411.01783,
-// equations 1 and 2, table 4 (Llama 3 405B, T + P = 128000, four nodes of 8 H100). The rates follow from its table 5.
+// The rule and the measurements: Yang et al., Context Parallelism for Scalable Million-Token Inference, arXiv
+// 2411.01783, equations 1 and 2, table 4 (Llama 3 405B, T + P = 128000, four nodes of 8 H100). The rates follow from
+// its table 5.
 #pragma once
 
 #include "common/lesson.hpp"

@@ -46,12 +46,12 @@ class Lesson {
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
   /// Was any? Then a lesson may end after its checks: times of a wrong program say nothing.
   [[nodiscard]] bool has_mutant() const { return mutant_ != "none"; }
-  /// Does the lesson measure times, with a problem of `tokens`? Not with a mutant, and not for a few tokens, whose time is
-  /// that of the messages: it says so in one line.
+  /// Does the lesson measure times, with a problem of `tokens`? Not with a mutant, and not for a few tokens, whose time
+  /// is that of the messages: it says so in one line.
   [[nodiscard]] bool measures(Index tokens) const;
-  /// False: help was asked for and printed, or there is no GPU, under MPI on every rank, for a lesson that needs one: then
-  /// it has printed `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object with `skipped`. The exit code is 0.
-  /// Under MPI collective.
+  /// False: help was asked for and printed, or there is no GPU, under MPI on every rank, for a lesson that needs one:
+  /// then it has printed `lesson 11 tensor_cores: SKIPPED | error - | why`, or a JSON object with `skipped`. The exit
+  /// code is 0. Under MPI collective.
   /// \throws InputError (under MPI AgreedError) for bad flags, and for `--device cuda` where there is no GPU
   [[nodiscard]] bool parse(int argc, const char* const* argv);
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(seed_); }
@@ -60,8 +60,8 @@ class Lesson {
   void heading(const std::string& title) const;
   /// One line of text.
   void say(const std::string& line = "") const;
-  /// Under MPI. With more ranks than cores a rank also waits for a core: says how many there are of each, and `what` that
-  /// changes.
+  /// Under MPI. With more ranks than cores a rank also waits for a core: says how many there are of each, and `what`
+  /// that changes.
   void say_if_cores_are_shared(const std::string& what) const;
   void print(const Table& table) const;
 

@@ -1,5 +1,5 @@
-// What lessons 06 and 08 measure between GPUs: one ring at several lengths, in fp32 and bf16, contiguous and zigzag; the
-// rates F and beta, the length c* from which a hop can hide, and a sample of the results against the reference.
+// What lessons 06 and 08 measure between GPUs: one ring at several lengths, in fp32 and bf16, contiguous and zigzag;
+// the rates F and beta, the length c* from which a hop can hide, and a sample of the results against the reference.
 #pragma once
 
 #include <array>
@@ -185,8 +185,8 @@ inline void show_times(Lesson& lesson, const RingKind& kind, const Flags& flags,
   lesson.record("times", table.numbers);
 }
 
-// A few of a rank's queries, of the query heads that share one KV head, against the reference: what `run --check` compares
-// of a long sequence. Numbers are rounded to T.
+// A few of a rank's queries, of the query heads that share one KV head, against the reference: what `run --check`
+// compares of a long sequence. Numbers are rounded to T.
 template <class T>
 class Sample {
  public:

@@ -29,7 +29,8 @@ struct ProblemFlags {
   }
 };
 
-/// The two buffers of a ring, each large enough for the parcel of any rank. `current` holds that of this rank: K, then V.
+/// The two buffers of a ring, each large enough for the parcel of any rank. `current` holds that of this rank: K, then
+/// V.
 struct RingBuffers {
   RingBuffers(const RandomProblem& problem, const Placement& placement, int rank)
       : current(problem.kv.with_seq(2 * placement.max_tokens())) {

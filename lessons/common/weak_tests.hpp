@@ -9,8 +9,8 @@
 
 namespace ring_attention {
 
-/// Prints and records which test passes for which mistake, and checks what the table is to show: each test but the last one
-/// passes for a mistake.
+/// Prints and records which test passes for which mistake, and checks what the table is to show: each test but the last
+/// one passes for a mistake.
 ///
 /// \param tests     their names
 /// \param mistakes  each has a name and a mistake

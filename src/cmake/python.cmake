@@ -3,7 +3,8 @@
 # It is built for one interpreter: -DPython_EXECUTABLE=..., else that of the active virtual environment, else the first
 # python3 that has NumPy.
 
-set(RING_ATTENTION_PYTHON AUTO CACHE STRING "Build the Python module: ON, OFF, or AUTO (when pybind11 and Python's headers are found)")
+set(RING_ATTENTION_PYTHON AUTO
+    CACHE STRING "Build the Python module: ON, OFF, or AUTO (when pybind11 and Python's headers are found)")
 set_property(CACHE RING_ATTENTION_PYTHON PROPERTY STRINGS AUTO ON OFF)
 if(NOT RING_ATTENTION_PYTHON)
   return()
@@ -52,7 +53,8 @@ message(STATUS "The Python module is built for ${Python_EXECUTABLE}, Python ${Py
 pybind11_add_module(ring_attention_python MODULE NO_EXTRAS ${python_sources})
 target_link_libraries(ring_attention_python PRIVATE ring_attention::ring_attention ${CMAKE_DL_LIBS})
 target_compile_definitions(ring_attention_python PRIVATE RING_ATTENTION_VERSION="${PROJECT_VERSION}")
-# pybind11 is what takes long to compile: its two files are compiled as one, without the optimisations that only engines need.
+# pybind11 is what takes long to compile: its two files are compiled as one, without the optimisations that only engines
+# need.
 set(python_pybind11_sources "${PROJECT_SOURCE_DIR}/src/python/module.cpp" "${PROJECT_SOURCE_DIR}/src/python/ranks.cpp")
 set_source_files_properties(${python_pybind11_sources} PROPERTIES UNITY_GROUP pybind11)
 set_target_properties(ring_attention_python PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

@@ -141,6 +141,7 @@ set(program_sources
     program/run/check.cpp
     program/run/command.cpp
     program/run/input.cpp
+    program/run/job.cpp
     program/run/results.cpp
     program/train/command.cpp)
 set(program_cuda_sources #

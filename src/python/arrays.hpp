@@ -1,5 +1,6 @@
 /// \file
-/// Arrays between Python and the library, without copies, through Python's buffer protocol: no version of NumPy is built in.
+/// Arrays between Python and the library, without copies, through Python's buffer protocol: one build serves all
+/// versions of NumPy.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,8 +18,8 @@ namespace ring_attention::python {
 
 namespace py = pybind11;
 
-/// An array of the caller's, `[batch, heads, seq, dim]` and C-contiguous. It stays alive as long as this object, which is
-/// made and destroyed by a thread that holds the interpreter's lock.
+/// An array of the caller's, `[batch, heads, seq, dim]` and C-contiguous. It stays alive as long as this object, which
+/// is made and destroyed by a thread that holds the interpreter's lock.
 template <class T>
 class Input {
  public:

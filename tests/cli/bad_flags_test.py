@@ -39,6 +39,7 @@ BAD_FLAGS = (
     ((*RANDOM, "--block", "-64"), ("--block", "at least 1")),
     ((*RANDOM, "--block", "1.5"), ("--block", "1.5", "whole number")),
     ((*RANDOM, "--block", "99999999999999999999"), ("--block", "whole number")),
+    ((*RANDOM, "--block", "32"), ("--block", "--engine readable")),
     ((*RANDOM, "--seed", "-1"), ("--seed", "at least 0")),
     ((*RANDOM, "--kv-heads", "-1"), ("--kv-heads", "at least 0")),
     ((*RANDOM, "--kv-heads", "3"), ("--kv-heads", "divide")),
@@ -92,8 +93,9 @@ class BadFlagsTest(harness.CommandTest):
                 self.assertEqual(self.files_in(), [])
 
     def test_some_on_several_ranks(self):
-        for i, (words, said) in enumerate(BAD_FLAGS[::4]):
-            ranks = (2, 3)[i % 2]
+        every, ranks_of = (1, (3, 4, 7)) if harness.LONG else (4, (2, 3))
+        for i, (words, said) in enumerate(BAD_FLAGS[::every]):
+            ranks = ranks_of[i % len(ranks_of)]
             with self.subTest(ranks=ranks, words=words):
                 self.assert_refused(self.run_ranks(ranks, "run", *words), *said)
                 self.assertEqual(self.files_in(), [])
@@ -137,7 +139,7 @@ class HelpTest(harness.CommandTest):
             self.assertIn(words, text)
         self.assertIn("--text", self.help_of("example"))
 
-    def test_rank_0_alone_speaks(self):
+    def test_rank_0_alone_prints(self):
         self.assertEqual(self.run_well(4, "run", "--help").out, self.help_of("run"))
 
     def test_version(self):

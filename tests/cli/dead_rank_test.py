@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import sys
 import time
 import unittest
 
@@ -112,7 +111,7 @@ class DeadRankTest(harness.CommandTest):
 
 
 class RandomMomentTest(DeadRankTest):
-    """Slow: run with the argument `random`. RING_ATTENTION_TEST_SEED makes other moments."""
+    """Slow: run with the argument `long`. RING_ATTENTION_TEST_SEED makes other moments."""
 
     test_killed = test_stopped = None
 
@@ -242,12 +241,9 @@ class RandomMomentTest(DeadRankTest):
 
 
 def load_tests(loader, *_):
-    """`dead_rank_test.py random` runs the random moments, without it the others."""
-    return loader.loadTestsFromTestCase(RandomMomentTest if WANTS_RANDOM else DeadRankTest)
+    """`dead_rank_test.py long` runs the random moments, without it the others."""
+    return loader.loadTestsFromTestCase(RandomMomentTest if harness.LONG else DeadRankTest)
 
 
 if __name__ == "__main__":
-    WANTS_RANDOM = "random" in sys.argv
-    if WANTS_RANDOM:
-        sys.argv.remove("random")
     harness.main()

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
@@ -333,12 +332,9 @@ class LongTest(TrainCase):
 
 def load_tests(loader, *_):
     """`train_test.py long` runs the long tests, without it the others."""
-    cases = (LongTest,) if WANTS_LONG else (TrainTest, FullDiskTest)
+    cases = (LongTest,) if harness.LONG else (TrainTest, FullDiskTest)
     return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 
 
 if __name__ == "__main__":
-    WANTS_LONG = "long" in sys.argv
-    if WANTS_LONG:
-        sys.argv.remove("long")
     harness.main()

@@ -2,6 +2,7 @@
 # A script of this folder (*.sh by sh, *.py by python3; standard library only): the test
 # <label>.<name>. It finds in its environment RING_ATTENTION_SOURCE and RING_ATTENTION_BUILD (the
 # two folders) and MPIRUN (the launcher). Exit code 77 means skipped; it says why on standard output.
+# LONG: it is a test of `make test-long`, and its last argument is `long`, with which most scripts try more cases.
 # COST is about how many seconds it takes: CTest starts the longest tests first.
 function(add_script_test test script)
   cmake_parse_arguments(PARSE_ARGV 2 arg "LONG" "PROCESSORS;TIMEOUT;COST" "ARGS")
@@ -9,6 +10,7 @@ function(add_script_test test script)
   string(REGEX REPLACE "/.*" "" labels "${test}")
   if(arg_LONG)
     list(APPEND labels long)
+    list(APPEND arg_ARGS long)
   endif()
   if(NOT arg_PROCESSORS)
     set(arg_PROCESSORS 1)
@@ -33,6 +35,6 @@ function(add_script_test test script)
   set_property(
     TEST ${name} APPEND
     PROPERTY ENVIRONMENT "RING_ATTENTION_SOURCE=${PROJECT_SOURCE_DIR}"
-             "RING_ATTENTION_BUILD=${PROJECT_BINARY_DIR}" "MPIRUN=${RING_ATTENTION_MPIRUN}")
+             "RING_ATTENTION_BUILD=${PROJECT_BINARY_DIR}" "MPIRUN=${RING_ATTENTION_MPIRUN}" ${RING_ATTENTION_QUICK_START})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 COST ${arg_COST})
 endfunction()

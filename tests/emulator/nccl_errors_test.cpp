@@ -1,4 +1,5 @@
-// An ncclSend that fails inside a group: the group is closed before the communicator is aborted, and every rank has an error.
+// An ncclSend that fails inside a group: the group is closed before the communicator is aborted. The rank that sends has
+// an error, and the rank after it, which waits for the message.
 
 #include <gtest/gtest.h>
 

@@ -34,11 +34,11 @@ exec "$MPIRUN" "\$@"
 END
 chmod +x "$work/singletons" "$work/mpirun.openmpi"
 
-configure() {
-  folder=$1
+configure() { # the name of its log, settings
+  log=$work/$1.log
   shift
-  cmake -S "$RING_ATTENTION_SOURCE" -B "$work/$folder" -DCMAKE_CXX_COMPILER="$cxx" \
-    -DRING_ATTENTION_PROGRAMS=OFF -DRING_ATTENTION_TESTS=OFF "$@" >"$work/$folder.log" 2>&1
+  cmake -S "$RING_ATTENTION_SOURCE" -B "$work/build" -DCMAKE_CXX_COMPILER="$cxx" -DRING_ATTENTION_CUDA=OFF \
+    -DRING_ATTENTION_PROGRAMS=OFF -DRING_ATTENTION_TESTS=OFF "$@" >"$log" 2>&1
 }
 expect() {
   grep -q -e "$2" "$1" && return
@@ -55,12 +55,12 @@ if configure refused -DRING_ATTENTION_MPIEXEC="$work/singletons"; then
 fi
 expect "$work/refused.log" 'started 2 worlds of one rank instead of one world of two'
 expect "$work/refused.log" 'Remedy: `sh setup.sh`'
-[ ! -e "$work/refused/mpirun" ] || { echo 'the launcher was left behind' >&2; exit 1; }
+[ ! -e "$work/build/mpirun" ] || { echo 'the launcher was left behind' >&2; exit 1; }
 
-echo "Open MPI's launcher is taken where the MPI's own does not work"
-configure fallback -DMPIEXEC_EXECUTABLE="$work/singletons" \
+echo "Open MPI's launcher is taken where the MPI's own does not work, also in a folder where one was refused"
+configure fallback -DRING_ATTENTION_MPIEXEC= -DMPIEXEC_EXECUTABLE="$work/singletons" \
   -DRING_ATTENTION_OPENMPI_MPIRUN="$work/mpirun.openmpi"
 expect "$work/fallback.log" 'MPI ranks are started by .*mpirun.openmpi'
-expect "$work/fallback/mpirun" '--oversubscribe'
-"$work/fallback/mpirun" -n 3 "$work/fallback/mpi_probe" >"$work/fallback.out"
+expect "$work/build/mpirun" '--oversubscribe'
+"$work/build/mpirun" -n 3 "$work/build/mpi_probe" >"$work/fallback.out"
 expect "$work/fallback.out" 'rank 2 of 3'

@@ -1,11 +1,11 @@
 """A lesson as a reader uses it, and as a notebook does: flags, --json, and mutants, which must fail.
 
-    lesson_test.py [--ranks] LESSON [PROGRAM ARGUMENT...]
+    lesson_test.py LESSON [PROGRAM ARGUMENT...] [long]
 
 LESSON is a name such as 05_blocking_ring or 03_blockwise_attention_cuda. A lesson that needs a GPU may be skipped,
 always in the same words; this test is skipped then, too (exit code 77). PROGRAM, which takes the ARGUMENTs before all
-others, stands for <build>/lessons/LESSON: one whose GPU is emulated, which must not be skipped. With --ranks: nothing
-but the runs on every number of ranks.
+others, stands for <build>/lessons/LESSON: one whose GPU is emulated, which must not be skipped. With `long`: runs on every
+number of ranks, and mutants on four, instead.
 """
 
 import json
@@ -19,8 +19,8 @@ SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().p
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
 
-ALL_RANKS = sys.argv[1] == "--ranks"
-LESSON, *ARGUMENTS = sys.argv[2:] if ALL_RANKS else sys.argv[1:]
+LONG = sys.argv[-1] == "long"
+LESSON, *ARGUMENTS = sys.argv[1:-1] if LONG else sys.argv[1:]
 PROGRAM = ARGUMENTS or [str(BUILD / "lessons" / LESSON)]
 NUMBER, NAME = LESSON.split("_", 1)
 FOLDER = SOURCE / "lessons" / re.sub("_(cuda|nccl)$", "", LESSON)
@@ -34,7 +34,7 @@ EMULATED = bool(ARGUMENTS)
 RACES = {"no-barrier"}  # on a GPU they may show or not; the emulator looks for a schedule in which they do
 SHARE = ["--share-gpu"] if LESSON.endswith("_nccl") else []  # one GPU is enough for correctness
 RANKS = 4  # of the run whose figures are looked at
-FEW_RANKS = 2  # for the rest
+FEW_RANKS = 4 if LONG else 2  # for the rest
 NEEDS_FOUR = {"first-replica"}  # a mutant: two KV heads, each on two ranks
 FEW = "24"  # tokens of which a lesson measures no times
 LIMIT = (120 if NEEDS_GPU else 60) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
@@ -172,7 +172,8 @@ def skipped():
     return True
 
 
-if ALL_RANKS:
+if LONG:
+    check_mutants(Run("--help").out)
     check_rank_counts([(ranks, seq) for ranks in (1, 2, 3, 5, 7) for seq in (5, 1)])
 else:
     help_text = check_flags()

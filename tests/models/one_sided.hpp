@@ -6,6 +6,7 @@
 
 #include "models/trace.hpp"
 #include "ring_attention/ring/transports/mpi_message.hpp"
+#include "ring_attention/ring/transports/pending_exchange.hpp"
 
 namespace ring_attention::test {
 

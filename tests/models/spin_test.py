@@ -1,7 +1,7 @@
 """Checks the models with spin: every property holds, every seeded mistake is found; and the lines that a model's header
 says it mirrors are in the source. Without spin only the lines are compared, and the test counts as skipped.
 
-Arguments: names of models (default: all). `--all` also checks other numbers of ranks: `make test-long`.
+Arguments: names of models (default: all). With `long`, as in `make test-long`, also other numbers of ranks.
 """
 
 import concurrent.futures
@@ -29,8 +29,8 @@ def check(model, macros, found, ranks):
 
 
 def repeat(model, macros, found, *every_ranks):
-    """The same on other numbers of ranks, with --all."""
-    for ranks in every_ranks if "--all" in sys.argv else ():
+    """The same on other numbers of ranks, with the argument `long`."""
+    for ranks in every_ranks if "long" in sys.argv else ():
         check(model, macros, found, ranks)
 
 
@@ -146,7 +146,7 @@ def run(one):
 
 
 def main():
-    wanted = [word for word in sys.argv[1:] if word != "--all"] or sorted({model for model, _, _ in CHECKS} | {"topology"})
+    wanted = [word for word in sys.argv[1:] if word != "long"] or sorted({model for model, _, _ in CHECKS} | {"topology"})
     problems = [problem for model in wanted for problem in line_problems(model)]
     for problem in problems:
         print("FAIL", problem, flush=True)

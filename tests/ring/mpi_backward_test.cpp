@@ -24,9 +24,9 @@ class MpiBackward : public testing::Test {
   template <class T>
   void expect_a_right_ring(const GradientProblem<T>& problem) {
     SCOPED_TRACE(to_string(problem.what()));
-    const auto forward = run_rank<T>(problem.forward, place, [&] { return Link(comm); });
-    const auto got = run_rank_backward<T>(problem, forward.attended, place,
-                                          [&](int channel) { return Link(comm, channel); });
+    const auto transport = [&](int channel) { return any_transport<Link>(comm, channel); };
+    const auto forward = run_rank<T>(problem.forward, place, transport);
+    const auto got = run_rank_backward<T>(problem, forward.attended, place, transport);
 
     const auto threads_forward = run_loopback(problem.forward, place.size);
     const auto threads = run_loopback_backward(problem, threads_forward);

@@ -46,7 +46,7 @@ void show_traffic(Lesson& lesson) {
   std::vector<double> intensities;
   for (const Index seq : {1024, 8192, 65536}) {
     const Index pairs = seq * (seq + 1) / 2, e = sizeof(float);
-    // no tiles: q and k for every score, then p and v for every term of o; tiles: k and v once for every tile of queries
+    // no tiles: q and k for every score, then p and v for every term of o; tiles: k and v once for each tile
     const Index naive = e * pairs * 4 * dim,
                 tiled = e * pairs * 2 * dim / lesson_03::tile_queries + e * 3 * seq * dim;
     const auto operations = static_cast<double>(4 * pairs * dim);

@@ -5,7 +5,7 @@
 
 namespace ring_attention::lesson_06 {
 
-// The lesson's ring on numbers of the type T, again and again. `Loop` calls it: the right one or a mutant.
+// The lesson's ring on numbers of the type T, again and again.
 template <class T>
 class ForwardRun {
  public:

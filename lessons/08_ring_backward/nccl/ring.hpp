@@ -28,8 +28,9 @@ struct Parcel {
 /// Feeds the K,V of every rank to `engine`, which enqueues its work on `compute`, and sends the dK,dV of every rank
 /// back to their owner.
 ///
-/// At step t rank r holds the K,V of rank (r - t) mod N. dK,dV follow them one step behind, and need a hop more. All hops
-/// are on one stream, in the same order on every rank: NCCL has no tags, and that order pairs a send with its receive.
+/// At step t rank r holds the K,V of rank (r - t) mod N. dK,dV follow them one step behind, and need a hop more. All
+/// hops are on one stream, in the same order on every rank: NCCL has no tags, and that order pairs a send with its
+/// receive.
 ///
 /// \param kv             this rank's K,V at first; they make N - 1 hops
 /// \param gradients      zeros at first, this rank's dK,dV in the end

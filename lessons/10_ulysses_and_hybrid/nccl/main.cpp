@@ -1,5 +1,5 @@
-// Lesson 10 between GPUs. The idea is in ulysses.hpp; this program runs it forward and backward, and compares its results
-// with the library's and the reference's.
+// Lesson 10 between GPUs. The idea is in ulysses.hpp; this program runs it forward and backward, and compares its
+// results with the library's and the reference's.
 #include LESSON_IDEA
 
 #include "common/nccl.hpp"

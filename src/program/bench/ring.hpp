@@ -15,6 +15,7 @@
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/transports/pending_exchange.hpp"
 
 namespace ring_attention {
 

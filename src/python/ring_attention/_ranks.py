@@ -214,7 +214,8 @@ def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=
 def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -> np.ndarray:
     """This rank's shard of an array of rank 0; the other ranks give None. `axis`: that of the tokens. Collective.
 
-    For trying out: rank 0 holds the whole array.
+    For trying out: rank 0 holds the whole array and sends one shard after the other. All of the call must end within
+    RING_ATTENTION_TIMEOUT seconds (environment; default 60), because the last rank waits that long for its shard.
     """
 
     def prepare():
@@ -245,7 +246,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -
 def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
-    `seq`: tokens on all ranks together. lse has its tokens on axis -1.
+    `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is that of `scatter`.
     """
 
     def held(of_rank):

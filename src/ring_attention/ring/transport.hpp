@@ -6,16 +6,15 @@
 #include <cstddef>
 #include <span>
 
-#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {
 
 /// One hop: send these bytes to next, fill these bytes from prev. An empty side is no message; the other end has the
-/// same side empty. The memory belongs to the caller and must
-/// stay untouched from start to finish, except that `send` may be read. A transport borrows it: declare the
-/// transport after the KvParcel, so that it is destroyed first when an exception ends the loop.
+/// same side empty. The memory belongs to the caller and must stay untouched from start to finish, except that `send`
+/// may be read. A transport borrows it: declare the transport after the KvParcel, so that it is destroyed first when an
+/// exception ends the loop.
 struct Exchange {
   std::span<const std::byte> send;
   std::span<std::byte> receive;
@@ -51,27 +50,6 @@ concept Transport = requires(T transport, const T& constant, const Exchange& exc
   transport.progress();
   transport.finish();
   transport.drain();
-};
-
-/// The state that every transport keeps: one hop at a time.
-class PendingExchange {
- public:
-  void start(const Exchange& exchange) {
-    require(!pending_, "transport: start() while a hop is under way");
-    exchange_ = exchange;
-    pending_ = true;
-  }
-  [[nodiscard]] const Exchange& finish() {
-    require(pending_, "transport: finish() without start()");
-    pending_ = false;
-    return exchange_;
-  }
-  void require_idle() const { require(!pending_, "transport: drain() while a hop is under way"); }
-  [[nodiscard]] bool pending() const { return pending_; }
-
- private:
-  Exchange exchange_;
-  bool pending_ = false;
 };
 
 }  // namespace ring_attention

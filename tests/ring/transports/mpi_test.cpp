@@ -23,7 +23,8 @@ class MpiRing : public testing::Test {
   template <class T>
   void expect_a_right_ring(const Problem<T>& problem) {
     SCOPED_TRACE(to_string(problem.what));
-    const auto got = run_rank<T>(problem, place, [&] { return Link(comm); });
+    const auto got =
+        run_rank<T>(problem, place, [&](int channel) { return any_transport<Link>(comm, channel); });
     const auto threads = run_loopback(problem, place.size);
     const auto& same = threads[static_cast<std::size_t>(place.rank)];
     EXPECT_TRUE(same_bits(got.attended, same.attended));

@@ -30,14 +30,12 @@ void ring(Engine<T> auto& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTe
           const cuda::Stream& compute, const cuda::Stream& transfer, int steps) {
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto bytes = [&](int owner) { return static_cast<std::size_t>(2 * shape(owner).size()) * sizeof(T); };
-  cuda::Event ready,
-      arrived;  // recorded again at each step: a wait that was enqueued before keeps its meaning
+  cuda::Event ready, arrived;  // recorded again at each step: what was enqueued before waits as it did
   for (int step = 0; step < steps; ++step) {
     const int owner = ring.owner(step), next_owner = ring.owner(step + 1);
 
     if (step + 1 < steps) {
-      ready.record(
-          compute.handle());  // the step before has been computed: no kernel reads the incoming buffer
+      ready.record(compute.handle());  // the step before is computed: no kernel reads the incoming buffer
       ready.block(transfer.handle());
       check_nccl(ncclGroupStart());  // both at once: a send alone may wait for its receiver
       if (bytes(owner) > 0)          // an empty message does not travel; both ends know its length

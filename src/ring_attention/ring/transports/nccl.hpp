@@ -20,7 +20,7 @@
 
 #include "ring_attention/cuda/stream.hpp"
 #include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/ring/transport.hpp"
+#include "ring_attention/ring/transports/pending_exchange.hpp"
 
 struct ncclComm;
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/ring/transport.hpp"
+#include "ring_attention/ring/transports/pending_exchange.hpp"
 
 namespace ring_attention {
 
