@@ -62,11 +62,12 @@ inline KernelCase random_kernel_case(Dice& dice, Index index, std::initializer_l
                                      std::initializer_list<Type> types) {
   KernelCase a;
   a.what = random_case(dice, index, 3);
-  a.what.batch = dice.one_in(4) ? 2 : 1;
-  a.what.kv_heads = dice.between(1, 2);
+  a.what.keys = dice.one_in(4) ? dice.between(1, 40) : dice.between(40, 300);
+  const bool is_long = a.what.keys > 150;  // three tiles of keys: few heads are enough then
+  a.what.batch = !is_long && dice.one_in(4) ? 2 : 1;
+  a.what.kv_heads = is_long ? 1 : dice.between(1, 2);
   a.what.group = dice.of<Index>({1, 1, 2, 3});
   a.what.dim = dice.of(dims);
-  a.what.keys = dice.one_in(4) ? dice.between(1, 40) : dice.between(40, 300);
   a.what.queries = dice.one_in(2) ? a.what.keys : dice.between(1, 200);
   Scoring& scoring = a.what.scoring;
   if (!dice.one_in(4)) scoring.scale = 1 / std::sqrt(static_cast<double>(a.what.dim));
