@@ -39,7 +39,7 @@ fi
 
 # The header that the program includes says where the copy is, so that errors of the compiler say it, too.
 mkdir -p "$build/exercises"
-echo "#include \"$(cd "$copies" && pwd)/$lesson.hpp\"" > "$output"
+printf '#include "common/hole.hpp"\n#include "%s"\n' "$(cd "$copies" && pwd)/$lesson.hpp" > "$output"
 cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
 [ -f "$build/lessons/liblesson_common.a" ] || echo "exercise $number: the library is compiled first; this takes minutes."
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)

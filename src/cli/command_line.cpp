@@ -114,13 +114,14 @@ void CommandLine::option(const std::string& name, std::optional<double>& value, 
   add(name, "X", "", help, [=, &value](const std::string& text) { value = finite_number(name, text); });
 }
 
-void CommandLine::option(const std::string& name, std::string& value, const std::string& help) {
-  add(name, "PATH", value, help, [&value](const std::string& text) { value = text; });
+void CommandLine::option(const std::string& name, std::string& value, const std::string& help,
+                         const std::string& letters) {
+  add(name, letters, value, help, [&value](const std::string& text) { value = text; });
 }
 
 void CommandLine::choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
                          const std::string& help) {
-  add(name, "WORD", value, help + ": " + joined(words, ", "), [=, &value](const std::string& text) {
+  add(name, "WORD", value, help + ". One of " + joined(words, ", "), [=, &value](const std::string& text) {
     if (std::find(words.begin(), words.end(), text) == words.end())
       throw InputError(name + " must be one of " + joined(words, ", ") + ", not '" + text + "'");
     value = text;

@@ -39,7 +39,8 @@ class CommandLine {
   void option(const std::string& name, std::optional<double>& value, const std::string& help);
   void option(const std::string& name, std::optional<Index>& value, const std::string& help,
               Bounds bounds = {});
-  void option(const std::string& name, std::string& value, const std::string& help);
+  void option(const std::string& name, std::string& value, const std::string& help,
+              const std::string& letters = "PATH");
   /// One of some words.
   void choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
               const std::string& help);

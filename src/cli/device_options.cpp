@@ -36,7 +36,8 @@ void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.choice("--device", options.device, {"cpu", "cuda"}, "What computes");
   command.choice("--type", options.type, {"fp32", "bf16", "fp16"},
                  "Type of q, k, v and dO on the GPU; sums and results are float32");
-  command.option("--kernel", options.kernel, "Kernel of the forward; auto takes the fastest that fits");
+  command.option("--kernel", options.kernel,
+                 "Kernel of the forward, by its name in lesson 11; auto takes the fastest that fits", "WORD");
   command.flag("--share-gpu", options.share_gpu, "More ranks than GPUs, to try things out: correctness only");
 }
 

@@ -17,26 +17,33 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU) # a false alarm in its own header of AVX-
                               "-Wno-maybe-uninitialized;-Wno-uninitialized")
 endif()
 
-set(kernel_bytes_float 4)
-set(kernel_bytes_double 8)
-foreach(isa IN LISTS kernel_isas)
-foreach(real IN ITEMS float double)
-  set(kernels ring_attention_kernels_${isa}_${real})
-  add_library(${kernels} OBJECT ring_attention/cpu/forward_kernel.cpp ring_attention/cpu/forward_1_vector_kernel.cpp
-                               ring_attention/cpu/forward_2_vector_kernel.cpp
-                               ring_attention/cpu/backward_kernel.cpp ring_attention/cpu/product_kernel.cpp)
+# The kernels of one instruction set in these files; they stand in the namespace <isa>_<name>.
+function(ring_attention_cpu_kernels isa name)
+  set(kernels ring_attention_kernels_${isa}_${name})
+  add_library(${kernels} OBJECT ${ARGN})
   target_compile_features(${kernels} PRIVATE cxx_std_20)
   target_include_directories(${kernels} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-  target_compile_definitions(${kernels} PRIVATE RING_ATTENTION_ISA=${isa}_${real} RING_ATTENTION_REAL=${real}
-                                                RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}}
-                                                Eigen=Eigen_${isa}) # see product_kernel.cpp
-  target_link_libraries(${kernels} PRIVATE Eigen3::Eigen)
-  target_compile_options(${kernels} PRIVATE -ffp-contract=fast ${kernel_flags_${isa}})
+  target_compile_definitions(${kernels} PRIVATE RING_ATTENTION_ISA=${isa}_${name})
+  target_compile_options(${kernels} PRIVATE -ffp-contract=fast $<$<CONFIG:Release>:-O3> ${kernel_flags_${isa}})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${kernels} PRIVATE -Wno-psabi) # vectors as arguments: all inlined
   endif()
   set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_sources(ring_attention PRIVATE $<TARGET_OBJECTS:${kernels}>)
   set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_KERNEL_OBJECTS $<TARGET_OBJECTS:${kernels}>)
-endforeach()
+endfunction()
+
+set(kernel_bytes_float 4)
+set(kernel_bytes_double 8)
+foreach(isa IN LISTS kernel_isas)
+  foreach(real IN ITEMS float double)
+    ring_attention_cpu_kernels(
+      ${isa} ${real} ring_attention/cpu/forward_kernel.cpp ring_attention/cpu/forward_1_vector_kernel.cpp
+      ring_attention/cpu/forward_2_vector_kernel.cpp ring_attention/cpu/backward_kernel.cpp)
+    target_compile_definitions(ring_attention_kernels_${isa}_${real} PRIVATE
+                               RING_ATTENTION_REAL=${real} RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}})
+  endforeach()
+  ring_attention_cpu_kernels(${isa} products ring_attention/cpu/product_kernel.cpp) # of both types: Eigen takes long to read
+  target_compile_definitions(ring_attention_kernels_${isa}_products PRIVATE Eigen=Eigen_${isa}) # see product_kernel.cpp
+  target_link_libraries(ring_attention_kernels_${isa}_products PRIVATE Eigen3::Eigen)
 endforeach()

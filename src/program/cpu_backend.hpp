@@ -7,6 +7,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "cli/table.hpp"
 #include "program/backend.hpp"
@@ -39,22 +40,62 @@ inline void require_host_memory(const Communicator& comm, Index bytes, const std
   });
 }
 
+/// The fast engine or the readable one, forward or backward: chosen when the program runs, so that the code above an
+/// engine is compiled once.
+template <class Fast, class Readable>
+class EitherEngine {
+ public:
+  using value_type = typename Fast::value_type;
+
+  EitherEngine(bool is_fast, const Scoring& scoring, Index block, const CpuOptions& options)
+      : engine_(is_fast ? Either(make_engine<Fast>(scoring, block, options))
+                        : Either(make_engine<Readable>(scoring, block, options))) {}
+
+  void begin(const auto&... arguments) {
+    std::visit([&](auto& engine) { engine.begin(arguments...); }, engine_);
+  }
+  void accumulate(const KeyValue<value_type>& kv, const Progress& progress) {
+    std::visit([&](auto& engine) { engine.accumulate(kv, progress); }, engine_);
+  }
+  void accumulate(const KeyValue<value_type>& kv, const KeyValueGradient<value_type>& gradient,
+                  const Progress& progress) {
+    std::visit([&](auto& engine) { engine.accumulate(kv, gradient, progress); }, engine_);
+  }
+  [[nodiscard]] auto finish() {
+    return std::visit([](auto& engine) { return engine.finish(); }, engine_);
+  }
+  [[nodiscard]] auto bias_gradient() {
+    return std::visit([](auto& engine) { return engine.bias_gradient(); }, engine_);
+  }
+
+ private:
+  using Either = std::variant<Fast, Readable>;
+  Either engine_;
+};
+
+template <class T>
+using CpuForward = EitherEngine<CpuEngine<T>, BlockwiseEngine<T>>;
+template <class T>
+using CpuGradient = EitherEngine<CpuBackward<T>, BlockwiseBackward<T>>;
+
+[[nodiscard]] inline bool is_fast(const DeviceOptions& options) { return options.engine != "readable"; }
+
 /// What computes, and in what type K,V travel. A model of Backend.
-template <class ForwardEngine, class GradientEngine, class ElementType = typename ForwardEngine::value_type>
+template <class T, class ElementType = T>
 class CpuBackend {
  public:
-  using Value = typename ForwardEngine::value_type;
+  using Value = T;
   using Input = Value;
   using Element = ElementType;
   using Memory = HostMemory;
 
   explicit CpuBackend(const BackendContext& context) : context_(context) {
-    if (is_fast) cpu_ = cpu_options(context.comm, context.options);
+    if (fast_) cpu_ = cpu_options(context.comm, context.options);
   }
 
   [[nodiscard]] BackendDescription description() const {
-    return {.engine = is_fast ? "fast" : "readable",
-            .isa = is_fast ? name_of(cpu_.isa) : "",
+    return {.engine = fast_ ? "fast" : "readable",
+            .isa = fast_ ? name_of(cpu_.isa) : "",
             .wire = is_narrow                         ? "bf16"
                     : sizeof(Value) == sizeof(double) ? "float64"
                                                       : "float32",
@@ -110,15 +151,15 @@ class CpuBackend {
     bias_ = bias;
     query_ranges_ = ranges;
   }
-  [[nodiscard]] ForwardEngine forward_engine() const {
-    auto engine = make_engine<ForwardEngine>(context_.workload.scoring, context_.options.block, cpu_);
+  [[nodiscard]] CpuForward<Value> forward_engine() const {
+    CpuForward<Value> engine(fast_, context_.workload.scoring, context_.options.block, cpu_);
     engine.begin(q_, query_ranges_, bias_);
     return engine;
   }
-  [[nodiscard]] GradientEngine backward_engine(const AttentionResult<Value>& result,
-                                               View<const Value> grad_out) const {
-    auto engine = make_engine<GradientEngine>(context_.workload.scoring, context_.options.block, cpu_);
-    engine.begin({q_, result.out, result.lse, grad_out, bias_}, query_ranges_);
+  [[nodiscard]] CpuGradient<Value> backward_engine(const AttentionResult<Value>& result,
+                                                   View<const Value> grad_out) const {
+    CpuGradient<Value> engine(fast_, context_.workload.scoring, context_.options.block, cpu_);
+    engine.begin(ForwardResult<Value>{q_, result.out, result.lse, grad_out, bias_}, query_ranges_);
     return engine;
   }
   template <class Engine>
@@ -132,20 +173,15 @@ class CpuBackend {
   void synchronize() const {}
 
  private:
-  static constexpr bool is_fast = std::is_same_v<ForwardEngine, CpuEngine<Value>>;
   static constexpr bool is_narrow = !std::is_same_v<Element, Value>;  // do K,V travel in another type?
 
   [[nodiscard]] bool is_odd_even() const { return context_.options.transport == "odd-even"; }
 
   BackendContext context_;
+  bool fast_ = is_fast(context_.options);
   CpuOptions cpu_;
   View<const Value> q_, bias_;
   TokenRanges query_ranges_;
 };
-
-template <class T, class Element = T>
-using ReadableBackend = CpuBackend<BlockwiseEngine<T>, BlockwiseBackward<T>, Element>;
-template <class T, class Element = T>
-using FastBackend = CpuBackend<CpuEngine<T>, CpuBackward<T>, Element>;
 
 }  // namespace ring_attention

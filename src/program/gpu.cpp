@@ -2,6 +2,7 @@
 
 #include "program/bench/partition.hpp"
 #include "program/gpu_backend.hpp"
+#include "program/run/job.hpp"
 
 namespace ring_attention {
 namespace {
@@ -24,7 +25,7 @@ void require_gpus(const Communicator& comm, const DeviceOptions& options) {
 
 int run_on_gpus(const RunContext& context) {
   return with_type(context.options.type,
-                   [&](auto type) { return Job<GpuBackend<decltype(type)>>(context)(); });
+                   [&](auto type) { return run_on<GpuBackend<decltype(type)>>(context); });
 }
 
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {

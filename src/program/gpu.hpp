@@ -3,7 +3,7 @@
 #pragma once
 
 #include "program/bench/report.hpp"
-#include "program/run/job.hpp"
+#include "program/run/context.hpp"
 
 namespace ring_attention {
 

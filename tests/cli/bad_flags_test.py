@@ -39,6 +39,7 @@ BAD_FLAGS = (
     ((*RANDOM, "--block", "-64"), ("--block", "at least 1")),
     ((*RANDOM, "--block", "1.5"), ("--block", "1.5", "whole number")),
     ((*RANDOM, "--block", "99999999999999999999"), ("--block", "whole number")),
+    ((*RANDOM, "--block", "32"), ("--block", "--engine readable")),
     ((*RANDOM, "--seed", "-1"), ("--seed", "at least 0")),
     ((*RANDOM, "--kv-heads", "-1"), ("--kv-heads", "at least 0")),
     ((*RANDOM, "--kv-heads", "3"), ("--kv-heads", "divide")),

@@ -133,7 +133,7 @@ TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {
             "  --speed X    Speed (default 1.5)\n"
             "  --scale X    Scale\n"
             "  --out PATH   Directory (default here)\n"
-            "  --how WORD   Which way: left, right (default left)\n"
+            "  --how WORD   Which way. One of left, right (default left)\n"
             "  --shape B,S  Extents\n"
             "\n"
             "Help:\n"

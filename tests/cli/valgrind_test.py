@@ -28,10 +28,11 @@ VALGRIND = (
 )
 RUNS = (
     # both transports, a parcel that MPI buffers and one (64 KiB) that it does not, all that masks, uneven shards
-    "--random 1,4,23,8 --kv-heads 2 --backward --causal --placement zigzag --block 4 --check",
+    "--random 1,4,23,8 --kv-heads 2 --backward --causal --placement zigzag --check",
     "--random 2,2,24,8 --backward --window 5,2 --alibi --placement striped --transport odd-even --check",
     "--random 1,1,385,64 --backward --check",
     "--random 1,2,2,3 --backward --transport odd-even --check",  # fewer tokens than ranks
+    "--random 1,2,13,8 --backward --causal --engine readable --block 4 --check",
 )
 FAULTY = """
 #include <cstdlib>

@@ -3,11 +3,6 @@
 #
 # A file's tests are selected by `--source=<path below tests>` (support/select_source.hpp).
 
-add_library(test_unit_main STATIC support/unit_main.cpp)
-target_link_libraries(test_unit_main PUBLIC ring_attention::ring_attention GTest::gtest)
-add_library(test_mpi_main STATIC support/mpi_main.cpp)
-target_link_libraries(test_mpi_main PUBLIC ring_attention::ring_attention GTest::gtest)
-
 add_library(test_yield_while_waiting SHARED support/yield_while_waiting.cpp) # preloaded: RingAttentionTests.cmake
 target_include_directories(test_yield_while_waiting SYSTEM
                            PRIVATE $<TARGET_PROPERTY:MPI::MPI_CXX,INTERFACE_INCLUDE_DIRECTORIES>) # no library: it is loaded everywhere
@@ -21,15 +16,33 @@ add_dependencies(unit_tests test_yield_while_waiting)
 function(ring_attention_compile_as_test target)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(target STREQUAL test_unit_main)
+  if(target STREQUAL test_support)
     target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <Eigen/Core> <algorithm> <cmath> <filesystem>
                               <functional> <thread>)
   else()
-    target_precompile_headers(${target} REUSE_FROM test_unit_main)
+    target_precompile_headers(${target} REUSE_FROM test_support)
   endif()
 endfunction()
-ring_attention_compile_as_test(test_unit_main)
-ring_attention_compile_as_test(test_mpi_main)
+
+# The problems, rings and checks of many folders, compiled once; and GoogleTest's two mains.
+add_library(
+  test_support STATIC
+  support/any_engine.cpp
+  support/backward_runs.cpp
+  support/decode_runs.cpp
+  support/gradients.cpp
+  support/masks.cpp
+  support/parallel_runs.cpp
+  support/problem.cpp
+  support/ring_runs.cpp)
+add_library(test_unit_main STATIC support/unit_main.cpp)
+add_library(test_mpi_main STATIC support/mpi_main.cpp)
+target_link_libraries(test_support PUBLIC ring_attention::ring_attention GTest::gtest)
+ring_attention_compile_as_test(test_support)
+foreach(main IN ITEMS test_unit_main test_mpi_main)
+  target_link_libraries(${main} PUBLIC test_support)
+  ring_attention_compile_as_test(${main})
+endforeach()
 
 # A program of these sources, or these sources added to the program that an earlier call made.
 function(ring_attention_test_program program main)
@@ -61,16 +74,17 @@ function(ring_attention_name_source source selection name)
   set(${name} "${path}" PARENT_SCOPE)
 endfunction()
 
-# add_unit_tests(<folder> SOURCES file... [LINKS library...])
-# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>. A second call
-# adds files to the program, and so does a second call of add_mpi_tests.
+# add_unit_tests(<folder> SOURCES file... [COMPILED file...] [LINKS library...])
+# The program test_<folder> of these files, in one process; for each file the test unit.<folder>.<file>. The objects of
+# COMPILED files are in one of the libraries. A second call adds files to the program, and so does a second call of
+# add_mpi_tests.
 function(add_unit_tests folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;COMPILED;LINKS")
   set(program test_${folder})
   ring_attention_test_program(${program} test_unit_main ${arg_SOURCES})
   target_link_libraries(${program} PRIVATE ${arg_LINKS})
   add_dependencies(unit_tests ${program})
-  foreach(source IN LISTS arg_SOURCES)
+  foreach(source IN LISTS arg_SOURCES arg_COMPILED)
     ring_attention_name_source(${source} selection name)
     add_test(NAME unit.${name} COMMAND ${program} ${selection})
     ring_attention_test_properties(unit.${name} unit 1 120)

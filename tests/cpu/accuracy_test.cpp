@@ -41,13 +41,14 @@ struct LongDouble {
       }
       for (const long double x : s) sum += std::exp(x - top);
       lse[i] = top + std::log(sum);
-      for (std::size_t j = 0; j < keys; ++j)
+      for (std::size_t j = 0; j < keys; ++j) {
+        const long double weight = std::exp(s[j] - lse[i]);
         for (std::size_t c = 0; c < dim(problem); ++c) {
-          const long double weight = std::exp(s[j] - lse[i]);
           out[i * dim(problem) + c] += weight * at(p.v, j, c);
           grad_v[j * dim(problem) + c] += weight * at(problem.grad_out, i, c);
           grad_p[j] += at(problem.grad_out, i, c) * at(p.v, j, c);
         }
+      }
       for (std::size_t c = 0; c < dim(problem); ++c)
         delta += at(problem.grad_out, i, c) * out[i * dim(problem) + c];
       for (std::size_t j = 0; j < keys; ++j) {

@@ -22,13 +22,15 @@ trap 'rm -rf "$objects"' EXIT
 
 # One line of options for each object.
 commands() {
-  for kernel in forward forward_1_vector forward_2_vector backward product; do
+  for kernel in forward forward_1_vector forward_2_vector backward; do
     for real in float:4 double:8; do
       echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_${real%:*} -DRING_ATTENTION_REAL=${real%:*}" \
         "-DRING_ATTENTION_REAL_BYTES=${real#*:} -c src/ring_attention/cpu/${kernel}_kernel.cpp" \
         "-o $objects/${kernel}_${real%:*}.o"
     done
   done
+  echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_products -c src/ring_attention/cpu/product_kernel.cpp" \
+    "-o $objects/product.o"
   for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp src/ring_attention/core/*.cpp \
     src/ring_attention/attention/*.cpp src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp \
     src/ring_attention/cpu/isa.cpp src/ring_attention/cpu/lanes.cpp src/ring_attention/cpu/threads.cpp \

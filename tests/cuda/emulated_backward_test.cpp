@@ -24,16 +24,16 @@ bool in_turns(const cuda::BackwardKernel& kernel) { return std::string(kernel.na
 
 Memory zeros(Index floats) { return Memory(std::vector<float>(static_cast<std::size_t>(floats))); }
 
+GradientProblem<float> rounded_gradient_problem(const KernelCase& a) {
+  Tensor<float> grad_out = random_grad_out<float>(a.what);
+  for (float& x : grad_out.view().elements()) x = rounded(x, a.type);
+  return make_gradient_problem(rounded_problem(a), std::move(grad_out));
+}
+
 /// Runs the backward over all shards, and compares dQ, dK and dV with the reference. \param dq  where dQ is to be copied
 testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::BackwardKernel& kernel,
                                          std::vector<float>* dq = nullptr) {
-  const Problem<float> problem = rounded_problem(a);
-  Tensor<float> grad_out(a.what.q());
-  fill_random(grad_out.view(), {.seed = a.what.seed, .stream = 3});
-  for (float& x : grad_out.view().elements()) x = rounded(x, a.type);
-  const ReferenceGradients want =
-      reference_backward(converted<double>(problem.q), converted<double>(problem.k),
-                         converted<double>(problem.v), converted<double>(grad_out), a.what.scoring);
+  const auto& [problem, grad_out, want] = made_once(a, rounded_gradient_problem);
   TaskMemory memory(a, problem);
   const Tensor<float> lse = converted<float>(problem.want.lse), out = converted<float>(problem.want.out);
   const Tensor<float> delta = row_dot<float>(grad_out.view(), out.view());
@@ -95,7 +95,7 @@ class EmulatedBackward : public testing::TestWithParam<cuda::BackwardKernel> {
 
 TEST_P(EmulatedBackward, AgreesWithTheReference) {
   for_each_case(
-      20, [&](Dice& dice, Index index) { EXPECT_TRUE(backward_agrees(random(dice, index), GetParam())); });
+      14, [&](Dice& dice, Index index) { EXPECT_TRUE(backward_agrees(random(dice, index), GetParam())); });
 }
 
 // Tensor cores truncate sums. The tolerances hold for the largest error of any of them.
@@ -113,27 +113,31 @@ TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
   const auto a_case = [](std::uint64_t seed) {
     Dice dice(seed, 7);
     KernelCase a;
-    a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
+    a.what = {.kv_heads = 1,
+              .group = 2,
+              .queries = 150,
+              .keys = 400,
+              .dim = 64,
+              .scoring = {0.2, Mask::causal(250)}};
     if (!takes(a.type, a.what.dim)) a.what.dim = 128;
-    a.what.seed = dice.bits();
     a.shards = {whole(a.what.keys)};
     if (seed % 2 == 1) a.shards = {{{0, 1, 150}, {150, 1, 250}}};
     a.rows = whole(150);
-    emulator::options().seed = a.what.seed;
+    emulator::options().seed = dice.bits();
     return a;
   };
-  std::map<std::uint64_t, std::vector<float>> right;  // dQ, by seeds
+  std::map<std::uint64_t, std::vector<float>> right;  // dQ, of both cases
   const auto agrees = [&](std::uint64_t seed) {
     const KernelCase a = a_case(seed);
     std::vector<float> dq;
     if (!backward_agrees(a, GetParam(), &dq)) return false;
     if (!in_turns(GetParam())) return true;
-    if (!right.contains(seed)) {
+    if (!right.contains(seed % 2)) {
       const auto ignored = std::exchange(emulator::options().ignore, std::nullopt);
-      EXPECT_TRUE(backward_agrees(a, GetParam(), &right[seed]));
+      EXPECT_TRUE(backward_agrees(a, GetParam(), &right[seed % 2]));
       emulator::options().ignore = ignored;
     }
-    return dq == right[seed];
+    return dq == right[seed % 2];
   };
   // Kernels 4 and 5 share most of their code with kernel 3, whose schedules show what that code needs: theirs show it too
   // rarely. (A test filter that leaves kernel 3 out asks it of them.)

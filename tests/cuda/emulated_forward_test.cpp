@@ -23,7 +23,6 @@ class EmulatedForward : public testing::TestWithParam<cuda::ForwardKernel> {
   void TearDown() override { emulator::options() = {}; }
 
   static testing::AssertionResult agrees(const KernelCase& a) {
-    emulator::options().seed = a.what.seed;
     return forward_agrees(
         a, [](const cuda::ForwardTask& task, Type type) { GetParam().launch(task, type, device, nullptr); });
   }
@@ -32,12 +31,13 @@ class EmulatedForward : public testing::TestWithParam<cuda::ForwardKernel> {
     KernelCase a =
         random_kernel_case(dice, index, {64, 128, 64, 128, 8, 40, 72, 120}, {Type::bf16, Type::fp16});
     if (!takes(a.type, a.what.dim)) a.what.dim = 64;
+    emulator::options().seed = a.what.seed;
     return a;
   }
 };
 
 TEST_P(EmulatedForward, AgreesWithTheReference) {
-  for_each_case(30, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
+  for_each_case(20, [&](Dice& dice, Index index) { EXPECT_TRUE(agrees(random(dice, index))); });
 }
 
 // Tensor cores truncate sums. The tolerances hold for the largest error of any of them.
@@ -59,10 +59,10 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
       a.what.batch = 3;
       a.what.keys = 60;
     }
-    a.what.seed = dice.bits();
     a.shards = {whole(a.what.keys)};
     if (seed % 2 == 1) a.shards = {{{0, 1, 30}, {30, 1, a.what.keys - 30}}};
     a.rows = whole(150);
+    emulator::options().seed = dice.bits();
     return a;
   };
   expect_all_needed(

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <deque>
 #include <functional>
 #include <limits>
 #include <numbers>
@@ -61,11 +62,12 @@ inline KernelCase random_kernel_case(Dice& dice, Index index, std::initializer_l
                                      std::initializer_list<Type> types) {
   KernelCase a;
   a.what = random_case(dice, index, 3);
-  a.what.batch = dice.one_in(4) ? 2 : 1;
-  a.what.kv_heads = dice.between(1, 2);
+  a.what.keys = dice.one_in(4) ? dice.between(1, 40) : dice.between(40, 300);
+  const bool is_long = a.what.keys > 150;  // three tiles of keys: few heads are enough then
+  a.what.batch = !is_long && dice.one_in(4) ? 2 : 1;
+  a.what.kv_heads = is_long ? 1 : dice.between(1, 2);
   a.what.group = dice.of<Index>({1, 1, 2, 3});
   a.what.dim = dice.of(dims);
-  a.what.keys = dice.one_in(4) ? dice.between(1, 40) : dice.between(40, 300);
   a.what.queries = dice.one_in(2) ? a.what.keys : dice.between(1, 200);
   Scoring& scoring = a.what.scoring;
   if (!dice.one_in(4)) scoring.scale = 1 / std::sqrt(static_cast<double>(a.what.dim));
@@ -110,6 +112,17 @@ inline Problem<float> rounded_problem(const KernelCase& a) {
   for (Tensor<float>* tensor : {&q, &k, &v})
     for (float& x : tensor->view().elements()) x = rounded(x, a.type);
   return make_problem(a.what, std::move(q), std::move(k), std::move(v));
+}
+
+// make(a), kept for the other kernels and schedules of the case: the reference takes longer than a kernel.
+template <class Made>
+const Made& made_once(const KernelCase& a, Made (*make)(const KernelCase&)) {
+  static std::deque<std::pair<std::string, Made>> latest;
+  const std::string key = to_string(a);
+  for (const auto& [of, made] : latest)
+    if (of == key) return made;
+  if (latest.size() == 40) latest.pop_front();
+  return latest.emplace_back(key, make(a)).second;
 }
 
 // An array for a kernel, with margins of NaN on both sides that must not change.
@@ -205,7 +218,7 @@ using RunForward = std::function<void(const cuda::ForwardTask&, Type)>;
 
 // Runs the forward over all shards, and compares (o, m, l) with the reference.
 inline testing::AssertionResult forward_agrees(const KernelCase& a, const RunForward& run) {
-  const Problem<float> problem = rounded_problem(a);
+  const Problem<float>& problem = made_once(a, rounded_problem);
   TaskMemory memory(a, problem);
   const Shape rows = a.what.q().with_seq(count(a.rows));
   const auto floats = [](Index n) { return static_cast<std::size_t>(n) * sizeof(float); };

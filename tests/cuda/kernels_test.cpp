@@ -162,19 +162,19 @@ TEST(ForwardKernels, SupportEveryMaskAndBias) {
     for (const auto& [queries, keys] : {std::pair<Index, Index>{150, 150}, {70, 130}})
       for (const NamedScoring& named : every_scoring(queries, keys, 2, 0.3)) {
         SCOPED_TRACE(named.name);
-        const auto problem = problem_in<T>({.kv_heads = 1,
-                                            .group = 2,
-                                            .queries = queries,
-                                            .keys = keys,
-                                            .dim = dim_for(kernel, cuda::type_of<T>, 32),
-                                            .scoring = named.scoring},
-                                           stream.handle());
+        const auto problem = forward_problem_in<T>({.kv_heads = 1,
+                                                    .group = 2,
+                                                    .queries = queries,
+                                                    .keys = keys,
+                                                    .dim = dim_for(kernel, cuda::type_of<T>, 32),
+                                                    .scoring = named.scoring},
+                                                   stream.handle());
         const std::vector<TokenRanges> striped{{{1, 2, keys / 2}}, {{0, 2, keys - keys / 2}}};
         EXPECT_TRUE(agrees_in(
             unit_of<T>,
-            forward_in_pieces<T>(problem.forward, striped, {.stream = stream.handle(), .kernel = kernel.name},
+            forward_in_pieces<T>(problem, striped, {.stream = stream.handle(), .kernel = kernel.name},
                                  whole(queries)),
-            problem.forward, whole(queries)));
+            problem, whole(queries)));
       }
   });
 }

@@ -73,7 +73,7 @@ struct Block {
   std::size_t ready_threads = 0;
   std::size_t favoured_warp = 0;
   std::array<unsigned, 17> slowness;  // of owners of work
-  std::map<int, Barrier> barriers;
+  std::array<Barrier, 16> barriers;
   std::vector<Meeting> of_warps, of_warpgroups;
   std::map<unsigned, std::deque<Work>> work;
   std::unique_ptr<std::byte[]> memory;
@@ -187,8 +187,12 @@ void make_ready(unsigned thread) {
   ++machine.block->ready_threads;
 }
 
-void arrive(int id, unsigned threads) {
-  Barrier& barrier = machine.block->barriers[id];
+Barrier& barrier_of(int id) {
+  if (id < 0 || id > 15) fail("a barrier has an invalid number");
+  return machine.block->barriers[static_cast<std::size_t>(id)];
+}
+
+void arrive(Barrier& barrier, unsigned threads) {
   if (threads % 32 != 0 || threads > machine.grid.threads) fail("a barrier has an invalid number of threads");
   if (barrier.arrived > 0 && barrier.threads != threads)
     fail("threads use a barrier with different numbers of threads");
@@ -471,14 +475,16 @@ void wake(Waiting& waiting) {
 }
 
 void barrier_arrive(int id, unsigned threads) {
-  arrive(id, threads);
-  complete(machine.block->barriers[id]);
+  Barrier& barrier = barrier_of(id);
+  arrive(barrier, threads);
+  complete(barrier);
 }
 
 void barrier_sync(int id, unsigned threads) {
-  arrive(id, threads);
-  machine.block->barriers[id].waiting.push_back(running.thread);
-  complete(machine.block->barriers[id]);
+  Barrier& barrier = barrier_of(id);
+  arrive(barrier, threads);
+  barrier.waiting.push_back(running.thread);
+  complete(barrier);
   leave();
 }
 
@@ -492,8 +498,7 @@ void finish_work(unsigned owner, std::size_t may_remain) {
   }
 }
 
-void meet(unsigned size, void* arguments, const std::type_info& what,
-          const std::function<void(void* const*)>& all) {
+void meet(unsigned size, void* arguments, const std::type_info& what, void (*all)(void* const*)) {
   const unsigned group = running.thread / size;
   if ((group + 1) * size > machine.grid.threads) fail("a warp is not complete");
   Meeting& meeting = size == 32 ? machine.block->of_warps[group] : machine.block->of_warpgroups[group];

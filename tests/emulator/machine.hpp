@@ -141,13 +141,13 @@ constexpr unsigned tma = 1U << 20U;  // the one owner whose work is done in any 
 // A collective instruction: all threads of an aligned group of `size` (a warp, a warpgroup) call it with their
 // arguments. The last one calls all(arguments of thread 0 .. size-1 of the group). Throws if they call different
 // instructions.
-void meet(unsigned size, void* arguments, const std::type_info& what,
-          const std::function<void(void* const*)>& all);
+void meet(unsigned size, void* arguments, const std::type_info& what, void (*all)(void* const*));
 
+// `all` captures nothing.
 template <class Arguments, class All>
-void together(unsigned size, Arguments& arguments, All all) {
+void together(unsigned size, Arguments& arguments, All) {
   meet(size, &arguments, typeid(All),
-       [&](void* const* each) { all(reinterpret_cast<Arguments* const*>(each)); });
+       [](void* const* each) { All()(reinterpret_cast<Arguments* const*>(each)); });
 }
 
 [[noreturn]] void fail(const std::string& what);

@@ -1,7 +1,9 @@
 #include "emulator/tensor_core.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "emulator/machine.hpp"
@@ -13,7 +15,8 @@ constexpr unsigned depth = 16;
 
 float toward_zero(double x) {
   const auto nearest = static_cast<float>(x);
-  return std::abs(nearest) > std::abs(x) ? std::nextafter(nearest, 0.0F) : nearest;
+  return std::abs(nearest) > std::abs(x) ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) - 1)
+                                         : nearest;
 }
 
 // As measured on tensor cores by Fasi et al. 2021 (PeerJ Computer Science 7:e330): the products are exact, all addends are
@@ -28,12 +31,12 @@ float truncated_sum(float c, const float* a, const float* b, unsigned columns) {
     largest = std::max(largest, std::abs(x));
   }
   if (largest == 0 || !std::isfinite(sum)) return static_cast<float>(sum);
-  int exponent = 0;
-  (void)std::frexp(largest, &exponent);
-  const double last_bit = std::ldexp(1.0, exponent - 24);
-  sum = 0;
-  for (const double x : addends) sum += std::trunc(x / last_bit) * last_bit;
-  return toward_zero(sum);
+  constexpr std::uint64_t exponent_bits = 0x7ff0000000000000U;
+  const auto power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(largest) & exponent_bits);
+  const double last_bits = 0x1p23 / power;  // the addends are counted in last bits: fewer than 2^24
+  std::int32_t count = 0;
+  for (const double x : addends) count += static_cast<std::int32_t>(x * last_bits);
+  return toward_zero(count / last_bits);
 }
 
 }  // namespace
@@ -45,16 +48,20 @@ void add_product(float* c, const float* a, const float* b, unsigned rows, unsign
         c[i * columns + j] = truncated_sum(c[i * columns + j], a + i * depth, b + j, columns);
     return;
   }
+  // Four rows and eight columns at a time are 32 independent sums.
   typedef float Eight [[gnu::vector_size(32)]];
-  for (unsigned i = 0; i < rows; ++i)
+  for (unsigned i = 0; i < rows; i += 4)
     for (unsigned j = 0; j < columns; j += 8) {
-      Eight sum, of_b;
-      std::memcpy(&sum, c + i * columns + j, sizeof sum);
+      Eight sums[4], of_b;
+      for (unsigned row = 0; row < 4; ++row)
+        std::memcpy(&sums[row], c + (i + row) * columns + j, sizeof of_b);
       for (unsigned k = 0; k < depth; ++k) {
         std::memcpy(&of_b, b + k * columns + j, sizeof of_b);
-        sum += a[i * depth + k] * of_b;
+#pragma GCC unroll 4
+        for (unsigned row = 0; row < 4; ++row) sums[row] += a[(i + row) * depth + k] * of_b;
       }
-      std::memcpy(c + i * columns + j, &sum, sizeof sum);
+      for (unsigned row = 0; row < 4; ++row)
+        std::memcpy(c + (i + row) * columns + j, &sums[row], sizeof of_b);
     }
 }
 

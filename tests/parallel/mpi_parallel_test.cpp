@@ -34,9 +34,9 @@ class MpiParallel : public testing::Test {
     SCOPED_TRACE("U = " + std::to_string(ulysses) + ": " + to_string(problem.what()));
     const HybridPlace place(comm.rank(), comm.size(), ulysses);
     const Communicator heads(comm, place.ulysses.line(comm.rank())), ring(comm, place.ring.line(comm.rank()));
-    MpiAllToAll link(heads);
-    const auto got =
-        run_rank_hybrid<T>(problem, place, link, [&](int channel) { return Link(ring, channel); });
+    Any<MpiAllToAll> link(heads);
+    const auto got = run_rank_hybrid<T>(problem, place, link,
+                                        [&](int channel) { return any_transport<Link>(ring, channel); });
     expect_same(got, run_loopback_hybrid(problem, ulysses, place.ring.size)[own]);
   }
 };
@@ -88,7 +88,7 @@ TEST_F(MpiParallel, AllGather) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const auto problem = make_gradient_problem<float>(
         {.group = 2, .queries = 13, .keys = 29, .scoring = {0.5, Mask::causal(16)}, .kind = kind});
-    MpiAllToAll link(comm);
+    Any<MpiAllToAll> link(comm);
     expect_same(run_rank_all_gather(problem, link), run_loopback_all_gather(problem, comm.size())[own]);
   }
 }
@@ -98,7 +98,7 @@ TEST_F(MpiParallel, Decoding) {
     Case what = decode_case(12, 3);
     what.kind = kind;
     const auto problem = make_problem<float>(what);
-    MpiAllToAll link(comm);
+    Any<MpiAllToAll> link(comm);
     EXPECT_TRUE(
         same_bits(run_rank_decode(link, problem, 5), run_loopback_decode(problem, 5, comm.size())[own]));
   }

@@ -10,7 +10,7 @@ namespace {
 
 /// Query heads dealt round-robin, K,V heads in blocks: the groups break.
 struct HeadsInterleaved : HybridRules {
-  static Index query_head(Index head, Index heads, int ranks) {
+  [[nodiscard]] Index query_head(Index head, Index heads, int ranks) const override {
     const Index own = heads / ranks;
     return head / own + head % own * ranks;
   }
@@ -18,15 +18,14 @@ struct HeadsInterleaved : HybridRules {
 
 /// dK and dV of a K,V head that several ranks have are those of the first of these ranks.
 struct FirstReplicaOnly : HybridRules {
-  template <class T>
-  static void replica(View<T> gradient, const std::vector<Interval>& heads, std::size_t own) {
-    if (own > 0 && heads[own].begin < heads[own - 1].end) std::ranges::fill(gradient.elements(), T{0});
+  [[nodiscard]] bool returns_nothing(const std::vector<Interval>& heads, std::size_t own) const override {
+    return own > 0 && heads[own].begin < heads[own - 1].end;
   }
 };
 
 /// Tokens are placed over all ranks, not over the ranks of a ring.
 struct PlacedOverTheWorld : HybridRules {
-  static TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) {
+  [[nodiscard]] TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) const override {
     const int ranks = held.ulysses.size * held.ring.size;
     return Placement(kind, seq, ranks).ranges(held.rank);
   }
@@ -34,7 +33,7 @@ struct PlacedOverTheWorld : HybridRules {
 
 /// The sizes of the two axes are swapped between the placement and the messages.
 struct AxesSwapped : HybridRules {
-  static HybridPlace computes(const HybridPlace& held) {
+  [[nodiscard]] HybridPlace computes(const HybridPlace& held) const override {
     return {held.rank, held.ulysses.size * held.ring.size, held.ring.size};
   }
 };
@@ -42,9 +41,9 @@ struct AxesSwapped : HybridRules {
 template <class Rules>
 testing::AssertionResult hybrid_agrees(const Case& what, int ulysses, int rings) {
   const auto problem = make_gradient_problem<double>(what);
-  return agrees(
-      gathered<double, Rules>(run_loopback_hybrid<double, Rules>(problem, ulysses, rings), what, ulysses),
-      problem);
+  const Rules rules;
+  const auto results = run_loopback_hybrid(problem, ulysses, rings, fast_engines<double>, rules);
+  return agrees(gathered(results, what, ulysses, rules), problem);
 }
 
 /// 24 tokens: slices of one length on 4, 6 and 8 ranks.

@@ -51,8 +51,9 @@ void add_heads(Tensor<T>& all, const Tensor<T>& part, const Interval& heads, boo
 
 /// What must come out: a ring over the heads of each rank of Ulysses by themselves; dK and dV of a head that several ranks
 /// have are added in the order of the ranks. Without messages between the heads.
-template <class T, class Forward, class Backward>
-Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int rings) {
+template <class T>
+Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int rings,
+                             const Engines<T>& engines) {
   const Case& what = problem.what();
   const Problem<T>& p = problem.forward;
   const HeadShare share(what.q().heads, what.kv_heads, ulysses);
@@ -74,7 +75,7 @@ Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int
                                        p.bias.size() > 0 ? some_heads(p.bias, bias_heads) : Tensor<T>()},
                                       some_heads(problem.grad_out, query),
                                       {}};
-    const Whole<T> got = whole_ring<T, Forward, Backward>(of_heads, rings);
+    const Whole<T> got = whole_ring(of_heads, rings, engines);
     const bool first = u == 0 || share.kv[u - 1].end <= kv.begin;
     add_heads(all.attended.out, got.attended.out, query, true);
     add_heads(all.attended.lse, got.attended.lse, query, true);
@@ -152,16 +153,14 @@ template <class T>
 class Parallel : public testing::Test {
  protected:
   /// All checks of one problem and grid.
-  template <class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
-  void expect_same_bits(const GradientProblem<T>& problem, const Grid& grid, bool gather = true) {
+  void expect_same_bits(const GradientProblem<T>& problem, const Grid& grid, bool gather = true,
+                        const Engines<T>& engines = fast_engines<T>) {
     const Case& what = problem.what();
     SCOPED_TRACE(to_string(grid, what));
-    const auto results =
-        run_loopback_hybrid<T, HybridRules, Forward, Backward>(problem, grid.ulysses, grid.rings);
+    const auto results = run_loopback_hybrid(problem, grid.ulysses, grid.rings, engines);
     const Whole<T> got = gathered(results, what, grid.ulysses);
-    EXPECT_TRUE(
-        (same_bits(got, heads_by_themselves<T, Forward, Backward>(problem, grid.ulysses, grid.rings))));
-    const Whole<T> ring = whole_ring<T, Forward, Backward>(problem, grid.rings);
+    EXPECT_TRUE(same_bits(got, heads_by_themselves(problem, grid.ulysses, grid.rings, engines)));
+    const Whole<T> ring = whole_ring(problem, grid.rings, engines);
     if (what.kv_heads % grid.ulysses == 0) {
       EXPECT_TRUE(same_bits(got, ring));
     } else {
@@ -174,8 +173,8 @@ class Parallel : public testing::Test {
       EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], what,
                                       HybridPlace(rank, ranks, grid.ulysses)));
     if (!gather) return;
-    EXPECT_TRUE((same_bits(gathered(run_loopback_all_gather<T, Forward, Backward>(problem, ranks), what, 1),
-                           whole_ring<T, Forward, Backward>(problem, ranks))));
+    EXPECT_TRUE(same_bits(gathered(run_loopback_all_gather(problem, ranks, engines), what, 1),
+                          whole_ring(problem, ranks, engines)));
   }
 };
 using Types = testing::Types<float, double>;
@@ -247,8 +246,8 @@ TYPED_TEST(Parallel, SlopesBiasSinksAndDropoutAreThoseOfTheHeadsOfTheLayer) {
     for (const Grid& grid : {Grid{2, 2}, Grid{2, 3}, Grid{4, 1}, Grid{1, 4}})
       for (const Heads& heads : {Heads{4, 4}, Heads{4, 2}, Heads{4, 1}})
         for (const Index bias_heads : {1, 2})
-          this->template expect_same_bits<BlockwiseEngine<TypeParam>, BlockwiseBackward<TypeParam>>(
-              with_everything<TypeParam>(heads, bias_heads, kind), grid);
+          this->expect_same_bits(with_everything<TypeParam>(heads, bias_heads, kind), grid, true,
+                                 readable_engines<TypeParam>);
 }
 
 // ---- random cases -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -61,23 +62,38 @@ Exposed exposed_seconds(Seconds compute, bool backward) {
 
 constexpr double most = 0.75;  // a thread may lose its core between start() and finish()
 
+/// The rings of all tests. They begin at the same time, because they sleep most of it.
+struct Rings {
+  using Result = std::shared_future<Exposed>;
+  static Result begin(Seconds compute, bool backward) {
+    return std::async(std::launch::async, exposed_seconds, compute, backward).share();
+  }
+  Result forward = begin(Seconds(0), false), hidden_forward = begin(1.5 * latency, false),
+         backward = begin(Seconds(0), true), hidden_backward = begin(1.5 * latency, true);
+};
+
+const Rings& rings() {
+  static const Rings all;
+  return all;
+}
+
 TEST(SimulatedLink, WithoutComputeEveryHopOfTheForwardIsExposed) {
-  EXPECT_GE(exposed_seconds(Seconds(0), false).kv, most * 2 * latency.count());
+  EXPECT_GE(rings().forward.get().kv, most * 2 * latency.count());
 }
 
 TEST(SimulatedLink, ComputeLongerThanAHopHidesTheForward) {
-  EXPECT_LT(exposed_seconds(1.5 * latency, false).kv_least, 1.2 * latency.count()) << "not hidden it is 2";
+  EXPECT_LT(rings().hidden_forward.get().kv_least, 1.2 * latency.count()) << "not hidden it is 2";
 }
 
 TEST(SimulatedLink, WithoutComputeEveryHopOfTheBackwardIsExposed) {
-  const Exposed exposed = exposed_seconds(Seconds(0), true);
+  const Exposed exposed = rings().backward.get();
   // Both channels start at once, so that one wait is for both; the last hop of the gradients is alone.
   EXPECT_GE(exposed.kv + exposed.gradient, most * 3 * latency.count());
 }
 
 // The last hop of the gradients moves what the last step computed: no step is left that could hide it.
 TEST(SimulatedLink, TheLastHopOfTheGradientsIsAlwaysExposed) {
-  const Exposed exposed = exposed_seconds(1.5 * latency, true);
+  const Exposed exposed = rings().hidden_backward.get();
   EXPECT_GE(exposed.gradient, most * latency.count());
   EXPECT_LT(exposed.kv_least, 1.2 * latency.count()) << "K,V are hidden; else it is 2";
 }

@@ -33,142 +33,45 @@ Gradients<T> keys_in_pieces(auto& engine, const Problem<T>& p, const std::vector
 
 /// dO.
 template <class T>
-Tensor<T> random_grad_out(const Case& what) {
-  Tensor<T> grad_out(what.q());
-  fill_random(grad_out.view(), {.seed = what.seed, .stream = 3});
-  return grad_out;
-}
+Tensor<T> random_grad_out(const Case& what);
 
 template <class T>
-GradientProblem<T> make_gradient_problem(Problem<T> forward, Tensor<T> grad_out) {
-  ReferenceGradients want = reference_backward(converted<double>(forward.q), converted<double>(forward.k),
-                                               converted<double>(forward.v), converted<double>(grad_out),
-                                               forward.what.scoring, converted<double>(forward.bias));
-  return {std::move(forward), std::move(grad_out), std::move(want)};
-}
+GradientProblem<T> make_gradient_problem(Problem<T> forward, Tensor<T> grad_out);
 
 template <class T>
-GradientProblem<T> make_gradient_problem(const Case& what) {
-  return make_gradient_problem(make_problem<T>(what), random_grad_out<T>(what));
-}
+GradientProblem<T> make_gradient_problem(const Case& what);
 
 /// The most keys that a query of this case sees. With one, its softmax is constant: dQ = dK = 0 is meant.
-inline Index most_visible_keys(const Case& what) {
-  Index most = 0;
-  for (Index query = 0; query < what.queries; ++query) {
-    Index seen = 0;
-    for (Index key = 0; key < what.keys; ++key)
-      if (what.scoring.mask.allowed(query, key)) ++seen;
-    most = std::max(most, seen);
-  }
-  return most;
-}
-
-namespace detail {
-
-/// A softmax between scores this far apart may be constant in double, too.
-constexpr double saturating_score = 100;
+Index most_visible_keys(const Case& what);
 
 template <class T>
-testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got, const Tensor<double>& want,
-                                         Index terms, double magnitude, bool may_be_zero,
-                                         const GradientProblem<T>& problem) {
-  const bool zero =
-      want.size() > 0 && std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
-  const Tolerance tolerance = gradient_tolerance<T>(terms, problem.want.max_abs_score, magnitude);
-  const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero && may_be_zero});
-  if (!comparison.ok)
-    return testing::AssertionFailure()
-           << name << " " << describe(comparison) << "\n  " << to_string(problem.what());
-  // In double, where no logit is spiked: 1e-12 of the whole, unless nearly all of it cancels.
-  if (sizeof(T) == sizeof(double) && problem.what().spike_every == 0 && comparison.relative_error > 1e-12 &&
-      comparison.max_error > 1e-13 * magnitude)
-    return testing::AssertionFailure() << name << " is off by more than 1e-12: " << describe(comparison)
-                                       << "\n  " << to_string(problem.what());
-  return testing::AssertionSuccess() << name << " " << describe(comparison);
-}
-
-}  // namespace detail
+testing::AssertionResult grad_q_agrees(const Tensor<T>& got, const GradientProblem<T>& problem);
 
 template <class T>
-testing::AssertionResult grad_q_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
-  const bool constant =
-      most_visible_keys(problem.what()) <= 1 || problem.want.max_abs_score > detail::saturating_score;
-  return detail::gradient_agrees("dq", got, problem.want.q, problem.what().keys, problem.want.magnitude_q,
-                                 constant, problem);
-}
+testing::AssertionResult grad_k_agrees(const Tensor<T>& got, const GradientProblem<T>& problem);
 
 template <class T>
-testing::AssertionResult grad_k_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
-  const bool constant =
-      most_visible_keys(problem.what()) <= 1 || problem.want.max_abs_score > detail::saturating_score;
-  return detail::gradient_agrees("dk", got, problem.want.k, problem.what().queries * problem.what().group,
-                                 problem.want.magnitude_k, constant, problem);
-}
+testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProblem<T>& problem);
 
 template <class T>
-testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
-  return detail::gradient_agrees("dv", got, problem.want.v, problem.what().queries * problem.what().group,
-                                 problem.want.magnitude_v, most_visible_keys(problem.what()) == 0, problem);
-}
-
-template <class T>
-testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
-  const bool constant =
-      most_visible_keys(problem.what()) <= 1 || problem.want.max_abs_score > detail::saturating_score;
-  const Index terms = problem.what().keys + problem.what().batch * problem.what().q().heads;
-  return detail::gradient_agrees("dbias", got, problem.want.bias, terms, problem.want.magnitude_bias,
-                                 constant, problem);
-}
+testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientProblem<T>& problem);
 
 /// The gradients of sinks, as an array of one number a head.
-inline Tensor<double> as_tensor(const std::vector<double>& numbers) {
-  Tensor<double> array({1, 1, std::ssize(numbers), 1});
-  std::ranges::copy(numbers, array.data());
-  return array;
-}
+Tensor<double> as_tensor(const std::vector<double>& numbers);
 
 template <class T>
-testing::AssertionResult grad_sinks_agree(const std::vector<double>& got, const GradientProblem<T>& problem) {
-  const Tolerance tolerance = gradient_tolerance<T>(problem.what().queries * problem.what().batch,
-                                                    problem.want.max_abs_score, problem.want.magnitude_sinks);
-  const Comparison comparison = compare(as_tensor(got), as_tensor(problem.want.sinks), tolerance);
-  if (comparison.ok) return testing::AssertionSuccess() << "dsinks " << describe(comparison);
-  return testing::AssertionFailure() << "dsinks " << describe(comparison) << "\n  "
-                                     << to_string(problem.what());
-}
+testing::AssertionResult grad_sinks_agree(const std::vector<double>& got, const GradientProblem<T>& problem);
 
 /// Do dQ, dK and dV of the whole problem agree with the reference, and dbias and dsinks where it has them?
 template <class T>
-testing::AssertionResult agrees(const Gradients<T>& got, const GradientProblem<T>& problem) {
-  if (const auto verdict = grad_q_agrees(got.q, problem); !verdict) return verdict;
-  if (const auto verdict = grad_k_agrees(got.k, problem); !verdict) return verdict;
-  if (const auto verdict = grad_v_agrees(got.v, problem); !verdict) return verdict;
-  if (problem.forward.bias.size() > 0)
-    if (const auto verdict = grad_bias_agrees(got.bias, problem); !verdict) return verdict;
-  if (problem.what().scoring.sinks.empty()) return testing::AssertionSuccess();
-  return grad_sinks_agree(got.sinks, problem);
-}
+testing::AssertionResult agrees(const Gradients<T>& got, const GradientProblem<T>& problem);
 
 /// The same bits in dQ, dK and dV.
 template <class T>
-testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b) {
-  if (!bitwise_equal(a.q, b.q)) return testing::AssertionFailure() << "dq differs in its bits";
-  if (!bitwise_equal(a.k, b.k)) return testing::AssertionFailure() << "dk differs in its bits";
-  if (!bitwise_equal(a.v, b.v)) return testing::AssertionFailure() << "dv differs in its bits";
-  if (!bitwise_equal(a.bias, b.bias)) return testing::AssertionFailure() << "dbias differs in its bits";
-  if (a.sinks != b.sinks) return testing::AssertionFailure() << "dsinks differs in its bits";
-  return testing::AssertionSuccess();
-}
+testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b);
 
 /// The single device: forward, then backward.
 template <class T>
-Gradients<T> device_gradients(const GradientProblem<T>& problem) {
-  const Problem<T>& p = problem.forward;
-  const AttentionResult<T> attended =
-      blockwise_forward<T>(p.q, p.k, p.v, p.what.scoring, p.what.block, p.bias);
-  return blockwise_backward<T>({p.q, attended.out, attended.lse, problem.grad_out, p.bias}, p.k, p.v,
-                               p.what.scoring, p.what.block);
-}
+Gradients<T> device_gradients(const GradientProblem<T>& problem);
 
 }  // namespace ring_attention::test

@@ -21,175 +21,44 @@ struct ParallelResult {
 
 /// The decisions in which a hybrid can be subtly wrong: a mutant replaces one.
 struct HybridRules {
+  virtual ~HybridRules() = default;
   /// Where the rank that holds the tokens of `held` computes.
-  static HybridPlace computes(const HybridPlace& held) { return held; }
+  [[nodiscard]] virtual HybridPlace computes(const HybridPlace& held) const { return held; }
   /// What it holds.
-  static TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) {
+  [[nodiscard]] virtual TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) const {
     return held.slice(Placement(kind, seq, held.ring.size));
   }
   /// The query head in place `head`, when `ranks` ranks share `heads` of them.
-  static Index query_head(Index head, Index, int) { return head; }
-  /// What a rank returns of its part of dK or dV.
-  template <class T>
-  static void replica(View<T>, const std::vector<Interval>&, std::size_t) {}
+  [[nodiscard]] virtual Index query_head(Index head, Index /*heads*/, int /*ranks*/) const { return head; }
+  /// Whether rank `own` returns zeros for its part of dK and dV, when the ranks have these K,V heads.
+  [[nodiscard]] virtual bool returns_nothing(const std::vector<Interval>& /*heads*/,
+                                             std::size_t /*own*/) const {
+    return false;
+  }
 };
 
-/// The query heads in the order of Rules, or back.
-template <class Rules, class T>
-Tensor<T> ordered_heads(const Tensor<T>& x, int ranks, bool back = false) {
-  Tensor<T> ordered(x.shape());
-  const View<const T> from = x;
-  const auto elements = static_cast<std::size_t>(x.shape().seq * x.shape().dim);
-  for (Index batch = 0; batch < x.shape().batch; ++batch)
-    for (Index head = 0; head < x.shape().heads; ++head) {
-      const Index other = Rules::query_head(head, x.shape().heads, ranks);
-      std::copy_n(from.head(batch, back ? head : other), elements,
-                  ordered.view().head(batch, back ? other : head));
-    }
-  return ordered;
-}
-
-/// One rank's part. \param make_transport  makes this rank's transport of the ring for a channel
-template <class T, class Rules = HybridRules, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>,
-          class Link, class MakeTransport>
-ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const HybridPlace& held, Link& link,
-                                  MakeTransport make_transport) {
-  const Problem<T>& p = problem.forward;
-  const Case& what = p.what;
-  const HybridPlace place = Rules::computes(held);
-  const int sharing = place.ulysses.size, ring_rank = place.ring.index(place.rank);
-  const Placement queries(what.kind, what.queries, place.ring.size),
-      keys(what.kind, what.keys, place.ring.size);
-  const HeadLayout layout(link, place, queries, keys, what.q().heads, what.kv_heads);
-  const auto queries_to_heads = [&](const Tensor<T>& all) {
-    const TokenRanges slice = Rules::slice(held, what.kind, what.queries);
-    const Tensor<T> own = ordered_heads<Rules>(rows_of(all, slice), sharing);
-    return layout.queries_to_heads(own.view());
-  };
-  const auto keys_to_heads = [&](const Tensor<T>& all) {
-    const Tensor<T> own = rows_of(all, Rules::slice(held, what.kind, what.keys));
-    return layout.keys_to_heads(own.view());
-  };
-  const auto queries_to_sequence = [&](const Tensor<T>& y) {
-    return ordered_heads<Rules>(layout.queries_to_sequence(y.view()), sharing, true);
-  };
-  const auto keys_to_sequence = [&](View<T> y) {
-    Rules::replica(y, HeadShare(what.q().heads, what.kv_heads, sharing).kv,
-                   static_cast<std::size_t>(link.rank()));
-    return layout.keys_to_sequence(View<const T>(y));
-  };
-  const auto bias_to_heads = [&](const Tensor<T>& all) {
-    const Tensor<T> own = rows_of(all, Rules::slice(held, what.kind, what.queries));
-    return layout.bias_to_heads(own.view());
-  };
-  ParallelResult<T> result;
-
-  const Tensor<T> q = queries_to_heads(p.q), k = keys_to_heads(p.k), v = keys_to_heads(p.v);
-  const Tensor<T> bias = p.bias.size() > 0 ? bias_to_heads(p.bias) : Tensor<T>();
-  const Scoring scoring = layout.scoring(what.scoring);
-  const auto write_kv = [&](KvParcel<T>& parcel) {
-    std::ranges::copy(k.view().elements(), parcel.k().data());
-    std::ranges::copy(v.view().elements(), parcel.v().data());
-  };
-  KvParcel<T> kv(k.shape(), keys, ring_rank);
-  write_kv(kv);
-  auto engine = make_engine<Forward>(scoring, what.block);
-  engine.begin(q, place.shard(queries), bias);
-  {
-    auto&& transport = make_transport(0);
-    ring_forward(engine, transport, kv);
-    result.forward_kv = transport.statistics();
-  }
-  const AttentionResult<T> attended = engine.finish();
-  result.attended = {queries_to_sequence(attended.out), queries_to_sequence(attended.lse)};
-  result.forward_pieces = link.statistics();
-
-  const Tensor<T> grad_out = queries_to_heads(problem.grad_out);
-  KvParcel<T> again(k.shape(), keys, ring_rank), gradients(k.shape(), keys, ring_rank);
-  write_kv(again);
-  auto backward = make_engine<Backward>(scoring, what.block);
-  const ForwardResult<T> forward{q, attended.out, attended.lse, grad_out, bias};
-  backward.begin(forward, place.shard(queries));
-  {
-    auto&& kv_transport = make_transport(0);
-    auto&& gradient_transport = make_transport(1);
-    ring_backward(backward, kv_transport, gradient_transport, again, gradients);
-    result.kv = kv_transport.statistics();
-    result.gradient = gradient_transport.statistics();
-  }
-  result.gradients = {queries_to_sequence(backward.finish()), keys_to_sequence(gradients.k()),
-                      keys_to_sequence(gradients.v())};
-  if (bias.size() > 0) {
-    const Tensor<T> grad_bias = backward.bias_gradient();
-    result.gradients.bias = layout.bias_to_sequence(grad_bias.view(), what.bias_heads);
-  }
-  result.gradients.sinks = layout.among_all(sink_gradient(forward, scoring.sinks));
-  result.pieces = link.statistics();
-  return result;
-}
+/// One rank's part.
+/// \param make_transport  makes this rank's transport of the ring for a channel
+template <class T>
+ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const HybridPlace& held,
+                                  AnyAllToAll& link, const MakeTransport& make_transport,
+                                  const Engines<T>& engines = fast_engines<T>, const HybridRules& rules = {});
 
 /// All ranks in this process.
-template <class T, class Rules = HybridRules, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
-std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& problem, int ulysses,
-                                                   int rings) {
-  const int ranks = ulysses * rings;
-  std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
-  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
-  world.run([&](int rank) {
-    const HybridPlace held(rank, ranks, ulysses);
-    const HybridPlace place = Rules::computes(held);
-    LoopbackAllToAll link(world, rank, place.ulysses);
-    results[static_cast<std::size_t>(rank)] = run_rank_hybrid<T, Rules, Forward, Backward>(
-        problem, held, link,
-        [&](int channel) { return LoopbackTransport(world, rank, channel, place.ring); });
-  });
-  return results;
-}
+template <class T>
+std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& problem, int ulysses, int rings,
+                                                   const Engines<T>& engines = fast_engines<T>,
+                                                   const HybridRules& rules = {});
 
 /// One rank's part of the all-gather.
-template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>, class Link>
-ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, Link& link) {
-  const Problem<T>& p = problem.forward;
-  const Ring ring{link.rank(), link.size()};
-  const TokenRanges rows = query_ranges(p, ring.rank, ring.size);
-  const Placement keys(p.what.kind, p.what.keys, ring.size);
-  const Tensor<T> q = rows_of(p.q, rows);
-  const Tensor<T> bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
-  KvShards<T> kv(p.k.shape(), keys), gradients(p.k.shape(), keys);
-  copy_rows(kv.k(ring.rank), p.k.view(), keys.ranges(ring.rank));
-  copy_rows(kv.v(ring.rank), p.v.view(), keys.ranges(ring.rank));
-  all_gather(link, kv);
-  ParallelResult<T> result;
-  result.forward_pieces = link.statistics();
-
-  auto engine = make_engine<Forward>(p.what.scoring, p.what.block);
-  engine.begin(q, rows, bias);
-  all_gather_forward(engine, ring, kv);
-  result.attended = engine.finish();
-
-  const Tensor<T> grad_out = rows_of(problem.grad_out, rows);
-  auto backward = make_engine<Backward>(p.what.scoring, p.what.block);
-  const ForwardResult<T> forward{q, result.attended.out, result.attended.lse, grad_out, bias};
-  backward.begin(forward, rows);
-  all_gather_backward(backward, link, kv, gradients);
-  result.gradients = {backward.finish(), converted<T>(gradients.k(ring.rank)),
-                      converted<T>(gradients.v(ring.rank)), backward.bias_gradient(),
-                      sink_gradient(forward, p.what.scoring.sinks)};
-  result.pieces = link.statistics();
-  return result;
-}
+template <class T>
+ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, AnyAllToAll& link,
+                                      const Engines<T>& engines = fast_engines<T>);
 
 /// All ranks in this process.
-template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
-std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>& problem, int ranks) {
-  std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
-  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
-  world.run([&](int rank) {
-    LoopbackAllToAll link(world, rank, {1, ranks});
-    results[static_cast<std::size_t>(rank)] = run_rank_all_gather<T, Forward, Backward>(problem, link);
-  });
-  return results;
-}
+template <class T>
+std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>& problem, int ranks,
+                                                       const Engines<T>& engines = fast_engines<T>);
 
 /// Forward and backward of the whole problem.
 template <class T>
@@ -199,75 +68,29 @@ struct Whole {
 };
 
 template <class T>
-Whole<T> zeros(const Case& what) {
-  return {{Tensor<T>(what.q()), Tensor<T>(what.q().per_row())},
-          {Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()), Tensor<T>(what.bias()),
-           std::vector<double>(what.scoring.sinks.size())}};
-}
+Whole<T> zeros(const Case& what);
 
 /// Puts the results of a rank at its tokens.
 template <class T>
 void put_rank(Whole<T>& all, const AttentionResult<T>& attended, const Gradients<T>& gradients,
-              const TokenRanges& queries, const TokenRanges& keys) {
-  put_rows(all.attended.out, attended.out, queries);
-  put_rows(all.attended.lse, attended.lse, queries);
-  put_rows(all.gradients.q, gradients.q, queries);
-  put_rows(all.gradients.k, gradients.k, keys);
-  put_rows(all.gradients.v, gradients.v, keys);
-  if (all.gradients.bias.size() > 0) put_rows(all.gradients.bias, gradients.bias, queries);
-  for (std::size_t head = 0; head < all.gradients.sinks.size(); ++head)
-    all.gradients.sinks[head] += gradients.sinks[head];
-}
+              const TokenRanges& queries, const TokenRanges& keys);
 
-template <class T, class Rules = HybridRules>
-Whole<T> gathered(const std::vector<ParallelResult<T>>& results, const Case& what, int ulysses) {
-  Whole<T> all = zeros<T>(what);
-  const int ranks = static_cast<int>(results.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const HybridPlace held(rank, ranks, ulysses);
-    const auto& result = results[static_cast<std::size_t>(rank)];
-    put_rank(all, result.attended, result.gradients, Rules::slice(held, what.kind, what.queries),
-             Rules::slice(held, what.kind, what.keys));
-  }
-  return all;
-}
+template <class T>
+Whole<T> gathered(const std::vector<ParallelResult<T>>& results, const Case& what, int ulysses,
+                  const HybridRules& rules = {});
 
 /// A ring over `ranks`, in this process.
-template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
-Whole<T> whole_ring(const GradientProblem<T>& problem, int ranks) {
-  const Case& what = problem.what();
-  const auto forward = run_loopback<T, StandardRules, LoopbackTransport, Forward>(problem.forward, ranks);
-  const auto backward = run_loopback_backward<T, Backward>(problem, forward);
-  Whole<T> all = zeros<T>(what);
-  for (int rank = 0; rank < ranks; ++rank)
-    put_rank(all, forward[static_cast<std::size_t>(rank)].attended,
-             backward[static_cast<std::size_t>(rank)].gradients, query_ranges(problem.forward, rank, ranks),
-             Placement(what.kind, what.keys, ranks).ranges(rank));
-  return all;
-}
+template <class T>
+Whole<T> whole_ring(const GradientProblem<T>& problem, int ranks,
+                    const Engines<T>& engines = fast_engines<T>);
 
 /// The same bits in all that a head has by itself: everything but the gradients of a bias that heads share, and of sinks,
 /// which are sums over ranks in another order.
 template <class T>
-testing::AssertionResult same_bits(const Whole<T>& a, const Whole<T>& b) {
-  if (const auto verdict = same_bits(a.attended, b.attended); !verdict) return verdict;
-  if (!bitwise_equal(a.gradients.q, b.gradients.q))
-    return testing::AssertionFailure() << "dq differs in its bits";
-  if (!bitwise_equal(a.gradients.k, b.gradients.k))
-    return testing::AssertionFailure() << "dk differs in its bits";
-  if (!bitwise_equal(a.gradients.v, b.gradients.v))
-    return testing::AssertionFailure() << "dv differs in its bits";
-  const Shape& bias = a.gradients.bias.shape();
-  if (bias.heads == a.gradients.q.shape().heads && !bitwise_equal(a.gradients.bias, b.gradients.bias))
-    return testing::AssertionFailure() << "dbias differs in its bits";
-  return testing::AssertionSuccess();
-}
+testing::AssertionResult same_bits(const Whole<T>& a, const Whole<T>& b);
 
 /// Both ways against the dense reference.
 template <class T>
-testing::AssertionResult agrees(const Whole<T>& got, const GradientProblem<T>& problem) {
-  if (const auto verdict = agrees(got.attended, problem.forward); !verdict) return verdict;
-  return agrees(got.gradients, problem);
-}
+testing::AssertionResult agrees(const Whole<T>& got, const GradientProblem<T>& problem);
 
 }  // namespace ring_attention::test

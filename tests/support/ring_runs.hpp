@@ -1,7 +1,7 @@
 // Whole rings, in one process or over MPI, and the checks of their results.
 #pragma once
 
-#include <functional>
+#include <string_view>
 #include <vector>
 
 #include "ring_attention/cpu/engine.hpp"
@@ -9,6 +9,7 @@
 #include "ring_attention/ring/kv_hops.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 #include "support/any_engine.hpp"
+#include "support/any_transport.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -39,73 +40,51 @@ struct RankResult {
 };
 
 template <class T>
-TokenRanges query_ranges(const Problem<T>& problem, int rank, int ranks) {
-  return Placement(problem.what.kind, problem.what.queries, ranks).ranges(rank);
-}
+TokenRanges query_ranges(const Problem<T>& problem, int rank, int ranks);
 
 /// How many hops the K,V of each rank make.
-inline std::vector<int> hops_of(const Case& what, int ranks) {
-  if (what.every_hop) return {};
-  return kv_hops(what.scoring.mask, {what.kind, what.queries, ranks}, {what.kind, what.keys, ranks});
-}
+std::vector<int> hops_of(const Case& what, int ranks);
 
 /// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
-/// \param make_transport  makes this rank's transport; called last, because a transport borrows the parcel
-template <class T, class MakeTransport>
-RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTransport make_transport,
-                       const MakeForward<T>& make_engine) {
-  const Index before = allocation::current();
-  allocation::reset_peak();
-  const TokenRanges rows = query_ranges(problem, place.rank, place.size);
-  Tensor<T> q(problem.q.shape().with_seq(count(rows)));
-  copy_rows(q.view(), problem.q.view(), rows);
-  const Placement keys(problem.what.kind, problem.what.keys, place.size);
-  KvParcel<T> kv(problem.k.shape(), keys, place.rank, {}, hops_of(problem.what, place.size));
-  copy_rows(kv.k(), problem.k.view(), keys.ranges(place.rank));
-  copy_rows(kv.v(), problem.v.view(), keys.ranges(place.rank));
+/// \param make_transport  called last, because a transport borrows the parcel
+template <class T>
+RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeTransport& make_transport,
+                       MakeForward<T> make_engine);
+/// With the library's engine.
+template <class T>
+RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeTransport& make_transport);
 
-  const auto engine = make_engine();
-  const Tensor<T> bias = problem.bias.size() > 0 ? rows_of(problem.bias, rows) : Tensor<T>();
-  engine->begin(q, rows, bias);
-  auto&& transport = make_transport();
-  ring_forward(*engine, transport, kv);
-  AttentionResult<T> attended = engine->finish();
-  return {std::move(attended), transport.statistics(), allocation::peak() - before};
-}
-template <class T, class MakeTransport>
-RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, MakeTransport make_transport) {
-  return run_rank<T>(problem, place, make_transport, forward_engines<T, CpuEngine<T>>(problem.what));
+/// Makes the transport of a rank in a world of threads.
+using MakeLoopback = std::unique_ptr<AnyTransport> (*)(LoopbackWorld& world, int rank, int channel);
+template <class Link>
+std::unique_ptr<AnyTransport> loopback_link(LoopbackWorld& world, int rank, int channel) {
+  return any_transport<Link>(world, rank, channel);
 }
 
 /// All ranks of a ring in this process.
-template <class T, class Link>
+template <class T>
 std::vector<RankResult<T>> run_loopback_with(const Problem<T>& problem, int ranks,
-                                             const MakeForward<T>& make_engine) {
-  std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
-  LoopbackWorld world(ranks);
-  world.run([&](int rank) {
-    results[static_cast<std::size_t>(rank)] = run_rank(
-        problem, {rank, ranks}, [&] { return Link(world, rank); }, make_engine);
-  });
-  return results;
-}
+                                             MakeLoopback make_transport, MakeForward<T> make_engine);
 template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
           class Engine = EngineOf<T, Rules>>
 std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
-  return run_loopback_with<T, Link>(problem, ranks, forward_engines<T, Engine>(problem.what));
+  return run_loopback_with<T>(problem, ranks, loopback_link<Link>, any_forward<T, Engine>);
 }
 
 /// Does every rank agree with its rows of the reference?
 template <class T>
-testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, const Problem<T>& problem) {
-  const int ranks = static_cast<int>(results.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto verdict =
-        agrees(results[static_cast<std::size_t>(rank)].attended, problem, query_ranges(problem, rank, ranks));
-    if (!verdict)
-      return testing::AssertionFailure() << "rank " << rank << " of " << ranks << ": " << verdict.message();
-  }
-  return testing::AssertionSuccess() << "all ranks agree with the reference";
+testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, const Problem<T>& problem);
+
+/// A number that the bits of these arrays decide: for ranks that compare their results.
+template <class... Arrays>
+std::size_t hash_of(const Arrays&... arrays) {
+  std::size_t hash = 0;
+  const auto add = [&](const auto& array) {
+    const std::string_view bytes(reinterpret_cast<const char*>(array.data()), array.bytes());
+    hash = 31 * hash + std::hash<std::string_view>{}(bytes);
+  };
+  (add(arrays), ...);
+  return hash;
 }
 
 /// The check that the right ring passes and each mutant must fail.
@@ -119,29 +98,6 @@ testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
 /// tokens.
 template <class T>
 testing::AssertionResult sent_what_it_should(const TransportStatistics& statistics, const Problem<T>& problem,
-                                             const Ring& ring) {
-  const Placement keys(problem.what.kind, problem.what.keys, ring.size);
-  const std::vector<int> hops = hops_of(problem.what, ring.size);
-  const auto parcel = [&](int owner, int hop) {
-    const bool travels = hops.empty() || hop <= hops[static_cast<std::size_t>(owner)];
-    const Shape kv = problem.what.kv().with_seq(keys.tokens(owner));
-    return travels ? 2 * kv.size() * static_cast<Index>(sizeof(T)) : 0;
-  };
-  TransportStatistics due;
-  for (int hop = 1; hop < ring.size; ++hop) {
-    const Index sent = parcel(ring.owner(hop - 1), hop);
-    due.messages_sent += sent > 0 ? 1 : 0;
-    due.bytes_sent += sent;
-    due.bytes_received += parcel(ring.owner(hop), hop);
-  }
-  if (statistics.messages_sent == due.messages_sent && statistics.bytes_sent == due.bytes_sent &&
-      statistics.bytes_received == due.bytes_received)
-    return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "rank " << ring.rank << " of " << ring.size << " sent "
-                                     << statistics.bytes_sent << " bytes in " << statistics.messages_sent
-                                     << " messages and received " << statistics.bytes_received
-                                     << "; due were " << due.bytes_sent << ", " << due.messages_sent
-                                     << " and " << due.bytes_received;
-}
+                                             const Ring& ring);
 
 }  // namespace ring_attention::test

@@ -50,8 +50,10 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Ranks");
   declare_partition_options(command, options);
   declare_device_options(command, options);
-  command.option("--backward-kernel", options.backward_kernel,
-                 "Kernel of the backward; auto takes the fastest that is deterministic");
+  command.option(
+      "--backward-kernel", options.backward_kernel,
+      "Kernel of the backward, by its name in lesson 11; auto takes the fastest that is deterministic",
+      "WORD");
   declare_cpu_options(command, options);
   declare_job_options(command, options);
   command.footer(bench_notes);

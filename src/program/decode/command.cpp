@@ -22,15 +22,8 @@ Index agreed_prompt(const Communicator& comm, const DecodeOptions& options, cons
 int decode_command(const Communicator& comm, const DecodeOptions& options, Activity& activity) {
   const RunInput input(comm, options);
   const Index prompt = agreed_prompt(comm, options, input);
-  const auto run = [&]<class Engine>(std::type_identity<Engine>) {
-    return DecodeJob<Engine>(comm, options, input, prompt, activity)();
-  };
-  const bool readable = options.engine == "readable";
-  if (input.is_double())
-    return readable ? run(std::type_identity<BlockwiseEngine<double>>{})
-                    : run(std::type_identity<CpuEngine<double>>{});
-  return readable ? run(std::type_identity<BlockwiseEngine<float>>{})
-                  : run(std::type_identity<CpuEngine<float>>{});
+  return input.is_double() ? DecodeJob<double>(comm, options, input, prompt, activity)()
+                           : DecodeJob<float>(comm, options, input, prompt, activity)();
 }
 
 }  // namespace ring_attention

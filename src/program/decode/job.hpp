@@ -8,15 +8,15 @@
 #include "program/decode/report.hpp"
 #include "program/run/check.hpp"
 #include "program/run/job.hpp"
+#include "program/run/results.hpp"
 #include "ring_attention/parallel/decode.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 
 namespace ring_attention {
 
-/// Every function is collective. \tparam Engine  of the prompt and of the tokens
-template <class Engine>
+/// Every function is collective. \tparam T  of all arrays
+template <class T>
 class DecodeJob {
-  using T = typename Engine::value_type;
   using Cache = ShardedCache<T>;
 
  public:
@@ -35,8 +35,8 @@ class DecodeJob {
     report_.prompt = prompt;
     report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
     report_.scale = input.scoring().scale;
-    report_.backend = {.engine = is_fast ? "fast" : "readable",
-                       .isa = is_fast ? name_of(cpu_.isa) : "",
+    report_.backend = {.engine = fast_ ? "fast" : "readable",
+                       .isa = fast_ ? name_of(cpu_.isa) : "",
                        .wire = report_.dtype,
                        .transport = is_odd_even() ? "odd-even" : "overlapped",
                        .warning = {},
@@ -63,7 +63,6 @@ class DecodeJob {
   }
 
  private:
-  static constexpr bool is_fast = std::is_same_v<Engine, CpuEngine<T>>;
   [[nodiscard]] bool is_odd_even() const { return options_.transport == "odd-even"; }
 
   /// The cache and the results of this rank; for the prompt its queries and the K,V of a ring; q, k and v of all new
@@ -115,8 +114,8 @@ class DecodeJob {
     results_ = {Tensor<T>(results), Tensor<T>(results.per_row())};
     report_.read_seconds = watch.lap();
 
-    auto engine = make_engine<Engine>(input_.scoring(), options_.block, cpu_);
-    engine.begin(q, own);
+    CpuForward<T> engine(fast_, input_.scoring(), options_.block, cpu_);
+    engine.begin(q.view(), own);
     const auto odd_even = [&] { return OddEvenTransport(comm_, Watched::kv); };
     const auto overlapped = [&] { return OverlappedTransport(comm_, Watched::kv); };
     Watched transport = is_odd_even() ? Watched(activity_, odd_even) : Watched(activity_, overlapped);
@@ -141,8 +140,10 @@ class DecodeJob {
       copy_tokens(new_v_.view(), token, 1, v.view(), 0);
       activity_.enter(Phase::exchange, static_cast<int>(token));
       const bool own = cache.append(k, v);
+      const View<const T> query = q.view();
       const AttentionResult<T> row =
-          decode<Engine>(link, View<const T>(q.view()), cache, input_.scoring(), cpu_);
+          fast_ ? decode<CpuEngine<T>>(link, query, cache, input_.scoring(), cpu_)
+                : decode<BlockwiseEngine<T>>(link, query, cache, input_.scoring(), cpu_);
       if (own) keep(row, count(cache.ranges()) - 1);
     }
     mine_.messages_sent = link.statistics().messages_sent;
@@ -185,6 +186,7 @@ class DecodeJob {
   Activity& activity_;
   Placement prompt_;
   TokenRanges new_tokens_;  // one range
+  bool fast_ = is_fast(options_);
   CpuOptions cpu_;
   Tensor<T> new_q_, new_k_, new_v_;  // of all ranks
   AttentionResult<T> results_;       // of this rank's tokens, in the order of its cache

@@ -2,6 +2,7 @@
 /// `RunAttention`: the forward and the backward of a run on one rank, in every partition.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -13,11 +14,36 @@
 
 namespace ring_attention {
 
-/// Arrays go in and come out as this rank holds them, in the memory of the host. Where ranks share heads, all-to-alls bring
-/// them to the layout that is computed, and back; only the bias is read in that layout. All messages are between arrays
-/// where the device computes. Every function is collective.
+/// The attention of a run on one rank, for any device: the code above it is compiled once for a type of arrays.
+///
+/// Arrays go in and come out as this rank holds them, in the memory of the host. Every function is collective.
+template <class T>
+struct AnyAttention {
+  virtual ~AnyAttention() = default;
+
+  [[nodiscard]] virtual BackendDescription description() const = 0;
+  /// As of a Backend.
+  [[nodiscard]] virtual double input_roundoff() const = 0;
+  virtual void require_memory() const = 0;
+  [[nodiscard]] virtual const Workload& work() const = 0;
+  /// All messages of this rank, and those of the all-to-alls.
+  [[nodiscard]] virtual TransportStatistics moved() const = 0;
+  [[nodiscard]] virtual TransportStatistics all_to_all() const = 0;
+
+  /// Before the forward and before the backward: a ring of the forward consumes K,V.
+  /// \param read  read(array, shard) writes the K or V that this rank holds
+  virtual void take_keys(const std::function<void(InputArray, View<T>)>& read) = 0;
+  /// \param q, bias  stay with the caller until the backward is over
+  virtual void forward(const Tensor<T>& q, const Tensor<T>& bias) = 0;
+  [[nodiscard]] virtual const AttentionResult<T>& result() const = 0;
+  /// After the forward.
+  [[nodiscard]] virtual Gradients<T> backward(const Tensor<T>& grad_out) = 0;
+};
+
+/// Where ranks share heads, all-to-alls bring arrays to the layout that is computed, and back; only the bias is read in that
+/// layout. All messages are between arrays where the device computes.
 template <Backend Device>
-class RunAttention {
+class RunAttention final : public AnyAttention<typename Device::Value> {
  public:
   using T = typename Device::Value;
   using Input = typename Device::Input;
@@ -32,15 +58,14 @@ class RunAttention {
                       device_.memory());
   }
 
-  [[nodiscard]] const Device& device() const { return device_; }
-  [[nodiscard]] const Workload& work() const { return work_; }
-  /// All messages of this rank, and those of the all-to-alls.
-  [[nodiscard]] TransportStatistics moved() const { return link_.statistics() += ring_; }
-  [[nodiscard]] TransportStatistics all_to_all() const { return link_.statistics(); }
+  [[nodiscard]] BackendDescription description() const override { return device_.description(); }
+  [[nodiscard]] double input_roundoff() const override { return device_.input_roundoff(); }
+  void require_memory() const override { device_.require_memory(); }
+  [[nodiscard]] const Workload& work() const override { return work_; }
+  [[nodiscard]] TransportStatistics moved() const override { return link_.statistics() += ring_; }
+  [[nodiscard]] TransportStatistics all_to_all() const override { return link_.statistics(); }
 
-  /// Before the forward and before the backward: a ring of the forward consumes K,V.
-  /// \param read  read(array, shard) writes the K or V that this rank holds
-  void take_keys(const auto& read) {
+  void take_keys(const std::function<void(InputArray, View<T>)>& read) override {
     if (layout_ && std::exchange(has_keys_, true)) return;  // the backward has those of the forward
     if (!layout_) place_keys();
     for (const InputArray array : {InputArray::k, InputArray::v}) {
@@ -55,8 +80,7 @@ class RunAttention {
     }
   }
 
-  /// \param q, bias  stay with the caller until the backward is over
-  void forward(const Tensor<T>& q, const Tensor<T>& bias) {
+  void forward(const Tensor<T>& q, const Tensor<T>& bias) override {
     const View<const Input> queries = q_.take(device_, layout_, q.view());
     if (layout_) {
       k_ = keys_to_heads(held_k_);
@@ -74,14 +98,13 @@ class RunAttention {
     if (layout_ || !on_host) held_ = {queries_here(computed_.out), queries_here(computed_.lse)};
     kv_.reset();
   }
-  [[nodiscard]] const AttentionResult<T>& result() const {
+  [[nodiscard]] const AttentionResult<T>& result() const override {
     if constexpr (on_host)
       if (!layout_) return computed_;
     return held_;
   }
 
-  /// After the forward.
-  [[nodiscard]] Gradients<T> backward(const Tensor<T>& grad_out) {
+  [[nodiscard]] Gradients<T> backward(const Tensor<T>& grad_out) override {
     Queries there;
     const View<const Input> computed_grad_out = there.take(device_, layout_, grad_out.view());
     if (layout_) place_kept_keys();

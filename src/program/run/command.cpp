@@ -1,23 +1,11 @@
 #include "program/run/command.hpp"
 
-#include <sys/resource.h>
-
 #include "program/cpu_backend.hpp"
 #include "program/gpu.hpp"
 #include "program/progress_line.hpp"
 #include "program/run/job.hpp"
 
 namespace ring_attention {
-
-Index process_peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-#ifdef __APPLE__
-  return usage.ru_maxrss;
-#else
-  return usage.ru_maxrss * 1024;
-#endif
-}
 
 namespace {
 
@@ -50,12 +38,9 @@ int run_command(const Communicator& comm, const RunOptions& given, Activity& act
   require_shareable_heads(comm, place, input.q().heads, input.kv().heads);
   const RunContext context{comm, options, input, activity, place};
   if (options.device == "cuda") return run_on_gpus(context);
-  const bool readable = options.engine == "readable";
-  if (input.is_double())
-    return readable ? Job<ReadableBackend<double>>(context)() : Job<FastBackend<double>>(context)();
-  if (options.wire == "bf16")
-    return readable ? Job<ReadableBackend<float, Bf16>>(context)() : Job<FastBackend<float, Bf16>>(context)();
-  return readable ? Job<ReadableBackend<float>>(context)() : Job<FastBackend<float>>(context)();
+  if (input.is_double()) return run_on<CpuBackend<double>>(context);
+  if (options.wire == "bf16") return run_on<CpuBackend<float, Bf16>>(context);
+  return run_on<CpuBackend<float>>(context);
 }
 
 }  // namespace ring_attention

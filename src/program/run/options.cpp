@@ -57,7 +57,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.flag("--check", options.check,
                "Compare with the dense reference in double; above 16384 tokens a sample of the rows");
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
-  command.choice("--progress", options.progress, {"auto", "always", "never"}, "Progress line on stderr");
+  command.choice("--progress", options.progress, {"auto", "always", "never"},
+                 "Progress line on stderr; auto: when that is a terminal");
   command.section("Scores");
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
@@ -82,13 +83,15 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.section("Ranks");
   declare_partition_options(command, options);
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
-                 "Which tokens a rank holds");
+                 "Which tokens a rank holds; zigzag balances a causal mask");
   command.choice("--wire", options.wire, {"same", "bf16"},
                  "Type of K,V in messages of a ring or all-gather: that of the arithmetic, or bf16 (float32 "
                  "only): half the bytes");
   declare_device_options(command, options);
-  command.option("--backward-kernel", options.backward_kernel,
-                 "Kernel of the backward; auto takes the fastest that is deterministic");
+  command.option(
+      "--backward-kernel", options.backward_kernel,
+      "Kernel of the backward, by its name in lesson 11; auto takes the fastest that is deterministic",
+      "WORD");
   declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD and threads; readable: lesson 03's tiles, one thread");
@@ -127,6 +130,8 @@ void validate(const RunOptions& options) {
       options.causal || !options.window.empty() || !options.documents.empty() || options.alibi;
   if (options.q_offset && !uses_positions)
     throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
+  if (options.block != RunOptions{}.block && options.engine != "readable")
+    throw InputError("--block goes with --engine readable: the fast engine chooses its own tiles");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
 }
 

@@ -11,12 +11,13 @@ namespace cpu {
   namespace isa##_float {                                                     \
     extern const ForwardKernel<float> forward, forward_1, forward_2;          \
     extern const BackwardKernel<float> backward;                              \
-    extern const AddProduct<float> add_product;                               \
   }                                                                           \
   namespace isa##_double {                                                    \
     extern const ForwardKernel<double> forward, forward_1, forward_2;         \
     extern const BackwardKernel<double> backward;                             \
-    extern const AddProduct<double> add_product;                              \
+  }                                                                           \
+  namespace isa##_products {                                                  \
+    extern const AddProducts add_product;                                     \
   }                                                                           \
   template <class T>                                                          \
   const Kernels<T>& isa() {                                                   \
@@ -25,12 +26,12 @@ namespace cpu {
         return Kernels<T>{isa##_float::forward,                               \
                           {isa##_float::forward_1, isa##_float::forward_2},   \
                           isa##_float::backward,                              \
-                          isa##_float::add_product};                          \
+                          isa##_products::add_product.in_float};              \
       else                                                                    \
         return Kernels<T>{isa##_double::forward,                              \
                           {isa##_double::forward_1, isa##_double::forward_2}, \
                           isa##_double::backward,                             \
-                          isa##_double::add_product};                         \
+                          isa##_products::add_product.in_double};             \
     }();                                                                      \
     return kernels;                                                           \
   }

@@ -106,6 +106,11 @@ struct MatrixProduct {
 };
 template <class T>
 using AddProduct = void (*)(const MatrixProduct<T>&);
+/// Both are compiled in one file.
+struct AddProducts {
+  AddProduct<float> in_float;
+  AddProduct<double> in_double;
+};
 
 template <class T>
 struct Kernels {

@@ -10,20 +10,23 @@
 namespace ring_attention::cpu {
 namespace {
 
-using Real = RING_ATTENTION_REAL;
+template <class Real>
 using Rows = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using SomeRows = Eigen::Map<const Rows, Eigen::Unaligned, Eigen::OuterStride<>>;
+template <class Real>
+using SomeRows = Eigen::Map<const Rows<Real>, Eigen::Unaligned, Eigen::OuterStride<>>;
 
 /// Calls use(the matrix), or use(the transpose of the matrix that is in memory), which Eigen's product reads as it is.
+template <class Real>
 void with_matrix(const Real* data, Offset rows, Offset columns, Offset row, Offset column, const auto& use) {
   if (column == 1)
-    use(SomeRows(data, rows, columns, Eigen::OuterStride<>(row)));
+    use(SomeRows<Real>(data, rows, columns, Eigen::OuterStride<>(row)));
   else
-    use(SomeRows(data, columns, rows, Eigen::OuterStride<>(column)).transpose());
+    use(SomeRows<Real>(data, columns, rows, Eigen::OuterStride<>(column)).transpose());
 }
 
+template <class Real>
 void add_all(const MatrixProduct<Real>& of) {
-  Eigen::Map<Rows> c(of.c, of.rows, of.columns);
+  Eigen::Map<Rows<Real>> c(of.c, of.rows, of.columns);
   with_matrix(of.a, of.rows, of.depth, of.a_row, of.a_column, [&](const auto& a) {
     with_matrix(of.b, of.depth, of.columns, of.b_row, of.b_column,
                 [&](const auto& b) { c.noalias() += a * b; });
@@ -33,8 +36,8 @@ void add_all(const MatrixProduct<Real>& of) {
 }  // namespace
 
 namespace RING_ATTENTION_ISA {
-extern const AddProduct<Real> add_product;
-const AddProduct<Real> add_product = add_all;
+extern const AddProducts add_product;
+const AddProducts add_product{add_all<float>, add_all<double>};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

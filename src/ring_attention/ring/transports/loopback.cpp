@@ -25,6 +25,7 @@ LoopbackWorld::LoopbackWorld(int ranks, SimulatedLink link, std::chrono::duratio
       link_(link),
       timeout_(timeout),
       copy_(std::move(copy)),
+      changed_(static_cast<std::size_t>(ranks)),
       slots_(static_cast<std::size_t>(channels * ranks * ranks)) {
   require(ranks >= 1, "a ring has at least one rank");
 }
@@ -40,10 +41,11 @@ void LoopbackWorld::run(const std::function<void(int)>& body) {
         body(rank);
       } catch (const Stopped&) {
       } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!failure) failure = std::current_exception();
-        stopped_ = true;
-        changed_.notify_all();
+        {
+          const std::lock_guard lock(mutex_);
+          if (!failure) failure = std::current_exception();
+        }
+        stop();
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -55,8 +57,9 @@ void LoopbackWorld::require_running() const {
   if (stopped_) throw Stopped();
 }
 
-void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready) {
-  const bool in_time = changed_.wait_for(lock, timeout_, [&] { return stopped_ || ready(); });
+void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, int rank, const std::string& what, auto ready) {
+  const bool in_time =
+      changed_[static_cast<std::size_t>(rank)].wait_for(lock, timeout_, [&] { return stopped_ || ready(); });
   require_running();
   require(in_time, "loopback ring: " + what + " took more than " + std::to_string(timeout_.count()) + " s");
 }
@@ -64,7 +67,7 @@ void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, const std::string& 
 void LoopbackWorld::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
-  changed_.notify_all();
+  for (std::condition_variable& changed : changed_) changed.notify_one();
 }
 
 LoopbackWorld::Clock::time_point LoopbackWorld::arrival(Index bytes) const {
@@ -82,13 +85,13 @@ void LoopbackWorld::send(int from, int to, int channel, std::span<const std::byt
     require(!sent.full, "loopback ring: a parcel was sent before the one before it was received");
     sent = {bytes, arrival, true};
   }
-  changed_.notify_all();
+  wake(to);
 }
 
 void LoopbackWorld::receive(int from, int to, int channel, std::span<std::byte> bytes) {
   Slot& sent = slot(from, to, channel);
   std::unique_lock lock(mutex_);
-  wait(lock, "rank " + std::to_string(to) + " waiting for rank " + std::to_string(from),
+  wait(lock, to, "rank " + std::to_string(to) + " waiting for rank " + std::to_string(from),
        [&] { return sent.full; });
   lock.unlock();
   std::this_thread::sleep_until(sent.arrival);
@@ -97,13 +100,14 @@ void LoopbackWorld::receive(int from, int to, int channel, std::span<std::byte> 
   require(sent.bytes.size() == bytes.size(), "loopback ring: a parcel of another length arrived");
   copy_(sent.bytes, bytes);
   sent.full = false;
-  changed_.notify_all();
+  lock.unlock();
+  wake(from);
 }
 
 void LoopbackWorld::wait_until_taken(int from, int to, int channel) {
   const Slot& sent = slot(from, to, channel);
   std::unique_lock lock(mutex_);
-  wait(lock, "rank " + std::to_string(to) + " taking the parcel of rank " + std::to_string(from),
+  wait(lock, from, "rank " + std::to_string(to) + " taking the parcel of rank " + std::to_string(from),
        [&] { return !sent.full; });
 }
 

@@ -49,12 +49,14 @@ class LoopbackWorld {
 
   static constexpr int channels = 3;  // K,V; their gradients; all-to-all
 
-  /// Waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
-  void wait(std::unique_lock<std::mutex>& lock, const std::string& what, auto ready);
+  /// Rank `rank` waits for `ready` under the lock; throws when the world was stopped or the time-out is over.
+  void wait(std::unique_lock<std::mutex>& lock, int rank, const std::string& what, auto ready);
   /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
   /// Ends the waits of all ranks: from here on no rank reads a parcel of another one.
   void stop();
+  /// Ends the wait of `rank` if what it waits for is there. A rank waits in one place at a time.
+  void wake(int rank) { changed_[static_cast<std::size_t>(rank)].notify_one(); }
 
   /// When bytes that leave now arrive, by the simulated link.
   [[nodiscard]] Clock::time_point arrival(Index bytes) const;
@@ -75,7 +77,7 @@ class LoopbackWorld {
   std::chrono::duration<double> timeout_;
   CopyParcel copy_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::vector<std::condition_variable> changed_;  // what this rank may wait for
   std::vector<Slot> slots_;
   bool stopped_ = false;
 };

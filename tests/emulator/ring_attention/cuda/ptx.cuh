@@ -13,10 +13,17 @@
 
 namespace ring_attention::emulator {
 
+// A number of 16 bits as fp32. The functions of CUDA do the same on the host, and take longer.
+template <class T>
+float widened(unsigned bits) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return std::bit_cast<float>(bits << 16U);
+  const float magnitude = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1p112F;
+  const unsigned special = magnitude >= 0x1p16F ? 0x7f800000U : 0;  // infinity or NaN
+  return std::bit_cast<float>(std::bit_cast<unsigned>(magnitude) | special | (bits & 0x8000U) << 16U);
+}
 template <class T>
 float element(unsigned both, unsigned which) {
-  const auto bits = static_cast<unsigned short>(both >> (16U * which));
-  return static_cast<float>(std::bit_cast<T>(bits));
+  return widened<T>(both >> (16U * which) & 0xffffU);
 }
 
 // The groups of copies of one thread. Copies that are not yet committed belong to group `open`.

@@ -51,8 +51,8 @@ struct Products {
   Waiting waiting;                                          // for the start of a product
 };
 
-// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads of a
-// warpgroup change their number together.
+// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads
+// of a warpgroup change their number together.
 struct Registers {
   int free = 0;  // of the block
   std::array<int, 8> held{at_start(), at_start(), at_start(), at_start(),
@@ -130,7 +130,7 @@ struct SharedMatrix {
     for (unsigned i = 0; i < 8; ++i)
       to[i * step] = stale && unfenced_stores().in(swizzled(address) + 2 * i, 2)
                          ? std::numeric_limits<float>::quiet_NaN()
-                         : element<T>(bits[i], 0);
+                         : widened<T>(bits[i]);
   }
 };
 
@@ -141,18 +141,22 @@ void compute(const Product& product, bool b_by_rows, ReadA read_a) {
   static float A[64][16], B[16][n], D[64][n];
   read_a(A);
   SharedMatrix(product.operands.b).read<T>(B[0], n, 1, n, !b_by_rows);
-  const auto of_thread = [](unsigned t, unsigned e) -> float& {
-    return D[t / 32 * 16 + t % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + t % 4 * 2 + e % 2];
+  // A thread has pairs of results, in two rows.
+  const auto for_pairs = [&](auto use) {
+    for (unsigned t = 0; t < warpgroup; ++t)
+      for (unsigned e = 0; e < count; e += 2)
+        use(&D[t / 32 * 16 + t % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + t % 4 * 2], product.d[t] + e);
   };
-  for (unsigned t = 0; t < warpgroup; ++t)
-    for (unsigned e = 0; e < count; ++e) of_thread(t, e) = product.operands.accumulate ? product.d[t][e] : 0;
+  if (product.operands.accumulate)
+    for_pairs([](float* of_d, const float* of_thread) { std::copy_n(of_thread, 2, of_d); });
+  else
+    std::fill_n(D[0], 64 * n, 0.0F);
   add_product(D[0], A[0], B[0], 64, n);
-  for (unsigned t = 0; t < warpgroup; ++t)
-    for (unsigned e = 0; e < count; ++e) product.d[t][e] = of_thread(t, e);
+  for_pairs([](const float* of_d, float* of_thread) { std::copy_n(of_d, 2, of_thread); });
 }
 
-// The running thread calls a product, with its own result d and perhaps a in registers. The last thread of the warpgroup starts it as
-// asynchronous work: compute(product).
+// The running thread calls a product, with its own result d and perhaps a in registers. The last thread of the
+// warpgroup starts it as asynchronous work: compute(product).
 template <class Compute>
 void call_product(const Operands& operands, float* d, const unsigned* registers, Compute compute) {
   const unsigned group = thread() / warpgroup, t = thread() % warpgroup;
