@@ -89,7 +89,7 @@ void record_names(Lesson& lesson, const Sizes& sizes) {
 
 int tensor_cores_lesson(int argc, char** argv) {
   Lesson lesson("11", "tensor_cores",
-                "The same attention in seven kernels: from one thread per entry to tensor cores with "
+                "The same attention in eight kernels: from one thread per entry to tensor cores with "
                 "asynchronous copies.");
   Sizes sizes;
   lesson.options().option("--longest", sizes.longest, "The longest of three lengths S that are timed",

@@ -21,10 +21,10 @@ endif()
 # give the same bits, on machines with and without FMA. (x86-64 without -march has none.)
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
-# -O3 takes a quarter longer to compile. Only the kernels, which get it in cpu_kernels.cmake, gain from it.
+# -O3 takes a quarter longer to compile. The kernels have it (cpu_kernels.cmake): the time of a run is theirs.
 add_compile_options($<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>)
 
-# Also for programs: GCC uses a precompiled header for one kind of code.
+# Also for programs, so that they can use the library's precompiled header: GCC asks for the same options.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 
 add_compile_options(

@@ -10,7 +10,7 @@ add_library(ring_attention_cuda STATIC $<TARGET_OBJECTS:ring_attention_cuda_host
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
 
-add_custom_target(kernel_objects) # builds all of them
+add_custom_target(kernel_objects) # builds those whose architectures are CMAKE_CUDA_ARCHITECTURES
 # Compiler options of a library of kernels. Warnings are those of the other files. The output of ptxas (registers,
 # spills, warnings such as C7508) is stored beside each object, in <object>.ptxas, for tests/cuda/ptxas_test.py.
 set(RING_ATTENTION_SRC "${CMAKE_CURRENT_SOURCE_DIR}" CACHE INTERNAL "Where src is")
@@ -24,7 +24,6 @@ function(ring_attention_kernel_options target)
                                            $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
                         CUDA_COMPILER_LAUNCHER "sh;${RING_ATTENTION_SRC}/cmake/keep_ptxas_log.sh")
-  add_dependencies(kernel_objects ${target})
   set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
                                       "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
 endfunction()
@@ -35,6 +34,7 @@ function(ring_attention_add_kernels target)
   target_sources(ring_attention_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()
 ring_attention_add_kernels(ring_attention_cuda_kernels ${kernel_sources})
+add_dependencies(kernel_objects ring_attention_cuda_kernels)
 # The Hopper kernels are compiled for sm_90a only, for any CMAKE_CUDA_ARCHITECTURES.
 ring_attention_add_kernels(ring_attention_hopper_kernels ${hopper_kernel_sources})
 set_target_properties(ring_attention_hopper_kernels PROPERTIES CUDA_ARCHITECTURES 90a-real)

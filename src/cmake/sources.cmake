@@ -101,6 +101,7 @@ set(hopper_kernel_sources
     ring_attention/cuda/kernels/forward_4_warp_specialized.cu
     ring_attention/cuda/kernels/forward_5_pingpong.cu
     ring_attention/cuda/kernels/forward_6_persistent.cu
+    ring_attention/cuda/kernels/forward_7_wide.cu
     ring_attention/cuda/kernels/backward_3_wgmma.cu
     ring_attention/cuda/kernels/backward_4_ordered.cu
     ring_attention/cuda/kernels/backward_5_bulk.cu)

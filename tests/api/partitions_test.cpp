@@ -62,12 +62,22 @@ void expect_sum_of_replicas(const PartitionUser<T>& user, const Gradients<T>& go
   EXPECT_TRUE(bitwise_equal(got.v, want.v)) << "dv";
 }
 
+/// The ring of threads, on every rank. Rank 0 runs it, because the ranks of a test share cores.
+template <class T>
+Whole<T> ring_of_threads(const GradientProblem<T>& problem, int ranks) {
+  Whole<T> ring = world_rank() == 0 ? whole_ring(problem, ranks) : zeros<T>(problem.what());
+  for (Tensor<T>* array : {&ring.attended.out, &ring.attended.lse, &ring.gradients.q, &ring.gradients.k,
+                           &ring.gradients.v, &ring.gradients.bias})
+    MPI_Bcast(array->data(), static_cast<int>(array->bytes()), MPI_BYTE, 0, MPI_COMM_WORLD);
+  return ring;
+}
+
 template <class T>
 void expect_right(const GradientProblem<T>& problem, Partition partition, int ulysses = 1) {
   const Case& what = problem.what();
   SCOPED_TRACE(name(partition) + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
   PartitionUser<T> user(problem, partition, ulysses);
-  const Whole<T> ring = whole_ring(problem, user.place.ring.size);
+  const Whole<T> ring = ring_of_threads(problem, user.place.ring.size);
   const AttentionResult<T> result = user.attend();
   EXPECT_TRUE(bitwise_equal(result.out, rows_of(ring.attended.out, user.rows))) << "out";
   EXPECT_TRUE(bitwise_equal(result.lse, rows_of(ring.attended.lse, user.rows))) << "lse";

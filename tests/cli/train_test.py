@@ -15,7 +15,7 @@ import harness
 import npy
 
 # A step of the bandit with its 514 tokens is fast; 4 query heads and 2 KV heads are shared by up to 4 ranks.
-MODEL = tuple("--task bandit --seq 16 --width 16 --heads 4 --kv-heads 2 --dim 4 --hidden 24".split())
+MODEL = tuple("--task bandit --seq 16 --width 16 --heads 4 --kv-heads 2 --dim 4 --ffn 24".split())
 DOUBLE = (*MODEL, "--dtype", "float64")
 ARRAYS = ("parameters.npy", "first_moment.npy", "second_moment.npy")
 FILES = sorted((*ARRAYS, "checkpoint.json"))
@@ -257,9 +257,10 @@ class TrainTest(TrainCase):
             (("--steps", 0), ("--steps", "at least 1")),
             (("--checkpoint-every", 5), ("--checkpoint-every", "--checkpoint")),
             (("--ranks-ring", 0), ("--ranks-ring", "at least 1")),
+            (("--hidden", 64), ("--hidden is now --ffn",)),
             (("--timeout", 0), ("--timeout", "above 0")),
             (("--np", 3), ("--np 3", "1 rank")),
-            (("--width", 65536, "--hidden", 1048576, "--layers", 4096), ("memory",)),
+            (("--width", 65536, "--ffn", 1048576, "--layers", 4096), ("memory",)),
         ):
             with self.subTest(words=words):
                 self.refuse(1, words, said)

@@ -91,8 +91,8 @@ with tempfile.TemporaryDirectory() as name:
     for right, wrong, words in WRONG[NUMBER][:None if LONG else 1]:
         expect(idea.count(right) == 1, f"the idea has `{right}`", [])
         copy.write_text(idea.replace(right, wrong), encoding="utf-8")
-        # A machine that is too slow to reach the deadlock in 3 s gets the same words.
-        code, lines = judge(copies, limit=3 if words == "deadlock" else 40)
+        # A machine that is too slow to reach the deadlock in that time gets the same words.
+        code, lines = judge(copies, limit=2 if words == "deadlock" else 40)
         expect(code == 1 and words in lines[-1], f"`{wrong}` for `{right}`: {words}", [code, *lines])
     if LONG:
         copy.write_text(idea, encoding="utf-8")

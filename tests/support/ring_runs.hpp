@@ -1,6 +1,7 @@
 // Whole rings, in one process or over MPI, and the checks of their results.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "ring_attention/cpu/engine.hpp"
@@ -73,6 +74,18 @@ std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
 /// Does every rank agree with its rows of the reference?
 template <class T>
 testing::AssertionResult all_agree(const std::vector<RankResult<T>>& results, const Problem<T>& problem);
+
+/// A number that the bits of these arrays decide: for ranks that compare their results.
+template <class... Arrays>
+std::size_t hash_of(const Arrays&... arrays) {
+  std::size_t hash = 0;
+  const auto add = [&](const auto& array) {
+    const std::string_view bytes(reinterpret_cast<const char*>(array.data()), array.bytes());
+    hash = 31 * hash + std::hash<std::string_view>{}(bytes);
+  };
+  (add(arrays), ...);
+  return hash;
+}
 
 /// The check that the right ring passes and each mutant must fail.
 template <class T, class Rules = StandardRules, class Link = LoopbackTransport,

@@ -74,7 +74,8 @@ void declare_model(CommandLine& command, TrainOptions& options) {
   command.option("--kv-heads", options.kv_heads, "KV heads, a divisor; 0 means as many as --heads",
                  {0, 1 << 12});
   command.option("--dim", options.dim, "Head dim", {1, 1 << 12});
-  command.option("--hidden", options.hidden, "Hidden numbers of the feed-forward part", {1, 1 << 20});
+  command.option("--ffn", options.hidden, "Hidden numbers of the feed-forward part", {1, 1 << 20});
+  command.renamed("--hidden", "--ffn");  // in `plan` --hidden is the width of a row
   command.choice("--dtype", options.dtype, {"float32", "float64"}, "Type of all numbers");
 }
 

@@ -5,12 +5,12 @@
 namespace ring_attention::cuda {
 
 extern const ForwardKernel forward_0_naive, forward_1_tiled, forward_2_mma, forward_3_wgmma,
-    forward_4_warp_specialized, forward_5_pingpong, forward_6_persistent;
+    forward_4_warp_specialized, forward_5_pingpong, forward_6_persistent, forward_7_wide;
 
 std::span<const ForwardKernel> forward_kernels() {
   static const ForwardKernel all[]{
-      forward_0_naive,    forward_1_tiled,     forward_2_mma, forward_3_wgmma, forward_4_warp_specialized,
-      forward_5_pingpong, forward_6_persistent};
+      forward_0_naive,    forward_1_tiled,      forward_2_mma, forward_3_wgmma, forward_4_warp_specialized,
+      forward_5_pingpong, forward_6_persistent, forward_7_wide};
   return all;
 }
 

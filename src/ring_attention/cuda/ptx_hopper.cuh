@@ -175,6 +175,7 @@ __device__ inline void wgmma_fence_result(float (&d)[count]) {
   RING_ATTENTION_4(i), RING_ATTENTION_4(i + 4), RING_ATTENTION_4(i + 8), RING_ATTENTION_4(i + 12)
 #define RING_ATTENTION_32 RING_ATTENTION_16(0), RING_ATTENTION_16(16)
 #define RING_ATTENTION_64 RING_ATTENTION_32, RING_ATTENTION_16(32), RING_ATTENTION_16(48)
+#define RING_ATTENTION_88 RING_ATTENTION_64, RING_ATTENTION_16(64), RING_ATTENTION_4(80), RING_ATTENTION_4(84)
 #define RING_ATTENTION_D32                                                         \
   "{"                                                                              \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "         \
@@ -186,6 +187,15 @@ __device__ inline void wgmma_fence_result(float (&d)[count]) {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"   \
+  "}"
+#define RING_ATTENTION_D88                                                           \
+  "{"                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87"                                           \
   "}"
 #define RING_ATTENTION_SHARED_64(type)                                                                  \
   RING_ATTENTION_HOPPER(                                                                                \
@@ -213,25 +223,36 @@ __device__ inline void wgmma_fence_result(float (&d)[count]) {
       : RING_ATTENTION_64                                                                                \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),           \
         "n"(b_by_rows))
+#define RING_ATTENTION_SHARED_176(type)                                                                  \
+  RING_ATTENTION_HOPPER(                                                                                 \
+      "{.reg .pred p; setp.ne.b32 p, %90, 0; wgmma.mma_async.sync.aligned.m64n176k16.f32." type "." type \
+      " " RING_ATTENTION_D88 ", %88, %89, p, 1, 1, %91, %92;}"                                           \
+      : RING_ATTENTION_88                                                                                \
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
 
-/// d (64 x N) = a (64 x 16) b (16 x N), or += if `accumulate`. N is 64 or 128. a and b are in shared memory. A row of
+/// d (64 x N) = a (64 x 16) b (16 x N), or += if `accumulate`. N is 64, 128 or 176. a and b are in shared memory. A row of
 /// memory is a row of a, or a column of a if a_by_columns. A row of memory is a column of b (so that the tile is b^T),
 /// or a row of b if b_by_rows. (wgmma.mma_async)
 template <class T, int a_by_columns, int b_by_rows, int count>
 __device__ inline void wgmma_m64nNk16(float (&d)[count], unsigned long long a, unsigned long long b,
                                       bool accumulate) {
-  static_assert(count == 32 || count == 64);
-  if constexpr (count == 32 && std::is_same_v<T, __nv_bfloat16>)
+  static_assert(count == 32 || count == 64 || count == 88);
+  constexpr bool is_bf16 = std::is_same_v<T, __nv_bfloat16>;
+  if constexpr (count == 32 && is_bf16)
     RING_ATTENTION_SHARED_64("bf16");
   else if constexpr (count == 32)
     RING_ATTENTION_SHARED_64("f16");
-  else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+  else if constexpr (count == 64 && is_bf16)
     RING_ATTENTION_SHARED_128("bf16");
-  else
+  else if constexpr (count == 64)
     RING_ATTENTION_SHARED_128("f16");
+  else if constexpr (is_bf16)
+    RING_ATTENTION_SHARED_176("bf16");
+  else
+    RING_ATTENTION_SHARED_176("f16");
 }
 
-/// The same with a in registers, each warp's 16 rows in the layout of mma_m16n8k16. Only after the wait may the
+/// The same with a in registers, each warp's 16 rows in the layout of mma_m16n8k16, and N 64 or 128. Only after the wait may the
 /// registers be overwritten.
 template <class T, int b_by_rows, int count>
 __device__ inline void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
@@ -251,12 +272,15 @@ __device__ inline void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4],
 #undef RING_ATTENTION_32
 #undef RING_ATTENTION_4
 #undef RING_ATTENTION_64
+#undef RING_ATTENTION_88
 #undef RING_ATTENTION_D32
 #undef RING_ATTENTION_D64
+#undef RING_ATTENTION_D88
 #undef RING_ATTENTION_HOPPER
 #undef RING_ATTENTION_REGISTERS_128
 #undef RING_ATTENTION_REGISTERS_64
 #undef RING_ATTENTION_SHARED_128
+#undef RING_ATTENTION_SHARED_176
 #undef RING_ATTENTION_SHARED_64
 
 }  // namespace ring_attention::cuda

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/ring/host_memory.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/transport.hpp"

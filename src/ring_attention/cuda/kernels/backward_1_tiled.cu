@@ -113,9 +113,9 @@ __device__ void add_rows(const ThreadPlace& thread, const float4 (&sum)[rows][pa
 }
 
 /// dK and dV of one tile of keys; with `atomic_dq` also its contribution to dQ, by atomics.
-template <class Task, class T, int tile, int columns, bool atomic_dq>
+template <class Task, int tile, int columns, bool atomic_dq>
 __global__ void __launch_bounds__(threads, 1)
-    backward_dkdv_kernel(Task task, int range_index, int first_key_of_range) {
+    backward_dkdv_kernel(Task task, Type type, int range_index, int first_key_of_range) {
   constexpr int rows = tile / side, parts = columns / 64;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(threads, 1)
   const int first_key = first_key_of_range + static_cast<int>(blockIdx.x) / kv_heads * tile;
   const int keys = min(tile, first_key_of_range + static_cast<int>(range.tokens.count) - first_key);
   const Index key0 = (static_cast<Index>(kv_head) * task.keys + first_key) * task.dim;
-  shared.k.load(static_cast<const T*>(task.k) + key0, keys, task.dim);
-  shared.v.load(static_cast<const T*>(task.v) + key0, keys, task.dim);
+  shared.k.load(task.k, type, key0, keys, task.dim);
+  shared.v.load(task.v, type, key0, keys, task.dim);
 
   float4 dk[rows][parts] = {}, dv[rows][parts] = {};
   for (int member = 0; member < group; ++member)
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(threads, 1)
       const KeyInterval any = load_visible<tile>(task, queries, range, shared.visible);
       if (any.begin >= first_key + keys || any.end <= first_key) continue;  // the same for all threads
       const Index from = queries.row0 * task.dim;
-      shared.q.load(static_cast<const T*>(task.q) + from, queries.count, task.dim);
-      shared.grad_out.load(static_cast<const T*>(task.grad_out) + from, queries.count, task.dim);
+      shared.q.load(task.q, type, from, queries.count, task.dim);
+      shared.grad_out.load(task.grad_out, type, from, queries.count, task.dim);
       __syncthreads();
       compute_p_and_ds(task, batch_head, queries, range, first_key, shared, thread);
       __syncthreads();
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 /// dQ of one tile of queries.
-template <class Task, class T, int tile, int columns>
-__global__ void __launch_bounds__(threads, 1) backward_dq_kernel(Task task, int tiles) {
+template <class Task, int tile, int columns>
+__global__ void __launch_bounds__(threads, 1) backward_dq_kernel(Task task, Type type, int tiles) {
   constexpr int rows = tile / side, parts = columns / 64;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(Task task, int 
   const Queries queries = queries_of(task, batch_head, first_query, tile);
   const Index from = queries.row0 * task.dim;
   const Index key0 = static_cast<Index>(batch_head / (task.heads / task.kv_heads)) * task.keys;
-  shared.q.load(static_cast<const T*>(task.q) + from, queries.count, task.dim);
-  shared.grad_out.load(static_cast<const T*>(task.grad_out) + from, queries.count, task.dim);
+  shared.q.load(task.q, type, from, queries.count, task.dim);
+  shared.grad_out.load(task.grad_out, type, from, queries.count, task.dim);
 
   float4 dq[rows][parts] = {};
   for (int r = 0; r < task.ranges; ++r) {
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(Task task, int 
       const int keys = min(tile, any.end - first_key);
       const Index at_keys = (key0 + first_key) * task.dim;
       __syncthreads();  // all threads have read k and ds of the previous tile
-      shared.k.load(static_cast<const T*>(task.k) + at_keys, keys, task.dim);
-      shared.v.load(static_cast<const T*>(task.v) + at_keys, keys, task.dim);
+      shared.k.load(task.k, type, at_keys, keys, task.dim);
+      shared.v.load(task.v, type, at_keys, keys, task.dim);
       __syncthreads();
       compute_p_and_ds(task, batch_head, queries, task.range[r], first_key, shared, thread);
       __syncthreads();
@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(threads, 1) backward_dq_kernel(Task task, int 
 }
 
 /// dBias of one tile of queries and one tile of keys: ds, summed over the heads that share the bias.
-template <class T, int tile, int columns>
+template <int tile, int columns>
 __global__ void __launch_bounds__(threads, 1)
-    backward_dbias_kernel(WithPairs<BackwardTask> task, int range_index, int tiles_of_queries) {
+    backward_dbias_kernel(WithPairs<BackwardTask> task, Type type, int range_index, int tiles_of_queries) {
   constexpr int per_thread = tile / side;
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -218,10 +218,10 @@ __global__ void __launch_bounds__(threads, 1)
     const Index from = queries.row0 * task.dim;
     const Index key0 =
         (static_cast<Index>(batch_head / (task.heads / task.kv_heads)) * task.keys + first_key) * task.dim;
-    shared.q.load(static_cast<const T*>(task.q) + from, queries.count, task.dim);
-    shared.grad_out.load(static_cast<const T*>(task.grad_out) + from, queries.count, task.dim);
-    shared.k.load(static_cast<const T*>(task.k) + key0, keys, task.dim);
-    shared.v.load(static_cast<const T*>(task.v) + key0, keys, task.dim);
+    shared.q.load(task.q, type, from, queries.count, task.dim);
+    shared.grad_out.load(task.grad_out, type, from, queries.count, task.dim);
+    shared.k.load(task.k, type, key0, keys, task.dim);
+    shared.v.load(task.v, type, key0, keys, task.dim);
     __syncthreads();
     compute_p_and_ds(task, batch_head, queries, range, first_key, shared, thread);
 #pragma unroll
@@ -242,36 +242,34 @@ __global__ void __launch_bounds__(threads, 1)
     }
 }
 
-template <class T, int tile, int columns, bool atomic_dq, class Task>
-void differentiate_with(const Task& task, StreamHandle stream) {
+template <int tile, int columns, bool atomic_dq, class Task>
+void differentiate_with(const Task& task, Type type, StreamHandle stream) {
   const auto grid = [](Index blocks) {
     return LaunchConfig{blocks, threads, SharedMemory<tile, columns>::bytes};
   };
   const int tiles = blocks_of(task.queries, tile);
   for (int r = 0; r < task.ranges; ++r) {
     const Index blocks = blocks_of(task.range[r].tokens.count, Index{tile});
-    launch(backward_dkdv_kernel<Task, T, tile, columns, atomic_dq>, grid(blocks * task.batch * task.kv_heads),
-           stream, task, r, static_cast<int>(task.range[r].first));
+    launch(backward_dkdv_kernel<Task, tile, columns, atomic_dq>, grid(blocks * task.batch * task.kv_heads),
+           stream, task, type, r, static_cast<int>(task.range[r].first));
     if constexpr (has_pairs<Task>)
       if (const PairTerms& pairs = task.pairs; pairs.grad_bias != nullptr)
-        launch(backward_dbias_kernel<T, tile, columns>,
-               grid(blocks * tiles * pairs.bias_batches * pairs.bias_heads), stream, task, r, tiles);
+        launch(backward_dbias_kernel<tile, columns>,
+               grid(blocks * tiles * pairs.bias_batches * pairs.bias_heads), stream, task, type, r, tiles);
   }
   if constexpr (!atomic_dq)
-    launch(backward_dq_kernel<Task, T, tile, columns>,
-           grid(static_cast<Index>(tiles) * task.batch * task.heads), stream, task, tiles);
+    launch(backward_dq_kernel<Task, tile, columns>, grid(static_cast<Index>(tiles) * task.batch * task.heads),
+           stream, task, type, tiles);
 }
 
 template <bool atomic_dq, class Task>
 void differentiate(const Task& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  with_type(type, [&]<class T>(T) {
-    if (task.dim <= 64)
-      differentiate_with<T, 32, 64, atomic_dq>(task, stream);
-    else if (task.dim <= 128)
-      differentiate_with<T, 32, 128, atomic_dq>(task, stream);
-    else
-      differentiate_with<T, 16, 256, atomic_dq>(task, stream);
-  });
+  if (task.dim <= 64)
+    differentiate_with<32, 64, atomic_dq>(task, type, stream);
+  else if (task.dim <= 128)
+    differentiate_with<32, 128, atomic_dq>(task, type, stream);
+  else
+    differentiate_with<16, 256, atomic_dq>(task, type, stream);
 }
 
 bool takes(const DeviceTraits& device, Type, int dim) {

@@ -58,8 +58,8 @@ struct SharedMemory {
         visible(reinterpret_cast<KeyInterval*>(p.data + Square::floats)) {}
 };
 
-template <class Task, class T, int tile, int columns>
-__global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) {
+template <class Task, int tile, int columns>
+__global__ void __launch_bounds__(threads, 1) attend_tile(Task task, Type type, int tiles) {
   constexpr int per_thread = tile / side;  // rows and keys of a thread
   const SharedMemory<tile, columns> shared(dynamic_shared<float>());
   const ThreadPlace thread;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) 
                   [&](int column, float& value) { value = from[column]; });
     }
   }
-  shared.q.load(static_cast<const T*>(task.q) + row0 * task.dim, queries, task.dim);
+  shared.q.load(task.q, type, row0 * task.dim, queries, task.dim);
 
   for (int r = 0; r < task.ranges; ++r) {
     const KeyRange& range = task.range[r];
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) 
       const int keys = min(tile, any.end - first_key);
       const Index from = (key0 + first_key) * task.dim;
       __syncthreads();  // all threads have read V and p of the previous tile
-      shared.kv.load(static_cast<const T*>(task.k) + from, keys, task.dim);
+      shared.kv.load(task.k, type, from, keys, task.dim);
       __syncthreads();
       float s[per_thread][per_thread];
       product_abt(thread, shared.q, shared.kv, s);
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) 
         for (float4& part : o[i]) scale_by(part, a);
       }
       __syncthreads();  // all threads have written p and read K
-      shared.kv.load(static_cast<const T*>(task.v) + from, keys, task.dim);
+      shared.kv.load(task.v, type, from, keys, task.dim);
       __syncthreads();
       add_weighted_rows<tile>(
           thread, [&](int query, int key) { return shared.p.at(query, key); }, shared.kv, o);
@@ -166,24 +166,22 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(Task task, int tiles) 
   }
 }
 
-template <class T, int tile, int columns, class Task>
-void attend_with(const Task& task, StreamHandle stream) {
+template <int tile, int columns, class Task>
+void attend_with(const Task& task, Type type, StreamHandle stream) {
   const int tiles = blocks_of(task.queries, tile);
-  launch(attend_tile<Task, T, tile, columns>,
+  launch(attend_tile<Task, tile, columns>,
          {Index{tiles} * task.batch * task.heads, threads, SharedMemory<tile, columns>::bytes}, stream, task,
-         tiles);
+         type, tiles);
 }
 
 template <class Task>
 void attend(const Task& task, Type type, const DeviceTraits&, StreamHandle stream) {
-  with_type(type, [&]<class T>(T) {
-    if (task.dim <= 64)
-      attend_with<T, 64, 64>(task, stream);
-    else if (task.dim <= 128)
-      attend_with<T, 64, 128>(task, stream);
-    else
-      attend_with<T, 32, 256>(task, stream);
-  });
+  if (task.dim <= 64)
+    attend_with<64, 64>(task, type, stream);
+  else if (task.dim <= 128)
+    attend_with<64, 128>(task, type, stream);
+  else
+    attend_with<32, 256>(task, type, stream);
 }
 
 bool takes(const DeviceTraits& device, Type, int dim) {

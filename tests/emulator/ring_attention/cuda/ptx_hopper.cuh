@@ -51,8 +51,8 @@ struct Products {
   Waiting waiting;                                          // for the start of a product
 };
 
-// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads of a
-// warpgroup change their number together.
+// The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads
+// of a warpgroup change their number together.
 struct Registers {
   int free = 0;  // of the block
   std::array<int, 8> held{at_start(), at_start(), at_start(), at_start(),
@@ -155,8 +155,8 @@ void compute(const Product& product, bool b_by_rows, ReadA read_a) {
   for_pairs([](const float* of_d, float* of_thread) { std::copy_n(of_d, 2, of_thread); });
 }
 
-// The running thread calls a product, with its own result d and perhaps a in registers. The last thread of the warpgroup starts it as
-// asynchronous work: compute(product).
+// The running thread calls a product, with its own result d and perhaps a in registers. The last thread of the
+// warpgroup starts it as asynchronous work: compute(product).
 template <class Compute>
 void call_product(const Operands& operands, float* d, const unsigned* registers, Compute compute) {
   const unsigned group = thread() / warpgroup, t = thread() % warpgroup;

@@ -29,13 +29,32 @@ struct SharedTile {
     return *reinterpret_cast<const float4*>(data + row * stride + column);
   }
 
-  /// Copies `count` rows of `dim` elements as fp32 and fills the rest of the tile with zeros. All threads call it.
-  template <class T>
-  __device__ void load(const T* from, int count, int dim) const {
-    for (int i = static_cast<int>(threadIdx.x); i < rows * columns; i += threads) {
-      const int row = i / columns, column = i % columns;
-      at(row, column) =
-          row < count && column < dim ? widened(from[static_cast<Index>(row) * dim + column]) : 0.0F;
+  /// Copies `count` rows of `dim` elements as fp32, from element `first` of an array of `type`, and fills the rest of the
+  /// tile with zeros. All threads call it. The type is no template parameter of the kernels, because only copies depend
+  /// on it: each kernel is compiled once and not three times.
+  __device__ void load(const void* array, Type type, Index first, int count, int dim) const {
+    constexpr int at_once = 4;  // loads in flight
+    static_assert(rows * columns % (at_once * threads) == 0);
+    for (int i = static_cast<int>(threadIdx.x); i < rows * columns; i += at_once * threads) {
+      float values[at_once];
+      const auto fetch = [&](const auto* from) {
+#pragma unroll
+        for (int n = 0; n < at_once; ++n) {
+          const int row = (i + n * threads) / columns, column = (i + n * threads) % columns;
+          values[n] = row < count && column < dim
+                          ? widened(from[first + static_cast<Index>(row) * dim + column])
+                          : 0.0F;
+        }
+      };
+      if (type == Type::fp32)
+        fetch(static_cast<const float*>(array));
+      else if (type == Type::bf16)
+        fetch(static_cast<const __nv_bfloat16*>(array));
+      else
+        fetch(static_cast<const __half*>(array));
+#pragma unroll
+      for (int n = 0; n < at_once; ++n)
+        at((i + n * threads) / columns, (i + n * threads) % columns) = values[n];
     }
   }
 };

@@ -1,9 +1,9 @@
 /// \file
 /// What the Hopper kernels share, second half: what a warpgroup computes with the tiles in shared memory.
 ///
-/// A warpgroup has 64 queries, each warp 16 of them. It processes tiles of 128 keys:
+/// A warpgroup has 64 queries, each warp 16 of them. It processes tiles of 128 keys, in forward 7 of 176:
 ///
-///      S (64 x 128) = Q (shared) K^T (shared)     a row of K is a column of b
+///      S (64 x keys) = Q (shared) K^T (shared)    a row of K is a column of b
 ///      P            = 2^(S - m), 16 bits          stays in registers
 ///      O (64 x dim) += P (registers) V (shared)   a row of V is a row of b: b_by_rows
 #pragma once
@@ -15,7 +15,7 @@ namespace ring_attention::cuda::hopper {
 
 /// A thread's part of a warpgroup's 64 queries: parts of rows g and g + 8 of its warp's 16, with g = lane / 4. All
 /// functions are inlined so that the arrays are in registers.
-template <class T, int columns>
+template <class T, int columns, int keys = tile_keys>
 struct WarpgroupTile {
   const ForwardTask& task;
   QueryTile q_tile;
@@ -25,9 +25,9 @@ struct WarpgroupTile {
   __device__ WarpgroupTile(const ForwardTask& a_task, const QueryTile& a_tile, int group, int thread_of_group)
       : task(a_task), q_tile(a_tile), group_query(group * group_queries), thread(thread_of_group) {}
 
-  float s[tile_keys / 2];
+  float s[keys / 2];
   float o[columns / 2];
-  unsigned p[tile_keys / 16][4];
+  unsigned p[keys / 16][4];
   RowState row[2];
 
   [[nodiscard]] __device__ int lane() const { return thread % 32; }
@@ -86,11 +86,11 @@ struct WarpgroupTile {
 
   /// Starts s = q k^T.
   __device__ __forceinline__ void start_scores(unsigned q, unsigned k) {
-    start_abt<T, columns>(s, q, q_part_bytes, k, kv_part_bytes);
+    start_abt<T, columns>(s, q, q_part_bytes, k, kv_part_bytes<keys>);
   }
 
   /// Starts o += p v.
-  __device__ __forceinline__ void start_values(unsigned v) { start_add_ab<T>(o, p, v, kv_part_bytes); }
+  __device__ __forceinline__ void start_values(unsigned v) { start_add_ab<T>(o, p, v, kv_part_bytes<keys>); }
 
   /// Replaces s by p, not yet rounded, and updates m and l. The caller must multiply the rows of o by `factor`.
   __device__ __forceinline__ void softmax_tile(const auto& visibility, int range, int first_key,
@@ -99,7 +99,7 @@ struct WarpgroupTile {
     const float slope =
         task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[q_tile.batch_head % task.heads];
     const Visibility visible = visibility.of_group[range][(group_query + thread / 32 * 16) / 16];
-    if (slope == 0 && scale >= 0 && visible.includes_all(first_key, tile_keys)) {
+    if (slope == 0 && scale >= 0 && visible.includes_all(first_key, keys)) {
       softmax_rows(scale, factor);
       return;
     }
@@ -109,7 +109,7 @@ struct WarpgroupTile {
                              min(q_tile.first_query + row_in_tile(i), task.queries - 1),
                              first_key + 2 * (lane() % 4));
 #pragma unroll
-      for (int j = 0; j < tile_keys / 8; ++j)
+      for (int j = 0; j < keys / 8; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e) s[4 * j + 2 * i + e] = masked.score(s[4 * j + 2 * i + e], 8 * j + e);
     }
@@ -131,12 +131,12 @@ struct WarpgroupTile {
     for (int i = 0; i < 2; ++i) {
       float top = -infinity;
 #pragma unroll
-      for (int j = 0; j < tile_keys / 8; ++j) top = fmaxf(top, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
+      for (int j = 0; j < keys / 8; ++j) top = fmaxf(top, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
       factor[i] = row[i].update_max(top * scale);
       const float origin = rescale_from(row[i].m);
       float sum = 0;
 #pragma unroll
-      for (int j = 0; j < tile_keys / 8; ++j)
+      for (int j = 0; j < keys / 8; ++j)
 #pragma unroll
         for (int e = 4 * j + 2 * i; e < 4 * j + 2 * i + 2; ++e) {
           s[e] = ex2_approx(fmaf(s[e], scale, -origin));

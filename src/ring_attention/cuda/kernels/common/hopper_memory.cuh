@@ -14,12 +14,13 @@
 namespace ring_attention::cuda::hopper {
 
 constexpr int group_queries = 64;
-constexpr int tile_keys = 128;
+constexpr int tile_keys = 128;  ///< of all kernels but forward 7
 constexpr int stages = 2;
 constexpr int part_columns = 64;
 constexpr int row_bytes = 2 * part_columns;
 constexpr int q_part_bytes = group_queries * row_bytes;  ///< 64 columns of a warpgroup's queries
-constexpr int kv_part_bytes = tile_keys * row_bytes;     ///< 64 columns of a tile of keys
+template <int keys>
+constexpr int kv_part_bytes = keys * row_bytes;  ///< 64 columns of a tile of keys
 
 /// Registers per thread in blocks of one producer warpgroup and two consumer warpgroups. All three start with 168,
 /// which is all that a multiprocessor has. The sum must not be larger, or the last setmaxnreg_inc would never return.
@@ -36,13 +37,14 @@ struct Maps {
   TensorMap q, k, v;
 };
 
-inline Maps maps_of(const AttentionTask& task, Type type) {
+inline Maps maps_of(const AttentionTask& task, Type type, int keys_of_tile = tile_keys) {
   const Index q_heads = static_cast<Index>(task.batch) * task.heads;
   const Index kv_heads = static_cast<Index>(task.batch) * task.kv_heads;
   // A map of zero rows cannot be made. Without keys the map is never used, and any array will do.
   const bool none = task.keys == 0;
   const auto keys = [&](const void* array) {
-    return make_tensor_map(none ? task.q : array, type, task.dim, none ? 1 : task.keys, kv_heads, tile_keys);
+    return make_tensor_map(none ? task.q : array, type, task.dim, none ? 1 : task.keys, kv_heads,
+                           keys_of_tile);
   };
   return {make_tensor_map(task.q, type, task.dim, task.queries, q_heads, group_queries), keys(task.k),
           keys(task.v)};
@@ -69,13 +71,14 @@ struct BlockMemory {
   [[nodiscard]] __device__ unsigned at(int offset) const { return start + static_cast<unsigned>(offset); }
 };
 
-/// Shared memory for `groups` warpgroups, with buffers for `q_stages` tiles of queries and `stages` tiles of keys.
-template <int columns, int groups, int q_stages = 1>
+/// Shared memory for `groups` warpgroups, with buffers for `q_stages` tiles of queries and `stages` tiles of `keys` keys.
+template <int columns, int groups, int q_stages = 1, int keys = tile_keys>
 struct SharedMemory : BlockMemory {
+  static constexpr int keys_of_tile = keys;
   static constexpr int parts = columns / part_columns;
   static constexpr int tile_queries = groups * group_queries;
   static constexpr int q_bytes = groups * parts * q_part_bytes;
-  static constexpr int kv_bytes = parts * kv_part_bytes;
+  static constexpr int kv_bytes = parts * kv_part_bytes<keys>;
   using QueryVisibility = TileVisibility<tile_queries, 16>;
 
   static constexpr int k_offset = q_stages * q_bytes;
@@ -136,7 +139,7 @@ struct SharedMemory : BlockMemory {
   __device__ void load_kv(const TensorMap& map, unsigned to, unsigned full, int first_key,
                           int batch_kv_head) const {
     mbarrier_arrive_expect_tx(full, kv_bytes);
-    tma_load_tile<columns, tile_keys, tile_keys>(to, map, first_key, batch_kv_head, full);
+    tma_load_tile<columns, keys, keys>(to, map, first_key, batch_kv_head, full);
   }
 
  private:
@@ -158,7 +161,7 @@ __device__ void load_all_keys(const Memory& shared, const AttentionTask& task, c
                    q_tile.batch_kv_head(task));
   };
   int first_of_v = no_key;
-  for (KeyTiles tile(visibility, task.ranges, tile_keys); tile.more(); tile.next(), ++number) {
+  for (KeyTiles tile(visibility, task.ranges, Memory::keys_of_tile); tile.more(); tile.next(), ++number) {
     const int stage = number % stages;
     mbarrier_wait(shared.k_empty(stage), before(number));
     shared.load_kv(maps.k, shared.k(stage), shared.k_full(stage), tile.first(), q_tile.batch_kv_head(task));

@@ -1,5 +1,5 @@
 /// \file
-/// Keeps the tensor cores busy during the softmax, with two kinds of overlap. Used by kernels 5 and 6.
+/// Keeps the tensor cores busy during the softmax, with two kinds of overlap. Used by kernels 5, 6 and 7.
 ///
 /// Source: Shah et al., FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2, algorithm 2.
 ///
@@ -32,7 +32,7 @@ class PingPong {
 };
 
 /// The forward of one tile of queries with all keys that it sees. `number` counts the tiles of keys of this block, over
-/// all of its tiles of queries.
+/// all of its tiles of queries. Releases Q and its visibility after their last use.
 template <class T, int columns, class Memory>
 __device__ __forceinline__ void attend_pingpong(const Memory& shared, const ForwardTask& task,
                                                 const QueryTile& q_tile, int group, int thread, int q_stage,
@@ -40,10 +40,12 @@ __device__ __forceinline__ void attend_pingpong(const Memory& shared, const Forw
   const auto& visibility = shared.visibility(q_stage);
   const bool is_warp_leader = thread % 32 == 0;  // arrives at mbarriers for its warp
   const auto parity_of = [](int n) { return static_cast<unsigned>(n / stages % 2); };
-  WarpgroupTile<T, columns> state(task, q_tile, group, thread);
+  constexpr int keys = Memory::keys_of_tile;
+  WarpgroupTile<T, columns, keys> state(task, q_tile, group, thread);
   state.load();
-  KeyTiles tile(visibility, task.ranges, tile_keys);
-  if (tile.more()) {
+  KeyTiles tile(visibility, task.ranges, keys);
+  const bool any = tile.more();
+  if (any) {
     float factor[2];
     mbarrier_wait(shared.k_full(number % stages), parity_of(number));
     ping_pong.wait_turn();
@@ -74,7 +76,9 @@ __device__ __forceinline__ void attend_pingpong(const Memory& shared, const Forw
       state.rescale(factor);
       state.pack();
     }
-
+  }
+  mbarrier_arrive_for_warp(shared.q_empty(q_stage), thread % 32);
+  if (any) {
     mbarrier_wait(shared.v_full(number % stages), parity_of(number));
     state.start_values(shared.v(number % stages));
     wgmma_wait<0>();
