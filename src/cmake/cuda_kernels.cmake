@@ -6,7 +6,7 @@ target_link_libraries(ring_attention_cuda_host PRIVATE ring_attention CUDA::cuda
 target_precompile_headers(ring_attention_cuda_host REUSE_FROM ring_attention)
 set_target_properties(ring_attention_cuda_host PROPERTIES UNITY_BUILD OFF) # tests replace single objects
 
-add_library(ring_attention_cuda STATIC $<TARGET_OBJECTS:ring_attention_cuda_host>)
+add_library(ring_attention_cuda STATIC $<TARGET_OBJECTS:ring_attention_cuda_host> ${cuda_launch_sources})
 add_library(ring_attention::ring_attention_cuda ALIAS ring_attention_cuda)
 target_link_libraries(ring_attention_cuda PUBLIC ring_attention CUDA::cudart_static)
 

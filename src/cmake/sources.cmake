@@ -79,6 +79,7 @@ set(api_sources # the one call for users of the library
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
 set(cuda_sources
+    ring_attention/cuda/check.cpp
     ring_attention/cuda/choice.cpp
     ring_attention/cuda/device.cpp
     ring_attention/cuda/device_tensor.cpp
@@ -86,6 +87,8 @@ set(cuda_sources
     ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
     ring_attention/ring/transports/staged.cpp)
+set(cuda_launch_sources # of launch.cuh, which the emulator replaces
+    ring_attention/cuda/scratch_pool.cpp)
 set(nccl_sources #
     ring_attention/parallel/nccl_all_to_all.cpp
     ring_attention/ring/transports/nccl.cpp)
@@ -160,7 +163,7 @@ set(python_sources
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel model plan api cuda nccl kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda python)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "ring_attention/core/shape.hpp"
+#include "ring_attention/core/index.hpp"
 
 namespace ring_attention {
 

@@ -2,14 +2,11 @@
 /// `Shape`: the four extents that every array of this project has.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
-namespace ring_attention {
+#include "ring_attention/core/index.hpp"
 
-/// Counts and positions. Signed, so that differences of positions need no care; 64 bits, because a
-/// sequence of 10^8 tokens times heads times dim passes 2^31 elements.
-using Index = std::int64_t;
+namespace ring_attention {
 
 /// Extents of an array `[batch, heads, seq, dim]`, row-major and contiguous.
 /// A statistic with one number a row (lse, m, l, delta) has dim = 1.

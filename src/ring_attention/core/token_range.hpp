@@ -1,38 +1,14 @@
 /// \file
-/// `TokenRange`: the positions of the tokens of a shard in the whole sequence; `Interval`: adjacent positions.
+/// `TokenRanges`: the tokens of a shard.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
+#include "ring_attention/core/index.hpp"
 #include "ring_attention/core/shape.hpp"
 
 namespace ring_attention {
-
-/// `count` tokens at the global positions begin, begin + stride, begin + 2 stride, ...
-struct TokenRange {
-  Index begin = 0;
-  Index stride = 1;
-  Index count = 0;
-
-  [[nodiscard]] constexpr Index position(Index i) const { return begin + i * stride; }
-  /// The position after that of its last token; meaningless when count is 0.
-  [[nodiscard]] constexpr Index end() const { return position(count - 1) + 1; }
-  /// The number of its tokens before `position`: 0 .. count.
-  [[nodiscard]] constexpr Index before(Index position) const {
-    const Index distance = position - begin;
-    return distance <= 0 ? 0 : std::min(count, (distance + stride - 1) / stride);
-  }
-  /// `n` tokens of this range from its `i`-th on: a block of it.
-  [[nodiscard]] constexpr TokenRange slice(Index i, Index n) const { return {position(i), stride, n}; }
-
-  friend constexpr bool operator==(const TokenRange&, const TokenRange&) = default;
-};
-
-/// The positions begin <= position < end.
-struct Interval {
-  Index begin, end;
-};
 
 /// A shard: its tokens lie in memory in the order of the ranges. No range: a rank without tokens.
 using TokenRanges = std::vector<TokenRange>;

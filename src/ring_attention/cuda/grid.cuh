@@ -4,7 +4,7 @@
 
 #include <vector_types.h>
 
-#include "ring_attention/core/shape.hpp"
+#include "ring_attention/core/index.hpp"
 
 namespace ring_attention::cuda {
 

@@ -1,16 +1,21 @@
 /// \file
 /// The interface between the engines of the GPU, which are plain C++, and the kernels, which are `.cu` files.
 ///
-/// It consists of plain structs and function pointers. A kernel gets one shard of keys and all queries of the rank.
+/// It consists of plain structs and function pointers. Kernels include no more of the standard library than they need:
+/// nvcc parses each header twice, and g++ once more. A kernel gets one shard of keys and all queries of the rank.
 /// What it accumulates carries over to the next step of the ring.
 #pragma once
 
 #include <span>
 
 #include "ring_attention/attention/dropout.hpp"
-#include "ring_attention/core/token_range.hpp"
+#include "ring_attention/core/index.hpp"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace ring_attention {
+struct Shape;
+}
 
 namespace ring_attention::cuda {
 

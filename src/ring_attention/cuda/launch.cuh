@@ -6,10 +6,7 @@
 
 #include <cuda_runtime.h>
 
-#include <map>
-#include <mutex>
-
-#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/check.hpp"
 #include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
 
@@ -34,23 +31,7 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& grid, StreamHandl
 /// The memory pool of the current device from which Scratch allocates. It keeps 512 MiB of what is freed. CUDA's default
 /// pool returns all of it to the driver when the host waits for a stream, so that each timed call would begin with an
 /// allocation by the driver.
-inline cudaMemPool_t scratch_pool() {
-  static std::mutex mutex;
-  static std::map<int, cudaMemPool_t> pools;  // one a device, never destroyed
-  int device = 0;
-  check(cudaGetDevice(&device));
-  const std::lock_guard lock(mutex);
-  cudaMemPool_t& pool = pools[device];
-  if (pool == nullptr) {
-    cudaMemPoolProps properties{};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location = {cudaMemLocationTypeDevice, device};
-    check(cudaMemPoolCreate(&pool, &properties));
-    std::uint64_t kept_bytes = 512U << 20U;
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept_bytes));
-  }
-  return pool;
-}
+cudaMemPool_t scratch_pool();
 
 /// Device memory for kernels on one stream. It is allocated and freed in the order of the stream: the host does not
 /// wait.

@@ -5,8 +5,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "ring_attention/core/error.hpp"
-#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/cuda/check.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
@@ -24,7 +23,7 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tiled() {
 #else
     check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found));
 #endif
-    require(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled: it is too old");
+    check(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled: it is too old");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
   }();
   return function;
@@ -44,7 +43,7 @@ inline TensorMap make_tensor_map(const void* first, Type type, int dim, Index ro
       &map, type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
       const_cast<void*>(first), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled does not accept the tensor");
+  check(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled does not accept the tensor");
   return map;
 }
 

@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ring_attention/core/error.hpp"
+#include "ring_attention/cuda/check.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
@@ -25,14 +25,13 @@ void with_type(Type type, auto use) {
     case Type::bf16: return use(__nv_bfloat16{});
     case Type::fp16: return use(__half{});
   }
-  require(false, "unknown type of device memory");
+  check(false, "unknown type of device memory");
 }
 
 /// For the tensor-core kernels: calls use.operator()<T, columns>(). T is bf16 or fp16, columns is 64 if dim <= 64 and
 /// 128 otherwise.
 void with_half_type_and_columns(Type type, int dim, auto use) {
-  require(type != Type::fp32 && dim <= 128,
-          "a tensor-core kernel takes bf16 or fp16 and a dim of at most 128");
+  check(type != Type::fp32 && dim <= 128, "a tensor-core kernel takes bf16 or fp16 and a dim of at most 128");
   const auto with_columns = [&]<class T>(T) {
     if (dim <= 64)
       use.template operator()<T, 64>();

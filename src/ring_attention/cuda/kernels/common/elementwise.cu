@@ -2,8 +2,7 @@
 /// Conversions and sums of numbers, and what is computed row by row, one warp per row: the end of the forward, (o, m, l)
 /// to (out, lse) and the sinks, and the beginning of the backward, delta = rowsum(dO * O), which the derivative of the
 /// softmax subtracts. Memory limits the speed of all of them.
-#include <algorithm>
-
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/math.cuh"
@@ -21,7 +20,8 @@ LaunchConfig grid_of_rows(Index rows) {
   return {blocks_of(rows, Index{rows_of_block}), rows_of_block * warp};
 }
 LaunchConfig grid_of(Index count) {
-  return {std::min(blocks_of(count, Index{threads}), most_blocks), threads};
+  const Index blocks = blocks_of(count, Index{threads});
+  return {blocks < most_blocks ? blocks : most_blocks, threads};
 }
 
 template <class From, class To>

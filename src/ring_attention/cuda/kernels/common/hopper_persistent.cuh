@@ -15,8 +15,6 @@
 /// which excludes the ones that the ring reserves for NCCL.
 #pragma once
 
-#include <algorithm>
-
 #include "ring_attention/cuda/kernels/common/hopper_pingpong.cuh"
 
 namespace ring_attention::cuda::hopper {
@@ -105,7 +103,7 @@ void attend_persistent(const ForwardTask& task, Type type, const DeviceTraits& d
   if (task.queries == 0) return;
   using Memory = PersistentMemory<columns, q_stages, keys>;
   const TileOrder order = order_of_queries(task, Memory::tile_queries);
-  const int blocks = std::min(order.count, device.multiprocessors);
+  const int blocks = order.count < device.multiprocessors ? order.count : device.multiprocessors;
   const Scratch<typename Memory::QueryVisibility> tiles(order.tiles, stream);
   const Scratch<int> next_tile(1, stream);
   launch(prepare<Memory>, {order.tiles, Memory::tile_queries}, stream, task, tiles.data(), next_tile.data(),

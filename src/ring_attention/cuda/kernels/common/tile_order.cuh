@@ -3,8 +3,6 @@
 /// evenly the multiprocessors are loaded (tests/cuda/load_balance_test.cpp).
 #pragma once
 
-#include <algorithm>
-
 #include "ring_attention/cuda/grid.cuh"
 #include "ring_attention/cuda/kernels.hpp"
 
@@ -26,7 +24,8 @@ struct TileOrder {
   TileOrder(int tiles_of_head, int heads, int heads_of_group, Index bytes_of_group)
       : count(tiles_of_head * heads), tiles(tiles_of_head), group(heads_of_group) {
     const int groups = heads / group;
-    const auto fitting = static_cast<int>(std::clamp(cached_bytes / bytes_of_group, Index{1}, Index{groups}));
+    const Index cached = cached_bytes / bytes_of_group;
+    const int fitting = cached < 1 ? 1 : cached < groups ? static_cast<int>(cached) : groups;
     const int sections = blocks_of(groups, fitting);
     short_section = groups / sections * group;
     in_longer_sections = groups % sections * (short_section + group);

@@ -1,6 +1,8 @@
 // In place of the header of the kernels: the mutants are fp32 only, which compiles in half the time.
 #pragma once
 
+#include "ring_attention/core/error.hpp"
+
 #define with_type with_every_type
 #include "src/ring_attention/cuda/types.cuh"
 #undef with_type
