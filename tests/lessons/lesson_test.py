@@ -132,7 +132,7 @@ def check_json(help_text):
 
 
 def check_mutants(help_text):
-    words = re.search(r"--mutant WORD .*?: none, ([a-z0-9, -]+) \(default none\)", " ".join(help_text.split()))
+    words = re.search(r"--mutant WORD .*?One of none, ([a-z0-9, -]+) \(default none\)", " ".join(help_text.split()))
     all_words = words[1].split(", ") if words else []
     mutants = [word for word in all_words if not word.startswith("mystery-")]
     few = ["--seq", FEW] if SENDS_MESSAGES and "--seq" in help_text and "--seq" not in PROGRAM else []
