@@ -14,7 +14,7 @@ if(NOT RING_ATTENTION_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL Linux) # a sanitiz
   list(APPEND RING_ATTENTION_TEST_ENVIRONMENT
        "LD_PRELOAD=${PROJECT_BINARY_DIR}/tests/libtest_yield_while_waiting.so")
   # A quicker MPI_Init, with messages through UCX alone (tests/support/yield_while_waiting.cpp): for scripts, which start
-  # many jobs, and for tests of many ranks. Other tests have what users have.
+  # many jobs, and for tests of many ranks. Other tests, and the long ones, have what users have.
   set(RING_ATTENTION_QUICK_START MPIR_CVAR_NOLOCAL=1)
 endif()
 if(MPI_CXX_LIBRARIES MATCHES "mpich") # MPI_Init asks hwloc for the machine, which costs more than all else that it does

@@ -31,7 +31,8 @@ commands() {
   done
   echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_products -c src/ring_attention/cpu/product_kernel.cpp" \
     "-o $objects/product.o"
-  for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp src/ring_attention/core/*.cpp \
+  for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp tests/support/gradients.cpp \
+    tests/support/masks.cpp tests/support/problem.cpp src/ring_attention/core/*.cpp \
     src/ring_attention/attention/*.cpp src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp \
     src/ring_attention/cpu/isa.cpp src/ring_attention/cpu/lanes.cpp src/ring_attention/cpu/threads.cpp \
     src/ring_attention/ring/placement.cpp "$googletest/src/gtest-all.cc" "$googletest/src/gtest_main.cc"; do

@@ -115,7 +115,7 @@ sanitized() {
 
 # racecheck does not see that an mbarrier orders the writes of cp.async.bulk before the reads of other warps, and reports
 # hazards that do not exist (FlashAttention, AI/RACECHECK_TMA_HAZARD.md); copies with a tensor map are not affected. These
-# kernels use cp.async.bulk: attend_tiles of kernel 6, and the wgmma kernels of dK,dV, which take AllQueries.
+# kernels use cp.async.bulk: attend_tiles of kernels 6 and 7, and the wgmma kernels of dK,dV, which take AllQueries.
 not_for_racecheck="--kernel-name-exclude kernel_substring=attend_tiles --kernel-name-exclude kernel_substring=AllQueries"
 
 ranks='^gpu\.rings$|_nccl'

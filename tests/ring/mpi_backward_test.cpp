@@ -31,7 +31,7 @@ class MpiBackward : public testing::Test {
 
     EXPECT_TRUE(sent_what_it_should(got, problem, place));
     const auto hash = [](const AttentionResult<T>& attended, const Gradients<T>& g) {
-      return hash_of(attended.out, attended.lse, g.q, g.k, g.v);
+      return hash_of(attended.out, attended.lse, g.q, g.k, g.v, g.bias, as_tensor(g.sinks));
     };
     const auto hashes = gather(comm, hash(forward.attended, got.gradients));
     const auto peaks = gather(comm, got.peak_bytes);
@@ -54,8 +54,8 @@ class MpiBackward : public testing::Test {
 using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
 TYPED_TEST_SUITE(MpiBackward, Transports);
 
-// Ranks that share cores mostly wait for each other, so most random problems run on threads. Up to four ranks, with and without the causal mask, 1, 2 and 8 query heads to a KV head, float and
-// double: once each.
+// Ranks that share cores mostly wait for each other, so most random problems run on threads. Up to four ranks, with and
+// without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each.
 TYPED_TEST(MpiBackward, RandomProblems) {
   for_each_case(this->place.size <= 4 ? 12 : 3, [&](Dice& dice, Index index) {
     const Case what = random_case(dice, index, this->place.size);

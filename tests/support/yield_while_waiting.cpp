@@ -5,6 +5,8 @@
 #include <mpi.h>
 #include <sched.h>
 
+#include <cstdlib>
+
 namespace {
 
 /// The function of this name that this library stands in front of.
@@ -31,8 +33,10 @@ extern "C" unsigned ucp_worker_progress(void* worker) {
 
 // Half of MPI_Init on four ranks and two cores is a barrier in shared memory that polls, too, and calls nothing. With
 // MPIR_CVAR_NOLOCAL=1 (RingAttentionTests.cmake) MPICH takes each rank for a host of its own, and has no such barrier.
-// The ranks of a test are on one machine all the same: this function says so.
-extern "C" int MPI_Comm_split_type(MPI_Comm comm, int, int key, MPI_Info, MPI_Comm* host) {
+// The ranks of a test are on one machine all the same: then this function says so.
+extern "C" int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* host) {
   static const auto split = original<decltype(MPI_Comm_split)>("MPI_Comm_split", "libmpich.so.12");
-  return split(comm, 0, key, host);
+  static const auto split_type = original<decltype(MPI_Comm_split_type)>("MPI_Comm_split_type", "libmpich.so.12");
+  const bool no_host = std::getenv("MPIR_CVAR_NOLOCAL") != nullptr && type == MPI_COMM_TYPE_SHARED;
+  return no_host ? split(comm, 0, key, host) : split_type(comm, type, key, info, host);
 }
