@@ -36,7 +36,8 @@ extern "C" unsigned ucp_worker_progress(void* worker) {
 // The ranks of a test are on one machine all the same: then this function says so.
 extern "C" int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* host) {
   static const auto split = original<decltype(MPI_Comm_split)>("MPI_Comm_split", "libmpich.so.12");
-  static const auto split_type = original<decltype(MPI_Comm_split_type)>("MPI_Comm_split_type", "libmpich.so.12");
+  static const auto split_type =
+      original<decltype(MPI_Comm_split_type)>("MPI_Comm_split_type", "libmpich.so.12");
   const bool no_host = std::getenv("MPIR_CVAR_NOLOCAL") != nullptr && type == MPI_COMM_TYPE_SHARED;
   return no_host ? split(comm, 0, key, host) : split_type(comm, type, key, info, host);
 }
