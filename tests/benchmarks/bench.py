@@ -55,6 +55,12 @@ def machine():
     return {"name": name, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
 
 
+def measured():
+    """Where and when: for a part that may be stored beside those of another machine."""
+    here = machine()
+    return f"{here['name']}, {here['cores']} cores; {datetime.date.today().isoformat()}"
+
+
 def best_openblas():
     """OpenBLAS 0.3.21 takes SSE kernels on an AVX-512 processor that is newer than itself: it is told better."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -134,8 +140,7 @@ def partitions(options):
     say(f"partitions: {len(cases)} cases on up to 4 ranks")
     known = ("ranks", "seq", "heads", "dim", "transport", "pass", "seconds")  # the call counts no messages
     rows = [{name: row[name] for name in known} for row in run_ring(4, 2 if options.quick else 5, cases)]
-    here = machine()
-    return {"measured": f"{here['name']}, {here['cores']} cores; {datetime.date.today().isoformat()}", "rows": rows}
+    return {"measured": measured(), "rows": rows}
 
 
 def run_ring(ranks, repetitions, cases):
@@ -179,7 +184,7 @@ def pytorch(options):
     if options.quick:
         command += ["--seq", "512", "--repetitions", "3"]
     say("PyTorch: scaled_dot_product_attention, the same arrays")
-    return json.loads(run(command))
+    return {"measured": measured(), **json.loads(run(command))}
 
 
 PARTS = {"attention": attention, "ring": ring, "partitions": partitions, "memory": memory, "pytorch": pytorch}

@@ -3,7 +3,8 @@
     pytorch.py PROGRAM [--seq 4096] [--heads 4] [--repetitions 7]
 
 Needs a Python with torch and numpy. PROGRAM is benchmark_arrays. Arrays go through .npy files; float32 and
-float64, the same number of threads. The two take turns; prints JSON, figures in seconds as [quartile, median, quartile].
+float64, the same number of threads. The two take turns; prints JSON, figures in seconds as [quartile, median, quartile],
+and the median of the ratios of two that follow each other: a machine that is slow for a while is slow for both.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def compare(options, dim, dtype, agreement):
             for (what, threads), (mine, other) in times.items():
                 rows.append({"what": what, "mask": mask, "seq": options.seq, "heads": options.heads, "dim": dim, "type": dtype,
                              "threads": threads, "ours": tables.quartiles(mine), "torch": tables.quartiles(other),
-                             "ratio": statistics.median(other) / statistics.median(mine)})
+                             "ratio": statistics.median(they / we for we, they in zip(mine, other))})
             ours.write()
             differences = {}
             for name, array in results.items():

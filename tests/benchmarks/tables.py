@@ -230,7 +230,9 @@ def summary(results):
                    ", ".join(f"{row['gflops'][1]:.0f} GFLOP/s{share}" for row, share in zip(found, shares))]
     if results.get("pytorch"):
         ratios = [row["ratio"] for row in results["pytorch"]["rows"]]
-        yield [f"PyTorch's time / ours, {len(ratios)} cases on the CPU", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        place = results["pytorch"].get("measured", "").split(";")[0]
+        yield [f"PyTorch's time / ours, {len(ratios)} cases" + (f" on {place}" if place else " on the CPU"),
+               f"{min(ratios):.2f} to {max(ratios):.2f}"]
     cores = results["machine"]["cores"]
     cost = f"time * min(ranks, {cores}) / time of one rank (1.00 is perfect)"
     for name, part, label in (("ring", "strong", "ranks"), ("causal ring, two ranks", "causal", "placement")):
@@ -273,8 +275,10 @@ def all_tables(results):
                memory_table(results))
     for dtype, heading, agreement in (("float32", "PyTorch", "1e-3"), ("float64", "PyTorch, float64", "1e-12")):
         if rows := of_type(results, dtype):
-            yield (heading, f"`scaled_dot_product_attention` on the CPU, S = {rows[0]['seq']}, H = {rows[0]['heads']}, {dtype}, "
-                   f"the same arrays and threads; results agree within {agreement}.", pytorch_table(rows))
+            place = results["pytorch"].get("measured")
+            yield (heading, (f"Measured on {place}. " if place else "") + f"`scaled_dot_product_attention` on the CPU, S = {rows[0]['seq']}, H = {rows[0]['heads']}, {dtype}, "
+                   f"the same arrays and threads, in turn; results agree within {agreement}. Last column: the median of the ratios.",
+                   pytorch_table(rows))
 
 
 def text(results):
