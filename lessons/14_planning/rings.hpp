@@ -26,7 +26,8 @@ inline void show_real_rings(Lesson& lesson) {
                format("%.3f", measured.back() / predicted.back())});
   }
   lesson.print(table);
-  lesson.say("  Threads over a simulated link, noise 0.4; the fastest of 3 runs, which sleep at the same time.");
+  lesson.say(
+      "  Threads over a simulated link, noise 0.4; the fastest of 3 runs, which sleep at the same time.");
   lesson.record("real_predicted_seconds", predicted);
   lesson.record("real_measured_seconds", measured);
 }
