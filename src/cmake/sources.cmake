@@ -3,6 +3,7 @@
 
 set(core_sources
     ring_attention/core/compare.cpp
+    ring_attention/core/eigen.cpp
     ring_attention/core/error.cpp
     ring_attention/core/random.cpp
     ring_attention/core/tensor.cpp
