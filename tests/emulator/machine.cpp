@@ -421,6 +421,7 @@ bool ignored(const std::source_location& where) {
 
 void fail(const std::string& what) { throw Error("emulator: " + what); }
 unsigned random_below(unsigned n) { return static_cast<unsigned>(machine.random() % n); }
+unsigned threads_of_running_block() { return machine.grid.threads; }
 std::byte* shared_memory() { return machine.block->shared; }
 void progress() { ++machine.progress; }
 

@@ -15,8 +15,6 @@
 namespace ring_attention::emulator {
 namespace {
 
-constexpr unsigned depth = 16;
-
 // Eight columns of one row: GCC and Clang have the operators of numbers for them.
 typedef float Floats [[gnu::vector_size(32)]];
 typedef std::int32_t Ints [[gnu::vector_size(32)]];
@@ -80,6 +78,26 @@ FOR_EACH_CPU void add_truncated(float* c, const float* a, const float* b, unsign
 
 void add_product(float* c, const float* a, const float* b, unsigned rows, unsigned columns) {
   (options().truncated_sums ? add_truncated : add_rounded)(c, a, b, rows, columns);
+}
+
+void mma(Half type, const MmaLane* const* lanes) {
+  float a[16][depth], b[depth][8], d[16][8];
+  const auto element = [&](unsigned both, unsigned which) {
+    return widened(type, both >> (16U * which) & 0xffffU);
+  };
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const unsigned g = lane / 4, t = lane % 4 * 2;
+    for (unsigned which = 0; which < 2; ++which) {
+      for (unsigned i = 0; i < 4; ++i)
+        a[g + 8 * (i % 2)][t + 8 * (i / 2) + which] = element(lanes[lane]->a[i], which);
+      for (unsigned i = 0; i < 2; ++i) b[t + 8 * i + which][g] = element(lanes[lane]->b[i], which);
+    }
+    for (unsigned i = 0; i < 2; ++i) std::memcpy(&d[g + 8 * i][t], lanes[lane]->d + 2 * i, 8);
+  }
+  add_product(d[0], a[0], b[0], 16, 8);
+  for (unsigned lane = 0; lane < 32; ++lane)
+    for (unsigned i = 0; i < 2; ++i)
+      std::memcpy(lanes[lane]->d + 2 * i, &d[lane / 4 + 8 * i][lane % 4 * 2], 8);
 }
 
 }  // namespace ring_attention::emulator
