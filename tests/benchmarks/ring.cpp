@@ -8,8 +8,6 @@
 // prints one JSON object a case: the samples of the slowest rank, and bytes of the largest. The forward that comes
 // before a backward is in neither its times nor its memory.
 
-#include <sys/resource.h>
-
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -62,17 +60,6 @@ struct Sample {
   double seconds = 0, exposed = 0;
   Index tensor_bytes = 0, process_bytes = 0, messages = 0, bytes_sent = 0;
 };
-
-/// The most that this process has held so far.
-Index process_peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-#ifdef __APPLE__
-  return usage.ru_maxrss;
-#else
-  return usage.ru_maxrss * 1024;
-#endif
-}
 
 /// One run of a case on one rank.
 template <Transport Link>
@@ -143,7 +130,7 @@ class TimedCase {
     sample.seconds = max_over_ranks(comm_, seconds.count());
     sample.exposed = max_over_ranks(comm_, sample.exposed);
     sample.tensor_bytes = -min_over_ranks(comm_, -allocation::peak());
-    sample.process_bytes = -min_over_ranks(comm_, -process_peak_bytes());
+    sample.process_bytes = -min_over_ranks(comm_, -allocation::process_peak());
     return sample;
   }
 

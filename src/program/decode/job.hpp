@@ -55,7 +55,7 @@ class DecodeJob {
     mine_.tensor_bytes = allocation::peak();
     mine_.tokens = cache.own_capacity();
     if (options_.check) check(cache, watch);
-    mine_.process_bytes = process_peak_bytes();
+    mine_.process_bytes = allocation::process_peak();
     report_.ranks = gather(comm_, mine_);
     if (results && report_.ok()) write(*results, cache);
     print(results);

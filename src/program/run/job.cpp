@@ -1,7 +1,5 @@
 #include "program/run/job.hpp"
 
-#include <sys/resource.h>
-
 #include <cstdio>
 
 #include "program/run/check.hpp"
@@ -9,16 +7,6 @@
 #include "program/run/results.hpp"
 
 namespace ring_attention {
-
-Index process_peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-#ifdef __APPLE__
-  return usage.ru_maxrss;
-#else
-  return usage.ru_maxrss * 1024;
-#endif
-}
 
 namespace {
 
@@ -51,7 +39,7 @@ class Job {
     mine_.tensor_bytes = allocation::peak();
     count_messages();
     if (run_.options.check) check();
-    mine_.process_bytes = process_peak_bytes();
+    mine_.process_bytes = allocation::process_peak();
     report_.ranks = gather(run_.comm, mine_);
     if (results && report_.ok()) write(*results);
     print(results);

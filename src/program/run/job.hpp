@@ -24,9 +24,6 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// The largest memory of this process so far (resident set).
-[[nodiscard]] Index process_peak_bytes();
-
 /// One run; returns the exit code. Collective.
 template <class T>
 int run_job(const RunContext& context, std::unique_ptr<AnyAttention<T>> attention);

@@ -1,5 +1,7 @@
 #include "ring_attention/core/tensor.hpp"
 
+#include <sys/resource.h>
+
 #include <cstring>
 #include <new>
 #if defined(__GLIBC__)
@@ -30,6 +32,16 @@ void keep_freed() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_MAX, 0);         // large arrays come from the heap, ...
   mallopt(M_TRIM_THRESHOLD, -1);  // ... which does not shrink
+#endif
+}
+
+Index process_peak() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  return usage.ru_maxrss;
+#else
+  return usage.ru_maxrss * 1024;
 #endif
 }
 

@@ -28,6 +28,8 @@ void reset_peak();
 /// with zeros at the next allocation.
 void keep_freed();
 
+/// The largest memory of this process so far (resident set), in bytes.
+[[nodiscard]] Index process_peak();
 /// True if an allocation of `bytes` would succeed now; frees it untouched.
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
