@@ -59,7 +59,7 @@ class BackwardChecker {
 };
 
 template <class T>
-double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& inputs, bool causal,
+double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& inputs, bool causal, Index calls,
                          cuda::StreamHandle stream) {
   const Shape& shape = inputs.shape;
   const auto q = cuda::uploaded<T>(inputs.q, stream), k = cuda::uploaded<T>(inputs.k, stream),
@@ -74,27 +74,27 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
                whole(shape.seq));  // v serves as dO: its values do not matter
   cuda::DeviceTensor<float> dk(shape), dv(shape);
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}, {dk, dv}); };
-  const double seconds = cuda::time_once_or(stream, 5, once);
+  const double seconds = cuda::time_once_or(stream, static_cast<int>(calls), once);
   return 10 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 
 // Operations per second, with 10 D operations per visible pair. 0 if the GPU has too little memory.
 inline double backward_flops(const cuda::BackwardKernel& kernel, cuda::Type type, const Inputs& inputs,
-                             bool causal, cuda::StreamHandle stream) {
+                             bool causal, Index calls, cuda::StreamHandle stream) {
   if (12 * 4 * inputs.shape.size() > cuda::free_bytes()) return 0;
-  return type == cuda::Type::fp32 ? backward_flops_in<float>(kernel, inputs, causal, stream)
-                                  : backward_flops_in<Bf16>(kernel, inputs, causal, stream);
+  return type == cuda::Type::fp32 ? backward_flops_in<float>(kernel, inputs, causal, calls, stream)
+                                  : backward_flops_in<Bf16>(kernel, inputs, causal, calls, stream);
 }
 
 /// One table of the backward's kernels, at the longest length.
-inline void show_backward(Lesson& lesson, const Inputs& inputs, cuda::StreamHandle stream) {
+inline void show_backward(Lesson& lesson, const Inputs& inputs, Index calls, cuda::StreamHandle stream) {
   Table table({"S = " + std::to_string(inputs.shape.seq), "type", "same bits every time", "full", "causal"});
   std::string names;
   std::vector<std::vector<double>> rates;
   for (const auto& [kernel, type] : contenders(cuda::backward_kernels(), inputs.shape.dim)) {
     rates.emplace_back();
     for (const bool causal : {false, true})
-      rates.back().push_back(backward_flops(*kernel, type, inputs, causal, stream));
+      rates.back().push_back(backward_flops(*kernel, type, inputs, causal, calls, stream));
     table.row({kernel->name, cuda::name_of(type), kernel->deterministic ? "yes" : "no",
                format("%.1f", rates.back()[0] / 1e12), format("%.1f", rates.back()[1] / 1e12)});
     names += (names.empty() ? "" : ", ") + std::string(kernel->name) + " " + cuda::name_of(type);

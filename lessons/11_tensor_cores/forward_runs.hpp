@@ -112,7 +112,7 @@ struct Inputs {
 };
 
 template <class T>
-double flops_in(const ForwardContender& contender, const Inputs& inputs, bool causal,
+double flops_in(const ForwardContender& contender, const Inputs& inputs, bool causal, Index calls,
                 cuda::StreamHandle stream) {
   const Shape& shape = inputs.shape;
   const auto q = cuda::uploaded<T>(inputs.q, stream), k = cuda::uploaded<T>(inputs.k, stream),
@@ -121,18 +121,18 @@ double flops_in(const ForwardContender& contender, const Inputs& inputs, bool ca
   CudaEngine<T> engine(scoring, {.stream = stream, .kernel = contender.kernel->name});
   engine.begin(q, whole(shape.seq));
   const auto once = [&] { engine.accumulate({k, v, whole(shape.seq)}); };
-  const double seconds = cuda::time_once_or(stream, 9, once);
+  const double seconds = cuda::time_once_or(stream, static_cast<int>(calls), once);
   return 4 * static_cast<double>(shape.batch * shape.heads * shape.dim) * pairs(shape.seq, causal) / seconds;
 }
 
 // Operations per second, with 4 D operations per visible pair of query and key. 0 if the GPU has too little memory.
-inline double flops(const ForwardContender& contender, const Inputs& inputs, bool causal,
+inline double flops(const ForwardContender& contender, const Inputs& inputs, bool causal, Index calls,
                     cuda::StreamHandle stream) {
   const Index arrays = 8 * 4 * inputs.shape.size();  // q, k, v, o and the copies for their conversion
   const Index scores = contender.kernel->number == 0 ? 4 * inputs.shape.seq * inputs.shape.seq : 0;
   if (arrays + scores > cuda::free_bytes()) return 0;
-  return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, inputs, causal, stream)
-                                            : flops_in<Bf16>(contender, inputs, causal, stream);
+  return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, inputs, causal, calls, stream)
+                                            : flops_in<Bf16>(contender, inputs, causal, calls, stream);
 }
 
 }  // namespace ring_attention::tensor_cores

@@ -10,7 +10,7 @@ using tensor_cores::Mistake;
 
 struct Sizes {
   Index check_queries = 300, check_keys = 420;  // ragged: not multiples of any tile
-  Index longest = 8192, heads = 16, dim = 128;
+  Index longest = 8192, heads = 16, dim = 128, calls = 9;
 };
 
 /// Checks each kernel on ragged problems, one for each mask, with the keys in two pieces.
@@ -44,8 +44,8 @@ void check_backward(Lesson& lesson, const Sizes& sizes, cuda::StreamHandle strea
 }
 
 /// One table per mask: a row per kernel, a column per length.
-void show_forward(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inputs>& inputs, bool causal,
-                  cuda::StreamHandle stream) {
+void show_forward(Lesson& lesson, const Sizes& sizes, const std::vector<tensor_cores::Inputs>& inputs,
+                  bool causal, cuda::StreamHandle stream) {
   const double chip_flops = tensor_cores::chip().tensor_flops;
   std::vector<Index> lengths;
   std::vector<std::string> head{"number", "kernel", "type"};
@@ -56,12 +56,12 @@ void show_forward(Lesson& lesson, Index dim, const std::vector<tensor_cores::Inp
   head.insert(head.end(), {"of the previous kernel", "of the peak"});
   Table table(head);
   std::vector<std::vector<double>> rates;
-  for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), dim)) {
+  for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), sizes.dim)) {
     std::vector<std::string> row{std::to_string(contender.kernel->number), contender.kernel->name,
                                  cuda::name_of(contender.type)};
     std::vector<double> flops;
     for (const auto& input : inputs) {
-      flops.push_back(tensor_cores::flops(contender, input, causal, stream));
+      flops.push_back(tensor_cores::flops(contender, input, causal, sizes.calls, stream));
       row.push_back(flops.back() > 0 ? format("%.1f", flops.back() / 1e12) : "no memory");
     }
     const bool first = rates.empty();
@@ -96,6 +96,7 @@ int tensor_cores_lesson(int argc, char** argv) {
                           {1, 1 << 17});
   lesson.options().option("--heads", sizes.heads, "Heads of the problems that are timed", {1, 1024});
   lesson.options().option("--dim", sizes.dim, "Head dim D", {1, 256});
+  lesson.options().option("--calls", sizes.calls, "Calls of each kernel that is timed", {1, 100});
   lesson.options().option("--check-queries", sizes.check_queries, "Queries of the checks", {1, 4096});
   lesson.options().option("--check-keys", sizes.check_keys, "Keys of the checks", {1, 4096});
   lesson.offer_mutants({{"mask-offset", "the mask of the next query: each query sees one key too many"},
@@ -125,11 +126,11 @@ int tensor_cores_lesson(int argc, char** argv) {
   for (const Index part : {4, 2, 1})
     inputs.emplace_back(Shape{1, sizes.heads, std::max<Index>(1, sizes.longest / part), sizes.dim});
   lesson.heading("The forward: TFLOP/s, full");
-  show_forward(lesson, sizes.dim, inputs, false, stream.handle());
+  show_forward(lesson, sizes, inputs, false, stream.handle());
   lesson.heading("The forward: TFLOP/s, causal; masked pairs are not counted");
-  show_forward(lesson, sizes.dim, inputs, true, stream.handle());
+  show_forward(lesson, sizes, inputs, true, stream.handle());
   lesson.heading("The backward: TFLOP/s, 10 D operations per pair");
-  tensor_cores::show_backward(lesson, inputs.back(), stream.handle());
+  tensor_cores::show_backward(lesson, inputs.back(), sizes.calls, stream.handle());
   return lesson.finish("each kernel computes exact attention; only the speed differs");
 }
 

@@ -131,6 +131,8 @@ void finish_some() {
 
 // ---- Fibers
 
+Fiber* next_fiber();
+
 // Continues at another fiber. Returns when some fiber continues at this one.
 __attribute__((noinline)) void switch_fibers(Fiber& from, Fiber& to) {
   machine.previous = &from;
@@ -145,17 +147,19 @@ __attribute__((noinline)) void switch_fibers(Fiber& from, Fiber& to) {
 
 void run_threads() {
   __sanitizer_finish_switch_fiber(nullptr, &machine.previous->stack, &machine.previous->bytes);
+  Fiber& own = *machine.block->fibers[running.thread];
   for (;;) {
+    Fiber* next = nullptr;
     try {
       (*machine.body)();
+      machine.free_fibers.push_back(&own);
+      --machine.block->left;
+      progress();
+      next = next_fiber();  // this fiber again if the next thread has not begun
     } catch (...) {
       machine.error = std::current_exception();
     }
-    Fiber& own = *machine.block->fibers[running.thread];
-    machine.free_fibers.push_back(&own);
-    --machine.block->left;
-    progress();
-    switch_fibers(own, machine.home);
+    if (next != &own) switch_fibers(own, next == nullptr ? machine.home : *next);
   }
 }
 
@@ -417,6 +421,7 @@ bool ignored(const std::source_location& where) {
 
 void fail(const std::string& what) { throw Error("emulator: " + what); }
 unsigned random_below(unsigned n) { return static_cast<unsigned>(machine.random() % n); }
+unsigned threads_of_running_block() { return machine.grid.threads; }
 std::byte* shared_memory() { return machine.block->shared; }
 void progress() { ++machine.progress; }
 

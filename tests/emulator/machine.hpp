@@ -82,6 +82,7 @@ inline Running running;
 inline unsigned block() { return running.block; }
 inline unsigned thread() { return running.thread; }
 unsigned random_below(unsigned n);
+unsigned threads_of_running_block();
 
 // The running block's own object of a type.
 std::shared_ptr<void>& slot_of_block(std::size_t number);

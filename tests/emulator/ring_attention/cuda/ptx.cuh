@@ -13,18 +13,8 @@
 
 namespace ring_attention::emulator {
 
-// A number of 16 bits as fp32. The functions of CUDA do the same on the host, and take longer.
 template <class T>
-float widened(unsigned bits) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return std::bit_cast<float>(bits << 16U);
-  const float magnitude = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1p112F;
-  const unsigned special = magnitude >= 0x1p16F ? 0x7f800000U : 0;  // infinity or NaN
-  return std::bit_cast<float>(std::bit_cast<unsigned>(magnitude) | special | (bits & 0x8000U) << 16U);
-}
-template <class T>
-float element(unsigned both, unsigned which) {
-  return widened<T>(both >> (16U * which) & 0xffffU);
-}
+constexpr Half half_of = std::is_same_v<T, __nv_bfloat16> ? Half::bf16 : Half::fp16;
 
 // The groups of copies of one thread. Copies that are not yet committed belong to group `open`.
 struct CopyGroups {
@@ -134,31 +124,9 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned row) { detail::ldmatrix
 
 template <class T>
 void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  struct Arguments {
-    float* d;
-    const unsigned* a;
-    unsigned b[2];
-  } arguments{d, a, {b0, b1}};
-  emulator::together(32, arguments, [](Arguments* const* each) {
-    float A[16][16], B[16][8], D[16][8];
-    for (unsigned lane = 0; lane < 32; ++lane) {
-      const unsigned g = lane / 4, t = lane % 4 * 2;
-      for (unsigned which = 0; which < 2; ++which) {
-        for (unsigned i = 0; i < 4; ++i)
-          A[g + 8 * (i % 2)][t + 8 * (i / 2) + which] = emulator::element<T>(each[lane]->a[i], which);
-        for (unsigned i = 0; i < 2; ++i)
-          B[t + 8 * i + which][g] = emulator::element<T>(each[lane]->b[i], which);
-      }
-    }
-    const auto of_lane = [&](unsigned lane, unsigned i) -> float& {
-      return D[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2];
-    };
-    for (unsigned lane = 0; lane < 32; ++lane)
-      for (unsigned i = 0; i < 4; ++i) of_lane(lane, i) = each[lane]->d[i];
-    emulator::add_product(D[0], A[0], B[0], 16, 8);
-    for (unsigned lane = 0; lane < 32; ++lane)
-      for (unsigned i = 0; i < 4; ++i) each[lane]->d[i] = of_lane(lane, i);
-  });
+  emulator::MmaLane lane{d, a, {b0, b1}};
+  emulator::together(32, lane,
+                     [](emulator::MmaLane* const* lanes) { emulator::mma(emulator::half_of<T>, lanes); });
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 
+#include "emulator/wgmma.hpp"
 #include "ring_attention/cuda/ptx.cuh"
 #include "ring_attention/cuda/tensor_map.cuh"
 
@@ -22,33 +23,6 @@ struct CountingBarrier {
     ++phase;
     wake(waiting);
   }
-};
-
-constexpr unsigned warpgroup = 128;
-
-// What all threads of a warpgroup pass to a wgmma: descriptors of the matrices in shared memory.
-struct Operands {
-  unsigned long long a, b;
-  bool accumulate;
-  friend bool operator==(const Operands&, const Operands&) = default;
-};
-
-// One wgmma.
-struct Product {
-  const std::type_info* what;
-  Operands operands;
-  unsigned arrived = 0;
-  std::array<float*, warpgroup> d = {};
-  std::array<const unsigned*, warpgroup> registers = {};  // of a
-};
-
-// The products of one warpgroup. A thread does not wait at a wgmma. The product starts when all threads have called it.
-struct Products {
-  std::deque<Product> called_by_some;
-  std::size_t started = 0;
-  std::array<std::size_t, warpgroup> called = {};           // by each thread
-  std::array<std::vector<std::size_t>, warpgroup> commits;  // how many it had called
-  Waiting waiting;                                          // for the start of a product
 };
 
 // The registers of each thread. At the start each thread has an equal part of the multiprocessor's 65536. All threads
@@ -77,7 +51,6 @@ struct Registers {
 
 struct HopperBlock {
   std::map<unsigned, CountingBarrier> barriers;
-  std::array<Products, 8> products;
   Registers registers;
 };
 
@@ -88,93 +61,6 @@ inline CountingBarrier& counting_barrier(unsigned address) {
   const auto at = hopper_block().barriers.find(address);
   if (at == hopper_block().barriers.end()) fail("an mbarrier was not initialised");
   return at->second;
-}
-
-// Bits 4-6 of an address are xored with bits 7-9.
-inline unsigned swizzled(unsigned address) { return address ^ ((address >> 7U & 7U) << 4U); }
-
-// The matrix of a wgmma descriptor. `along` is the index of the sum, `across` is the row of a or the column of b.
-struct SharedMatrix {
-  unsigned start, columns_on, stride;
-
-  explicit SharedMatrix(unsigned long long descriptor)
-      : start(static_cast<unsigned>(descriptor & 0x3fffU) << 4U),
-        columns_on(static_cast<unsigned>(descriptor >> 16U & 0x3fffU) << 4U),
-        stride(static_cast<unsigned>(descriptor >> 32U & 0x3fffU) << 4U) {
-    if (descriptor >> 62U != 1 || (descriptor >> 49U & 7U) != 0)
-      fail("a matrix does not have the 128-byte swizzle");
-  }
-  // Reads `count` rows or columns: element (across, along) to to[across * of_across + along * of_along].
-  template <class T>
-  void read(float* to, unsigned count, unsigned of_across, unsigned of_along, bool sum_along_rows) const {
-    if (sum_along_rows) {
-      for (unsigned across = 0; across < count; ++across)
-        for (unsigned along = 0; along < 16; along += 8)
-          read_8<T>(to + across * of_across + along * of_along, of_along,
-                    start + across / 8 * stride + across % 8 * 128 + along * 2);
-    } else {
-      for (unsigned along = 0; along < 16; ++along)
-        for (unsigned across = 0; across < count; across += 8)
-          read_8<T>(
-              to + across * of_across + along * of_along, of_across,
-              start + across / 64 * columns_on + across % 64 * 2 + along / 8 * stride + along % 8 * 128);
-    }
-  }
-
- private:
-  template <class T>
-  static void read_8(float* to, unsigned step, unsigned address) {
-    unsigned short bits[8];
-    std::memcpy(bits, shared_at(swizzled(address), 16, 16), 16);
-    const bool stale = unfenced_stores().in(swizzled(address), 16);
-    for (unsigned i = 0; i < 8; ++i)
-      to[i * step] = stale && unfenced_stores().in(swizzled(address) + 2 * i, 2)
-                         ? std::numeric_limits<float>::quiet_NaN()
-                         : widened<T>(bits[i]);
-  }
-};
-
-// Computes a product with `count` results in each thread. read_a() fills a [64][16].
-template <class T, int count, class ReadA>
-void compute(const Product& product, bool b_by_rows, ReadA read_a) {
-  constexpr unsigned n = 2 * count;
-  static float A[64][16], B[16][n], D[64][n];
-  read_a(A);
-  SharedMatrix(product.operands.b).read<T>(B[0], n, 1, n, !b_by_rows);
-  // A thread has pairs of results, in two rows.
-  const auto for_pairs = [&](auto use) {
-    for (unsigned t = 0; t < warpgroup; ++t)
-      for (unsigned e = 0; e < count; e += 2)
-        use(&D[t / 32 * 16 + t % 32 / 4 + e % 4 / 2 * 8][e / 4 * 8 + t % 4 * 2], product.d[t] + e);
-  };
-  if (product.operands.accumulate)
-    for_pairs([](float* of_d, const float* of_thread) { std::copy_n(of_thread, 2, of_d); });
-  else
-    std::fill_n(D[0], 64 * n, 0.0F);
-  add_product(D[0], A[0], B[0], 64, n);
-  for_pairs([](const float* of_d, float* of_thread) { std::copy_n(of_d, 2, of_thread); });
-}
-
-// The running thread calls a product, with its own result d and perhaps a in registers. The last thread of the
-// warpgroup starts it as asynchronous work: compute(product).
-template <class Compute>
-void call_product(const Operands& operands, float* d, const unsigned* registers, Compute compute) {
-  const unsigned group = thread() / warpgroup, t = thread() % warpgroup;
-  Products& products = hopper_block().products[group];
-  if ((group + 1) * warpgroup > blockDim.x * blockDim.y * blockDim.z) fail("a warpgroup is not complete");
-  const std::size_t number = products.called[t]++ - products.started;
-  if (number == products.called_by_some.size())
-    products.called_by_some.push_back({&typeid(Compute), operands});
-  Product& product = products.called_by_some[number];
-  if (*product.what != typeid(Compute) || product.operands != operands)
-    fail("the threads of a warpgroup disagree about a product");
-  product.d[t] = d;
-  product.registers[t] = registers;
-  if (++product.arrived < warpgroup) return;
-  start_work(group, [product, compute] { compute(product); });
-  products.called_by_some.pop_front();
-  ++products.started;
-  wake(products.waiting);
 }
 
 }  // namespace ring_attention::emulator
@@ -307,14 +193,14 @@ inline unsigned long long matrix_descriptor(unsigned address, unsigned columns_o
 inline void wgmma_fence() {}
 inline void wgmma_commit() {
   const unsigned thread = emulator::thread();
-  emulator::Products& products = emulator::hopper_block().products[thread / emulator::warpgroup];
+  emulator::Products& products = emulator::products_of_warpgroup();
   products.commits[thread % emulator::warpgroup].push_back(products.called[thread % emulator::warpgroup]);
 }
 template <int newest>
 void wgmma_wait(const std::source_location& where = std::source_location::current()) {
   if (emulator::ignored(where)) return;
   const unsigned thread = emulator::thread();
-  emulator::Products& products = emulator::hopper_block().products[thread / emulator::warpgroup];
+  emulator::Products& products = emulator::products_of_warpgroup();
   const std::vector<std::size_t>& commits = products.commits[thread % emulator::warpgroup];
   if (commits.size() <= newest) return;
   const std::size_t last = commits[commits.size() - 1 - newest];
@@ -328,24 +214,13 @@ void wgmma_fence_result(float (&)[count]) {}
 
 template <class T, int a_by_columns, int b_by_rows, int count>
 void wgmma_m64nNk16(float (&d)[count], unsigned long long a, unsigned long long b, bool accumulate) {
-  emulator::call_product({a, b, accumulate}, d, nullptr, [](const emulator::Product& product) {
-    emulator::compute<T, count>(product, b_by_rows != 0, [&](float(&A)[64][16]) {
-      emulator::SharedMatrix(product.operands.a).read<T>(A[0], 64, 16, 1, a_by_columns == 0);
-    });
-  });
+  emulator::call_product(
+      {emulator::half_of<T>, false, a_by_columns != 0, b_by_rows != 0, count, a, b, accumulate}, d, nullptr);
 }
 
 template <class T, int b_by_rows, int count>
 void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
-  emulator::call_product({0, b, accumulate}, d, a, [](const emulator::Product& product) {
-    emulator::compute<T, count>(product, b_by_rows != 0, [&](float(&A)[64][16]) {
-      for (unsigned i = 0; i < 64; ++i)
-        for (unsigned k = 0; k < 16; ++k) {
-          const unsigned* const registers = product.registers[i / 16 * 32 + i % 8 * 4 + k % 8 / 2];
-          A[i][k] = emulator::element<T>(registers[i % 16 / 8 + k / 8 * 2], k % 2);
-        }
-    });
-  });
+  emulator::call_product({emulator::half_of<T>, true, false, b_by_rows != 0, count, 0, b, accumulate}, d, a);
 }
 
 }  // namespace ring_attention::cuda
