@@ -42,6 +42,8 @@ template <class T>
 /// A matrix in memory or its transpose, for a product: rows or columns are contiguous.
 template <class T>
 struct Factor {
+  Factor(const T* first, Index row_count, Index column_count, Index row_step, Index column_step)
+      : data(first), rows(row_count), columns(column_count), row(row_step), column(column_step) {}
   template <class M>
   Factor(const Eigen::MatrixBase<M>& matrix)  // NOLINT: stands for the matrix
       : data(matrix.derived().data()),

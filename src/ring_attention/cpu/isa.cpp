@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -36,6 +37,16 @@ namespace cpu {
     return kernels;                                                           \
   }
 #if defined(__x86_64__)
+// The instructions are those of all other files, so the product is the library's own.
+template <class T>
+void add_own_product(const MatrixProduct<T>& of) {
+  add_product<T>(MatrixMap<T>(of.c, of.rows, of.columns), 1, {of.a, of.rows, of.depth, of.a_row, of.a_column},
+                 {of.b, of.depth, of.columns, of.b_row, of.b_column});
+}
+namespace x86_64_products {
+extern const AddProducts add_product;
+const AddProducts add_product{add_own_product<float>, add_own_product<double>};
+}  // namespace x86_64_products
 RING_ATTENTION_DECLARE(x86_64)
 RING_ATTENTION_DECLARE(avx2)
 RING_ATTENTION_DECLARE(avx512)
