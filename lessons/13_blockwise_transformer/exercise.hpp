@@ -39,7 +39,7 @@ inline Rows feed_forward(const Layer& layer, const Rows& y) {
   for (Index first = 0; first < y.rows(); first += layer.chunk) {
     const Index rows = std::min(layer.chunk, y.rows() - first);
     const Hidden hidden(layer.w, y.middleRows(first, rows));
-    z.middleRows(first, rows) = hidden.h * matrix(layer.w.w2);
+    z.middleRows(first, rows) = product(hidden.h, matrix(layer.w.w2));
   }
   return z;
 }
@@ -56,7 +56,7 @@ inline Rows feed_forward_gradient(const Layer& layer, const Rows& y, const Rows&
 
 /// y = x + attention
 inline Rows after_attention(const Layer& layer, const Kept& kept) {
-  return kept.x + summed(layer, rows_of(kept.attended.out) * matrix(layer.w.wo));
+  return kept.x + summed(layer, product(rows_of(kept.attended.out), matrix(layer.w.wo)));
 }
 
 /// z = y + feed-forward

@@ -39,7 +39,7 @@ inline Rows feed_forward(const Layer& layer, const Rows& y) {
   for (Index first = 0; first < y.rows(); first += layer.chunk) {
     const Index rows = std::min(layer.chunk, y.rows() - first);
     const Hidden hidden(layer.w, y.middleRows(first, rows));
-    z.middleRows(first, rows) = hidden.h * matrix(layer.w.w2);
+    z.middleRows(first, rows) = product(hidden.h, matrix(layer.w.w2));
   }
   return z;
 }
@@ -52,17 +52,17 @@ inline Rows feed_forward_gradient(const Layer& layer, const Rows& y, const Rows&
     const Index rows = std::min(layer.chunk, y.rows() - first);
     const Hidden hidden(layer.w, y.middleRows(first, rows));
     const Rows of_chunk = dz.middleRows(first, rows);
-    matrix(gradients.w2) += hidden.h.transpose() * of_chunk;
-    const Rows dh = (hidden.h.array() > 0).select(of_chunk * matrix(layer.w.w2).transpose(), 0);
-    matrix(gradients.w1) += hidden.n.transpose() * dh;
-    dn.middleRows(first, rows) = dh * matrix(layer.w.w1).transpose();
+    matrix(gradients.w2) += product(hidden.h.transpose(), of_chunk);
+    const Rows dh = (hidden.h.array() > 0).select(product(of_chunk, matrix(layer.w.w2).transpose()), 0);
+    matrix(gradients.w1) += product(hidden.n.transpose(), dh);
+    dn.middleRows(first, rows) = product(dh, matrix(layer.w.w1).transpose());
   }
   return dn;
 }
 
 /// y = x + attention
 inline Rows after_attention(const Layer& layer, const Kept& kept) {
-  return kept.x + summed(layer, rows_of(kept.attended.out) * matrix(layer.w.wo));
+  return kept.x + summed(layer, product(rows_of(kept.attended.out), matrix(layer.w.wo)));
 }
 
 /// z = y + feed-forward
@@ -80,8 +80,8 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
   const Rows dy = dz + norm_gradient(y, layer.w.norm_2, dn_2, gradients.norm_2);
 
   const Projections p(layer.shape, layer.place.tokens, layer.w, kept.x);  // again
-  matrix(gradients.wo) += rows_of(kept.attended.out).transpose() * dy;
-  const Tensor<double> d_out = heads_of(dy * matrix(layer.w.wo).transpose(), layer.shape.dim);
+  matrix(gradients.wo) += product(rows_of(kept.attended.out).transpose(), dy);
+  const Tensor<double> d_out = heads_of(product(dy, matrix(layer.w.wo).transpose()), layer.shape.dim);
   Gradients<double> d = layer.place.attention.backward({p.q, kept.attended.out, kept.attended.lse, d_out},
                                                        p.k, p.v, layer.scoring);
   const Rows dn_1 = summed(layer, p.backward(std::move(d), layer.w, gradients));

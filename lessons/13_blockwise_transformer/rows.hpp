@@ -19,6 +19,13 @@ MatrixMap<T> matrix(const View<T>& weight) {
   return ring_attention::matrix(weight, 0, 0);
 }
 
+/// a b; each is a matrix in memory or the transpose of one.
+inline Rows product(const Factor<double>& a, const Factor<double>& b) {
+  Rows c = Rows::Zero(a.rows, b.columns);
+  add_product<double>(c, 1, a, b);
+  return c;
+}
+
 /// Between `[tokens, heads * dim]` and `[1, heads, tokens, dim]`.
 inline Tensor<double> heads_of(const Rows& x, Index dim) {
   return model::split_heads<double>(view(x), x.cols() / dim);
@@ -48,9 +55,9 @@ struct Projections {
       : n(normed(x, w.norm_1)),
         shape(of),
         tokens(positions),
-        q(heads_of(n * matrix(w.wq), shape.dim)),
-        k(heads_of(n * matrix(w.wk), shape.dim)),
-        v(heads_of(n * matrix(w.wv), shape.dim)) {
+        q(heads_of(product(n, matrix(w.wq)), shape.dim)),
+        k(heads_of(product(n, matrix(w.wk)), shape.dim)),
+        v(heads_of(product(n, matrix(w.wv)), shape.dim)) {
     turn(q, 1);
     turn(k, 1);
   }
@@ -61,10 +68,11 @@ struct Projections {
     turn(d.q, -1);
     turn(d.k, -1);
     const Rows dq = rows_of(d.q), dk = rows_of(d.k), dv = rows_of(d.v);
-    matrix(gradients.wq) += n.transpose() * dq;
-    matrix(gradients.wk) += n.transpose() * dk;
-    matrix(gradients.wv) += n.transpose() * dv;
-    return dq * matrix(w.wq).transpose() + dk * matrix(w.wk).transpose() + dv * matrix(w.wv).transpose();
+    matrix(gradients.wq) += product(n.transpose(), dq);
+    matrix(gradients.wk) += product(n.transpose(), dk);
+    matrix(gradients.wv) += product(n.transpose(), dv);
+    return product(dq, matrix(w.wq).transpose()) + product(dk, matrix(w.wk).transpose()) +
+           product(dv, matrix(w.wv).transpose());
   }
 
   Rows n;
@@ -81,7 +89,7 @@ struct Projections {
 /// The feed-forward part's hidden numbers of some tokens, of n = norm(y).
 struct Hidden {
   Hidden(const model::LayerParameters<const double>& w, const Rows& y)
-      : n(normed(y, w.norm_2)), h((n * matrix(w.w1)).cwiseMax(0)) {}
+      : n(normed(y, w.norm_2)), h(product(n, matrix(w.w1)).cwiseMax(0)) {}
   Rows n, h;
 };
 

@@ -63,9 +63,11 @@ int planning_lesson(int argc, char** argv) {
   show_known(lesson, mutant);
   show_agreement(lesson, mutant);
 
-  if (mutant == "none") {  // no mistake concerns them, and they take seconds
+  if (mutant == "none") {  // no mistake concerns them, and they take a second
     lesson.heading("Real rings beside the recurrence");
     show_real_rings(lesson);
+    lesson.heading("The cost: this run");
+    show_cost(lesson);
   }
 
   lesson.heading("The paper's tables");
@@ -84,8 +86,6 @@ int planning_lesson(int argc, char** argv) {
   show_hiding(lesson);
   show_shared_links(lesson, mutant);
 
-  lesson.heading("The cost: this run");
-  show_cost(lesson);
   return lesson.finish(
       format("64 ranks, noise 0.2: %.2f with a barrier, %.2f in a ring; the paper's tables, and %d others",
              barrier, ring, static_cast<int>(plan::every_prediction().size())));

@@ -3,6 +3,7 @@
 
 set(core_sources
     ring_attention/core/compare.cpp
+    ring_attention/core/eigen.cpp
     ring_attention/core/error.cpp
     ring_attention/core/random.cpp
     ring_attention/core/tensor.cpp
@@ -38,6 +39,7 @@ set(ring_sources
     ring_attention/ring/transports/overlapped.cpp)
 set(parallel_sources
     ring_attention/parallel/all_to_all.cpp
+    ring_attention/parallel/decode.cpp
     ring_attention/parallel/heads.cpp
     ring_attention/parallel/hybrid.cpp
     ring_attention/parallel/line.cpp

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {
@@ -59,6 +60,23 @@ TEST(EigenBridge, AHeadWithoutTokensIsEmpty) {
   const Tensor<float> tensor(Shape{1, 2, 0, 3});
   EXPECT_EQ(matrix(tensor.view(), 0, 1).rows(), 0);
   EXPECT_EQ(matrix(tensor.view(), 0, 1).cols(), 3);
+}
+
+TEST(EigenBridge, ProductOfMatricesAndTransposes) {
+  const Matrix<double> a{{1, 2, 3}, {4, 5, 6}}, b{{1, 0}, {2, 1}, {-1, 3}},
+      want{{5, 23}, {17, 47}};  // 1 + 2 a b
+  const Matrix<double> a_transposed = a.transpose(), b_transposed = b.transpose();
+  Matrix<double> c;
+  const auto expect_product = [&](const Factor<double>& left, const Factor<double>& right) {
+    c.setOnes(2, 2);
+    add_product<double>(c, 2, left, right);
+    EXPECT_EQ(c, want);
+  };
+  expect_product(a, b);
+  expect_product(a_transposed.transpose(), b);
+  expect_product(a, b_transposed.transpose());
+  expect_product(a_transposed.transpose(), b_transposed.transpose());
+  EXPECT_THROW(add_product<double>(c, 1, a, a), Error);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ def verify(model, macros, folder):
     for command in (
         ["spin", *words, "-a", os.path.join(MODELS, model + ".pml")],
         [compiler, "-O0", "-w", "-DSAFETY", f"-DMEMLIM={MEBIBYTES}", "-o", "pan", "pan.c"],
-        ["./pan", "-m200000"],
+        ["./pan", "-m200000", "-w19"],
     ):
         done = subprocess.run(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

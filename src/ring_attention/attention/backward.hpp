@@ -127,12 +127,13 @@ void BlockwiseBackward<T, Rules>::differentiate(const KeyValue<T>& kv, const Key
   const bool drops = scoring_.dropout.drops();
   if (drops) {
     dropout_tile(scoring_.dropout, tile, factors_);
-    tile.of_keys(gradient.v).noalias() += factors_.cwiseProduct(p_).transpose() * grad_out;
+    const Matrix<T> dropped = factors_.cwiseProduct(p_);
+    add_product<T>(tile.of_keys(gradient.v), 1, dropped.transpose(), grad_out);
   } else {
-    tile.of_keys(gradient.v).noalias() += p_.transpose() * grad_out;
+    add_product<T>(tile.of_keys(gradient.v), 1, p_.transpose(), grad_out);
   }
-  ds_.resize(p_.rows(), p_.cols());
-  ds_.noalias() = grad_out * v.transpose();
+  ds_.setZero(p_.rows(), p_.cols());
+  add_product<T>(ds_, 1, grad_out, v.transpose());
 
   // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
   for (Index i = 0; i < p_.rows(); ++i) {
@@ -143,8 +144,8 @@ void BlockwiseBackward<T, Rules>::differentiate(const KeyValue<T>& kv, const Key
   if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds_;  // forward: s = ... + bias
 
   // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
-  tile.of_queries(grad_q_.view()).noalias() += Rules::query_scale(scale) * ds_ * k;
-  tile.of_keys(gradient.k).noalias() += Rules::key_scale(scale) * ds_.transpose() * q;
+  add_product<T>(tile.of_queries(grad_q_.view()), Rules::query_scale(scale), ds_, k);
+  add_product<T>(tile.of_keys(gradient.k), Rules::key_scale(scale), ds_.transpose(), q);
 }
 
 template <class T>

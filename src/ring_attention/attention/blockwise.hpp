@@ -124,8 +124,8 @@ void BlockwiseEngine<T, Rules>::merge_tile(const KeyValue<T>& kv, const Tile& ti
   states_.resize(static_cast<std::size_t>(s_.rows()));
   for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
   if (scoring_.dropout.drops()) drop(tile);
-  o_.resize(s_.rows(), q_.shape().dim);
-  o_.noalias() = s_ * tile.of_keys(kv.v);  // s now holds p = e^{s - m}
+  o_.setZero(s_.rows(), q_.shape().dim);
+  add_product<T>(o_, 1, s_, tile.of_keys(kv.v));  // s now holds p = e^{s - m}
 
   for (Index i = 0; i < s_.rows(); ++i) {
     const Index row = tile.first_query + i;

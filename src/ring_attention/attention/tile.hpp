@@ -69,8 +69,8 @@ template <class T>
                               View<const T> bias, Matrix<T>& s) {
   const Coverage coverage = scoring.mask.coverage(tile.queries, tile.keys);
   if (coverage == Coverage::none) return false;
-  s.resize(tile.queries.count, tile.keys.count);
-  s.noalias() = tile.of_queries(q) * tile.of_keys(k).transpose();
+  s.setZero(tile.queries.count, tile.keys.count);
+  add_product<T>(s, 1, tile.of_queries(q), tile.of_keys(k).transpose());
   s *= static_cast<T>(scoring.scale);
   if (bias.size() > 0) s += tile.of_pairs(bias);
   for (Index i = 0; i < s.rows(); ++i) {

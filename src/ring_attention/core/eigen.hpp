@@ -39,4 +39,28 @@ template <class T>
   return {view.head(batch, head) + first * view.shape().dim, count, view.shape().dim};
 }
 
+/// A matrix in memory or its transpose, for a product: rows or columns are contiguous.
+template <class T>
+struct Factor {
+  template <class M>
+  Factor(const Eigen::MatrixBase<M>& matrix)  // NOLINT: stands for the matrix
+      : data(matrix.derived().data()),
+        rows(matrix.rows()),
+        columns(matrix.cols()),
+        row(matrix.derived().rowStride()),
+        column(matrix.derived().colStride()) {}
+
+  const T* data;
+  Index rows, columns;
+  Index row, column;  // steps in memory
+};
+
+/// c += scale a b. Eigen's product, compiled once: an expression of Eigen would be compiled wherever it is written.
+template <class T>
+void add_product(MatrixMap<T> c, T scale, const Factor<T>& a, const Factor<T>& b);
+template <class T>
+void add_product(Matrix<T>& c, T scale, const Factor<T>& a, const Factor<T>& b) {
+  add_product<T>(MatrixMap<T>(c.data(), c.rows(), c.cols()), scale, a, b);
+}
+
 }  // namespace ring_attention

@@ -6,7 +6,6 @@ namespace ring_attention::plan {
 namespace {
 
 constexpr double state_bytes = 16;  // of a parameter in training
-constexpr double float_bytes = 4;
 
 /// Bytes of one vector of all of a rank's heads a token; of the K heads alike.
 struct HeadBytes {

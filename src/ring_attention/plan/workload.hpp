@@ -11,6 +11,8 @@
 
 namespace ring_attention::plan {
 
+inline constexpr double float_bytes = 4;  // of lse, sums and gradients
+
 enum class Phase {
   training,  ///< one step of the optimiser: forward and backward
   prefill,   ///< a forward over a whole prompt

@@ -1,0 +1,130 @@
+#include "ring_attention/parallel/decode.hpp"
+
+#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/cpu/threads.hpp"
+
+namespace ring_attention {
+
+template <class Engine, class T>
+Partial<T> attend_to_cache(View<const T> q, const ShardedCache<T>& cache, const Scoring& scoring,
+                           const CpuOptions& options) {
+  const Shape kv = cache.shape();
+  const Index group = require_attention_shapes(q.shape(), kv, kv), position = cache.size() - 1;
+  require(q.shape().seq == 1 && position >= 0, "decode: one query, and at least its own key");
+  require(!scoring.dropout.drops(), "decode: a dropout is for training");
+  const Shape grouped = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
+  const TokenRanges query{{position, 0, grouped.seq}};  // all at one position
+
+  std::vector<std::pair<TokenRange, Index>> pieces;  // and the index of their first token
+  for_each_block(cache.ranges(), decode_piece,
+                 [&](const TokenRange& tokens, Index first) { pieces.emplace_back(tokens, first); });
+  std::vector<Partial<T>> states;
+  for (std::size_t i = 0; i < pieces.size(); ++i) states.push_back(Partial<T>::empty(q.shape()));
+  std::vector<Scoring> of_head;
+  for (Index head = 0; head < kv.heads; ++head)
+    of_head.push_back(scoring.of_heads({head * group, (head + 1) * group}));
+
+  const auto count = std::ssize(pieces);
+  for_each_task(kv.batch * kv.heads * count, options.threads, [&](Index task, int) {
+    const auto piece = static_cast<std::size_t>(task % count);
+    const Index batch = task / count / kv.heads, head = task / count % kv.heads;
+    auto engine = make_engine<Engine>(of_head[static_cast<std::size_t>(head)], 64, {1, options.isa});
+    engine.begin({q.head(batch, head * group), grouped}, query);
+    engine.accumulate(cache.keys(batch, head, pieces[piece].second, pieces[piece].first));
+    const Partial<T>& state = engine.to_partial();
+    std::ranges::copy(state.o.view().elements(), states[piece].o.view().head(batch, head * group));
+    std::ranges::copy(state.m.view().elements(), states[piece].m.view().head(batch, head * group));
+    std::ranges::copy(state.l.view().elements(), states[piece].l.view().head(batch, head * group));
+  });
+
+  Partial<T> sum = Partial<T>::empty(q.shape());
+  for (const Partial<T>& state : states) merge(sum, state);
+  return sum;
+}
+
+namespace detail {
+
+template <class T>
+Tensor<T> packed(const Partial<T>& state) {
+  const Shape& q = state.o.shape();
+  Tensor<T> rows({q.batch, q.heads, q.seq, q.dim + 2});
+  for (Index row = 0; row < q.batch * q.heads * q.seq; ++row) {
+    T* to = std::copy_n(state.o.data() + row * q.dim, q.dim, rows.data() + row * (q.dim + 2));
+    to[0] = state.m.data()[row];
+    to[1] = state.l.data()[row];
+  }
+  return rows;
+}
+
+namespace {
+
+/// The inverse, for token `token` of rows [batch, heads, tokens, dim + 2].
+template <class T>
+Partial<T> state_of(const Tensor<T>& rows, Index token) {
+  const Shape& all = rows.shape();
+  auto state = Partial<T>::empty({all.batch, all.heads, 1, all.dim - 2});
+  for (Index b = 0; b < all.batch; ++b)
+    for (Index h = 0; h < all.heads; ++h) {
+      const std::span<const T> row = rows.view().row(b, h, token);
+      std::ranges::copy(row.first(row.size() - 2), state.o.view().head(b, h));
+      state.m.view()(b, h, 0) = row[row.size() - 2];
+      state.l.view()(b, h, 0) = row[row.size() - 1];
+    }
+  return state;
+}
+
+}  // namespace
+
+template <class T>
+Tensor<T> merged(const Tensor<T>& states, const std::vector<double>& sinks) {
+  const Shape& all = states.shape();
+  auto sum = Partial<T>::empty({all.batch, all.heads, 1, all.dim - 2});
+  for (Index rank = 0; rank < all.seq; ++rank) merge(sum, state_of(states, rank));
+  add_sinks(sum, sinks);
+  const AttentionResult<T> result = finish(std::move(sum));
+  Tensor<T> rows({all.batch, all.heads, all.seq, all.dim - 1});
+  for (Index b = 0; b < all.batch; ++b)
+    for (Index h = 0; h < all.heads; ++h)
+      for (Index rank = 0; rank < all.seq; ++rank) {
+        const std::span<T> row = rows.view().row(b, h, rank);
+        std::ranges::copy(result.out.view().row(b, h, 0), row.begin());
+        row.back() = result.lse.view()(b, h, 0);
+      }
+  return rows;
+}
+
+template <class T>
+AttentionResult<T> unpacked(const Tensor<T>& rows) {
+  const Shape& all = rows.shape();
+  const Shape q{all.batch, all.heads, 1, all.dim - 1};
+  AttentionResult<T> result{Tensor<T>(q), Tensor<T>(q.per_row())};
+  for (Index b = 0; b < q.batch; ++b)
+    for (Index h = 0; h < q.heads; ++h) {
+      const std::span<const T> row = rows.view().row(b, h, 0);
+      std::ranges::copy(row.first(row.size() - 1), result.out.view().head(b, h));
+      result.lse.view()(b, h, 0) = row.back();
+    }
+  return result;
+}
+
+template Tensor<float> packed(const Partial<float>&);
+template Tensor<double> packed(const Partial<double>&);
+template Tensor<float> merged(const Tensor<float>&, const std::vector<double>&);
+template Tensor<double> merged(const Tensor<double>&, const std::vector<double>&);
+template AttentionResult<float> unpacked(const Tensor<float>&);
+template AttentionResult<double> unpacked(const Tensor<double>&);
+
+}  // namespace detail
+
+template Partial<float> attend_to_cache<CpuEngine<float>>(View<const float>, const ShardedCache<float>&,
+                                                          const Scoring&, const CpuOptions&);
+template Partial<double> attend_to_cache<CpuEngine<double>>(View<const double>, const ShardedCache<double>&,
+                                                            const Scoring&, const CpuOptions&);
+template Partial<float> attend_to_cache<BlockwiseEngine<float>>(View<const float>, const ShardedCache<float>&,
+                                                                const Scoring&, const CpuOptions&);
+template Partial<double> attend_to_cache<BlockwiseEngine<double>>(View<const double>,
+                                                                  const ShardedCache<double>&, const Scoring&,
+                                                                  const CpuOptions&);
+
+}  // namespace ring_attention
