@@ -15,7 +15,9 @@ import harness
 import npy
 
 # A step of the bandit with its 514 tokens is fast; 4 query heads and 2 KV heads are shared by up to 4 ranks.
-MODEL = tuple("--task bandit --seq 16 --width 16 --heads 4 --kv-heads 2 --dim 4 --ffn 24".split())
+MODEL = tuple(
+    "--task bandit --seq 16 --width 16 --heads 4 --kv-heads 2 --dim 4 --ffn 24 --evaluation-tokens 2048".split()
+)
 DOUBLE = (*MODEL, "--dtype", "float64")
 ARRAYS = ("parameters.npy", "first_moment.npy", "second_moment.npy")
 FILES = sorted((*ARRAYS, "checkpoint.json"))

@@ -162,8 +162,9 @@ class TrainJob {
     std::erase_if(stages, [](const model::Stage& stage) { return stage.seq > longest_evaluation; });
     for (const model::Stage& stage : stages) {
       const EvaluationSet set = make_evaluation_set(options_, stage);
-      const Index batch = std::max<Index>(report_.mesh.shape.data, 4096 / stage.seq),
-                  sequences = batch * std::max<Index>(1, 32768 / (stage.seq * batch));
+      const Index tokens = options_.evaluation_tokens,
+                  batch = std::max<Index>(report_.mesh.shape.data, std::min<Index>(4096, tokens) / stage.seq),
+                  sequences = batch * std::max<Index>(1, tokens / (stage.seq * batch));
       model_->move_to(place(stage.seq, batch));
       const Index window = std::max<Index>(1, stage.seq / 4);
       const auto answers = [&](Index seen) {

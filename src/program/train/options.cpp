@@ -160,6 +160,8 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
                  {1, 100'000'000});
   command.option("--rate", options.rate, "Largest learning rate; it falls to a hundredth by a cosine");
   command.option("--seed", options.seed, "Seed of the weights and the sequences", {0});
+  command.option("--evaluation-tokens", options.evaluation_tokens,
+                 "Tokens at each length of the evaluation after the training", {1, 1 << 30});
   declare_mesh(command, options);
   declare_model(command, options);
   command.section("Output");

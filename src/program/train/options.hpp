@@ -25,6 +25,7 @@ struct TrainOptions : JobOptions, CpuFlags {
   bool fsdp = false;
   std::string checkpoint;  ///< directory; empty: none
   Index checkpoint_every = 50;
+  Index evaluation_tokens = 32768;  ///< at each length
   bool json = false;
 
   /// The lengths of the task's curriculum below `seq`, then `seq`; the steps shared out as there.
