@@ -17,8 +17,8 @@ inline float widened(Half type, unsigned bits) {
   return std::bit_cast<float>(std::bit_cast<unsigned>(magnitude) | special | (bits & 0x8000U) << 16U);
 }
 
-// c [rows][columns] += a [rows][depth] b [depth][columns]. `rows` is a multiple of 4 and `columns` of 8. Each sum is rounded to nearest after each
-// addition, in the order of k, or truncated as options().truncated_sums says.
+// c [rows][columns] += a [rows][depth] b [depth][columns]. `rows` is a multiple of 4 and `columns` of 8. Each sum is
+// rounded to nearest after each addition, in the order of k, or truncated as options().truncated_sums says.
 void add_product(float* c, const float* a, const float* b, unsigned rows, unsigned columns);
 
 // mma.m16n8k16: what each lane of a warp passes.
