@@ -93,7 +93,7 @@ double agreement(const Mask01& a, const Mask01& b) {
 }
 
 TEST(DropoutStatistics, NeighboursAreNotCorrelated) {
-  for (const std::uint64_t seed : {0, 1, 12345}) {
+  for (const std::uint64_t seed : {0u, 1u, 12345u}) {
     const Mask01 mask{{0.5, seed}};
     const auto expect_independent = [&](const char* of, auto change) {
       Mask01 other = mask;

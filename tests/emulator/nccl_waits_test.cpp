@@ -128,8 +128,8 @@ TEST_F(NcclWaits, OfTheRingOfLesson08AreNeeded) {
     engine.begin({q, out, lse, grad_out}, part.ranges);
     auto first = gpu::uploaded_parcel<float>(problem, part.placement, comm.rank(), compute);
     const Shape all = first.shape();
-    lesson_08_nccl::Parcel kv{std::move(first), cuda::DeviceTensor<float>(all)};
-    lesson_08_nccl::Parcel gradients{cuda::DeviceTensor<float>(all), cuda::DeviceTensor<float>(all)};
+    lesson_08_nccl::Parcel<float> kv{std::move(first), cuda::DeviceTensor<float>(all)};
+    lesson_08_nccl::Parcel<float> gradients{cuda::DeviceTensor<float>(all), cuda::DeviceTensor<float>(all)};
     lesson_08_nccl::ring(engine, kv, gradients, problem.kv, part.placement, {comm.rank(), comm.size()},
                          nccl.handle(), compute, transfer, comm.size());
     const Shape shard = problem.kv.with_seq(part.placement.tokens(comm.rank()));

@@ -43,20 +43,24 @@ static_assert(Transport<AnyTransport>);
 /// Makes the transport of a rank for a channel.
 using MakeTransport = std::function<std::unique_ptr<AnyTransport>(int channel)>;
 
+/// A transport of type Link.
+template <class Link>
+struct HeldTransport final : AnyTransport {
+  template <class... Arguments>
+  explicit HeldTransport(Arguments&&... arguments) : link(std::forward<Arguments>(arguments)...) {}
+  [[nodiscard]] AnyRing ring() const override { return AnyRing(link.ring()); }
+  [[nodiscard]] TransportStatistics statistics() const override { return link.statistics(); }
+  void start(const Exchange& exchange) override { link.start(exchange); }
+  void progress() override { link.progress(); }
+  void finish() override { link.finish(); }
+  void drain() override { link.drain(); }
+  Link link;
+};
+
 /// A transport of type Link, made of these arguments.
 template <class Link, class... Arguments>
 std::unique_ptr<AnyTransport> any_transport(Arguments&&... arguments) {
-  struct Held final : AnyTransport {
-    explicit Held(Arguments&&... of) : link(std::forward<Arguments>(of)...) {}
-    [[nodiscard]] AnyRing ring() const override { return AnyRing(link.ring()); }
-    [[nodiscard]] TransportStatistics statistics() const override { return link.statistics(); }
-    void start(const Exchange& exchange) override { link.start(exchange); }
-    void progress() override { link.progress(); }
-    void finish() override { link.finish(); }
-    void drain() override { link.drain(); }
-    Link link;
-  };
-  return std::make_unique<Held>(std::forward<Arguments>(arguments)...);
+  return std::make_unique<HeldTransport<Link>>(std::forward<Arguments>(arguments)...);
 }
 
 struct AnyAllToAll {

@@ -12,7 +12,7 @@
 namespace ring_attention {
 namespace {
 
-constexpr Bounds ranks{1, 128};  // of an axis: the product of four fits an int
+constexpr Bounds axis{1, 128};  // of an axis: the product of four fits an int
 
 constexpr const char* train_notes = R"(Examples:
   mpirun -n 2 ring-attention train
@@ -58,10 +58,10 @@ Index tokens_of_step(const std::string& task) {
 
 void declare_mesh(CommandLine& command, TrainOptions& options) {
   command.section("Mesh (of the axes not given ring, else data, ulysses, tensor takes the ranks left)");
-  command.option("--ranks-tensor", options.tensor, "Ranks that share the matrices of a layer", ranks);
-  command.option("--ranks-ulysses", options.ulysses, "Ranks that exchange tokens for heads", ranks);
-  command.option("--ranks-ring", options.ring, "Ranks of a ring", ranks);
-  command.option("--ranks-data", options.data, "Replicas, each with sequences of its own", ranks);
+  command.option("--ranks-tensor", options.tensor, "Ranks that share the matrices of a layer", axis);
+  command.option("--ranks-ulysses", options.ulysses, "Ranks that exchange tokens for heads", axis);
+  command.option("--ranks-ring", options.ring, "Ranks of a ring", axis);
+  command.option("--ranks-data", options.data, "Replicas, each with sequences of its own", axis);
   command.flag("--fsdp", options.fsdp,
                "Ranks with the same weights keep a piece each, and gather a layer when they need it");
 }
@@ -128,17 +128,17 @@ model::ModelShape TrainOptions::shape() const {
 }
 
 ChosenMesh mesh_of(const TrainOptions& options, int ranks) {
-  const auto given = [](const std::optional<Index>& axis) { return static_cast<int>(axis.value_or(1)); };
+  const auto given = [](const std::optional<Index>& size) { return static_cast<int>(size.value_or(1)); };
   ChosenMesh mesh{{given(options.tensor), given(options.ulysses), given(options.ring), given(options.data)},
                   {}};
   const int rest = ranks / std::max(1, std::min(ranks, mesh.shape.ranks()));
-  for (const auto& [name, flag, axis] : {std::tuple("ring", &options.ring, &mesh.shape.ring),
+  for (const auto& [name, flag, size] : {std::tuple("ring", &options.ring, &mesh.shape.ring),
                                          std::tuple("data", &options.data, &mesh.shape.data),
                                          std::tuple("ulysses", &options.ulysses, &mesh.shape.ulysses),
                                          std::tuple("tensor", &options.tensor, &mesh.shape.tensor)})
     if (!*flag && mesh.rest.empty()) {
       mesh.rest = name;
-      *axis = rest;
+      *size = rest;
     }
   (void)Mesh(0, ranks, mesh.shape);
   require_shareable(options.shape(), mesh.shape, mesh.shape.data);

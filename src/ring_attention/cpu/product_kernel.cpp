@@ -3,6 +3,10 @@
 ///
 /// `Eigen` is a macro here, the name of a namespace for each instruction set (cmake/cpu_kernels.cmake). Else the linker
 /// could take a function of Eigen that has wide instructions for the whole program.
+///
+/// Eigen computes the smallest products one by one, some entries of a row with and some without a fused multiply-add:
+/// then the address of C decides about bits. Here they are products like the others.
+#define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 0
 #include <Eigen/Core>
 
 #include "ring_attention/cpu/kernels.hpp"

@@ -22,7 +22,7 @@ struct Pieces {
 /// All ranks of the line call it in the same order. statistics() count what goes to other ranks and comes from them;
 /// the whole exchange is exposed.
 template <class T>
-concept AllToAll = requires(T link, const T& constant, const Pieces& pieces) {
+concept AllToAll = requires(T& link, const T& constant, const Pieces& pieces) {
   { constant.rank() } -> std::convertible_to<int>;
   { constant.size() } -> std::convertible_to<int>;
   { constant.statistics() } -> std::convertible_to<TransportStatistics>;

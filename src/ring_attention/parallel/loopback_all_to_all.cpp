@@ -3,11 +3,6 @@
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
-namespace {
-
-constexpr int channel = 2;
-
-}  // namespace
 
 void LoopbackAllToAll::exchange(const Pieces& pieces) {
   require_pieces(pieces, rank(), size());
@@ -27,6 +22,7 @@ void LoopbackAllToAll::move(const Pieces& pieces) {
     for (int other = 0; other < size(); ++other)
       if (other != rank()) visit(axis_.at(rank_, other), static_cast<std::size_t>(other));
   };
+  constexpr int channel = 2;  // 0 and 1 are the rings'
   const auto own = static_cast<std::size_t>(rank());
   const auto arrival = world_.arrival(bytes_of_others(pieces.send, rank()));
   visit_others(

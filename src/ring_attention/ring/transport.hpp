@@ -43,7 +43,7 @@ struct TransportStatistics {
 /// - drain(): no hop is under way.
 /// Misuse (start twice, finish without start, drain in between) throws Error.
 template <class T>
-concept Transport = requires(T transport, const T& constant, const Exchange& exchange) {
+concept Transport = requires(T& transport, const T& constant, const Exchange& exchange) {
   { constant.ring() } -> std::convertible_to<Ring>;
   { constant.statistics() } -> std::convertible_to<TransportStatistics>;
   transport.start(exchange);

@@ -41,7 +41,7 @@ std::ostream& operator<<(std::ostream& to, const Verdict& verdict) {
   return to << "naive " << verdict.naive << ", tiled " << verdict.tiled << ", backward " << verdict.backward;
 }
 constexpr Verdict right{true, true, true}, wrong{false, false, false};
-constexpr Verdict wrong_forward{false, false, true}, wrong_backward{true, true, false};
+constexpr Verdict wrong_backward{true, true, false};
 
 /// Which kernels agree with the reference.
 Verdict with(Mistake wanted, const Pieces& pieces = in_steps, Index bias_heads = 1) {
