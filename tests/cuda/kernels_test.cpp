@@ -17,7 +17,7 @@ using cuda::Type;
 bool is_emulated() { return cuda::name_of(0) == "the emulator"; }
 
 /// The number of random cases for each kernel and type. The emulator is slow.
-Index cases() { return is_emulated() ? 4 : 40; }
+Index cases() { return is_emulated() ? 7 : 40; }
 
 /// `preferred` or another dim that the kernel supports, or 0.
 template <class Kernel>
