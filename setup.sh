@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what this project needs and this machine lacks.
 #
-#     sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [bench]     (default: run test)
+#     sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [sanitize] [bench]     (default: run test)
 #
 # Through apt (as root or with sudo) or Homebrew. It says what it installs and why. When nothing is
 # lacking it changes nothing, asks for no password and needs no network.
@@ -40,6 +40,8 @@ notebooks python3-ipykernel            -                -                the Pyt
 format    clang-format-16/clang-format clang-format     clang-format-16  formats the source
 lint      clang-format-16/clang-format clang-format     clang-format-16  formats the source
 lint      clang-tidy-16/clang-tidy     llvm             clang-tidy-16    looks for mistakes in the source
+sanitize  clang-16?                    -                clang++-16       compiles for the sanitizers, in less time than g++
+sanitize  libclang-rt-16-dev?          -                -                the sanitizers of clang
 bench     libbenchmark-dev             google-benchmark -                Google Benchmark, takes the times
 bench     libopenblas-dev?             openblas         -                OpenBLAS, whose sgemm the kernels are measured against
 bench     libdnnl-dev?                 onednn           -                oneDNN, a peer of the kernels
@@ -151,8 +153,8 @@ brew_setup() {
 groups=${*:-run test}
 for group in $groups; do
   case $group in
-    run | test | python | docs | notebooks | format | lint | bench) ;;
-    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [bench]" ;;
+    run | test | python | docs | notebooks | format | lint | sanitize | bench) ;;
+    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [sanitize] [bench]" ;;
   esac
 done
 

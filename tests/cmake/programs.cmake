@@ -12,10 +12,15 @@ add_custom_target(unit_tests) # builds what has the label unit
 add_dependencies(unit_tests test_yield_while_waiting)
 
 # Most of the time that a test needs is spent on compiling it, not on running it. So tests are compiled with -O1, and
-# GoogleTest and Eigen are compiled once, into one precompiled header that all test programs use.
+# with -O0 where sanitizers make them three times as long to compile (the library under test is not); GoogleTest and
+# Eigen are compiled once, into one precompiled header that all test programs use.
 function(ring_attention_compile_as_test target)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(RING_ATTENTION_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   if(target STREQUAL test_support)
     target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <Eigen/Core> <algorithm> <cmath> <filesystem>
                               <functional> <thread>)
