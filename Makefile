@@ -16,7 +16,8 @@ CLANG_TIDY   ?= $(shell command -v clang-tidy-16 || echo clang-tidy)
 # Several files at once, which takes half the time.
 CONFIGURE := cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON -DCMAKE_UNITY_BUILD=ON
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
-CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS)
+# One more than there are cores, since some tests wait for most of their time.
+CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(shell expr $(JOBS) + 1)
 
 .PHONY: help run test test-long lessons python bench bench-report docs notebooks format format-check lint clean
 .DEFAULT_GOAL := help
