@@ -50,7 +50,13 @@ if(RING_ATTENTION_SANITIZE)
   if(NOT RING_ATTENTION_SANITIZE MATCHES thread)
     list(APPEND flags -fno-sanitize-recover=all) # a finding ends the program with a non-zero code
   endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang) # GCC defines these itself
+    string(REGEX MATCH "address|thread" kind "${RING_ATTENTION_SANITIZE}")
+    string(TOUPPER "${kind}" kind)
+    list(APPEND flags -D__SANITIZE_${kind}__)
+  endif()
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
   add_link_options(-fsanitize=${RING_ATTENTION_SANITIZE})
   unset(flags)
+  unset(kind)
 endif()

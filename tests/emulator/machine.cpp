@@ -17,11 +17,6 @@
 #include "ring_attention/core/error.hpp"
 
 // The address sanitizer has to know on which stack a thread runs.
-#if defined(__has_feature)  // Clang says so in this way, GCC by a macro
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #else
