@@ -52,7 +52,7 @@ TEST_P(EmulatedForward, AgreesWithTheReferenceWithTruncatedSums) {
 // Without any one of its barriers and waits a kernel gives wrong numbers or a deadlock.
 TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
   const auto a_case = [](std::uint64_t seed) {
-    Dice dice(seed, 7);
+    Dice dice(static_cast<Index>(seed), 7);
     KernelCase a;
     a.what = {.group = 2, .queries = 150, .keys = 400, .dim = 64, .scoring = {0.2, Mask::causal(250)}};
     if (seed % 3 == 2) {  // many short tiles

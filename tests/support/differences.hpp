@@ -58,6 +58,7 @@ inline void expect_gradients_of_the_loss(GradientProblem<double>& problem) {
   }
   if (problem.what().scoring.sinks.empty()) return;
   std::vector<double> slopes;
+  slopes.reserve(problem.forward.what.scoring.sinks.size());
   for (double& sink : problem.forward.what.scoring.sinks) slopes.push_back(slope(problem, sink));
   const Tensor<double> sinks = as_tensor(slopes);
   EXPECT_TRUE(near(as_tensor(problem.want.sinks), sinks)) << "dsinks, dense";

@@ -30,6 +30,7 @@ TokenRanges HybridPlace::shard(const Placement& shards) const {
 std::vector<Index> HybridPlace::tokens(const Placement& shards) const {
   const TokenRanges whole = shard(shards);
   std::vector<Index> tokens;
+  tokens.reserve(static_cast<std::size_t>(ulysses.size));
   for (int piece = 0; piece < ulysses.size; ++piece)
     tokens.push_back(count(part(whole, piece, ulysses.size)));
   return tokens;

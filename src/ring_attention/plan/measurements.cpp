@@ -150,10 +150,11 @@ std::vector<Prediction> magi_attention() {
 std::vector<Prediction> dist_flash_attention() {
   constexpr int ranks = 8;
   const double blocks = ranks * (ranks + 1) / 2.0;  // visible pairs of shards, the diagonal as a whole one
+  constexpr int steps = ranks / 2 + 1;
   const std::string source = "DistFlashAttn";
   return {{source, "contiguous", "x", 4.5, blocks / ranks, 0.001},
-          {source, "balanced, expected", "x", 7.2, blocks / (ranks / 2 + 1), 0.001},  // N / 2 + 1 steps
-          {source, "balanced, measured", "x", 7.5, blocks / (ranks / 2 + 1), 0.05}};
+          {source, "balanced, expected", "x", 7.2, blocks / steps, 0.001},
+          {source, "balanced, measured", "x", 7.5, blocks / steps, 0.05}};
 }
 
 std::vector<Prediction> load_balance() {

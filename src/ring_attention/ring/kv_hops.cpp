@@ -20,6 +20,7 @@ std::vector<int> kv_hops(const Mask& mask, const Placement& queries, const Place
   require(queries.ranks() == keys.ranks(), "kv_hops: the placements are over different numbers of ranks");
   const int ranks = keys.ranks();
   std::vector<TokenRanges> rows;
+  rows.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) rows.push_back(queries.ranges(rank));
   std::vector<int> hops;
   for (int owner = 0; owner < ranks; ++owner) {

@@ -69,7 +69,8 @@ class LoopbackWorld {
 
   /// The parcel on its way between two ranks.
   Slot& slot(int from, int to, int channel) {
-    return slots_[static_cast<std::size_t>((channel * ranks_ + from) * ranks_ + to)];
+    const int place = (channel * ranks_ + from) * ranks_ + to;
+    return slots_[static_cast<std::size_t>(place)];
   }
 
   int ranks_;
