@@ -167,7 +167,7 @@ class Part {
   }
   /// With a mutant other tokens, and as many: its messages have the right lengths.
   [[nodiscard]] TokenRanges slice() const {
-    const TokenRanges right = place_.slice(placement_);
+    TokenRanges right = place_.slice(placement_);
     const auto zigzag = [&](int ranks) { return Placement(PlacementKind::zigzag, problem_.q.seq, ranks); };
     TokenRanges other;
     if (lesson_.mutant("world-placement")) other = zigzag(comm_.size()).ranges(comm_.rank());

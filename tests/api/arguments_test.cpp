@@ -222,7 +222,7 @@ TEST(Disagreement, OnTheScoring) {
 }
 
 TEST(Disagreement, OnTheDocuments) {
-  const auto documents_of_rank = [](std::vector<Index> first, std::vector<Index> others) {
+  const auto documents_of_rank = [](const std::vector<Index>& first, const std::vector<Index>& others) {
     return [=](auto& a) { a.scoring = packed(rank_of_world() == 0 ? first : others); };
   };
   if (placed(0).ranks() == 1) return;

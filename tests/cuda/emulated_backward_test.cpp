@@ -111,7 +111,7 @@ TEST_P(EmulatedBackward, AgreesWithTheReferenceWithTruncatedSums) {
 // bits are wrong, too.
 TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
   const auto a_case = [](std::uint64_t seed) {
-    Dice dice(seed, 7);
+    Dice dice(static_cast<Index>(seed), 7);
     KernelCase a;
     a.what = {.kv_heads = 1,
               .group = 2,

@@ -134,7 +134,8 @@ TEST(TileOrder, HasEveryTileOnce) {
           for (int number = 0; number < order.count; ++number) {
             const TileOrder::Place work = order.at(number);
             ASSERT_TRUE(work.head >= 0 && work.head < heads && work.tile >= 0 && work.tile < tiles);
-            ++times[static_cast<std::size_t>(work.head * tiles + work.tile)];
+            const int at = work.head * tiles + work.tile;
+            ++times[static_cast<std::size_t>(at)];
           }
           EXPECT_EQ(std::ranges::count(times, 1), heads * tiles);
         }
