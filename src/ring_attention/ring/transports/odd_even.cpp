@@ -6,20 +6,21 @@ namespace ring_attention {
 
 void OddEvenTransport::finish() {
   const double begin = MPI_Wtime();
-  const Exchange hop = pending_.finish();
+  const Exchange& exchange = pending_.finish();
+  const auto sent = exchange.send;
+  const auto received = exchange.receive;
   const Ring ring = this->ring();
   const auto send = [&] {
-    if (hop.send.empty()) return;
-    check_mpi(
-        MPI_Send_c(hop.send.data(), std::ssize(hop.send), MPI_BYTE, ring.next(), channel_, comm_.handle()));
-    count_sent(statistics_, hop.send);
+    if (sent.empty()) return;
+    check_mpi(MPI_Send_c(sent.data(), std::ssize(sent), MPI_BYTE, ring.next(), channel_, comm_.handle()));
+    count_sent(statistics_, sent);
   };
   if (ring.rank % 2 == 0) send();
-  if (!hop.receive.empty()) {
+  if (!received.empty()) {
     MPI_Status status;
-    check_mpi(MPI_Recv_c(hop.receive.data(), std::ssize(hop.receive), MPI_BYTE, ring.prev(), channel_,
+    check_mpi(MPI_Recv_c(received.data(), std::ssize(received), MPI_BYTE, ring.prev(), channel_,
                          comm_.handle(), &status));
-    check_received(statistics_, status, hop.receive, ring.prev());
+    check_received(statistics_, status, received, ring.prev());
   }
   if (ring.rank % 2 != 0) send();
   check_mpi(MPI_Barrier(comm_.handle()));
