@@ -39,12 +39,6 @@ void show_rules(Lesson& lesson) {
   lesson.record("visible", seen);
 }
 
-Mistake mistake_of(const Lesson& lesson) {
-  for (const Wrong& wrong : every_mistake)
-    if (lesson.mutant(wrong.name)) return wrong.mistake;
-  return Mistake::none;
-}
-
 // All rules at once against the dense reference; the library's readable engine on the same ring; what is sent.
 void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usual, Mistake mistake) {
   for (const PlacementKind kind :
@@ -98,7 +92,7 @@ void show_cost(Lesson& lesson, const Communicator& comm) {
   time("dropout", DenseBias::none, [](Rules& rules) { rules.dropout.probability = 0.1; });
   lesson.print(table);
   lesson.record("seconds", seconds);
-  constexpr Index bias_bytes = Index{65536} / 8 * 65536 * 4, kv_bytes = 2 * 65536 / 8 * 128 * 4;
+  constexpr Index bias_bytes = Index{65536} / 8 * 65536 * 4, kv_bytes = Index{2} * 65536 / 8 * 128 * 4;
   lesson.say("  65536 tokens on 8 ranks, one head, float32: a bias takes " + human_bytes(bias_bytes) +
              " a rank, K and V (D = 128) take " + human_bytes(kv_bytes));
   lesson.record("bias_bytes", bias_bytes);
@@ -112,12 +106,10 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
                 &comm);
   ProblemFlags flags{.seq = 61, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Queries; any number, also fewer than ranks. There are 9 keys more");
-  std::vector<std::pair<std::string, std::string>> mutants;
-  for (const Wrong& wrong : every_mistake) mutants.emplace_back(wrong.name, wrong.description);
-  lesson.offer_mutants(mutants);
+  lesson.offer_mistakes(every_mistake);
   if (!lesson.parse(argc, argv)) return 0;
   const Shape q = flags.problem(lesson).q;
-  const Mistake mistake = mistake_of(lesson);
+  const Mistake mistake = lesson.mistake_of(every_mistake);
 
   lesson.heading("The failure: local indices instead of global positions. The error of out");
   show_failure(lesson, comm);

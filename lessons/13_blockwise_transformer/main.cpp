@@ -95,12 +95,10 @@ int transformer_lesson(int argc, char** argv, const Communicator& comm) {
       "16384 (a minute on two cores)");
   lesson.options().option("--rotary", flags.rotary,
                           "Columns of a head (of 32) that turn with the position; even", {0, 32});
-  std::vector<std::pair<std::string, std::string>> mutants;
-  for (const Wrong& wrong : every_mistake) mutants.emplace_back(wrong.name, wrong.description);
-  lesson.offer_mutants(mutants);
+  lesson.offer_mistakes(every_mistake);
   if (!lesson.parse(argc, argv)) return 0;
   if (flags.rotary % 2 == 1) throw AgreedError("--rotary: columns turn in pairs: use an even number");
-  const Mistake mistake = mistake_of(lesson);
+  const Mistake mistake = lesson.mistake_of(every_mistake);
   const Setup setup{.batch = std::max(4, comm.size()), .seed = lesson.seed()};
   std::string showed = counted(comm.size(), "rank");
 

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <array>
-#include <string>
-
-#include "common/lesson.hpp"
 
 namespace ring_attention::lesson_13 {
 
@@ -35,11 +32,5 @@ inline constexpr std::array every_mistake{
     Wrong{Mistake::norm_twice, "norm-twice",
           "the gradients of the norms are summed over the tensor axis, too"},
     Wrong{Mistake::stale_weights, "stale-weights", "FSDP keeps the weights that it gathered first"}};
-
-inline Mistake mistake_of(const Lesson& lesson) {
-  for (const Wrong& wrong : every_mistake)
-    if (lesson.mutant(wrong.name)) return wrong.mistake;
-  return Mistake::none;
-}
 
 }  // namespace ring_attention::lesson_13

@@ -12,12 +12,6 @@ using namespace ring_attention::lesson_15;
 
 namespace {
 
-Mistake mistake_of(const Lesson& lesson) {
-  for (const Wrong& wrong : every_mistake)
-    if (lesson.mutant(wrong.name)) return wrong.mistake;
-  return Mistake::none;
-}
-
 // Which rank keeps which token: a prompt of 10 in zigzag placement, then 10 more.
 void show_cache(Lesson& lesson, const Communicator& comm) {
   const Placement prompt(PlacementKind::zigzag, 10, comm.size());
@@ -115,12 +109,10 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
                 &comm);
   ProblemFlags flags{.seq = 37, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Tokens; the second half is decoded one by one");
-  std::vector<std::pair<std::string, std::string>> mutants;
-  for (const Wrong& wrong : every_mistake) mutants.emplace_back(wrong.name, wrong.description);
-  lesson.offer_mutants(mutants);
+  lesson.offer_mistakes(every_mistake);
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem(lesson);
-  const Mistake mistake = mistake_of(lesson);
+  const Mistake mistake = lesson.mistake_of(every_mistake);
   if (mistake == Mistake::none) {
     lesson.heading("The failure: a ring moves the cache for one row");
     show_failure(lesson, comm);

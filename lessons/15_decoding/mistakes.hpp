@@ -2,9 +2,6 @@
 #pragma once
 
 #include <array>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace ring_attention::lesson_15 {
 

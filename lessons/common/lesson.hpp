@@ -2,6 +2,7 @@
 /// `Lesson`: what every lesson's program does around its one idea: flags, text, figures, the verdict.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,11 +40,24 @@ class Lesson {
   /// Pairs of name and description, before parse(). `--mutant mystery-1` and so on are the same ones, in another order:
   /// which mistake is it?
   void offer_mutants(const std::vector<std::pair<std::string, std::string>>& mutants);
+  /// The same for a table of mistakes: each has a `name`, a `description` and a `mistake`.
+  void offer_mistakes(const auto& mistakes) {
+    std::vector<std::pair<std::string, std::string>> mutants(mistakes.size());
+    std::ranges::transform(mistakes, mutants.begin(), [](const auto& wrong) {
+      return std::pair<std::string, std::string>(wrong.name, wrong.description);
+    });
+    offer_mutants(mutants);
+  }
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
   /// \param why_none  why there is none, "this machine has no NVIDIA driver"; empty when there is one
   void needs_gpu(const std::string& why_none);
   /// Was this mutant asked for?
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
+  /// Which mistake of the table? Its type's first value if none.
+  [[nodiscard]] auto mistake_of(const auto& mistakes) const {
+    const auto asked = std::ranges::find_if(mistakes, [&](const auto& wrong) { return mutant(wrong.name); });
+    return asked == mistakes.end() ? decltype(asked->mistake){} : asked->mistake;
+  }
   /// Was any? Then a lesson may end after its checks: times of a wrong program say nothing.
   [[nodiscard]] bool has_mutant() const { return mutant_ != "none"; }
   /// Does the lesson measure times, with a problem of `tokens`? Not with a mutant, and not for a few tokens, whose time
