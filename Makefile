@@ -32,7 +32,7 @@ run: ## a small real problem on 4 ranks, then all lessons, then one table
 	@$(COMPILE) --target ring-attention lessons
 	@sh lessons/make_run.sh $(BUILD)
 
-test: ## build and run the tests (about 10 minutes on 2 cores, 4 of them the tests)
+test: ## build and run the tests (about 8 minutes on 2 cores, half of them the tests)
 	@$(SETUP) run test
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE)
