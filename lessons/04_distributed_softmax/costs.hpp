@@ -46,7 +46,7 @@ inline double measure(const Communicator& comm, const auto& body) {
 inline void show_cost(Lesson& lesson, const Communicator& comm, const State& own,
                       const mpi_counter::Traffic& traffic) {
   const Index sent = sum_over_ranks(comm, traffic.hops), bytes = sum_over_ranks(comm, traffic.bytes);
-  const int hops = comm.size() - 1;
+  const Index hops = comm.size() - 1;
   const int depth = static_cast<int>(std::ceil(std::log2(comm.size())));
   lesson.heading("The cost");
   lesson.check("messages of 8 bytes down the chain are N - 1", sent == hops && bytes == 8 * hops,

@@ -106,9 +106,10 @@ inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_
 
 /// The all-to-all is exposed in full, a hop where it takes longer than its step.
 inline double model(const Way& way, const LayerHeads& heads, double step_seconds) {
-  if (way.ulysses == 0) return unit_seconds * static_cast<double>((link_ranks - 1) * 2 * heads.kv);
+  if (way.ulysses == 0) return unit_seconds * static_cast<double>(2 * heads.kv * (link_ranks - 1));
   const Volume volume = forward_formula(heads, link_ranks, way.ulysses);
-  const double hops = link_ranks / way.ulysses - 1, step = step_seconds * way.ulysses;
+  const int hops = link_ranks / way.ulysses - 1;
+  const double step = step_seconds * way.ulysses;
   return unit_seconds * static_cast<double>(volume.all_to_all) +
          std::max(unit_seconds * static_cast<double>(volume.ring) - hops * step, 0.0);
 }

@@ -154,7 +154,7 @@ inline void show_volumes(Lesson& lesson) {
       ring.back().push_back(counted[0].ring);
     }
     gathered.push_back(counted_all_gather(layer.heads, layer.ranks));
-    all = all && gathered.back() == (layer.ranks - 1) * 2 * layer.heads.kv;
+    all = all && gathered.back() == 2 * layer.heads.kv * (layer.ranks - 1);
     cells.push_back(std::to_string(gathered.back()));
     table.row(cells);
   }

@@ -81,7 +81,7 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
 // Operations per second, with 10 D operations per visible pair. 0 if the GPU has too little memory.
 inline double backward_flops(const cuda::BackwardKernel& kernel, cuda::Type type, const Inputs& inputs,
                              bool causal, Index calls, cuda::StreamHandle stream) {
-  if (12 * 4 * inputs.shape.size() > cuda::free_bytes()) return 0;
+  if (12 * inputs.shape.size() * 4 > cuda::free_bytes()) return 0;
   return type == cuda::Type::fp32 ? backward_flops_in<float>(kernel, inputs, causal, calls, stream)
                                   : backward_flops_in<Bf16>(kernel, inputs, causal, calls, stream);
 }

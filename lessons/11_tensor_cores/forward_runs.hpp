@@ -128,7 +128,7 @@ double flops_in(const ForwardContender& contender, const Inputs& inputs, bool ca
 // Operations per second, with 4 D operations per visible pair of query and key. 0 if the GPU has too little memory.
 inline double flops(const ForwardContender& contender, const Inputs& inputs, bool causal, Index calls,
                     cuda::StreamHandle stream) {
-  const Index arrays = 8 * 4 * inputs.shape.size();  // q, k, v, o and the copies for their conversion
+  const Index arrays = 8 * inputs.shape.size() * 4;  // q, k, v, o and the copies for their conversion
   const Index scores = contender.kernel->number == 0 ? 4 * inputs.shape.seq * inputs.shape.seq : 0;
   if (arrays + scores > cuda::free_bytes()) return 0;
   return contender.type == cuda::Type::fp32 ? flops_in<float>(contender, inputs, causal, calls, stream)

@@ -139,7 +139,7 @@ class WeakTests {
   [[nodiscard]] bool share_is_p(Mistake mistake) const {
     const Dropout dropout{.probability = 0.25, .seed = 1};
     const Tensor<double> mask =
-        mask_of(comm_, dropout, mistake, 16 * comm_.size(), 4, PlacementKind::contiguous);
+        mask_of(comm_, dropout, mistake, Index{16} * comm_.size(), 4, PlacementKind::contiguous);
     std::array counts{static_cast<double>(std::ranges::count(mask.view().elements(), 0.0)),
                       static_cast<double>(mask.size())};
     sum_over_ranks(comm_, std::span<double>(counts));

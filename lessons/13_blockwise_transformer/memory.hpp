@@ -101,9 +101,10 @@ inline Index step_peak(int ranks, Index seq) {
 inline void show_layer_memory(Lesson& lesson, const Communicator& comm) {
   constexpr Index seq = 1024, chunk = 32;
   constexpr int ranks = 4;
+  constexpr Index shard = seq / ranks;
   const ModelShape shape = layer_shape();
   const auto floats = plan::table_1(1, seq, static_cast<double>(shape.width),
-                                    static_cast<double>(shape.heads), seq / ranks);  // bytes in bf16
+                                    static_cast<double>(shape.heads), shard);  // bytes in bf16
   std::vector<double> paper, measured;
   if (comm.rank() == 0) {
     Place<float> dense = one_process<float>(seq);

@@ -23,7 +23,7 @@ struct SleepingEngine {
 
 /// Seconds of the library's forward, every hop of which takes `hop` seconds.
 inline double real_ring_seconds(int ranks, const StepSeconds& compute, double hop) {
-  const Placement placement(PlacementKind::contiguous, 2 * ranks, ranks);
+  const Placement placement(PlacementKind::contiguous, Index{2} * ranks, ranks);
   LoopbackWorld world(ranks, {.latency = std::chrono::duration<double>(hop)});
   const auto begin = std::chrono::steady_clock::now();
   world.run([&](int rank) {

@@ -14,7 +14,8 @@ struct Model {
 
   /// Sent by each rank for one token: a ring passes all shards but one on.
   [[nodiscard]] double ring_bytes() const {
-    return static_cast<double>((ranks - 1) * 2 * (tokens / ranks) * kv_heads * dim * 2);
+    const Index numbers = (ranks - 1) * 2 * (tokens / ranks) * kv_heads * dim;
+    return 2.0 * static_cast<double>(numbers);
   }
   /// An all-reduce of the states in float, or an all-to-all by heads and back.
   [[nodiscard]] double state_bytes() const {
@@ -73,7 +74,7 @@ inline void show_failure(Lesson& lesson, const Communicator& comm) {
   lesson.say(
       format("  On links of 186 GB/s a hop of the 7B ring takes %.3g ms, and a token of 32 layers %.3g s.",
              hop / 186e9 * 1e3, seven.ring_bytes() * 32 / 186e9));
-  const Index others = comm.size() - 1, own = 4 * (16 + 2) * 8;
+  const Index others = comm.size() - 1, own = Index{4} * (16 + 2) * 8;
   bool all_other_shards = true;
   for (std::size_t i = 0; i < lengths.size(); ++i)  // K and V of a token: 2 heads of 16 doubles each
     all_other_shards =

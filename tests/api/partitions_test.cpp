@@ -186,7 +186,7 @@ std::pair<Index, Index> most_bytes(const PartitionUser<T>& user) {
 /// 48 tokens a rank: all slices are of one length.
 template <class T>
 GradientProblem<T> even_problem() {
-  const Index tokens = 48 * ranks_of_world();
+  const Index tokens = Index{48} * ranks_of_world();
   return make_gradient_problem<T>(
       {.batch = 2, .kv_heads = 12, .group = 2, .queries = tokens, .keys = tokens, .dim = 8});
 }

@@ -43,7 +43,7 @@ TEST(Bias, GradientsOfARowSumToZero) {
   const auto problem = make_gradient_problem<double>(with_bias({2, 4}, {0.6, Mask::causal(1)}));
   const Gradients<double> tiled = device_gradients(problem);
   for (const Tensor<double>* gradient : {&problem.want.bias, &tiled.bias})
-    for (Index row = 0; row < 2 * 4 * 5; ++row) {
+    for (Index row = 0; row < Index{2} * 4 * 5; ++row) {
       double sum = 0, size = 0;
       for (Index key = 0; key < 6; ++key) {
         sum += gradient->data()[row * 6 + key];

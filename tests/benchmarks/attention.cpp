@@ -161,7 +161,7 @@ void backward(benchmark::State& state, const Setting& setting, With what) {
 /// and add to it. `flop` is that of the call.
 void bias_memory(benchmark::State& state, const Setting& setting, bool backward) {
   const View<const float> bias = bias_with<float>(With::bias, setting);
-  const Index parts = 64 * setting.threads, part = bias.size() / parts;
+  const Index parts = Index{64} * setting.threads, part = bias.size() / parts;
   for (auto _ : state) {
     Tensor<float> gradient(backward ? bias.shape() : Shape{});
     std::vector<float> sums(static_cast<std::size_t>(parts));

@@ -62,10 +62,11 @@ testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::Backwa
   if (dq != nullptr) dq->assign(got_q.data(), got_q.data() + got_q.size());
 
   const Index terms = std::max(a.what.keys, a.what.queries * a.what.group);
+  const double score = want.max_abs_score;
   const auto check = [&](const char* name, const Tensor<float>& got, const Tensor<double>& wanted,
                          double magnitude) {
     const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
-    Tolerance tolerance = gradient_tolerance<float>(terms, want.max_abs_score, magnitude);
+    Tolerance tolerance = gradient_tolerance<float>(terms, score, magnitude);
     tolerance.absolute +=
         cuda::unit_roundoff(a.type) * magnitude;  // each sum has one rounded factor, p or ds
     const Comparison comparison = compare(got, wanted, tolerance, {.expect_zero = zero});

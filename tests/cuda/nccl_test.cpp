@@ -34,11 +34,11 @@ TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
   EXPECT_EQ(nccl.rank(), mpi.rank());
   EXPECT_EQ(nccl.size(), mpi.size());
   const DeviceMemory memory{stream.handle()};
-  const HeadShare share(2 * comm.size(), 1,
+  const HeadShare share(Index{2} * comm.size(), 1,
                         comm.size());  // each rank two query heads, and a replica of one K,V head
   std::vector<Index> tokens;
   for (int rank = 0; rank < comm.size(); ++rank) tokens.push_back(rank);  // rank 0 holds none
-  Tensor<float> q({2, 2 * comm.size(), comm.rank(), 3}), k({2, 1, comm.rank(), 3});
+  Tensor<float> q({2, Index{2} * comm.size(), comm.rank(), 3}), k({2, 1, comm.rank(), 3});
   fill_random(q.view(), {1, own});
   fill_random(k.view(), {2, own});
   const auto there = [&](const Tensor<float>& x) { return cuda::uploaded<float>(x, stream.handle()); };

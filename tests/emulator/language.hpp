@@ -1,4 +1,5 @@
 // CUDA C++ for g++: the keywords, and the functions that a kernel may call without a header.
+// NOLINTBEGIN(bugprone-reserved-identifier): the language has these names.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -132,3 +133,4 @@ template <class T>
 T max(T a, T b) {
   return std::max(a, b);
 }
+// NOLINTEND(bugprone-reserved-identifier)

@@ -68,7 +68,8 @@ FOR_EACH_CPU void add_truncated(float* c, const float* a, const float* b, unsign
       const Longs is_larger = (widened < 0 ? -widened : widened) > (kept < 0 ? -kept : kept);  // 0 or -1
       const Floats toward_zero = reinterpret_cast<Floats>(reinterpret_cast<Ints>(nearest) +
                                                           __builtin_convertvector(is_larger, Ints));
-      const Longs is_special = (largest == 0) | (sum - sum != 0);  // no addend but 0, infinity or NaN
+      // No addend but 0, or infinity or NaN. NOLINTNEXTLINE(misc-redundant-expression): those less themselves are NaN.
+      const Longs is_special = (largest == 0) | (sum - sum != 0);
       of_c = __builtin_convertvector(is_special, Ints) ? __builtin_convertvector(sum, Floats) : toward_zero;
       std::memcpy(c + i * columns + j, &of_c, sizeof of_c);
     }

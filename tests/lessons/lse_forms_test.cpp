@@ -11,7 +11,7 @@
 namespace ring_attention::test {
 namespace {
 
-using lesson::Result, lesson::log1p_form, lesson::sigmoid_form;
+using lesson::Result;
 
 /// Every number of `into` merged with the same number of `piece`.
 template <class T, Result<T> (*form)(const Result<T>&, const Result<T>&)>
@@ -25,9 +25,9 @@ void merge_all(AttentionResult<T>& into, const AttentionResult<T>& piece) {
   }
 }
 template <class T>
-constexpr auto merge_log1p = merge_all<T, log1p_form<T>>;
+constexpr auto merge_log1p = merge_all<T, lesson::log1p_form<T>>;
 template <class T>
-constexpr auto merge_sigmoid = merge_all<T, sigmoid_form<T>>;
+constexpr auto merge_sigmoid = merge_all<T, lesson::sigmoid_form<T>>;
 
 /// One row of one number.
 template <class T>

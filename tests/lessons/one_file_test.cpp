@@ -14,7 +14,7 @@
 
 namespace one_file {  // the names of the file, which includes nothing that is not above
 #define main run
-#include "00_attention/ring_attention.cpp"
+#include "00_attention/ring_attention.cpp"  // NOLINT(bugprone-suspicious-include): it is one whole program
 #undef main
 }  // namespace one_file
 

@@ -40,7 +40,7 @@ Index peak_of_step(const MeshShape& mesh, Index seq, Index chunk = 16, Sharding 
 TEST(ModelMemory, IsFlatWhenRanksAndLengthGrowTogether) {
   const Index two = peak_of_step({1, 1, 2, 1}, 1024);
   for (const int ranks : {4, 8}) {
-    const Index more = peak_of_step({1, 1, ranks, 1}, 512 * ranks);
+    const Index more = peak_of_step({1, 1, ranks, 1}, Index{512} * ranks);
     EXPECT_LE(more, two + two / 100) << ranks;
     EXPECT_GE(more, two - two / 100) << ranks;
   }
@@ -60,7 +60,7 @@ TEST(ModelMemory, OfAStepIsThePapersFormulaAndThatOfTheBackward) {
 
 // No single rank could hold the activations of 4096 tokens in 6 MiB; four ranks train them.
 TEST(ModelMemory, FourRanksTrainWhatOneRankCannotHold) {
-  constexpr Index limit = 6 * 1024 * 1024;
+  constexpr Index limit = 6 << 20;
   EXPECT_GT(peak_of_step({}, 4096), limit);
   EXPECT_LT(peak_of_step({1, 1, 4, 1}, 4096), limit);
   EXPECT_LT(peak_of_step({1, 2, 2, 1}, 4096), limit);

@@ -20,7 +20,7 @@ class OneSidedTransport {
  public:
   OneSidedTransport(Trace& trace, const Communicator& comm, int channel)
       : trace_(trace), comm_(comm), channel_(channel) {
-    const MPI_Aint bytes = 2 * ring().size * static_cast<MPI_Aint>(sizeof(MPI_Aint));
+    const MPI_Aint bytes = MPI_Aint{2} * ring().size * static_cast<MPI_Aint>(sizeof(MPI_Aint));
     check_mpi(MPI_Win_create_dynamic(MPI_INFO_NULL, comm.handle(), &memory_));
     check_mpi(MPI_Win_allocate(bytes, sizeof(MPI_Aint), MPI_INFO_NULL, comm.handle(), &words_, &window_));
     std::fill_n(words_, 2 * ring().size, MPI_Aint{0});

@@ -49,7 +49,7 @@ class MemoryCheck {
   static std::string of(const Trace& trace) {
     MemoryCheck check;
     for (const Event& event : trace)
-      if (const std::string wrong = check.next(event); !wrong.empty()) return wrong;
+      if (std::string wrong = check.next(event); !wrong.empty()) return wrong;
     return check.open_.empty() ? "" : "a message is under way at the end";
   }
 

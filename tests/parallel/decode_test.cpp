@@ -133,7 +133,7 @@ TEST(Decode, BytesAreThoseOfTheRowAndNotOfTheCache) {
         auto cache = cache_of(problem, tokens - 1, rank, ranks);
         (void)next_token(link, problem, cache);
         const Index heads = 6, own = (rank + 1) * heads / ranks - rank * heads / ranks;
-        EXPECT_EQ(link.statistics().bytes_sent, 2 * 4 * ((heads - own) * 7 + (ranks - 1) * own * 6));
+        EXPECT_EQ(link.statistics().bytes_sent, Index{2} * 4 * ((heads - own) * 7 + (ranks - 1) * own * 6));
         EXPECT_LE(link.statistics().messages_sent, 2 * (ranks - 1));
       });
     }

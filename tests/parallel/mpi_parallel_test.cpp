@@ -74,7 +74,7 @@ TEST_F(MpiParallel, HybridsOfEverySize) {
 
 // 512 KiB and more a piece: far more than MPI buffers.
 TEST_F(MpiParallel, PiecesTooLargeToBuffer) {
-  const Case what{.kv_heads = comm.size(), .queries = 8, .keys = 1024, .dim = 64 * comm.size()};
+  const Case what{.kv_heads = comm.size(), .queries = 8, .keys = 1024, .dim = Index{64} * comm.size()};
   Tensor<float> x(what.kv());
   fill_random(x.view(), {});
   MpiAllToAll link(comm);

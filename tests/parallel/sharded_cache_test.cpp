@@ -110,7 +110,7 @@ TEST(ShardedCache, MemoryIsThatOfItsTokensAndTakenOnce) {
       const Tensor<float> own_k = rows_of(k, rows), own_v = rows_of(v, rows), token = rows_of(k, {{0, 1, 1}});
       const Index before = allocation::current();
       ShardedCache<float> cache(1000, prompt, rank, own_k.view(), own_v.view());
-      EXPECT_EQ(allocation::current() - before, 2 * (2 * 3 * cache.own_capacity() * 4) * 4);
+      EXPECT_EQ(allocation::current() - before, 2 * (cache.own_capacity() * 2 * 3 * 4) * 4);
       EXPECT_GE(cache.own_capacity(), 1000 / ranks - 1);
       EXPECT_LE(cache.own_capacity(), 1000 / ranks + 2);
       const Index allocations = allocation::count();

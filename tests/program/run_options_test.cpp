@@ -66,7 +66,7 @@ TEST(RunOptions, RandomShapesThatCanBe) {
             "--random: B, H, S and D are at least 1");
   EXPECT_EQ(complaint(of_random(), [](RunOptions& options) { options.kv_heads = 3; }),
             "--kv-heads 3 must divide the H of --random, 4");
-  const auto with_shape = [](std::vector<Index> shape) {
+  const auto with_shape = [](const std::vector<Index>& shape) {
     return [=](RunOptions& options) { options.random = shape; };
   };
   const std::string too_many = "--random asks for more than 2^48 elements: give smaller numbers";

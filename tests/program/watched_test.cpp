@@ -82,7 +82,7 @@ std::string diary_of(int ranks, int whose) {
   std::string diary;
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
-    const Placement placement(PlacementKind::contiguous, 2 * ranks, ranks);
+    const Placement placement(PlacementKind::contiguous, Index{2} * ranks, ranks);
     const Tensor<float> q({1, 1, 2, 2}), lse({1, 1, 2, 1});
     KvParcel<float> kv({1, 1, 6, 2}, placement, rank), gradients({1, 1, 6, 2}, placement, rank);
     Activity activity;

@@ -180,7 +180,7 @@ TYPED_TEST(RingBackwardIn, HoldsTheSameWhenRanksAndTokensGrowTogether) {
   for (const PlacementKind kind : placement_kinds) {
     Index forward_bytes = 0, backward_bytes = 0;
     for (const int ranks : {2, 3, 4, 5, 7, 8}) {
-      const Index tokens = 6 * ranks;
+      const Index tokens = Index{6} * ranks;
       const auto problem = make_gradient_problem<TypeParam>(
           {.group = 2, .queries = tokens, .keys = tokens, .dim = 8, .block = 4, .kind = kind});
       const auto forward = run_loopback(problem.forward, ranks);

@@ -66,7 +66,7 @@ TEST(RingBiasSums, GradientsOfAHeadAndItsSinkSumToZero) {
       for (Index head = 0; head < 4; ++head) {
         double sum = got.sinks[static_cast<std::size_t>(head)], size = 0;
         for (Index batch = 0; batch < 2; ++batch)
-          for (Index i = 0; i < 11 * 13; ++i) {
+          for (Index i = 0; i < Index{11} * 13; ++i) {
             sum += got.bias.view().head(batch, head)[i];
             size += std::abs(got.bias.view().head(batch, head)[i]);
           }

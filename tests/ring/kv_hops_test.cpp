@@ -158,7 +158,7 @@ TEST(KvHops, ACausalMaskOnContiguousSlicesSendsHalf) {
   const auto results = run_loopback(make_problem<float>(what), 4);
   Index sent = 0;
   for (const auto& result : results) sent += result.statistics.bytes_sent;
-  EXPECT_EQ(sent, 3 * 2 * what.kv().size() * static_cast<Index>(sizeof(float)) / 2);
+  EXPECT_EQ(sent, Index{3} * 2 * what.kv().size() * static_cast<Index>(sizeof(float)) / 2);
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ TEST(KvParcel, AMessageIsAsLongAsItsOwnersShard) {
   const Placement placement(PlacementKind::contiguous, 5, 2);
   KvParcel<float> kv(kv_shape, placement, 1);
   const Exchange hop = kv.exchange(0);
-  EXPECT_EQ(hop.send.size(), 2u * 2 * 3 * 2 * 4 * sizeof(float));
-  EXPECT_EQ(hop.receive.size(), 2u * 2 * 3 * 3 * 4 * sizeof(float));
+  EXPECT_EQ(hop.send.size(), sizeof(float) * 2 * 2 * 3 * 2 * 4);
+  EXPECT_EQ(hop.receive.size(), sizeof(float) * 2 * 2 * 3 * 3 * 4);
 }
 
 TEST(KvParcel, AdvanceMakesWhatArrivedCurrent) {
@@ -52,7 +52,7 @@ TEST(KvParcel, OfARankWithoutTokensIsEmpty) {
   EXPECT_EQ(kv.k().size(), 0);
   EXPECT_TRUE(kv.current().ranges.empty());
   EXPECT_EQ(kv.exchange(1).send.size(), 0u);
-  EXPECT_EQ(kv.exchange(1).receive.size(), 2u * 2 * 3 * 1 * 4 * sizeof(float));
+  EXPECT_EQ(kv.exchange(1).receive.size(), sizeof(float) * 2 * 2 * 3 * 1 * 4);
 }
 
 TEST(KvParcel, HoldsFourShardsOrTwoAlone) {

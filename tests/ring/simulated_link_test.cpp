@@ -41,7 +41,7 @@ struct Exposed {
 
 /// A ring of three, forward or backward, whose every hop takes `latency`.
 Exposed exposed_seconds(Seconds compute, bool backward) {
-  const Placement placement(PlacementKind::contiguous, 2 * ring_size, ring_size);
+  const Placement placement(PlacementKind::contiguous, Index{2} * ring_size, ring_size);
   const Shape shape{1, 1, placement.seq(), 4};
   std::vector<double> of_kv(ring_size), of_gradient(ring_size);
   LoopbackWorld world(ring_size, {.latency = latency});

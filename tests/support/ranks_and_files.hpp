@@ -20,6 +20,9 @@ namespace ring_attention::test {
 
 /// A communicator, and a directory that rank 0 makes and all ranks know.
 class RanksAndFiles : public testing::Test {
+ public:
+  ~RanksAndFiles() override { wait(); }
+
  protected:
   RanksAndFiles() : comm_(MPI_COMM_WORLD) {
     std::string name(4096, '\0');
@@ -28,9 +31,8 @@ class RanksAndFiles : public testing::Test {
       directory_->path().copy(name.data(), name.size() - 1);
     }
     MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, comm_.handle());
-    path_ = name.c_str();
+    path_ = name.substr(0, name.find('\0'));
   }
-  ~RanksAndFiles() override { wait(); }
 
   void wait() const { MPI_Barrier(comm_.handle()); }
   [[nodiscard]] std::string at(const std::string& file) const { return path_ + "/" + file; }
@@ -121,9 +123,9 @@ inline TokenRanges one_rank(Index seq, int rank, int ranks) {
 inline TokenRanges shuffled(Index seq, int rank, int ranks) {
   TokenRanges ranges;
   for (Index first : {1, 0}) {
-    const Index begin = 2 * rank + first;
-    const Index tokens = begin < seq ? (seq - begin + 2 * ranks - 1) / (2 * ranks) : 0;
-    if (tokens > 0) ranges.push_back({begin, 2 * ranks, tokens});
+    const Index begin = Index{2} * rank + first, stride = Index{2} * ranks;
+    const Index tokens = begin < seq ? (seq - begin + stride - 1) / stride : 0;
+    if (tokens > 0) ranges.push_back({begin, stride, tokens});
   }
   return ranges;
 }

@@ -46,7 +46,7 @@ class Case {
     const int ranks = what.at("ranks");
     const Index seq = what.at("seq");
     const Placement placement(placement_kind_named(what.at("placement")), seq, ranks);
-    require(2 * ranks * (seq / (2 * ranks)) == seq, "the shards of a benchmark's ranks must be equal");
+    require(seq % (Index{2} * ranks) == 0, "the shards of a benchmark's ranks must be equal");
     if (what.at("causal")) scoring_.mask = Mask::causal();
     for (int rank = 0; rank < ranks; ++rank)
       ranks_.push_back({placement.ranges(rank), MaskOnDevice(scoring_, placement.ranges(rank), nullptr)});

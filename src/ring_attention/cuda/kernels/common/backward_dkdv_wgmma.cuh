@@ -186,7 +186,8 @@ __device__ __forceinline__ void dkdv_of_warpgroup(const DkdvMemory<columns, dq_s
     to += (static_cast<Index>(batch_kv_head) * task.keys + keys.first_key) * task.dim;
     for_pairs(d, lane, [&](int row, int column, float one, float other) {
       row += 64 * group + warp_row;
-      if (row < keys.keys && column < task.dim)
+      if (row < keys.keys && column < task.dim)  // 32 bits: with 64 registers spill
+        // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result)
         add_to(to + row * task.dim + column, factor * one, factor * other);
     });
   };
@@ -236,7 +237,7 @@ void launch_dkdv(const BackwardTask& task, const BackwardMaps& maps, int key_til
   AllQueries<rows> all{floats.data(), delta, delta + heads * padded, visibility.data(), query_tiles};
   if constexpr (dq_sum == DqSum::turns) {
     all.turns = turns.data();
-    all.first_turn = turns.data() + heads * query_tiles;
+    all.first_turn = turns.data() + Index{heads} * query_tiles;
   }
   launch(prepare_queries<rows>, {query_tiles * heads, rows}, stream, task, all);
   const TileOrder order = order_of_keys(task, key_tiles);
