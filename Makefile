@@ -65,7 +65,7 @@ bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing els
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE) --target bench
 
-bench-report: ## write what `make bench` measured into docs/results.md, README.md and lesson 03's page
+bench-report: ## write what `make bench` measured into docs/results.md, README.md and lesson 03's LADDER.md
 	@python3 tests/benchmarks/report.py $(BUILD)/benchmarks/results.json
 
 docs: ## the documentation site, in build/release/docs
@@ -91,7 +91,7 @@ lint: format-check ## the format check, and clang-tidy over every file that is c
 	@$(SETUP) run test lint bench
 	@$(CONFIGURE) -B build/lint -DRING_ATTENTION_TESTS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
 	  -DCMAKE_UNITY_BUILD=OFF
-	@$(CXX_FILES) | grep -E '^(src/ring_attention|lessons|tests)/.*\.cpp$$' | grep -vE '^tests/(install/|emulator/nccl_waits)|/without_gpu' \
+	@$(CXX_FILES) | grep -E '^(src/(ring_attention|cli|program)|lessons|tests)/.*\.cpp$$' | grep -vE '^tests/(install/|emulator/nccl_waits)|/without_' \
 	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p build/lint --quiet --extra-arg=-Wno-unknown-warning-option \
 	    --extra-arg=-Wno-unused-command-line-argument
 
