@@ -99,7 +99,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "09", "load_balance",
       "A causal mask hides half of all pairs, and a ring in which rank r holds slice r makes half of\n"
-      "the ranks wait for the other half. Deal the tokens out differently, and all are busy.",
+      "the ranks wait for the other half. With other placements of the tokens all ranks compute.",
       &comm);
   ProblemFlags flags{.seq = 4096, .heads = 2, .kv_heads = 2, .dim = 64};
   flags.offer(lesson, {}, "Tokens S of the measured run; any number, also fewer than ranks");

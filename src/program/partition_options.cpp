@@ -49,7 +49,7 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
   const std::string chosen =
       options.ulysses ? options.parallel + " with --ulysses " + std::to_string(ulysses) : options.parallel;
   options.why = chosen + ": a rank sends " + sent(ulysses, ring) + " forward, in a ring " + sent(1, ranks) +
-                (device == "cuda" ? "; priced as on 8xh100" : "");
+                (device == "cuda" ? "; computed for 8xh100" : "");
 }
 
 HybridPlace agreed_place(const Communicator& comm, const PartitionOptions& options) {

@@ -263,7 +263,8 @@ def all_tables(results):
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank, "
-                   f"{cores} cores. Last column: the cost, time * min(ranks, cores) / time of one rank; 1.00 is perfect.",
+                   f"{cores} cores. Last column: the cost, time * min(ranks, cores) / "
+                   f"{'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'}; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]

@@ -1,7 +1,7 @@
 /// \file
 /// MPI's life cycle, its errors, and how ranks end together.
 ///
-/// Two error regimes, kept apart:
+/// Two kinds of errors, kept apart:
 /// - What every rank can validate goes through `agree`: all ranks learn of the first failure, all throw
 ///   the same AgreedError, rank 0 prints one line, all finalise, exit code 2.
 /// - What one rank alone knows (any other exception) ends the job: that rank prints `[rank r] what` and
