@@ -111,7 +111,7 @@ inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, 
             inside ? first + (matrix * map.rows + row + i) * map.dim + column + j : zeros);
       }
     emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
-    state.bytes -= 128 * map.box_rows;
+    state.bytes -= 128L * map.box_rows;
     state.complete_phase();
   });
 }
