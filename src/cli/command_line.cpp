@@ -44,7 +44,7 @@ std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app, co
     for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
     return "a command is missing, one of " + joined(names, ", ");
   }
-  const std::string line = error.what();
+  std::string line = error.what();
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return line;
   const std::size_t begin = std::min(line.find_first_not_of('-'), line.size());
   const std::string name = "--" + line.substr(begin, line.find_first_of(": ", begin) - begin);

@@ -278,7 +278,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   if (place.ulysses.size > 1)
     work.besides = 2 * q_size + 4 * kv_size + (options.backward ? 4 * q_size + 4 * kv_size : 0);
   if (options.partition() == Partition::all_gather)
-    work.besides = (options.backward ? 6 : 2) * ranks * kv_size;
+    work.besides = (options.backward ? 6 : 2) * kv_size * ranks;
   work.scoring.scale = 1 / std::sqrt(static_cast<double>(options.dim));
   if (options.causal) work.scoring.mask = Mask::causal();
   Device device({comm, lines.ring(), options, activity, work});

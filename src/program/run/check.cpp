@@ -151,8 +151,8 @@ class Check {
   /// dbias sums over what broadcasts, dsink over the rows of all ranks; so do the magnitudes.
   void finish_shared_gradients() {
     const Shape &bias = results_.bias->shape(), &q = input_.q();
-    want_.magnitude_bias *=
-        static_cast<double>(q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1));
+    const Index shared = q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1);
+    want_.magnitude_bias *= static_cast<double>(shared);
     sum_over_ranks(comm_, want_.dsink.view().elements());
     sum_over_ranks(comm_, std::span(of_sinks_));
     want_.magnitude_sinks = std::ranges::max(of_sinks_);

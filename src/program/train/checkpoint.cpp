@@ -86,7 +86,7 @@ std::map<Index, std::string> checkpoints_in(const std::string& directory) {
 /// Throws unless the file has exactly this many numbers. \returns its header
 NpyHeader checked_header(const std::string& checkpoint, const std::string& path, Dtype dtype, Index size) {
   const std::string beginning = format_npy_header(dtype, {size});
-  const NpyHeader header{dtype, {size}, std::ssize(beginning)};
+  NpyHeader header{dtype, {size}, std::ssize(beginning)};
   std::error_code failed;
   const auto bytes = static_cast<Index>(fs::file_size(path, failed));
   if (failed) refuse(checkpoint, path, "cannot be read: " + failed.message());

@@ -95,7 +95,7 @@ class TrainJob {
       largest = std::max(largest, layout.size());
     }
     for (const model::Stage& stage : options_.curriculum())
-      rows = std::max(rows, (stage.batch / mesh.data + 1) * (stage.seq / (mesh.ulysses * mesh.ring) + 1));
+      rows = std::max(rows, (stage.batch / mesh.data + 1) * (stage.seq / mesh.ulysses / mesh.ring + 1));
     const Index kept = options_.fsdp ? all / links_.replicas.size() : all,
                 row = shape.width + shape.heads / mesh.tensor * (shape.dim + 1);
     require_host_memory(
