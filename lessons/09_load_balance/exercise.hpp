@@ -54,7 +54,7 @@ inline Work count_pairs(const std::vector<Tokens>& shards) {
   return work;
 }
 
-/// A step lasts as long as its slowest rank: the critical path is the sum of these.
+/// With a barrier a step lasts as long as its slowest rank: the critical path is the sum of these.
 template <class Number>  // pairs, or seconds
 double critical_path(const std::vector<std::vector<Number>>& work) {
   double path = 0;
