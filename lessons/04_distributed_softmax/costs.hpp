@@ -10,7 +10,8 @@
 
 namespace ring_attention::lesson {
 
-// The same state by two all-reduces, which MPI runs as trees: the maximum, then the rescaled sums.
+// The same state by two all-reduces: the maximum, then the rescaled sums. By recursive doubling each takes log2 N
+// messages one after another.
 inline State all_reduce(State state, const Communicator& comm) {
   const float own = state.m;
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &state.m, 1, MPI_FLOAT, MPI_MAX, comm.handle()));
