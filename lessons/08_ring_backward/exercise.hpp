@@ -13,7 +13,7 @@
 
 namespace ring_attention::lesson {
 
-/// K,V of one rank in one message, or their gradients, and the buffer in which the next message arrives.
+/// A parcel, K,V of one rank in one message or their gradients, and the buffer in which the next one arrives.
 struct Parcel {
   Tensor<float> current, incoming;  // each as large as the largest parcel
   int tag;                          // a receive takes messages of its own tag only

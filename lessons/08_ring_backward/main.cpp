@@ -58,7 +58,7 @@ void show_cost(Lesson& lesson, const Part& part, const Outcome& got) {
                       number(gradients.hops), number(kv.bytes), number(gradients.bytes), part.comm.rank()));
   const Shape shard = part.problem.kv.with_seq(part.placement.max_tokens());
   const Index shards = part.comm.size() > 1 ? 4 + 6 : 2 + 4;
-  lesson.check("parcels take four KV shards and six of gradients (2 and 4 when N = 1)",
+  lesson.check("buffers take four KV shards and six of gradients (2 and 4 when N = 1)",
                got.parcel_bytes == shards * shard.size() * static_cast<Index>(sizeof(float)),
                human_bytes(got.parcel_bytes));
   const Index kv_sent = sum_over_ranks(part.comm, kv.bytes);

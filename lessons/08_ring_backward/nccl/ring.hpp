@@ -18,7 +18,7 @@ inline void check_nccl(ncclResult_t code) {
   require(code == ncclSuccess, std::string("NCCL: ") + ncclGetErrorString(code));
 }
 
-/// K,V of one rank in one message, or their gradients, and the buffer in which the next message arrives.
+/// A parcel, K,V of one rank in one message or their gradients, and the buffer in which the next one arrives.
 template <class T>
 struct Parcel {
   cuda::DeviceTensor<T> current, incoming;  // each as large as the largest parcel
