@@ -96,11 +96,10 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
 }
 
 int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
-  Lesson lesson(
-      "09", "load_balance",
-      "A causal mask hides half of all pairs, and a ring in which rank r holds slice r makes half of\n"
-      "the ranks wait for the other half. With other placements of the tokens all ranks compute.",
-      &comm);
+  Lesson lesson("09", "load_balance",
+                "A causal mask hides half of all pairs, and a ring with contiguous shards makes half of\n"
+                "the ranks wait for the other half. With other placements of the tokens all ranks compute.",
+                &comm);
   ProblemFlags flags{.seq = 4096, .heads = 2, .kv_heads = 2, .dim = 64};
   flags.offer(lesson, {}, "Tokens S of the measured run; any number, also fewer than ranks");
   lesson.offer_mutants({{"wrong-partner", "zigzag pairs chunk r with chunk N + r"},
@@ -110,7 +109,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
   const RandomProblem problem = flags.problem(lesson, Mask::causal());
   const Index seq = problem.q.seq;
 
-  lesson.heading("The failure: rank r holds slice r. Pairs per rank and step, 8 ranks, 256 tokens, causal");
+  lesson.heading("The failure: contiguous shards. Pairs per rank and step, 8 ranks, 256 tokens, causal");
   show_placement(lesson, PlacementKind::contiguous, "1.872", tokens_of);
 
   lesson.heading("The idea: deal the tokens out differently, here 16 tokens on 4 ranks");

@@ -59,7 +59,7 @@ struct DoubleRingVolume {
 /// Mesh-Attention (arXiv 2512.20968), N = rows * columns: (rows - 1) parcels of q and out, (columns - 1) of K,V.
 [[nodiscard]] double mesh_forward(const Attention& layer, int rows, int columns);
 
-/// The share of the N (N - 1) hops of K,V that a causal mask leaves: contiguous slices need half of them, other
+/// The share of the N (N - 1) hops of K,V that a causal mask leaves: contiguous shards need half of them, other
 /// placements all (ring/kv_hops.hpp).
 [[nodiscard]] double hop_share(PlacementKind kind, bool causal);
 
