@@ -48,8 +48,9 @@ inline Rows feed_forward(const Layer& layer, const Rows& y) {
 inline Rows feed_forward_gradient(const Layer& layer, const Rows& y, const Rows& dz,
                                   const LayerGradients& gradients) {
   Rows dn(y.rows(), y.cols());
-  // Exercise: the chunks of feed_forward once more. forward: z = h w2, with h = relu(n w1); so which products give dw2,
-  // dh, dw1 and dn? The gradient of relu is 0 where h is 0. Add to matrix(gradients.w1) and matrix(gradients.w2).
+  // Exercise: the chunks of feed_forward once more. forward: z = A w2, with A = relu(n w1); so which products give dw2,
+  // dA, dw1 and dn? The gradient of relu is 0 where A is 0. A and n are the members h and n of Hidden (rows.hpp). Add
+  // to matrix(gradients.w1) and matrix(gradients.w2), write rows of dn.
   still_empty("feed-forward gradient");
   return dn;
 }
