@@ -65,9 +65,10 @@ inline void add_sink(SoftmaxState<double>& state, std::span<double> o, double si
   still_empty("sink");
 }
 
-/// dS of a pair, dP = dO . v. A dropped pair has dS = -P delta: it takes part in the softmax.
+/// dS of a pair. A dropped pair has dS = -P delta: it takes part in the softmax.
+/// \param grad_p  dO . v, as without dropout; dP = factor * grad_p
 inline double score_gradient(double p, double factor, double grad_p, double delta) {
-  // Exercise: the gradient of the softmax (lesson 07), where the value has the weight factor * p.
+  // Exercise: the gradient of the softmax (lesson 07), P (dP - delta), where the value has the weight factor * p.
   still_empty("score gradient");
 }
 

@@ -62,7 +62,8 @@ inline void add_sink(SoftmaxState<double>& state, std::span<double> o, double si
   attend(state, o, sink, 0, o);
 }
 
-/// dS of a pair, dP = dO . v. A dropped pair has dS = -P delta: it takes part in the softmax.
+/// dS of a pair. A dropped pair has dS = -P delta: it takes part in the softmax.
+/// \param grad_p  dO . v, as without dropout; dP = factor * grad_p
 inline double score_gradient(double p, double factor, double grad_p, double delta) {
   return p * (factor * grad_p - delta);
 }
