@@ -30,7 +30,9 @@ inline void show_table_2(Lesson& lesson) {
                  : 0;
   }
   lesson.print(table);
-  lesson.say("  Thousands of tokens. Slip: InfiniBand, 312 / 12.5 is 24.96.");
+  lesson.say(
+      "  Thousands of tokens. Slips: InfiniBand, 312 / 12.5 is 24.96; six arrays of c tokens are not 6 c "
+      "tokens.");
   lesson.check("four of five rows are right to the digit", exact == 4);
 }
 

@@ -20,7 +20,8 @@ struct Activations {
 /// counts elements, so 12bch bytes (the other entries are bytes).
 [[nodiscard]] std::vector<Activations> table_1(double b, double s, double h, double n, double c);
 
-/// Table 2: the smallest block, c = F / beta, and sequence, s = 6 c, that hide a hop; thousands of tokens.
+/// Table 2: the smallest block that hides a hop, c = F / beta, and what the paper calls the minimal sequence of a
+/// device, s = 6 c; thousands of tokens.
 struct SmallestBlock {
   const char* device;
   double teraflops, gigabytes_per_second;
@@ -29,7 +30,8 @@ struct SmallestBlock {
   [[nodiscard]] double block() const { return teraflops / gigabytes_per_second; }
   [[nodiscard]] double sequence() const { return 6 * block(); }
 };
-/// Slip: InfiniBand is printed as 24.5 and 149.5; 312 / 12.5 is 24.96, six times that 149.76.
+/// Slips: InfiniBand is printed as 24.5 and 149.5; 312 / 12.5 is 24.96, six times that 149.76. And six is the number of
+/// arrays of c tokens that a device holds (q, out, K,V and the next K,V); it has c tokens, which hide a hop.
 inline constexpr std::array<SmallestBlock, 5> table_2{{{"A100 NVLink", 312, 300, 1.0, 6.2},
                                                        {"A100 InfiniBand", 312, 12.5, 24.5, 149.5},
                                                        {"TPU v3", 123, 112, 1.1, 6.6},
