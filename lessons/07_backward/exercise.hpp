@@ -64,8 +64,8 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
         still_empty("dS");
 
       // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
-      // Exercise: add to the rows of dQ, d.q.middleRows(i0, rows), and of dK. The scale comes first in the
-      // product.
+      // Exercise: add to the rows of dQ, d.q.middleRows(i0, rows), and of dK, with noalias() as above. The scale
+      // comes first in the product.
       still_empty("dQ and dK");
     }
   }

@@ -71,10 +71,11 @@ inline Rows forward(const Layer& layer, Rows x, Kept& kept) {
 /// From dz to dx, and to the gradients of this rank's tokens, which are added to.
 inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const LayerGradients& gradients) {
   const Rows y = after_attention(layer, kept);  // again: out is there, so attention is not computed again
-  // Exercise: from back to front. dy comes through the feed-forward part and norm 2 (norm_gradient), besides dz. Then
-  // wo: add to its gradient; dO is heads_of(gradient of out, layer.shape.dim), and rows_of(kept.attended.out) is out.
-  // Then layer.place.attention.backward({q, out, lse, dO}, k, v, layer.scoring), Projections::backward, norm 1. Which
-  // two gradients does `summed` need?
+  // Exercise: from back to front. z = y + feed-forward: dy is dz, and what comes through feed_forward_gradient and
+  // norm_gradient(y, layer.w.norm_2, dn, gradients.norm_2). y = x + out wo: dwo += out^T dy and dout = dy wo^T, where
+  // out is rows_of(kept.attended.out), and dO is heads_of(dout, layer.shape.dim). Make the Projections of kept.x again.
+  // Then layer.place.attention.backward({q, out, lse, dO}, k, v, layer.scoring), which returns Gradients<double>, then
+  // Projections::backward, and norm 1. Which two dn does `summed` need?
   still_empty("backward");
 }
 

@@ -23,10 +23,10 @@ inline Begins ring_begins(int ranks, const Seconds& compute, const Seconds& hop)
     for (int r = 0; r < ranks; ++r) next[at(r)] += compute(r, t);
     const bool last = t + 1 == ranks;
     // Exercise: unless this is the last step, arrival[at(r)] is when the parcel for rank r is there. The hop begins
-    // when both of its ends have begun the step.
+    // when both of its ends have begun the step: r and the rank before it, Ring{r, ranks}.prev(), on a ring.
     still_empty("arrival");
     // Exercise: next[at(r)] is when rank r has computed. Unless this is the last step it must also have received, and
-    // its own parcel must have arrived at the next rank, because its buffer is needed.
+    // its own parcel must have arrived at the next rank, Ring{r, ranks}.next(), because its buffer is needed.
     still_empty("next step");
     begins.push_back(next);
   }
