@@ -73,7 +73,7 @@ inline Tensor<float> natural_order(const Tensor<float>& rows, const TokenRanges&
   return all;
 }
 
-/// Every placement against the dense reference. Each rank compares a contiguous slice, whichever ranks computed it.
+/// Every placement against the dense reference. Each rank compares a contiguous shard, whichever ranks computed it.
 inline void check_results(Lesson& lesson, const RandomProblem& problem, const Communicator& comm,
                           bool local_mask) {
   const Index seq = problem.q.seq;
