@@ -268,7 +268,7 @@ def all_tables(results):
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]
-        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. The library's call, all arguments in host memory. S = {rows[0]['seq']}, "
+        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. {part['how']}, all arguments in host memory. S = {rows[0]['seq']}, "
                f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank; 4 ranks share the cores. Hybrid: two ranks "
                "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
     if results.get("memory"):
