@@ -105,7 +105,7 @@ def group(report, seq, dim, threads):
         gemm = speeds.get("dgemm" if what in tables.NAMES_IN_DOUBLE else "sgemm")
         return statistics.median(speeds[what]) / statistics.median(gemm) if gemm else None
     return [{"what": what, "seq": seq, "dim": dim, "threads": threads, "gflops": tables.quartiles(values),
-             "of_gemm": share(what)} for what, values in speeds.items()]
+             "of_gemm": share(what)} for what, values in sorted(speeds.items())]
 
 
 def program(ranks, verb, *words):
@@ -234,8 +234,9 @@ def main():
     results = {"machine": machine(), "date": datetime.date.today().isoformat(), "quick": options.quick}
     results.update({part: PARTS[part](options) for part in PARTS if part in options.only})
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(tables.rounded(results), indent=1) + "\n", encoding="utf-8")
-    print("\n" + tables.text(tables.rounded(results)))
+    results = tables.rounded(results)
+    options.out.write_text(tables.dumped(results), encoding="utf-8")
+    print("\n" + tables.text(results))
     say(f"written: {options.out}")
 
 

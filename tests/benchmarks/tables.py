@@ -1,5 +1,7 @@
 """Results of the benchmarks as tables: text for the terminal, Markdown for pages. One function a table."""
 
+import json
+import re
 import statistics
 
 NAMES = {
@@ -34,6 +36,12 @@ def rounded(value, digits=5):
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+
+
+def dumped(results):
+    """JSON; a row of a table is one line of it."""
+    text = json.dumps(results, indent=1)
+    return re.sub(r"{[^{}]*}", lambda row: re.sub(r"\n *", " ", row[0]), text) + "\n"
 
 
 def quartiles(values):
