@@ -51,18 +51,6 @@ TEST(Volume, OneRankSendsNothing) {
   EXPECT_EQ(weight_bytes(100, 2, 1), 0);
 }
 
-TEST(Volume, ADoubleRingSendsTheBytesOfARing) {
-  const DoubleRingVolume both = double_ring_forward(llama, 2, 4);
-  EXPECT_EQ(both.inner + both.outer, hybrid_forward(llama, 1, 8).ring);
-  EXPECT_EQ(both.outer, hybrid_forward(llama, 1, 8).ring / 7);  // one parcel of seven leaves the node
-}
-
-TEST(Volume, MeshAttention) {  // 16 x 16 ranks, as many KV heads as heads: 60 shards against 510
-  const Attention layer{1, 1, 1, 1, 1, 1, 1};
-  EXPECT_EQ(mesh_forward(layer, 16, 16), 60);
-  EXPECT_EQ(hybrid_forward(layer, 1, 256).ring, 510);
-}
-
 TEST(Volume, AMaskLeavesTheHopsOfTheLibrary) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
     for (const bool causal : {false, true}) {
