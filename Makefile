@@ -60,7 +60,7 @@ python: ## build the Python package, in build/release/python
 	@$(CONFIGURE) -DRING_ATTENTION_PYTHON=ON
 	@$(COMPILE) --target ring_attention_python
 
-bench: ## build and run the benchmarks (about 10 minutes on 2 cores; nothing else should run)
+bench: ## build and run the benchmarks (about 15 minutes on 2 cores; nothing else should run)
 	@$(SETUP) run test bench
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE) --target bench

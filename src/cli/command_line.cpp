@@ -2,8 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
 
-#include "cli/option_text.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cpu/isa.hpp"
@@ -11,98 +14,155 @@
 namespace ring_attention {
 namespace {
 
-/// A flag that takes a value, or (without `store`) one that does not.
-struct Entry {
-  CLI::Option* option;
-  std::string section;
-  HelpEntry help;
-  std::function<void(const std::string&)> store;
-};
-
-std::string joined(const std::vector<std::string>& words, const std::string& between) {
+std::string joined(const std::vector<std::string>& words, const std::string& between = ", ") {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
   return text;
 }
 
-using Renamed = std::vector<std::pair<std::string, std::string>>;
+/// `1,8,1024,64`: as many numbers as `letters`, B,H,S,D, has. Decimal and strict: CLI11 takes 010 as octal, and leaves
+/// out an empty part.
+std::vector<Index> whole_numbers(const std::string& flag, const std::string& letters, const std::string& text,
+                                 Bounds bounds) {
+  std::vector<Index> numbers;
+  std::istringstream parts(text + ",");  // getline does not see an empty last part
+  bool good = std::ranges::count(text, ',') == std::ranges::count(letters, ',');
+  for (std::string part; std::getline(parts, part, ',');) {
+    Index number = 0;
+    const char* end = part.data() + part.size();
+    const auto [stop, error] = std::from_chars(part.data(), end, number);
+    good = good && error == std::errc{} && stop == end && number >= bounds.least && number <= bounds.most;
+    numbers.push_back(number);
+  }
+  if (!good)
+    throw CLI::ValidationError(flag, "needs " + letters + ", each a whole number from " +
+                                         std::to_string(bounds.least) + " to " + std::to_string(bounds.most) +
+                                         ", not '" + text + "'");
+  return numbers;
+}
 
-/// What CLI11 cannot parse: an unknown word, no command, or a flag without its value (or with a value that
-/// it does not take).
-std::string in_plain_words(const CLI::ParseError& error, const CLI::App& app, const Renamed& renamed) {
-  const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-  const std::vector<std::string> strays = app.remaining(true);
-  if (!strays.empty()) {
-    const std::string& stray = strays.front();
-    for (const auto& [old, now] : renamed)
-      if (stray.substr(0, stray.find('=')) == old) return old + " is now " + now;
-    const char* kind = no_command ? "unknown command" : "unexpected word";
-    return format("%s '%s'", stray.starts_with("-") ? "unknown flag" : kind, stray.c_str());
+/// Not nan and not inf.
+double finite_number(const std::string& flag, const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0' || !std::isfinite(number))
+    throw CLI::ValidationError(flag, "must be a finite number, not '" + text + "'");
+  return number;
+}
+
+/// Breaks `text` at spaces, so that lines have at most 100 characters; lines after the first start with `indent` spaces.
+std::string wrapped(const std::string& text, std::size_t indent = 0) {
+  constexpr std::size_t line_width = 100;
+  std::string result;
+  std::size_t column = indent, last_space = 0;  // of the line; 0: it has none
+  for (const char c : text) {
+    result += c;
+    ++column;
+    if (c == ' ') last_space = result.size() - 1;
+    if (c == '\n') column = last_space = 0;
+    if (column <= line_width || last_space == 0) continue;
+    result.replace(last_space, 1, '\n' + std::string(indent, ' '));
+    column = result.size() - last_space - 1;
+    last_space = 0;
   }
-  if (no_command) {
-    std::vector<std::string> names;
-    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-    return "a command is missing, one of " + joined(names, ", ");
+  return result;
+}
+
+/// A section of `--help`: two columns under a heading.
+struct Section {
+  std::string heading;
+  std::vector<std::pair<std::string, std::string>> lines;
+};
+
+std::string help_of(const CLI::App* app, const std::string& name, CLI::AppFormatMode /*mode*/) {
+  std::vector<Section> sections;
+  const auto commands = app->get_subcommands({});
+  if (!commands.empty()) sections.push_back({"Commands (" + name + " COMMAND --help says more)", {}});
+  for (const CLI::App* command : commands)
+    sections.front().lines.emplace_back(command->get_name(), command->get_description());
+  std::vector<std::string> groups = app->get_groups();
+  std::rotate(groups.begin(), groups.begin() + 1, groups.end());  // --help was declared first
+  for (const std::string& group : groups) {
+    if (group.empty()) continue;  // hidden
+    sections.push_back({group, {}});
+    for (const CLI::Option* option : app->get_options([&](auto* any) { return any->get_group() == group; })) {
+      const std::string value = option->get_type_name(), given = option->get_default_str();
+      sections.back().lines.emplace_back(
+          option->get_name(false, true) + (value.empty() ? "" : " " + value),
+          option->get_description() + (given.empty() ? "" : " (default " + given + ")"));
+    }
   }
-  std::string line = error.what();
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return line;
-  const std::size_t begin = std::min(line.find_first_not_of('-'), line.size());
-  const std::string name = "--" + line.substr(begin, line.find_first_of(": ", begin) - begin);
-  return name + (line.find("override") == std::string::npos ? " needs a value" : " takes no value");
+
+  const std::string command = commands.empty()                        ? ""
+                              : app->get_require_subcommand_min() > 0 ? " COMMAND"
+                                                                      : " [COMMAND]";
+  std::string text = wrapped(app->get_description()) + "\n\nUsage: " + name + command + " [OPTION...]\n";
+  std::size_t width = 0;
+  for (const Section& section : sections)
+    for (const auto& line : section.lines) width = std::max(width, line.first.size());
+  for (const Section& section : sections) {
+    text += "\n" + section.heading + ":\n";
+    for (const auto& [left, right] : section.lines)
+      text += "  " + left + std::string(width - left.size() + 2, ' ') + wrapped(right, width + 4) + "\n";
+  }
+  return text + (app->get_footer().empty() ? "" : "\n" + app->get_footer() + "\n");
+}
+
+/// The program, its command, and the command of that one, as far as they were given.
+std::vector<const CLI::App*> chosen_in(const CLI::App& program) {
+  std::vector<const CLI::App*> chain{&program};
+  while (!chain.back()->get_subcommands().empty()) chain.push_back(chain.back()->get_subcommands().front());
+  return chain;
+}
+
+/// `ring-attention bench decode`
+std::string full_name(const CLI::App& program) {
+  std::vector<std::string> names;
+  for (const CLI::App* app : chosen_in(program)) names.push_back(app->get_name());
+  return joined(names, " ");
 }
 
 }  // namespace
 
-/// CLI11 splits the command line into flags and words. This class interprets them, so that every message
-/// names the flag and the remedy.
-struct CommandLine::Parser {
-  std::unique_ptr<CLI::App> owned;  // the program; a command belongs to its program
-  CLI::App* app = nullptr;
-  std::string section = "Options";
-  std::string footer;
-  std::vector<Entry> entries;
-  std::vector<std::pair<std::string, std::string>> exclusions, needs;
-  Renamed renamed;
-  std::vector<std::unique_ptr<CommandLine>> commands;
-};
-
 CommandLine::CommandLine(const std::string& program, const std::string& description)
-    : parser_(std::make_unique<Parser>()) {
-  parser_->owned = std::make_unique<CLI::App>(description, program);
-  parser_->app = parser_->owned.get();
-  parser_->app->set_version_flag(
-      "--version", program + " " RING_ATTENTION_VERSION " (CPU kernels: " + name_of(best_isa()) + ")");
-  parser_->app->set_help_flag("--help,-h");
+    : app_(std::make_shared<CLI::App>(description, program)) {
+  app_->formatter_fn(help_of);
+  app_->set_help_flag("--help,-h", "Print this text and exit")->group("Help");
+  app_->set_version_flag("--version",
+                         program + " " RING_ATTENTION_VERSION " (CPU kernels: " + name_of(best_isa()) + ")",
+                         "Print the version and the instruction set, and exit")
+      ->group("Help");
 }
-CommandLine::CommandLine(std::unique_ptr<Parser> parser) : parser_(std::move(parser)) {}
-CommandLine::CommandLine(CommandLine&&) noexcept = default;
-CommandLine::~CommandLine() = default;
 
-void CommandLine::section(const std::string& heading) { parser_->section = heading; }
+CommandLine::CommandLine(std::shared_ptr<CLI::App> app) : app_(std::move(app)) {}
 
-void CommandLine::add(const std::string& name, const std::string& value_word, const std::string& default_text,
-                      const std::string& help, std::function<void(const std::string&)> store) {
-  CLI::Option* option = parser_->app->add_option(name, CLI::callback_t{});
-  option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  const std::string note = default_text.empty() ? "" : " (default " + default_text + ")";
-  parser_->entries.push_back(
-      {option, parser_->section, {name + " " + value_word, help + note}, std::move(store)});
+void CommandLine::section(const std::string& heading) { app_->option_defaults()->group(heading); }
+
+void CommandLine::add(const std::string& name, const std::string& letters, const std::string& default_text,
+                      const std::string& help, const std::function<void(const std::string&)>& store) {
+  app_->add_option_function(name, store, help)
+      ->type_name(letters)
+      ->default_str(default_text)
+      ->check([](const std::string& text) {
+        return text.empty() || text.starts_with("--") ? "needs a value, not '" + text + "'" : "";
+      });
 }
 
 void CommandLine::flag(const std::string& name, bool& value, const std::string& help) {
-  CLI::Option* option = parser_->app->add_flag(name, value)->disable_flag_override();
-  parser_->entries.push_back({option, parser_->section, {name, help}, nullptr});
+  app_->add_flag(name, value, help)
+      ->disable_flag_override()
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
 }
 
 void CommandLine::option(const std::string& name, Index& value, const std::string& help, Bounds bounds) {
   add(name, "N", std::to_string(value), help,
-      [=, &value](const std::string& text) { value = whole_number(name, text, bounds); });
+      [=, &value](const std::string& text) { value = whole_numbers(name, "N", text, bounds).front(); });
 }
 
 void CommandLine::option(const std::string& name, std::optional<Index>& value, const std::string& help,
                          Bounds bounds) {
   add(name, "N", "", help,
-      [=, &value](const std::string& text) { value = whole_number(name, text, bounds); });
+      [=, &value](const std::string& text) { value = whole_numbers(name, "N", text, bounds).front(); });
 }
 
 void CommandLine::option(const std::string& name, double& value, const std::string& help) {
@@ -121,139 +181,66 @@ void CommandLine::option(const std::string& name, std::string& value, const std:
 
 void CommandLine::choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
                          const std::string& help) {
-  add(name, "WORD", value, help + ". One of " + joined(words, ", "), [=, &value](const std::string& text) {
-    if (std::find(words.begin(), words.end(), text) == words.end())
-      throw InputError(name + " must be one of " + joined(words, ", ") + ", not '" + text + "'");
-    value = text;
-  });
+  option(name, value, help + ". One of " + joined(words), "WORD");
+  app_->get_option(name)->check(CLI::IsMember(words).description(""));
 }
 
 void CommandLine::list(const std::string& name, std::vector<Index>& value, const std::string& letters,
                        const std::string& help, Bounds bounds) {
   add(name, letters, "", help,
-      [=, &value](const std::string& text) { value = whole_numbers(name, text, letters, bounds); });
+      [=, &value](const std::string& text) { value = whole_numbers(name, letters, text, bounds); });
 }
 
 void CommandLine::exclude(const std::string& name, const std::string& other) {
-  parser_->exclusions.emplace_back(name, other);
+  app_->get_option(name)->excludes(app_->get_option(other));
 }
 
 void CommandLine::needs(const std::string& name, const std::string& other) {
-  parser_->needs.emplace_back(name, other);
+  app_->get_option(name)->needs(app_->get_option(other));
 }
 
 void CommandLine::renamed(const std::string& old, const std::string& now) {
-  parser_->renamed.emplace_back(old, now);
+  app_->add_option(old,
+                   [=](const CLI::results_t&) -> bool { throw CLI::ValidationError(old, "is now " + now); })
+      ->group("");
 }
 
-void CommandLine::footer(const std::string& text) { parser_->footer = text; }
+void CommandLine::footer(const std::string& text) { app_->footer(text); }
 
 CommandLine& CommandLine::command(const std::string& name, const std::string& description) {
-  if (parser_->entries.empty()) parser_->app->require_subcommand(1);
-  auto child = std::make_unique<Parser>();
-  child->app = parser_->app->add_subcommand(name, description);
-  parser_->commands.push_back(std::unique_ptr<CommandLine>(new CommandLine(std::move(child))));
-  return *parser_->commands.back();
+  const bool has_options = app_->get_groups().size() > 1;  // beside Help
+  app_->require_subcommand(has_options ? 0 : 1, 1);
+  CLI::App* child = app_->add_subcommand(name, description);
+  child->option_defaults()->group("Options");
+  child->get_help_ptr()->group("Help");
+  for (CLI::Option* option : app_->get_options()) child->excludes(option);
+  commands_.push_back(std::unique_ptr<CommandLine>(new CommandLine(app_->get_subcommand_ptr(child))));
+  return *commands_.back();
 }
 
-bool CommandLine::chosen() const { return parser_->app->parsed(); }
-
-bool CommandLine::given(const std::string& name) const { return parser_->app->get_option(name)->count() > 0; }
-
-void CommandLine::store() const {
-  for (const Entry& entry : parser_->entries) {
-    const std::string name = entry.option->get_name();
-    if (entry.option->count() > 1)
-      throw InputError(name + " was given " + std::to_string(entry.option->count()) + " times: give it once");
-    if (entry.option->count() == 0 || !entry.store) continue;
-    const std::string& text = entry.option->results().front();
-    if (text.empty() || text.starts_with("--")) throw InputError(name + " needs a value: " + entry.help.name);
-    entry.store(text);
-  }
-  for (const auto& [name, other] : parser_->exclusions)
-    if (given(name) && given(other))
-      throw InputError(name + " and " + other + " contradict each other: give one of them");
-  for (const auto& [name, other] : parser_->needs)
-    if (given(name) && !given(other)) throw InputError(name + " goes with " + other + ": give both, or none");
-}
-
-std::string CommandLine::full_name() const {
-  std::string name = parser_->app->get_name();
-  for (const CLI::App* app = parser_->app->get_parent(); app != nullptr; app = app->get_parent())
-    name = app->get_name() + " " + name;
-  return name;
-}
-
-std::string CommandLine::help() const {
-  const std::string command = parser_->commands.empty()  ? ""
-                              : parser_->entries.empty() ? " COMMAND"
-                                                         : " [COMMAND]";
-  std::string text =
-      wrapped(parser_->app->get_description()) + "\n\nUsage: " + full_name() + command + " [OPTION...]\n";
-  std::vector<std::pair<std::string, std::vector<HelpEntry>>> sections;
-  const auto add_line = [&](const std::string& section, const HelpEntry& line) {
-    if (sections.empty() || sections.back().first != section) sections.push_back({section, {}});
-    sections.back().second.push_back(line);
-  };
-  for (const auto& child : parser_->commands)
-    add_line("Commands (" + full_name() + " COMMAND --help says more)",
-             {child->parser_->app->get_name(), child->parser_->app->get_description()});
-  for (const Entry& entry : parser_->entries) add_line(entry.section, entry.help);
-  const std::string last = parser_->section == "Options" ? "Options" : "Help";
-  add_line(last, {"--help, -h", "Print this text and exit"});
-  if (parser_->owned) add_line(last, {"--version", "Print the version and the instruction set, and exit"});
-
-  std::size_t width = 0;
-  for (const auto& [section, lines] : sections) width = std::max(width, widest_name(lines));
-  for (const auto& [section, lines] : sections) text += "\n" + section + ":\n" + help_columns(lines, width);
-  return text + (parser_->footer.empty() ? "" : "\n" + parser_->footer + "\n");
-}
+bool CommandLine::chosen() const { return app_->parsed(); }
 
 std::vector<std::pair<std::string, std::string>> CommandLine::settings() const {
-  std::vector<std::pair<std::string, std::string>> all;
-  for (const auto& command : parser_->commands) {
-    if (!command->chosen()) continue;
-    all.emplace_back("the command", command->parser_->app->get_name());
-    for (const auto& setting : command->settings()) all.push_back(setting);
-  }
-  for (const Entry& entry : parser_->entries) {
-    const std::string given = joined(entry.option->results(), ",");
-    all.emplace_back(entry.option->get_name(), given.empty() ? "its default" : given);
-  }
+  std::vector<std::pair<std::string, std::string>> all{{"the command", full_name(*app_)}};
+  for (const CLI::App* app : chosen_in(*app_))
+    for (const CLI::Option* option : app->get_options())
+      all.emplace_back(option->get_name(), option->count() == 0 ? "its default" : joined(option->results()));
   return all;
 }
 
 std::optional<std::string> CommandLine::parse(int argc, const char* const* argv) {
-  CLI::App& app = *parser_->app;
-  std::vector<const CommandLine*> chain{this};  // then its command, and the command of that one
-  const auto choose = [&] {
-    const auto is_chosen = [](const auto& command) { return command->chosen(); };
-    while (true) {
-      const auto& commands = chain.back()->parser_->commands;
-      const auto found = std::ranges::find_if(commands, is_chosen);
-      if (found == commands.end()) return;
-      chain.push_back(found->get());
-    }
-  };
   try {
-    app.parse(argc, argv);
-    choose();
-    for (const CommandLine* command : chain) command->store();
-    for (std::size_t i = 0; i + 1 < chain.size(); ++i)
-      for (const Entry& entry : chain[i]->parser_->entries)
-        if (entry.option->count() > 0)
-          throw InputError(entry.option->get_name() +
-                           " goes behind the last command: " + chain.back()->full_name());
+    app_->parse(argc, argv);
     return std::nullopt;
-  } catch (const CLI::CallForHelp&) {
-    choose();
-    return chain.back()->help();
   } catch (const CLI::CallForVersion& version) {
     return std::string(version.what()) + "\n";
   } catch (const CLI::ParseError& error) {
-    choose();
-    throw InputError(in_plain_words(error, app, chain.back()->parser_->renamed) + ": see " +
-                     chain.back()->full_name() + " --help");
+    const auto asks_for_help = [](const CLI::App* app) { return app->get_help_ptr()->count() > 0; };
+    if (std::ranges::any_of(chosen_in(*app_), asks_for_help)) return app_->help();
+    const std::vector<std::string> strays = app_->remaining(true);
+    const std::string line =
+        strays.empty() ? error.what() : CLI::ExtrasError(std::vector{strays.front()}).what();
+    throw InputError(line + ": see " + full_name(*app_) + " --help");
   }
 }
 

@@ -1,6 +1,6 @@
 /// \file
-/// `CommandLine`: flags of a program, parsed in one place (only command_line.cpp includes CLI11,
-/// which takes seconds to compile).
+/// `CommandLine`: CLI11 with our help, strict numbers, and one line for an error. Only command_line.cpp includes
+/// CLI11, which takes seconds to compile.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,10 @@
 
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace ring_attention {
 
@@ -28,8 +32,6 @@ class CommandLine {
  public:
   /// \param description  the first lines of `--help`
   CommandLine(const std::string& program, const std::string& description);
-  CommandLine(CommandLine&&) noexcept;
-  ~CommandLine();
 
   /// The heading, in `--help`, of the options that are declared next.
   void section(const std::string& heading);
@@ -63,7 +65,7 @@ class CommandLine {
   /// Was this command chosen?
   [[nodiscard]] bool chosen() const;
 
-  /// After parse: every option and its value as text, the chosen command first. Equal on ranks that were
+  /// After parse: the chosen command, then every option and its value as text. Equal on ranks that were
   /// started alike.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> settings() const;
 
@@ -77,17 +79,12 @@ class CommandLine {
   void require_same_on_ranks(const Communicator& comm, bool help) const;
 
  private:
-  struct Parser;
-  explicit CommandLine(std::unique_ptr<Parser> parser);
-  void add(const std::string& name, const std::string& value_word, const std::string& default_text,
-           const std::string& help, std::function<void(const std::string&)> store);
-  [[nodiscard]] bool given(const std::string& name) const;
-  /// Stores the parsed words in their variables.
-  void store() const;
-  [[nodiscard]] std::string help() const;
-  [[nodiscard]] std::string full_name() const;
+  explicit CommandLine(std::shared_ptr<CLI::App> app);
+  void add(const std::string& name, const std::string& letters, const std::string& default_text,
+           const std::string& help, const std::function<void(const std::string&)>& store);
 
-  std::unique_ptr<Parser> parser_;
+  std::shared_ptr<CLI::App> app_;
+  std::vector<std::unique_ptr<CommandLine>> commands_;
 };
 
 /// Calls `work`. Puts the flag in front of the message of an InputError.

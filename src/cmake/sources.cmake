@@ -115,7 +115,6 @@ set(hopper_kernel_sources
 set(cli_sources
     cli/command_line.cpp
     cli/device_options.cpp
-    cli/option_text.cpp
     cli/table.cpp)
 set(cli_cuda_sources #
     cli/own_gpu.cpp)

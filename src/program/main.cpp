@@ -1,6 +1,12 @@
 // ring-attention: the command line. Every rank parses it, rank 0 prints, and all end with one exit code.
+#include <concepts>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
@@ -14,100 +20,104 @@ using namespace ring_attention;
 
 namespace {
 
-struct Program {
-  CommandLine words{"ring-attention",
-                    "Exact attention over a sequence that is sharded on the ranks of an MPI job.\n"
-                    "Each rank keeps its queries; keys and values go round a ring."};
-  CommandLine& run_words =
-      words.command("run", "Attention of your arrays (or random ones); start with mpirun -n N");
-  CommandLine& bench_words =
-      words.command("bench", "Times of a ring on these machines, and what a model predicts");
-  CommandLine& example_words = words.command("example", "Make a small real problem from the bytes of a text");
-  CommandLine& plan_words =
-      words.command("plan", "What a model and a context need on machines that are not here");
-  CommandLine& decode_words =
-      words.command("decode", "A prompt, then its next tokens one by one against a cache that is sharded");
-  CommandLine& train_words =
-      words.command("train", "Train a small transformer, sharded four ways, on a task of long contexts");
-  RunOptions run;
-  BenchOptions bench;
-  CommandLine* bench_decode_words = nullptr;
-  BenchDecodeOptions bench_decode;
-  DecodeOptions decode;
-  ExampleOptions example;
-  PlanOptions plan;
-  TrainOptions train;
-  JobOptions defaults;
-  std::optional<std::string> help;
-  std::exception_ptr bad_input;  // reported by all ranks together, after MPI_Init
+struct Verb {
+  CommandLine* words;
+  std::function<int(const Communicator&, Activity&)> run;
+  // of a verb for all ranks; for the others rank 0 works alone
+  const JobOptions* job = nullptr;
+  std::function<void()> validate = [] {};
+};
 
+/// What only rank 0 does.
+template <class Options>
+auto on_rank_0(void (*command)(const Options&)) {
+  return [command](const Communicator& comm, const Options& options, Activity&) {
+    agree(comm, [&] {
+      if (comm.rank() == 0) command(options);
+    });
+    return 0;
+  };
+}
+
+/// The verbs, each with its options, and what the command line asked for.
+class Program {
+ public:
   Program(int argc, char** argv) {
-    declare_run_options(run_words, run);
-    declare_bench_options(bench_words, bench);
-    bench_decode_words = &declare_bench_decode_options(bench_words, bench_decode);
-    declare_example_options(example_words, example);
-    declare_plan_options(plan_words, plan);
-    declare_decode_options(decode_words, decode);
-    declare_train_options(train_words, train);
+    add(words_, "run", "Attention of your arrays (or random ones); start with mpirun -n N",
+        declare_run_options, run_command);
+    CommandLine& bench = add(words_, "bench", "Times of a ring on these machines, and what a model predicts",
+                             declare_bench_options, bench_command);
+    add(bench, "decode", "One token against a cache, beside a plain read of the same memory",
+        declare_bench_decode_options, bench_decode_command);
+    add(words_, "example", "Make a small real problem from the bytes of a text", declare_example_options,
+        on_rank_0(example_command));
+    add(words_, "plan", "What a model and a context need on machines that are not here", declare_plan_options,
+        on_rank_0(plan_command));
+    add(words_, "decode", "A prompt, then its next tokens one by one against a cache that is sharded",
+        declare_decode_options, decode_command);
+    add(words_, "train", "Train a small transformer, sharded four ways, on a task of long contexts",
+        declare_train_options, train_command);
     try {
-      help = words.parse(argc, argv);
-      if (help) return;
-      if (run_words.chosen()) validate(run);
-      if (bench_decode_words->chosen())
-        validate(bench_decode);
-      else if (bench_words.chosen())
-        validate(bench);
-      if (decode_words.chosen()) validate(decode);
-      if (plan_words.chosen()) validate(plan);
-      if (train_words.chosen()) validate(train);
+      help_ = words_.parse(argc, argv);
+      if (help_) return;
+      for (const Verb& verb : verbs_)
+        if (verb.words->chosen()) verb_ = &verb;  // bench decode comes after bench
+      verb_->validate();
     } catch (const InputError&) {
-      bad_input = std::current_exception();
+      bad_input_ = std::current_exception();
     }
   }
 
-  /// Those of the command, or the defaults.
-  [[nodiscard]] const JobOptions& job() const {
-    if (bad_input) return defaults;
-    if (bench_decode_words->chosen()) return bench_decode;
-    if (bench_words.chosen()) return bench;
-    if (decode_words.chosen()) return decode;
-    if (train_words.chosen()) return train;
-    return run_words.chosen() ? run : defaults;
-  }
-  [[nodiscard]] std::chrono::duration<double> timeout() const {
-    return std::chrono::duration<double>(job().timeout);
-  }
-};
-
-int ring_attention_main(const Program& program, const Communicator& comm, Activity& activity,
-                        Watchdog& watchdog) {
-  agree(comm, [&] {
-    if (program.bad_input) std::rethrow_exception(program.bad_input);
-  });
-  program.words.require_same_on_ranks(comm, program.help.has_value());
-  if (program.help) {
-    if (comm.rank() == 0) std::fputs(program.help->c_str(), stdout);
-    return 0;
-  }
-  if (program.example_words.chosen() || program.plan_words.chosen()) {
-    watchdog.expect(std::chrono::hours(24 * 365), comm.rank());  // only rank 0 works
+  [[nodiscard]] int run(const Communicator& comm, Activity& activity, Watchdog& watchdog) const {
     agree(comm, [&] {
-      if (comm.rank() != 0) return;
-      if (program.plan_words.chosen())
-        plan_command(program.plan);
-      else
-        example_command(program.example);
+      if (bad_input_) std::rethrow_exception(bad_input_);
     });
-    return 0;
+    words_.require_same_on_ranks(comm, help_.has_value());
+    if (help_) {
+      if (comm.rank() == 0) std::fputs(help_->c_str(), stdout);
+      return 0;
+    }
+    if (verb_->job != nullptr) {
+      require_promised_ranks(comm, verb_->job->ranks);
+      watchdog.expect(timeout(), comm.rank());
+    } else {
+      watchdog.expect(std::chrono::hours(24 * 365), comm.rank());
+    }
+    return verb_->run(comm, activity);
   }
-  require_promised_ranks(comm, program.job().ranks);
-  watchdog.expect(program.timeout(), comm.rank());
-  if (program.bench_decode_words->chosen()) return bench_decode_command(comm, program.bench_decode, activity);
-  if (program.decode_words.chosen()) return decode_command(comm, program.decode, activity);
-  if (program.bench_words.chosen()) return bench_command(comm, program.bench, activity);
-  if (program.train_words.chosen()) return train_command(comm, program.train, activity);
-  return run_command(comm, program.run, activity);
-}
+
+  /// That of the verb, or the default.
+  [[nodiscard]] std::chrono::duration<double> timeout() const {
+    const bool has_job = !bad_input_ && verb_ != nullptr && verb_->job != nullptr;
+    return std::chrono::duration<double>(has_job ? verb_->job->timeout : JobOptions().timeout);
+  }
+
+ private:
+  template <class Options>
+  CommandLine& add(CommandLine& parent, const std::string& name, const std::string& description,
+                   void (*declare)(CommandLine&, Options&), auto command) {
+    CommandLine& words = parent.command(name, description);
+    const auto options = std::make_shared<Options>();
+    declare(words, *options);
+    Verb verb{&words, [=](const Communicator& comm, Activity& activity) {
+                return command(comm, *options, activity);
+              }};
+    if constexpr (std::derived_from<Options, JobOptions>) {
+      verb.job = options.get();
+      verb.validate = [options] { validate(*options); };
+    }
+    verbs_.push_back(verb);
+    return words;
+  }
+
+  CommandLine words_{"ring-attention",
+                     "Exact attention over a sequence that is sharded on the ranks of an MPI job.\n"
+                     "Each rank keeps its queries; keys and values go round a ring."};
+  std::vector<Verb> verbs_;
+  const Verb* verb_ = nullptr;  // that was chosen
+  std::optional<std::string> help_;
+  std::exception_ptr bad_input_;  // reported by all ranks together, after MPI_Init
+};
 
 }  // namespace
 
@@ -117,7 +127,7 @@ int main(int argc, char** argv) {
   // Starts before MPI_Init and ends after MPI_Finalize: a peer can stop in both, and this rank then waits.
   Watchdog watchdog(activity, program.timeout(), -1);
   return mpi_main(argc, argv, [&](const Communicator& comm) {
-    const int code = ring_attention_main(program, comm, activity, watchdog);
+    const int code = program.run(comm, activity, watchdog);
     activity.enter(Phase::end);
     return code;
   });

@@ -3,7 +3,7 @@
     bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,partitions,memory,pytorch]
              [--python PYTHON] [--out FILE]
 
-About ten minutes on two cores; --quick takes less than one, for tests only. What is compared runs alternately in one
+About a quarter of an hour on two cores; --quick takes less than one, for tests only. What is compared runs alternately in one
 run, so that ratios do not depend on changes of the clock. Figures are [quartile, median, quartile].
 """
 
@@ -105,64 +105,83 @@ def group(report, seq, dim, threads):
         gemm = speeds.get("dgemm" if what in tables.NAMES_IN_DOUBLE else "sgemm")
         return statistics.median(speeds[what]) / statistics.median(gemm) if gemm else None
     return [{"what": what, "seq": seq, "dim": dim, "threads": threads, "gflops": tables.quartiles(values),
-             "of_gemm": share(what)} for what, values in speeds.items()]
+             "of_gemm": share(what)} for what, values in sorted(speeds.items())]
 
 
-def ring_cases(options):
-    """{name: [case]}; a case is ranks,tokens,heads,dim,mask,placement,transport,pass."""
-    seq, heads = (1024, 2) if options.quick else (8192, 8)
-    counts, transports = (1, 2, 4, 8), ("odd-even", "overlapped")
-    shard = 256 if options.quick else 2048
-    return {
-        "strong": [f"{n},{seq},{heads},64,full,contiguous,{t},forward" for n in counts for t in transports if n > 1 or t == "overlapped"],
-        "causal": [f"{n},{seq},{heads},64,causal,{p},overlapped,forward" for n in counts
-                   for p in ("contiguous", "zigzag") if n > 1 or p == "contiguous"],
-        "backward": [f"{n},{seq},{heads},64,full,contiguous,overlapped,backward" for n in counts],
-        "weak": [f"{n},{shard * n},{heads // 2},64,full,contiguous,{t},forward" for n in counts for t in transports
-                 if n > 1 or t == "overlapped"],
-    }
+def program(ranks, verb, *words):
+    """The report of `ring-attention verb`, one thread per rank."""
+    return json.loads(run([MPIRUN, "-n", ranks, BUILD / "ring-attention", verb, *words, "--threads", 1, "--json"]))
+
+
+def in_turn(repetitions, jobs, samples_of):
+    """Rows with quartiles of the figures that samples_of(*job) yields, as pairs (names of a row, figures).
+
+    The jobs take turns, so that other load of the machine disturbs all of them.
+    """
+    figures, rows = {}, {}
+    for _ in range(repetitions):
+        for job in jobs:
+            for row, measured_now in samples_of(*job):
+                rows[str(row)] = row
+                for name, value in measured_now.items():
+                    figures.setdefault(str(row), {}).setdefault(name, []).append(value)
+    return [row | {name: tables.quartiles(values) for name, values in figures[key].items()} for key, row in rows.items()]
+
+
+def ring_times(ranks, seq, heads, *flags):
+    """One sample of each placement and pass, after one that warms up."""
+    report = program(ranks, "bench", "--seq", seq, "--heads", heads, "--dim", 64, "--repetitions", 1, *flags)
+    for times in report["placements"]:
+        yield ({"ranks": ranks, "seq": seq, "heads": heads, "dim": 64, "placement": times["placement"],
+                "transport": report["transport"], "pass": times["pass"]},
+               {"seconds": times["overlapped_seconds"], "exposed_seconds": times["exposed_seconds"]})
 
 
 def ring(options):
+    seq, heads, shard = (1024, 2, 256) if options.quick else (8192, 8, 2048)
+    counts = (1, 2, 4, 8)
+    odd_even = ("--transport", "odd-even")
+    jobs = {"strong": [(n, seq, heads, "--backward") for n in counts] + [(n, seq, heads, *odd_even) for n in counts[1:]],
+            "causal": [(n, seq, heads, "--causal") for n in counts],
+            "weak": [(n, shard * n, heads // 2) for n in counts] + [(n, shard * n, heads // 2, *odd_even) for n in counts[1:]]}
+    repetitions = 1 if options.quick else 3
     results = {}
-    for name, cases in ring_cases(options).items():
-        repetitions = 2 if options.quick else 3 if name in ("weak", "backward") else 5
-        say(f"ring, {name}: {len(cases)} cases on up to 8 ranks, {repetitions} times")
-        results[name] = run_ring(8, repetitions, cases)
+    for name, some in jobs.items():
+        say(f"ring, {name}: {len(some)} jobs on up to 8 ranks, {repetitions} times")
+        rows = sorted(in_turn(repetitions, some, ring_times), key=lambda row: (row["ranks"], row["placement"], row["transport"]))
+        results[name] = [row for row in rows if row["pass"] == "forward"]
+        if name == "strong":
+            results["backward"] = [row for row in rows if row["pass"] == "backward"]
     return results
 
 
+def whole_times(ranks, seq, heads, partition):
+    """One sample of a forward and of its backward."""
+    flags = ("--ulysses", 2) if partition == "hybrid" else ()
+    report = program(ranks, "run", "--random", f"1,{heads},{seq},64", "--backward", "--parallel", partition, *flags)
+    for which in ("forward", "backward"):
+        yield ({"ranks": ranks, "seq": seq, "heads": heads, "dim": 64, "transport": partition, "pass": which},
+               {"seconds": report[f"{which}_seconds"]})
+
+
 def partitions(options):
-    """The library's call in each partition, all in turn."""
+    """What `run` does in each partition, all in turn."""
     seq, heads = (1024, 4) if options.quick else (8192, 8)
-    cases = [f"{n},{seq},{heads},64,full,contiguous,{partition},{which}" for which in ("forward", "backward")
-             for n in (2, 4) for partition in tables.PARTITIONS if n > 2 or partition != "hybrid"]
-    say(f"partitions: {len(cases)} cases on up to 4 ranks")
-    known = ("ranks", "seq", "heads", "dim", "transport", "pass", "seconds")  # the call counts no messages
-    rows = [{name: row[name] for name in known} for row in run_ring(4, 2 if options.quick else 5, cases)]
-    return {"measured": measured(), "rows": rows}
-
-
-def run_ring(ranks, repetitions, cases):
-    lines = run([MPIRUN, "-n", ranks, PROGRAMS / "benchmark_ring", repetitions, *cases], timeout=1500)
-    rows = []
-    for line in lines.splitlines():
-        row = json.loads(line)
-        ranks, seq, heads, dim, mask, placement, transport, which = row.pop("case").split(",")
-        rows.append({"ranks": int(ranks), "seq": int(seq), "heads": int(heads), "dim": int(dim), "mask": mask,
-                     "placement": placement, "transport": transport, "pass": which, **row,
-                     "seconds": tables.quartiles(row["seconds"]), "exposed_seconds": tables.quartiles(row["exposed_seconds"])})
-    return rows
+    jobs = [(n, seq, heads, partition) for n in (2, 4) for partition in tables.PARTITIONS if n > 2 or partition != "hybrid"]
+    say(f"partitions: {len(jobs)} jobs on up to 4 ranks")
+    rows = in_turn(1 if options.quick else 5, jobs, whole_times)
+    return {"measured": measured(), "how": "`ring-attention run`", "rows": rows}
 
 
 def memory(options):
-    """A job of its own for each case: a process's peak never falls."""
-    shard = 1024 if options.quick else 4096
-    growth = [f"{n},{n * shard},1,64,full,contiguous,overlapped,forward" for n in (1, 2, 4, 8)]
-    long = f"4,{8192 if options.quick else 131072},1,64,full,contiguous,overlapped,forward"
-    say(f"memory: {long.split(',')[1]} tokens on 4 ranks, and tokens and ranks growing together")
-    return {"long": run_ring(4, 1, [long])[0],
-            "growth": [run_ring(int(case.split(",")[0]), 1, [case])[0] for case in growth]}
+    """A job of its own for each size: a process's peak never falls."""
+    def peaks(ranks, seq):
+        report = program(ranks, "run", "--random", f"1,1,{seq},64")
+        return {"ranks": ranks, "seq": seq, "heads": 1, "dim": 64, "seconds": tables.quartiles([report["forward_seconds"]]),
+                "tensor_bytes": report["tensor_bytes"], "process_bytes": report["process_bytes"]}
+    shard, long = (1024, 8192) if options.quick else (4096, 131072)
+    say(f"memory: {long} tokens on 4 ranks, and tokens and ranks growing together")
+    return {"long": peaks(4, long), "growth": [peaks(n, n * shard) for n in (1, 2, 4, 8)]}
 
 
 def python_with_torch(options):
@@ -215,8 +234,9 @@ def main():
     results = {"machine": machine(), "date": datetime.date.today().isoformat(), "quick": options.quick}
     results.update({part: PARTS[part](options) for part in PARTS if part in options.only})
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(tables.rounded(results), indent=1) + "\n", encoding="utf-8")
-    print("\n" + tables.text(tables.rounded(results)))
+    results = tables.rounded(results)
+    options.out.write_text(tables.dumped(results), encoding="utf-8")
+    print("\n" + tables.text(results))
     say(f"written: {options.out}")
 
 

@@ -90,7 +90,7 @@ def store(path):
         if kept := set(before) - set(results) - {"since"}:
             results = before | results | {"since": before.get("since", before["date"])}
             print(f"as before: {', '.join(sorted(kept))}")
-    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    file.write_text(tables.dumped(results), encoding="utf-8")
     print(f"stored as tests/benchmarks/results/{name}.json")
 
 

@@ -1,5 +1,7 @@
 """Results of the benchmarks as tables: text for the terminal, Markdown for pages. One function a table."""
 
+import json
+import re
 import statistics
 
 NAMES = {
@@ -34,6 +36,12 @@ def rounded(value, digits=5):
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+
+
+def dumped(results):
+    """JSON; a row of a table is one line of it."""
+    text = json.dumps(results, indent=1)
+    return re.sub(r"{[^{}]*}", lambda row: re.sub(r"\n *", " ", row[0]), text) + "\n"
 
 
 def quartiles(values):
@@ -268,7 +276,7 @@ def all_tables(results):
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]
-        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. The library's call, all arguments in host memory. S = {rows[0]['seq']}, "
+        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. {part['how']}, all arguments in host memory. S = {rows[0]['seq']}, "
                f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank; 4 ranks share the cores. Hybrid: two ranks "
                "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
     if results.get("memory"):

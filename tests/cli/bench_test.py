@@ -78,7 +78,7 @@ class Bench(harness.CommandTest):
             (("--seq", str(1 << 38), "--heads", "1", "--dim", "128"), ("memory", "more ranks")),
             (("--np", "3"), ("3",)),
             (("--timeout", "0"), ("--timeout",)),
-            (("--ring", "staged"), ("--ring is now --transport", "bench --help")),
+            (("--ring", "staged"), ("--ring: is now --transport", "bench --help")),
             (("--transport", "nccl"), ("--transport nccl", "--device cuda")),
             (("--device", "cuda", "--dtype", "float64"), ("--dtype", "--device cpu")),
             (("--dtype", "float16"), ("--dtype",)),

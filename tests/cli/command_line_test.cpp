@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "support/input_error.hpp"
 
 namespace ring_attention::test {
@@ -36,6 +38,7 @@ struct Program {
     turn.list("--shape", shape, "B,S", "Extents");
     turn.exclude("--fast", "--slow");
     turn.needs("--offset", "--steps");
+    turn.renamed("--direction", "--how");
     turn.footer("Example: prog turn");
   }
 
@@ -78,42 +81,45 @@ TEST(CommandLine, KeepsDefaults) {
 }
 
 TEST(CommandLine, NamesTheFlagAndTheRemedy) {
-  EXPECT_EQ(complaint({}), "a command is missing, one of turn, stop: see prog --help");
-  EXPECT_EQ(complaint({"walk"}), "unknown command 'walk': see prog --help");
-  EXPECT_EQ(complaint({"--fast"}), "unknown flag '--fast': see prog --help");
-  EXPECT_EQ(complaint({"turn", "--step", "3"}), "unknown flag '--step': see prog turn --help");
-  EXPECT_EQ(complaint({"turn", "stray"}), "unexpected word 'stray': see prog turn --help");
-  EXPECT_EQ(complaint({"turn", "--steps"}), "--steps needs a value: see prog turn --help");
-  EXPECT_EQ(complaint({"turn", "--steps", "--fast"}), "--steps needs a value: --steps N");
-  EXPECT_EQ(complaint({"turn", "--out", ""}), "--out needs a value: --out PATH");
-  EXPECT_EQ(complaint({"turn", "--fast=yes"}), "--fast takes no value: see prog turn --help");
-  EXPECT_EQ(complaint({"turn", "--fast", "--fast"}), "--fast was given 2 times: give it once");
-  EXPECT_EQ(complaint({"turn", "--steps", "3", "--steps", "4", "--steps", "5"}),
-            "--steps was given 3 times: give it once");
-  EXPECT_EQ(complaint({"turn", "--slow", "--fast"}),
-            "--fast and --slow contradict each other: give one of them");
-  EXPECT_EQ(complaint({"turn", "--offset", "1"}), "--offset goes with --steps: give both, or none");
-  EXPECT_EQ(complaint({"turn", "--how", "up"}), "--how must be one of left, right, not 'up'");
+  EXPECT_EQ(complaint({}), "A subcommand is required: see prog --help");
+  EXPECT_EQ(complaint({"walk"}), "The following argument was not expected: walk: see prog --help");
+  EXPECT_EQ(complaint({"--fast"}), "The following argument was not expected: --fast: see prog --help");
+  const std::vector<std::pair<std::vector<const char*>, std::string>> of_turn{
+      {{"--step", "3"}, "The following argument was not expected: --step"},
+      {{"stray"}, "The following argument was not expected: stray"},
+      {{"--steps"}, "--steps: 1 required N missing"},
+      {{"--steps", "--fast"}, "--steps: needs a value, not '--fast'"},
+      {{"--out", ""}, "--out: needs a value, not ''"},
+      {{"--fast=yes"}, "fast was given a disallowed flag override"},
+      {{"--fast", "--fast"}, "--fast: At Most 1 required but received 2"},
+      {{"--steps", "3", "--steps", "4", "--steps", "5"}, "--steps: At Most 1 required but received 3"},
+      {{"--slow", "--fast"}, "--fast excludes --slow"},
+      {{"--offset", "1"}, "--offset requires --steps"},
+      {{"--how", "up"}, "--how: up not in {left,right}"},
+      {{"--direction", "left"}, "--direction: is now --how"}};
+  for (auto [arguments, said] : of_turn) {
+    arguments.insert(arguments.begin(), "turn");
+    EXPECT_EQ(complaint(arguments), said + ": see prog turn --help");
+  }
 }
 
 TEST(CommandLine, TakesWholeNumbersInBounds) {
-  const std::string wanted = "--steps must be a whole number of at least 1 and at most 100, not ";
-  for (const char* text : {"0", "101", "-1", "1.5", "1e2", "x", "3x", " 3", "99999999999999999999"})
-    EXPECT_EQ(complaint({"turn", "--steps", text}), wanted + "'" + text + "'");
+  const std::string wanted = "--steps: needs N, each a whole number from 1 to 100, not ";
+  for (const char* text : {"0", "101", "-1", "1.5", "1e2", "x", "3x", " 3", "0x10", "99999999999999999999"})
+    EXPECT_EQ(complaint({"turn", "--steps", text}), wanted + "'" + text + "': see prog turn --help");
 }
 
 TEST(CommandLine, TakesFiniteNumbers) {
   for (const char* text : {"nan", "inf", "-inf", "1e999", "x", "1.5x"})
     EXPECT_EQ(complaint({"turn", "--speed", text}),
-              std::string("--speed must be a finite number, not '") + text + "'");
+              std::string("--speed: must be a finite number, not '") + text + "': see prog turn --help");
 }
 
 TEST(CommandLine, TakesListsOfTheRightLength) {
   for (const char* text : {"1", "1,2,3", "1,", ",1", "1,,2", "1;2", "1,x", "1,0", "1, 2", ","})
-    EXPECT_EQ(
-        complaint({"turn", "--shape", text}),
-        std::string("--shape wants B,S: 2 whole numbers of at least 1 with commas between them, not '") +
-            text + "'");
+    EXPECT_EQ(complaint({"turn", "--shape", text}),
+              std::string("--shape: needs B,S, each a whole number from 1 to 9223372036854775807, not '") +
+                  text + "': see prog turn --help");
 }
 
 TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {
@@ -137,7 +143,7 @@ TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {
             "  --shape B,S  Extents\n"
             "\n"
             "Help:\n"
-            "  --help, -h   Print this text and exit\n"
+            "  -h,--help    Print this text and exit\n"
             "\n"
             "Example: prog turn\n");
   EXPECT_EQ(Program().parse({"-h"}),
@@ -146,13 +152,44 @@ TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {
             "Usage: prog COMMAND [OPTION...]\n"
             "\n"
             "Commands (prog COMMAND --help says more):\n"
-            "  turn        Turns\n"
-            "  stop        Stops\n"
+            "  turn       Turns\n"
+            "  stop       Stops\n"
             "\n"
-            "Options:\n"
-            "  --help, -h  Print this text and exit\n"
-            "  --version   Print the version and the instruction set, and exit\n");
+            "Help:\n"
+            "  -h,--help  Print this text and exit\n"
+            "  --version  Print the version and the instruction set, and exit\n");
   EXPECT_EQ(program.parse({"--version"})->substr(0, 5), "prog ");
+}
+
+/// The lines of --help for a flag, without what stands before them.
+std::string help_of(const std::string& text, const std::string& flag = "--a") {
+  CommandLine words("prog", "");
+  bool given = false;
+  words.flag(flag, given, text);
+  const std::array arguments{"prog", "--help"};
+  const std::string help = *words.parse(2, arguments.data());
+  const std::size_t begin = help.find("  " + flag);
+  return help.substr(begin, help.find("\n\nHelp:") - begin);
+}
+
+TEST(HelpText, BreaksLinesAtSpaces) {
+  const std::string word(50, 'x'), indent(13, ' ');
+  EXPECT_EQ(help_of(word + " " + word + " " + word),
+            "  --a        " + word + "\n" + indent + word + "\n" + indent + word);
+}
+
+TEST(HelpText, KeepsLineEndsAndIndents) {
+  EXPECT_EQ(help_of("one\n  two three\nfour"), "  --a        one\n  two three\nfour");
+}
+
+TEST(HelpText, KeepsAWordThatIsTooLong) {
+  const std::string word(200, 'x');
+  EXPECT_EQ(help_of(word), "  --a        " + word);
+}
+
+TEST(HelpText, AlignsTexts) {
+  EXPECT_EQ(help_of("short"), "  --a        short");
+  EXPECT_EQ(help_of("other", "--much-longer"), "  --much-longer  other");
 }
 
 TEST(CommandLine, HelpComesBeforeComplaints) {
@@ -168,7 +205,7 @@ TEST(CommandLine, SettingsAreEqualWhenTheFlagsAre) {
   EXPECT_EQ(settings({"turn", "--fast", "--steps", "7"}), settings({"turn", "--steps", "7", "--fast"}));
   EXPECT_NE(settings({"turn", "--steps", "7"}), settings({"turn", "--steps", "8"}));
   EXPECT_NE(settings({"turn"}), settings({"stop"}));
-  EXPECT_EQ(settings({"turn"}).front(), (std::pair<std::string, std::string>("the command", "turn")));
+  EXPECT_EQ(settings({"turn"}).front(), (std::pair<std::string, std::string>("the command", "prog turn")));
 }
 
 // A command with options of its own may have a command; each has its options alone.
@@ -182,7 +219,7 @@ TEST(CommandLine, ACommandOfACommand) {
   EXPECT_FALSE(program.parse({"turn", "back", "--far", "2"}));
   EXPECT_TRUE(program.turn.chosen() && program.back.chosen());
   EXPECT_EQ(program.far, 2);
-  EXPECT_EQ(program.words.settings()[1].second, "back");
+  EXPECT_EQ(program.words.settings()[0].second, "prog turn back");
   Nested plain;
   EXPECT_FALSE(plain.parse({"turn", "--fast"}));
   EXPECT_TRUE(plain.turn.chosen() && !plain.back.chosen());
@@ -190,8 +227,9 @@ TEST(CommandLine, ACommandOfACommand) {
     Nested other;
     return input_error([&] { (void)other.parse(arguments); });
   };
-  EXPECT_EQ(refused({"turn", "--fast", "back"}), "--fast goes behind the last command: prog turn back");
-  EXPECT_EQ(refused({"turn", "back", "--fast"}), "unknown flag '--fast': see prog turn back --help");
+  EXPECT_EQ(refused({"turn", "--fast", "back"}), "back excludes --fast: see prog turn back --help");
+  EXPECT_EQ(refused({"turn", "back", "--fast"}),
+            "The following argument was not expected: --fast: see prog turn back --help");
   EXPECT_EQ(refused({"turn", "back", "--far", "0"}).find("--far"), 0);
   const std::string help = *Nested().parse({"turn", "--help"});
   EXPECT_NE(help.find("Usage: prog turn [COMMAND] [OPTION...]"), std::string::npos);

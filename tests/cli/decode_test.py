@@ -93,7 +93,7 @@ class DecodeTest(harness.CommandTest):
         for words, says in (
             ((*FILES, *out, "--prompt", "13"), ("--prompt 13", "no token", "at most 12")),
             ((*FILES, *out, "--prompt", "14"), ("--prompt 14", "at most 12")),
-            ((*FILES, *out, "--prompt", "-1"), ("--prompt", "at least 0")),
+            ((*FILES, *out, "--prompt", "-1"), ("--prompt", "from 0")),
             (("--q", "q.npy", "--k", "heads.npy", "--v", "heads.npy", *out), ("heads.npy", "divide the heads")),
             (("--q", "q.npy", "--k", "dim.npy", "--v", "dim.npy", *out), ("dim.npy", "D must be the same")),
             (("--q", "q.npy", "--k", "type.npy", "--v", "type.npy", *out), ("type.npy", "in one type")),
@@ -124,7 +124,7 @@ class DecodeTest(harness.CommandTest):
 
     def test_bench_refuses(self):
         for words, says in (
-            (("--seq", "5", "decode"), ("--seq", "behind", "bench decode")),
+            (("--seq", "5", "decode"), ("decode excludes --seq", "bench decode")),
             (("decode", "--causal"), ("--causal", "bench decode --help")),
             (("decode", "--kv-heads", "3"), ("--kv-heads 3", "--heads, 32")),
             (("decode", "--seq", "0"), ("--seq",)),

@@ -74,13 +74,13 @@ class ExampleTest(harness.CommandTest):
         open(self.path("empty.txt"), "w", encoding="utf-8").close()
         self.refuse("--text", "empty.txt", said=("empty.txt", "empty"))
         self.refuse("--text", "text.txt", "--out", "text.txt", said=("--out text.txt",))
-        self.refuse("--text", "text.txt", "--kv-heads", "9", said=("--kv-heads", "at most 4"))
-        self.refuse("--text", "text.txt", "--dim", "0", said=("--dim", "at least 1"))
+        self.refuse("--text", "text.txt", "--kv-heads", "9", said=("--kv-heads", "to 4"))
+        self.refuse("--text", "text.txt", "--dim", "0", said=("--dim", "from 1"))
         os.makedirs(self.path("in/q.npy/deeper"))
         self.refuse("--text", "text.txt", "--out", "in", said=("in/q.npy", "directory"))
 
     def test_too_large(self):
-        self.refuse(*"--text text.txt --out in --dim 1000000000000".split(), said=("--dim", "at most"))
+        self.refuse(*"--text text.txt --out in --dim 1000000000000".split(), said=("--dim", "to 4096"))
 
 
 TEXT_BYTES = {bytes([byte]) for byte in TEXT}

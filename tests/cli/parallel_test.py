@@ -244,7 +244,7 @@ class ParallelTest(harness.CommandTest):
                 (1, "hybrid", ("--parallel hybrid", "--ulysses N")),
                 (1, "ring --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (2, "ulysses --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
-                (1, "hybrid --ulysses 0", ("--ulysses", "at least 1")),
+                (1, "hybrid --ulysses 0", ("--ulysses", "from 1")),
                 (2, "auto --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (1, "rings", ("--parallel", "ulysses", "all-gather")),
                 (4, "hybrid --ulysses 3", ("Ulysses over 3 ranks", "the job has 4")),

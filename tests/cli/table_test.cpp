@@ -1,11 +1,10 @@
-// What people read: columns, sizes, times, errors, and lines that end in time.
+// What people read: columns, sizes, times and errors.
 #include "cli/table.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "cli/option_text.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::test {
@@ -56,28 +55,6 @@ TEST(Human, Seconds) {
 TEST(Human, Errors) {
   EXPECT_EQ(human_error(0), "0.0e+00");
   EXPECT_EQ(human_error(1.23e-7), "1.2e-07");
-}
-
-TEST(HelpText, BreaksLinesAtSpaces) {
-  const std::string word(40, 'x');
-  EXPECT_EQ(wrapped(word + " " + word + " " + word), word + " " + word + "\n" + word);
-  EXPECT_EQ(wrapped(word + " " + word + " " + word, 30),
-            word + "\n" + std::string(30, ' ') + word + "\n" + std::string(30, ' ') + word);
-}
-
-TEST(HelpText, KeepsLineEndsAndIndents) {
-  EXPECT_EQ(wrapped("one\n  two three\n\nfour"), "one\n  two three\n\nfour");
-}
-
-TEST(HelpText, KeepsAWordThatIsTooLong) {
-  const std::string word(200, 'x');
-  EXPECT_EQ(wrapped(word), word);
-}
-
-TEST(HelpText, AlignsTexts) {
-  const std::vector<HelpEntry> entries{{"--a", "short"}, {"--long NAME", "other"}};
-  EXPECT_EQ(widest_name(entries), 11U);
-  EXPECT_EQ(help_columns(entries, 11), "  --a          short\n  --long NAME  other\n");
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST_F(NpyFileErrors, AFileThatChangesAfterItsHeaderWasRead) {
     wait();
     if (comm_.rank() == 0) fs::remove(at("k.npy"));
     wait();
-    expect_agreed([&] { reader.read<float>(shard, ranges); }, "cannot read it: File");
+    expect_agreed([&] { reader.read<float>(shard, ranges); }, "cannot read it: No such file");
     if (comm_.rank() == 0) write_npy<float>(at("k.npy"), shard_of<float>(shape, whole(20)));
     wait();
   }
@@ -155,7 +155,7 @@ TEST_F(NpyFileErrors, AWriteThatFailsIsAgreed) {
       if (comm_.rank() == 0) fs::remove(at("out.npy.part"));
       wait();
       expect_agreed([&] { writer.write<double>(shard_of<double>(shape, ranges), ranges); },
-                    "out.npy.part: rank 0 cannot write it: File");
+                    "out.npy.part: rank 0 cannot write it: No such file");
     }
     EXPECT_EQ(contents("out.npy"), "the old one");
     wait();

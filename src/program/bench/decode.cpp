@@ -197,9 +197,7 @@ std::string to_json(const DecodeBenchReport& report, const BenchDecodeOptions& o
 
 }  // namespace
 
-CommandLine& declare_bench_decode_options(CommandLine& bench, BenchDecodeOptions& options) {
-  CommandLine& command =
-      bench.command("decode", "One token against a cache, beside a plain read of the same memory");
+void declare_bench_decode_options(CommandLine& command, BenchDecodeOptions& options) {
   command.section("Problem");
   command.option("--seq", options.seq,
                  "Tokens of the cache, of all ranks together; also 1/8 and 1/64 of them");
@@ -213,7 +211,6 @@ CommandLine& declare_bench_decode_options(CommandLine& bench, BenchDecodeOptions
   declare_cpu_options(command, options);
   declare_job_options(command, options);
   command.footer(decode_notes);
-  return command;
 }
 
 void validate(const BenchDecodeOptions& options) {

@@ -17,8 +17,8 @@ struct BenchDecodeOptions : DeviceOptions {
   [[nodiscard]] Shape kv() const { return {batch, kv_heads, seq, dim}; }
 };
 
-/// Adds the command and its flags to `bench`. \returns the command
-CommandLine& declare_bench_decode_options(CommandLine& bench, BenchDecodeOptions& options);
+/// Adds the flags of `bench decode` to a command.
+void declare_bench_decode_options(CommandLine& command, BenchDecodeOptions& options);
 
 /// \throws InputError, one line
 void validate(const BenchDecodeOptions& options);

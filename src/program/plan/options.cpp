@@ -118,9 +118,4 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
   command.footer(plan_notes);
 }
 
-void validate(const PlanOptions& options) {
-  (void)options.workload();
-  (void)options.hardware();
-}
-
 }  // namespace ring_attention

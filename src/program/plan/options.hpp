@@ -28,7 +28,4 @@ struct PlanOptions {
 /// Adds the flags of `plan` to a command.
 void declare_plan_options(CommandLine& command, PlanOptions& options);
 
-/// \throws InputError, one line
-void validate(const PlanOptions& options);
-
 }  // namespace ring_attention

@@ -49,7 +49,7 @@ class NpyElements {
   void close() { file_.close(); }
 
  private:
-  /// The memory that a transfer needs beside the shard. So the counts of an array of any size fit MPI's int.
+  /// The memory that a transfer needs beside the shard.
   static constexpr std::size_t staging_bytes = std::size_t{8} << 20U;
 
   const NpyArray& array_;

@@ -1,12 +1,16 @@
 /// \file
-/// `SharedFile`: a file of MPI-IO, its errors as InputError.
+/// `SharedFile`: reads and writes of a file that the ranks share, their errors as InputError.
 #pragma once
 
-#include <mpi.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "ring_attention/core/error.hpp"
@@ -23,58 +27,54 @@ class SharedFile {
   /// \param rank names this rank in errors
   SharedFile(int rank, std::string path, FileAccess access)
       : rank_(rank), path_(std::move(path)), access_(access) {
-    // MPICH takes the text before a colon for the name of a file system.
-    const std::string name = path_.find(':') == std::string::npos ? path_ : "ufs:" + path_;
-    const int mode = access == FileAccess::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY;
-    check(MPI_File_open(MPI_COMM_SELF, name.c_str(), mode, MPI_INFO_NULL, &file_));
+    const int mode = access == FileAccess::write ? O_WRONLY : O_RDONLY;
+    do {
+      file_ = ::open(path_.c_str(), mode | O_CLOEXEC);
+    } while (file_ < 0 && errno == EINTR);
+    check(file_ >= 0);
   }
   SharedFile(const SharedFile&) = delete;
   ~SharedFile() {
-    if (file_ != MPI_FILE_NULL) MPI_File_close(&file_);
+    if (file_ >= 0) ::close(file_);
   }
 
   void require_size(Index bytes) const {
-    MPI_Offset found = 0;
-    check(MPI_File_get_size(file_, &found));
-    if (found != bytes)
-      fail("finds " + std::to_string(found) + " bytes where rank 0 found " + std::to_string(bytes) + " in");
+    struct stat found {};
+    check(::fstat(file_, &found) == 0);
+    if (found.st_size != bytes)
+      fail("finds " + std::to_string(found.st_size) + " bytes where rank 0 found " + std::to_string(bytes) +
+           " in");
   }
 
-  /// \pre `bytes` are no more than an int counts.
-  void read(Index offset, std::span<std::byte> bytes) const { move(MPI_File_read_at, offset, bytes); }
-  void write(Index offset, std::span<const std::byte> bytes) const { move(MPI_File_write_at, offset, bytes); }
+  void read(Index offset, std::span<std::byte> bytes) const { move(::pread, offset, bytes); }
+  void write(Index offset, std::span<const std::byte> bytes) const { move(::pwrite, offset, bytes); }
 
   /// A file system may report only here that it could not store what was written.
   void close() {
-    const int code = MPI_File_close(&file_);
-    file_ = MPI_FILE_NULL;
-    check(code);
+    // Interrupted, it has closed the file all the same.
+    check(::close(std::exchange(file_, -1)) == 0 || errno == EINTR);
   }
 
  private:
-  /// MPI's text for an error in one line, without the history of calls that MPICH puts before it.
-  [[nodiscard]] static std::string reason(int code) {
-    std::string text(MPI_MAX_ERROR_STRING, '\0');
-    int length = 0;
-    MPI_Error_string(code, text.data(), &length);
-    text.resize(static_cast<std::size_t>(length));
-    for (const std::string front : {"\n", "): ", "Other I/O error "})
-      if (const auto at = text.rfind(front); at != std::string::npos && at + front.size() < text.size())
-        text.erase(0, at + front.size());
-    return text;
-  }
+  static_assert(sizeof(off_t) >= sizeof(Index), "a file may be longer than 2^31 bytes");
+
+  /// One call may move less than all, and a signal may interrupt it.
   void move(auto* transfer, Index offset, auto bytes) const {
-    MPI_Status status;
-    int moved = 0;
-    check(transfer(file_, offset, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, &status));
-    MPI_Get_count(&status, MPI_BYTE, &moved);
-    if (moved != std::ssize(bytes))
-      fail("moved " + std::to_string(moved) + " bytes where " + std::to_string(bytes.size()) + " were due");
+    std::size_t moved = 0;
+    while (moved < bytes.size()) {
+      const ssize_t now = transfer(file_, bytes.data() + moved, bytes.size() - moved,
+                                   static_cast<off_t>(offset + static_cast<Index>(moved)));
+      if (now < 0 && errno == EINTR) continue;
+      check(now >= 0);
+      if (now == 0)
+        fail("moved " + std::to_string(moved) + " bytes where " + std::to_string(bytes.size()) + " were due");
+      moved += static_cast<std::size_t>(now);
+    }
   }
-  void check(int code) const {
-    if (code != MPI_SUCCESS)
+  void check(bool done) const {
+    if (!done)
       fail(std::string("cannot ") + (access_ == FileAccess::write ? "write" : "read") +
-           " it: " + reason(code));
+           " it: " + std::generic_category().message(errno));
   }
   [[noreturn]] void fail(const std::string& problem) const {
     throw InputError(path_, "rank " + std::to_string(rank_) + " " + problem,
@@ -83,7 +83,7 @@ class SharedFile {
                          : "all ranks need the same file, on a file system that all hosts share");
   }
 
-  MPI_File file_ = MPI_FILE_NULL;
+  int file_ = -1;
   const int rank_;
   const std::string path_;
   const FileAccess access_;

@@ -42,16 +42,6 @@ Volume all_gather_backward(const Attention& layer, int ranks) {
   return {0, 0, (ranks - 1) * (parcel(layer, 1, layer.element) + parcel(layer, 1, layer.sum_element))};
 }
 
-DoubleRingVolume double_ring_forward(const Attention& layer, int nodes, int width) {
-  const double bytes = parcel(layer, 1, layer.element);
-  return {nodes * (width - 1) * bytes, (nodes - 1) * bytes};
-}
-
-double mesh_forward(const Attention& layer, int rows, int columns) {
-  return (rows - 1) * 2 * layer.bytes(static_cast<double>(layer.heads)) +
-         (columns - 1) * parcel(layer, 1, layer.element);
-}
-
 double hop_share(PlacementKind kind, bool causal) {
   return causal && kind == PlacementKind::contiguous ? 0.5 : 1;
 }

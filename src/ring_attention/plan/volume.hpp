@@ -49,16 +49,6 @@ struct Volume {
 [[nodiscard]] Volume all_gather_forward(const Attention& layer, int ranks);
 [[nodiscard]] Volume all_gather_backward(const Attention& layer, int ranks);
 
-/// LoongTrain's double ring (arXiv 2406.18485): nodes of `width` ranks. The bytes of a ring; those of one NIC are
-/// `outer`, because each rank of a node sends A - 1 parcels to the next node by a NIC of its own.
-struct DoubleRingVolume {
-  double inner = 0, outer = 0;
-};
-[[nodiscard]] DoubleRingVolume double_ring_forward(const Attention& layer, int nodes, int width);
-
-/// Mesh-Attention (arXiv 2512.20968), N = rows * columns: (rows - 1) parcels of q and out, (columns - 1) of K,V.
-[[nodiscard]] double mesh_forward(const Attention& layer, int rows, int columns);
-
 /// The share of the N (N - 1) hops of K,V that a causal mask leaves: contiguous shards need half of them, other
 /// placements all (ring/kv_hops.hpp).
 [[nodiscard]] double hop_share(PlacementKind kind, bool causal);
