@@ -26,11 +26,20 @@ MAKEFLAGS += --no-print-directory
 help: ## this list
 	@sed -n 's/^\([a-z%-]*\):.*## */  make \1	/p' Makefile | sed 's/%/NN/' | expand -t 22
 
-run: ## a small real problem on 4 ranks, then all lessons, then one table
+run: ## the ring in one file, a small real problem on 4 ranks, all lessons, and one table
 	@$(SETUP) run
 	@$(CONFIGURE)
-	@$(COMPILE) --target ring-attention lessons
-	@sh lessons/make_run.sh $(BUILD)
+	@$(COMPILE) --target lesson_00_ring_attention
+	@echo; echo 'The whole algorithm in one file, lessons/00_attention/ring_attention.cpp, and its difference from dense attention:'
+	$(BUILD)/mpirun -n 4 $(BUILD)/lessons/00_ring_attention
+	@echo; $(COMPILE) --target ring-attention
+	@echo; echo 'A small real problem: the bytes of README.md become tokens, and fixed random projections make'
+	@echo 'queries, keys and values of them. Four ranks share them; each sees a quarter of the keys at a time.'
+	$(BUILD)/ring-attention example --text README.md --out $(BUILD)/example
+	$(BUILD)/mpirun -n 4 $(BUILD)/ring-attention run --q $(BUILD)/example/q.npy --k $(BUILD)/example/k.npy \
+	  --v $(BUILD)/example/v.npy --out $(BUILD)/example/results --causal --check --np 4
+	@echo; $(COMPILE) --target lessons
+	@echo; sh lessons/run_all.sh $(BUILD)
 
 test: ## build and run the tests (about 8 minutes on 2 cores, half of them the tests)
 	@$(SETUP) run test

@@ -1,11 +1,13 @@
 # Whether the GPU parts are built (RING_ATTENTION_HAS_CUDA, RING_ATTENTION_HAS_NCCL), and how.
 #
-# AUTO takes CUDA and NCCL where they are found and work, and says in one line when they are left out. The CUDA
+# AUTO takes CUDA and NCCL where they are found and work, and says in one line when they are left out. `make run` has no
+# use for them on a machine without an NVIDIA driver: there only a build of the tests compiles the kernels. The CUDA
 # runtime is linked statically and the driver is never linked: programs of a GPU build start on a machine without one.
 
 set(RING_ATTENTION_CUDA AUTO CACHE STRING "Build the GPU parts: ON, OFF, or AUTO (when nvcc is found and works)")
 set_property(CACHE RING_ATTENTION_CUDA PROPERTY STRINGS AUTO ON OFF)
-option(RING_ATTENTION_CUDA_HERE "Compile for this machine's GPU only; for Hopper where there is none" OFF)
+option(RING_ATTENTION_CUDA_HERE
+       "Compile for this machine's GPU only; where there is none, for Hopper, and only if RING_ATTENTION_TESTS is ON" OFF)
 
 set(RING_ATTENTION_HAS_CUDA OFF)
 set(RING_ATTENTION_HAS_NCCL OFF)
@@ -13,19 +15,30 @@ if(NOT RING_ATTENTION_CUDA)
   return()
 endif()
 
+set(capability "")
+if(RING_ATTENTION_CUDA_HERE)
+  find_program(RING_ATTENTION_NVIDIA_SMI nvidia-smi) # comes with the driver
+  mark_as_advanced(RING_ATTENTION_NVIDIA_SMI)
+  if(RING_ATTENTION_NVIDIA_SMI)
+    execute_process(COMMAND "${RING_ATTENTION_NVIDIA_SMI}" --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE capability ERROR_QUIET)
+  endif()
+  if(NOT capability MATCHES "^[0-9]+\\.[0-9]") # it may print an error
+    set(capability "")
+  endif()
+  if(NOT capability AND RING_ATTENTION_CUDA STREQUAL AUTO AND (NOT RING_ATTENTION_TESTS OR RING_ATTENTION_TESTS STREQUAL AUTO))
+    message(STATUS "The GPU parts are left out: no NVIDIA driver was found (nvidia-smi names no GPU). "
+                   "With nvcc, `make test` compiles them, and so does `cmake --preset release -DRING_ATTENTION_CUDA=ON`.")
+    return()
+  endif()
+endif()
+
 # Ampere, Ada and Hopper with Hopper's own instructions (the `a`); PTX for what comes later. To be set before the
 # language is enabled, which would otherwise choose one of its own.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;80-virtual")
   if(RING_ATTENTION_CUDA_HERE)
-    set(capability "")
-    find_program(RING_ATTENTION_NVIDIA_SMI nvidia-smi)
-    mark_as_advanced(RING_ATTENTION_NVIDIA_SMI)
-    if(RING_ATTENTION_NVIDIA_SMI)
-      execute_process(COMMAND "${RING_ATTENTION_NVIDIA_SMI}" --query-gpu=compute_cap --format=csv,noheader
-                      OUTPUT_VARIABLE capability ERROR_QUIET)
-    endif()
-    if(NOT capability MATCHES "[0-9]" OR capability MATCHES "^9\\.0")
+    if(NOT capability OR capability MATCHES "^9\\.0")
       set(CMAKE_CUDA_ARCHITECTURES "90a-real")
     elseif(capability MATCHES "^8\\.9")
       set(CMAKE_CUDA_ARCHITECTURES "89-real")

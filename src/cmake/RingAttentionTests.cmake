@@ -1,4 +1,4 @@
-# Whether the tests can be built (RING_ATTENTION_BUILD_TESTS), and what they all run under.
+# Whether the tests can be built (RING_ATTENTION_BUILD_TESTS), and what they run under.
 
 # Three time limits, inner to outer: the watchdog of tests/support/mpi_main.cpp (20 s a test),
 # mpiexec's own (90 s), CTest's (120 s). The innermost knows most about what hangs.
@@ -8,8 +8,9 @@ if(RING_ATTENTION_SANITIZE)
   set(RING_ATTENTION_SLOWNESS 5)
 endif()
 math(EXPR ring_attention_mpiexec_timeout "90 * ${RING_ATTENTION_SLOWNESS}")
-set(RING_ATTENTION_TEST_ENVIRONMENT MPIEXEC_TIMEOUT=${ring_attention_mpiexec_timeout}
-                                    RING_ATTENTION_SLOWNESS=${RING_ATTENTION_SLOWNESS})
+set(RING_ATTENTION_TIME_LIMITS MPIEXEC_TIMEOUT=${ring_attention_mpiexec_timeout}
+                               RING_ATTENTION_SLOWNESS=${RING_ATTENTION_SLOWNESS})
+set(RING_ATTENTION_TEST_ENVIRONMENT ${RING_ATTENTION_TIME_LIMITS}) # all that the tests plain_mpi.* have
 if(NOT RING_ATTENTION_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL Linux) # a sanitizer wants to be loaded first
   list(APPEND RING_ATTENTION_TEST_ENVIRONMENT
        "LD_PRELOAD=${PROJECT_BINARY_DIR}/tests/libtest_yield_while_waiting.so")

@@ -3,7 +3,7 @@
 # What runs on the host is a library of its own: the GPU emulator of the tests takes its objects, too.
 add_library(ring_attention_cuda_host OBJECT ${cuda_sources})
 target_link_libraries(ring_attention_cuda_host PRIVATE ring_attention CUDA::cudart_static)
-target_precompile_headers(ring_attention_cuda_host REUSE_FROM ring_attention)
+target_precompile_headers(ring_attention_cuda_host REUSE_FROM ring_attention_headers)
 set_target_properties(ring_attention_cuda_host PROPERTIES UNITY_BUILD OFF) # tests replace single objects
 
 add_library(ring_attention_cuda STATIC $<TARGET_OBJECTS:ring_attention_cuda_host> ${cuda_launch_sources})

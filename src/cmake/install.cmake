@@ -1,15 +1,33 @@
-# `cmake --install`: headers, library, and a package that find_package(ring_attention) finds.
+# `cmake --install`: headers, library (without `model` and `plan`), and a package that find_package(ring_attention) finds.
 
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/ring_attention")
 
 install(TARGETS ring_attention EXPORT ring_attention_targets)
-install(
-  DIRECTORY ring_attention
-  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-  FILES_MATCHING
-  PATTERN "*.hpp")
+# The headers: those that users include, and what these include, followed when they are installed.
+set(public_headers ring_attention/ring_attention.hpp)
+if(RING_ATTENTION_HAS_CUDA)
+  list(APPEND public_headers ring_attention/cuda/device.hpp ring_attention/cuda/engine.hpp)
+endif()
+install(CODE "set(headers \"${public_headers}\")
+set(source \"${CMAKE_CURRENT_SOURCE_DIR}\")
+get_filename_component(destination \"${CMAKE_INSTALL_INCLUDEDIR}\" ABSOLUTE BASE_DIR \"\${CMAKE_INSTALL_PREFIX}\")")
+install(CODE [[
+set(next 0)
+list(LENGTH headers length)
+while(next LESS length)
+  list(GET headers ${next} header)
+  get_filename_component(folder "${header}" DIRECTORY)
+  file(INSTALL "${source}/${header}" DESTINATION "${destination}/${folder}")
+  file(STRINGS "${source}/${header}" includes REGEX "^#include \"ring_attention/")
+  list(TRANSFORM includes REPLACE "^#include \"([^\"]+)\".*" "\\1")
+  list(APPEND headers ${includes})
+  list(REMOVE_DUPLICATES headers)
+  list(LENGTH headers length)
+  math(EXPR next "${next} + 1")
+endwhile()
+]])
 install(
   EXPORT ring_attention_targets
   NAMESPACE ring_attention::

@@ -15,6 +15,17 @@ if grep -rlF -e "$RING_ATTENTION_SOURCE" -e "$RING_ATTENTION_BUILD" "$work/prefi
   exit 1
 fi
 
+# Headers: those that the programs here include, those that an installed header includes, and no other.
+programs=$(ls "$RING_ATTENTION_SOURCE"/tests/install/*.cpp)
+[ -e "$work/prefix"/lib*/libring_attention_cuda.a ] || programs=$(echo "$programs" | grep -v cuda)
+(cd "$work/prefix/include" && find ring_attention -type f) | sort >"$work/installed"
+(cd "$work/prefix/include" && sed -n 's/^#include "\(ring_attention[^"]*\)".*/\1/p' $programs $(cat "$work/installed")) |
+  sort -u | diff - "$work/installed" || { echo 'above: < included and not installed, > installed and not included' >&2; exit 1; }
+if grep -e '/model/' -e '/plan/' "$work/installed"; then
+  echo 'these headers are above the library' >&2
+  exit 1
+fi
+
 cmake -S "$RING_ATTENTION_SOURCE/tests/install" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$1" -DCMAKE_CXX_FLAGS="${2-}"
 cmake --build "$work/build"
