@@ -83,7 +83,8 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The ring, spelled out");
   CpuEngine<float> engine(problem.scoring);
-  NotingEngine noting(engine);
+  NotedSteps notes;
+  NotingEngine noting(engine, notes);
   engine.begin(q, ranges);
   RingBuffers kv(problem, placement, comm.rank());
   barrier(comm);
@@ -94,7 +95,7 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const double own_seconds = MPI_Wtime() - begin;
   const mpi_counter::Traffic cost = mpi_counter::traffic();
   const AttentionResult<float> got = engine.finish();
-  show_owners(lesson, comm, owners_of(noting.steps(), problem, placement, {comm.rank(), comm.size()}));
+  show_owners(lesson, comm, owners_of(notes.steps(), problem, placement, {comm.rank(), comm.size()}));
 
   lesson.heading("The agreement");
   CpuEngine<float> library(problem.scoring);

@@ -19,8 +19,8 @@ namespace ring_attention::lesson {
 /// \param incoming  where the next parcel arrives; both buffers are as large as the largest parcel
 /// \param kv        the shape of K, and of V, of the whole sequence
 /// \param steps     N, the number of ranks
-void ring(Engine<float> auto& engine, Tensor<float>& current, Tensor<float>& incoming, const Shape& kv,
-          const Placement& placement, const Communicator& comm, int steps) {
+inline void ring(Engine<float>& engine, Tensor<float>& current, Tensor<float>& incoming, const Shape& kv,
+                 const Placement& placement, const Communicator& comm, int steps) {
   const Ring ring{comm.rank(), comm.size()};
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto length = [&](int owner) { return static_cast<int>(2 * shape(owner).size()); };
@@ -28,7 +28,7 @@ void ring(Engine<float> auto& engine, Tensor<float>& current, Tensor<float>& inc
     const int owner = ring.owner(step), next_owner = ring.owner(step + 1);
 
     const View<const float> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
-    engine.accumulate({k, v, placement.ranges(owner)}, {});
+    engine.accumulate({k, v, placement.ranges(owner)});
     if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
 
     // If all ranks sent first, each could wait for a receive that no rank has posted.

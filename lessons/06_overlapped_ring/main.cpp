@@ -6,8 +6,6 @@
 #include "mutants/early_swap.hpp"
 #undef lesson
 
-#include <optional>
-
 #include "common/noting_engine.hpp"
 #include "links.hpp"
 #include "measurements.hpp"
@@ -30,15 +28,15 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
   mpi_counter::Traffic cost;
-  using Noting = NotingEngine<CpuEngine<float>>;
-  std::optional<Noting> noting;  // of the run that was last
+  NotedSteps notes;  // of the run that was last
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const RingLoop here = [&](CpuEngine<float>& engine, KvOfRank& kv) {
-    noting.emplace(engine);
+  const RingLoop here = [&](Engine<float>& engine, KvOfRank& kv) {
+    notes = {};
+    NotingEngine noting(engine, notes);
     auto& [current, incoming] = kv.buffers;
     mpi_counter::reset();
-    const auto loop = lesson.mutant("early-advance") ? early_swap::ring<Noting> : lesson::ring<Noting>;
-    loop(*noting, current, incoming, problem.kv, placement, comm, steps);
+    const auto loop = lesson.mutant("early-advance") ? early_swap::ring : lesson::ring;
+    loop(noting, current, incoming, problem.kv, placement, comm, steps);
     cost = mpi_counter::traffic();
     return cost.exposed_seconds;
   };
@@ -60,7 +58,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The agreement");
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N",
-               in_turn(owners_of(noting->steps(), problem, placement, ring), ring));
+               in_turn(owners_of(notes.steps(), problem, placement, ring), ring));
   lesson.check("bit for bit the library's overlapped ring",
                same_bits(got, run_ring(problem, comm, library_ring<OverlappedTransport>(comm)).result));
   lesson.check("bit for bit the blocking ring of lesson 05",

@@ -21,12 +21,12 @@ struct KvOfRank {
 };
 
 /// One whole ring on this rank; returns the seconds during which it computed nothing.
-using RingLoop = std::function<double(CpuEngine<float>&, KvOfRank&)>;
+using RingLoop = std::function<double(Engine<float>&, KvOfRank&)>;
 
 /// The library's ring over `Link`.
-template <Transport Link>
+template <class Link>
 RingLoop library_ring(const Communicator& comm) {
-  return [&comm](CpuEngine<float>& engine, KvOfRank& kv) {
+  return [&comm](Engine<float>& engine, KvOfRank& kv) {
     Link transport(comm);
     ring_forward(engine, transport, kv.parcel);
     return transport.statistics().exposed_seconds;
@@ -37,7 +37,7 @@ RingLoop library_ring(const Communicator& comm) {
 class SilentTransport : public OverlappedTransport {
  public:
   using OverlappedTransport::OverlappedTransport;
-  void progress() {}
+  void progress() override {}
 };
 
 struct RingTiming {

@@ -13,7 +13,8 @@ using namespace ring_attention::lesson_08;
 Outcome backward(const Part& part, Variant variant) {
   const int rank = part.comm.rank(), ranks = part.comm.size();
   CpuBackward<float> engine(part.problem.scoring);
-  NotingEngine noting(engine);
+  NotedSteps notes;
+  NotingBackward noting(engine, notes);
   engine.begin(part.result(variant), part.ranges);
   const Index before = allocation::current();
   allocation::reset_peak();

@@ -59,7 +59,7 @@ struct Part {
 
   [[nodiscard]] KvParcel<float> kv() const { return problem.parcel<float>(placement, comm.rank()); }
   [[nodiscard]] KvParcel<float> zero_gradients() const { return {problem.kv, placement, comm.rank()}; }
-  [[nodiscard]] ForwardResult<float> result(Variant variant) const {
+  [[nodiscard]] BackwardInputs<float> result(Variant variant) const {
     return {q, variant == Variant::shard_delta ? own_out : forward.out, forward.lse, grad_out};
   }
 

@@ -30,8 +30,8 @@ struct Parcel {
 /// \param gradients      zeros at first, this rank's dK,dV in the end
 /// \param shape          of K, and of V, of the whole sequence
 /// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one returns them to their owner
-void ring(BackwardEngine<float, float> auto& engine, Parcel& kv, Parcel& gradients, const Shape& shape,
-          const Placement& placement, const Communicator& comm, int gradient_hops) {
+inline void ring(BackwardEngine<float>& engine, Parcel& kv, Parcel& gradients, const Shape& shape,
+                 const Placement& placement, const Communicator& comm, int gradient_hops) {
   const Ring ring{comm.rank(), comm.size()};
   const auto shard = [&](int owner) { return shape.with_seq(placement.tokens(owner)); };
   const auto length = [&](int owner) { return static_cast<int>(2 * shard(owner).size()); };

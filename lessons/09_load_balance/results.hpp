@@ -53,7 +53,7 @@ struct LocalEngine : CpuEngine<float> {
   void begin(View<const float> q, const TokenRanges& ranges) {
     CpuEngine<float>::begin(q, whole(count(ranges)));
   }
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) override {
     CpuEngine<float>::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
   }
 };

@@ -45,7 +45,7 @@ struct TimedEngine : CpuEngine<float> {
   using CpuEngine<float>::CpuEngine;
   std::vector<double> seconds;  // per step
 
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) override {
     double elsewhere = 0;
     const double begin = cpu_seconds();
     CpuEngine<float>::accumulate(kv, [&] {

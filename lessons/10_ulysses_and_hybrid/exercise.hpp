@@ -15,13 +15,13 @@ struct Block {
 };
 
 /// U ranks that share the heads of one shard of tokens, seen by one of them.
-struct Line {
+struct UlyssesGroup {
   std::vector<Block> held;      // of all heads of its slice: block u is computed by rank u
   std::vector<Block> computed;  // of its heads of the shard: block u is held by rank u
 
   /// \param heads   that each rank computes (HeadShare)
   /// \param slices  that each rank holds: local indices of the shard, which they make up in this order
-  Line(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
+  UlyssesGroup(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
     for (std::size_t u = 0; u < heads.size(); ++u) {
       held.push_back({heads[u], {0, slices[own].end - slices[own].begin}});
       // Exercise: which heads and tokens of this rank's array [1, own heads, tokens of the shard, dim] are those that
@@ -41,7 +41,7 @@ void for_each_number(auto array, const Block& block, auto visit) {
 /// Sends block u of `from` to rank u.
 /// \returns the array of the blocks that arrive; what several ranks send for one head is summed
 inline Tensor<float> all_to_all(View<const float> from, const std::vector<Block>& send,
-                                const std::vector<Block>& receive, AllToAll auto& link) {
+                                const std::vector<Block>& receive, AllToAll& link) {
   Tensor<float> to({1, receive.back().heads.end, receive.back().tokens.end, from.shape().dim});
   std::vector<std::vector<float>> outgoing(send.size()), incoming(send.size());
   Pieces pieces;
@@ -62,11 +62,11 @@ inline Tensor<float> all_to_all(View<const float> from, const std::vector<Block>
 }
 
 /// From all heads of this rank's slice to this rank's heads of the shard.
-inline Tensor<float> to_heads(View<const float> x, const Line& line, AllToAll auto& link) {
-  return all_to_all(x, line.held, line.computed, link);
+inline Tensor<float> to_heads(View<const float> x, const UlyssesGroup& group, AllToAll& link) {
+  return all_to_all(x, group.held, group.computed, link);
 }
 /// Back: the adjoint of to_heads, which is the same blocks the other way.
-inline Tensor<float> to_sequence(View<const float> y, const Line& line, AllToAll auto& link) {
+inline Tensor<float> to_sequence(View<const float> y, const UlyssesGroup& group, AllToAll& link) {
   // Exercise: one call of all_to_all. to_heads is the model.
   still_empty("back");
 }
@@ -76,7 +76,8 @@ inline Tensor<float> to_sequence(View<const float> y, const Line& line, AllToAll
 /// \param attend  attention of the whole shard for the heads that it is given: an engine, or a ring of shards. A head
 ///   needs no other head. The backward needs the arrays of these heads, so `attend` may keep them
 inline AttentionResult<float> ulysses(View<const float> q, View<const float> k, View<const float> v,
-                                      const Line& queries, const Line& keys, auto& link, auto attend) {
+                                      const UlyssesGroup& queries, const UlyssesGroup& keys, AllToAll& link,
+                                      auto attend) {
   auto own_q = to_heads(q, queries, link), own_k = to_heads(k, keys, link), own_v = to_heads(v, keys, link);
   const AttentionResult<float>& own = attend(std::move(own_q), std::move(own_k), std::move(own_v));
   return {to_sequence(own.out, queries, link), to_sequence(own.lse, queries, link)};

@@ -5,10 +5,8 @@
 
 #include "common/problem.hpp"
 #include "ring_attention/core/median.hpp"
-#include "ring_attention/cpu/engine.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
 #include "volumes.hpp"
 
 namespace ring_attention::lesson_10 {
@@ -16,6 +14,7 @@ namespace ring_attention::lesson_10 {
 /// A forward: U ranks share heads, and the others are rings; or an all-gather.
 struct Way {
   int ulysses;  // 0: all-gather
+  [[nodiscard]] HybridPlace place(int rank, int ranks) const { return {rank, ranks, std::max(ulysses, 1)}; }
   [[nodiscard]] std::string name(int ranks) const {
     if (ulysses == 0) return "all-gather";
     if (ulysses == 1) return "ring";
@@ -29,45 +28,47 @@ struct WayTiming {
 };
 
 /// The forward of a rank by the library. All arrays are zeros: they take as long as others.
-/// \param make_link, make_transport  this rank's all-to-all and its ring along an axis
-/// \param make_engine  (shape of its queries, their positions, number of its first query head)
-template <class MakeLink, class MakeTransport, class MakeEngine>
-double exposed_seconds(const Way& way, int rank, const Placement& shards, const Shape& q, const Shape& kv,
-                       MakeLink make_link, MakeTransport make_transport, MakeEngine make_engine) {
-  const int ranks = shards.ranks();
-  const HybridPlace place(rank, ranks, std::max(way.ulysses, 1));
-  if (way.ulysses == 0) {
-    auto&& link = make_link(Axis{1, ranks});
-    KvShards<float> all(kv, shards);
-    auto engine = make_engine(q.with_seq(shards.tokens(rank)), shards.ranges(rank), Index{0});
-    all_gather(link, all);
-    all_gather_forward(engine, {rank, ranks}, all);
-    return link.statistics().exposed_seconds;
-  }
-  const Placement rings(shards.kind(), shards.seq(), place.ring.size);
-  auto&& link = make_link(place.ulysses);
-  const HeadLayout layout(link, place, rings, rings, q.heads, kv.heads);
-  const Index tokens = count(place.slice(rings));
-  const Tensor<float> x(q.with_seq(tokens)), y(kv.with_seq(tokens));
-  const Tensor<float> own_q = layout.queries_to_heads(x.view()), own_k = layout.keys_to_heads(y.view()),
-                      own_v = layout.keys_to_heads(y.view());
-  KvParcel<float> parcel(own_k.shape(), rings, place.ring.index(rank));
-  auto&& transport = make_transport(place.ring);
-  auto engine = make_engine(own_q.shape(), place.shard(rings), layout.heads().begin);
-  ring_forward(engine, transport, parcel);
-  (void)layout.queries_to_sequence(own_q.view());  // out is as large as q
-  return link.statistics().exposed_seconds + transport.statistics().exposed_seconds;
+inline double exposed_seconds(const Way& way, const HybridPlace& place, PlacementKind kind, const Shape& q,
+                              const Shape& kv, const Scoring& scoring, const Device<float>& device,
+                              Links& links) {
+  const Placement shards(kind, q.seq, place.ring.size);
+  ContextParallel<float> attention(device, links, {place, way.ulysses == 0, shards, q, kv, scoring});
+  const Index tokens = count(place.slice(shards));
+  const Tensor<float> own_q(q.with_seq(tokens)), own_kv(kv.with_seq(tokens));
+  (void)attention.forward(own_q, own_kv, own_kv);
+  return attention.moved().exposed_seconds;
 }
 
 // ---- a simulated link, and compute that only takes time ---------------------------------------------------
 
-struct Sleeps {
-  Shape q;
-  double seconds_a_pair;  // and head
-  void accumulate(const KeyValue<float>& kv, const Progress&) const {
-    const auto pairs = static_cast<double>(q.heads * q.seq * kv.k.shape().seq);
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_a_pair * pairs));
+class SleepingEngine : public Engine<float> {
+ public:
+  SleepingEngine(const Shape& q, double seconds_a_pair) : q_(q), seconds_a_pair_(seconds_a_pair) {}
+
+  void accumulate(const KeyValue<float>& kv, const Progress&) override {
+    const auto pairs = static_cast<double>(q_.heads * q_.seq * kv.k.shape().seq);
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_a_pair_ * pairs));
   }
+  [[nodiscard]] AttentionResult<float> finish() override {
+    return {Tensor<float>(q_), Tensor<float>(q_.per_row())};
+  }
+
+ private:
+  Shape q_;
+  double seconds_a_pair_;  // and head
+};
+class SleepingDevice : public CpuDevice<float> {
+ public:
+  explicit SleepingDevice(double seconds_a_pair) : seconds_a_pair_(seconds_a_pair) {}
+
+  [[nodiscard]] std::unique_ptr<Engine<float>> forward(const Scoring&, View<const float> q,
+                                                       const TokenRanges&, View<const float>,
+                                                       const ExpectedKeys&) const override {
+    return std::make_unique<SleepingEngine>(q.shape(), seconds_a_pair_);
+  }
+
+ private:
+  double seconds_a_pair_;
 };
 
 inline constexpr int link_ranks = 8, link_repetitions = 2;
@@ -77,10 +78,11 @@ inline constexpr double unit_seconds = 125e-6;
 
 /// Threads of this process. The fastest repetition, mean of the ranks.
 inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_seconds) {
-  const Placement shards(PlacementKind::contiguous, link_ranks * link_tokens, link_ranks);
-  const Shape q{1, heads.query, shards.seq(), link_dim}, kv{1, heads.kv, shards.seq(), link_dim};
+  constexpr Index tokens = link_ranks * link_tokens;
+  const Shape q{1, heads.query, tokens, link_dim}, kv{1, heads.kv, tokens, link_dim};
   const double bytes = link_tokens * link_dim * sizeof(float);
   const double pairs = static_cast<double>(heads.query * link_tokens * link_tokens);
+  const SleepingDevice device(step_seconds / pairs);
   WayTiming fastest{0, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < link_repetitions; ++i) {
     LoopbackWorld world(link_ranks, {.bytes_per_second = bytes / unit_seconds});
@@ -88,12 +90,9 @@ inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_
     world.run([&](int rank) {
       const auto begin = std::chrono::steady_clock::now();
       const auto own = static_cast<std::size_t>(rank);
-      exposed[own] = exposed_seconds(
-          way, rank, shards, q, kv, [&](const Axis& axis) { return LoopbackAllToAll(world, rank, axis); },
-          [&](const Axis& axis) { return LoopbackTransport(world, rank, 0, axis); },
-          [&](const Shape& shape, const TokenRanges&, Index) {
-            return Sleeps{shape, step_seconds / pairs};
-          });
+      const HybridPlace place = way.place(rank, link_ranks);
+      LoopbackLinks links(world, rank, place.ulysses, place.ring);
+      exposed[own] = exposed_seconds(way, place, PlacementKind::contiguous, q, kv, {}, device, links);
       total[own] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     });
     const auto mean = [](const auto& seconds) {
@@ -151,27 +150,13 @@ inline void show_simulated_link(Lesson& lesson, const Communicator& comm) {
 // ---- between the ranks of this job ------------------------------------------------------------------------
 
 inline WayTiming measured(const Way& way, const RandomProblem& problem, const Communicator& comm) {
-  const HybridPlace place(comm.rank(), comm.size(), std::max(way.ulysses, 1));
-  const Communicator heads(comm, place.ulysses.line(comm.rank())), ring(comm, place.ring.line(comm.rank()));
-  const auto make_engine = [&](const Shape& shape, const TokenRanges& ranges, Index first_head) {
-    struct Begun {
-      Tensor<float> q;
-      CpuEngine<float> engine;
-      void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-        engine.accumulate(kv, progress);
-      }
-    };
-    Begun begun{Tensor<float>(shape),
-                CpuEngine<float>(problem.scoring.of_heads({first_head, first_head + shape.heads}))};
-    begun.engine.begin(begun.q, ranges);
-    return begun;
-  };
+  const HybridPlace place = way.place(comm.rank(), comm.size());
+  MpiLinks links(comm, place.ulysses, place.ring);
+  const CpuDevice<float> device;
   barrier(comm);
   const double begin = MPI_Wtime();
-  const double exposed = exposed_seconds(
-      way, comm.rank(), Placement(PlacementKind::zigzag, problem.q.seq, comm.size()), problem.q, problem.kv,
-      [&](const Axis&) { return MpiAllToAll(way.ulysses == 0 ? comm : heads); },
-      [&](const Axis&) { return OverlappedTransport(ring); }, make_engine);
+  const double exposed = exposed_seconds(way, place, PlacementKind::zigzag, problem.q, problem.kv,
+                                         problem.scoring, device, links);
   return {max_over_ranks(comm, exposed), max_over_ranks(comm, MPI_Wtime() - begin)};
 }
 

@@ -44,27 +44,20 @@ void check_hybrid(Lesson& lesson, const Communicator& comm, const RandomProblem&
 // All K,V to all ranks, by the library: the bits of the ring over all ranks.
 void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
   const Placement placement(PlacementKind::zigzag, problem.q.seq, comm.size());
-  const Ring ring{comm.rank(), comm.size()};
+  const HybridPlace place(comm.rank(), comm.size(), 1);
   const TokenRanges rows = placement.ranges(comm.rank());
-  MpiAllToAll link(comm);
+  const CpuDevice<float> device;
+  MpiLinks links(comm, place.ulysses, place.ring);
+  ContextParallel<float> attention(device, links,
+                                   {place, true, placement, problem.q, problem.kv, problem.scoring});
+  const auto q = problem.queries<float>(rows), k = problem.make<float>(problem.kv, 1, rows),
+             v = problem.make<float>(problem.kv, 2, rows), grad_out = problem.make<float>(problem.q, 3, rows);
   const Index before = allocation::current();
-  KvShards<float> kv(problem.kv, placement), gradients(problem.kv, placement);
-  const Index held = (allocation::current() - before) / 2;
-  fill_random(kv.k(ring.rank), problem.fill(1), problem.kv, rows);
-  fill_random(kv.v(ring.rank), problem.fill(2), problem.kv, rows);
-  all_gather(link, kv);
-  const Index sent = link.statistics().bytes_sent;
-
-  const auto q = problem.queries<float>(rows), grad_out = problem.make<float>(problem.q, 3, rows);
-  CpuEngine<float> engine(problem.scoring);
-  engine.begin(q, rows);
-  all_gather_forward(engine, ring, kv);
-  const AttentionResult<float> attended = engine.finish();
-  CpuBackward<float> backward(problem.scoring);
-  backward.begin({q, attended.out, attended.lse, grad_out}, rows);
-  all_gather_backward(backward, link, kv, gradients);
-  const Gradients<float> got{backward.finish(), converted<float>(View<const float>(gradients.k(ring.rank))),
-                             converted<float>(View<const float>(gradients.v(ring.rank)))};
+  const KvExchange<float> kv = attention.kv(k, v);
+  const Index held = allocation::current() - before;
+  const AttentionResult<float> attended = attention.forward(q, k, v);
+  const Index sent = attention.pieces().bytes_sent;
+  const Gradients<float> got = attention.backward({q, attended.out, attended.lse, grad_out}, k, v);
 
   const Outcome want = Part(comm, problem, 1, lesson).by_ring();
   lesson.check("all-gather: out, lse, dQ, dK and dV have the bits of the ring",

@@ -5,10 +5,9 @@
 #include <ranges>
 
 #include "common/problem.hpp"
-#include "head_ring.hpp"
-#include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/hybrid.hpp"
-#include "ring_attention/ring/transports/loopback.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
 
 namespace ring_attention::lesson_10 {
 
@@ -18,6 +17,17 @@ inline const std::vector<std::pair<std::string, std::string>> mutants{
     {"world-placement", "zigzag over all ranks, not over the ranks of a ring"},
     {"swapped-axes", "the tokens are placed with U and R exchanged"},
     {"local-heads", "ALiBi slopes by the number of a head on its rank, not in the layer"}};
+
+/// Some heads and some tokens of an array [1, heads, tokens, dim].
+[[nodiscard]] inline Tensor<float> block_of(View<const float> x, const Interval& heads,
+                                            const Interval& tokens) {
+  Tensor<float> block({1, heads.end - heads.begin, tokens.end - tokens.begin, x.shape().dim});
+  for (Index head = 0; head < block.shape().heads; ++head)
+    for (Index token = 0; token < block.shape().seq; ++token)
+      std::ranges::copy(x.row(0, heads.begin + head, tokens.begin + token),
+                        block.view().row(0, head, token).begin());
+  return block;
+}
 
 /// Forward and backward.
 struct Outcome {
@@ -50,9 +60,15 @@ class Part {
   [[nodiscard]] const Communicator& ring() const { return ring_; }
   [[nodiscard]] const HybridPlace& place() const { return place_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
+  /// The heads that this rank computes, by a ring of the library over ring(): no rank shares them.
+  [[nodiscard]] SharedAttention own_heads() const {
+    const Interval query = own_of(share_.query);
+    return ring_of(ring_.rank(), query, own_of(share_.kv),
+                   lesson_.mutant("local-heads") ? Interval{0, size(query)} : query);
+  }
   /// For the query heads, and for the KV heads.
-  [[nodiscard]] lesson::Line queries() const { return {share_.query, slices(), own_rank()}; }
-  [[nodiscard]] lesson::Line keys() const { return {share_.kv, slices(), own_rank()}; }
+  [[nodiscard]] lesson::UlyssesGroup queries() const { return {share_.query, slices(), own_rank()}; }
+  [[nodiscard]] lesson::UlyssesGroup keys() const { return {share_.kv, slices(), own_rank()}; }
   /// Do several ranks have one KV head?
   [[nodiscard]] bool has_replicas() const { return place_.ulysses.size > problem_.kv.heads; }
 
@@ -61,11 +77,6 @@ class Part {
   [[nodiscard]] Tensor<float> k() const { return rows(problem_.kv, 1); }
   [[nodiscard]] Tensor<float> v() const { return rows(problem_.kv, 2); }
   [[nodiscard]] Tensor<float> grad_out() const { return dealt(rows(problem_.q, 3)); }
-  /// Of the heads that it computes.
-  [[nodiscard]] Scoring scoring() const {
-    const Interval own = own_of(share_.query);
-    return problem_.scoring.of_heads(lesson_.mutant("local-heads") ? Interval{0, size(own)} : own);
-  }
   /// Rows of out, lse or dQ in the order of the layer.
   [[nodiscard]] Tensor<float> in_order(const Tensor<float>& x) const { return dealt(x, true); }
   /// The mutant: is another rank the first one that has this rank's KV head?
@@ -83,7 +94,7 @@ class Part {
     Gradients<float> sum{by_ring().gradients.q, Tensor<float>(k().shape()), Tensor<float>(k().shape())};
     const auto add = [](Tensor<float>& all, const Tensor<float>& term, Index first) {
       const std::span<float> at(all.view().head(0, first), static_cast<std::size_t>(term.size()));
-      HostMemory().add(at, term.view().elements());
+      host_memory().add(at, term.view().elements());
     };
     for (std::size_t u = 0; u < share_.kv.size(); ++u) {
       const Outcome own = ring_of_threads(share_.query[u], share_.kv[u]);
@@ -194,6 +205,16 @@ class Part {
     }
     return y;
   }
+  /// Rank `rank` of a ring over the shards, for some heads. K,V make every hop.
+  /// \param scored  the heads whose scoring these get
+  [[nodiscard]] SharedAttention ring_of(int rank, const Interval& query, const Interval& kv,
+                                        const Interval& scored) const {
+    SharedAttention ring{HybridPlace(rank, ring_.size(), 1), false, placement_, problem_.q, problem_.kv,
+                         problem_.scoring.of_heads(scored),  true};
+    ring.q.heads = size(query);
+    ring.kv.heads = size(kv);
+    return ring;
+  }
   [[nodiscard]] Outcome ring_of_threads(const Interval& own_q, const Interval& own_kv) const {
     Outcome outcome;
     LoopbackWorld world(place_.ring.size);
@@ -204,12 +225,14 @@ class Part {
         return block_of(problem_.make<float>(whole, stream, shard), own, every);
       };
       const auto rows = [&](const Tensor<float>& x) { return block_of(x, {0, x.shape().heads}, mine); };
-      HeadRing ring(placement_, rank, problem_.scoring.of_heads(own_q));
-      const auto make_transport = [&](int channel) { return LoopbackTransport(world, rank, channel); };
-      const AttentionResult<float>& attended = ring.attend(
-          {part(problem_.q, 0, own_q), part(problem_.kv, 1, own_kv), part(problem_.kv, 2, own_kv), {}},
-          make_transport);
-      const Gradients<float> gradients = ring.differentiate(part(problem_.q, 3, own_q), make_transport);
+      const SharedAttention shared = ring_of(rank, own_q, own_kv, own_q);
+      const CpuDevice<float> device;
+      LoopbackLinks links(world, rank, shared.place.ulysses, shared.place.ring);
+      ContextParallel<float> ring(device, links, shared);
+      const Tensor<float> q = part(problem_.q, 0, own_q), k = part(problem_.kv, 1, own_kv),
+                          v = part(problem_.kv, 2, own_kv), grad_out = part(problem_.q, 3, own_q);
+      const AttentionResult<float> attended = ring.forward(q, k, v);
+      const Gradients<float> gradients = ring.backward({q, attended.out, attended.lse, grad_out}, k, v);
       if (rank == ring_.rank())
         outcome = {{rows(attended.out), rows(attended.lse)},
                    {rows(gradients.q), rows(gradients.k), rows(gradients.v)}};

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "part.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
 
 namespace ring_attention::lesson_10 {
 
@@ -15,20 +14,29 @@ struct Sent {
 
 /// The rows of this rank's tokens, all heads.
 [[nodiscard]] inline Outcome run(const Part& part, Sent& sent) {
-  const lesson::Line queries = part.queries(), keys = part.keys();
+  const lesson::UlyssesGroup queries = part.queries(), keys = part.keys();
   MpiAllToAll link(part.heads());
-  HeadRing own_heads(part.placement(), part.ring().rank(), part.scoring());
-  const auto make_transport = [&](int channel) { return OverlappedTransport(part.ring(), channel); };
-  const auto attend = [&](Tensor<float> q, Tensor<float> k, Tensor<float> v) -> decltype(auto) {
-    return own_heads.attend({std::move(q), std::move(k), std::move(v), {}}, make_transport, &sent.ring);
+  const CpuDevice<float> device;
+  const SharedAttention shared = part.own_heads();
+  MpiLinks links(part.ring(), shared.place.ulysses, shared.place.ring);
+  ContextParallel<float> ring(device, links, shared);
+  Tensor<float> own_q, own_k, own_v;  // of the heads of this rank
+  AttentionResult<float> own_attended;
+  const auto attend = [&](Tensor<float> q, Tensor<float> k, Tensor<float> v) -> const auto& {
+    own_q = std::move(q);
+    own_k = std::move(k);
+    own_v = std::move(v);
+    own_attended = ring.forward(own_q, own_k, own_v);
+    return own_attended;
   };
   const Tensor<float> q = part.q(), k = part.k(), v = part.v();
   const AttentionResult<float> attended = lesson::ulysses(q, k, v, queries, keys, link, attend);
   sent.forward_bytes = link.statistics().bytes_sent;
+  sent.ring = ring.hops(Channel::kv);
 
   // The backward: to_sequence is the adjoint of to_heads, and to_heads that of to_sequence.
   const Tensor<float> grad_out = lesson::to_heads(part.grad_out(), queries, link);
-  Gradients<float> own = own_heads.differentiate(grad_out, make_transport);
+  Gradients<float> own = ring.backward({own_q, own_attended.out, own_attended.lse, grad_out}, own_k, own_v);
   if (part.returns_zeros()) {
     own.k.fill(0);
     own.v.fill(0);

@@ -2,43 +2,51 @@
 #pragma once
 
 #include "common/lesson.hpp"
-#include "ring_attention/parallel/all_gather.hpp"
-#include "ring_attention/parallel/head_layout.hpp"
-#include "ring_attention/ring/backward.hpp"
-#include "ring_attention/ring/forward.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
 
 namespace ring_attention::lesson_10 {
 
 /// An all-to-all and a ring that count what rank 0 sends. What they receive stays zero.
-class CountingAllToAll {
+class CountingAllToAll : public AllToAll {
  public:
   explicit CountingAllToAll(int ranks) : ranks_(ranks) {}
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return ranks_; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
-  void exchange(const Pieces& pieces) { count_exchange(statistics_, pieces, 0, 0); }
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return ranks_; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
+  void exchange(const Pieces& pieces) override { count_exchange(statistics_, pieces, 0, 0); }
 
  private:
   int ranks_;
   TransportStatistics statistics_;
 };
-class CountingTransport {
+class CountingTransport : public Transport {
  public:
   explicit CountingTransport(int ranks) : ring_{0, ranks} {}
-  [[nodiscard]] Ring ring() const { return ring_; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
-  void start(const Exchange& exchange) { statistics_.bytes_sent += std::ssize(exchange.send); }
-  void progress() {}
-  void finish() {}
-  void drain() {}
+  [[nodiscard]] Ring ring() const override { return ring_; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
+  void start(const Exchange& exchange) override { statistics_.bytes_sent += std::ssize(exchange.send); }
+  void finish() override {}
+  void drain() override {}
 
  private:
   Ring ring_;
   TransportStatistics statistics_;
 };
-struct ComputesNothing {
-  void accumulate(const KeyValue<float>&, const Progress&) {}
-  void accumulate(const KeyValue<float>&, const KeyValueGradient<float>&, const Progress&) {}
+class CountingLinks : public Links {
+ public:
+  explicit CountingLinks(const HybridPlace& place) : ring_(place.ring.size), ulysses_(place.ulysses.size) {}
+  [[nodiscard]] std::unique_ptr<Transport> transport(Channel, std::size_t) override {
+    return std::make_unique<CountingTransport>(ring_.size());
+  }
+  [[nodiscard]] AllToAll& ring() override { return ring_; }
+  [[nodiscard]] AllToAll& ulysses() override { return ulysses_; }
+  [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override {
+    return std::make_unique<CountingAllToAll>(axis.size);
+  }
+
+ private:
+  CountingAllToAll ring_, ulysses_;
 };
 
 /// What a rank sends, in units of B c D elements, c tokens a rank.
@@ -47,6 +55,9 @@ struct Volume {
   [[nodiscard]] Index total() const { return all_to_all + ring; }
   [[nodiscard]] std::string text() const { return std::to_string(all_to_all) + " + " + std::to_string(ring); }
   friend bool operator==(const Volume&, const Volume&) = default;
+  friend Volume operator-(const Volume& a, const Volume& b) {
+    return {a.all_to_all - b.all_to_all, a.ring - b.ring};
+  }
 };
 struct LayerHeads {
   Index query, kv;
@@ -64,41 +75,56 @@ struct LayerHeads {
           (rings - 1) * 2 * kv + (rings > 1 ? rings * 2 * kv : 0)};
 }
 
-/// The same, counted: one token a rank, one number a token. [0] forward, [1] backward
+/// One token a rank, one number a token.
+[[nodiscard]] inline SharedAttention one_token_a_rank(const LayerHeads& heads, const HybridPlace& place,
+                                                      bool gathers) {
+  const Index tokens = place.ulysses.size * place.ring.size;
+  return {place,
+          gathers,
+          Placement(PlacementKind::contiguous, tokens, place.ring.size),
+          {1, heads.query, tokens, 1},
+          {1, heads.kv, tokens, 1},
+          {}};
+}
+
+/// The same, counted. [0] forward, [1] backward
 [[nodiscard]] inline std::array<Volume, 2> counted_volumes(const LayerHeads& heads, int ranks, int ulysses) {
   const HybridPlace place(0, ranks, ulysses);
-  const Placement shards(PlacementKind::contiguous, ranks, place.ring.size);
-  CountingAllToAll link(ulysses);
-  const HeadLayout layout(link, place, shards, shards, heads.query, heads.kv);
+  const CpuDevice<float> device;
+  CountingLinks links(place);
+  ContextParallel<float> attention(device, links, one_token_a_rank(heads, place, false));
+  const HeadLayout& layout = attention.layout();
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
-  ComputesNothing engine;
-  const auto unit = [](Index bytes) { return bytes / static_cast<Index>(sizeof(float)); };
+  const auto sent = [&] {
+    constexpr Index element = sizeof(float);
+    const Index pieces = attention.pieces().bytes_sent, all = attention.moved().bytes_sent;
+    return Volume{pieces / element, (all - pieces) / element};
+  };
 
-  const Tensor<float> own_q = layout.queries_to_heads(q.view()), own_k = layout.keys_to_heads(kv.view()),
-                      own_v = layout.keys_to_heads(kv.view());
-  KvParcel<float> parcel(own_k.shape(), shards, 0), again(own_k.shape(), shards, 0),
-      gradients(own_k.shape(), shards, 0);
-  CountingTransport forward(place.ring.size), kv_again(place.ring.size), sums(place.ring.size);
-  ring_forward(engine, forward, parcel);
-  (void)layout.queries_to_sequence(own_q.view());
-  const Index sent = link.statistics().bytes_sent;
+  const auto own_q = layout.queries_to_heads<float>(q), own_k = layout.keys_to_heads<float>(kv),
+             own_v = layout.keys_to_heads<float>(kv);
+  auto forward = attention.begin_forward(own_q, attention.kv(own_k, own_v));
+  attention.travel(forward);
+  const AttentionResult<float> own = forward.engine->finish();
+  (void)layout.queries_to_sequence<float>(own.out);
+  const Volume by_forward = sent();
 
-  (void)layout.queries_to_heads(q.view());
-  ring_backward(engine, kv_again, sums, again, gradients);
-  (void)layout.queries_to_sequence(own_q.view());
-  (void)layout.keys_to_sequence(own_k.view());
-  (void)layout.keys_to_sequence(own_v.view());
-  return {Volume{unit(sent), unit(forward.statistics().bytes_sent)},
-          Volume{unit(link.statistics().bytes_sent - sent),
-                 unit(kv_again.statistics().bytes_sent + sums.statistics().bytes_sent)}};
+  const auto grad_out = layout.queries_to_heads<float>(q);
+  auto backward = attention.begin_backward({own_q, own.out, own.lse, grad_out}, attention.kv(own_k, own_v));
+  attention.travel(backward);
+  (void)attention.finish(backward, 1);
+  return {by_forward, sent() - by_forward};
 }
 
 /// K,V of all ranks to all.
 [[nodiscard]] inline Index counted_all_gather(const LayerHeads& heads, int ranks) {
-  CountingAllToAll link(ranks);
-  KvShards<float> kv({1, heads.kv, ranks, 1}, Placement(PlacementKind::contiguous, ranks, ranks));
-  all_gather(link, kv);
-  return link.statistics().bytes_sent / static_cast<Index>(sizeof(float));
+  const HybridPlace place(0, ranks, 1);
+  const CpuDevice<float> device;
+  CountingLinks links(place);
+  ContextParallel<float> attention(device, links, one_token_a_rank(heads, place, true));
+  const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
+  (void)attention.forward(q, kv, kv);
+  return attention.pieces().bytes_sent / static_cast<Index>(sizeof(float));
 }
 
 /// The heads of some layers, and numbers of ranks.

@@ -42,7 +42,7 @@ class BackwardChecker {
   }
 
  private:
-  [[nodiscard]] Comparison compared(const cuda::DeviceTensor<float>& got, const Tensor<double>& want,
+  [[nodiscard]] Comparison compared(const Tensor<float>& got, const Tensor<double>& want,
                                     double magnitude) const {
     const Index terms = std::max(p_.kv.seq, p_.q.seq * p_.q.heads / p_.kv.heads);
     Tolerance tolerance = gradient_tolerance<float>(terms, want_.max_abs_score, magnitude);
@@ -68,7 +68,7 @@ double backward_flops_in(const cuda::BackwardKernel& kernel, const Inputs& input
   CudaEngine<T> forward(scoring, {.stream = stream});
   forward.begin(q, whole(shape.seq));
   forward.accumulate({k, v, whole(shape.seq)});
-  const DeviceAttentionResult attended = forward.finish();
+  const AttentionResult<float> attended = forward.finish();
   CudaBackward<T> engine(scoring, {.stream = stream, .kernel = kernel.name});
   engine.begin({q, attended.out, attended.lse, v},
                whole(shape.seq));  // v serves as dO: its values do not matter

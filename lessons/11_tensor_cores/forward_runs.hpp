@@ -57,7 +57,7 @@ class Checker {
     }
     // p is rounded to T for the second product; the scores are not rounded.
     Tolerance tolerance = p_.template tolerance<float>(want_);
-    const DeviceAttentionResult got = engine.finish();
+    const AttentionResult<float> got = engine.finish();
     const Comparison lse =
         compare(cuda::downloaded(got.lse, stream_), want_.lse, tolerance, {.allow_negative_infinity = true});
     tolerance.absolute += 0.75 * cuda::unit_roundoff(cuda::type_of<T>) * want_.max_abs_value;

@@ -116,10 +116,10 @@ int tensor_cores_lesson(int argc, char** argv) {
   lesson.heading("The agreement: ragged, grouped heads, keys in two pieces");
   check_all<float>(lesson, sizes, mistake, stream.handle());
   check_all<Bf16>(lesson, sizes, mistake, stream.handle());
-  check_all<cuda::Fp16>(lesson, sizes, mistake, stream.handle());
+  check_all<Fp16>(lesson, sizes, mistake, stream.handle());
   check_backward<float>(lesson, sizes, stream.handle());
   check_backward<Bf16>(lesson, sizes, stream.handle());
-  check_backward<cuda::Fp16>(lesson, sizes, stream.handle());
+  check_backward<Fp16>(lesson, sizes, stream.handle());
   lesson.heading("The limits of this GPU");
   tensor_cores::show_roofline(lesson, sizes.dim);
   std::vector<tensor_cores::Inputs> inputs;

@@ -90,7 +90,7 @@ class Pairs {
   int step_ = 0;
 };
 
-class PairEngine : Pairs {
+class PairEngine : public Engine<double>, Pairs {
  public:
   PairEngine(const Rules& rules, Mistake mistake, const Ring& ring) : Pairs(rules, mistake, ring, false) {}
 
@@ -99,7 +99,7 @@ class PairEngine : Pairs {
     partial_ = Partial<double>::empty(q.shape());
   }
 
-  void accumulate(const KeyValue<double>& kv, const Progress& progress) {
+  void accumulate(const KeyValue<double>& kv, const Progress& progress) override {
     const bool every_step = mistake_ == Mistake::sink_every_step;
     Tensor<double> seen(q_.shape().per_row());
     each_pair(kv, progress, [&](const Pair& at, Index, double s, double factor) {
@@ -113,7 +113,7 @@ class PairEngine : Pairs {
     if (every_step || mistake_ == Mistake::sink_every_rank) add_sinks(every_step ? nullptr : &seen);
   }
 
-  [[nodiscard]] AttentionResult<double> finish() {
+  [[nodiscard]] AttentionResult<double> finish() override {
     if (mistake_ != Mistake::sink_every_step && mistake_ != Mistake::sink_every_rank) add_sinks(nullptr);
     return ring_attention::finish(std::move(partial_));
   }
@@ -144,11 +144,11 @@ class PairEngine : Pairs {
   Partial<double> partial_;
 };
 
-class PairBackward : Pairs {
+class PairBackward : public BackwardEngine<double>, Pairs {
  public:
   PairBackward(const Rules& rules, Mistake mistake, const Ring& ring) : Pairs(rules, mistake, ring, true) {}
 
-  void begin(const ForwardResult<double>& forward, const TokenRanges& ranges) {
+  void begin(const BackwardInputs<double>& forward, const TokenRanges& ranges) {
     Pairs::begin(forward.q, ranges, forward.bias);
     forward_ = forward;
     delta_ = row_dot(forward.grad_out, forward.out);
@@ -157,7 +157,7 @@ class PairBackward : Pairs {
   }
 
   void accumulate(const KeyValue<double>& kv, const KeyValueGradient<double>& gradient,
-                  const Progress& progress) {
+                  const Progress& progress) override {
     const Shape& shape = kv.k.shape();
     each_pair(kv, progress, [&](const Pair& at, Index position, double s, double factor) {
       const Index g = kv_head(at.head, shape);
@@ -180,11 +180,11 @@ class PairBackward : Pairs {
     });
   }
 
-  [[nodiscard]] Tensor<double> finish() { return std::move(grad_q_); }
-  [[nodiscard]] Tensor<double> bias_gradient() { return std::move(grad_bias_); }
+  [[nodiscard]] Tensor<double> finish() override { return std::move(grad_q_); }
+  [[nodiscard]] Tensor<double> bias_gradient() override { return std::move(grad_bias_); }
 
  private:
-  ForwardResult<double> forward_;
+  BackwardInputs<double> forward_;
   Tensor<double> delta_, grad_q_, grad_bias_;
 };
 

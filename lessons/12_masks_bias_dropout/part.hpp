@@ -83,29 +83,21 @@ class Part {
                                                 TransportStatistics* hops = nullptr) const {
     PairEngine engine(rules, mistake, ring());
     engine.begin(in.q, ranges_, in.bias);
-    KvParcel<double> kv = parcel(in);
-    OverlappedTransport transport(comm_);
-    ring_forward(engine, transport, kv);
-    if (hops != nullptr) *hops = transport.statistics();
-    return engine.finish();
+    return fed(engine, in, hops);
   }
 
   /// The ring with an engine of the library.
-  template <class Engine>
-  [[nodiscard]] AttentionResult<double> ring_with(Engine& engine) const {
+  [[nodiscard]] AttentionResult<double> ring_with(auto& engine) const {
     engine.begin(own_.q, ranges_, own_.bias);
-    KvParcel<double> kv = parcel(own_);
-    OverlappedTransport transport(comm_);
-    ring_forward(engine, transport, kv);
-    return engine.finish();
+    return fed(engine, own_);
   }
 
   [[nodiscard]] Outcome run(Mistake mistake) const {
     Outcome outcome;
     outcome.attended = forward(own_, setup_.rules, mistake, &outcome.forward_hops);
     PairBackward engine(setup_.rules, mistake, ring());
-    const ForwardResult<double> result{own_.q, outcome.attended.out, outcome.attended.lse, own_.grad_out,
-                                       own_.bias};
+    const BackwardInputs<double> result{own_.q, outcome.attended.out, outcome.attended.lse, own_.grad_out,
+                                        own_.bias};
     engine.begin(result, ranges_);
     KvParcel<double> kv = parcel(own_), gradients(setup_.kv, keys_, comm_.rank());
     OverlappedTransport kv_transport(comm_, 0), gradient_transport(comm_, 1);
@@ -152,6 +144,15 @@ class Part {
   }
 
  private:
+  /// What an engine says that has begun, after the K,V of all ranks.
+  [[nodiscard]] AttentionResult<double> fed(Engine<double>& engine, const Inputs& in,
+                                            TransportStatistics* hops = nullptr) const {
+    KvParcel<double> kv = parcel(in);
+    OverlappedTransport transport(comm_);
+    ring_forward(engine, transport, kv);
+    if (hops != nullptr) *hops = transport.statistics();
+    return engine.finish();
+  }
   [[nodiscard]] KvParcel<double> parcel(const Inputs& in) const {
     KvParcel<double> parcel(setup_.kv, keys_, comm_.rank());
     std::ranges::copy(in.k.view().elements(), parcel.k().elements().begin());

@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "13_blockwise_transformer/rows.hpp"  // norms, projections: each token by itself
-#include "ring_attention/model/place.hpp"     // the lines of ranks; attention by a ring: lessons 08 and 10
-#include "ring_attention/parallel/sum.hpp"    // a sum over a line, in the order of the ranks
+#include "ring_attention/model/place.hpp"     // the groups of ranks; attention by a ring: lessons 08 and 10
+#include "ring_attention/parallel/sum.hpp"    // a sum over a group, in the order of the ranks
 
 namespace ring_attention::lesson {
 
 struct Layer {
   const model::ModelShape& shape;
-  const model::Place<double>& place;       // of this rank: its lines, its tokens, how it attends
+  const model::Place<double>& place;       // of this rank: its groups, its tokens, how it attends
   model::LayerParameters<const double> w;  // this rank's columns of wq, wk, wv, w1, and rows of wo, w2
   Scoring scoring;
   Index chunk;  // tokens of the feed-forward part at a time
@@ -29,7 +29,7 @@ struct Kept {
 
 /// Ranks of tensor parallelism have different columns of a product: each has a term of the result.
 inline Rows summed(const Layer& layer, Rows term) {
-  sum(layer.place.tensor, std::span(term.data(), static_cast<std::size_t>(term.size())));
+  all_reduce(*layer.place.tensor, std::span(term.data(), static_cast<std::size_t>(term.size())));
   return term;
 }
 
@@ -63,7 +63,7 @@ inline Rows after_attention(const Layer& layer, const Kept& kept) {
 /// z = y + feed-forward
 inline Rows forward(const Layer& layer, Rows x, Kept& kept) {
   // Exercise: Projections(layer.shape, layer.place.tokens, layer.w, x) has q, k and v of x;
-  // layer.place.attention.forward(q, k, v, layer.scoring) attends. Fill in `kept`. Then come the two sums: y = x +
+  // layer.place.attention->forward(q, k, v, layer.scoring) attends. Fill in `kept`. Then come the two sums: y = x +
   // attention, and y + feed-forward. Which term needs the ranks of tensor parallelism?
   still_empty("forward");
 }
@@ -74,7 +74,7 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
   // Exercise: from back to front. z = y + feed-forward: dy is dz, and what comes through feed_forward_gradient and
   // norm_gradient(y, layer.w.norm_2, dn, gradients.norm_2). y = x + out wo: dwo += out^T dy and dout = dy wo^T, where
   // out is rows_of(kept.attended.out), and dO is heads_of(dout, layer.shape.dim). Make the Projections of kept.x again.
-  // Then layer.place.attention.backward({q, out, lse, dO}, k, v, layer.scoring), which returns Gradients<double>, then
+  // Then layer.place.attention->backward({q, out, lse, dO}, k, v, layer.scoring), which returns Gradients<double>, then
   // Projections::backward, and norm 1. Which two dn does `summed` need?
   still_empty("backward");
 }
@@ -84,9 +84,9 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
 /// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
 inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
                           std::span<const double> all_of_the_layer, std::span<double> piece) {
-  // Exercise: which gradients are sums over place.kv_replicas? sum(line, numbers) makes such a sum in place;
+  // Exercise: which gradients are sums over place.kv_replicas? all_reduce(*group, numbers) makes such a sum in place;
   // gradients.wq.elements() are the numbers of one gradient. All of them are sums over place.replicas, of which this
-  // rank keeps its piece: sum_scatter(line, all, piece).
+  // rank keeps its piece: reduce_scatter(*group, all, piece).
   still_empty("sum of the gradients");
 }
 

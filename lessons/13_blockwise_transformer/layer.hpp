@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "13_blockwise_transformer/rows.hpp"  // norms, projections: each token by itself
-#include "ring_attention/model/place.hpp"     // the lines of ranks; attention by a ring: lessons 08 and 10
-#include "ring_attention/parallel/sum.hpp"    // a sum over a line, in the order of the ranks
+#include "ring_attention/model/place.hpp"     // the groups of ranks; attention by a ring: lessons 08 and 10
+#include "ring_attention/parallel/sum.hpp"    // a sum over a group, in the order of the ranks
 
 namespace ring_attention::lesson {
 
 struct Layer {
   const model::ModelShape& shape;
-  const model::Place<double>& place;       // of this rank: its lines, its tokens, how it attends
+  const model::Place<double>& place;       // of this rank: its groups, its tokens, how it attends
   model::LayerParameters<const double> w;  // this rank's columns of wq, wk, wv, w1, and rows of wo, w2
   Scoring scoring;
   Index chunk;  // tokens of the feed-forward part at a time
@@ -29,7 +29,7 @@ struct Kept {
 
 /// Ranks of tensor parallelism have different columns of a product: each has a term of the result.
 inline Rows summed(const Layer& layer, Rows term) {
-  sum(layer.place.tensor, std::span(term.data(), static_cast<std::size_t>(term.size())));
+  all_reduce(*layer.place.tensor, std::span(term.data(), static_cast<std::size_t>(term.size())));
   return term;
 }
 
@@ -68,7 +68,7 @@ inline Rows after_attention(const Layer& layer, const Kept& kept) {
 /// z = y + feed-forward
 inline Rows forward(const Layer& layer, Rows x, Kept& kept) {
   const Projections p(layer.shape, layer.place.tokens, layer.w, x);
-  kept = {std::move(x), layer.place.attention.forward(p.q, p.k, p.v, layer.scoring)};
+  kept = {std::move(x), layer.place.attention->forward(p.q, p.k, p.v, layer.scoring)};
   const Rows y = after_attention(layer, kept);
   return y + summed(layer, feed_forward(layer, y));
 }
@@ -82,8 +82,8 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
   const Projections p(layer.shape, layer.place.tokens, layer.w, kept.x);  // again
   matrix(gradients.wo) += product(rows_of(kept.attended.out).transpose(), dy);
   const Tensor<double> d_out = heads_of(product(dy, matrix(layer.w.wo).transpose()), layer.shape.dim);
-  Gradients<double> d = layer.place.attention.backward({p.q, kept.attended.out, kept.attended.lse, d_out},
-                                                       p.k, p.v, layer.scoring);
+  Gradients<double> d = layer.place.attention->backward({p.q, kept.attended.out, kept.attended.lse, d_out},
+                                                        p.k, p.v, layer.scoring);
   const Rows dn_1 = summed(layer, p.backward(std::move(d), layer.w, gradients));
   return dy + norm_gradient(kept.x, layer.w.norm_1, dn_1, gradients.norm_1);
 }
@@ -93,9 +93,9 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
 /// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
 inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
                           std::span<const double> all_of_the_layer, std::span<double> piece) {
-  sum(place.kv_replicas, gradients.wk.elements());
-  sum(place.kv_replicas, gradients.wv.elements());
-  sum_scatter(place.replicas, all_of_the_layer, piece);
+  all_reduce(*place.kv_replicas, gradients.wk.elements());
+  all_reduce(*place.kv_replicas, gradients.wv.elements());
+  reduce_scatter(*place.replicas, all_of_the_layer, piece);
 }
 
 }  // namespace ring_attention::lesson

@@ -9,37 +9,41 @@
 #include "ring_attention/model/adamw.hpp"
 #include "ring_attention/model/layer.hpp"
 #include "ring_attention/model/products.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
 #include "ring_attention/plan/paper.hpp"
 
 namespace ring_attention::lesson_13 {
 
 /// Attention with all scores in memory.
-inline AttentionResult<float> dense_attention(View<const float> q, View<const float> k, View<const float> v,
-                                              const Scoring& scoring) {
-  const Shape& s = q.shape();
-  AttentionResult<float> result{Tensor<float>(s), Tensor<float>(s.per_row())};
-  Tensor<float> scores({s.batch, s.heads, s.seq, s.seq});
-  const auto head = [](const auto& all, Index h) {
-    return std::remove_cvref_t<decltype(all)>(all.head(0, h), {1, 1, all.shape().seq, all.shape().dim});
-  };
-  for (Index h = 0; h < s.heads; ++h) {
-    const View<float> p = head(scores.view(), h);
-    add_input_gradient(head(q, h), head(k, h), p);  // q k^T
-    for (Index i = 0; i < s.seq; ++i) {
-      const std::span<float> row = p.row(0, 0, i),
-                             seen = row.first(static_cast<std::size_t>(i + 1));  // causal
-      for (float& score : seen) score *= static_cast<float>(scoring.scale);
-      const float m = std::ranges::max(seen);
-      for (float& score : seen) score = std::exp(score - m);
-      const float l = std::accumulate(seen.begin(), seen.end(), 0.0F);
-      for (float& score : seen) score /= l;
-      std::ranges::fill(row.subspan(seen.size()), 0.0F);
-      result.lse.view()(0, h, i) = m + std::log(l);
+class DenseAttention : public OneDevice<float> {
+ public:
+  [[nodiscard]] AttentionResult<float> forward(View<const float> q, View<const float> k, View<const float> v,
+                                               const Scoring& scoring) override {
+    const Shape& s = q.shape();
+    AttentionResult<float> result{Tensor<float>(s), Tensor<float>(s.per_row())};
+    Tensor<float> scores({s.batch, s.heads, s.seq, s.seq});
+    const auto head = [](const auto& all, Index h) {
+      return std::remove_cvref_t<decltype(all)>(all.head(0, h), {1, 1, all.shape().seq, all.shape().dim});
+    };
+    for (Index h = 0; h < s.heads; ++h) {
+      const View<float> p = head(scores.view(), h);
+      add_input_gradient(head(q, h), head(k, h), p);  // q k^T
+      for (Index i = 0; i < s.seq; ++i) {
+        const std::span<float> row = p.row(0, 0, i),
+                               seen = row.first(static_cast<std::size_t>(i + 1));  // causal
+        for (float& score : seen) score *= static_cast<float>(scoring.scale);
+        const float m = std::ranges::max(seen);
+        for (float& score : seen) score = std::exp(score - m);
+        const float l = std::accumulate(seen.begin(), seen.end(), 0.0F);
+        for (float& score : seen) score /= l;
+        std::ranges::fill(row.subspan(seen.size()), 0.0F);
+        result.lse.view()(0, h, i) = m + std::log(l);
+      }
+      multiply<float>(p, head(v, h), head(result.out.view(), h));
     }
-    multiply<float>(p, head(v, h), head(result.out.view(), h));
+    return result;
   }
-  return result;
-}
+};
 
 inline ModelShape layer_shape() {
   return {.vocabulary = 8, .classes = 8, .width = 128, .heads = 4, .kv_heads = 4, .dim = 32, .hidden = 512};
@@ -66,7 +70,9 @@ inline Index largest_of_ring(int ranks, const ModelShape& shape, Index seq, auto
   std::vector<Index> peaks(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
-    const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, {1, 1, ranks, 1}), shape);
+    const Mesh mesh(rank, ranks, {1, 1, ranks, 1});
+    const ModelLinks links(std::make_shared<LoopbackLinks>(world, rank, mesh.ulysses(), mesh.ring()), mesh,
+                           shape);
     peaks[static_cast<std::size_t>(rank)] = peak_of(place_in<float>(links, PlacementKind::zigzag, seq, 1));
   });
   return *std::ranges::max_element(peaks);
@@ -108,7 +114,7 @@ inline void show_layer_memory(Lesson& lesson, const Communicator& comm) {
   std::vector<double> paper, measured;
   if (comm.rank() == 0) {
     Place<float> dense = one_process<float>(seq);
-    dense.attention.forward = dense_attention;
+    dense.attention = std::make_shared<DenseAttention>();
     const std::array peaks{layer_peak(dense, seq), layer_peak(one_process<float>(seq), seq),
                            layer_peak(one_process<float>(seq), chunk),
                            largest_of_ring(ranks, shape, seq, [&](const Place<float>& place) {

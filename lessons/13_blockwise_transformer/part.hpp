@@ -71,13 +71,12 @@ inline void descend(Weights<double>& weights) {
 /// The model of one rank, with FSDP. Array 0 of its weights is the layer, array 1 the embedding.
 class Part {
  public:
-  /// \param links  of the mesh; they outlive the part
-  Part(const ModelLinks<MpiMesh<>>& links, const Setup& setup, Mistake mistake)
+  Part(const ModelLinks& links, const Setup& setup, Mistake mistake)
       : setup_(setup),
         mistake_(mistake),
         ranks_(links.replicas),
         place_(place_with(links, setup, mistake)),
-        own_(examples(setup.task(), links.mesh().sequences(setup.batch), place_.tokens)),
+        own_(examples(setup.task(), links.mesh.sequences(setup.batch), place_.tokens)),
         weights_(layouts(setup.shape, links.part), place_.replicas, Sharding::fsdp) {
     for (std::size_t array = 0; array < weights_.arrays(); ++array)
       initialise(weights_.layout(array), setup.seed, static_cast<Index>(array), weights_.kept(array),
@@ -89,7 +88,7 @@ class Part {
 
   [[nodiscard]] Outcome train() {
     Outcome outcome;
-    outcome.labels = sum(ranks_, static_cast<double>(own_.labels()));
+    outcome.labels = all_reduce(*ranks_, static_cast<double>(own_.labels()));
     outcome.layouts = weights_.layouts();
     for (int step = 0; step < Setup::steps; ++step) {
       outcome.losses.push_back(differentiate(outcome.labels));
@@ -103,9 +102,9 @@ class Part {
   }
 
  private:
-  static Place<double> place_with(const ModelLinks<MpiMesh<>>& links, const Setup& setup, Mistake mistake) {
+  static Place<double> place_with(const ModelLinks& links, const Setup& setup, Mistake mistake) {
     Place<double> place = place_in<double>(links, setup.kind, setup.seq, setup.batch);
-    if (mistake == Mistake::data_ranks_only) place.replicas = links.links.line(links.mesh().data());
+    if (mistake == Mistake::data_ranks_only) place.replicas = links.links->group(links.mesh.data());
     return place;
   }
 
@@ -139,7 +138,7 @@ class Part {
   /// All numbers of an array, of which each rank has a piece.
   [[nodiscard]] Tensor<double> gathered(std::span<const double> piece, std::size_t array) const {
     Tensor<double> all({1, 1, 1, weights_.layout(array).size()});
-    gather(place_.replicas, piece, all.view().elements());
+    all_gather(*place_.replicas, piece, all.view().elements());
     return all;
   }
   /// The parameters of an array: gathered before they are used. The mistake: once.
@@ -161,7 +160,7 @@ class Part {
     const Scoring scoring{1 / std::sqrt(static_cast<double>(setup_.shape.dim)), Mask::causal()};
     const lesson::Layer layer{setup_.shape, place_, {of_layer, parameters(0)}, scoring, 5};
     if (mistake_ == Mistake::mean_of_means)
-      labels = std::max(1.0, static_cast<double>(own_.labels())) * ranks_.size();
+      labels = std::max(1.0, static_cast<double>(own_.labels())) * ranks_->size();
     double loss = 0;
     for (Index which = 0; which < own_.sequences; ++which) {
       const Examples one = sequence(which);
@@ -177,15 +176,15 @@ class Part {
     }
     if (mistake_ == Mistake::norm_twice)
       for (const View<double>& gain : {gradients.norm_1, gradients.norm_2})
-        sum(place_.tensor, gain.elements());
+        all_reduce(*place_.tensor, gain.elements());
     lesson::sum_gradients(place_, gradients, layer_gradient.view().elements(), weights_.gradients(0));
     weights_.reduce(1, ends_gradient.view().elements());
-    return sum(ranks_, loss / labels);
+    return all_reduce(*ranks_, loss / labels);
   }
 
   Setup setup_;
   Mistake mistake_;
-  Line ranks_;  // all that have other tokens or sequences
+  Group ranks_;  // all that have other tokens or sequences
   Place<double> place_;
   Examples own_;
   Weights<double> weights_;

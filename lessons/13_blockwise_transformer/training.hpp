@@ -3,12 +3,11 @@
 #pragma once
 
 #include "common/lesson.hpp"
+#include "links.hpp"
 #include "ring_attention/model/adamw.hpp"
 #include "ring_attention/model/line_retrieval.hpp"
 
 namespace ring_attention::lesson_13 {
-
-using namespace model;  // NOLINT: names of the library's model
 
 constexpr std::uint64_t evaluation_seed = 999983;  // no sequence of a training
 constexpr Index query_share = 16;                  // 1/16 of the tokens are queries when the model is asked
@@ -26,7 +25,7 @@ class Trainee {
       : comm_(comm),
         seed_(seed),
         shape_(shape_with(rotary)),
-        links_(MpiMesh<>(comm, {1, 1, comm.size(), 1}), shape_),
+        links_(links_over(comm, {1, 1, comm.size(), 1}, shape_)),
         model_(shape_, place(64, 1), seed) {}
 
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
@@ -112,7 +111,7 @@ class Trainee {
   const Communicator& comm_;
   std::uint64_t seed_;
   ModelShape shape_;
-  ModelLinks<MpiMesh<>> links_;
+  ModelLinks links_;
   Transformer<float> model_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/weak_tests.hpp"
+#include "links.hpp"
 #include "part.hpp"
 
 namespace ring_attention::lesson_13 {
@@ -29,8 +30,7 @@ inline std::vector<MeshShape> meshes(const Setup& setup, int ranks) {
 }
 
 inline Outcome train(const Communicator& comm, const MeshShape& mesh, const Setup& setup, Mistake mistake) {
-  const ModelLinks<MpiMesh<>> links(MpiMesh<>(comm, mesh), setup.shape);
-  return Part(links, setup, mistake).train();
+  return Part(links_over(comm, mesh, setup.shape), setup, mistake).train();
 }
 
 /// How far a rank is from one process, in its worst number.

@@ -86,6 +86,7 @@ class Gpus {
 
   const bool shared;  // by ranks: times mean nothing
   cuda::Stream compute, transfer{cuda::Stream::Priority::high};
+  cuda::DeviceMemory memory{compute.handle()};
   NcclWorld world;             // first, because it prepares NCCL for ranks that share a GPU
   ncclComm_t ranks = nullptr;  // none in a ring of one
 
@@ -93,19 +94,22 @@ class Gpus {
   std::optional<OwnNccl> own_;
 };
 
-// Stands between a ring and its engine: notes the keys of each step, and when the step begins and ends on the stream.
-template <class Inner>
-class NotingEngine {
+// The keys of each step, and when the step begins and ends on the stream.
+class NotedSteps : public StepNotes {
  public:
-  NotingEngine(Inner& engine, const cuda::Stream& compute, int ranks)
-      : engine_(engine), stream_(compute.handle()), first_(Shape{1, 1, ranks, 1}) {}
+  NotedSteps(const cuda::Stream& compute, int ranks)
+      : stream_(compute.handle()), first_(Shape{1, 1, ranks, 1}) {}
 
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-    note(kv, [&] { engine_.accumulate(kv, progress); });
-  }
-  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                  const Progress& progress) {
-    note(kv, [&] { engine_.accumulate(kv, gradient, progress); });
+  void note(const KeyValue<float>& kv, const std::function<void()>& compute) override {
+    if (kv.k.size() > 0) {
+      const std::span<float> first(first_.data() + steps_.size(), 1);
+      cuda::copy(first, kv.k.elements().first(1), stream_);
+    }
+    Step& step = steps_.emplace_back();
+    step.ranges = kv.ranges;
+    step.begin.record(stream_);
+    compute();
+    step.end.record(stream_);
   }
 
   // After the streams have been synchronised:
@@ -129,19 +133,7 @@ class NotingEngine {
     TokenRanges ranges;
     cuda::Event begin, end;
   };
-  void note(const KeyValue<float>& kv, const auto& compute) {
-    if (kv.k.size() > 0) {
-      const std::span<float> first(first_.data() + steps_.size(), 1);
-      cuda::copy(first, kv.k.elements().first(1), stream_);
-    }
-    Step& step = steps_.emplace_back();
-    step.ranges = kv.ranges;
-    step.begin.record(stream_);
-    compute();
-    step.end.record(stream_);
-  }
 
-  Inner& engine_;
   cuda::StreamHandle stream_;
   cuda::DeviceTensor<float> first_;  // of each step's keys
   std::vector<Step> steps_;
@@ -155,11 +147,11 @@ cuda::DeviceTensor<T> uploaded_parcel(const RandomProblem& problem, const Placem
 }
 // The same for the library's ring.
 template <class T>
-KvParcel<T, cuda::DeviceMemory> library_parcel(const RandomProblem& problem, const Placement& placement,
-                                               int rank, const cuda::Stream& stream) {
-  const auto own = uploaded_parcel<T>(problem, placement, rank, stream);
-  KvParcel<T, cuda::DeviceMemory> kv(problem.kv, placement, rank, {stream.handle()});
-  kv.memory().copy(kv.elements(), own.view().elements().first(kv.elements().size()));
+KvParcel<T> library_parcel(const RandomProblem& problem, const Placement& placement, int rank,
+                           const Gpus& gpus) {
+  const auto own = uploaded_parcel<T>(problem, placement, rank, gpus.compute);
+  KvParcel<T> kv(problem.kv, placement, rank, gpus.memory);
+  gpus.memory.copy(kv.elements(), own.view().elements().first(kv.elements().size()));
   return kv;
 }
 

@@ -48,11 +48,19 @@ struct Sizes {
   }
 };
 
-// Does nothing: a ring with it only sends.
+// Compute nothing: a ring with them only sends.
 template <class T>
-struct NoEngine {
-  void accumulate(const KeyValue<T>&, const Progress&) {}
-  void accumulate(const KeyValue<T>&, const KeyValueGradient<float>&, const Progress&) {}
+class NoEngine : public Engine<T> {
+ public:
+  void accumulate(const KeyValue<T>&, const Progress&) override {}
+  [[nodiscard]] AttentionResult<float> finish() override { return {}; }
+};
+template <class T>
+class NoBackward : public BackwardEngine<T> {
+ public:
+  void accumulate(const KeyValue<T>&, const KeyValueGradient<float>&, const Progress&) override {}
+  [[nodiscard]] Tensor<float> finish() override { return {}; }
+  [[nodiscard]] Tensor<float> bias_gradient() override { return {}; }
 };
 
 // Seconds of the slowest rank, medians.

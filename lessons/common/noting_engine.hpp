@@ -1,5 +1,5 @@
 /// \file
-/// `NotingEngine`: notes whose K,V an engine is given, and when the rank computes.
+/// `NotingEngine`, `NotingBackward`: stand between a ring and its engine, and note the steps.
 #pragma once
 
 #include "common/mpi_counter.hpp"
@@ -43,29 +43,56 @@ struct GivenKeys {
   return owners == expected;
 }
 
-/// Stands between a ring and its engine. It notes each step, then the engine computes.
-template <class Inner>
-class NotingEngine {
+/// What is noted of the steps of a ring.
+class StepNotes {
  public:
-  explicit NotingEngine(Inner& engine) : engine_(engine) {}
+  virtual ~StepNotes() = default;
+  /// One step. Calls `compute`, which gives these keys to the engine.
+  virtual void note(const KeyValue<float>& kv, const std::function<void()>& compute) = 0;
+};
 
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+/// Whose K,V the engine is given, and when the rank computes.
+class NotedSteps : public StepNotes {
+ public:
+  void note(const KeyValue<float>& kv, const std::function<void()>& compute) override {
     steps_.push_back({kv.ranges, kv.k.size() > 0 ? *kv.k.data() : 0});
     mpi_counter::computing(true);
-    engine_.accumulate(kv, progress);
-    mpi_counter::computing(false);
-  }
-  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                  const Progress& progress) {
-    mpi_counter::computing(true);
-    engine_.accumulate(kv, gradient, progress);
+    compute();
     mpi_counter::computing(false);
   }
   [[nodiscard]] const std::vector<GivenKeys>& steps() const { return steps_; }
 
  private:
-  Inner& engine_;
   std::vector<GivenKeys> steps_;
+};
+
+class NotingEngine : public Engine<float> {
+ public:
+  NotingEngine(Engine<float>& engine, StepNotes& notes) : engine_(engine), notes_(notes) {}
+
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) override {
+    notes_.note(kv, [&] { engine_.accumulate(kv, progress); });
+  }
+  [[nodiscard]] AttentionResult<float> finish() override { return engine_.finish(); }
+
+ private:
+  Engine<float>& engine_;
+  StepNotes& notes_;
+};
+class NotingBackward : public BackwardEngine<float> {
+ public:
+  NotingBackward(BackwardEngine<float>& engine, StepNotes& notes) : engine_(engine), notes_(notes) {}
+
+  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                  const Progress& progress) override {
+    notes_.note(kv, [&] { engine_.accumulate(kv, gradient, progress); });
+  }
+  [[nodiscard]] Tensor<float> finish() override { return engine_.finish(); }
+  [[nodiscard]] Tensor<float> bias_gradient() override { return engine_.bias_gradient(); }
+
+ private:
+  BackwardEngine<float>& engine_;
+  StepNotes& notes_;
 };
 
 }  // namespace ring_attention

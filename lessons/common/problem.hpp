@@ -69,7 +69,8 @@ struct RingRun {
   TransportStatistics statistics;
 };
 
-template <Transport Link>
+/// \tparam Link  a Transport over MPI
+template <class Link>
 RingRun run_library_ring(const RandomProblem& problem, const Communicator& comm, const Placement& placement,
                          auto& engine) {
   const TokenRanges ranges = placement.ranges(comm.rank());

@@ -42,6 +42,7 @@ set_target_properties(ring_attention_hopper_kernels PROPERTIES CUDA_ARCHITECTURE
 if(RING_ATTENTION_HAS_NCCL)
   target_sources(ring_attention_cuda_host PRIVATE ${nccl_sources})
   target_link_libraries(ring_attention_cuda_host PRIVATE NCCL::nccl)
+  target_compile_definitions(ring_attention_cuda_host PRIVATE RING_ATTENTION_HAS_NCCL)
   target_link_libraries(ring_attention_cuda PUBLIC NCCL::nccl)
   target_compile_definitions(ring_attention_cuda PUBLIC RING_ATTENTION_HAS_NCCL)
 endif()

@@ -5,6 +5,7 @@ set(core_sources
     ring_attention/core/compare.cpp
     ring_attention/core/eigen.cpp
     ring_attention/core/error.cpp
+    ring_attention/core/memory.cpp
     ring_attention/core/random.cpp
     ring_attention/core/tensor.cpp
     ring_attention/core/text.cpp)
@@ -39,13 +40,16 @@ set(ring_sources
     ring_attention/ring/transports/overlapped.cpp)
 set(parallel_sources
     ring_attention/parallel/all_to_all.cpp
+    ring_attention/parallel/context_memory.cpp
+    ring_attention/parallel/context_parallel.cpp
     ring_attention/parallel/decode.cpp
     ring_attention/parallel/heads.cpp
     ring_attention/parallel/hybrid.cpp
-    ring_attention/parallel/line.cpp
     ring_attention/parallel/loopback_all_to_all.cpp
     ring_attention/parallel/mesh.cpp
     ring_attention/parallel/mpi_all_to_all.cpp
+    ring_attention/parallel/mpi_links.cpp
+    ring_attention/parallel/observed_links.cpp
     ring_attention/parallel/partition.cpp
     ring_attention/parallel/sharded_cache.cpp
     ring_attention/parallel/sum.cpp)
@@ -88,6 +92,8 @@ set(cuda_sources
     ring_attention/cuda/engine.cpp
     ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
+    ring_attention/parallel/cuda_links.cpp
+    ring_attention/parallel/staged_all_to_all.cpp
     ring_attention/ring/transports/staged.cpp)
 set(cuda_launch_sources # of launch.cuh, which the emulator replaces
     ring_attention/cuda/scratch_pool.cpp)
@@ -145,7 +151,6 @@ set(program_sources
     program/run/check.cpp
     program/run/command.cpp
     program/run/input.cpp
-    program/run/job.cpp
     program/run/results.cpp
     program/train/command.cpp)
 set(program_cuda_sources #

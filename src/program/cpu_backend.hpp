@@ -3,20 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
-#include <memory>
 #include <type_traits>
-#include <utility>
-#include <variant>
 
 #include "cli/table.hpp"
 #include "program/backend.hpp"
-#include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/threads.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
-#include "ring_attention/ring/widening_engine.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
 
 namespace ring_attention {
 
@@ -40,148 +33,78 @@ inline void require_host_memory(const Communicator& comm, Index bytes, const std
   });
 }
 
-/// The fast engine or the readable one, forward or backward: chosen when the program runs, so that the code above an
-/// engine is compiled once.
-template <class Fast, class Readable>
-class EitherEngine {
- public:
-  using value_type = typename Fast::value_type;
-
-  EitherEngine(bool is_fast, const Scoring& scoring, Index block, const CpuOptions& options)
-      : engine_(is_fast ? Either(make_engine<Fast>(scoring, block, options))
-                        : Either(make_engine<Readable>(scoring, block, options))) {}
-
-  void begin(const auto&... arguments) {
-    std::visit([&](auto& engine) { engine.begin(arguments...); }, engine_);
-  }
-  void accumulate(const KeyValue<value_type>& kv, const Progress& progress) {
-    std::visit([&](auto& engine) { engine.accumulate(kv, progress); }, engine_);
-  }
-  void accumulate(const KeyValue<value_type>& kv, const KeyValueGradient<value_type>& gradient,
-                  const Progress& progress) {
-    std::visit([&](auto& engine) { engine.accumulate(kv, gradient, progress); }, engine_);
-  }
-  [[nodiscard]] auto finish() {
-    return std::visit([](auto& engine) { return engine.finish(); }, engine_);
-  }
-  [[nodiscard]] auto bias_gradient() {
-    return std::visit([](auto& engine) { return engine.bias_gradient(); }, engine_);
-  }
-
- private:
-  using Either = std::variant<Fast, Readable>;
-  Either engine_;
-};
-
-template <class T>
-using CpuForward = EitherEngine<CpuEngine<T>, BlockwiseEngine<T>>;
-template <class T>
-using CpuGradient = EitherEngine<CpuBackward<T>, BlockwiseBackward<T>>;
-
 [[nodiscard]] inline bool is_fast(const DeviceOptions& options) { return options.engine != "readable"; }
 
-/// What computes, and in what type K,V travel. A model of Backend.
-template <class T, class ElementType = T>
-class CpuBackend {
+/// "float32", "float64".
+template <class T>
+[[nodiscard]] const char* dtype_name() {
+  return sizeof(T) == sizeof(double) ? "float64" : "float32";
+}
+
+/// The cores of this machine in the words of a report. \param cpu  cpu_options()
+template <class T>
+[[nodiscard]] BackendDescription describe_cpu(const DeviceOptions& options, const CpuOptions& cpu) {
+  return {.engine = is_fast(options) ? "fast" : "readable",
+          .isa = is_fast(options) ? name_of(cpu.isa) : "",
+          .wire = std::is_same_v<T, Bf16> ? "bf16" : dtype_name<T>(),
+          .transport = options.transport == "odd-even" ? "odd-even" : "overlapped",
+          .warning = {},
+          .threads = cpu.threads};
+}
+
+/// The instruction set and the threads that the fast engines take; the readable ones take neither.
+[[nodiscard]] inline CpuOptions engine_options(const Communicator& comm, const DeviceOptions& options) {
+  return is_fast(options) ? cpu_options(comm, options) : CpuOptions{};
+}
+template <class Input, class T = Input>
+[[nodiscard]] CpuDevice<Input, T> cpu_device(const DeviceOptions& options, const CpuOptions& cpu) {
+  return CpuDevice<Input, T>(cpu, is_fast(options) ? 0 : options.block);
+}
+[[nodiscard]] inline TransportKind transport_kind(const DeviceOptions& options) {
+  return options.transport == "odd-even" ? TransportKind::odd_even : TransportKind::overlapped;
+}
+
+/// The cores of this machine, and MPI.
+template <class Input, class T = Input>
+class CpuBackend : public Backend<Input, T> {
  public:
-  using Value = T;
-  using Input = Value;
-  using Element = ElementType;
-  using Memory = HostMemory;
+  explicit CpuBackend(const BackendContext& context)
+      : context_(context),
+        cpu_(engine_options(context.comm, context.options)),
+        device_(cpu_device<Input, T>(context.options, cpu_)),
+        observer_(context.activity),
+        mpi_(context.comm, place().ulysses, place().ring, transport_kind(context.options)),
+        links_(mpi_, observer_) {}
 
-  explicit CpuBackend(const BackendContext& context) : context_(context) {
-    if (fast_) cpu_ = cpu_options(context.comm, context.options);
+  [[nodiscard]] const Device<Input, T>& device() const override { return device_; }
+  [[nodiscard]] Links& links() override { return links_; }
+  [[nodiscard]] BackendDescription description() const override {
+    return describe_cpu<T>(context_.options, cpu_);
   }
+  [[nodiscard]] double input_roundoff() const override { return is_narrow ? Bf16::unit : 0; }
 
-  [[nodiscard]] BackendDescription description() const {
-    return {.engine = fast_ ? "fast" : "readable",
-            .isa = fast_ ? name_of(cpu_.isa) : "",
-            .wire = is_narrow                         ? "bf16"
-                    : sizeof(Value) == sizeof(double) ? "float64"
-                                                      : "float32",
-            .transport = is_odd_even() ? "odd-even" : "overlapped",
-            .warning = {},
-            .threads = cpu_.threads};
+  void require_memory() const override {
+    const Workload& work = context_.work;
+    const Index bias = work.bias_values() * value_bytes + work.check_bytes;
+    const Index widened = is_narrow ? 2 * computed_keys(work.shared).size() * value_bytes : 0;
+    require_host_memory(
+        context_.comm,
+        context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) + widened + bias,
+        bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
   }
-  [[nodiscard]] double input_roundoff() const { return is_narrow ? Bf16::unit : 0; }
-
-  /// q, bias and out (with gradients also dO, dQ and dbias), four KV shards in the type that travels (and two to widen
-  /// them; and six of dK,dV); and what --check takes for dbias.
-  void require_memory() const {
-    const Workload& work = context_.workload;
-    const Index q = work.q.size(), kv = work.kv.size();
-    const Index values = (work.gradients ? 4 * q + 6 * kv : 2 * q) + (is_narrow ? 2 * kv : 0) + work.besides;
-    const Index bias = work.bias_values() * static_cast<Index>(sizeof(Value)) + work.check_bytes;
-    const Index bytes =
-        values * static_cast<Index>(sizeof(Value)) + 4 * kv * static_cast<Index>(sizeof(Element)) + bias;
-    require_host_memory(context_.comm, bytes,
-                        bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
-  }
-
-  [[nodiscard]] HostMemory memory() const { return {}; }
-  [[nodiscard]] Watched transport(Watched::Channel channel) const {
-    const auto odd_even = [&] { return OddEvenTransport(context_.ring, channel); };
-    const auto overlapped = [&] { return OverlappedTransport(context_.ring, channel); };
-    return is_odd_even() ? Watched(context_.activity, odd_even, channel)
-                         : Watched(context_.activity, overlapped, channel);
-  }
-
-  [[nodiscard]] WatchedAllToAll all_to_all(const Communicator& line) const {
-    return {context_.activity, Line(std::make_shared<MpiAllToAll>(line))};
-  }
-
-  void fill(View<Element> shard, const std::invocable<View<Value>> auto& write) const {
-    if constexpr (is_narrow) {
-      Tensor<Value> exact(shard.shape());
-      write(exact.view());
-      fill(shard, exact);
-    } else {
-      write(shard);
-    }
-  }
-  void fill(View<Element> shard, View<const Value> array) const {
-    std::ranges::transform(array.elements(), shard.data(), [](Value x) { return Element(x); });
-  }
-  [[nodiscard]] View<const Value> there(View<const Value> array) const { return array; }
-  [[nodiscard]] Tensor<Value> here(Tensor<Value>&& array) const { return std::move(array); }
-  [[nodiscard]] Tensor<Value> here(View<const Value> array) const { return converted<Value>(array); }
-
-  void set_queries(View<const Value> q, const TokenRanges& ranges, View<const Value> bias = {}) {
-    q_ = q;
-    bias_ = bias;
-    query_ranges_ = ranges;
-  }
-  [[nodiscard]] CpuForward<Value> forward_engine() const {
-    CpuForward<Value> engine(fast_, context_.workload.scoring, context_.options.block, cpu_);
-    engine.begin(q_, query_ranges_, bias_);
-    return engine;
-  }
-  [[nodiscard]] CpuGradient<Value> backward_engine(const AttentionResult<Value>& result,
-                                                   View<const Value> grad_out) const {
-    CpuGradient<Value> engine(fast_, context_.workload.scoring, context_.options.block, cpu_);
-    engine.begin(ForwardResult<Value>{q_, result.out, result.lse, grad_out, bias_}, query_ranges_);
-    return engine;
-  }
-  template <class Engine>
-  [[nodiscard]] decltype(auto) ring_engine(Engine& engine) const {
-    if constexpr (is_narrow)
-      return WideningEngine<Engine, Element>(engine, context_.workload.kv);
-    else
-      return (engine);
-  }
-
-  void synchronize() const {}
 
  private:
-  static constexpr bool is_narrow = !std::is_same_v<Element, Value>;  // do K,V travel in another type?
+  static constexpr bool is_narrow = !std::is_same_v<T, Input>;  // do K,V travel in another type?
+  static constexpr Index value_bytes = sizeof(Input);
 
-  [[nodiscard]] bool is_odd_even() const { return context_.options.transport == "odd-even"; }
+  [[nodiscard]] const HybridPlace& place() const { return context_.work.shared.place; }
 
   BackendContext context_;
-  bool fast_ = is_fast(context_.options);
   CpuOptions cpu_;
-  View<const Value> q_, bias_;
-  TokenRanges query_ranges_;
+  CpuDevice<Input, T> device_;
+  ActivityObserver observer_;
+  MpiLinks mpi_;
+  ObservedLinks links_;
 };
 
 }  // namespace ring_attention

@@ -1,6 +1,6 @@
 #include "program/gpu.hpp"
 
-#include "program/bench/partition.hpp"
+#include "program/bench/measure.hpp"
 #include "program/gpu_backend.hpp"
 #include "program/run/job.hpp"
 
@@ -9,7 +9,7 @@ namespace {
 
 /// Calls use(a value of the type that --type names).
 auto with_type(const std::string& type, const auto& use) {
-  return type == "bf16" ? use(Bf16{}) : type == "fp16" ? use(cuda::Fp16{}) : use(float{});
+  return type == "bf16" ? use(Bf16{}) : type == "fp16" ? use(Fp16{}) : use(float{});
 }
 
 }  // namespace
@@ -25,12 +25,12 @@ void require_gpus(const Communicator& comm, const DeviceOptions& options) {
 
 int run_on_gpus(const RunContext& context) {
   return with_type(context.options.type,
-                   [&](auto type) { return run_on<GpuBackend<decltype(type)>>(context); });
+                   [&](auto type) { return run_on<GpuBackend, decltype(type)>(context); });
 }
 
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {
   return with_type(options.type,
-                   [&](auto type) { return measure<GpuBackend<decltype(type)>>(comm, options, activity); });
+                   [&](auto type) { return measure<GpuBackend, decltype(type)>(comm, options, activity); });
 }
 
 }  // namespace ring_attention

@@ -90,7 +90,7 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("grad_out", grad_out.view(), shape);
     one.check.array("out", out.view(), shape);
     one.check.array("lse", lse.view(), shape.per_row());
-    const ForwardResult<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), bias.view()};
+    const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), bias.view()};
     gradients.k = Tensor<T>(k.view().shape());
     gradients.v = Tensor<T>(v.view().shape());
     CpuBackward<T> engine(one.scoring, one.cpu);

@@ -1,9 +1,15 @@
 #include "ring_attention/ring_attention.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
-#include "ring_attention/call_job.hpp"
-#include "ring_attention/parallel/head_layout.hpp"
+#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/call_arguments.hpp"
+#include "ring_attention/parallel/context_memory.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/observed_links.hpp"
 
 namespace ring_attention {
 namespace {
@@ -50,10 +56,10 @@ void check_options(const Check& check, const Options& options) {
         "options.isa is not available on this machine");
 }
 
-/// Checks the arguments of all ranks, then calls prepare(check), which allocates. When one rank cannot, all throw
-/// AgreedError.
-template <class T, class Prepare>
-void begin_together(const Communicator& comm, const Call<T>& call, Prepare prepare) {
+/// Checks the arguments of all ranks, and calls check_more(check). When one rank's are wrong, all throw AgreedError.
+template <class T>
+void check_together(const Communicator& comm, const Call<T>& call,
+                    const std::function<void(const Check&)>& check_more) {
   const std::string mine = shared_arguments(call);
   std::string of_rank_0 = mine;
   broadcast(comm, of_rank_0);
@@ -62,155 +68,131 @@ void begin_together(const Communicator& comm, const Call<T>& call, Prepare prepa
     check_arguments(check, comm.rank(), comm.size(), call);
     check_options(check, call.options);
     require_same_arguments(comm.rank(), mine, of_rank_0);
-    prepare(check);
+    check_more(check);
   });
 }
 
-/// The arguments of a call in the layout that is computed, and the arrays that they are views of.
-template <class T>
-struct CallInHeads {
-  CallInHeads(const HeadLayout<MpiAllToAll>& layout, const Call<T>& call)
-      : q(layout.queries_to_heads(call.q)),
-        k(layout.keys_to_heads(call.k)),
-        v(layout.keys_to_heads(call.v)),
-        bias(call.has_bias() ? layout.bias_to_heads(call.bias) : Tensor<T>()),
-        scoring(layout.scoring(call.scoring)),
-        view{call.name, q, k, v, call.placement, scoring, call.options, bias} {}
-  CallInHeads(const CallInHeads&) = delete;
-  CallInHeads& operator=(const CallInHeads&) = delete;
+/// The links of a call. They call the caller's progress.
+class CallLinks : public ObservedLinks {
+ public:
+  CallLinks(const Communicator& comm, const HybridPlace& place, const Options& options)
+      : CallLinks(std::make_unique<MpiLinks>(comm, place.ulysses, place.ring, options.transport),
+                  std::make_unique<Report>(options.progress)) {}
 
-  Tensor<T> q, k, v, bias;
-  Scoring scoring;
-  Call<T> view;
+ private:
+  struct Report : LinkObserver {
+    explicit Report(Progress progress) : report(std::move(progress)) {}
+    void computes() override {
+      if (report) report();
+    }
+    void arrived(Channel) override { computes(); }
+    Progress report;
+  };
+
+  CallLinks(std::unique_ptr<MpiLinks> links, std::unique_ptr<Report> report)
+      : ObservedLinks(*links, *report), links_(std::move(links)), report_(std::move(report)) {}
+
+  std::unique_ptr<MpiLinks> links_;
+  std::unique_ptr<Report> report_;
 };
 
-/// A rank of a call whose ranks share heads: its place, its two lines and its layouts. Collective.
 template <class T>
-struct SharedHeads {
-  SharedHeads(const Communicator& comm, const Call<T>& call)
-      : place(call.place(comm.rank(), comm.size())),
-        lines(comm, place),
-        link(lines.ulysses()),
-        layout(link, place, call.placement.queries, call.placement.keys, call.q.shape().heads,
-               call.k.shape().heads) {}
+SharedAttention shared_by(const Communicator& comm, const Call<T>& call) {
+  return {call.place(comm.rank(), comm.size()),
+          call.options.partition == Partition::all_gather,
+          call.placement,
+          call.q.shape(),
+          call.k.shape(),
+          call.scoring};
+}
 
-  HybridPlace place;
-  GridLines lines;
-  MpiAllToAll link;
-  HeadLayout<MpiAllToAll> layout;
-};
-
-/// \param arrays_of_q, arrays_of_kv  the most arrays that it has at a time like q and like k in the layout that is computed
-/// \throws std::bad_alloc unless this rank can have the memory of a call whose ranks share heads
+/// Where ranks share heads, messages come before most of the memory is allocated.
+/// \throws std::bad_alloc unless this rank can have all of it
 template <class T>
-void require_memory(const Call<T>& call, const HybridPlace& place, Index arrays_of_q, Index arrays_of_kv) {
-  const auto bytes = [](Index arrays, const Shape& shape) {
-    return arrays * shape.size() * static_cast<Index>(sizeof(T));
-  };
-  const HeadShare share(call.q.shape().heads, call.k.shape().heads, place.ulysses.size);
-  const auto of_rank = [&](Shape shape, const std::vector<Interval>& heads, const Placement& tokens) {
-    shape.heads = heads.front().end;
-    return shape.with_seq(tokens.max_tokens());
-  };
-  Shape bias = call.bias.shape();
-  if (bias.heads > 1) bias.heads /= place.ulysses.size;
-  if (!allocation::available(
-          bytes(arrays_of_q, of_rank(call.q.shape(), share.query, call.placement.queries)) +
-          bytes(arrays_of_kv, of_rank(call.k.shape(), share.kv, call.placement.keys)) +
-          bytes(5, bias.with_seq(call.has_bias() ? call.placement.queries.max_tokens() : 0))))
+void require_memory(const SharedAttention& shared, const Call<T>& call, bool gradients) {
+  if (shared.place.ulysses.size == 1) return;
+  constexpr Index bytes = sizeof(T);
+  Shape bias =
+      call.bias.shape();  // in the layout that is computed: itself, its gradient, and each on its way
+  if (bias.heads > 1) bias.heads /= shared.place.ulysses.size;
+  const Index bias_arrays = call.has_bias() ? (gradients ? 5 : 3) : 0;
+  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) +
+                             bias_arrays * bias.with_seq(shared.tokens.queries.max_tokens()).size() * bytes))
     throw std::bad_alloc();
 }
 
-/// \param begin  begin(call, ranges) -> an engine that has begun with the queries of the call, which are at these ranges
-template <class T, class Begin>
-AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call, Begin begin) {
+template <class T>
+AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call, const Device<T>& device) {
+  using Attention = ContextParallel<T>;
   const Communicator comm = duplicate(caller);
-  std::optional<ForwardJob<std::invoke_result_t<Begin, const Call<T>&, TokenRanges>>> job;
-  const auto prepare = [&](const Call<T>& of_heads, int rank) {
-    job.emplace(of_heads, rank, begin(of_heads, of_heads.placement.queries.ranges(rank)));
-  };
-  begin_together(comm, call, [&](const Check&) {
-    const HybridPlace place = call.place(comm.rank(), comm.size());
-    if (place.ulysses.size == 1)
-      prepare(call, comm.rank());
-    else
-      require_memory(call, place, 5, 6);
-  });
-  if (job) return job->run(comm);
-
-  SharedHeads<T> shared(comm, call);
-  CallInHeads<T> heads(shared.layout, call);
-  agree(comm, [&] { prepare(heads.view, shared.lines.ring().rank()); });
-  heads.k = {};  // the job has copies
-  heads.v = {};
-  const AttentionResult<T> result = job->run(shared.lines.ring());
-  job.reset();
-  return {shared.layout.queries_to_sequence(result.out.view()),
-          shared.layout.queries_to_sequence(result.lse.view())};
-}
-
-template <class T>
-AttentionResult<T> run_fast_forward(MPI_Comm comm, const Call<T>& of_caller) {
-  return run_forward<T>(comm, of_caller, [](const Call<T>& call, TokenRanges ranges) {
-    CpuEngine<T> engine(call.scoring, CpuOptions{call.options.threads, call.options.isa});
-    engine.begin(call.q, std::move(ranges), call.bias);
-    return engine;
-  });
-}
-
-template <class T>
-AttentionResult<T> run_function(MPI_Comm comm, const AttentionFunction<T>& kernel, const Call<T>& of_caller) {
-  return run_forward<T>(comm, of_caller, [&](const Call<T>& call, TokenRanges ranges) {
-    if (!kernel) throw InputError("the function of forward is empty");
-    FunctionEngine<T> engine(call.scoring, kernel);
-    engine.begin(call.q, std::move(ranges));
-    return engine;
-  });
+  check_together<T>(comm, call, [&](const Check&) { require_memory(shared_by(comm, call), call, false); });
+  CallLinks links(comm, call.place(comm.rank(), comm.size()), call.options);
+  Attention attention(device, links, shared_by(comm, call));
+  const HeadLayout& layout = attention.layout();
+  const auto q = layout.queries_to_heads<T>(call.q), bias = layout.bias_to_heads<T>(call.bias);
+  auto k = layout.keys_to_heads<T>(call.k), v = layout.keys_to_heads<T>(call.v);
+  std::optional<typename Attention::Forward> forward;
+  agree(comm, [&] { forward.emplace(attention.begin_forward(q, attention.kv(k, v), bias)); });
+  k = {};  // the forward has a copy
+  v = {};
+  attention.travel(*forward);
+  return attention.finish(*forward);
 }
 
 template <class T>
 Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionResult<T>& result,
                           View<const T> grad_out) {
+  using Attention = ContextParallel<T>;
   const Communicator comm = duplicate(caller);
-  std::optional<BackwardJob<T>> job;
-  begin_together(comm, call, [&](const Check& check) {
+  check_together<T>(comm, call, [&](const Check& check) {
     const Shape& q = call.q.shape();
     check.array("result.out", result.out.view(), q);
     check.array("result.lse", result.lse.view(), q.per_row());
     check.array("grad_out", grad_out, q);
-    const HybridPlace place = call.place(comm.rank(), comm.size());
-    if (place.ulysses.size == 1)
-      job.emplace(call, ForwardResult<T>{call.q, result.out, result.lse, grad_out, call.bias}, comm.rank());
-    else
-      require_memory(call, place, 8, 12);
+    require_memory(shared_by(comm, call), call, true);
   });
-  Gradients<T> gradients;
-  if (job) {
-    gradients = job->run(comm);
-  } else {
-    SharedHeads<T> shared(comm, call);
-    const auto& layout = shared.layout;
-    CallInHeads<T> heads(layout, call);
-    const Tensor<T> out = layout.queries_to_heads(result.out.view()),
-                    lse = layout.queries_to_heads(result.lse.view()),
-                    grad = layout.queries_to_heads(grad_out);
-    agree(comm, [&] {
-      job.emplace(heads.view, ForwardResult<T>{heads.q, out, lse, grad, heads.bias},
-                  shared.lines.ring().rank());
-    });
-    heads.k = {};
-    heads.v = {};
-    const Gradients<T> of_heads = job->run(shared.lines.ring());
-    job.reset();
-    gradients = {layout.queries_to_sequence(of_heads.q.view()), layout.keys_to_sequence(of_heads.k.view()),
-                 layout.keys_to_sequence(of_heads.v.view()),
-                 call.has_bias() ? layout.bias_to_sequence(of_heads.bias.view(), call.bias.shape().heads)
-                                 : Tensor<T>(),
-                 layout.among_all(of_heads.sinks)};
-  }
+  const CpuDevice<T> device({call.options.threads, call.options.isa});
+  CallLinks links(comm, call.place(comm.rank(), comm.size()), call.options);
+  Attention attention(device, links, shared_by(comm, call));
+  const BackwardInputs<T> held{call.q, result.out, result.lse, grad_out, call.bias};
+  const auto inputs = attention.to_heads(held);
+  const HeadLayout& layout = attention.layout();
+  auto k = layout.keys_to_heads<T>(call.k), v = layout.keys_to_heads<T>(call.v);
+  std::optional<typename Attention::Backward> backward;
+  agree(comm, [&] { backward.emplace(attention.begin_backward(inputs, attention.kv(k, v))); });
+  k = {};
+  v = {};
+  attention.travel(*backward);
+  Gradients<T> gradients = attention.owned(attention.finish(*backward, call.bias.shape().heads));
+  gradients.sinks = sink_gradient(held, call.scoring.sinks);
   sum_over_ranks(comm, std::span<double>(gradients.sinks));
   return gradients;
 }
+
+/// The cores of this rank.
+template <class T>
+AttentionResult<T> run_fast_forward(MPI_Comm comm, const Call<T>& call) {
+  return run_forward<T>(comm, call, CpuDevice<T>({call.options.threads, call.options.isa}));
+}
+
+/// A function of the caller as a device.
+template <class T>
+class FunctionDevice : public CpuDevice<T> {
+ public:
+  explicit FunctionDevice(const AttentionFunction<T>& function) : function_(function) {}
+
+  [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
+                                                   const TokenRanges& ranges, View<const T>,
+                                                   const ExpectedKeys&) const override {
+    if (!function_) throw InputError("the function of forward is empty");
+    auto engine = std::make_unique<FunctionEngine<T>>(scoring, function_);
+    engine->begin(q, ranges);
+    return engine;
+  }
+
+ private:
+  const AttentionFunction<T>& function_;
+};
 
 }  // namespace
 
@@ -229,15 +211,15 @@ AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const 
 AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
                                View<const float> k, View<const float> v, const Placements& placement,
                                const Scoring& scoring, const Options& options) {
-  return run_function<float>(comm, kernel,
-                             {"forward with a function", q, k, v, placement, scoring, options, {}});
+  return run_forward<float>(comm, {"forward with a function", q, k, v, placement, scoring, options, {}},
+                            FunctionDevice<float>(kernel));
 }
 
 AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
                                 View<const double> k, View<const double> v, const Placements& placement,
                                 const Scoring& scoring, const Options& options) {
-  return run_function<double>(comm, kernel,
-                              {"forward with a function", q, k, v, placement, scoring, options, {}});
+  return run_forward<double>(comm, {"forward with a function", q, k, v, placement, scoring, options, {}},
+                             FunctionDevice<double>(kernel));
 }
 
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,

@@ -40,26 +40,11 @@
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/partition.hpp"
 #include "ring_attention/ring/placement.hpp"
 
 namespace ring_attention {
-
-/// Which rank holds which tokens: of the queries, and of the keys and values.
-struct Placements {
-  /// Self attention: queries and keys are the same tokens.
-  Placements(const Placement& tokens) : queries(tokens), keys(tokens) {}  // NOLINT: implicit on purpose
-  /// Cross attention: two sequences, of any two lengths.
-  Placements(const Placement& of_queries, const Placement& of_keys) : queries(of_queries), keys(of_keys) {}
-
-  Placement queries, keys;
-};
-
-/// How K,V move. The result has the same bits.
-enum class TransportKind {
-  overlapped,  ///< while the ranks compute
-  odd_even     ///< between two steps, with blocking calls
-};
 
 /// How the call computes. `transport`, `partition` and `ulysses` must be the same on all ranks.
 struct Options {

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
-BEGIN, END = "template <class T, class Memory>\nvoid ring_forward(", "\n}\n"
+BEGIN, END = "template <class T>\nvoid ring_forward(", "\n}\n"
 
 
 def loop(text):

@@ -32,7 +32,6 @@ endfunction()
 # The problems, rings and checks of many folders, compiled once; and GoogleTest's two mains.
 add_library(
   test_support STATIC
-  support/any_engine.cpp
   support/backward_runs.cpp
   support/decode_runs.cpp
   support/gradients.cpp

@@ -25,7 +25,7 @@ template <class T>
 Gradients<T> backward(const GradientProblem<T>& problem, const Pieces& pieces, const CpuOptions& options) {
   const Problem<T>& p = problem.forward;
   const AttentionResult<T> result = forward(p, pieces, options);
-  const ForwardResult<T> attended{p.q, result.out, result.lse, problem.grad_out, p.bias};
+  const BackwardInputs<T> attended{p.q, result.out, result.lse, problem.grad_out, p.bias};
   CpuBackward<T> engine(p.what.scoring, options);
   engine.begin(attended, whole(p.what.queries));
   Gradients<T> all = keys_in_pieces(engine, p, pieces);

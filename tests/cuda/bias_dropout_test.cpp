@@ -11,7 +11,6 @@
 namespace ring_attention::test {
 namespace {
 
-using cuda::Fp16;
 using cuda::Type;
 
 using Pieces = std::vector<TokenRanges>;
@@ -234,7 +233,7 @@ TEST(Sinks, AddedTwiceAreNoticed) {
                v = cuda::uploaded<float>(p.v, stream.handle());
     engine.begin(q, whole(20));
     engine.accumulate({k, v, whole(30)});
-    DeviceAttentionResult result = engine.finish();
+    AttentionResult<float> result = engine.finish();
     if (sinks.size() > 0)
       cuda::add_sinks(result.out.data(), result.lse.data(), sinks.data(), p.q.shape(), stream.handle());
     return agrees(downloaded(result, stream.handle()), p);

@@ -32,7 +32,7 @@ GradientProblem<float> problem_in(const Case& what, StreamHandle stream) {
                                rounded<T>(random_grad_out<float>(what), stream));
 }
 
-inline AttentionResult<float> downloaded(const DeviceAttentionResult& device, StreamHandle stream) {
+inline AttentionResult<float> downloaded(const AttentionResult<float>& device, StreamHandle stream) {
   return {cuda::downloaded(device.out, stream), cuda::downloaded(device.lse, stream)};
 }
 

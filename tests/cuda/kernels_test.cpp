@@ -11,7 +11,6 @@
 namespace ring_attention::test {
 namespace {
 
-using cuda::Fp16;
 using cuda::Type;
 
 bool is_emulated() { return cuda::name_of(0) == "the emulator"; }

@@ -9,21 +9,6 @@ namespace {
 
 using Keys = std::vector<TokenRanges>;
 
-/// Like forward_in_pieces, and tells the engine which piece is the last.
-template <class T>
-AttentionResult<float> forward_with_last(const Problem<float>& problem, const Keys& pieces,
-                                         const CudaOptions& options) {
-  CudaEngine<T> engine(problem.what.scoring, options);
-  const auto q = cuda::uploaded<T>(problem.q, options.stream);
-  engine.begin(q, whole(problem.what.queries));
-  for (const TokenRanges& piece : pieces) {
-    const auto k = cuda::uploaded<T>(rows_of(problem.k, piece), options.stream);
-    const auto v = cuda::uploaded<T>(rows_of(problem.v, piece), options.stream);
-    engine.accumulate({k, v, piece, &piece == &pieces.back()});
-  }
-  return downloaded(engine.finish(), options.stream);
-}
-
 template <class T>
 void expect_same_bits(Index dim, cuda::StreamHandle stream) {
   // The first queries see no key. A piece of three ranges is two launches, and the last piece may be empty.
@@ -35,7 +20,9 @@ void expect_same_bits(Index dim, cuda::StreamHandle stream) {
       if (!kernel.takes(cuda::traits_of(cuda::current_device()), cuda::type_of<T>, static_cast<int>(dim)))
         continue;
       const CudaOptions options{.stream = stream, .kernel = kernel.name};
-      EXPECT_TRUE(same_bits(forward_with_last<T>(problem.forward, pieces, options),
+      CudaOptions with_last = options;
+      with_last.pieces = static_cast<int>(pieces.size());
+      EXPECT_TRUE(same_bits(forward_in_pieces<T>(problem.forward, pieces, with_last, whole(70)),
                             forward_in_pieces<T>(problem.forward, pieces, options, whole(70))))
           << kernel.name;
     }
@@ -50,11 +37,11 @@ TEST(LastLaunch, GivesTheBitsOfFinishRows) {
 TEST(LastLaunch, EndsTheWorkOfAnEngine) {
   const cuda::Stream stream;
   const auto problem = problem_in<float>({.queries = 10, .keys = 10, .dim = 8}, stream.handle());
-  CudaEngine<float> engine(problem.forward.what.scoring, {.stream = stream.handle()});
+  CudaEngine<float> engine(problem.forward.what.scoring, {.stream = stream.handle(), .pieces = 1});
   const auto q = cuda::uploaded<float>(problem.forward.q, stream.handle()),
              k = cuda::uploaded<float>(problem.forward.k, stream.handle());
   engine.begin(q, whole(10));
-  engine.accumulate({k, k, whole(10), true});
+  engine.accumulate({k, k, whole(10)});
   EXPECT_THROW(engine.accumulate({k, k, whole(10)}), Error);
   EXPECT_THROW((void)engine.to_partial(), Error);
   (void)engine.finish();

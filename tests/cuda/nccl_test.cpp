@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/parallel_runs.hpp"
+#include "ring_attention/parallel/cuda_links.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/nccl_all_to_all.hpp"
 
@@ -22,18 +23,24 @@ class Nccl : public testing::Test {
     }
   }
 
+  /// This rank's part of a job over NCCL.
+  [[nodiscard]] ParallelResult<float> run(const GradientProblem<float>& problem, const HybridPlace& place,
+                                          bool gathers) const {
+    CudaLinks links(comm, place.ulysses, place.ring, stream.handle(), {});
+    return run_rank_on_gpu<float>(problem, place, gathers, links, stream.handle());
+  }
+
   Communicator comm{MPI_COMM_WORLD};
   std::size_t own = static_cast<std::size_t>(comm.rank());
   cuda::Stream stream;
 };
 
 TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
-  NcclWorld world(comm);
-  NcclAllToAll nccl(world, stream.handle());
+  NcclAllToAll nccl(std::make_shared<NcclWorld>(comm), stream.handle());
   MpiAllToAll mpi(comm);
   EXPECT_EQ(nccl.rank(), mpi.rank());
   EXPECT_EQ(nccl.size(), mpi.size());
-  const DeviceMemory memory{stream.handle()};
+  const cuda::DeviceMemory memory(stream.handle());
   const HeadShare share(Index{2} * comm.size(), 1,
                         comm.size());  // each rank two query heads, and a replica of one K,V head
   std::vector<Index> tokens;
@@ -60,8 +67,7 @@ TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
 }
 
 TEST_F(Nccl, ItRefusesPiecesThatDoNotFit) {
-  NcclWorld world(comm);
-  NcclAllToAll link(world, stream.handle());
+  NcclAllToAll link(std::make_shared<NcclWorld>(comm), stream.handle());
   EXPECT_THROW(link.exchange({}), Error);
 }
 
@@ -79,14 +85,8 @@ TEST_F(Nccl, HybridsOfEverySizeHaveTheBitsOfTheThreads) {
                                               .kind = PlacementKind::zigzag},
                                              stream.handle());
       const HybridPlace place(comm.rank(), comm.size(), ulysses);
-      const Communicator heads(comm, place.ulysses.line(comm.rank())),
-          ring(comm, place.ring.line(comm.rank()));
-      NcclWorld heads_world(heads), ring_world(ring);
-      NcclAllToAll link(heads_world, stream.handle());
-      const auto got = run_rank_hybrid_on_gpu<float>(
-          problem, place, link, [&](int) { return NcclTransport(ring_world, stream.handle()); },
-          stream.handle());
-      expect_same(got, run_loopback_hybrid_on_gpu<float>(problem, ulysses, place.ring.size)[own]);
+      expect_same(run(problem, place, false),
+                  run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = place.ring.size})[own]);
     }
 }
 
@@ -98,10 +98,8 @@ TEST_F(Nccl, AllGatherHasTheBitsOfTheThreads) {
                                           .scoring = {0.5, Mask::causal(16)},
                                           .kind = PlacementKind::zigzag},
                                          stream.handle());
-  NcclWorld world(comm);
-  NcclAllToAll link(world, stream.handle());
-  expect_same(run_rank_all_gather_on_gpu<float>(problem, link, stream.handle()),
-              run_loopback_all_gather_on_gpu<float>(problem, comm.size())[own]);
+  expect_same(run(problem, HybridPlace(comm.rank(), comm.size(), 1), true),
+              run_threads_on_gpu<float>(problem, {.rings = comm.size(), .gathers = true})[own]);
 }
 
 }  // namespace

@@ -1,162 +1,112 @@
-// Ulysses with a ring, and all-gather, with arrays in the memory of GPUs: forward, then backward.
+// Attention that ranks share, with arrays in the memory of GPUs: forward, then backward.
 #pragma once
 
 #include "cuda/cuda_runs.hpp"
+#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/parallel/cuda_device.hpp"
+#include "ring_attention/parallel/staged_all_to_all.hpp"
 #include "ring_attention/ring/transports/staged.hpp"
 #include "support/parallel_runs.hpp"
 
 namespace ring_attention::test {
 
-using cuda::DeviceMemory;
-
-/// The rows of a rank, in the type of the kernels.
+/// One rank's part, with q, k, v and dO of type T. \param gathers  an all-gather; `place` then shares no heads
 template <class T>
-cuda::DeviceTensor<T> rows_on_gpu(const Tensor<float>& all, const TokenRanges& rows, StreamHandle stream) {
-  return cuda::uploaded<T>(rows_of(all, rows), stream);
-}
-
-/// One rank's part. \param make_transport  makes this rank's transport of the ring for a channel
-template <class T, class Link, class MakeTransport>
-ParallelResult<float> run_rank_hybrid_on_gpu(const GradientProblem<float>& problem, const HybridPlace& place,
-                                             Link& link, MakeTransport make_transport, StreamHandle stream) {
+ParallelResult<float> run_rank_on_gpu(const GradientProblem<float>& problem, const HybridPlace& place,
+                                      bool gathers, Links& links, StreamHandle stream) {
   const Problem<float>& p = problem.forward;
   const Case& what = p.what;
-  const DeviceMemory memory{stream};
-  const int ring_rank = place.ring.index(place.rank);
-  const Placement queries(what.kind, what.queries, place.ring.size),
-      keys(what.kind, what.keys, place.ring.size);
-  const HeadLayout layout(link, place, queries, keys, what.q().heads, what.kv_heads, memory);
+  const Placements tokens(Placement(what.kind, what.queries, place.ring.size),
+                          Placement(what.kind, what.keys, place.ring.size));
+  const TokenRanges rows = place.slice(tokens.queries), key_rows = place.slice(tokens.keys);
+  const CudaDevice<T> device({.stream = stream}, {.stream = stream});
+  const SharedAttention shared{place, gathers, tokens, what.q(), what.kv(), what.scoring, what.every_hop};
+  ContextParallel<T> attention(device, links, shared), backward_attention(device, links, shared);
+  const HeadLayout& layout = attention.layout();
   const auto queries_to_heads = [&](const Tensor<float>& all) {
-    return layout.template queries_to_heads<T>(rows_on_gpu<T>(all, place.slice(queries), stream));
+    return layout.queries_to_heads<T>(device.to_device(rows_of(all, rows)));
   };
   const auto keys_to_heads = [&](const Tensor<float>& all) {
-    return layout.template keys_to_heads<T>(rows_on_gpu<T>(all, place.slice(keys), stream));
+    return layout.keys_to_heads<T>(device.to_device(rows_of(all, key_rows)));
   };
-  const auto to_sequence = [&](View<const float> y) {
-    return cuda::downloaded(layout.template queries_to_sequence<float>(y), stream);
-  };
-  const auto keys_to_sequence = [&](View<const float> y) {
-    return cuda::downloaded(layout.template keys_to_sequence<float>(y), stream);
+  const auto queries_to_host = [&](View<const float> y) {
+    return device.to_host(layout.queries_to_sequence<float>(y));
   };
   ParallelResult<float> result;
 
-  const auto q = queries_to_heads(p.q), grad_out = queries_to_heads(problem.grad_out);
-  const auto k = keys_to_heads(p.k), v = keys_to_heads(p.v);
-  const auto parcel = [&] {
-    KvParcel<T, DeviceMemory> kv(k.shape(), keys, ring_rank, memory);
-    memory.copy(kv.k().elements(), k.view().elements());
-    memory.copy(kv.v().elements(), v.view().elements());
-    return kv;
-  };
-  KvParcel<T, DeviceMemory> kv = parcel();
-  CudaEngine<T> engine(layout.scoring(what.scoring), {.stream = stream});
-  engine.begin(q, place.shard(queries));
-  {
-    auto&& transport = make_transport(0);
-    ring_forward(engine, transport, kv);
-    result.forward_kv = transport.statistics();
-  }
-  const DeviceAttentionResult attended = engine.finish();
-  result.attended = {to_sequence(attended.out), to_sequence(attended.lse)};
-  result.forward_pieces = link.statistics();
+  const auto q = queries_to_heads(p.q), k = keys_to_heads(p.k), v = keys_to_heads(p.v);
+  const auto bias = layout.bias_to_heads<float>(bias_of(p, rows, stream));
+  auto forward = attention.begin_forward(q, attention.kv(k, v), bias);
+  attention.travel(forward);
+  const AttentionResult<float> attended = forward.engine->finish();
+  result.attended = {queries_to_host(attended.out), queries_to_host(attended.lse)};
+  result.forward_kv = attention.hops(Channel::kv);
+  result.forward_pieces = attention.pieces();
 
-  KvParcel<T, DeviceMemory> again = parcel();
-  KvParcel<float, DeviceMemory> gradients(k.shape(), keys, ring_rank, memory);
-  CudaBackward<T> backward(layout.scoring(what.scoring), {.stream = stream});
-  backward.begin({q, attended.out, attended.lse, grad_out}, place.shard(queries));
-  {
-    auto&& kv_transport = make_transport(0);
-    auto&& gradient_transport = make_transport(1);
-    ring_backward(backward, kv_transport, gradient_transport, again, gradients);
-    result.kv = kv_transport.statistics();
-    result.gradient = gradient_transport.statistics();
-  }
-  result.gradients = {to_sequence(backward.finish()), keys_to_sequence(gradients.k()),
-                      keys_to_sequence(gradients.v())};
-  result.pieces = link.statistics();
+  const auto grad_out = queries_to_heads(problem.grad_out);
+  auto backward = backward_attention.begin_backward({q, attended.out, attended.lse, grad_out, bias},
+                                                    backward_attention.kv(k, v));
+  backward_attention.travel(backward);
+  auto gradients = backward_attention.finish(backward, what.bias_heads);
+  result.gradients = {
+      device.to_host(std::move(gradients.q)), device.to_host(std::move(gradients.k)),
+      device.to_host(std::move(gradients.v)), device.to_host(std::move(gradients.bias)),
+      sink_gradient<float>({{}, result.attended.out, result.attended.lse, rows_of(problem.grad_out, rows)},
+                           what.scoring.sinks)};
+  result.kv = backward_attention.hops(Channel::kv);
+  result.gradient = backward_attention.hops(Channel::gradients);
+  result.pieces = backward_attention.pieces();
   return result;
 }
 
-/// One rank's part of the all-gather.
-template <class T, class Link>
-ParallelResult<float> run_rank_all_gather_on_gpu(const GradientProblem<float>& problem, Link& link,
-                                                 StreamHandle stream) {
-  const Problem<float>& p = problem.forward;
-  const DeviceMemory memory{stream};
-  const Ring ring{link.rank(), link.size()};
-  const TokenRanges rows = query_ranges(p, ring.rank, ring.size);
-  const Placement keys(p.what.kind, p.what.keys, ring.size);
-  const auto q = rows_on_gpu<T>(p.q, rows, stream), grad_out = rows_on_gpu<T>(problem.grad_out, rows, stream);
-  KvShards<T, DeviceMemory> kv(p.k.shape(), keys, memory);
-  KvShards<float, DeviceMemory> gradients(p.k.shape(), keys, memory);
-  cuda::upload<T>(kv.k(ring.rank), rows_of(p.k, keys.ranges(ring.rank)), stream);
-  cuda::upload<T>(kv.v(ring.rank), rows_of(p.v, keys.ranges(ring.rank)), stream);
-  all_gather(link, kv);
-  ParallelResult<float> result;
-  result.forward_pieces = link.statistics();
+/// Ranks that are threads and share a GPU.
+struct GpuThreads {
+  int ulysses = 1, rings = 1;
+  bool gathers = false;
+  bool staged = false;  ///< parcels go through the memory of the host
+  std::chrono::seconds timeout{60};
+};
 
-  CudaEngine<T> engine(p.what.scoring, {.stream = stream});
-  engine.begin(q, rows);
-  all_gather_forward(engine, ring, kv);
-  const DeviceAttentionResult attended = engine.finish();
-  result.attended = downloaded(attended, stream);
-
-  CudaBackward<T> backward(p.what.scoring, {.stream = stream});
-  backward.begin({q, attended.out, attended.lse, grad_out}, rows);
-  all_gather_backward(backward, link, kv, gradients);
-  result.gradients = {cuda::downloaded(backward.finish(), stream),
-                      cuda::downloaded<float>(gradients.k(ring.rank), stream),
-                      cuda::downloaded<float>(gradients.v(ring.rank), stream)};
-  result.pieces = link.statistics();
-  return result;
-}
-
-/// An all-to-all that reads and writes device memory, after the work on a stream: for threads that share a GPU.
-class SynchronizedAllToAll {
+class GpuThreadLinks : public LoopbackLinks {
  public:
-  SynchronizedAllToAll(StreamHandle stream, LoopbackWorld& world, int rank, const Axis& axis)
-      : stream_(stream), link_(world, rank, axis) {}
+  /// All-to-alls always go through the memory of the host.
+  GpuThreadLinks(LoopbackWorld& world, const HybridPlace& place, bool staged, StreamHandle stream)
+      : LoopbackLinks(world, place.rank, place.ulysses, place.ring),
+        staged_(staged),
+        stream_(stream),
+        ring_(GpuThreadLinks::group(place.ring)),
+        ulysses_(GpuThreadLinks::group(place.ulysses)) {}
 
-  [[nodiscard]] int rank() const { return link_.rank(); }
-  [[nodiscard]] int size() const { return link_.size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const { return link_.statistics(); }
-  void exchange(const Pieces& pieces) {
-    cuda::check(cudaStreamSynchronize(stream_));
-    link_.exchange(pieces);
+  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t most_bytes) override {
+    auto loopback = LoopbackLinks::transport(channel, most_bytes);
+    if (staged_) return std::make_unique<StagedTransport>(stream_, most_bytes, std::move(loopback));
+    return std::make_unique<SynchronizedTransport>(stream_, std::move(loopback));
+  }
+  [[nodiscard]] AllToAll& ring() override { return *ring_; }
+  [[nodiscard]] AllToAll& ulysses() override { return *ulysses_; }
+  [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override {
+    return std::make_unique<StagedAllToAll>(stream_, LoopbackLinks::group(axis));
   }
 
  private:
+  bool staged_;
   StreamHandle stream_;
-  LoopbackAllToAll link_;
+  std::unique_ptr<AllToAll> ring_, ulysses_;
 };
 
-/// All ranks in this process.
 template <class T>
-std::vector<ParallelResult<float>> run_loopback_hybrid_on_gpu(const GradientProblem<float>& problem,
-                                                              int ulysses, int rings) {
-  std::vector<ParallelResult<float>> results(static_cast<std::size_t>(ulysses * rings));
-  LoopbackWorld world(ulysses * rings, {}, std::chrono::seconds(60), copy_between_devices);
-  world.run([&](int rank) {
-    const cuda::Stream stream;
-    const HybridPlace place(rank, world.ranks(), ulysses);
-    SynchronizedAllToAll link(stream.handle(), world, rank, place.ulysses);
-    const auto make_transport = [&](int channel) {
-      return SynchronizedTransport<LoopbackTransport>(stream.handle(), world, rank, channel, place.ring);
-    };
-    results[static_cast<std::size_t>(rank)] =
-        run_rank_hybrid_on_gpu<T>(problem, place, link, make_transport, stream.handle());
-  });
-  return results;
-}
-template <class T>
-std::vector<ParallelResult<float>> run_loopback_all_gather_on_gpu(const GradientProblem<float>& problem,
-                                                                  int ranks) {
+std::vector<ParallelResult<float>> run_threads_on_gpu(const GradientProblem<float>& problem,
+                                                      const GpuThreads& threads) {
+  const int ranks = threads.ulysses * threads.rings;
   std::vector<ParallelResult<float>> results(static_cast<std::size_t>(ranks));
-  LoopbackWorld world(ranks, {}, std::chrono::seconds(60), copy_between_devices);
+  LoopbackWorld world(ranks, {}, threads.timeout,
+                      threads.staged ? copy_in_host_memory : copy_between_devices);
   world.run([&](int rank) {
     const cuda::Stream stream;
-    SynchronizedAllToAll link(stream.handle(), world, rank, {1, ranks});
-    results[static_cast<std::size_t>(rank)] = run_rank_all_gather_on_gpu<T>(problem, link, stream.handle());
+    const HybridPlace place(rank, ranks, threads.ulysses);
+    GpuThreadLinks links(world, place, threads.staged, stream.handle());
+    results[static_cast<std::size_t>(rank)] =
+        run_rank_on_gpu<T>(problem, place, threads.gathers, links, stream.handle());
   });
   return results;
 }

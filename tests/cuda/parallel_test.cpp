@@ -22,13 +22,13 @@ template <class T>
 void expect_a_right_hybrid(const Case& what, int ulysses, int rings) {
   SCOPED_TRACE(std::to_string(ulysses) + " x " + std::to_string(rings) + ": " + to_string(what));
   const auto problem = problem_in<T>(what, nullptr);
-  const auto on_gpu = run_loopback_hybrid_on_gpu<T>(problem, ulysses, rings);
+  const auto on_gpu = run_threads_on_gpu<T>(problem, {.ulysses = ulysses, .rings = rings});
   const auto on_cpu = run_loopback_hybrid(problem, ulysses, rings);
   const Whole<float> got = gathered(on_gpu, what, ulysses);
   EXPECT_TRUE(agrees_in(unit_of<T>, got.attended, problem.forward, whole(what.queries)));
   EXPECT_TRUE(gradients_agree_in(2 * unit_of<T>, got.gradients, problem));
   if (what.kv_heads % ulysses == 0) {
-    const auto ring = run_loopback_hybrid_on_gpu<T>(problem, 1, rings);
+    const auto ring = run_threads_on_gpu<T>(problem, {.rings = rings});
     EXPECT_TRUE(same_bits(got, gathered(ring, what, 1))) << "a ring that computes all heads";
   }
   for (std::size_t rank = 0; rank < on_gpu.size(); ++rank)
@@ -43,15 +43,17 @@ TEST(DeviceParallel, AHybridAgreesWithTheReferenceAndHasTheBitsOfTheRing) {
 
 TEST(DeviceParallel, GradientsOfReplicasAreSummed) {
   expect_a_right_hybrid<float>(case_of(1, 4, PlacementKind::zigzag), 4, 1);
-  expect_a_right_hybrid<cuda::Fp16>(case_of(2, 2, PlacementKind::contiguous), 4, 1);
+  expect_a_right_hybrid<Fp16>(case_of(2, 2, PlacementKind::contiguous), 4, 1);
 }
 
 TEST(DeviceParallel, AllGatherHasTheBitsOfTheRing) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const Case what = case_of(2, 2, kind);
     const auto problem = problem_in<float>(what, nullptr);
-    const auto got = gathered(run_loopback_all_gather_on_gpu<float>(problem, 3), what, 1);
-    EXPECT_TRUE(same_bits(got, gathered(run_loopback_hybrid_on_gpu<float>(problem, 1, 3), what, 1)));
+    const auto run = [&](bool gathers) {
+      return gathered(run_threads_on_gpu<float>(problem, {.rings = 3, .gathers = gathers}), what, 1);
+    };
+    EXPECT_TRUE(same_bits(run(true), run(false)));
   }
 }
 

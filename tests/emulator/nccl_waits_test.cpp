@@ -7,7 +7,7 @@
 #include "cuda/needed_barriers.hpp"
 #include "cuda/parallel_runs.hpp"
 #include "emulator/streams.hpp"
-#include "ring_attention/parallel/nccl_all_to_all.hpp"
+#include "ring_attention/parallel/cuda_links.hpp"
 
 #define lesson lesson_06_nccl
 #include "lesson_06_ring.hpp"
@@ -49,15 +49,10 @@ class NcclWaits : public testing::Test {
 
   /// Forward and backward with `ulysses` ranks that share heads.
   bool hybrid_agrees(const GradientProblem<float>& problem, int ulysses, const ParallelResult<float>& want) {
-    const NcclOptions options{.timeout = std::chrono::seconds(1)};
     const HybridPlace place(comm.rank(), comm.size(), ulysses);
-    const Communicator heads(comm, place.ulysses.line(comm.rank())), ring(comm, place.ring.line(comm.rank()));
     const cuda::Stream stream;
-    NcclWorld heads_world(heads, options), ring_world(ring, options);
-    NcclAllToAll link(heads_world, stream.handle());
-    const auto got = run_rank_hybrid_on_gpu<float>(
-        problem, place, link, [&](int) { return NcclTransport(ring_world, stream.handle()); },
-        stream.handle());
+    CudaLinks links(comm, place.ulysses, place.ring, stream.handle(), {.timeout = std::chrono::seconds(1)});
+    const auto got = run_rank_on_gpu<float>(problem, place, false, links, stream.handle());
     return same_bits(got.attended, want.attended) && same_bits(got.gradients, want.gradients);
   }
   void expect_waits_of_hybrid_needed(const char* name, int ulysses, std::size_t waits, const char* in_files) {
@@ -69,7 +64,8 @@ class NcclWaits : public testing::Test {
                                             .scoring = {0.5, Mask::causal()},
                                             .kind = PlacementKind::zigzag},
                                            nullptr);
-    const auto want = run_loopback_hybrid_on_gpu<float>(problem, ulysses, comm.size() / ulysses);
+    const auto want =
+        run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = comm.size() / ulysses});
     expect_every_wait_needed(name, waits, in_files, [&] {
       return hybrid_agrees(problem, ulysses, want[static_cast<std::size_t>(comm.rank())]);
     });
@@ -115,7 +111,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {
 TEST_F(NcclWaits, OfTheRingOfLesson08AreNeeded) {
   const RandomProblem problem = small_problem({});
   const lesson_08::Part part(comm, problem);
-  const ForwardResult<float> result = part.result(lesson_08::Variant::right);
+  const BackwardInputs<float> result = part.result(lesson_08::Variant::right);
   const gpu::OwnNccl nccl(comm);
   expect_every_wait_needed("lesson 08", 2, "/ring.hpp", [&] {
     const cuda::Stream compute, transfer{cuda::Stream::Priority::high};

@@ -24,7 +24,7 @@ Index peak_of_step(const MeshShape& mesh, Index seq, Index chunk = 16, Sharding 
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
     const ModelShape shape = shape_of_memory();
-    const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, mesh), shape);
+    const ModelLinks links = loopback_links(world, rank, mesh, shape);
     Transformer<float> model(shape, place_in<float>(links, PlacementKind::zigzag, seq, 1), 1, sharding);
     model.set_chunk(chunk);
     AdamW<float> adam(model.weights());
@@ -114,7 +114,7 @@ TEST(ModelMemory, FsdpKeepsPieces) {
     LoopbackWorld world(4);
     world.run([&](int rank) {
       const ModelShape shape = shape_of_memory();
-      const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, {1, 1, 2, 2}), shape);
+      const ModelLinks links = loopback_links(world, rank, {1, 1, 2, 2}, shape);
       const Index before = allocation::current();
       Transformer<float> model(shape, place_in<float>(links, PlacementKind::zigzag, 64, 2), 1, sharding);
       const AdamW<float> adam(model.weights());

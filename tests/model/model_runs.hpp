@@ -8,6 +8,8 @@
 
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/model/adamw.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/sum.hpp"
 
 namespace ring_attention::test {
@@ -96,7 +98,7 @@ Named named(Weights<T>& weights, const ModelShape& shape, bool gradients) {
     const std::span<const T> kept = gradients ? weights.gradients(array) : weights.values(array);
     arrays.emplace_back(Shape{1, 1, 1, weights.layout(array).size()});
     if (weights.sharding() == Sharding::fsdp)
-      gather(weights.replicas(), kept, arrays[array].view().elements());
+      all_gather(weights.replicas(), kept, arrays[array].view().elements());
     else
       std::ranges::copy(kept, arrays[array].data());
   }
@@ -139,16 +141,28 @@ Trained train_alone(const Training& what) {
   return train_rank<T>(what, one_process<T>(what.seq), {0, what.batch});
 }
 
+/// The links of a rank among threads, or over MPI.
+inline ModelLinks loopback_links(LoopbackWorld& world, int rank, const MeshShape& shape,
+                                 const ModelShape& model) {
+  const Mesh mesh(rank, world.ranks(), shape);
+  return {std::make_shared<LoopbackLinks>(world, rank, mesh.ulysses(), mesh.ring()), mesh, model};
+}
+inline ModelLinks mpi_links(const Communicator& comm, const MeshShape& shape, const ModelShape& model,
+                            TransportKind kind = TransportKind::overlapped) {
+  const Mesh mesh(comm.rank(), comm.size(), shape);
+  return {std::make_shared<MpiLinks>(comm, mesh.ulysses(), mesh.ring(), kind), mesh, model};
+}
+
 /// A rank of a mesh.
-template <class T, class Links>
-Trained train_in(const ModelLinks<Links>& links, const Training& what) {
+template <class T>
+Trained train_in(const ModelLinks& links, const Training& what) {
   return train_rank<T>(what, place_in<T>(links, what.kind, what.seq, what.batch, what.context),
-                       links.mesh().sequences(what.batch));
+                       links.mesh.sequences(what.batch));
 }
 
 /// What to change of the place of a rank: for mutants.
 template <class T>
-using Change = std::function<void(Place<T>&, const ModelLinks<LoopbackMesh>&)>;
+using Change = std::function<void(Place<T>&, const ModelLinks&)>;
 
 /// The results of every rank, with its part of the matrices in their places.
 template <class T>
@@ -156,11 +170,11 @@ std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what, co
   std::vector<Trained> ranks(static_cast<std::size_t>(mesh.ranks()));
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, mesh), what.shape);
+    const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
     Place<T> place = place_in<T>(links, what.kind, what.seq, what.batch, what.context);
     if (change) change(place, links);
     ranks[static_cast<std::size_t>(rank)] =
-        train_rank<T>(what, std::move(place), links.mesh().sequences(what.batch));
+        train_rank<T>(what, std::move(place), links.mesh.sequences(what.batch));
   });
   return ranks;
 }

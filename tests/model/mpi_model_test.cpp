@@ -4,7 +4,6 @@
 
 #include "model/model_runs.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -28,10 +27,10 @@ class MpiModel : public testing::Test {
   Communicator comm{MPI_COMM_WORLD};
 
   /// Trains on the mesh, and expects the bits of the threads, which rank 0 runs.
-  template <class Link>
-  void expect_the_bits_of_the_threads(const MeshShape& mesh, const Training& what) {
+  void expect_the_bits_of_the_threads(const MeshShape& mesh, const Training& what,
+                                      TransportKind kind = TransportKind::overlapped) {
     SCOPED_TRACE(to_string(mesh));
-    const ModelLinks<MpiMesh<Link>> links(MpiMesh<Link>(comm, mesh), what.shape);
+    const ModelLinks links = mpi_links(comm, mesh, what.shape, kind);
     const auto got = ring_attention::gather(comm, checksum(train_in<double>(links, what)));
     if (comm.rank() > 0) return;
     const std::vector<Trained> want = train_ranks<double>(mesh, what);
@@ -48,23 +47,21 @@ TEST_F(MpiModel, MeshesOfThisManyRanks) {
         const int others = tensor * ulysses * data;
         if (comm.size() % others != 0) continue;
         what.sharding = what.sharding == Sharding::none ? Sharding::fsdp : Sharding::none;
-        expect_the_bits_of_the_threads<OverlappedTransport>({tensor, ulysses, comm.size() / others, data},
-                                                            what);
+        expect_the_bits_of_the_threads({tensor, ulysses, comm.size() / others, data}, what);
       }
 }
 
 TEST_F(MpiModel, BothTransportsHaveTheSameBits) {
-  expect_the_bits_of_the_threads<OddEvenTransport>({1, 1, comm.size(), 1}, {.steps = 1});
+  expect_the_bits_of_the_threads({1, 1, comm.size(), 1}, {.steps = 1}, TransportKind::odd_even);
 }
 
 TEST_F(MpiModel, AllGather) {
-  expect_the_bits_of_the_threads<OverlappedTransport>({1, 1, comm.size(), 1},
-                                                      {.steps = 1, .context = ContextKind::all_gather});
+  expect_the_bits_of_the_threads({1, 1, comm.size(), 1}, {.steps = 1, .context = ContextKind::all_gather});
 }
 
 TEST_F(MpiModel, AMeshOfAnotherSizeIsRefused) {
-  EXPECT_THROW(MpiMesh<>(comm, MeshShape{1, 1, 1, comm.size() + 1}), InputError);
-  EXPECT_THROW(MpiMesh<>(comm, MeshShape{0, 1, 1, comm.size()}), InputError);
+  EXPECT_THROW(Mesh(comm.rank(), comm.size(), {1, 1, 1, comm.size() + 1}), InputError);
+  EXPECT_THROW(Mesh(comm.rank(), comm.size(), {0, 1, 1, comm.size()}), InputError);
 }
 
 }  // namespace

@@ -5,6 +5,15 @@
 namespace ring_attention::test {
 namespace {
 
+/// A group with the ranks of another one. A mutant changes what it exchanges.
+struct GroupOf : AllToAll {
+  explicit GroupOf(Group other) : group(std::move(other)) {}
+  [[nodiscard]] int rank() const override { return group->rank(); }
+  [[nodiscard]] int size() const override { return group->size(); }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return group->statistics(); }
+  Group group;
+};
+
 const MeshShape ring_of_four{1, 1, 4, 1};
 
 /// The first gradients of a training, which a right model has like one process.
@@ -26,10 +35,10 @@ Named gradients_with(const MeshShape& mesh, const Training& what, double (*divis
   std::vector<Trained> ranks(static_cast<std::size_t>(mesh.ranks()));
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, mesh), what.shape);
+    const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
     Transformer<double> model(what.shape, place_in<double>(links, what.kind, what.seq, what.batch), 5);
     const Examples own =
-        examples(RandomTask(what.seq), links.mesh().sequences(what.batch), model.place().tokens);
+        examples(RandomTask(what.seq), links.mesh.sequences(what.batch), model.place().tokens);
     const double mine = static_cast<double>(own.labels()), all = model.labels_of_all(own);
     (void)model.differentiate(own, divisor(mine, all, mesh.ranks()));
     ranks[static_cast<std::size_t>(rank)].gradients = named(model.weights(), what.shape, true);
@@ -61,7 +70,7 @@ TEST(ModelMutants, LocalRotaryPositions) {
     std::vector<Trained> ranks(static_cast<std::size_t>(mesh.ranks()));
     LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
     world.run([&](int rank) {
-      const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, mesh), one_step.shape);
+      const ModelLinks links = loopback_links(world, rank, mesh, one_step.shape);
       Place<double> place = place_in<double>(links, PlacementKind::contiguous, one_step.seq, one_step.batch);
       const Examples own = examples(RandomTask(one_step.seq), {0, one_step.batch}, place.tokens);
       if (local) place.tokens = whole(count(place.tokens));
@@ -86,7 +95,7 @@ TEST(ModelMutants, TheTokenBeforeInsideAShard) {
       std::vector<Trained> ranks(4);
       LoopbackWorld world(4, {}, std::chrono::seconds(20));
       world.run([&](int rank) {
-        const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, ring_of_four), what.shape);
+        const ModelLinks links = loopback_links(world, rank, ring_of_four, what.shape);
         Transformer<double> model(what.shape, place_in<double>(links, kind, what.seq, what.batch), 5);
         Examples own = examples(RandomTask(what.seq), {0, what.batch}, model.place().tokens);
         for (std::size_t i = 0; inside && i < own.token.size(); ++i)
@@ -104,8 +113,8 @@ TEST(ModelMutants, TheTokenBeforeInsideAShard) {
 
 // Each rank saw its own tokens only, also those of one sequence. With data parallelism alone the mutant is right.
 TEST(ModelMutants, WeightGradientsOverDataRanksOnly) {
-  const Change<double> data_only = [](Place<double>& place, const ModelLinks<LoopbackMesh>& links) {
-    place.replicas = links.links.line(links.mesh().data());
+  const Change<double> data_only = [](Place<double>& place, const ModelLinks& links) {
+    place.replicas = links.links->group(links.mesh.data());
   };
   EXPECT_FALSE(near(train_on<double>({1, 1, 2, 2}, one_step, data_only).gradients,
                     train_alone<double>(one_step).gradients, 1e-2));
@@ -114,8 +123,8 @@ TEST(ModelMutants, WeightGradientsOverDataRanksOnly) {
 
 // With four tensor ranks each K,V head has one owner, so only eight ranks tell.
 TEST(ModelMutants, ReplicatedKvHeadsNotSummed) {
-  const Change<double> not_summed = [](Place<double>& place, const ModelLinks<LoopbackMesh>&) {
-    place.kv_replicas = Line();
+  const Change<double> not_summed = [](Place<double>& place, const ModelLinks&) {
+    place.kv_replicas = std::make_shared<OneRank>();
   };
   EXPECT_TRUE(right(one_step, {4, 1, 1, 1}, not_summed)) << "no K,V head has a replica";
   EXPECT_FALSE(right(one_step, {8, 1, 1, 1}, not_summed));
@@ -133,18 +142,15 @@ TEST(ModelMutants, NormGradientTwice) {
 
 // The partial outputs of wo and w2, and gradients before the norms, need the sum over the tensor ranks.
 TEST(ModelMutants, TensorPartsNotSummed) {
-  const Change<double> not_summed = [](Place<double>& place, const ModelLinks<LoopbackMesh>& links) {
-    struct Silent {  // has the rank and size of the line, and returns what the rank sent to itself
-      int own, ranks;
-      [[nodiscard]] int rank() const { return own; }
-      [[nodiscard]] int size() const { return ranks; }
-      [[nodiscard]] TransportStatistics statistics() const { return {}; }
-      void exchange(const Pieces& pieces) const {
-        const auto at = static_cast<std::size_t>(own);
+  const Change<double> not_summed = [](Place<double>& place, const ModelLinks& links) {
+    struct Silent : GroupOf {  // returns what the rank sent to itself
+      using GroupOf::GroupOf;
+      void exchange(const Pieces& pieces) override {
+        const auto at = static_cast<std::size_t>(rank());
         std::ranges::copy(pieces.send[at], pieces.receive[at].begin());
       }
     };
-    place.tensor = Line(std::make_shared<Silent>(Silent{links.tensor.rank(), links.tensor.size()}));
+    place.tensor = std::make_shared<Silent>(links.tensor);
   };
   EXPECT_FALSE(right(one_step, {2, 1, 1, 1}, not_summed));
 }
@@ -155,11 +161,11 @@ TEST(ModelMutants, GradientNormCountsReplicasTwice) {
     double norm = 0;
     LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
     world.run([&](int rank) {
-      const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, mesh), one_step.shape);
+      const ModelLinks links = loopback_links(world, rank, mesh, one_step.shape);
       const Place<double> place = place_in<double>(links, one_step.kind, one_step.seq, one_step.batch);
       Transformer<double> model(one_step.shape, place, 5);
       (void)model.differentiate(
-          examples(RandomTask(one_step.seq), links.mesh().sequences(one_step.batch), place.tokens));
+          examples(RandomTask(one_step.seq), links.mesh.sequences(one_step.batch), place.tokens));
       std::vector<ParameterLayout> counted;
       for (const ParameterLayout& layout : model.weights().layouts()) {
         std::vector<Parameter> parameters = layout.parameters();
@@ -169,7 +175,7 @@ TEST(ModelMutants, GradientNormCountsReplicasTwice) {
       Weights<double> weights(counted, place.replicas, Sharding::none);
       for (std::size_t array = 0; array < weights.arrays(); ++array)
         std::ranges::copy(model.weights().gradients(array), weights.gradients(array).begin());
-      const double own = gradient_norm(weights, place.tensor);
+      const double own = gradient_norm(weights, *place.tensor);
       if (rank == 0) norm = own;
     });
     return norm;
@@ -180,16 +186,13 @@ TEST(ModelMutants, GradientNormCountsReplicasTwice) {
   EXPECT_NEAR(norm_on({1, 1, 4, 1}, true), want, 1e-11 * want) << "without tensor parallelism it is right";
 }
 
-/// A line whose gathers return what the first of each length returned: weights that were not fetched again.
-struct StaleLink {
-  Line line;
+/// A group whose gathers return what the first of each length returned: weights that were not fetched again.
+struct StaleGroup : GroupOf {
+  using GroupOf::GroupOf;
   std::map<std::size_t, std::vector<std::vector<std::byte>>> first;
 
-  [[nodiscard]] int rank() const { return line.rank(); }
-  [[nodiscard]] int size() const { return line.size(); }
-  [[nodiscard]] TransportStatistics statistics() const { return line.statistics(); }
-  void exchange(const Pieces& pieces) {
-    line.exchange(pieces);
+  void exchange(const Pieces& pieces) override {
+    group->exchange(pieces);
     const auto own = static_cast<std::size_t>(rank());
     if (!pieces.send[own].empty() || pieces.receive[own == 0 ? 1 : 0].size() < 64)
       return;  // no gather of weights
@@ -206,8 +209,8 @@ TEST(ModelMutants, StaleGatheredWeights) {
   Training what{.steps = 3, .sharding = Sharding::fsdp};
   what.shape.layers = 1;
   const MeshShape mesh{1, 1, 1, 2};
-  const Change<double> stale = [](Place<double>& place, const ModelLinks<LoopbackMesh>& links) {
-    place.replicas = Line(std::make_shared<StaleLink>(StaleLink{links.replicas, {}}));
+  const Change<double> stale = [](Place<double>& place, const ModelLinks& links) {
+    place.replicas = std::make_shared<StaleGroup>(links.replicas);
   };
   const auto norm = [](const Trained& trained, std::size_t step) {
     return trained.steps[step].gradient_norm;

@@ -23,7 +23,7 @@ std::vector<ParameterLayout> two_parameters() {
 
 // Two steps by the formulas of the paper, by hand.
 TEST(AdamW, TwoStepsByHand) {
-  Weights<double> weights(two_parameters(), Line(), Sharding::none);
+  Weights<double> weights(two_parameters(), std::make_shared<OneRank>(), Sharding::none);
   AdamW<double> adam(weights);
   const Recipe recipe{.beta_1 = 0.9, .beta_2 = 0.99, .epsilon = 1e-8, .decay = 0.1};
   const std::array<double, 3> start{1, -2, 3};

@@ -33,7 +33,7 @@ std::vector<double> accuracies(std::uint64_t seed, const Curriculum& stages, con
     const std::unique_ptr<Task> any = make(seed, stages.front());
     const ModelShape shape{
         .vocabulary = any->vocabulary(), .first_class = any->first_class(), .classes = any->classes()};
-    const ModelLinks<LoopbackMesh> links(LoopbackMesh(world, rank, {1, 1, 2, 1}), shape);
+    const ModelLinks links = loopback_links(world, rank, {1, 1, 2, 1}, shape);
     const auto place = [&](Index seq, Index batch) {
       return place_in<float>(links, PlacementKind::zigzag, seq, batch);
     };

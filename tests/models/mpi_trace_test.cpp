@@ -42,8 +42,8 @@ class Unordered : public OddEvenTransport {
   explicit Unordered(const Communicator& comm, int channel = 0)
       : OddEvenTransport(comm, channel), comm_(comm), channel_(channel) {}
 
-  void start(const Exchange& exchange) { exchange_ = exchange; }
-  void finish() {
+  void start(const Exchange& exchange) override { exchange_ = exchange; }
+  void finish() override {
     if (sends_first) send();
     check_mpi(MPI_Recv_c(exchange_.receive.data(), std::ssize(exchange_.receive), MPI_BYTE, ring().prev(),
                          channel_, comm_.handle(), MPI_STATUS_IGNORE));
@@ -64,27 +64,26 @@ class Unordered : public OddEvenTransport {
 
 /// finish() waits for the receive, the send, or neither. (overlapped.pml: WAITS)
 template <int waits>
-class WaitsFor {
+class WaitsFor : public Transport {
  public:
   explicit WaitsFor(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
 
-  [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
-  void start(const Exchange& exchange) {
+  [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
+  void start(const Exchange& exchange) override {
     auto& [receive, send] = hops_.at(hop_);
     check_mpi(MPI_Irecv_c(exchange.receive.data(), std::ssize(exchange.receive), MPI_BYTE, ring().prev(),
                           channel_, comm_.handle(), &receive));
     check_mpi(MPI_Isend_c(exchange.send.data(), std::ssize(exchange.send), MPI_BYTE, ring().next(), channel_,
                           comm_.handle(), &send));
   }
-  void progress() {}
-  void finish() {
+  void finish() override {
     auto& [receive, send] = hops_.at(hop_);
     if ((waits & 1) != 0) wait(receive);
     if ((waits & 2) != 0) wait(send);
     ++hop_;
   }
-  void drain() {  // so that no message is left for the next test
+  void drain() override {  // so that no message is left for the next test
     for (auto& [receive, send] : hops_) {
       wait(receive);
       wait(send);
@@ -111,7 +110,7 @@ class NoCredit : public OneSidedTransport {
  public:
   using OneSidedTransport::OneSidedTransport;
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     accept(exchange);
     if (hop() > 0) return;
     const std::array<std::span<const std::byte>, 2> buffers{exchange.receive, exchange.send};
@@ -125,11 +124,11 @@ class EarlyCredit : public OneSidedTransport {
  public:
   using OneSidedTransport::OneSidedTransport;
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     accept(exchange);
     if (hop() == 0) give_credit(0, exchange.receive);
   }
-  void finish() {
+  void finish() override {
     if (hop() + 2 < ring().size) give_credit(hop() + 1, exchange().send);
     OneSidedTransport::finish();
   }
@@ -140,7 +139,7 @@ class EarlySignal : public OneSidedTransport {
  public:
   using OneSidedTransport::OneSidedTransport;
 
-  void finish() {
+  void finish() override {
     wait_for_credit();
     signal();
     end_put();
@@ -155,16 +154,19 @@ class MpiTraces : public testing::Test {
   Communicator comm{MPI_COMM_WORLD};
   Ring at{comm.rank(), comm.size()};
 
+  void run(Trace& trace, const LabelledRing& problem, bool is_forward, const MakeLink& make) const {
+    if (is_forward)
+      forward(trace, problem, at, make);
+    else
+      backward(trace, problem, at, make);
+  }
+
   /// The MPI calls of all ranks in one ring, and its computes.
   template <class Link>
   std::vector<Trace> calls(const LabelledRing& problem = {}, bool is_forward = true) {
     Trace trace;
     mpi_calls::record(&trace, !problem.moves);
-    const auto make = [&](int channel) { return Link(comm, channel); };
-    if (is_forward)
-      forward(trace, problem, at, make);
-    else
-      backward(trace, problem, at, make);
+    run(trace, problem, is_forward, [&](int channel) { return std::make_unique<Link>(comm, channel); });
     mpi_calls::record(nullptr);
     return of_all_ranks(trace, comm);
   }
@@ -173,11 +175,9 @@ class MpiTraces : public testing::Test {
   template <class Link>
   std::vector<Trace> hops(const LabelledRing& problem, bool is_forward) {
     Trace trace;
-    const auto make = [&](int channel) { return Recorded<Link>(trace, channel, comm, channel); };
-    if (is_forward)
-      forward(trace, problem, at, make);
-    else
-      backward(trace, problem, at, make);
+    run(trace, problem, is_forward, [&](int channel) {
+      return std::make_unique<Recorded>(trace, channel, std::make_unique<Link>(comm, channel));
+    });
     return of_all_ranks(trace, comm);
   }
 
@@ -185,11 +185,8 @@ class MpiTraces : public testing::Test {
   template <class Link>
   std::vector<Trace> puts(const LabelledRing& problem = {}, bool is_forward = true) {
     Trace trace;
-    const auto make = [&](int channel) { return Link(trace, comm, channel); };
-    if (is_forward)
-      forward(trace, problem, at, make);
-    else
-      backward(trace, problem, at, make);
+    run(trace, problem, is_forward,
+        [&](int channel) { return std::make_unique<Link>(trace, comm, channel); });
     return of_all_ranks(trace, comm);
   }
 
@@ -210,7 +207,7 @@ class MpiTraces : public testing::Test {
   }
 
   /// out and lse, dQ, dK and dV of this rank, causal.
-  std::array<Tensor<float>, 5> attend(const auto& make) {
+  std::array<Tensor<float>, 5> attend(const MakeLink& make) {
     const Shape shape{1, 2, 13, 4};
     const Placement tokens(PlacementKind::zigzag, shape.seq, at.size);
     const Scoring scoring{0.5, Mask::causal()};
@@ -229,14 +226,14 @@ class MpiTraces : public testing::Test {
     KvParcel<float> kv = parcel(), again = parcel(), gradients(shape, tokens, at.rank);
     CpuEngine<float> engine(scoring);
     engine.begin(q, tokens.ranges(at.rank));
-    auto&& transport = make(0);
-    ring_forward(engine, transport, kv);
+    const auto transport = make(0);
+    ring_forward(engine, *transport, kv);
     AttentionResult<float> attended = engine.finish();
     CpuBackward<float> backward(scoring);
     backward.begin({q, attended.out, attended.lse, grad_out}, tokens.ranges(at.rank));
-    auto&& kv_transport = make(0);
-    auto&& gradient_transport = make(1);
-    ring_backward(backward, kv_transport, gradient_transport, again, gradients);
+    const auto kv_transport = make(0);
+    const auto gradient_transport = make(1);
+    ring_backward(backward, *kv_transport, *gradient_transport, again, gradients);
     return {std::move(attended.out), std::move(attended.lse), backward.finish(),
             converted<float>(View<const float>(gradients.k())),
             converted<float>(View<const float>(gradients.v()))};
@@ -254,8 +251,10 @@ TEST_F(MpiTraces, OfTheOneSidedRingHold) {
 
 TEST_F(MpiTraces, TheOneSidedRingHasTheBitsOfMessages) {
   Trace trace;
-  const auto puts = attend([&](int channel) { return OneSidedTransport(trace, comm, channel); });
-  const auto messages = attend([&](int channel) { return OverlappedTransport(comm, channel); });
+  const auto puts =
+      attend([&](int channel) { return std::make_unique<OneSidedTransport>(trace, comm, channel); });
+  const auto messages =
+      attend([&](int channel) { return std::make_unique<OverlappedTransport>(comm, channel); });
   for (std::size_t i = 0; i < puts.size(); ++i) EXPECT_TRUE(bitwise_equal(puts[i], messages[i])) << i;
 }
 

@@ -7,68 +7,65 @@
 namespace ring_attention::test {
 
 /// Swaps the buffers before the hop is over. (overlapped.pml: EARLY)
-struct EarlySwap : LibraryLoops {
-  static void forward(auto& engine, auto& transport, KvParcel<double>& kv) {
-    const auto ring = transport.ring();
-    for (int step = 0; step < ring.steps(); ++step) {
-      const bool last = step + 1 == ring.steps();
-      if (!last) {
-        transport.start(kv.exchange(ring.owner(step + 1)));
-        kv.advance();
-      }
-      engine.accumulate(kv.current(), [&] { transport.progress(); });
-      if (!last) transport.finish();
+inline void swaps_early(Engine<double>& engine, Transport& transport, KvParcel<double>& kv) {
+  const Ring ring = transport.ring();
+  for (int step = 0; step < ring.steps(); ++step) {
+    const bool last = step + 1 == ring.steps();
+    if (!last) {
+      transport.start(kv.exchange(ring.owner(step + 1)));
+      kv.advance();
     }
-    transport.drain();
+    engine.accumulate(kv.current(), [&] { transport.progress(); });
+    if (!last) transport.finish();
   }
-};
+  transport.drain();
+}
 
-enum class Order { kv_first_on_rank_1, adds_early };
+enum class Mistake { kv_first_on_rank_1, adds_early, hop_too_few };
 
-/// ring_backward with another order of its calls. (backward.pml: SWAPPED, ADDS_EARLY)
-template <Order order>
-struct BackwardIn : LibraryLoops {
-  static void backward(auto& engine, auto& kv_transport, auto& gradient_transport, KvParcel<double>& kv,
-                       KvParcel<double>& gradients) {
-    const auto ring = kv_transport.ring();
-    KvBuffer<double>& part = gradients.spare_buffer();
-    const auto finish_kv = [&] { kv_transport.finish(); };
-    const auto finish_gradients = [&] {
-      gradient_transport.finish();
-      gradients.advance();
+/// ring_backward with a mistake. (backward.pml: SWAPPED, ADDS_EARLY, GRADIENT_HOPS)
+template <Mistake mistake>
+void backward_with(BackwardEngine<double>& engine, Transport& kv_transport, Transport& gradient_transport,
+                   KvParcel<double>& kv, KvParcel<double>& gradients) {
+  const Ring ring = kv_transport.ring();
+  const int gradient_hops = ring.gradient_hops() - (mistake == Mistake::hop_too_few ? 1 : 0);
+  KvBuffer<double>& part = gradients.spare_buffer();
+  const auto finish_gradients = [&] {
+    gradient_transport.finish();
+    gradients.advance();
+  };
+  const bool kv_first = mistake == Mistake::kv_first_on_rank_1 && ring.rank == 1;
+  for (int step = 0; step < ring.steps(); ++step) {
+    const bool last = step + 1 == ring.steps();
+    const int owner = kv.owner();
+    if (!last) kv_transport.start(kv.exchange(ring.owner(step + 1)));
+    gradients.memory().zero(part.elements(owner));
+    engine.accumulate(kv.current(), {part.k(owner), part.v(owner)}, [] {});
+    const auto add = [&] {
+      gradients.memory().add(gradients.elements(), std::span<const double>(part.elements(owner)));
     };
-    const bool kv_first = order == Order::kv_first_on_rank_1 && ring.rank == 1;
-    for (int step = 0; step < ring.steps(); ++step) {
-      const bool last = step + 1 == ring.steps();
-      const int owner = kv.owner();
-      if (!last) kv_transport.start(kv.exchange(ring.owner(step + 1)));
-      gradients.memory().zero(part.elements(owner));
-      engine.accumulate(kv.current(), {part.k(owner), part.v(owner)}, [] {});
-      const auto add = [&] {
-        gradients.memory().add(gradients.elements(), std::span<const double>(part.elements(owner)));
-      };
-      if (order == Order::adds_early) add();
-      if (!last && kv_first) finish_kv();
-      if (step > 0) finish_gradients();
-      if (order != Order::adds_early) add();
-      if (ring.size > 1) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
-      if (!last && !kv_first) finish_kv();
-      if (!last) kv.advance();
-    }
-    if (ring.size > 1) finish_gradients();
+    if (mistake == Mistake::adds_early) add();
+    if (!last && kv_first) kv_transport.finish();
+    if (step > 0) finish_gradients();
+    if (mistake != Mistake::adds_early) add();
+    if (step < gradient_hops) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
+    if (!last && !kv_first) kv_transport.finish();
+    if (!last) kv.advance();
   }
-};
+  if (gradient_hops == ring.steps()) finish_gradients();
+}
 
 /// The receiver expects one hop less than the sender makes. (topology.pml: RECEIVER_MISCOUNTS)
-class Miscounts : public Recorded<Nowhere> {
+class Miscounts : public Recorded {
  public:
   Miscounts(Trace& trace, const Ring& ring, std::vector<int> hops)
-      : Recorded(trace, 0, ring), hops_(std::move(hops)) {}
+      : Recorded(trace, 0, std::make_unique<Nowhere>(ring)), hops_(std::move(hops)) {}
 
-  void start(Exchange exchange) {
+  void start(const Exchange& exchange) override {
     ++hop_;
-    if (hop_ + 1 > hops_[static_cast<std::size_t>(ring().owner(hop_))]) exchange.receive = {};
-    Recorded::start(exchange);
+    Exchange hop = exchange;
+    if (hop_ + 1 > hops_[static_cast<std::size_t>(ring().owner(hop_))]) hop.receive = {};
+    Recorded::start(hop);
   }
 
  private:
@@ -77,32 +74,33 @@ class Miscounts : public Recorded<Nowhere> {
 };
 
 /// Computes when it is told to wait, as a stream of a GPU may do: K,V must stay untouched until then.
-class LateEngine {
+class LateEngine : public RecordingEngine {
  public:
-  LateEngine(Trace& trace, const LabelledRing& problem, const Ring& at) : engine_(trace, problem, at) {}
+  using RecordingEngine::RecordingEngine;
 
-  void accumulate(const KeyValue<double>& kv, const Progress& progress) {
+  void accumulate(const KeyValue<double>& kv, const Progress& progress) override {
     wait();
-    engine_.begin(kv);
+    computes_.begin(kv);
     progress();
-    late_ = [this, kv] { engine_.end(kv); };
+    late_ = [this, kv] { computes_.end(kv); };
   }
   void wait() {
     if (late_) std::exchange(late_, {})();
   }
 
  private:
-  RecordingEngine engine_;
   std::function<void()> late_;
 };
 
 /// A hop begins when the computes before it have ended. (enqueued.pml; `waits` false: NO_READY)
-class AfterComputes : public Recorded<LoopbackTransport> {
+class AfterComputes : public Recorded {
  public:
   AfterComputes(bool waits, LateEngine& engine, Trace& trace, LoopbackWorld& world, int rank)
-      : Recorded(trace, 0, world, rank), waits_(waits), engine_(engine) {}
+      : Recorded(trace, 0, std::make_unique<LoopbackTransport>(world, rank)),
+        waits_(waits),
+        engine_(engine) {}
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     if (waits_) engine_.wait();
     Recorded::start(exchange);
   }
@@ -117,13 +115,13 @@ class FinishesLate : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     end_hop();
     LoopbackTransport::start(exchange);
     under_way_ = true;
   }
-  void finish() {}
-  void drain() {
+  void finish() override {}
+  void drain() override {
     end_hop();
     LoopbackTransport::drain();
   }

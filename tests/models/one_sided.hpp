@@ -16,7 +16,7 @@ namespace ring_attention::test {
 ///
 /// The trace has the messages of a hop in the words of the other transports: a credit lends memory for a receive, a put
 /// waits for it, and its signal ends the receive.
-class OneSidedTransport {
+class OneSidedTransport : public Transport {
  public:
   OneSidedTransport(Trace& trace, const Communicator& comm, int channel)
       : trace_(trace), comm_(comm), channel_(channel) {
@@ -28,30 +28,29 @@ class OneSidedTransport {
     check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, memory_));
     check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
   }
-  OneSidedTransport(const OneSidedTransport&) = delete;
   /// Collective, as the constructor.
-  ~OneSidedTransport() {
+  ~OneSidedTransport() override {
     for (MPI_Win* window : {&memory_, &window_}) (void)MPI_Win_unlock_all(*window);
     barrier(comm_);
     for (const auto& [begin, bytes] : attached_) (void)MPI_Win_detach(memory_, begin);
     for (MPI_Win* window : {&memory_, &window_}) (void)MPI_Win_free(window);
   }
 
-  [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     accept(exchange);
     give_credit(hop_, exchange.receive);  // finish() has ended the put out of this buffer
   }
-  void progress() { begin_put(); }
-  void finish() {
+  void progress() override { begin_put(); }
+  void finish() override {
     wait_for_credit();
     end_put();
     signal();
     wait_for_signal();
   }
-  void drain() { pending_.require_idle(); }
+  void drain() override { pending_.require_idle(); }
 
  protected:
   enum class Word { credit, signal };
@@ -147,6 +146,5 @@ class OneSidedTransport {
   PendingExchange pending_;
   TransportStatistics statistics_;
 };
-static_assert(Transport<OneSidedTransport>);
 
 }  // namespace ring_attention::test

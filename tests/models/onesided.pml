@@ -4,7 +4,7 @@
 
    Mirrors tests/models/one_sided.hpp, start(), progress() and finish():
      |     give_credit(hop_, exchange.receive);  // finish() has ended the put out of this buffer
-     |   void progress() { begin_put(); }
+     |   void progress() override { begin_put(); }
      |     wait_for_credit();
      |     end_put();
      |     signal();

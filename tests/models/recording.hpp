@@ -1,4 +1,4 @@
-// A transport and an engine that record what a ring does, and the runs of a ring with them.
+// Transports and engines that record what a ring does, and the runs of a ring with them.
 #pragma once
 
 #include <cmath>
@@ -12,34 +12,27 @@
 
 namespace ring_attention::test {
 
-/// Forwards every call to a transport, and records the memory that a hop borrows. It records the messages of a hop as
-/// OddEvenTransport sends them, inside finish(): the order of calls that gets through with those gets through with any.
-template <Transport Link>
-class Recorded {
+/// Records the memory that a hop of a transport borrows, and its messages as OddEvenTransport sends them, inside
+/// finish(): the order of calls that gets through with those gets through with any.
+class Recorded : public TransportAdapter {
  public:
-  template <class... Arguments>
-  explicit Recorded(Trace& trace, int channel, Arguments&&... arguments)
-      : trace_(trace), channel_(channel), link_(std::forward<Arguments>(arguments)...) {}
+  Recorded(Trace& trace, int channel, std::unique_ptr<Transport> transport)
+      : TransportAdapter(std::move(transport)), trace_(trace), channel_(channel) {}
 
-  [[nodiscard]] auto ring() const { return link_.ring(); }
-  [[nodiscard]] const TransportStatistics& statistics() const { return link_.statistics(); }
-
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     exchange_ = exchange;
     lend(Side::receive, exchange.receive);
     lend(Side::send, exchange.send);
-    link_.start(exchange);
+    TransportAdapter::start(exchange);
   }
-  void progress() { link_.progress(); }
-  void finish() {
-    link_.finish();
+  void finish() override {
+    TransportAdapter::finish();
     const bool even = ring().rank % 2 == 0;
     if (even) messages(Side::send);
     messages(Side::receive);
     if (!even) messages(Side::send);
     trace_.push_back({.act = Act::barrier});
   }
-  void drain() { link_.drain(); }
 
  private:
   [[nodiscard]] bool empty(Side side) const {
@@ -56,26 +49,23 @@ class Recorded {
 
   Trace& trace_;
   int channel_;
-  Link link_;
   Exchange exchange_;
 };
 
 /// A transport that moves nothing: for a ring that would deadlock. Its calls are recorded all the same.
-class Nowhere {
+class Nowhere : public Transport {
  public:
   explicit Nowhere(const Ring& ring) : ring_(ring) {}
-  [[nodiscard]] Ring ring() const { return ring_; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
-  void start(const Exchange&) {}
-  void progress() {}
-  void finish() {}
-  void drain() {}
+  [[nodiscard]] Ring ring() const override { return ring_; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
+  void start(const Exchange&) override {}
+  void finish() override {}
+  void drain() override {}
 
  private:
   Ring ring_;
   TransportStatistics statistics_;
 };
-static_assert(Transport<Recorded<Nowhere>>);
 
 /// A ring whose numbers are labels: every element of K and V is the rank that owns them.
 struct LabelledRing {
@@ -93,7 +83,7 @@ struct LabelledRing {
     return mask.coverage(all.ranges(rank).front(), all.ranges(owner).front()) != Coverage::none;
   }
   [[nodiscard]] KvParcel<double> parcel(const Ring& at) const {
-    KvParcel<double> kv(shape(at.size), placement(at.size), at.rank, {},
+    KvParcel<double> kv(shape(at.size), placement(at.size), at.rank, host_memory(),
                         kv_hops(mask, placement(at.size), placement(at.size)));
     std::ranges::fill(kv.elements(), at.rank);
     return kv;
@@ -110,49 +100,69 @@ inline double label_of(std::span<const double> elements) {
   return elements.front();
 }
 
-/// Records with what it computes, when a compute begins and when it ends. What it adds to dK is 2^rank, and to dV the
-/// label of the K,V with which it computed.
-class RecordingEngine {
- public:
-  RecordingEngine(Trace& trace, const LabelledRing& problem, const Ring& at)
-      : trace_(trace), problem_(problem), at_(at) {}
+/// Records with what a rank computes, when a compute begins and when it ends.
+struct RecordedComputes {
+  Trace& trace;
+  LabelledRing problem;
+  Ring at;
+  int step = 0;
 
-  void accumulate(const KeyValue<double>& kv, const Progress& progress) {
+  /// Does this rank need the K,V of this step?
+  [[nodiscard]] bool needed() const { return problem.needs(at.rank, at.owner(step), at.size); }
+  void begin(const KeyValue<double>& kv) { record(Act::begin, kv); }
+  void end(const KeyValue<double>& kv) {
+    record(Act::end, kv);
+    ++step;
+  }
+  void compute(const KeyValue<double>& kv, const Progress& progress) {
     begin(kv);
     for (int tile = 0; tile < 3; ++tile) progress();
     end(kv);
   }
+  void record(Act act, const KeyValue<double>& kv) {
+    const auto memory = std::as_bytes(kv.k.elements());  // V follows K in the same message
+    trace.push_back({.act = act,
+                     .memory = memory.data(),
+                     .bytes = 2 * memory.size(),
+                     .label = label_of(kv.k.elements()),
+                     .want = problem.moves && needed() ? at.owner(step) : -1.0});
+  }
+};
+
+class RecordingEngine : public Engine<double> {
+ public:
+  RecordingEngine(Trace& trace, const LabelledRing& problem, const Ring& at)
+      : computes_(trace, problem, at) {}
+
+  void accumulate(const KeyValue<double>& kv, const Progress& progress) override {
+    computes_.compute(kv, progress);
+  }
+  [[nodiscard]] AttentionResult<double> finish() override { return {}; }
+
+ protected:
+  RecordedComputes computes_;
+};
+
+/// What it adds to dK is 2^rank, and to dV the label of the K,V with which it computed.
+class RecordingBackward : public BackwardEngine<double> {
+ public:
+  RecordingBackward(Trace& trace, const LabelledRing& problem, const Ring& at)
+      : computes_{trace, problem, at} {}
+
   void accumulate(const KeyValue<double>& kv, const KeyValueGradient<double>& gradient,
-                  const Progress& progress) {
-    const bool needed = problem_.needs(at_.rank, at_.owner(step_), at_.size);
-    accumulate(kv, progress);
+                  const Progress& progress) override {
+    const bool needed = computes_.needed();
+    computes_.compute(kv, progress);
     if (!needed) return;
-    for (double& x : gradient.k.elements()) x += std::exp2(at_.rank);
+    for (double& x : gradient.k.elements()) x += std::exp2(computes_.at.rank);
     const double label = label_of(kv.v.elements());
     for (double& x : gradient.v.elements()) x += label;
   }
-  void begin(const KeyValue<double>& kv) { record(Act::begin, kv); }
-  void end(const KeyValue<double>& kv) {
-    record(Act::end, kv);
-    ++step_;
-  }
+  [[nodiscard]] Tensor<double> finish() override { return {}; }
+  [[nodiscard]] Tensor<double> bias_gradient() override { return {}; }
 
  private:
-  void record(Act act, const KeyValue<double>& kv) {
-    const auto memory = std::as_bytes(kv.k.elements());  // V follows K in the same message
-    const int owner = at_.owner(step_);
-    const bool counts = problem_.moves && problem_.needs(at_.rank, owner, at_.size);
-    trace_.push_back({.act = act,
-                      .memory = memory.data(),
-                      .bytes = 2 * memory.size(),
-                      .label = label_of(kv.k.elements()),
-                      .want = counts ? owner : -1.0});
-  }
-
-  Trace& trace_;
-  LabelledRing problem_;
-  Ring at_;
-  int step_ = 0;
+  RecordedComputes computes_;
 };
 
 /// Records that the gradients are complete: dK is the sum of 2^rank over the ranks that see these keys, and dV that many
@@ -172,35 +182,27 @@ inline void record_home(Trace& trace, const LabelledRing& problem, const Ring& a
       {.act = Act::complete, .label = label_of(gradients.v().elements()), .want = ranks * at.rank});
 }
 
-/// The loops of the library; a mutant has others.
-struct LibraryLoops {
-  static void forward(auto& engine, auto& transport, KvParcel<double>& kv) {
-    ring_forward(engine, transport, kv);
-  }
-  static void backward(auto& engine, auto& kv_transport, auto& gradient_transport, KvParcel<double>& kv,
-                       KvParcel<double>& gradients) {
-    ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
-  }
-};
+/// Makes the transport of a rank for a channel.
+using MakeLink = std::function<std::unique_ptr<Transport>(int channel)>;
 
-/// One rank forward. `make(channel)` makes its transport.
-template <class Loops = LibraryLoops>
-void forward(Trace& trace, const LabelledRing& problem, const Ring& at, auto make) {
+/// One rank forward. \param loop  that of the library, or a mutant
+inline void forward(Trace& trace, const LabelledRing& problem, const Ring& at, const MakeLink& make,
+                    decltype(&ring_forward<double>) loop = ring_forward<double>) {
   KvParcel<double> kv = problem.parcel(at);
   RecordingEngine engine(trace, problem, at);
-  auto&& transport = make(0);
-  Loops::forward(engine, transport, kv);
+  const auto transport = make(0);
+  loop(engine, *transport, kv);
 }
 
 /// One rank backward.
-template <class Loops = LibraryLoops>
-void backward(Trace& trace, const LabelledRing& problem, const Ring& at, auto make) {
+inline void backward(Trace& trace, const LabelledRing& problem, const Ring& at, const MakeLink& make,
+                     decltype(&ring_backward<double>) loop = ring_backward<double>) {
   KvParcel<double> kv = problem.parcel(at);
   KvParcel<double> gradients = problem.gradients(at);
-  RecordingEngine engine(trace, problem, at);
-  auto&& kv_transport = make(0);
-  auto&& gradient_transport = make(1);
-  Loops::backward(engine, kv_transport, gradient_transport, kv, gradients);
+  RecordingBackward engine(trace, problem, at);
+  const auto kv_transport = make(0);
+  const auto gradient_transport = make(1);
+  loop(engine, *kv_transport, *gradient_transport, kv, gradients);
   record_home(trace, problem, at, gradients);
 }
 

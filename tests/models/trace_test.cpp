@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "models/mutants.hpp"
-#include "support/backward_mutants.hpp"
 #include "support/mutants.hpp"
 
 namespace ring_attention::test {
@@ -21,19 +20,26 @@ Traces traces_of(int ranks, const std::function<void(Trace&, LoopbackWorld&, int
   return traces;
 }
 
-template <class Loops = LibraryLoops, class Link = LoopbackTransport>
-Traces forward_traces(int ranks, const LabelledRing& problem = {}) {
+/// Makes recorded transports of this type.
+template <class Link>
+MakeLink recorded(Trace& trace, LoopbackWorld& world, int rank) {
+  return [&trace, &world, rank](int channel) {
+    return std::make_unique<Recorded>(trace, channel, std::make_unique<Link>(world, rank, channel));
+  };
+}
+
+template <class Link = LoopbackTransport>
+Traces forward_traces(int ranks, const LabelledRing& problem = {},
+                      decltype(&ring_forward<double>) loop = ring_forward<double>) {
   return traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
-    forward<Loops>(trace, problem, {rank, ranks},
-                   [&](int channel) { return Recorded<Link>(trace, channel, world, rank, channel); });
+    forward(trace, problem, {rank, ranks}, recorded<Link>(trace, world, rank), loop);
   });
 }
 
-template <class Loops = LibraryLoops, class Link = LoopbackTransport>
-Traces backward_traces(int ranks, const LabelledRing& problem = {}) {
+Traces backward_traces(int ranks, const LabelledRing& problem = {},
+                       decltype(&ring_backward<double>) loop = ring_backward<double>) {
   return traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
-    backward<Loops>(trace, problem, {rank, ranks},
-                    [&](int channel) { return Recorded<Link>(trace, channel, world, rank, channel); });
+    backward(trace, problem, {rank, ranks}, recorded<LoopbackTransport>(trace, world, rank), loop);
   });
 }
 
@@ -54,8 +60,8 @@ TEST(Traces, OfTheRingsHold) {
 
 TEST(Traces, ShowBuffersSwappedBeforeTheWait) {
   for (const int ranks : {2, 3, 4}) {
-    EXPECT_FALSE((holds(forward_traces<EarlySwap>(ranks)))) << ranks;
-    EXPECT_FALSE((holds(forward_traces<LibraryLoops, SwapsTooEarly>(ranks)))) << ranks;
+    EXPECT_FALSE((holds(forward_traces(ranks, {}, swaps_early)))) << ranks;
+    EXPECT_FALSE((holds(forward_traces<SwapsTooEarly>(ranks)))) << ranks;
   }
 }
 
@@ -71,9 +77,12 @@ TEST(Traces, ShowAReceiverThatMiscountsTheHops) {
       }
       return all;
     };
-    EXPECT_TRUE(holds(traces([](Trace& trace, Ring at) { return Recorded<Nowhere>(trace, 0, at); })));
+    EXPECT_TRUE(holds(traces([](Trace& trace, Ring at) {
+      return std::make_unique<Recorded>(trace, 0, std::make_unique<Nowhere>(at));
+    })));
     const auto hops = kv_hops(problem.mask, problem.placement(ranks), problem.placement(ranks));
-    EXPECT_FALSE(holds(traces([&](Trace& trace, Ring at) { return Miscounts(trace, at, hops); })));
+    EXPECT_FALSE(
+        holds(traces([&](Trace& trace, Ring at) { return std::make_unique<Miscounts>(trace, at, hops); })));
   }
 }
 
@@ -94,12 +103,12 @@ TEST(Traces, ShowAHopThatDoesNotWaitForTheComputeBefore) {
 }
 
 TEST(Traces, ShowAComputeThatDoesNotWaitForItsHop) {
-  for (const int ranks : {2, 3, 4}) EXPECT_FALSE((holds(forward_traces<LibraryLoops, FinishesLate>(ranks))));
+  for (const int ranks : {2, 3, 4}) EXPECT_FALSE((holds(forward_traces<FinishesLate>(ranks))));
 }
 
 TEST(Traces, ShowGradientsAHopShort) {
   for (const int ranks : {2, 3, 4})
-    EXPECT_FALSE((holds(backward_traces<LibraryLoops, WithRing<NotReturned>>(ranks))));
+    EXPECT_FALSE(holds(backward_traces(ranks, {}, backward_with<Mistake::hop_too_few>)));
 }
 
 TEST(Traces, ShowGradientsAddedBeforeTheyHaveArrived) {
@@ -107,13 +116,13 @@ TEST(Traces, ShowGradientsAddedBeforeTheyHaveArrived) {
   GTEST_SKIP() << "the mistake is a data race, which the thread sanitizer finds first";
 #endif
   for (const int ranks : {2, 3, 4})
-    EXPECT_FALSE((holds(backward_traces<BackwardIn<Order::adds_early>>(ranks))));
+    EXPECT_FALSE(holds(backward_traces(ranks, {}, backward_with<Mistake::adds_early>)));
 }
 
 // The threads get through: LoopbackTransport sends in start(). Blocking messages would not, whatever MPI buffers.
 TEST(Traces, ShowADeadlockOfTwoChannels) {
   for (const int ranks : {3, 4, 5}) {
-    const Traces traces = backward_traces<BackwardIn<Order::kv_first_on_rank_1>>(ranks);
+    const Traces traces = backward_traces(ranks, {}, backward_with<Mistake::kv_first_on_rank_1>);
     EXPECT_FALSE(holds(traces));
     EXPECT_FALSE(holds(traces, 1));
   }

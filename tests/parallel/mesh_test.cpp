@@ -88,11 +88,11 @@ TEST(Sum, IsInTheOrderOfTheRanksOnEveryRank) {
       }
       LoopbackWorld world(ranks);
       world.run([&](int rank) {
-        const Line line = LoopbackMesh(world, rank, {1, 1, 1, ranks}).line({1, ranks});
+        LoopbackAllToAll group(world, rank, {1, ranks});
         std::vector<float> values = given(rank, elements);
-        sum(line, std::span(values));
+        all_reduce(group, std::span(values));
         EXPECT_EQ(values, want);
-        EXPECT_EQ(sum(line, static_cast<double>(rank)), ranks * (ranks - 1) / 2);
+        EXPECT_EQ(all_reduce(group, static_cast<double>(rank)), ranks * (ranks - 1) / 2);
       });
     }
 }
@@ -101,17 +101,18 @@ TEST(Sum, EveryRankSendsEachNumberTwice) {
   constexpr int ranks = 4;
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
-    const Line line = LoopbackMesh(world, rank, {1, 1, 1, ranks}).line({1, ranks});
+    LoopbackAllToAll group(world, rank, {1, ranks});
     std::vector<double> values(40);
-    sum(line, std::span(values));
-    EXPECT_EQ(line.statistics().bytes_sent, 2 * 30 * 8);
+    all_reduce(group, std::span(values));
+    EXPECT_EQ(group.statistics().bytes_sent, 2 * 30 * 8);
   });
 }
 
 TEST(Sum, PartsOfAnotherLengthAreErrors) {
   std::vector<double> all(5), own(4);
-  EXPECT_THROW(sum_scatter(Line(), std::span<const double>(all), std::span(own)), Error);
-  EXPECT_THROW(gather(Line(), std::span<const double>(own), std::span(all)), Error);
+  OneRank alone;
+  EXPECT_THROW(reduce_scatter(alone, std::span<const double>(all), std::span(own)), Error);
+  EXPECT_THROW(all_gather(alone, std::span<const double>(own), std::span(all)), Error);
 }
 
 }  // namespace

@@ -3,9 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
 #include "support/decode_runs.hpp"
 #include "support/parallel_runs.hpp"
 
@@ -29,15 +27,13 @@ class MpiParallel : public testing::Test {
     }
   }
 
-  template <class Link, class T>
-  void expect_a_right_hybrid(const GradientProblem<T>& problem, int ulysses) {
+  template <class T>
+  void expect_a_right_hybrid(const GradientProblem<T>& problem, int ulysses, TransportKind kind) {
     SCOPED_TRACE("U = " + std::to_string(ulysses) + ": " + to_string(problem.what()));
     const HybridPlace place(comm.rank(), comm.size(), ulysses);
-    const Communicator heads(comm, place.ulysses.line(comm.rank())), ring(comm, place.ring.line(comm.rank()));
-    Any<MpiAllToAll> link(heads);
-    const auto got = run_rank_hybrid<T>(problem, place, link,
-                                        [&](int channel) { return any_transport<Link>(ring, channel); });
-    expect_same(got, run_loopback_hybrid(problem, ulysses, place.ring.size)[own]);
+    MpiLinks links(comm, place.ulysses, place.ring, kind);
+    expect_same(run_rank_parallel<T>(problem, place, false, links),
+                run_loopback_hybrid(problem, ulysses, place.ring.size)[own]);
   }
 };
 
@@ -65,10 +61,10 @@ TEST_F(MpiParallel, HybridsOfEverySize) {
                 .keys = 29,
                 .scoring = {0.5, Mask::causal(), alibi_slopes(12)},
                 .kind = PlacementKind::zigzag};
-      expect_a_right_hybrid<OverlappedTransport>(make_gradient_problem<float>(what), ulysses);
+      expect_a_right_hybrid(make_gradient_problem<float>(what), ulysses, TransportKind::overlapped);
       what.kind = PlacementKind::striped;
       what.queries = what.keys = 3;
-      expect_a_right_hybrid<OddEvenTransport>(make_gradient_problem<double>(what), ulysses);
+      expect_a_right_hybrid(make_gradient_problem<double>(what), ulysses, TransportKind::odd_even);
     }
 }
 
@@ -88,8 +84,10 @@ TEST_F(MpiParallel, AllGather) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const auto problem = make_gradient_problem<float>(
         {.group = 2, .queries = 13, .keys = 29, .scoring = {0.5, Mask::causal(16)}, .kind = kind});
-    Any<MpiAllToAll> link(comm);
-    expect_same(run_rank_all_gather(problem, link), run_loopback_all_gather(problem, comm.size())[own]);
+    const HybridPlace place(comm.rank(), comm.size(), 1);
+    MpiLinks links(comm, place.ulysses, place.ring);
+    expect_same(run_rank_parallel(problem, place, true, links),
+                run_loopback_all_gather(problem, comm.size())[own]);
   }
 }
 
@@ -98,7 +96,7 @@ TEST_F(MpiParallel, Decoding) {
     Case what = decode_case(12, 3);
     what.kind = kind;
     const auto problem = make_problem<float>(what);
-    Any<MpiAllToAll> link(comm);
+    MpiAllToAll link(comm);
     EXPECT_TRUE(
         same_bits(run_rank_decode(link, problem, 5), run_loopback_decode(problem, 5, comm.size())[own]));
   }

@@ -13,6 +13,8 @@
 #include "ring_attention/parallel/loopback_all_to_all.hpp"
 #include "ring_attention/ring/forward.hpp"
 
+#include "support/engines.hpp"
+
 namespace ring_attention::test {
 namespace {
 
@@ -35,12 +37,6 @@ double mean(const std::vector<double>& values) {
   return std::reduce(values.begin(), values.end()) / static_cast<double>(values.size());
 }
 
-/// Takes the same time for any keys.
-struct SleepingEngine {
-  std::chrono::duration<double> step;
-  void accumulate(const KeyValue<float>&, const Progress&) const { std::this_thread::sleep_for(step); }
-};
-
 constexpr int ranks = 4;
 const Shape array{1, 8, 160, 16};  // 40 tokens a rank
 
@@ -54,11 +50,10 @@ TEST(SimulatedLink, UlyssesExposesAllOfItsBytes) {
       const HybridPlace place(rank, ranks, ranks);
       const Placement tokens(PlacementKind::contiguous, array.seq, 1);
       LoopbackAllToAll link(world, rank, place.ulysses);
-      const HeadLayout layout(link, place, tokens, tokens, array.heads, array.heads);
+      const HeadLayout layout(link, place, tokens, array.heads, array.heads);
       const Tensor<float> held(array.with_seq(array.seq / ranks));
-      const Tensor<float> q = layout.queries_to_heads(held.view()), k = layout.keys_to_heads(held.view()),
-                          v = layout.keys_to_heads(held.view());
-      const Tensor<float> out = layout.queries_to_sequence(q.view());
+      const auto q = layout.queries_to_heads<float>(held), k = layout.keys_to_heads<float>(held),
+                 v = layout.keys_to_heads<float>(held), out = layout.queries_to_sequence<float>(q.view());
       EXPECT_EQ(static_cast<double>(link.statistics().bytes_sent), bytes);
       exposed[static_cast<std::size_t>(rank)] = link.statistics().exposed_seconds;
     });
@@ -92,7 +87,7 @@ TEST(SimulatedLink, ARingExposesWhatAStepDoesNotHide) {
       std::vector<double> exposed(ranks);
       LoopbackWorld world(ranks, {.bytes_per_second = beta});
       world.run([&](int rank) {
-        SleepingEngine engine{std::chrono::duration<double>(step)};
+        WorkingEngine engine([&] { std::this_thread::sleep_for(std::chrono::duration<double>(step)); });
         KvParcel<float> kv(array, Placement(PlacementKind::contiguous, array.seq, ranks), rank);
         LoopbackTransport transport(world, rank, 0);
         ring_forward(engine, transport, kv);

@@ -11,6 +11,8 @@
 #include "support/input_error.hpp"
 #include "support/problem.hpp"
 
+#include "support/engines.hpp"
+
 namespace ring_attention::test {
 namespace {
 
@@ -210,15 +212,6 @@ TEST(Ulysses, MemoryByTheFormula) {
                 });
 }
 
-/// Adds 1 to every gradient.
-struct CountingEngine {
-  void accumulate(const KeyValue<float>&, const Progress&) const {}
-  void accumulate(const KeyValue<float>&, const KeyValueGradient<float>& gradient, const Progress&) const {
-    for (float& x : gradient.k.elements()) ++x;
-    for (float& x : gradient.v.elements()) ++x;
-  }
-};
-
 // N shards of K,V; as many of their gradients, and N - 1 of its own while a rank adds them.
 TEST(AllGather, MemoryAndBytesByTheFormula) {
   constexpr int ranks = 4;
@@ -228,7 +221,11 @@ TEST(AllGather, MemoryAndBytesByTheFormula) {
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     LoopbackAllToAll link(world, rank, {1, ranks});
-    CountingEngine engine;
+    WorkingEngine engine([] {});
+    WorkingBackward adds_one([](const KeyValueGradient<float>& gradient) {
+      for (float& x : gradient.k.elements()) ++x;
+      for (float& x : gradient.v.elements()) ++x;
+    });
     const Index before = allocation::current();
     KvShards<float> shards(kv, keys), gradients(kv, keys);
     EXPECT_EQ(allocation::current() - before, 2 * all);
@@ -238,7 +235,7 @@ TEST(AllGather, MemoryAndBytesByTheFormula) {
     EXPECT_EQ(allocation::peak() - before, 2 * all);
     EXPECT_EQ(link.statistics().bytes_sent, 3 * shard);
     EXPECT_EQ(link.statistics().bytes_received, 3 * shard);
-    all_gather_backward(engine, link, shards, gradients);
+    all_gather_backward(adds_one, link, shards, gradients);
     EXPECT_EQ(allocation::peak() - before, 2 * all + 3 * shard);
     EXPECT_EQ(link.statistics().bytes_sent, 6 * shard);
     for (const float x : gradients.elements(rank)) EXPECT_EQ(x, ranks);

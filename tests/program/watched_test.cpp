@@ -1,59 +1,64 @@
 // What a ring tells the watchdog, and when each of its channels does what.
 
-#include "program/watched.hpp"
-
 #include <gtest/gtest.h>
 
-#include "ring_attention/attention/backward.hpp"
-#include "ring_attention/attention/blockwise.hpp"
+#include "program/activity_observer.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
+#include "support/engines.hpp"
 
 namespace ring_attention::test {
 namespace {
 
+/// What one rank did, and its activity.
+struct Diary {
+  std::string text;
+  Activity activity;
+  ActivityObserver observer{activity};
+
+  void note(const std::string& what) { text += what + "; "; }
+  void note_compute() { note(activity.describe() + " done"); }
+};
+
 /// Writes down each call of the ring, and the activity at that time.
-class Diary : public LoopbackTransport {
+class DiaryTransport : public TransportAdapter {
  public:
-  Diary(LoopbackWorld& world, int rank, int channel, std::string name, const Activity& activity,
-        std::string& text)
-      : LoopbackTransport(world, rank, channel), name_(std::move(name)), activity_(activity), text_(text) {}
-  void start(const Exchange& exchange) {
-    text_ += name_ + "start; ";
-    LoopbackTransport::start(exchange);
+  DiaryTransport(std::unique_ptr<Transport> transport, std::string name, Diary& diary)
+      : TransportAdapter(std::move(transport)), name_(std::move(name)), diary_(diary) {}
+  void start(const Exchange& exchange) override {
+    diary_.note(name_ + "start");
+    TransportAdapter::start(exchange);
   }
-  void finish() {
-    text_ += name_ + "finish (" + activity_.describe() + "); ";
-    LoopbackTransport::finish();
+  void finish() override {
+    diary_.note(name_ + "finish (" + diary_.activity.describe() + ")");
+    TransportAdapter::finish();
   }
-  void drain() { text_ += name_ + activity_.describe() + "; "; }
+  void drain() override { diary_.note(name_ + diary_.activity.describe()); }
 
  private:
   std::string name_;
-  const Activity& activity_;
-  std::string& text_;
+  Diary& diary_;
 };
+std::unique_ptr<Transport> observed_transport(LoopbackWorld& world, int rank, Channel channel,
+                                              const std::string& name, Diary& diary) {
+  auto loopback = std::make_unique<LoopbackTransport>(world, rank, static_cast<int>(channel));
+  return observed(std::make_unique<DiaryTransport>(std::move(loopback), name, diary), diary.observer,
+                  channel);
+}
 
-/// Writes down the end of each step's compute.
-template <class Base>
-class DiaryEngine : public Base {
+/// Only writes down the end of each step's compute.
+class DiaryEngine : public Engine<float> {
  public:
-  DiaryEngine(const Activity& activity, std::string& text) : Base({}), activity_(activity), text_(text) {}
-
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
-    Base::accumulate(kv, progress);
-    text_ += activity_.describe() + " done; ";
+  explicit DiaryEngine(Diary& diary) : diary_(diary) {}
+  void accumulate(const KeyValue<float>&, const Progress& progress) override {
+    progress();
+    diary_.note_compute();
   }
-  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                  const Progress& progress) {
-    Base::accumulate(kv, gradient, progress);
-    text_ += activity_.describe() + " done; ";
-  }
+  [[nodiscard]] AttentionResult<float> finish() override { return {}; }
 
  private:
-  const Activity& activity_;
-  std::string& text_;
+  Diary& diary_;
 };
 
 TEST(RingForward, TellsTheWatchdogAboutEveryStep) {
@@ -61,16 +66,13 @@ TEST(RingForward, TellsTheWatchdogAboutEveryStep) {
   LoopbackWorld world(3);
   world.run([&](int rank) {
     const Placement placement(PlacementKind::contiguous, 6, 3);
-    const Tensor<float> q({1, 1, 2, 2});
     KvParcel<float> kv({1, 1, 6, 2}, placement, rank);
-    Activity activity;
-    std::string text;
-    DiaryEngine<BlockwiseEngine<float>> engine(activity, text);
-    engine.begin(q, placement.ranges(rank));
-    Watched transport(activity, [&] { return Diary(world, rank, 0, "", activity, text); });
-    ring_forward(engine, transport, kv);
-    EXPECT_GE(activity.beats(), 3u + 2 + 1 + 3) << "phases and tiles";
-    if (rank == 1) diary = text;
+    Diary own;
+    DiaryEngine engine(own);
+    const auto transport = observed_transport(world, rank, Channel::kv, "", own);
+    ring_forward(engine, *transport, kv);
+    EXPECT_GE(own.activity.beats(), 3u + 2 + 1 + 3) << "phases and tiles";
+    if (rank == 1) diary = own.text;
   });
   EXPECT_EQ(diary,
             "start; compute, step 0 done; finish (exchange, step 0, peer 0); "
@@ -83,18 +85,14 @@ std::string diary_of(int ranks, int whose) {
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const Placement placement(PlacementKind::contiguous, Index{2} * ranks, ranks);
-    const Tensor<float> q({1, 1, 2, 2}), lse({1, 1, 2, 1});
     KvParcel<float> kv({1, 1, 6, 2}, placement, rank), gradients({1, 1, 6, 2}, placement, rank);
-    Activity activity;
-    std::string text;
-    DiaryEngine<BlockwiseBackward<float>> engine(activity, text);
-    engine.begin({q, q, lse, q}, placement.ranges(rank));
-    Watched kv_transport(activity, [&] { return Diary(world, rank, 0, "kv ", activity, text); });
-    Watched gradient_transport(
-        activity, [&] { return Diary(world, rank, 1, "dkv ", activity, text); }, Watched::gradients);
-    ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
+    Diary own;
+    WorkingBackward engine([&](const auto&) { own.note_compute(); });
+    const auto kv_transport = observed_transport(world, rank, Channel::kv, "kv ", own);
+    const auto gradient_transport = observed_transport(world, rank, Channel::gradients, "dkv ", own);
+    ring_backward(engine, *kv_transport, *gradient_transport, kv, gradients);
     EXPECT_EQ(gradients.owner(), rank) << "they are with their owner";
-    if (rank == whose) diary = text;
+    if (rank == whose) diary = own.text;
   });
   return diary;
 }

@@ -15,11 +15,6 @@ testing::AssertionResult engine_agrees(const GradientProblem<T>& problem, int ra
   return ring_gradients_agree<T, Engine>(problem, ranks);
 }
 
-template <class T, class Topology>
-testing::AssertionResult topology_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, CpuBackward<T>, WithRing<Topology>>(problem, ranks);
-}
-
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const GradientProblem<T>& problem, int ranks) {
   return ring_gradients_agree<T, CpuBackward<T>, Link>(problem, ranks);
@@ -92,11 +87,10 @@ TYPED_TEST(BackwardMutant, GradientsThatStayLocalPassOnOneRank) {
 TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   for (const int ranks : {2, 4, 8}) {
-    EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
-    EXPECT_FALSE((topology_agrees<TypeParam, NotReturned>(problem, ranks))) << ranks;
+    EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, ranks)));
+    EXPECT_FALSE((transport_agrees<TypeParam, NotReturned>(problem, ranks))) << ranks;
   }
-  const auto results =
-      run_loopback_backward<TypeParam, CpuBackward<TypeParam>, WithRing<NotReturned>>(problem, 4);
+  const auto results = run_loopback_backward<TypeParam, CpuBackward<TypeParam>, NotReturned>(problem, 4);
   const auto wrong = gathered(results, problem);
   EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
   EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";
@@ -188,7 +182,7 @@ TYPED_TEST(BackwardMutant, OutAndLseOfOneShardPassOnOneRank) {
 // ---- engine --------------------------------------------------------------------------------------------
 
 TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
-  using Wrong = BlockwiseBackward<TypeParam, KeysWithoutScale>;
+  using Wrong = KeysWithoutScale<TypeParam>;
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   EXPECT_TRUE((engine_agrees<TypeParam, CpuBackward<TypeParam>>(problem, 2)));
   EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
@@ -203,7 +197,7 @@ TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
 // ---- mask ----------------------------------------------------------------------------------------------
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
-  using Wrong = LocalPositions<CpuBackward<TypeParam>>;
+  using Wrong = LocalBackward<CpuBackward<TypeParam>>;
   for (const PlacementKind kind :
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
     Case what = this->sixteen(causal_half);
@@ -219,11 +213,11 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
 }
 
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
-  using Wrong = LocalPositions<CpuEngine<TypeParam>>;
+  using Wrong = LocalForward<CpuEngine<TypeParam>>;
   const auto problem = make_problem<TypeParam>(this->sixteen(causal_half));
   EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
-  EXPECT_FALSE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 4)));
-  EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, LoopbackTransport, Wrong>(problem, 1)));
+  EXPECT_FALSE((ring_agrees<TypeParam, Wrong>(problem, 4)));
+  EXPECT_TRUE((ring_agrees<TypeParam, Wrong>(problem, 1)));
 }
 
 /// The ring's mask is replaced; the reference keeps the right one. The checks of forward and backward must fail,

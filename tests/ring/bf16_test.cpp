@@ -21,26 +21,24 @@ GradientProblem<float> after_rounding(const GradientProblem<float>& problem) {
   return exact;
 }
 
-/// Right: computes with what travels. The wrong one computes with its own K,V before they were rounded.
-template <class Engine>
-using Widening = WideningEngine<Engine, Bf16>;
-
-template <class Engine>
-class OwnShardUnrounded : public Widening<Engine> {
+/// Right: computes with what travels. Wrong: computes with its own K,V before they were rounded.
+class OwnShardUnrounded : public Engine<Bf16> {
  public:
-  OwnShardUnrounded(Engine& engine, const Shape& shard, const Tensor<float>& k, const Tensor<float>& v)
-      : Widening<Engine>(engine, shard), engine_(engine), k_(k), v_(v) {}
-  void accumulate(const KeyValue<Bf16>& kv, const Progress& progress) {
+  OwnShardUnrounded(std::unique_ptr<CpuEngine<float>> engine, const Shape& shard, View<const float> k,
+                    View<const float> v)
+      : exact_(*engine), widening_(std::move(engine), shard), k_(k), v_(v) {}
+  void accumulate(const KeyValue<Bf16>& kv, const Progress& progress = {}) override {
     if (std::exchange(first_, false))
-      engine_.accumulate({k_, v_, kv.ranges}, progress);
+      exact_.accumulate({k_, v_, kv.ranges}, progress);
     else
-      Widening<Engine>::accumulate(kv, progress);
+      widening_.accumulate(kv, progress);
   }
+  [[nodiscard]] AttentionResult<float> finish() override { return widening_.finish(); }
 
  private:
-  Engine& engine_;
-  const Tensor<float>& k_;
-  const Tensor<float>& v_;
+  CpuEngine<float>& exact_;
+  WideningEngine widening_;
+  View<const float> k_, v_;
   bool first_ = true;
 };
 
@@ -69,27 +67,26 @@ RanksBothWays run(const GradientProblem<float>& problem, int ranks, bool own_unr
     const Shape shard = p.k.shape().with_seq(keys.max_tokens());
     RankResult<float>& forward = all.forward[static_cast<std::size_t>(rank)];
     {
-      CpuEngine<float> engine(p.what.scoring);
-      engine.begin(q, rows);
+      auto exact = std::make_unique<CpuEngine<float>>(p.what.scoring);
+      exact->begin(q, rows);
+      std::unique_ptr<Engine<Bf16>> engine;
+      if (own_unrounded)
+        engine = std::make_unique<OwnShardUnrounded>(std::move(exact), shard, k, v);
+      else
+        engine = std::make_unique<WideningEngine>(std::move(exact), shard);
       KvParcel<Bf16> kv = parcel();
       LoopbackTransport transport(world, rank, 0);
-      if (own_unrounded) {
-        OwnShardUnrounded<CpuEngine<float>> widening(engine, shard, k, v);
-        ring_forward(widening, transport, kv);
-      } else {
-        Widening<CpuEngine<float>> widening(engine, shard);
-        ring_forward(widening, transport, kv);
-      }
-      forward.attended = engine.finish();
+      ring_forward(*engine, transport, kv);
+      forward.attended = engine->finish();
       forward.statistics = transport.statistics();
     }
-    CpuBackward<float> engine(p.what.scoring);
-    engine.begin({q, forward.attended.out, forward.attended.lse, grad_out}, rows);
-    Widening<CpuBackward<float>> widening(engine, shard);
+    auto exact = std::make_unique<CpuBackward<float>>(p.what.scoring);
+    exact->begin({q, forward.attended.out, forward.attended.lse, grad_out}, rows);
+    WideningBackward engine(std::move(exact), shard);
     KvParcel<Bf16> kv = parcel();
     KvParcel<float> gradients(p.k.shape(), keys, rank);
     LoopbackTransport kv_transport(world, rank, 0), gradient_transport(world, rank, 1);
-    ring_backward(widening, kv_transport, gradient_transport, kv, gradients);
+    ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
     RankGradients<float>& backward = all.backward[static_cast<std::size_t>(rank)];
     backward.gradients = {engine.finish(), converted<float>(View<const float>(gradients.k())),
                           converted<float>(View<const float>(gradients.v()))};

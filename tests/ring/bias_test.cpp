@@ -79,8 +79,8 @@ TEST(RingBiasSums, GradientsOfAHeadAndItsSinkSumToZero) {
 // ---- mutants -------------------------------------------------------------------------------------------
 
 TYPED_TEST(RingBias, ColumnsOfTheShardAreNoticed) {
-  using Forward = LocalPositions<BlockwiseEngine<TypeParam>>;
-  using Backward = LocalPositions<BlockwiseBackward<TypeParam>>;
+  using Forward = LocalForward<BlockwiseEngine<TypeParam>>;
+  using Backward = LocalBackward<BlockwiseBackward<TypeParam>>;
   const auto problem = make_gradient_problem<TypeParam>(with_bias({1, 1}));
   EXPECT_TRUE((both_ways_agree(problem, 3)));
   EXPECT_FALSE((both_ways_agree<TypeParam, Forward, Backward>(problem, 3)));

@@ -53,7 +53,7 @@ TYPED_TEST(RingDropout, OneRankIsTheSingleDeviceBitForBit) {
 template <class Engine, class T>
 void expect_the_mask(const Problem<T>& problem, int ranks) {
   const Dropout& dropout = problem.what.scoring.dropout;
-  const auto got = run_loopback<T, StandardRules, LoopbackTransport, Engine>(problem, ranks);
+  const auto got = run_loopback<T, Engine>(problem, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     const View<const T> out = got[static_cast<std::size_t>(rank)].attended.out;
     const std::vector<Index> position = positions(query_ranges(problem, rank, ranks));
@@ -91,14 +91,12 @@ TYPED_TEST(RingDropout, TheMaskIsTheFunctionOfPositionsEverywhere) {
 
 template <class T, class Rules>
 testing::AssertionResult rules_agree(const GradientProblem<T>& problem) {
-  return all_agree(
-      run_loopback<T, StandardRules, LoopbackTransport, BlockwiseEngine<T, Rules>>(problem.forward, 2),
-      problem.forward);
+  return ring_agrees<T, SmallEngine<T, Rules>>(problem.forward, 2);
 }
 
 TYPED_TEST(RingDropout, WrongPlacesAndFactorsAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  EXPECT_TRUE((rules_agree<TypeParam, StandardRules>(problem)));
+  EXPECT_TRUE((rules_agree<TypeParam, RightRules>(problem)));
   EXPECT_FALSE((rules_agree<TypeParam, DropsBeforeSoftmax>(problem)));
   EXPECT_FALSE((rules_agree<TypeParam, DropsTheSum>(problem)));
   EXPECT_FALSE((rules_agree<TypeParam, ScalesTwice>(problem)));
@@ -106,7 +104,7 @@ TYPED_TEST(RingDropout, WrongPlacesAndFactorsAreNoticed) {
 }
 
 TYPED_TEST(RingDropout, DroppedPairsWithoutAGradientAreNoticed) {
-  using Wrong = BlockwiseBackward<TypeParam, MasksGradientOfScores>;
+  using Wrong = MasksGradientOfScores<TypeParam>;
   const auto problem = make_gradient_problem<TypeParam>(with_dropout());
   const BothWays<TypeParam, BlockwiseEngine<TypeParam>, Wrong> wrong(problem, 2);
   EXPECT_FALSE(agrees(wrong.gradients, problem));
@@ -116,8 +114,8 @@ TYPED_TEST(RingDropout, DroppedPairsWithoutAGradientAreNoticed) {
 }
 
 TYPED_TEST(RingDropout, PositionsOfTheShardAreNoticed) {
-  using Forward = LocalPositions<BlockwiseEngine<TypeParam>>;
-  using Backward = LocalPositions<BlockwiseBackward<TypeParam>>;
+  using Forward = LocalForward<BlockwiseEngine<TypeParam>>;
+  using Backward = LocalBackward<BlockwiseBackward<TypeParam>>;
   Case what = with_dropout();
   what.bias_batch = what.bias_heads = 0;
   const auto problem = make_gradient_problem<TypeParam>(what);

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "program/watchdog.hpp"
-#include "program/watched.hpp"
+#include "program/activity_observer.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
@@ -32,7 +31,7 @@ void inject(const std::string& fault) {
 class FaultyEngine : public BlockwiseEngine<float> {
  public:
   FaultyEngine(int rank, std::string fault) : BlockwiseEngine({}), rank_(rank), fault_(std::move(fault)) {}
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) {
+  void accumulate(const KeyValue<float>& kv, const Progress& progress) override {
     BlockwiseEngine::accumulate(kv, progress);
     if (rank_ == 1 && step_ == 1) inject(fault_);
     ++step_;
@@ -54,9 +53,10 @@ int ring_with(const std::string& fault, double timeout, const Communicator& comm
   FaultyEngine engine(comm.rank(), fault);
   engine.begin(q, rows);
   Activity activity;
-  Watched transport(activity, [&] { return OddEvenTransport(comm); });
+  ActivityObserver observer(activity);
+  const auto transport = observed(std::make_unique<OddEvenTransport>(comm), observer, Channel::kv);
   const Watchdog watchdog(activity, std::chrono::duration<double>(timeout), comm.rank());
-  ring_forward(engine, transport, kv);
+  ring_forward(engine, *transport, kv);
   return 0;
 }
 

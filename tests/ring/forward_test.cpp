@@ -31,8 +31,7 @@ TEST(RingForward, AgreesWithTheReferenceOnRandomProblems) {
     expect_a_right_ring(make_problem<float>(what), ranks);
     const auto problem = make_problem<double>(what);
     expect_a_right_ring(problem, ranks);
-    EXPECT_TRUE(
-        (ring_agrees<double, StandardRules, LoopbackTransport, BlockwiseEngine<double>>(problem, ranks)));
+    EXPECT_TRUE((ring_agrees<double, BlockwiseEngine<double>>(problem, ranks)));
   });
 }
 
@@ -124,7 +123,7 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
 
 TYPED_TEST(RingForwardIn, AllocatesNothingInsideTheLoop) {
   const auto problem = make_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});
-  EXPECT_TRUE((ring_agrees<TypeParam, StandardRules, CountsAllocations>(problem, 4)));
+  EXPECT_TRUE((ring_agrees<TypeParam, CpuEngine<TypeParam>, CountsAllocations>(problem, 4)));
 }
 
 TEST(RingForward, ConsumesKvFromThreeRanksOn) {

@@ -72,7 +72,7 @@ struct BlockwiseFunction : FunctionEngine<T> {
 
 template <class T, class Function>
 testing::AssertionResult agrees_with(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, StandardRules, LoopbackTransport, Function>(problem, ranks);
+  return ring_agrees<T, Function>(problem, ranks);
 }
 
 template <class T>

@@ -70,11 +70,11 @@ TEST(KvHops, ByFormula) {
 class ForgetsWhatItSent : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     LoopbackTransport::start(exchange);
     sent_ = exchange.send;
   }
-  void finish() {
+  void finish() override {
     LoopbackTransport::finish();
     auto* memory = reinterpret_cast<double*>(const_cast<std::byte*>(sent_.data()));
     std::fill_n(memory, sent_.size() / sizeof(double), std::numeric_limits<double>::quiet_NaN());
@@ -84,19 +84,29 @@ class ForgetsWhatItSent : public LoopbackTransport {
   std::span<const std::byte> sent_;
 };
 
-/// Memory whose arrays are NaN at first.
-struct NanMemory : HostMemory {
-  template <class T>
-  struct Array : Tensor<T> {
-    explicit Array(const Shape& shape) : Tensor<T>(shape, std::numeric_limits<T>::quiet_NaN()) {}
-  };
+/// Memory whose arrays, of type double, are NaN at first.
+class NanAllocator : public Allocator {
+ public:
+  [[nodiscard]] void* allocate(std::size_t bytes) const override {
+    void* memory = host_allocator().allocate(bytes);
+    std::fill_n(static_cast<double*>(memory), bytes / sizeof(double),
+                std::numeric_limits<double>::quiet_NaN());
+    return memory;
+  }
+  void free(void* memory, std::size_t bytes) const noexcept override { host_allocator().free(memory, bytes); }
+};
+class NanMemory : public HostMemory {
+ private:
+  [[nodiscard]] const Allocator& allocator() const override { return allocator_; }
+  NanAllocator allocator_;
 };
 
-template <class T, class Engine>
+template <class Engine, class T>
 AttentionResult<T> attended_with_nan(const Problem<T>& p, LoopbackWorld& world, const Ring& ring) {
+  const NanMemory memory;
   const Placement keys(p.what.kind, p.what.keys, ring.size);
   const Tensor<T> q = rows_of(p.q, query_ranges(p, ring.rank, ring.size));
-  KvParcel<T, NanMemory> kv(p.k.shape(), keys, ring.rank, NanMemory{}, hops_of(p.what, ring.size));
+  KvParcel<T> kv(p.k.shape(), keys, ring.rank, memory, hops_of(p.what, ring.size));
   copy_rows(kv.k(), p.k.view(), keys.ranges(ring.rank));
   copy_rows(kv.v(), p.v.view(), keys.ranges(ring.rank));
   auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
@@ -117,7 +127,7 @@ TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
     what.every_hop = true;
     const auto all = make_gradient_problem<double>(what);
     const auto forward = run_loopback(needed.forward, ranks), forward_all = run_loopback(all.forward, ranks);
-    const auto poisoned = run_loopback<double, StandardRules, ForgetsWhatItSent>(needed.forward, ranks);
+    const auto poisoned = run_loopback<double, CpuEngine<double>, ForgetsWhatItSent>(needed.forward, ranks);
     for (std::size_t rank = 0; rank < forward.size(); ++rank) {
       EXPECT_TRUE(same_bits(forward[rank].attended, forward_all[rank].attended));
       EXPECT_TRUE(same_bits(poisoned[rank].attended, forward_all[rank].attended))
@@ -135,8 +145,8 @@ TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
     LoopbackWorld world(ranks);
     world.run([&](int rank) {
       const auto& want = forward_all[static_cast<std::size_t>(rank)].attended;
-      EXPECT_TRUE(same_bits(
-          attended_with_nan<double, CpuEngine<double>>(needed.forward, world, {rank, ranks}), want));
+      EXPECT_TRUE(
+          same_bits(attended_with_nan<CpuEngine<double>>(needed.forward, world, {rank, ranks}), want));
     });
   });
 }
@@ -147,7 +157,7 @@ TEST(KvHops, OfReadableEnginesNeedNothingElse) {
     const auto problem = make_problem<double>(random_case(dice, index, ranks));
     LoopbackWorld world(ranks);
     world.run([&](int rank) {
-      const auto got = attended_with_nan<double, BlockwiseEngine<double>>(problem, world, {rank, ranks});
+      const auto got = attended_with_nan<BlockwiseEngine<double>>(problem, world, {rank, ranks});
       EXPECT_TRUE(agrees(got, problem, query_ranges(problem, rank, ranks)));
     });
   });

@@ -25,7 +25,7 @@ class MpiBackward : public testing::Test {
   template <class T>
   void expect_a_right_ring(const GradientProblem<T>& problem) {
     SCOPED_TRACE(to_string(problem.what()));
-    const auto transport = [&](int channel) { return any_transport<Link>(comm, channel); };
+    const auto transport = [&](int channel) { return std::make_unique<Link>(comm, channel); };
     const auto forward = run_rank<T>(problem.forward, place, transport);
     const auto got = run_rank_backward<T>(problem, forward.attended, place, transport);
 

@@ -11,17 +11,17 @@ namespace {
 
 template <class T, class Rules>
 testing::AssertionResult engine_agrees(const Problem<T>& problem, int ranks = 2) {
-  return ring_agrees<T, Rules>(problem, ranks);
+  return ring_agrees<T, SmallEngine<T, Rules>>(problem, ranks);
 }
 
-template <class T, class Topology>
+template <class T, class Owners>
 testing::AssertionResult topology_agrees(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, StandardRules, WithRing<Topology>>(problem, ranks);
+  return ring_of_owners_agrees<T, Owners>(problem, ranks);
 }
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, StandardRules, Link>(problem, ranks);
+  return ring_agrees<T, CpuEngine<T>, Link>(problem, ranks);
 }
 
 template <class T>
@@ -36,21 +36,21 @@ const Scoring causal{0.5, Mask::causal()};
 TYPED_TEST(Mutant, AStepTooFewIsNoticed) {
   for (const int ranks : {2, 3, 4, 5, 7, 8}) {
     const auto problem = make_problem<TypeParam>({.queries = 16, .keys = 16});
-    EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
+    EXPECT_TRUE((topology_agrees<TypeParam, RightOwners>(problem, ranks)));
     EXPECT_FALSE((topology_agrees<TypeParam, OneStepTooFew>(problem, ranks))) << ranks;
   }
 }
 
 TYPED_TEST(Mutant, AStepTooFewIsNoticedUnderACausalMask) {
   const auto problem = make_problem<TypeParam>({.queries = 16, .keys = 16, .scoring = causal});
-  EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, 4)));
+  EXPECT_TRUE((topology_agrees<TypeParam, RightOwners>(problem, 4)));
   EXPECT_FALSE((topology_agrees<TypeParam, OneStepTooFew>(problem, 4)));
 }
 
 TYPED_TEST(Mutant, AnOwnerOffByOneIsNoticedUnderACausalMask) {
   for (const int ranks : {2, 4, 8}) {
     const auto problem = make_problem<TypeParam>({.queries = 16, .keys = 16, .scoring = causal});
-    EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
+    EXPECT_TRUE((topology_agrees<TypeParam, RightOwners>(problem, ranks)));
     EXPECT_FALSE((topology_agrees<TypeParam, OwnerOffByOne>(problem, ranks))) << ranks;
   }
 }
@@ -58,7 +58,7 @@ TYPED_TEST(Mutant, AnOwnerOffByOneIsNoticedUnderACausalMask) {
 TYPED_TEST(Mutant, OwnersTheWrongWayRoundAreNoticedUnderACausalMask) {
   for (const int ranks : {4, 8}) {  // with 2 ranks both ways are the same
     const auto problem = make_problem<TypeParam>({.queries = 16, .keys = 16, .scoring = causal});
-    EXPECT_TRUE((topology_agrees<TypeParam, Ring>(problem, ranks)));
+    EXPECT_TRUE((topology_agrees<TypeParam, RightOwners>(problem, ranks)));
     EXPECT_FALSE((topology_agrees<TypeParam, OwnerBackwards>(problem, ranks))) << ranks;
   }
 }
@@ -81,7 +81,7 @@ TYPED_TEST(Mutant, BuffersSwappedTooEarlyAreNoticed) {
 TYPED_TEST(Mutant, AHopTooManyIsNoticedByItsMessages) {
   const auto problem = make_problem<TypeParam>({.queries = 15, .keys = 15});
   const auto right = run_loopback<TypeParam>(problem, 4);
-  const auto wrong = run_loopback<TypeParam, StandardRules, OneHopTooMany>(problem, 4);
+  const auto wrong = run_loopback<TypeParam, CpuEngine<TypeParam>, OneHopTooMany>(problem, 4);
   EXPECT_TRUE(all_agree(wrong, problem)) << "the numbers do not show it";
   for (int rank = 0; rank < 4; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
@@ -107,7 +107,7 @@ TYPED_TEST(Mutant, AFiniteStartIsNoticedFarBelowIt) {
   const double below = sizeof(TypeParam) == sizeof(float) ? -10200 : -11000;  // e^-200, e^-1000 underflow
   const auto problem = problem_with_scores_near<TypeParam>(below);
   EXPECT_GT(problem.want.max_abs_score, -below - 2);
-  EXPECT_TRUE((engine_agrees<TypeParam, StandardRules>(problem)));
+  EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem)));
   EXPECT_FALSE((engine_agrees<TypeParam, FiniteStart>(problem)));
   EXPECT_TRUE((engine_agrees<TypeParam, FiniteStart>(problem_with_scores_near<TypeParam>(-500))))
       << "ordinary scores do not show it";
@@ -122,8 +122,8 @@ Problem<T> problem_with_a_fully_masked_tile_row() {
 
 TYPED_TEST(Mutant, AnUnguardedMinusInfinityIsNoticed) {
   const auto problem = problem_with_a_fully_masked_tile_row<TypeParam>();
-  EXPECT_TRUE((engine_agrees<TypeParam, StandardRules>(problem)));
-  const auto wrong = run_loopback<TypeParam, UnguardedScores>(problem, 2);
+  EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem)));
+  const auto wrong = run_loopback<TypeParam, SmallEngine<TypeParam, UnguardedScores>>(problem, 2);
   EXPECT_FALSE(all_agree(wrong, problem));
   EXPECT_TRUE(std::isnan(wrong[0].attended.out.view()(0, 0, 0))) << "even after valid blocks";
 }
@@ -132,13 +132,13 @@ TYPED_TEST(Mutant, AnUnguardedMergeIsNoticed) {
   // The first queries see no key at all: both states are empty.
   const auto problem =
       make_problem<TypeParam>({.queries = 7, .keys = 5, .scoring = {0.5, Mask::causal(5 - 7)}, .block = 3});
-  EXPECT_TRUE((engine_agrees<TypeParam, StandardRules>(problem)));
+  EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem)));
   EXPECT_FALSE((engine_agrees<TypeParam, UnguardedMerge>(problem)));
 }
 
 TYPED_TEST(Mutant, ASumThatIsNotRescaledIsNoticed) {
   const auto problem = make_problem<TypeParam>({.queries = 12, .keys = 12, .block = 4});
-  EXPECT_TRUE((engine_agrees<TypeParam, StandardRules>(problem)));
+  EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem)));
   EXPECT_FALSE((engine_agrees<TypeParam, ForgetsToRescale>(problem)));
 }
 
@@ -155,7 +155,7 @@ Problem<T> problem_with_a_jump(double jump) {
 
 TYPED_TEST(Mutant, AnLseMergeThatOverflowsIsNoticed) {
   const auto problem = problem_with_a_jump<TypeParam>(sizeof(TypeParam) == sizeof(float) ? 95 : 720);
-  EXPECT_TRUE((engine_agrees<TypeParam, StandardRules>(problem, 1)));
+  EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem, 1)));
   EXPECT_TRUE((engine_agrees<TypeParam, StableLseMerge>(problem, 1))) << "the same merge, written safely";
   EXPECT_FALSE((engine_agrees<TypeParam, OverflowingLseMerge>(problem, 1)));
   EXPECT_TRUE((engine_agrees<TypeParam, OverflowingLseMerge>(problem_with_a_jump<TypeParam>(20), 1)))
@@ -165,7 +165,7 @@ TYPED_TEST(Mutant, AnLseMergeThatOverflowsIsNoticed) {
 TYPED_TEST(Mutant, InterleavedHeadsAreNoticed) {
   const Case grouped{.kv_heads = 2, .group = 2, .queries = 8, .keys = 8};
   const auto problem = make_problem<TypeParam>(grouped);
-  EXPECT_TRUE((engine_agrees<TypeParam, StandardRules>(problem)));
+  EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem)));
   EXPECT_FALSE((engine_agrees<TypeParam, InterleavedHeads<2>>(problem)));
   const Case wider{.kv_heads = 3, .group = 8, .queries = 8, .keys = 8};
   EXPECT_FALSE((engine_agrees<TypeParam, InterleavedHeads<3>>(make_problem<TypeParam>(wider))));

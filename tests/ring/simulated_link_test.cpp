@@ -15,19 +15,12 @@
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
+#include "support/engines.hpp"
+
 namespace ring_attention::test {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
-
-/// Takes the same time for any keys.
-struct SleepingEngine {
-  Seconds compute;
-  void accumulate(const KeyValue<float>&, const Progress&) const { std::this_thread::sleep_for(compute); }
-  void accumulate(const KeyValue<float>&, const KeyValueGradient<float>&, const Progress&) const {
-    std::this_thread::sleep_for(compute);
-  }
-};
 
 constexpr int ring_size = 3;
 constexpr Seconds latency{0.2};
@@ -46,11 +39,12 @@ Exposed exposed_seconds(Seconds compute, bool backward) {
   std::vector<double> of_kv(ring_size), of_gradient(ring_size);
   LoopbackWorld world(ring_size, {.latency = latency});
   world.run([&](int rank) {
-    SleepingEngine engine{compute};
+    WorkingEngine engine([&] { std::this_thread::sleep_for(compute); });
+    WorkingBackward backward_engine([&](const auto&) { std::this_thread::sleep_for(compute); });
     KvParcel<float> kv(shape, placement, rank), gradients(shape, placement, rank);
     LoopbackTransport kv_transport(world, rank, 0), gradient_transport(world, rank, 1);
     if (backward)
-      ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
+      ring_backward(backward_engine, kv_transport, gradient_transport, kv, gradients);
     else
       ring_forward(engine, kv_transport, kv);
     of_kv[static_cast<std::size_t>(rank)] = kv_transport.statistics().exposed_seconds;

@@ -12,42 +12,74 @@ namespace ring_attention::test {
 // ---- the engine ----------------------------------------------------------------------------------------
 
 /// dK = dS^T Q: the scale is in dQ, and missing in dK.
-struct KeysWithoutScale : StandardGradientRules {
-  template <class T>
-  static T key_scale(T) {
-    return 1;
+template <class T>
+class KeysWithoutScale : public BlockwiseBackward<T> {
+ public:
+  KeysWithoutScale(const Scoring& scoring, Index block)
+      : BlockwiseBackward<T>(scoring, block), scale_(static_cast<T>(scoring.scale)) {}
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                  const Progress& progress = {}) override {
+    Tensor<T> added(gradient.k.shape());
+    BlockwiseBackward<T>::accumulate(kv, {added, gradient.v}, progress);
+    for (Index i = 0; i < added.size(); ++i) gradient.k.data()[i] += added.data()[i] / scale_;
   }
+
+ private:
+  T scale_;
 };
 
 /// Masks by the position of a token in its shard, not in the sequence.
-template <class Engine>
-class LocalPositions : public Engine {
+template <class Base>
+class LocalForward : public Base {
  public:
-  using Engine::Engine;
-  using Value = typename Engine::value_type;
+  using Base::Base;
+  using T = typename Base::value_type;
 
-  template <class Queries, class... More>
-  void begin(const Queries& queries, const TokenRanges& ranges, const More&... more) {
-    Engine::begin(queries, whole(count(ranges)), more...);
+  void begin(View<const T> q, const TokenRanges& ranges, View<const T> bias = {}) {
+    Base::begin(q, whole(count(ranges)), bias);
   }
-  void accumulate(KeyValue<Value> kv, const Progress& progress) {
-    kv.ranges = whole(count(kv.ranges));
-    Engine::accumulate(kv, progress);
-  }
-  void accumulate(KeyValue<Value> kv, const KeyValueGradient<Value>& gradient, const Progress& progress) {
-    kv.ranges = whole(count(kv.ranges));
-    Engine::accumulate(kv, gradient, progress);
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
+    Base::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
   }
 };
+template <class Base>
+class LocalBackward : public Base {
+ public:
+  using Base::Base;
+  using T = typename Base::value_type;
 
-// ---- the ring's topology -------------------------------------------------------------------------------
-
-/// Gradients stop where K,V stop: one hop short of their owner.
-struct NotReturned : Ring {
-  [[nodiscard]] constexpr int gradient_hops() const { return size - 1; }
+  void begin(const BackwardInputs<T>& inputs, const TokenRanges& ranges) {
+    Base::begin(inputs, whole(count(ranges)));
+  }
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                  const Progress& progress = {}) override {
+    Base::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, gradient, progress);
+  }
 };
 
 // ---- the transport; for shards of equal length -----------------------------------------------------------
+
+/// Gradients stop where K,V stop: one hop short of their owner.
+class NotReturned : public LoopbackTransport {
+ public:
+  NotReturned(LoopbackWorld& world, int rank, int channel)
+      : LoopbackTransport(world, rank, channel), hops_(channel == 1 ? ring().gradient_hops() : 0) {}
+
+  void start(const Exchange& exchange) override {
+    exchange_ = exchange;
+    if (++started_ != hops_) LoopbackTransport::start(exchange);
+  }
+  void finish() override {
+    if (started_ == hops_)
+      std::ranges::copy(exchange_.send, exchange_.receive.begin());
+    else
+      LoopbackTransport::finish();
+  }
+
+ private:
+  int hops_, started_ = 0;
+  Exchange exchange_;
+};
 
 /// dK,dV stay: a rank adds what it computes for the keys of any rank to its own gradients.
 class LocalGradients : public LoopbackTransport {
@@ -55,11 +87,11 @@ class LocalGradients : public LoopbackTransport {
   LocalGradients(LoopbackWorld& world, int rank, int channel)
       : LoopbackTransport(world, rank, channel), local_(channel == 1) {}
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     exchange_ = exchange;
     if (!local_) LoopbackTransport::start(exchange);
   }
-  void finish() {
+  void finish() override {
     if (local_)
       std::ranges::copy(exchange_.send, exchange_.receive.begin());
     else
@@ -77,13 +109,13 @@ class StaleKeysAndValues : public LoopbackTransport {
   StaleKeysAndValues(LoopbackWorld& world, int rank, int channel)
       : LoopbackTransport(world, rank, channel), stale_(channel == 0) {}
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     if (stale_ && current_.empty()) current_.assign(exchange.send.begin(), exchange.send.end());
     exchange_ = exchange;
     LoopbackTransport::start(
         {stale_ ? std::span<const std::byte>(current_) : exchange.send, exchange.receive});
   }
-  void finish() {
+  void finish() override {
     LoopbackTransport::finish();
     if (stale_) std::swap_ranges(current_.begin(), current_.end(), exchange_.receive.begin());
   }
@@ -93,7 +125,5 @@ class StaleKeysAndValues : public LoopbackTransport {
   Exchange exchange_;
   std::vector<std::byte> current_;  // what belongs to this step; from the second step on not computed with
 };
-
-static_assert(Transport<LocalGradients> && Transport<StaleKeysAndValues>);
 
 }  // namespace ring_attention::test

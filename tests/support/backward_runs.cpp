@@ -15,7 +15,7 @@ Gradients<T> single_device_gradients(const GradientProblem<T>& problem) {
 template <class T>
 RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
                                    const Ring& place, const MakeTransport& make_transport,
-                                   MakeBackward<T> make_engine) {
+                                   const MakeBackward<T>& make_engine) {
   const Problem<T>& p = problem.forward;
   const Index before = allocation::current();
   allocation::reset_peak();
@@ -23,15 +23,14 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
   const Tensor<T> q = rows_of(p.q, rows), grad_out = rows_of(problem.grad_out, rows);
   const Tensor<T> out = attended.out.clone(), lse = attended.lse.clone();
   const Placement keys(p.what.kind, p.what.keys, place.size);
-  KvParcel<T> kv(p.k.shape(), keys, place.rank, {}, hops_of(p.what, place.size));
+  KvParcel<T> kv(p.k.shape(), keys, place.rank, host_memory(), hops_of(p.what, place.size));
   KvParcel<T> gradients(p.k.shape(), keys, place.rank);
   copy_rows(kv.k(), p.k.view(), keys.ranges(place.rank));
   copy_rows(kv.v(), p.v.view(), keys.ranges(place.rank));
 
-  const auto engine = make_engine(p.what.scoring, p.what.block);
   const Tensor<T> bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
-  const ForwardResult<T> forward{q, out, lse, grad_out, bias};
-  engine->begin(forward, rows);
+  const BackwardInputs<T> forward{q, out, lse, grad_out, bias};
+  const auto engine = make_engine(p.what.scoring, p.what.block, forward, rows);
   const auto kv_transport = make_transport(0);
   const auto gradient_transport = make_transport(1);
   ring_backward(*engine, *kv_transport, *gradient_transport, kv, gradients);
@@ -45,16 +44,10 @@ RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const Atte
 }
 
 template <class T>
-RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
-                                   const Ring& place, const MakeTransport& make_transport) {
-  return run_rank_backward<T>(problem, attended, place, make_transport, any_backward<T, CpuBackward<T>>);
-}
-
-template <class T>
 std::vector<RankGradients<T>> run_loopback_backward_with(const GradientProblem<T>& problem,
                                                          const std::vector<RankResult<T>>& forward,
                                                          MakeLoopback make_transport,
-                                                         MakeBackward<T> make_engine) {
+                                                         const MakeBackward<T>& make_engine) {
   const int ranks = static_cast<int>(forward.size());
   std::vector<RankGradients<T>> results(forward.size());
   LoopbackWorld world(ranks);
@@ -104,12 +97,12 @@ testing::AssertionResult sent_what_it_should(const RankGradients<T>& result,
 
 template Gradients<float> single_device_gradients(const GradientProblem<float>&);
 template RankGradients<float> run_rank_backward(const GradientProblem<float>&, const AttentionResult<float>&,
-                                                const Ring&, const MakeTransport&, MakeBackward<float>);
-template RankGradients<float> run_rank_backward(const GradientProblem<float>&, const AttentionResult<float>&,
-                                                const Ring&, const MakeTransport&);
+                                                const Ring&, const MakeTransport&,
+                                                const MakeBackward<float>&);
 template std::vector<RankGradients<float>> run_loopback_backward_with(const GradientProblem<float>&,
                                                                       const std::vector<RankResult<float>>&,
-                                                                      MakeLoopback, MakeBackward<float>);
+                                                                      MakeLoopback,
+                                                                      const MakeBackward<float>&);
 template Gradients<float> gathered(const std::vector<RankGradients<float>>&, const GradientProblem<float>&);
 template testing::AssertionResult sent_what_it_should(const RankGradients<float>&,
                                                       const GradientProblem<float>&, const Ring&);
@@ -117,13 +110,11 @@ template testing::AssertionResult sent_what_it_should(const RankGradients<float>
 template Gradients<double> single_device_gradients(const GradientProblem<double>&);
 template RankGradients<double> run_rank_backward(const GradientProblem<double>&,
                                                  const AttentionResult<double>&, const Ring&,
-                                                 const MakeTransport&, MakeBackward<double>);
-template RankGradients<double> run_rank_backward(const GradientProblem<double>&,
-                                                 const AttentionResult<double>&, const Ring&,
-                                                 const MakeTransport&);
+                                                 const MakeTransport&, const MakeBackward<double>&);
 template std::vector<RankGradients<double>> run_loopback_backward_with(const GradientProblem<double>&,
                                                                        const std::vector<RankResult<double>>&,
-                                                                       MakeLoopback, MakeBackward<double>);
+                                                                       MakeLoopback,
+                                                                       const MakeBackward<double>&);
 template Gradients<double> gathered(const std::vector<RankGradients<double>>&,
                                     const GradientProblem<double>&);
 template testing::AssertionResult sent_what_it_should(const RankGradients<double>&,

@@ -28,22 +28,18 @@ struct RankGradients {
 template <class T>
 RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
                                    const Ring& place, const MakeTransport& make_transport,
-                                   MakeBackward<T> make_engine);
-/// With the library's engine.
-template <class T>
-RankGradients<T> run_rank_backward(const GradientProblem<T>& problem, const AttentionResult<T>& attended,
-                                   const Ring& place, const MakeTransport& make_transport);
+                                   const MakeBackward<T>& make_engine = fast_engines<T>.backward);
 
 /// All ranks of a ring in this process: the backward after these forwards.
 template <class T>
 std::vector<RankGradients<T>> run_loopback_backward_with(const GradientProblem<T>& problem,
                                                          const std::vector<RankResult<T>>& forward,
                                                          MakeLoopback make_transport,
-                                                         MakeBackward<T> make_engine);
+                                                         const MakeBackward<T>& make_engine);
 template <class T, class Engine = CpuBackward<T>, class Link = LoopbackTransport>
 std::vector<RankGradients<T>> run_loopback_backward(const GradientProblem<T>& problem,
                                                     const std::vector<RankResult<T>>& forward) {
-  return run_loopback_backward_with<T>(problem, forward, loopback_link<Link>, any_backward<T, Engine>);
+  return run_loopback_backward_with<T>(problem, forward, loopback_link<Link>, make_backward<T, Engine>);
 }
 
 /// Forward and backward. The type parameters are those of the backward.

@@ -19,18 +19,18 @@ class CountsAllocations : public LoopbackTransport {
     EXPECT_GT(hooks_, 0);
     EXPECT_EQ(least_, most_) << "a tensor was allocated inside the loop";
   }
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     note();
     LoopbackTransport::start(exchange);
     note();
   }
-  void progress() { note(); }
-  void finish() {
+  void progress() override { note(); }
+  void finish() override {
     note();
     LoopbackTransport::finish();
     note();
   }
-  void drain() {
+  void drain() override {
     note();
     LoopbackTransport::drain();
     note();

@@ -11,7 +11,7 @@ ShardedCache<T> cache_of(const Problem<T>& problem, Index prompt, int rank, int 
 }
 
 template <class T, class Engine>
-AttentionResult<T> next_token(AnyAllToAll& link, const Problem<T>& problem, ShardedCache<T>& cache,
+AttentionResult<T> next_token(AllToAll& link, const Problem<T>& problem, ShardedCache<T>& cache,
                               int threads) {
   const TokenRanges token{{cache.size(), 1, 1}};
   (void)cache.append(rows_of(problem.k, token).view(), rows_of(problem.v, token).view());
@@ -20,7 +20,7 @@ AttentionResult<T> next_token(AnyAllToAll& link, const Problem<T>& problem, Shar
 }
 
 template <class T, class Engine>
-AttentionResult<T> run_rank_decode(AnyAllToAll& link, const Problem<T>& problem, Index prompt, int threads) {
+AttentionResult<T> run_rank_decode(AllToAll& link, const Problem<T>& problem, Index prompt, int threads) {
   const Index tokens = problem.what.keys - prompt;
   AttentionResult<T> all{Tensor<T>(problem.q.shape().with_seq(tokens)),
                          Tensor<T>(problem.q.shape().with_seq(tokens).per_row())};
@@ -39,7 +39,7 @@ std::vector<AttentionResult<T>> run_loopback_decode(const Problem<T>& problem, I
   std::vector<AttentionResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    Any<LoopbackAllToAll> link(world, rank, Axis{1, ranks});
+    LoopbackAllToAll link(world, rank, Axis{1, ranks});
     results[static_cast<std::size_t>(rank)] = run_rank_decode<T, Engine>(link, problem, prompt, threads);
   });
   return results;
@@ -66,7 +66,7 @@ AttentionResult<T> merged(const std::vector<Partial<T>>& states, const Scoring& 
   AttentionResult<T> result;
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    Any<LoopbackAllToAll> link(world, rank, Axis{1, ranks});
+    LoopbackAllToAll link(world, rank, Axis{1, ranks});
     AttentionResult<T> own = merge_over_ranks(link, states[static_cast<std::size_t>(rank)], scoring);
     if (rank == 0) result = std::move(own);
   });
@@ -77,27 +77,26 @@ template ShardedCache<float> cache_of(const Problem<float>&, Index, int, int);
 template AttentionResult<float> merged(const std::vector<Partial<float>>&, const Scoring&);
 template ShardedCache<double> cache_of(const Problem<double>&, Index, int, int);
 template AttentionResult<double> merged(const std::vector<Partial<double>>&, const Scoring&);
-template AttentionResult<float> next_token<float, CpuEngine<float>>(AnyAllToAll&, const Problem<float>&,
+template AttentionResult<float> next_token<float, CpuEngine<float>>(AllToAll&, const Problem<float>&,
                                                                     ShardedCache<float>&, int);
-template AttentionResult<float> run_rank_decode<float, CpuEngine<float>>(AnyAllToAll&, const Problem<float>&,
+template AttentionResult<float> run_rank_decode<float, CpuEngine<float>>(AllToAll&, const Problem<float>&,
                                                                          Index, int);
 template std::vector<AttentionResult<float>> run_loopback_decode<float, CpuEngine<float>>(
     const Problem<float>&, Index, int, int);
 template std::vector<Partial<float>> states_of_last_token<float, CpuEngine<float>>(const Problem<float>&,
                                                                                    Index, int);
-template AttentionResult<double> next_token<double, CpuEngine<double>>(AnyAllToAll&, const Problem<double>&,
+template AttentionResult<double> next_token<double, CpuEngine<double>>(AllToAll&, const Problem<double>&,
                                                                        ShardedCache<double>&, int);
-template AttentionResult<double> run_rank_decode<double, CpuEngine<double>>(AnyAllToAll&,
-                                                                            const Problem<double>&, Index,
-                                                                            int);
+template AttentionResult<double> run_rank_decode<double, CpuEngine<double>>(AllToAll&, const Problem<double>&,
+                                                                            Index, int);
 template std::vector<AttentionResult<double>> run_loopback_decode<double, CpuEngine<double>>(
     const Problem<double>&, Index, int, int);
 template std::vector<Partial<double>> states_of_last_token<double, CpuEngine<double>>(const Problem<double>&,
                                                                                       Index, int);
-template AttentionResult<double> next_token<double, BlockwiseEngine<double>>(AnyAllToAll&,
+template AttentionResult<double> next_token<double, BlockwiseEngine<double>>(AllToAll&,
                                                                              const Problem<double>&,
                                                                              ShardedCache<double>&, int);
-template AttentionResult<double> run_rank_decode<double, BlockwiseEngine<double>>(AnyAllToAll&,
+template AttentionResult<double> run_rank_decode<double, BlockwiseEngine<double>>(AllToAll&,
                                                                                   const Problem<double>&,
                                                                                   Index, int);
 template std::vector<AttentionResult<double>> run_loopback_decode<double, BlockwiseEngine<double>>(

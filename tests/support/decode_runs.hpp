@@ -3,7 +3,6 @@
 
 #include "ring_attention/parallel/decode.hpp"
 #include "ring_attention/parallel/loopback_all_to_all.hpp"
-#include "support/any_transport.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -19,13 +18,12 @@ ShardedCache<T> cache_of(const Problem<T>& problem, Index prompt, int rank, int 
 
 /// Appends the next token of the problem, and attends to it with the decode of the library.
 template <class T, class Engine = CpuEngine<T>>
-AttentionResult<T> next_token(AnyAllToAll& link, const Problem<T>& problem, ShardedCache<T>& cache,
+AttentionResult<T> next_token(AllToAll& link, const Problem<T>& problem, ShardedCache<T>& cache,
                               int threads = 1);
 
 /// The rows behind the prompt, of one rank.
 template <class T, class Engine = CpuEngine<T>>
-AttentionResult<T> run_rank_decode(AnyAllToAll& link, const Problem<T>& problem, Index prompt,
-                                   int threads = 1);
+AttentionResult<T> run_rank_decode(AllToAll& link, const Problem<T>& problem, Index prompt, int threads = 1);
 
 /// Of every rank.
 template <class T, class Engine = CpuEngine<T>>

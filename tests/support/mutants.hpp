@@ -1,25 +1,26 @@
-// Wrong variants that look right. Each is one replaced parameter of the engine or the ring, and a test shows that the
-// check which passes for the right variant fails for it.
+// Wrong variants that look right. Each is one replaced rule of a small engine, a change at the edges of an engine, or a
+// transport, and a test shows that the check which passes for the right variant fails for it.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
-#include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
+#include "support/ring_runs.hpp"
+#include "support/small_engine.hpp"
 
 namespace ring_attention::test {
 
-// ---- the engine's rules --------------------------------------------------------------------------------
+// ---- rules of a small engine --------------------------------------------------------------------------------
 
 /// M = -1e4 as start: scores far below it underflow.
-struct FiniteStart : StandardRules {
+struct FiniteStart : RightRules {
   template <class T>
   static constexpr T initial_max = T(-1e4);
 };
 
 /// exp(s - m) with the tile's own m: NaN in a row that this tile masks fully.
-struct UnguardedScores : StandardRules {
+struct UnguardedScores : RightRules {
   template <class T>
   static T rescale(T from, T to) {
     return std::exp(from - to);
@@ -38,7 +39,7 @@ void merge_row_with(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T
 }
 
 /// The same lack of a guard where two states merge: NaN when neither has seen a key.
-struct UnguardedMerge : StandardRules {
+struct UnguardedMerge : RightRules {
   template <class T>
   static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b,
                         std::span<const T> o_b) {
@@ -47,7 +48,7 @@ struct UnguardedMerge : StandardRules {
 };
 
 /// A new maximum, but the old sum is not moved to it.
-struct ForgetsToRescale : StandardRules {
+struct ForgetsToRescale : RightRules {
   template <class T>
   static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b,
                         std::span<const T> o_b) {
@@ -58,7 +59,7 @@ struct ForgetsToRescale : StandardRules {
 
 /// Keeps normalised rows and joins them by their lse, the new lse being what `Join` makes of the two.
 template <class Join>
-struct LseRules : StandardRules {
+struct LseRules : RightRules {
   template <class T>
   static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& b,
                         std::span<const T> o_b) {
@@ -92,34 +93,66 @@ using StableLseMerge = LseRules<StableJoin>;
 
 /// Query heads assigned round-robin: h mod Hkv where real models have h / g.
 template <Index KvHeads>
-struct InterleavedHeads : StandardRules {
+struct InterleavedHeads : RightRules {
   static Index kv_head(Index head, Index) { return head % KvHeads; }
 };
 
-// ---- the ring's topology: a transport with a wrong one ------------------------------------------------
+// ---- the ring's topology: what an engine computes when the loop asks a wrong one -----------------------
 
-/// Moves parcels correctly, and gives the loop WrongRing.
-template <class WrongRing, class Base = LoopbackTransport>
-class WithRing : public Base {
- public:
-  using Base::Base;
-  [[nodiscard]] WrongRing ring() const { return {Base::ring()}; }
+struct RightOwners {
+  static int steps(const Ring& ring) { return ring.steps(); }
+  static int owner(const Ring& ring, int step) { return ring.owner(step); }
 };
 
 /// Algorithm 1 as printed: count = 1 .. N-1.
-struct OneStepTooFew : Ring {
-  [[nodiscard]] constexpr int steps() const { return size - 1; }
+struct OneStepTooFew : RightOwners {
+  static int steps(const Ring& ring) { return ring.steps() - 1; }
 };
 
 /// The labels of the parcels lag one step behind the parcels.
-struct OwnerOffByOne : Ring {
-  [[nodiscard]] constexpr int owner(int step) const { return (rank + size - step + 1) % size; }
+struct OwnerOffByOne : RightOwners {
+  static int owner(const Ring& ring, int step) { return Ring{ring.next(), ring.size}.owner(step); }
 };
 
 /// The labels run the other way round the ring.
-struct OwnerBackwards : Ring {
-  [[nodiscard]] constexpr int owner(int step) const { return (rank + step) % size; }
+struct OwnerBackwards : RightOwners {
+  static int owner(const Ring& ring, int step) { return ring.owner(ring.size - step); }
 };
+
+/// The library's engine in such a ring; for shards of equal length.
+template <class T, class Owners>
+class EngineWithOwners : public Engine<T> {
+ public:
+  EngineWithOwners(std::unique_ptr<Engine<T>> engine, const Ring& ring, const Placement& keys)
+      : engine_(std::move(engine)), ring_(ring), keys_(keys) {}
+
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
+    const int step = step_++;
+    if (step >= Owners::steps(ring_)) return;
+    engine_->accumulate({kv.k, kv.v, keys_.ranges(Owners::owner(ring_, step))}, progress);
+  }
+  [[nodiscard]] AttentionResult<T> finish() override { return engine_->finish(); }
+
+ private:
+  std::unique_ptr<Engine<T>> engine_;
+  Ring ring_;
+  Placement keys_;
+  int step_ = 0;
+};
+
+template <class T, class Owners>
+testing::AssertionResult ring_of_owners_agrees(const Problem<T>& problem, int ranks) {
+  const Placement queries(problem.what.kind, problem.what.queries, ranks),
+      keys(problem.what.kind, problem.what.keys, ranks);
+  const MakeForward<T> make = [=](const Scoring& scoring, Index block, View<const T> q,
+                                  const TokenRanges& ranges, View<const T> bias) {
+    int rank = 0;
+    while (queries.ranges(rank) != ranges) ++rank;
+    return std::make_unique<EngineWithOwners<T, Owners>>(
+        make_forward<T, CpuEngine<T>>(scoring, block, q, ranges, bias), Ring{rank, ranks}, keys);
+  };
+  return all_agree(run_loopback_with<T>(problem, ranks, loopback_link<LoopbackTransport>, make), problem);
+}
 
 // ---- the transport -------------------------------------------------------------------------------------
 
@@ -128,13 +161,13 @@ class SwapsTooEarly : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     exchange_ = exchange;
     LoopbackTransport::start(exchange);
     LoopbackTransport::finish();
     swap();  // what is computed with now belongs to the next step
   }
-  void finish() { swap(); }
+  void finish() override { swap(); }
 
  private:
   void swap() const {
@@ -150,11 +183,11 @@ class OneHopTooMany : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
 
-  void start(const Exchange& exchange) {
+  void start(const Exchange& exchange) override {
     exchange_ = exchange;
     LoopbackTransport::start(exchange);
   }
-  void drain() {
+  void drain() override {
     LoopbackTransport::start(exchange_);
     LoopbackTransport::finish();
     LoopbackTransport::drain();
@@ -163,7 +196,5 @@ class OneHopTooMany : public LoopbackTransport {
  private:
   Exchange exchange_;
 };
-
-static_assert(Transport<SwapsTooEarly> && Transport<OneHopTooMany>);
 
 }  // namespace ring_attention::test

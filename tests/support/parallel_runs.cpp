@@ -23,146 +23,89 @@ Tensor<T> ordered_heads(const HybridRules& rules, const Tensor<T>& x, int ranks,
 }  // namespace
 
 template <class T>
-ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const HybridPlace& held,
-                                  AnyAllToAll& link, const MakeTransport& make_transport,
-                                  const Engines<T>& engines, const HybridRules& rules) {
+ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const HybridPlace& held, bool gathers,
+                                    Links& links, const Engines<T>& engines, const HybridRules& rules) {
   const Problem<T>& p = problem.forward;
   const Case& what = p.what;
   const HybridPlace place = rules.computes(held);
-  const int sharing = place.ulysses.size, ring_rank = place.ring.index(place.rank);
-  const Placement queries(what.kind, what.queries, place.ring.size),
-      keys(what.kind, what.keys, place.ring.size);
-  const HeadLayout layout(link, place, queries, keys, what.q().heads, what.kv_heads);
-  const auto queries_to_heads = [&](const Tensor<T>& all) {
-    const TokenRanges slice = rules.slice(held, what.kind, what.queries);
-    const Tensor<T> own = ordered_heads(rules, rows_of(all, slice), sharing);
-    return layout.queries_to_heads(own.view());
+  const int ranks = place.ring.size, sharing = place.ulysses.size;
+  const DeviceOf<T> device(engines, what.block);
+  const SharedAttention shared{
+      place,    gathers,   {{what.kind, what.queries, ranks}, {what.kind, what.keys, ranks}},
+      what.q(), what.kv(), what.scoring,
+      true};
+  ContextParallel<T> attention(device, links, shared), backward_attention(device, links, shared);
+  const HeadLayout& layout = attention.layout();
+  const TokenRanges rows = rules.slice(held, what.kind, what.queries);
+  const auto queries = [&](const Tensor<T>& all) {
+    return layout.queries_to_heads<T>(ordered_heads(rules, rows_of(all, rows), sharing));
   };
-  const auto keys_to_heads = [&](const Tensor<T>& all) {
-    const Tensor<T> own = rows_of(all, rules.slice(held, what.kind, what.keys));
-    return layout.keys_to_heads(own.view());
+  const auto keys = [&](const Tensor<T>& all) {
+    return layout.keys_to_heads<T>(rows_of(all, rules.slice(held, what.kind, what.keys)));
   };
-  const auto queries_to_sequence = [&](const Tensor<T>& y) {
-    return ordered_heads(rules, layout.queries_to_sequence(y.view()), sharing, true);
+  const auto own = [](MaybeOwned<T> array) { return host_memory().owned(std::move(array)); };
+  const auto queries_back = [&](MaybeOwned<T> y) {
+    return ordered_heads(rules, own(layout.queries_to_sequence<T>(std::move(y))), sharing, true);
   };
-  const auto keys_to_sequence = [&](View<T> y) {
-    const HeadShare share(what.q().heads, what.kv_heads, sharing);
-    if (rules.returns_nothing(share.kv, static_cast<std::size_t>(link.rank())))
-      std::ranges::fill(y.elements(), T{0});
-    return layout.keys_to_sequence(View<const T>(y));
-  };
-  const auto bias_to_heads = [&](const Tensor<T>& all) {
-    const Tensor<T> own = rows_of(all, rules.slice(held, what.kind, what.queries));
-    return layout.bias_to_heads(own.view());
-  };
+  const Tensor<T> bias_rows = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
   ParallelResult<T> result;
 
-  const Tensor<T> q = queries_to_heads(p.q), k = keys_to_heads(p.k), v = keys_to_heads(p.v);
-  const Tensor<T> bias = p.bias.size() > 0 ? bias_to_heads(p.bias) : Tensor<T>();
-  const Scoring scoring = layout.scoring(what.scoring);
-  const auto write_kv = [&](KvParcel<T>& parcel) {
-    std::ranges::copy(k.view().elements(), parcel.k().data());
-    std::ranges::copy(v.view().elements(), parcel.v().data());
-  };
-  KvParcel<T> kv(k.shape(), keys, ring_rank);
-  write_kv(kv);
-  const auto engine = engines.forward(scoring, what.block);
-  engine->begin(q, place.shard(queries), bias);
-  {
-    const auto transport = make_transport(0);
-    ring_forward(*engine, *transport, kv);
-    result.forward_kv = transport->statistics();
-  }
-  const AttentionResult<T> attended = engine->finish();
-  result.attended = {queries_to_sequence(attended.out), queries_to_sequence(attended.lse)};
-  result.forward_pieces = link.statistics();
+  const auto q = queries(p.q), k = keys(p.k), v = keys(p.v), bias = layout.bias_to_heads<T>(bias_rows);
+  auto forward = attention.begin_forward(q, attention.kv(k, v), bias);
+  attention.travel(forward);
+  const AttentionResult<T> attended = forward.engine->finish();
+  result.attended = {queries_back(attended.out), queries_back(attended.lse)};
+  result.forward_kv = attention.hops(Channel::kv);
+  result.forward_pieces = attention.pieces();
 
-  const Tensor<T> grad_out = queries_to_heads(problem.grad_out);
-  KvParcel<T> again(k.shape(), keys, ring_rank), gradients(k.shape(), keys, ring_rank);
-  write_kv(again);
-  const auto backward = engines.backward(scoring, what.block);
-  const ForwardResult<T> forward{q, attended.out, attended.lse, grad_out, bias};
-  backward->begin(forward, place.shard(queries));
-  {
-    const auto kv_transport = make_transport(0);
-    const auto gradient_transport = make_transport(1);
-    ring_backward(*backward, *kv_transport, *gradient_transport, again, gradients);
-    result.kv = kv_transport->statistics();
-    result.gradient = gradient_transport->statistics();
-  }
-  result.gradients = {queries_to_sequence(backward->finish()), keys_to_sequence(gradients.k()),
-                      keys_to_sequence(gradients.v())};
-  if (bias.size() > 0) {
-    const Tensor<T> grad_bias = backward->bias_gradient();
-    result.gradients.bias = layout.bias_to_sequence(grad_bias.view(), what.bias_heads);
-  }
-  result.gradients.sinks = layout.among_all(sink_gradient(forward, scoring.sinks));
-  result.pieces = link.statistics();
+  const auto grad_out = queries(problem.grad_out);
+  const BackwardInputs<T> inputs{q, attended.out, attended.lse, grad_out, bias};
+  auto backward = backward_attention.begin_backward(inputs, backward_attention.kv(k, v));
+  backward_attention.travel(backward);
+  const HeadShare share(what.q().heads, what.kv_heads, sharing);
+  if (rules.returns_nothing(share.kv, static_cast<std::size_t>(links.ulysses().rank())))
+    for (const View<T>& sum : {backward.sums.k(), backward.sums.v()}) std::ranges::fill(sum.elements(), T{0});
+  auto gradients = backward_attention.finish(backward, what.bias_heads);
+  result.gradients = {
+      ordered_heads(rules, own(std::move(gradients.q)), sharing, true), own(std::move(gradients.k)),
+      own(std::move(gradients.v)), own(std::move(gradients.bias)),
+      sink_gradient<T>({{}, result.attended.out, result.attended.lse, rows_of(problem.grad_out, rows)},
+                       what.scoring.sinks)};
+  result.kv = backward_attention.hops(Channel::kv);
+  result.gradient = backward_attention.hops(Channel::gradients);
+  result.pieces = backward_attention.pieces();
   return result;
 }
 
+namespace {
+
 template <class T>
-std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& problem, int ulysses, int rings,
-                                                   const Engines<T>& engines, const HybridRules& rules) {
-  const int ranks = ulysses * rings;
+std::vector<ParallelResult<T>> run_loopback_parallel(const GradientProblem<T>& problem, int ranks,
+                                                     int ulysses, bool gathers, const Engines<T>& engines,
+                                                     const HybridRules& rules) {
   std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    const HybridPlace held(rank, ranks, ulysses);
-    const HybridPlace place = rules.computes(held);
-    Any<LoopbackAllToAll> link(world, rank, place.ulysses);
-    const auto make_transport = [&](int channel) {
-      return any_transport<LoopbackTransport>(world, rank, channel, place.ring);
-    };
+    const HybridPlace held(rank, ranks, ulysses), place = rules.computes(held);
+    LoopbackLinks links(world, rank, place.ulysses, place.ring);
     results[static_cast<std::size_t>(rank)] =
-        run_rank_hybrid<T>(problem, held, link, make_transport, engines, rules);
+        run_rank_parallel(problem, held, gathers, links, engines, rules);
   });
   return results;
 }
 
+}  // namespace
+
 template <class T>
-ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, AnyAllToAll& link,
-                                      const Engines<T>& engines) {
-  const Problem<T>& p = problem.forward;
-  const Ring ring{link.rank(), link.size()};
-  const TokenRanges rows = query_ranges(p, ring.rank, ring.size);
-  const Placement keys(p.what.kind, p.what.keys, ring.size);
-  const Tensor<T> q = rows_of(p.q, rows);
-  const Tensor<T> bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<T>();
-  KvShards<T> kv(p.k.shape(), keys), gradients(p.k.shape(), keys);
-  copy_rows(kv.k(ring.rank), p.k.view(), keys.ranges(ring.rank));
-  copy_rows(kv.v(ring.rank), p.v.view(), keys.ranges(ring.rank));
-  all_gather(link, kv);
-  ParallelResult<T> result;
-  result.forward_pieces = link.statistics();
-
-  const auto engine = engines.forward(p.what.scoring, p.what.block);
-  engine->begin(q, rows, bias);
-  all_gather_forward(*engine, ring, kv);
-  result.attended = engine->finish();
-
-  const Tensor<T> grad_out = rows_of(problem.grad_out, rows);
-  const auto backward = engines.backward(p.what.scoring, p.what.block);
-  const ForwardResult<T> forward{q, result.attended.out, result.attended.lse, grad_out, bias};
-  backward->begin(forward, rows);
-  all_gather_backward(*backward, link, kv, gradients);
-  result.gradients = {backward->finish(), converted<T>(gradients.k(ring.rank)),
-                      converted<T>(gradients.v(ring.rank)), backward->bias_gradient(),
-                      sink_gradient(forward, p.what.scoring.sinks)};
-  result.pieces = link.statistics();
-  return result;
+std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& problem, int ulysses, int rings,
+                                                   const Engines<T>& engines, const HybridRules& rules) {
+  return run_loopback_parallel(problem, ulysses * rings, ulysses, false, engines, rules);
 }
 
 template <class T>
 std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>& problem, int ranks,
                                                        const Engines<T>& engines) {
-  std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
-  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
-  world.run([&](int rank) {
-    Any<LoopbackAllToAll> link(world, rank, Axis{1, ranks});
-    results[static_cast<std::size_t>(rank)] = run_rank_all_gather<T>(problem, link, engines);
-  });
-  return results;
+  return run_loopback_parallel(problem, ranks, 1, true, engines, {});
 }
 
 template <class T>
@@ -235,13 +178,10 @@ testing::AssertionResult agrees(const Whole<T>& got, const GradientProblem<T>& p
   return agrees(got.gradients, problem);
 }
 
-template ParallelResult<float> run_rank_hybrid(const GradientProblem<float>&, const HybridPlace&,
-                                               AnyAllToAll&, const MakeTransport&, const Engines<float>&,
-                                               const HybridRules&);
+template ParallelResult<float> run_rank_parallel(const GradientProblem<float>&, const HybridPlace&, bool,
+                                                 Links&, const Engines<float>&, const HybridRules&);
 template std::vector<ParallelResult<float>> run_loopback_hybrid(const GradientProblem<float>&, int, int,
                                                                 const Engines<float>&, const HybridRules&);
-template ParallelResult<float> run_rank_all_gather(const GradientProblem<float>&, AnyAllToAll&,
-                                                   const Engines<float>&);
 template std::vector<ParallelResult<float>> run_loopback_all_gather(const GradientProblem<float>&, int,
                                                                     const Engines<float>&);
 template Whole<float> zeros(const Case&);
@@ -253,13 +193,10 @@ template Whole<float> whole_ring(const GradientProblem<float>&, int, const Engin
 template testing::AssertionResult same_bits(const Whole<float>&, const Whole<float>&);
 template testing::AssertionResult agrees(const Whole<float>&, const GradientProblem<float>&);
 
-template ParallelResult<double> run_rank_hybrid(const GradientProblem<double>&, const HybridPlace&,
-                                                AnyAllToAll&, const MakeTransport&, const Engines<double>&,
-                                                const HybridRules&);
+template ParallelResult<double> run_rank_parallel(const GradientProblem<double>&, const HybridPlace&, bool,
+                                                  Links&, const Engines<double>&, const HybridRules&);
 template std::vector<ParallelResult<double>> run_loopback_hybrid(const GradientProblem<double>&, int, int,
                                                                  const Engines<double>&, const HybridRules&);
-template ParallelResult<double> run_rank_all_gather(const GradientProblem<double>&, AnyAllToAll&,
-                                                    const Engines<double>&);
 template std::vector<ParallelResult<double>> run_loopback_all_gather(const GradientProblem<double>&, int,
                                                                      const Engines<double>&);
 template Whole<double> zeros(const Case&);

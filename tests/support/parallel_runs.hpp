@@ -3,9 +3,8 @@
 
 #include <vector>
 
-#include "ring_attention/parallel/all_gather.hpp"
-#include "ring_attention/parallel/head_layout.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
 #include "support/backward_runs.hpp"
 
 namespace ring_attention::test {
@@ -37,25 +36,18 @@ struct HybridRules {
   }
 };
 
-/// One rank's part.
-/// \param make_transport  makes this rank's transport of the ring for a channel
+/// One rank's part, as a program does it that keeps arrays in the layout that it computes. Every hop is made.
+/// \param gathers  an all-gather; `held` then shares no heads
 template <class T>
-ParallelResult<T> run_rank_hybrid(const GradientProblem<T>& problem, const HybridPlace& held,
-                                  AnyAllToAll& link, const MakeTransport& make_transport,
-                                  const Engines<T>& engines = fast_engines<T>, const HybridRules& rules = {});
+ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const HybridPlace& held, bool gathers,
+                                    Links& links, const Engines<T>& engines = fast_engines<T>,
+                                    const HybridRules& rules = {});
 
 /// All ranks in this process.
 template <class T>
 std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>& problem, int ulysses, int rings,
                                                    const Engines<T>& engines = fast_engines<T>,
                                                    const HybridRules& rules = {});
-
-/// One rank's part of the all-gather.
-template <class T>
-ParallelResult<T> run_rank_all_gather(const GradientProblem<T>& problem, AnyAllToAll& link,
-                                      const Engines<T>& engines = fast_engines<T>);
-
-/// All ranks in this process.
 template <class T>
 std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>& problem, int ranks,
                                                        const Engines<T>& engines = fast_engines<T>);

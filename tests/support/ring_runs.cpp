@@ -14,20 +14,19 @@ std::vector<int> hops_of(const Case& what, int ranks) {
 
 template <class T>
 RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeTransport& make_transport,
-                       MakeForward<T> make_engine) {
+                       const MakeForward<T>& make_engine) {
   const Index before = allocation::current();
   allocation::reset_peak();
   const TokenRanges rows = query_ranges(problem, place.rank, place.size);
   Tensor<T> q(problem.q.shape().with_seq(count(rows)));
   copy_rows(q.view(), problem.q.view(), rows);
   const Placement keys(problem.what.kind, problem.what.keys, place.size);
-  KvParcel<T> kv(problem.k.shape(), keys, place.rank, {}, hops_of(problem.what, place.size));
+  KvParcel<T> kv(problem.k.shape(), keys, place.rank, host_memory(), hops_of(problem.what, place.size));
   copy_rows(kv.k(), problem.k.view(), keys.ranges(place.rank));
   copy_rows(kv.v(), problem.v.view(), keys.ranges(place.rank));
 
-  const auto engine = make_engine(problem.what.scoring, problem.what.block);
   const Tensor<T> bias = problem.bias.size() > 0 ? rows_of(problem.bias, rows) : Tensor<T>();
-  engine->begin(q, rows, bias);
+  const auto engine = make_engine(problem.what.scoring, problem.what.block, q, rows, bias);
   const auto transport = make_transport(0);
   ring_forward(*engine, *transport, kv);
   AttentionResult<T> attended = engine->finish();
@@ -35,13 +34,8 @@ RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeT
 }
 
 template <class T>
-RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeTransport& make_transport) {
-  return run_rank<T>(problem, place, make_transport, any_forward<T, CpuEngine<T>>);
-}
-
-template <class T>
 std::vector<RankResult<T>> run_loopback_with(const Problem<T>& problem, int ranks,
-                                             MakeLoopback make_transport, MakeForward<T> make_engine) {
+                                             MakeLoopback make_transport, const MakeForward<T>& make_engine) {
   std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
@@ -93,20 +87,18 @@ testing::AssertionResult sent_what_it_should(const TransportStatistics& statisti
 
 template TokenRanges query_ranges(const Problem<float>&, int, int);
 template RankResult<float> run_rank(const Problem<float>&, const Ring&, const MakeTransport&,
-                                    MakeForward<float>);
-template RankResult<float> run_rank(const Problem<float>&, const Ring&, const MakeTransport&);
+                                    const MakeForward<float>&);
 template std::vector<RankResult<float>> run_loopback_with(const Problem<float>&, int, MakeLoopback,
-                                                          MakeForward<float>);
+                                                          const MakeForward<float>&);
 template testing::AssertionResult all_agree(const std::vector<RankResult<float>>&, const Problem<float>&);
 template testing::AssertionResult sent_what_it_should(const TransportStatistics&, const Problem<float>&,
                                                       const Ring&);
 
 template TokenRanges query_ranges(const Problem<double>&, int, int);
 template RankResult<double> run_rank(const Problem<double>&, const Ring&, const MakeTransport&,
-                                     MakeForward<double>);
-template RankResult<double> run_rank(const Problem<double>&, const Ring&, const MakeTransport&);
+                                     const MakeForward<double>&);
 template std::vector<RankResult<double>> run_loopback_with(const Problem<double>&, int, MakeLoopback,
-                                                           MakeForward<double>);
+                                                           const MakeForward<double>&);
 template testing::AssertionResult all_agree(const std::vector<RankResult<double>>&, const Problem<double>&);
 template testing::AssertionResult sent_what_it_should(const TransportStatistics&, const Problem<double>&,
                                                       const Ring&);

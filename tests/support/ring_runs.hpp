@@ -8,16 +8,10 @@
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
-#include "support/any_engine.hpp"
-#include "support/any_transport.hpp"
+#include "support/engines.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
-
-/// The library's engine; with other rules the readable one, which takes them.
-template <class T, class Rules>
-using EngineOf =
-    std::conditional_t<std::is_same_v<Rules, StandardRules>, CpuEngine<T>, BlockwiseEngine<T, Rules>>;
 
 /// Elements of the one tile that the fast engine keeps.
 template <class T>
@@ -45,30 +39,29 @@ TokenRanges query_ranges(const Problem<T>& problem, int rank, int ranks);
 /// How many hops the K,V of each rank make.
 std::vector<int> hops_of(const Case& what, int ranks);
 
+/// Makes the transport of a rank for a channel.
+using MakeTransport = std::function<std::unique_ptr<Transport>(int channel)>;
+
 /// One rank's part: its tokens of the problem's arrays, its engine, the ring loop.
 /// \param make_transport  called last, because a transport borrows the parcel
 template <class T>
 RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeTransport& make_transport,
-                       MakeForward<T> make_engine);
-/// With the library's engine.
-template <class T>
-RankResult<T> run_rank(const Problem<T>& problem, const Ring& place, const MakeTransport& make_transport);
+                       const MakeForward<T>& make_engine = fast_engines<T>.forward);
 
 /// Makes the transport of a rank in a world of threads.
-using MakeLoopback = std::unique_ptr<AnyTransport> (*)(LoopbackWorld& world, int rank, int channel);
+using MakeLoopback = std::unique_ptr<Transport> (*)(LoopbackWorld& world, int rank, int channel);
 template <class Link>
-std::unique_ptr<AnyTransport> loopback_link(LoopbackWorld& world, int rank, int channel) {
-  return any_transport<Link>(world, rank, channel);
+std::unique_ptr<Transport> loopback_link(LoopbackWorld& world, int rank, int channel) {
+  return std::make_unique<Link>(world, rank, channel);
 }
 
 /// All ranks of a ring in this process.
 template <class T>
 std::vector<RankResult<T>> run_loopback_with(const Problem<T>& problem, int ranks,
-                                             MakeLoopback make_transport, MakeForward<T> make_engine);
-template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
-          class Engine = EngineOf<T, Rules>>
+                                             MakeLoopback make_transport, const MakeForward<T>& make_engine);
+template <class T, class Engine = CpuEngine<T>, class Link = LoopbackTransport>
 std::vector<RankResult<T>> run_loopback(const Problem<T>& problem, int ranks) {
-  return run_loopback_with<T>(problem, ranks, loopback_link<Link>, any_forward<T, Engine>);
+  return run_loopback_with<T>(problem, ranks, loopback_link<Link>, make_forward<T, Engine>);
 }
 
 /// Does every rank agree with its rows of the reference?
@@ -88,10 +81,9 @@ std::size_t hash_of(const Arrays&... arrays) {
 }
 
 /// The check that the right ring passes and each mutant must fail.
-template <class T, class Rules = StandardRules, class Link = LoopbackTransport,
-          class Engine = EngineOf<T, Rules>>
+template <class T, class Engine = CpuEngine<T>, class Link = LoopbackTransport>
 testing::AssertionResult ring_agrees(const Problem<T>& problem, int ranks) {
-  return all_agree(run_loopback<T, Rules, Link, Engine>(problem, ranks), problem);
+  return all_agree(run_loopback<T, Engine, Link>(problem, ranks), problem);
 }
 
 /// What a rank must send and receive: at each of N - 1 hops the parcel that is on this rank and goes on, if it has any

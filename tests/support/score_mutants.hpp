@@ -1,8 +1,9 @@
-// Wrong biases, dropouts and sinks that look right. Each is one replaced parameter of the readable engine.
+// Wrong biases, dropouts and sinks that look right, in engines of their own.
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
 #include "support/backward_runs.hpp"
+#include "support/small_engine.hpp"
 
 namespace ring_attention::test {
 
@@ -10,7 +11,7 @@ namespace ring_attention::test {
 template <class T, class Forward = BlockwiseEngine<T>, class Backward = BlockwiseBackward<T>>
 struct BothWays {
   BothWays(const GradientProblem<T>& problem, int ranks)
-      : forward(run_loopback<T, StandardRules, LoopbackTransport, Forward>(problem.forward, ranks)),
+      : forward(run_loopback<T, Forward>(problem.forward, ranks)),
         backward(run_loopback_backward<T, Backward>(problem, forward)),
         gradients(gathered(backward, problem)) {}
 
@@ -33,10 +34,10 @@ testing::AssertionResult fast_agrees(const GradientProblem<T>& problem, int rank
   return both_ways_agree<T, CpuEngine<T>, CpuBackward<T>>(problem, ranks);
 }
 
-// ---- rules of the forward ------------------------------------------------------------------------------
+// ---- rules of a small engine ------------------------------------------------------------------------------
 
 /// The dropped logits are -inf: the softmax of those that are left is another operation.
-struct DropsBeforeSoftmax : StandardRules {
+struct DropsBeforeSoftmax : RightRules {
   template <class T>
   static void drop(T& p, T& l, T factor) {
     if (factor != 0) return;
@@ -46,7 +47,7 @@ struct DropsBeforeSoftmax : StandardRules {
 };
 
 /// l is the sum of the kept terms.
-struct DropsTheSum : StandardRules {
+struct DropsTheSum : RightRules {
   template <class T>
   static void drop(T& p, T& l, T factor) {
     if (factor == 0) l -= p;
@@ -54,37 +55,79 @@ struct DropsTheSum : StandardRules {
   }
 };
 
-struct ScalesTwice : StandardRules {
+struct ScalesTwice : RightRules {
   template <class T>
   static void drop(T& p, T&, T factor) {
     p *= factor * factor;
   }
 };
 
-struct NoScale : StandardRules {
+struct NoScale : RightRules {
   template <class T>
   static void drop(T& p, T&, T factor) {
     if (factor == 0) p = 0;
   }
 };
 
-// ---- rules of the backward -----------------------------------------------------------------------------
+// ---- the backward -----------------------------------------------------------------------------
 
-/// A dropped pair has no gradient at all: the usual mistake.
-struct MasksGradientOfScores : StandardGradientRules {
-  template <class T>
-  static T score_gradient(T p, T grad_p, T delta, T factor) {
-    return factor == 0 ? T{0} : p * (factor * grad_p - delta);
+/// A dropped pair has no gradient at all: the usual mistake. All other pairs are as they should be.
+template <class T>
+class MasksGradientOfScores : public BackwardEngine<T> {
+ public:
+  MasksGradientOfScores(const Scoring& scoring, Index block) : scoring_(scoring), block_(block) {}
+
+  void begin(const BackwardInputs<T>& inputs, const TokenRanges& ranges) {
+    inputs_ = inputs;
+    ranges_ = ranges;
+    delta_ = row_dot(inputs.grad_out, inputs.out);
+    grad_q_ = Tensor<T>(inputs.q.shape());
+    grad_bias_ = Tensor<T>(inputs.bias.shape());
   }
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& = {}) override {
+    const Index group = require_attention_shapes(inputs_.q.shape(), kv.k.shape(), kv.v.shape());
+    for_each_tile(inputs_.q.shape(), ranges_, kv.ranges, block_, group,
+                  [&](const Tile& tile) { differentiate(tile, kv, gradient); });
+  }
+  [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
+  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
+
+ private:
+  void differentiate(const Tile& tile, const KeyValue<T>& kv, const KeyValueGradient<T>& gradient) {
+    Matrix<T> p, factors;
+    if (!score_tile(scoring_, tile, inputs_.q, kv.k, inputs_.bias, p)) return;
+    dropout_tile(scoring_.dropout, tile, factors);
+    const auto grad_out = tile.of_queries(inputs_.grad_out);
+    Matrix<T> ds = grad_out * tile.of_keys(kv.v).transpose();
+    for (Index i = 0; i < p.rows(); ++i) {
+      const Index row = tile.first_query + i;
+      const T lse = inputs_.lse(tile.batch, tile.head, row),
+              delta = delta_.view()(tile.batch, tile.head, row);
+      for (Index j = 0; j < p.cols(); ++j) {
+        p(i, j) = rescale(p(i, j), lse);
+        ds(i, j) = factors(i, j) == 0 ? T{0} : p(i, j) * (factors(i, j) * ds(i, j) - delta);
+      }
+    }
+    const auto scale = static_cast<T>(scoring_.scale);
+    tile.of_keys(gradient.v) += factors.cwiseProduct(p).transpose() * grad_out;
+    tile.of_keys(gradient.k) += scale * ds.transpose() * tile.of_queries(inputs_.q);
+    tile.of_queries(grad_q_.view()) += scale * ds * tile.of_keys(kv.k);
+    if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds;
+  }
+
+  Scoring scoring_;
+  Index block_;
+  BackwardInputs<T> inputs_;
+  TokenRanges ranges_;
+  Tensor<T> delta_, grad_q_, grad_bias_;
 };
 
 // ---- scorings that change on the way -------------------------------------------------------------------
 
 /// A new engine for every step, with the scoring that Change makes of the right one; states are merged as on arrival.
 template <class T, class Change>
-class EveryStepForward {
+class EveryStepForward : public Engine<T> {
  public:
-  using value_type = T;
   explicit EveryStepForward(const Scoring& scoring, Index block = 64) : scoring_(scoring), block_(block) {}
 
   void begin(View<const T> q, const TokenRanges& ranges, View<const T> bias) {
@@ -93,7 +136,7 @@ class EveryStepForward {
     bias_ = bias;
     partial_ = Partial<T>::empty(q.shape());
   }
-  void accumulate(const KeyValue<T>& kv, const Progress&) {
+  void accumulate(const KeyValue<T>& kv, const Progress& = {}) override {
     const Scoring scoring = Change::of(scoring_, step_++, ranges_);
     BlockwiseEngine<T> engine(scoring, block_);
     engine.begin(q_, ranges_, bias_);
@@ -103,7 +146,7 @@ class EveryStepForward {
     if (Change::adds_sinks_in_every_step) add_sinks(state, scoring_.sinks);
     merge(partial_, state);
   }
-  AttentionResult<T> finish() {
+  [[nodiscard]] AttentionResult<T> finish() override {
     if (!Change::adds_sinks_in_every_step) add_sinks(partial_, scoring_.sinks);
     return ring_attention::finish(std::move(partial_));
   }
@@ -119,26 +162,25 @@ class EveryStepForward {
 
 /// The same for the backward. dQ and dbias are summed.
 template <class T, class Change>
-class EveryStepBackward {
+class EveryStepBackward : public BackwardEngine<T> {
  public:
-  using value_type = T;
   explicit EveryStepBackward(const Scoring& scoring, Index block = 64) : scoring_(scoring), block_(block) {}
 
-  void begin(const ForwardResult<T>& forward, const TokenRanges& ranges) {
+  void begin(const BackwardInputs<T>& forward, const TokenRanges& ranges) {
     forward_ = forward;
     ranges_ = ranges;
     grad_q_ = Tensor<T>(forward.q.shape());
     grad_bias_ = Tensor<T>(forward.bias.shape());
   }
-  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress&) {
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& = {}) override {
     BlockwiseBackward<T> engine(Change::of(scoring_, step_++, ranges_), block_);
     engine.begin(forward_, ranges_);
     engine.accumulate(kv, gradient);
     add(grad_q_, engine.finish());
     add(grad_bias_, engine.bias_gradient());
   }
-  Tensor<T> finish() { return std::move(grad_q_); }
-  Tensor<T> bias_gradient() { return std::move(grad_bias_); }
+  [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
+  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
 
  private:
   static void add(Tensor<T>& into, const Tensor<T>& part) {
@@ -146,7 +188,7 @@ class EveryStepBackward {
   }
   Scoring scoring_;
   Index block_;
-  ForwardResult<T> forward_;
+  BackwardInputs<T> forward_;
   TokenRanges ranges_;
   Tensor<T> grad_q_, grad_bias_;
   int step_ = 0;

@@ -20,8 +20,8 @@ namespace ring_attention::lesson {
 /// \param incoming  where the next parcel arrives; both buffers are as large as the largest parcel
 /// \param kv        the shape of K, and of V, of the whole sequence
 /// \param steps     N, the number of ranks
-void ring(Engine<float> auto& engine, Tensor<float>& current, Tensor<float>& incoming, const Shape& kv,
-          const Placement& placement, const Communicator& comm, int steps) {
+inline void ring(Engine<float>& engine, Tensor<float>& current, Tensor<float>& incoming, const Shape& kv,
+                 const Placement& placement, const Communicator& comm, int steps) {
   const Ring ring{comm.rank(), comm.size()};
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto length = [&](int owner) { return static_cast<int>(2 * shape(owner).size()); };

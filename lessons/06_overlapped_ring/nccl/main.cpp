@@ -24,7 +24,7 @@ AttentionResult<float> attended(const RandomProblem& problem, const TokenRanges&
   CudaEngine<T> engine(problem.scoring, {.stream = compute.handle()});
   engine.begin(q, ranges);
   loop(engine);
-  const DeviceAttentionResult there = engine.finish();
+  const AttentionResult<float> there = engine.finish();
   return {cuda::downloaded(there.out, compute.handle()), cuda::downloaded(there.lse, compute.handle())};
 }
 
@@ -33,13 +33,13 @@ template <class T>
 void compare_in(Lesson& lesson, const RandomProblem& problem, const Placement& placement, gpu::Gpus& gpus,
                 int rank, const auto& loop) {
   const TokenRanges ranges = placement.ranges(rank);
-  const AttentionResult<float> got = attended<T>(problem, ranges, gpus.compute, [&](CudaEngine<T>& engine) {
+  const AttentionResult<float> got = attended<T>(problem, ranges, gpus.compute, [&](Engine<T>& engine) {
     auto current = gpu::uploaded_parcel<T>(problem, placement, rank, gpus.compute);
     cuda::DeviceTensor<T> incoming(current.shape());
     loop(engine, current, incoming);
   });
-  const auto library = attended<T>(problem, ranges, gpus.compute, [&](CudaEngine<T>& engine) {
-    auto kv = gpu::library_parcel<T>(problem, placement, rank, gpus.compute);
+  const auto library = attended<T>(problem, ranges, gpus.compute, [&](Engine<T>& engine) {
+    auto kv = gpu::library_parcel<T>(problem, placement, rank, gpus);
     NcclTransport transport(gpus.world, gpus.compute.handle());
     ring_forward(engine, transport, kv);
   });
@@ -82,11 +82,12 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   cuda::DeviceTensor<float> incoming(current.shape());
   double own_exposed = 0;
   std::vector<Index> owners;
-  (void)attended<float>(problem, placement.ranges(comm.rank()), gpus.compute, [&](CudaEngine<float>& engine) {
-    gpu::NotingEngine noting(engine, gpus.compute, comm.size());
+  (void)attended<float>(problem, placement.ranges(comm.rank()), gpus.compute, [&](Engine<float>& engine) {
+    gpu::NotedSteps notes(gpus.compute, comm.size());
+    NotingEngine noting(engine, notes);
     loop(noting, current, incoming);
-    own_exposed = noting.exposed_seconds();
-    owners = owners_of(noting.steps(), problem, placement, ring);
+    own_exposed = notes.exposed_seconds();
+    owners = owners_of(notes.steps(), problem, placement, ring);
   });
   const Index hops = gpu::groups;
   const Index bytes = gpu::bytes_sent_from[current.data()] + gpu::bytes_sent_from[incoming.data()];

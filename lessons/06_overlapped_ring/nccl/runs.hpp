@@ -41,7 +41,7 @@ class ForwardRun {
   // A new run: out and lse of some rows.
   void check(Lesson& lesson, const std::string& what) {
     ring(gpus_.transfer);
-    const DeviceAttentionResult got = engine_.finish();
+    const AttentionResult<float> got = engine_.finish();
     const gpu::Sample<T> sample(problem_, ranges(), ring_.rank);
     const Reference want = sample.forward();
     lesson.check(what + ": a sample of out",
@@ -53,7 +53,7 @@ class ForwardRun {
  private:
   [[nodiscard]] TokenRanges ranges() const { return placement_.ranges(ring_.rank); }
   [[nodiscard]] cuda::StreamHandle stream() const { return gpus_.compute.handle(); }
-  void run(auto& engine, const cuda::Stream& transfer) {
+  void run(Engine<T>& engine, const cuda::Stream& transfer) {
     lesson::ring(engine, current_, incoming_, problem_.kv, placement_, ring_, gpus_.ranks, gpus_.compute,
                  transfer, ring_.size);
   }

@@ -15,8 +15,8 @@ void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& w
        {std::pair("none", Mistakes{}), std::pair("no scale in dK", Mistakes{.missing_scale = true}),
         std::pair("no delta", Mistakes{.no_delta = true}),
         std::pair("no barrier before dQ", Mistakes{.no_barrier = true})}) {
-    const DeviceGradients got = by_hand(f, mistakes);
-    const auto off = [&](const FloatsThere& array, const Tensor<double>& wanted) {
+    const Gradients<float> got = by_hand(f, mistakes);
+    const auto off = [&](const Tensor<float>& array, const Tensor<double>& wanted) {
       const Comparison off_by = compare(cuda::downloaded(array, f.stream), wanted, {});
       return std::isfinite(off_by.got) ? off_by.relative_error : std::abs(off_by.got);  // NaN stays NaN
     };
@@ -27,9 +27,9 @@ void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& w
   lesson.record("mistakes", rows);
 }
 
-void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f, const DeviceGradients& got,
+void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f, const Gradients<float>& got,
                      const ReferenceGradients& want) {
-  const auto agree = [&](const char* name, const FloatsThere& gradient, const Tensor<double>& reference,
+  const auto agree = [&](const char* name, const Tensor<float>& gradient, const Tensor<double>& reference,
                          double magnitude) {
     lesson.check(whose + name + " agrees with the dense reference in double",
                  compare(cuda::downloaded(gradient, f.stream), reference,
@@ -41,7 +41,7 @@ void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f,
 }
 
 void show_times(Lesson& lesson, const Forward& f) {
-  DeviceGradients d = zeros(f.p.q);
+  Gradients<float> d = zeros(f.p.q);
   FloatsThere delta(f.p.q.per_row());
   Table table({"S = " + std::to_string(f.p.q.seq) + ", " + std::to_string(f.p.q.heads) +
                    " heads, median of 5, this run",

@@ -24,28 +24,28 @@ struct Forward {
   RandomProblem p;
   cuda::StreamHandle stream;
   FloatsThere q, k, v, grad_out;
-  DeviceAttentionResult result;
+  AttentionResult<float> result;
 };
 
-inline DeviceGradients zeros(const Shape& shape) {
+inline Gradients<float> zeros(const Shape& shape) {
   return {FloatsThere(shape), FloatsThere(shape), FloatsThere(shape)};
 }
 
-inline void by_hand(const Forward& f, FloatsThere& delta, DeviceGradients& d, const Mistakes& mistakes) {
+inline void by_hand(const Forward& f, FloatsThere& delta, Gradients<float>& d, const Mistakes& mistakes) {
   backward({f.q.data(), f.k.data(), f.v.data(), f.result.out.data(), f.grad_out.data(), f.result.lse.data(),
             delta.data(), d.q.data(), d.k.data(), d.v.data(), static_cast<int>(f.p.q.heads),
             static_cast<int>(f.p.q.seq), static_cast<float>(f.p.scoring.scale)},
            mistakes, f.stream);
 }
-inline DeviceGradients by_hand(const Forward& f, const Mistakes& mistakes) {
-  DeviceGradients d = zeros(f.p.q);
+inline Gradients<float> by_hand(const Forward& f, const Mistakes& mistakes) {
+  Gradients<float> d = zeros(f.p.q);
   FloatsThere delta(f.p.q.per_row());
   by_hand(f, delta, d, mistakes);
   cuda::check(cudaStreamSynchronize(f.stream));  // delta ends here
   return d;
 }
 
-inline DeviceGradients by_library(const Forward& f, const char* kernel) {
+inline Gradients<float> by_library(const Forward& f, const char* kernel) {
   return attention_backward<float>({f.q, f.result.out, f.result.lse, f.grad_out}, f.k, f.v, f.p.scoring,
                                    {.stream = f.stream, .kernel = kernel});
 }

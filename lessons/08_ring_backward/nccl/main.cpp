@@ -17,12 +17,12 @@ Gradients<float> gradients_of(const Part& part, Variant variant, const cuda::Str
                               const auto& loop) {
   const cuda::StreamHandle stream = compute.handle();
   const auto there = [&](View<const float> array) { return cuda::uploaded<float>(array, stream); };
-  const ForwardResult<float> result = part.result(variant);
+  const BackwardInputs<float> result = part.result(variant);
   const auto q = there(result.q), out = there(result.out), lse = there(result.lse),
              grad_out = there(result.grad_out);
   CudaBackward<float> engine(part.problem.scoring, {.stream = stream});
   engine.begin({q, out, lse, grad_out}, part.ranges);
-  const cuda::DeviceTensor<float> parcel = loop(engine);
+  const Tensor<float> parcel = loop(engine);
   const Shape shard = part.problem.kv.with_seq(part.placement.tokens(part.comm.rank()));
   return {cuda::downloaded(engine.finish(), stream),
           cuda::downloaded<float>(View<const float>(parcel.data(), shard), stream),
@@ -36,7 +36,7 @@ double waited(const cuda::Event& earlier, const cuda::Event& later) {
 
 /// What a ring cost. The compute stream waits for dK,dV after a step's kernel, and for K,V after that.
 Cost cost_of(const lesson::Parcel<float>& kv, const lesson::Parcel<float>& gradients,
-             const gpu::NotingEngine<CudaBackward<float>>& noted) {
+             const gpu::NotedSteps& noted) {
   Cost cost;
   const auto count = [](mpi_counter::Traffic& traffic, const lesson::Parcel<float>& parcel) {
     traffic.hops = static_cast<Index>(parcel.arrived.size());
@@ -59,15 +59,15 @@ Cost cost_of(const lesson::Parcel<float>& kv, const lesson::Parcel<float>& gradi
 
 /// The same with the library's loop and transport.
 Gradients<float> library_backward(const Part& part, gpu::Gpus& gpus) {
-  return gradients_of(part, Variant::right, gpus.compute, [&](CudaBackward<float>& engine) {
-    const cuda::DeviceMemory memory{gpus.compute.handle()};
-    auto kv = gpu::library_parcel<float>(part.problem, part.placement, part.comm.rank(), gpus.compute);
-    KvParcel<float, cuda::DeviceMemory> gradients(part.problem.kv, part.placement, part.comm.rank(), memory);
-    NcclTransport kv_transport(gpus.world, memory.stream), gradient_transport(gpus.world, memory.stream);
+  return gradients_of(part, Variant::right, gpus.compute, [&](BackwardEngine<float>& engine) {
+    auto kv = gpu::library_parcel<float>(part.problem, part.placement, part.comm.rank(), gpus);
+    KvParcel<float> gradients(part.problem.kv, part.placement, part.comm.rank(), gpus.memory);
+    NcclTransport kv_transport(gpus.world, gpus.compute.handle()),
+        gradient_transport(gpus.world, gpus.compute.handle());
     ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
     cuda::DeviceTensor<float> parcel(part.problem.kv.with_seq(2 * part.placement.max_tokens()));
-    cuda::copy(parcel.view().elements().first(gradients.elements().size()),
-               std::span<const float>(gradients.elements()), memory.stream);
+    gpus.memory.copy(parcel.view().elements().first(gradients.elements().size()),
+                     std::span<const float>(gradients.elements()));
     return parcel;
   });
 }
@@ -88,8 +88,9 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The agreement");
   Cost cost;
-  const auto got = gradients_of(part, variant, gpus.compute, [&](CudaBackward<float>& engine) {
-    gpu::NotingEngine noting(engine, gpus.compute, comm.size());
+  const auto got = gradients_of(part, variant, gpus.compute, [&](BackwardEngine<float>& engine) {
+    gpu::NotedSteps notes(gpus.compute, comm.size());
+    NotingBackward noting(engine, notes);
     lesson::Parcel<float> kv{gpu::uploaded_parcel<float>(problem, part.placement, comm.rank(), gpus.compute),
                              {}};
     kv.incoming = cuda::DeviceTensor<float>(kv.current.shape());
@@ -97,7 +98,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                                     cuda::DeviceTensor<float>(kv.current.shape())};
     lesson::ring(noting, kv, gradients, problem.kv, part.placement, {comm.rank(), comm.size()}, gpus.ranks,
                  gpus.compute, gpus.transfer, gradient_hops(variant, comm.size()));
-    cost = cost_of(kv, gradients, noting);
+    cost = cost_of(kv, gradients, notes);
     return std::move(gradients.current);
   });
   lesson.check("bit for bit the library's ring backward over NcclTransport",

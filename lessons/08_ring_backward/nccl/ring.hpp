@@ -37,7 +37,7 @@ struct Parcel {
 /// \param shape          of K, and of V, of the whole sequence
 /// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one ends at the owner
 template <class T>
-void ring(BackwardEngine<T, float> auto& engine, Parcel<T>& kv, Parcel<float>& gradients, const Shape& shape,
+void ring(BackwardEngine<T>& engine, Parcel<T>& kv, Parcel<float>& gradients, const Shape& shape,
           const Placement& placement, const Ring& ring, ncclComm_t comm, const cuda::Stream& compute,
           const cuda::Stream& transfer, int gradient_hops) {
   const auto shard = [&](int owner) { return shape.with_seq(placement.tokens(owner)); };
@@ -62,7 +62,7 @@ void ring(BackwardEngine<T, float> auto& engine, Parcel<T>& kv, Parcel<float>& g
     std::swap(parcel.current, parcel.incoming);
   };
 
-  const cuda::DeviceMemory memory{compute.handle()};
+  const cuda::DeviceMemory memory(compute.handle());
   cuda::DeviceTensor<float> added(gradients.current.shape());  // by one step, on this rank
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
@@ -72,7 +72,7 @@ void ring(BackwardEngine<T, float> auto& engine, Parcel<T>& kv, Parcel<float>& g
     memory.zero(added.view().elements());
     const View<T> k(kv.current.data(), shard(owner)), v(kv.current.data() + k.size(), shard(owner));
     const View<float> dk(added.data(), shard(owner)), dv(added.data() + dk.size(), shard(owner));
-    engine.accumulate({k, v, placement.ranges(owner)}, {dk, dv}, {});  // dQ stays
+    engine.accumulate({k, v, placement.ranges(owner)}, {dk, dv});  // dQ stays
 
     if (0 < step && step <= gradient_hops) finish(gradients);  // the dK,dV of these K,V, from the rank before
     memory.add(gradients.current.view().elements(), std::as_const(added).view().elements());

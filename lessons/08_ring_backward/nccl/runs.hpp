@@ -26,7 +26,7 @@ class BackwardRun {
     {
       CudaEngine<T> forward(problem.scoring, {.stream = stream()});
       forward.begin(q_, ranges());
-      auto kv = gpu::library_parcel<T>(problem, placement, comm.rank(), gpus.compute);
+      auto kv = gpu::library_parcel<T>(problem, placement, comm.rank(), gpus);
       NcclTransport transport(gpus.world, stream());
       ring_forward(forward, transport, kv);
       attended_ = forward.finish();
@@ -47,7 +47,7 @@ class BackwardRun {
   }
   // All hops, and nothing is computed but the sums.
   void messages() {
-    gpu::NoEngine<T> none;
+    gpu::NoBackward<T> none;
     run(none, gpus_.transfer);
   }
   void ring(const cuda::Stream& transfer) { run(engine_, transfer); }
@@ -55,7 +55,7 @@ class BackwardRun {
   // A new run: dQ of some rows.
   void check(Lesson& lesson, const std::string& what) {
     ring(gpus_.transfer);
-    const cuda::DeviceTensor<float> got = engine_.finish();
+    const Tensor<float> got = engine_.finish();
     const gpu::Sample<T> sample(problem_, ranges(), ring_.rank);
     const ReferenceGradients want = sample.backward();
     Tolerance tolerance = gradient_tolerance<float>(problem_.kv.seq, want.max_abs_score, want.magnitude_q);
@@ -68,7 +68,7 @@ class BackwardRun {
  private:
   [[nodiscard]] TokenRanges ranges() const { return placement_.ranges(ring_.rank); }
   [[nodiscard]] cuda::StreamHandle stream() const { return gpus_.compute.handle(); }
-  void run(auto& engine, const cuda::Stream& transfer) {
+  void run(BackwardEngine<T>& engine, const cuda::Stream& transfer) {
     kv_.arrived.clear();
     gradients_.arrived.clear();
     lesson::ring(engine, kv_, gradients_, problem_.kv, placement_, ring_, gpus_.ranks, gpus_.compute,
@@ -80,7 +80,7 @@ class BackwardRun {
   gpu::Gpus& gpus_;
   Ring ring_;
   cuda::DeviceTensor<T> q_, grad_out_;
-  DeviceAttentionResult attended_;
+  AttentionResult<float> attended_;
   lesson::Parcel<T> kv_;
   lesson::Parcel<float> gradients_;
   CudaBackward<T> engine_;

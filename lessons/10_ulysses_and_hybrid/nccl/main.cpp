@@ -5,70 +5,66 @@
 #include "common/nccl.hpp"
 
 #include "../part.hpp"
-#include "ring_attention/parallel/head_layout.hpp"
+#include "ring_attention/parallel/cuda_device.hpp"
+#include "ring_attention/parallel/cuda_links.hpp"
 #include "ring_attention/parallel/nccl_all_to_all.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson_10;
 
-using Array = cuda::DeviceTensor<float>;
+using Array = Tensor<float>;  // in the memory of the GPU
 
 // Forward and backward of a rank's part. \param layout  moves arrays between the two layouts
-// \param make_transport  makes this rank's transport of the ring
-Outcome run_on_gpu(const Part& part, const auto& layout, auto make_transport, cuda::StreamHandle stream) {
+// \param ring  of the library, for the heads of this rank
+Outcome run_on_gpu(const Part& part, const auto& layout, ContextParallel<float>& ring,
+                   cuda::StreamHandle stream) {
   const auto there = [&](const Tensor<float>& array) { return cuda::uploaded<float>(array, stream); };
-  const auto here = [&](const Array& array) { return cuda::downloaded(array, stream); };
-  const cuda::DeviceMemory memory{stream};
   const Tensor<float> q_rows = part.q(), k_rows = part.k();
   const Array q = layout.to_heads(there(q_rows)), k = layout.to_heads(there(k_rows)),
               v = layout.to_heads(there(part.v())), grad_out = layout.to_heads(there(part.grad_out()));
-  const int rank = part.ring().rank();
-  const auto parcel = [&] {
-    KvParcel<float, cuda::DeviceMemory> kv(k.shape(), part.placement(), rank, memory);
-    memory.copy(kv.k().elements(), k.view().elements());
-    memory.copy(kv.v().elements(), v.view().elements());
-    return kv;
-  };
-  auto kv = parcel(), again = parcel();
-  KvParcel<float, cuda::DeviceMemory> gradients(k.shape(), part.placement(), rank, memory);
-  CudaEngine<float> engine(part.scoring(), {.stream = stream});
-  engine.begin(q, part.placement().ranges(rank));
-  auto transport = make_transport(), kv_transport = make_transport(), gradient_transport = make_transport();
-  ring_forward(engine, transport, kv);
-  const DeviceAttentionResult own = engine.finish();
-  CudaBackward<float> backward(part.scoring(), {.stream = stream});
-  backward.begin({q, own.out, own.lse, grad_out}, part.placement().ranges(rank));
-  ring_backward(backward, kv_transport, gradient_transport, again, gradients);
-  if (part.returns_zeros()) memory.zero(gradients.elements());
+  const AttentionResult<float> own = ring.forward(q, k, v);
+  Gradients<float> gradients = ring.backward({q, own.out, own.lse, grad_out}, k, v);
+  if (part.returns_zeros()) {
+    const cuda::DeviceMemory memory(stream);
+    memory.zero(gradients.k.view().elements());
+    memory.zero(gradients.v.view().elements());
+  }
 
+  const auto back = [&](const Array& y, Index all) {
+    return cuda::downloaded(layout.to_sequence(y, all), stream);
+  };
   const Index heads = q_rows.shape().heads, kv_heads = k_rows.shape().heads;
-  const auto back = [&](View<const float> y, Index all) { return here(layout.to_sequence(y, all)); };
-  const Tensor<float> out = back(own.out, heads), lse = back(own.lse, heads),
-                      dq = back(backward.finish(), heads);
-  Tensor<float> dk = back(gradients.k(), kv_heads), dv = back(gradients.v(), kv_heads);
+  const Tensor<float> out = back(own.out, heads), lse = back(own.lse, heads), dq = back(gradients.q, heads);
+  Tensor<float> dk = back(gradients.k, kv_heads), dv = back(gradients.v, kv_heads);
   return {{part.in_order(out), part.in_order(lse)}, {part.in_order(dq), std::move(dk), std::move(dv)}};
 }
 
 // The lesson's way between the layouts, and the library's.
 struct Here {
-  lesson::Line queries, keys;
+  lesson::UlyssesGroup queries, keys;
   lesson::Nccl link;
   Index query_heads;
-  [[nodiscard]] const lesson::Line& line(Index heads) const { return heads == query_heads ? queries : keys; }
-  Array to_heads(const Array& x) const { return lesson::to_heads(x, line(x.shape().heads), link); }
-  Array to_sequence(View<const float> y, Index heads) const {
-    return lesson::to_sequence(y, line(heads), link);
+  [[nodiscard]] const lesson::UlyssesGroup& group(Index heads) const {
+    return heads == query_heads ? queries : keys;
+  }
+  [[nodiscard]] Array to_heads(const Array& x) const {
+    return lesson::to_heads(x, group(x.shape().heads), link);
+  }
+  [[nodiscard]] Array to_sequence(const Array& y, Index heads) const {
+    return lesson::to_sequence(y, group(heads), link);
   }
 };
 struct Library {
-  const HeadLayout<NcclAllToAll, cuda::DeviceMemory>& layout;
+  const HeadLayout& layout;
+  const cuda::DeviceMemory& memory;
   Index query_heads;
-  Array to_heads(const Array& x) const {
-    return x.shape().heads == query_heads ? layout.queries_to_heads(x.view())
-                                          : layout.keys_to_heads(x.view());
+  [[nodiscard]] Array to_heads(const Array& x) const {
+    return memory.owned(x.shape().heads == query_heads ? layout.queries_to_heads<float>(x)
+                                                       : layout.keys_to_heads<float>(x));
   }
-  Array to_sequence(View<const float> y, Index heads) const {
-    return heads == query_heads ? layout.queries_to_sequence(y) : layout.keys_to_sequence(y);
+  [[nodiscard]] Array to_sequence(const Array& y, Index heads) const {
+    return memory.owned(heads == query_heads ? layout.queries_to_sequence<float>(y)
+                                             : layout.keys_to_sequence<float>(y));
   }
 };
 
@@ -91,19 +87,21 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   problem.scoring.alibi_slopes = alibi_slopes(problem.q.heads);
   const gpu::Gpus gpus(comm, flags.share);
   const Part part(comm, problem, most_that_share(problem, comm.size()), lesson);
-  NcclWorld heads(part.heads(), {.share_gpu = gpus.shared}), ring(part.ring(), {.share_gpu = gpus.shared});
-  const gpu::OwnNccl own(part.heads());
   const cuda::StreamHandle stream = gpus.compute.handle();
-  const auto make_transport = [&] { return NcclTransport(ring, stream); };
+  NcclAllToAll link(std::make_shared<NcclWorld>(part.heads(), NcclOptions{.share_gpu = gpus.shared}), stream);
+  const SharedAttention shared = part.own_heads();
+  CudaLinks links(part.ring(), shared.place.ulysses, shared.place.ring, stream, {.share_gpu = gpus.shared});
+  const gpu::OwnNccl own(part.heads());
+  const CudaDevice<float> device({.stream = stream}, {.stream = stream});
+  ContextParallel<float> ring(device, links, shared);
 
   lesson.heading(format("The agreement: U = %d share heads, R = %d are a ring", part.heads().size(),
                         part.ring().size()));
-  const Here here{part.queries(), part.keys(), {own.handle(), {stream}}, problem.q.heads};
-  const Outcome got = run_on_gpu(part, here, make_transport, stream);
-  NcclAllToAll link(heads, stream);
-  const HeadLayout layout(link, part.place(), part.placement(), part.placement(), problem.q.heads,
-                          problem.kv.heads, cuda::DeviceMemory{stream});
-  const Outcome library = run_on_gpu(part, Library{layout, problem.q.heads}, make_transport, stream);
+  const Here here{part.queries(), part.keys(), {own.handle(), stream}, problem.q.heads};
+  const Outcome got = run_on_gpu(part, here, ring, stream);
+  const cuda::DeviceMemory memory(stream);
+  const HeadLayout layout(link, part.place(), part.placement(), problem.q.heads, problem.kv.heads, memory);
+  const Outcome library = run_on_gpu(part, Library{layout, memory, problem.q.heads}, ring, stream);
   lesson.check("bit for bit the library's NcclAllToAll",
                same_bits(got.attended, library.attended) && same_bits(got.gradients, library.gradients));
   lesson.check("out, lse, dQ, dK, dV agree with the dense reference in double", part.against_reference(got));

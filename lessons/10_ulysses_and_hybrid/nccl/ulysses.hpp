@@ -22,13 +22,13 @@ struct Block {
 };
 
 /// U ranks that share the heads of one shard of tokens, seen by one of them.
-struct Line {
+struct UlyssesGroup {
   std::vector<Block> held;      // of all heads of its slice: block u is computed by rank u
   std::vector<Block> computed;  // of its heads of the shard: block u is held by rank u
 
   /// \param heads   that each rank computes (HeadShare)
   /// \param slices  that each rank holds: local indices of the shard, which they make up in this order
-  Line(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
+  UlyssesGroup(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
     for (std::size_t u = 0; u < heads.size(); ++u) {
       held.push_back({heads[u], {0, slices[own].end - slices[own].begin}});
       computed.push_back({{0, heads[own].end - heads[own].begin}, slices[u]});
@@ -36,10 +36,10 @@ struct Line {
   }
 };
 
-/// The ranks of a line, and where their arrays are: used in the order of a stream.
+/// The ranks of a group, and the stream in whose order their arrays are used.
 struct Nccl {
   ncclComm_t comm;
-  cuda::DeviceMemory memory;
+  cuda::StreamHandle stream;
 };
 
 /// Calls visit(numbers) for every head of a block: its tokens are consecutive.
@@ -60,29 +60,31 @@ inline cuda::DeviceTensor<float> all_to_all(View<const float> from, const std::v
     const auto& [heads, tokens] = receive[static_cast<std::size_t>(u)];
     incoming.emplace_back(Shape{1, heads.end - heads.begin, tokens.end - tokens.begin, from.shape().dim});
     for_each_head(from, send[static_cast<std::size_t>(u)], [&](auto numbers) {  // no packing: many messages
-      check_nccl(ncclSend(numbers.data(), numbers.size(), ncclFloat, u, link.comm, link.memory.stream));
+      check_nccl(ncclSend(numbers.data(), numbers.size(), ncclFloat, u, link.comm, link.stream));
     });
     for_each_head(to.view(), {heads, tokens}, [&, next = incoming.back().data()](auto numbers) mutable {
-      check_nccl(ncclRecv(next, numbers.size(), ncclFloat, u, link.comm, link.memory.stream));
+      check_nccl(ncclRecv(next, numbers.size(), ncclFloat, u, link.comm, link.stream));
       next += numbers.size();
     });
   }
   check_nccl(ncclGroupEnd());
+  const cuda::DeviceMemory memory(link.stream);
   for (std::size_t u = 0; u < send.size(); ++u)  // unpack
     for_each_head(to.view(), receive[u], [&, next = incoming[u].data()](auto sums) mutable {
-      link.memory.add(sums, std::span<const float>(next, sums.size()));
+      memory.add(sums, std::span<const float>(next, sums.size()));
       next += sums.size();
     });
   return to;
 }
 
 /// From all heads of this rank's slice to this rank's heads of the shard.
-inline cuda::DeviceTensor<float> to_heads(View<const float> x, const Line& line, const Nccl& link) {
-  return all_to_all(x, line.held, line.computed, link);
+inline cuda::DeviceTensor<float> to_heads(View<const float> x, const UlyssesGroup& group, const Nccl& link) {
+  return all_to_all(x, group.held, group.computed, link);
 }
 /// Back: the adjoint of to_heads, which is the same blocks the other way.
-inline cuda::DeviceTensor<float> to_sequence(View<const float> y, const Line& line, const Nccl& link) {
-  return all_to_all(y, line.computed, line.held, link);
+inline cuda::DeviceTensor<float> to_sequence(View<const float> y, const UlyssesGroup& group,
+                                             const Nccl& link) {
+  return all_to_all(y, group.computed, group.held, link);
 }
 
 }  // namespace ring_attention::lesson

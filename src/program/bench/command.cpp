@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "program/bench/partition.hpp"
+#include "program/bench/measure.hpp"
 #include "program/cpu_backend.hpp"
 #include "program/gpu.hpp"
 
@@ -16,8 +16,8 @@ int bench_command(const Communicator& comm, const BenchOptions& given, Activity&
                     static_cast<Index>(is_double ? sizeof(double) : sizeof(float))},
                    comm.size());
   const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity)
-                             : is_double ? measure<CpuBackend<double>>(comm, options, activity)
-                                         : measure<CpuBackend<float>>(comm, options, activity);
+                             : is_double ? measure<CpuBackend, double>(comm, options, activity)
+                                         : measure<CpuBackend, float>(comm, options, activity);
   if (comm.rank() == 0)
     std::fputs((options.json ? to_json(report, options) : to_text(report, options)).c_str(), stdout);
   return 0;

@@ -2,13 +2,11 @@
 /// One `ring-attention decode`: a prompt on a ring, then one token after the other.
 #pragma once
 
-#include <cstdio>
-
 #include "program/cpu_backend.hpp"
 #include "program/decode/report.hpp"
 #include "program/run/check.hpp"
-#include "program/run/job.hpp"
-#include "program/run/results.hpp"
+#include "program/run/files.hpp"
+#include "program/stopwatch.hpp"
 #include "ring_attention/parallel/decode.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 
@@ -29,25 +27,16 @@ class DecodeJob {
         activity_(activity),
         prompt_(placement_kind_named(options.placement), prompt, comm.size()),
         new_tokens_{{prompt, 1, input.q().seq - prompt}},
-        cpu_(cpu_options(comm, options)) {
-    report_.q = input.q();
-    report_.kv = input.kv();
+        cpu_(cpu_options(comm, options)),
+        files_(comm, options, input, activity, report_) {
     report_.prompt = prompt;
-    report_.dtype = sizeof(T) == sizeof(double) ? "float64" : "float32";
-    report_.scale = input.scoring().scale;
-    report_.backend = {.engine = fast_ ? "fast" : "readable",
-                       .isa = fast_ ? name_of(cpu_.isa) : "",
-                       .wire = report_.dtype,
-                       .transport = is_odd_even() ? "odd-even" : "overlapped",
-                       .warning = {},
-                       .threads = cpu_.threads};
+    report_.backend = describe_cpu<T>(options, cpu_);
     mine_.threads = cpu_.threads;
   }
 
   int operator()() {
     require_memory();
-    std::optional<RunResults> results;
-    if (!options_.out.empty()) open(results.emplace(comm_, options_.out));
+    files_.open();
     allocation::reset_peak();
     Stopwatch watch(comm_);
     Cache cache = attend_to_prompt(watch);
@@ -57,14 +46,12 @@ class DecodeJob {
     if (options_.check) check(cache, watch);
     mine_.process_bytes = allocation::process_peak();
     report_.ranks = gather(comm_, mine_);
-    if (results && report_.ok()) write(*results, cache);
-    print(results);
+    if (files_.writes()) write(cache);
+    files_.print(options_.json ? to_json(report_, options_) : to_text(report_, options_));
     return report_.ok() ? 0 : 1;
   }
 
  private:
-  [[nodiscard]] bool is_odd_even() const { return options_.transport == "odd-even"; }
-
   /// The cache and the results of this rank; for the prompt its queries and the K,V of a ring; q, k and v of all new
   /// tokens.
   void require_memory() const {
@@ -75,52 +62,35 @@ class DecodeJob {
     require_host_memory(comm_, (q + kv) * static_cast<Index>(sizeof(T)));
   }
 
-  void open(RunResults& results) const {
-    const std::size_t n = input_.dimensions();
-    const Shape& q = input_.q();
-    results.add("out", q, array_extents(q, n), dtype_of<T>());
-    results.add("lse", q.per_row(), row_extents(q.per_row(), n), dtype_of<T>());
-  }
-
-  [[nodiscard]] Tensor<T> read(InputArray array, const TokenRanges& ranges) {
-    Tensor<T> shard = input_.template read<T>(array, ranges);
-    activity_.beat();
-    // All ranks have the new tokens: rank 0 counts their elements.
-    const bool counts = ranges != new_tokens_ || comm_.rank() == 0;
-    const std::string line = input_.template non_finite<T>(
-        comm_, array, counts ? shard.view() : View<T>(nullptr, shard.shape().with_seq(0)),
-        counts ? ranges : TokenRanges{});
-    if (line.empty()) return shard;
-    if (options_.check) throw AgreedError(line + ": --check needs finite arrays");
-    report_.warnings.push_back(line);
-    if (comm_.rank() == 0) std::fprintf(stderr, "warning: %s\n", line.c_str());
-    return shard;
+  /// All ranks have the new tokens: rank 0 counts their elements.
+  [[nodiscard]] Tensor<T> read_new(InputArray array) {
+    return files_.read(array, new_tokens_, comm_.rank() == 0);
   }
 
   /// The forward of `run`, over the prompt.
   [[nodiscard]] Cache attend_to_prompt(Stopwatch& watch) {
     activity_.enter(Phase::read);
     const TokenRanges own = prompt_.ranges(comm_.rank());
-    const Tensor<T> q = read(InputArray::q, own);
-    KvParcel<T> kv(input_.kv(), prompt_, comm_.rank(), HostMemory{},
-                   kv_hops(input_.scoring().mask, prompt_, prompt_));
-    std::ranges::copy(read(InputArray::k, own).view().elements(), kv.k().data());
-    std::ranges::copy(read(InputArray::v, own).view().elements(), kv.v().data());
+    const Tensor<T> q = files_.read(InputArray::q, own);
+    const HybridPlace place(comm_.rank(), comm_.size(), 1);
+    ActivityObserver observer(activity_);
+    MpiLinks mpi(comm_, place.ulysses, place.ring, transport_kind(options_));
+    ObservedLinks links(mpi, observer);
+    const CpuDevice<T> device = cpu_device<T>(options_, cpu_);
+    ContextParallel<T> attention(device, links,
+                                 {place, false, prompt_, input_.q(), input_.kv(), input_.scoring()});
+    KvExchange<T> kv = attention.kv(files_.read(InputArray::k, own), files_.read(InputArray::v, own));
     Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v());
-    new_q_ = read(InputArray::q, new_tokens_);
-    new_k_ = read(InputArray::k, new_tokens_);
-    new_v_ = read(InputArray::v, new_tokens_);
+    new_q_ = read_new(InputArray::q);
+    new_k_ = read_new(InputArray::k);
+    new_v_ = read_new(InputArray::v);
     const Shape results = input_.q().with_seq(cache.own_capacity());
     results_ = {Tensor<T>(results), Tensor<T>(results.per_row())};
     report_.read_seconds = watch.lap();
 
-    CpuForward<T> engine(fast_, input_.scoring(), options_.block, cpu_);
-    engine.begin(q.view(), own);
-    const auto odd_even = [&] { return OddEvenTransport(comm_, Watched::kv); };
-    const auto overlapped = [&] { return OverlappedTransport(comm_, Watched::kv); };
-    Watched transport = is_odd_even() ? Watched(activity_, odd_even) : Watched(activity_, overlapped);
-    ring_forward(engine, transport, kv);
-    keep(engine.finish(), 0);
+    auto forward = attention.begin_forward(q, std::move(kv));
+    attention.travel(forward);
+    keep(attention.finish(forward), 0);
     report_.forward_seconds = watch.lap();
     return cache;
   }
@@ -164,20 +134,10 @@ class DecodeJob {
     report_.check_seconds = watch.lap();
   }
 
-  void write(RunResults& results, const Cache& cache) {
+  void write(const Cache& cache) {
     activity_.enter(Phase::write);
-    results.write<T>("out", results_.out, cache.ranges());
-    results.write<T>("lse", results_.lse, cache.ranges());
-    results.commit(to_json(report_, options_));
-  }
-
-  void print(const std::optional<RunResults>& results) const {
-    if (comm_.rank() != 0) return;
-    std::fputs((options_.json ? to_json(report_, options_) : to_text(report_, options_)).c_str(), stdout);
-    if (!report_.ok())
-      std::fprintf(stderr, "error: the check failed%s\n", results ? "; nothing was written" : "");
-    else if (results && !options_.json)
-      std::printf("\nWrote %s to %s\n", results->names().c_str(), options_.out.c_str());
+    files_.write(results_, cache.ranges());
+    files_.commit(to_json(report_, options_));
   }
 
   const Communicator& comm_;
@@ -191,6 +151,7 @@ class DecodeJob {
   Tensor<T> new_q_, new_k_, new_v_;  // of all ranks
   AttentionResult<T> results_;       // of this rank's tokens, in the order of its cache
   DecodeReport report_;
+  RunFiles<T> files_;
   RankReport mine_;
 };
 

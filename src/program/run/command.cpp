@@ -36,11 +36,11 @@ int run_command(const Communicator& comm, const RunOptions& given, Activity& act
   const ProgressLine progress(activity, place.ring.size, comm.rank() == 0 ? options.progress : "never");
   if (input.is_double()) require_float32(comm, options);
   require_shareable_heads(comm, place, input.q().heads, input.kv().heads);
-  const RunContext context{comm, options, input, activity, place};
+  const RunContext context(comm, options, input, activity, place);
   if (options.device == "cuda") return run_on_gpus(context);
-  if (input.is_double()) return run_on<CpuBackend<double>>(context);
-  if (options.wire == "bf16") return run_on<CpuBackend<float, Bf16>>(context);
-  return run_on<CpuBackend<float>>(context);
+  if (input.is_double()) return run_on<CpuBackend, double>(context);
+  if (options.wire == "bf16") return run_on<CpuBackend, float, Bf16>(context);
+  return run_on<CpuBackend, float>(context);
 }
 
 }  // namespace ring_attention

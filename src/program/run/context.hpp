@@ -2,12 +2,9 @@
 /// `RunContext`: what the parts of a run share, and what a rank holds and computes.
 #pragma once
 
-#include <algorithm>
-
 #include "program/backend.hpp"
 #include "program/run/check.hpp"
 #include "program/run/input.hpp"
-#include "ring_attention/parallel/head_layout.hpp"
 
 namespace ring_attention {
 
@@ -18,49 +15,47 @@ struct RunContext {
   const RunOptions& options;
   const RunInput& input;
   Activity& activity;
-  HybridPlace place;
-  GridLines lines{comm, place};
-  Placement queries{placement_kind_named(options.placement), input.q().seq, place.ring.size};
-  Placement keys{placement_kind_named(options.placement), input.kv().seq, place.ring.size};
-  TokenRanges query_ranges = place.slice(queries), key_ranges = place.slice(keys);  // that it holds
-  HeadShare heads{input.q().heads, input.kv().heads, place.ulysses.size};
+  SharedAttention shared;
 
-  [[nodiscard]] bool shares_heads() const { return place.ulysses.size > 1; }
-  [[nodiscard]] bool gathers() const { return options.partition() == Partition::all_gather; }
-  /// This rank among those that K,V travel to.
-  [[nodiscard]] Ring ring() const { return place.ring.ring(place.rank); }
+  RunContext(const Communicator& of, const RunOptions& given, const RunInput& arrays, Activity& watched,
+             const HybridPlace& place)
+      : comm(of),
+        options(given),
+        input(arrays),
+        activity(watched),
+        shared{place,
+               given.partition() == Partition::all_gather,
+               {{placement_kind_named(given.placement), arrays.q().seq, place.ring.size},
+                {placement_kind_named(given.placement), arrays.kv().seq, place.ring.size}},
+               arrays.q(),
+               arrays.kv(),
+               arrays.scoring()} {}
+
+  [[nodiscard]] const HybridPlace& place() const { return shared.place; }
+  [[nodiscard]] bool shares_heads() const { return place().ulysses.size > 1; }
+  [[nodiscard]] bool has_bias() const { return input.bias().size() > 0; }
+  /// The tokens that this rank holds.
+  [[nodiscard]] TokenRanges query_ranges() const { return place().slice(shared.tokens.queries); }
+  [[nodiscard]] TokenRanges key_ranges() const { return place().slice(shared.tokens.keys); }
 
   /// The heads of the bias that this rank computes with: [0, 1) of one that broadcasts over heads.
   [[nodiscard]] Interval bias_heads() const {
-    return input.bias().heads == 1 ? Interval{0, 1} : own(heads.query);
+    if (input.bias().heads == 1) return {0, 1};
+    const HeadShare heads(shared.q.heads, shared.kv.heads, place().ulysses.size);
+    return heads.query[static_cast<std::size_t>(place().ulysses.index(place().rank))];
   }
 
   /// What it computes.
   [[nodiscard]] Workload workload() const {
-    const auto some = [](const Shape& all, const Interval& of_rank, const Placement& tokens) {
-      return Shape{all.batch, of_rank.end - of_rank.begin, tokens.max_tokens(), all.dim};
-    };
-    Workload work{some(input.q(), own(heads.query), queries), some(input.kv(), own(heads.kv), keys),
-                  input.scoring().of_heads(own(heads.query)), options.wants_gradients(),
-                  input.bias().size() > 0 ? some(input.bias(), bias_heads(), queries) : Shape{}};
-    work.besides = besides(work);
+    Workload work{shared, options.wants_gradients()};
+    if (has_bias()) {
+      work.bias = input.bias().with_seq(shared.tokens.queries.max_tokens());
+      work.bias.heads = bias_heads().end - bias_heads().begin;
+    }
     if (options.check && work.gradients)  // dbias and its reference, in double
       work.check_bytes = 2 * static_cast<Index>(sizeof(double)) *
                          work.bias.with_seq(checked_rows(work.bias.seq, input.q().seq)).size();
     return work;
-  }
-
- private:
-  [[nodiscard]] const Interval& own(const std::vector<Interval>& of_ranks) const {
-    return of_ranks[static_cast<std::size_t>(place.ulysses.index(place.rank))];
-  }
-
-  /// Ulysses: the second layout, K,V until the backward, and an array on its way. All-gather: the shards of all ranks in
-  /// place of those of a parcel.
-  [[nodiscard]] Index besides(const Workload& work) const {
-    const Index q = work.q.size(), kv = work.kv.size(), ranks = place.ring.size;
-    if (shares_heads()) return (work.gradients ? 4 * q + 2 * kv : 2 * q) + 2 * std::max(q, kv);
-    return gathers() ? std::max<Index>(0, (2 * ranks - 4) + (work.gradients ? 4 * ranks - 8 : 0)) * kv : 0;
   }
 };
 

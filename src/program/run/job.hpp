@@ -2,35 +2,169 @@
 /// One `ring-attention run`: read, forward, backward, check, write.
 #pragma once
 
-#include <chrono>
-#include <memory>
-#include <utility>
-
 #include "program/run/attention.hpp"
+#include "program/run/check.hpp"
+#include "program/run/files.hpp"
+#include "program/stopwatch.hpp"
 
 namespace ring_attention {
 
-/// Seconds of the slowest rank since its construction or the last lap.
-class Stopwatch {
+/// One run. Every function is collective.
+template <class Input, class Wire = Input>
+class RunJob {
+  using T = SumOf<Input>;
+
  public:
-  explicit Stopwatch(const Communicator& comm) : comm_(comm) {}
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    return max_over_ranks(comm_, std::chrono::duration<double>(now - std::exchange(last_, now)).count());
+  RunJob(const RunContext& context, Backend<Input, Wire>& backend, const Workload& work)
+      : run_(context),
+        backend_(backend),
+        attention_(context, backend),
+        files_(context.comm, context.options, context.input, context.activity, report_) {
+    report_.backend = backend_.description();
+    report_.ulysses = run_.place().ulysses.size;
+    report_.bias = run_.input.bias();
+    report_.bias_bytes = work.bias_values() * static_cast<Index>(sizeof(T));
+    report_.q_offset = run_.input.scoring().mask.offset;
+    mine_.tokens = count(run_.query_ranges());
+    mine_.threads = report_.backend.threads;
+    if (!report_.backend.warning.empty()) files_.warn(report_.backend.warning);
+  }
+
+  int operator()() {
+    backend_.require_memory();
+    open();
+    allocation::reset_peak();
+    attend();
+    if (run_.options.wants_gradients()) differentiate();
+    mine_.tensor_bytes = allocation::peak();
+    count_messages();
+    if (run_.options.check) check();
+    mine_.process_bytes = allocation::process_peak();
+    report_.ranks = gather(run_.comm, mine_);
+    if (files_.writes()) write();
+    files_.print(run_.options.json ? to_json(report_, run_.options) : to_text(report_, run_.options));
+    return report_.ok() ? 0 : 1;
   }
 
  private:
-  const Communicator& comm_;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  void open() {
+    files_.open();
+    if (!run_.options.wants_gradients()) return;
+    const std::size_t n = run_.input.dimensions();
+    const Shape &q = run_.input.q(), &kv = run_.input.kv(), &bias = run_.input.bias();
+    files_.add("dq", q, array_extents(q, n));
+    files_.add("dk", kv, array_extents(kv, n));
+    files_.add("dv", kv, array_extents(kv, n));
+    if (run_.has_bias()) files_.add("dbias", bias, array_extents(bias, run_.input.bias_dimensions()));
+    if (!run_.input.scoring().sinks.empty()) files_.add("dsink", {1, 1, q.heads, 1}, {q.heads});
+  }
+
+  /// The bias in the layout that is computed: it does not travel.
+  Tensor<T> read_bias() {
+    if (!run_.shares_heads()) return files_.read(InputArray::bias, run_.query_ranges());
+    const TokenRanges shard = run_.place().shard(run_.shared.tokens.queries);
+    const Interval heads = run_.bias_heads();
+    Tensor<T> bias = run_.input.template read_bias<T>(shard, heads);
+    const bool is_first = run_.place().ulysses.index(run_.place().rank) == 0;  // of those that read the same
+    files_.require_finite(InputArray::bias, bias.view(), shard, is_first || run_.input.bias().heads > 1,
+                          heads.begin);
+    return bias;
+  }
+
+  void take_keys() {
+    attention_.take_keys([&](InputArray array, View<T> shard) {
+      run_.input.template read<T>(array, shard, run_.key_ranges());
+      files_.require_finite(array, shard, run_.key_ranges());
+    });
+  }
+
+  void attend() {
+    run_.activity.enter(Phase::read);
+    Stopwatch watch(run_.comm);
+    q_ = files_.read(InputArray::q, run_.query_ranges());
+    if (run_.has_bias()) bias_ = read_bias();
+    take_keys();
+    report_.read_seconds += watch.lap();
+
+    attention_.forward(q_, bias_);
+    mine_.forward_exposed_seconds = attention_.moved().exposed_seconds;
+    report_.forward_seconds = watch.lap();
+  }
+
+  void differentiate() {
+    run_.activity.enter(Phase::read);
+    Stopwatch watch(run_.comm);
+    grad_out_ = files_.read(InputArray::grad_out, run_.query_ranges());
+    take_keys();
+    report_.read_seconds += watch.lap();
+
+    gradients_ = attention_.backward(grad_out_);
+    mine_.backward_exposed_seconds = attention_.moved().exposed_seconds - mine_.forward_exposed_seconds;
+    report_.backward_seconds = watch.lap();
+  }
+
+  void count_messages() {
+    const TransportStatistics all = attention_.moved(), pieces = attention_.all_to_all();
+    mine_.messages_sent = all.messages_sent;
+    mine_.bytes_sent = all.bytes_sent;
+    mine_.all_to_all_messages = pieces.messages_sent;
+    mine_.all_to_all_bytes = pieces.bytes_sent;
+  }
+
+  void check() {
+    run_.activity.enter(Phase::check);
+    Stopwatch watch(run_.comm);
+    if (run_.shares_heads() && run_.has_bias())
+      bias_ = run_.input.template read<T>(InputArray::bias, run_.query_ranges());
+    RankResults<T> results{run_.query_ranges(), run_.key_ranges(), &q_, &bias_, &attention_.result()};
+    results.kv_unit = backend_.input_roundoff();
+    if (run_.options.wants_gradients()) {
+      results.grad_out = &grad_out_;
+      results.gradients = &gradients_;
+    }
+    check_results(run_.comm, run_.input, results, mine_, run_.activity);
+    report_.check_seconds = watch.lap();
+  }
+
+  void write() {
+    run_.activity.enter(Phase::write);
+    Stopwatch watch(run_.comm);
+    files_.write(attention_.result(), run_.query_ranges());
+    if (run_.options.wants_gradients()) {
+      files_.write("dq", gradients_.q, run_.query_ranges());
+      files_.write("dk", gradients_.k, run_.key_ranges());
+      files_.write("dv", gradients_.v, run_.key_ranges());
+      if (run_.has_bias()) files_.write("dbias", gradients_.bias, run_.query_ranges());
+      if (!gradients_.sinks.empty()) write_sinks();
+    }
+    report_.write_seconds = watch.lap();
+    files_.commit(to_json(report_, run_.options));
+  }
+
+  /// The sum over all ranks, which rank 0 writes.
+  void write_sinks() {
+    const Index heads = run_.comm.rank() == 0 ? std::ssize(gradients_.sinks) : 0;
+    Tensor<T> sinks({1, 1, heads, 1});
+    std::copy_n(gradients_.sinks.begin(), heads, sinks.data());
+    files_.write("dsink", sinks, whole(heads));
+  }
+
+  const RunContext& run_;
+  Backend<Input, Wire>& backend_;
+  RunAttention<Input, Wire> attention_;
+  Tensor<T> q_, grad_out_, bias_;  // bias_ in the layout that is computed; the others as this rank holds them
+  Gradients<T> gradients_;
+  RunReport report_;
+  RunFiles<T> files_;
+  RankReport mine_;
 };
 
-/// One run; returns the exit code. Collective.
-template <class T>
-int run_job(const RunContext& context, std::unique_ptr<AnyAttention<T>> attention);
-
-template <Backend Device>
+/// One run on a backend of this kind; returns the exit code. Collective.
+template <template <class...> class Backend, class... Types>
 int run_on(const RunContext& context) {
-  return run_job<typename Device::Value>(context, std::make_unique<RunAttention<Device>>(context));
+  const Workload work = context.workload();
+  Backend<Types...> backend({context.comm, context.options, context.activity, work});
+  return RunJob<Types...>(context, backend, work)();
 }
 
 }  // namespace ring_attention

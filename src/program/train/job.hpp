@@ -8,29 +8,8 @@
 #include "program/cpu_backend.hpp"
 #include "program/train/evaluation.hpp"
 #include "program/train/report.hpp"
-#include "program/watched.hpp"
 
 namespace ring_attention {
-
-/// The lines of a rank over MPI, and what they tell the watchdog.
-class WatchedMesh {
- public:
-  WatchedMesh(Activity& activity, const Communicator& comm, const MeshShape& shape)
-      : activity_(activity), links_(comm, shape) {}
-
-  [[nodiscard]] const Mesh& mesh() const { return links_.mesh(); }
-  [[nodiscard]] Line line(const Axis& axis) const {
-    return Line(std::make_shared<WatchedAllToAll>(activity_, links_.line(axis)));
-  }
-  [[nodiscard]] Watched transport(int channel) const {
-    return Watched(
-        activity_, [&] { return links_.transport(channel); }, static_cast<Watched::Channel>(channel));
-  }
-
- private:
-  Activity& activity_;
-  MpiMesh<> links_;
-};
 
 /// Every function is collective. \tparam T  of all numbers
 template <class T>
@@ -41,7 +20,10 @@ class TrainJob {
       : comm_(comm),
         options_(options),
         activity_(activity),
-        links_(WatchedMesh(activity, comm, mesh.shape), options.shape()) {
+        observer_(activity),
+        mesh_(comm.rank(), comm.size(), mesh.shape),
+        mpi_(comm, mesh_.ulysses(), mesh_.ring()),
+        links_(std::make_shared<ObservedLinks>(mpi_, observer_), mesh_, options.shape()) {
     report_.ranks = comm.size();
     report_.mesh = mesh;
     report_.cpu = cpu_options(comm, options);
@@ -96,7 +78,7 @@ class TrainJob {
     }
     for (const model::Stage& stage : options_.curriculum())
       rows = std::max(rows, (stage.batch / mesh.data + 1) * (stage.seq / mesh.ulysses / mesh.ring + 1));
-    const Index kept = options_.fsdp ? all / links_.replicas.size() : all,
+    const Index kept = options_.fsdp ? all / links_.replicas->size() : all,
                 row = shape.width + shape.heads / mesh.tensor * (shape.dim + 1);
     require_host_memory(
         comm_, static_cast<Index>(sizeof(T)) * (4 * kept + 2 * largest + (shape.layers + 6) * row * rows));
@@ -108,7 +90,7 @@ class TrainJob {
   }
   /// This rank's tokens of the sequences from the `first` on.
   [[nodiscard]] model::Examples own(const model::Task& task, Index first, Index batch) const {
-    const Interval sequences = links_.mesh().sequences(batch);
+    const Interval sequences = mesh_.sequences(batch);
     return model::examples(task, {first + sequences.begin, first + sequences.end}, model_->place().tokens);
   }
 
@@ -191,7 +173,10 @@ class TrainJob {
   const Communicator& comm_;
   const TrainOptions& options_;
   Activity& activity_;
-  model::ModelLinks<WatchedMesh> links_;
+  ActivityObserver observer_;
+  Mesh mesh_;
+  MpiLinks mpi_;
+  model::ModelLinks links_;
   std::optional<model::Transformer<T>> model_;
   std::optional<model::AdamW<T>> adam_;
   std::optional<Checkpoints> checkpoints_;

@@ -16,32 +16,10 @@ namespace ring_attention {
 template <class T>
 [[nodiscard]] Tensor<T> row_dot(View<const T> grad_out, View<const T> out);
 
-/// The decisions in which a backward can be subtly wrong; the tests replace one at a time.
-struct StandardGradientRules {
-  static Index kv_head(Index head, Index group) { return StandardRules::kv_head(head, group); }
-
-  /// forward: s = scale * q.k, so dS reaches q through k and k through q, each time with the scale.
-  template <class T>
-  static T query_scale(T scale) {
-    return scale;
-  }
-  template <class T>
-  static T key_scale(T scale) {
-    return scale;
-  }
-
-  /// dS = P * (F dP - delta), with F = 1 where there is no dropout. A dropped pair has F = 0 and dS = -P delta: it
-  /// takes part in the softmax.
-  template <class T>
-  static T score_gradient(T p, T grad_p, T delta, T factor) {
-    return p * (factor * grad_p - delta);
-  }
-};
-
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 /// T is float or double, and all sums are in T.
-template <class T, class Rules = StandardGradientRules>
-class BlockwiseBackward {
+template <class T>
+class BlockwiseBackward : public BackwardEngine<T> {
  public:
   using value_type = T;
 
@@ -52,16 +30,17 @@ class BlockwiseBackward {
   }
 
   /// Starts with dQ = 0 and dBias = 0. The queries are at `ranges`.
-  void begin(const ForwardResult<T>& forward, TokenRanges ranges);
+  void begin(const BackwardInputs<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
   /// Calls `progress` after every tile.
-  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {});
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                  const Progress& progress = {}) override;
 
   /// dQ. Ends the work on these queries.
-  [[nodiscard]] Tensor<T> finish() { return std::move(grad_q_); }
+  [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
   /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] Tensor<T> bias_gradient() { return std::move(grad_bias_); }
+  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
 
  private:
   /// One tile; its scores are in p.
@@ -69,7 +48,7 @@ class BlockwiseBackward {
 
   Scoring scoring_;
   Index block_;
-  ForwardResult<T> forward_;
+  BackwardInputs<T> forward_;
   TokenRanges q_ranges_;
   Tensor<T> delta_;      // [batch, heads, seq, 1]
   Tensor<T> grad_q_;     // [batch, heads, seq, dim]
@@ -79,8 +58,8 @@ class BlockwiseBackward {
   Matrix<T> factors_;    // of its dropout
 };
 
-template <class T, class Rules>
-void BlockwiseBackward<T, Rules>::begin(const ForwardResult<T>& forward, TokenRanges ranges) {
+template <class T>
+void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
@@ -93,25 +72,22 @@ void BlockwiseBackward<T, Rules>::begin(const ForwardResult<T>& forward, TokenRa
   grad_bias_ = Tensor<T>(forward.bias.shape());
 }
 
-template <class T, class Rules>
-void BlockwiseBackward<T, Rules>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
-                                             const Progress& progress) {
+template <class T>
+void BlockwiseBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                                      const Progress& progress) {
   const Index group = require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
               kv.k.shape().seq == count(kv.ranges),
           "BlockwiseBackward: k, v, dk and dv belong to the same keys");
-  for_each_tile(
-      forward_.q.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
-      [&](const Tile& tile) {
-        if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_))
-          differentiate(kv, gradient, tile);
-        if (progress) progress();
-      });
+  for_each_tile(forward_.q.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
+    if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_)) differentiate(kv, gradient, tile);
+    if (progress) progress();
+  });
 }
 
-template <class T, class Rules>
-void BlockwiseBackward<T, Rules>::differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
-                                                const Tile& tile) {
+template <class T>
+void BlockwiseBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                                         const Tile& tile) {
   const auto q = tile.of_queries(forward_.q);
   const auto k = tile.of_keys(kv.k);
   const auto v = tile.of_keys(kv.v);
@@ -135,21 +111,22 @@ void BlockwiseBackward<T, Rules>::differentiate(const KeyValue<T>& kv, const Key
   ds_.setZero(p_.rows(), p_.cols());
   add_product<T>(ds_, 1, grad_out, v.transpose());
 
-  // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
+  // forward: P = softmax(s), row by row; so now dS = P * (dP - delta). A dropped pair has dP = 0 and dS = -P delta: it
+  // takes part in the softmax.
   for (Index i = 0; i < p_.rows(); ++i) {
     const T delta = delta_.view()(tile.batch, tile.head, tile.first_query + i);
     for (Index j = 0; j < p_.cols(); ++j)
-      ds_(i, j) = Rules::score_gradient(p_(i, j), ds_(i, j), delta, drops ? factors_(i, j) : T{1});
+      ds_(i, j) = p_(i, j) * ((drops ? factors_(i, j) : T{1}) * ds_(i, j) - delta);
   }
   if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds_;  // forward: s = ... + bias
 
   // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
-  add_product<T>(tile.of_queries(grad_q_.view()), Rules::query_scale(scale), ds_, k);
-  add_product<T>(tile.of_keys(gradient.k), Rules::key_scale(scale), ds_.transpose(), q);
+  add_product<T>(tile.of_queries(grad_q_.view()), scale, ds_, k);
+  add_product<T>(tile.of_keys(gradient.k), scale, ds_.transpose(), q);
 }
 
 template <class T>
-[[nodiscard]] Gradients<T> blockwise_backward(const ForwardResult<T>& forward, View<const T> k,
+[[nodiscard]] Gradients<T> blockwise_backward(const BackwardInputs<T>& forward, View<const T> k,
                                               View<const T> v, const Scoring& scoring, Index block = 64) {
   Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
   BlockwiseBackward<T> engine(scoring, block);

@@ -14,41 +14,12 @@
 
 namespace ring_attention {
 
-/// The decisions in which an engine can be subtly wrong, in one place: the tests replace one at a time, and the
-/// checks must then fail.
-struct StandardRules {
-  /// A sum that holds no term has maximum -inf. Any finite start loses scores below it.
-  template <class T>
-  static constexpr T initial_max = negative_infinity<T>;
-
-  template <class T>
-  static T rescale(T from, T to) {
-    return ring_attention::rescale(from, to);
-  }
-
-  template <class T>
-  static void merge_row(SoftmaxState<T>& state, std::span<T> o, const SoftmaxState<T>& state_b,
-                        std::span<const T> o_b) {
-    ring_attention::merge_row(state, o, state_b, o_b);
-  }
-
-  /// `group` contiguous query heads share one KV head (FlashAttention, Llama).
-  static Index kv_head(Index head, Index group) { return head / group; }
-
-  /// Dropout multiplies the weight p of a value by its factor. It follows the softmax, so the sum l keeps the whole p.
-  template <class T>
-  static void drop(T& p, T& l, T factor) {
-    (void)l;
-    p *= factor;
-  }
-};
-
 /// Attention of a fixed set of queries over keys that arrive in pieces.
 ///
 /// begin(q), then accumulate(kv) once per piece in any number and order, then finish().
 /// T is float or double, and all arithmetic is in T.
-template <class T, class Rules = StandardRules>
-class BlockwiseEngine {
+template <class T>
+class BlockwiseEngine : public Engine<T> {
  public:
   using value_type = T;
 
@@ -63,10 +34,10 @@ class BlockwiseEngine {
 
   /// Merges these keys into the state. Calls `progress` after every tile.
   /// \throws Error when the shapes do not belong together.
-  void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override;
 
   /// Adds the sinks; out = o / l and lse = m + log l. Ends the work on these queries.
-  [[nodiscard]] AttentionResult<T> finish();
+  [[nodiscard]] AttentionResult<T> finish() override;
 
   /// The state (o, m, l) as it is now.
   [[nodiscard]] const Partial<T>& to_partial() const { return partial_; }
@@ -76,7 +47,8 @@ class BlockwiseEngine {
   void merge_tile(const KeyValue<T>& kv, const Tile& tile);
   /// Replaces row i of the scores by p = e^{s - m} with the tile's own m, and returns (m, l).
   SoftmaxState<T> exponentiate_row(Index i);
-  /// Multiplies p by the factors of the dropout.
+  /// Multiplies the weights p of the values by the factors of the dropout. It follows the softmax: the sums l keep the
+  /// whole p.
   void drop(const Tile& tile);
 
   Scoring scoring_;
@@ -90,37 +62,34 @@ class BlockwiseEngine {
   std::vector<SoftmaxState<T>> states_;  // (m, l) of its rows
 };
 
-template <class T, class Rules>
-void BlockwiseEngine<T, Rules>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
+template <class T>
+void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
   require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its ranges");
   require_bias_shape(bias.shape(), q.shape());
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
   partial_ = Partial<T>::empty(q.shape());
-  partial_.m.fill(Rules::template initial_max<T>);
 }
 
-template <class T, class Rules>
-void BlockwiseEngine<T, Rules>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
+template <class T>
+void BlockwiseEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
   require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its ranges");
-  for_each_tile(
-      q_.shape(), q_ranges_, kv.ranges, block_, [group](Index h) { return Rules::kv_head(h, group); },
-      [&](const Tile& tile) {
-        if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
-        if (progress) progress();
-      });
+  for_each_tile(q_.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
+    if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
+    if (progress) progress();
+  });
 }
 
-template <class T, class Rules>
-AttentionResult<T> BlockwiseEngine<T, Rules>::finish() {
+template <class T>
+AttentionResult<T> BlockwiseEngine<T>::finish() {
   add_sinks(partial_, scoring_.sinks);
   return ring_attention::finish(std::move(partial_));
 }
 
-template <class T, class Rules>
-void BlockwiseEngine<T, Rules>::merge_tile(const KeyValue<T>& kv, const Tile& tile) {
+template <class T>
+void BlockwiseEngine<T>::merge_tile(const KeyValue<T>& kv, const Tile& tile) {
   states_.resize(static_cast<std::size_t>(s_.rows()));
   for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
   if (scoring_.dropout.drops()) drop(tile);
@@ -132,31 +101,28 @@ void BlockwiseEngine<T, Rules>::merge_tile(const KeyValue<T>& kv, const Tile& ti
     T& m = partial_.m.view()(tile.batch, tile.head, row);
     T& l = partial_.l.view()(tile.batch, tile.head, row);
     SoftmaxState<T> state{m, l};
-    Rules::merge_row(state, partial_.o.view().row(tile.batch, tile.head, row),
-                     states_[static_cast<std::size_t>(i)],
-                     std::span<const T>(o_.row(i).data(), static_cast<std::size_t>(o_.cols())));
+    merge_row(state, partial_.o.view().row(tile.batch, tile.head, row), states_[static_cast<std::size_t>(i)],
+              std::span<const T>(o_.row(i).data(), static_cast<std::size_t>(o_.cols())));
     m = state.m;
     l = state.l;
   }
 }
 
-template <class T, class Rules>
-SoftmaxState<T> BlockwiseEngine<T, Rules>::exponentiate_row(Index i) {
+template <class T>
+SoftmaxState<T> BlockwiseEngine<T>::exponentiate_row(Index i) {
   SoftmaxState<T> state{negative_infinity<T>, 0};
   for (Index j = 0; j < s_.cols(); ++j) state.m = std::max(state.m, s_(i, j));
   for (Index j = 0; j < s_.cols(); ++j) {
-    s_(i, j) = Rules::template rescale<T>(s_(i, j), state.m);
+    s_(i, j) = rescale(s_(i, j), state.m);
     state.l += s_(i, j);
   }
   return state;
 }
 
-template <class T, class Rules>
-void BlockwiseEngine<T, Rules>::drop(const Tile& tile) {
+template <class T>
+void BlockwiseEngine<T>::drop(const Tile& tile) {
   dropout_tile(scoring_.dropout, tile, factors_);
-  for (Index i = 0; i < s_.rows(); ++i)
-    for (Index j = 0; j < s_.cols(); ++j)
-      Rules::drop(s_(i, j), states_[static_cast<std::size_t>(i)].l, factors_(i, j));
+  s_ = s_.cwiseProduct(factors_);
 }
 
 /// Single device: begin, one accumulate, finish.

@@ -1,13 +1,14 @@
 /// \file
 /// What an engine is: the interface between a ring, which brings K,V, and the code that computes with them.
 ///
-/// An engine owns the state of some queries. `begin` starts with no key seen, `accumulate` merges some keys, `finish`
-/// gives the result. A ring calls `accumulate` only: it never merges.
+/// An engine owns the state of some queries. `begin` of its class starts with no key seen, `accumulate` merges some keys,
+/// `finish` gives the result. A ring calls `accumulate` only: it never merges.
 #pragma once
 
 #include <functional>
 #include <vector>
 
+#include "ring_attention/core/bf16.hpp"
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
 
@@ -19,7 +20,6 @@ struct KeyValue {
   View<const T> k;
   View<const T> v;
   TokenRanges ranges;
-  bool last = false;  ///< no keys follow: an engine may compute its result with these
 };
 
 /// Gradients of some keys and values, `[batch, kv_heads, tokens, dim]`.
@@ -40,14 +40,14 @@ struct AttentionResult {
   Tensor<T> lse;
 };
 
-/// What the backward needs of the forward, for a rank's queries. All views stay with the caller.
+/// What the backward needs for a rank's queries, beside K,V. All views stay with the caller.
 template <class T>
-struct ForwardResult {
-  View<const T> q;          ///< [batch, heads, seq, dim]
-  View<const T> out;        ///< like q; over all keys, not over some
-  View<const T> lse;        ///< [batch, heads, seq, 1]; over all keys, not over some
-  View<const T> grad_out;   ///< dO, like q
-  View<const T> bias = {};  ///< the dense bias of these queries (bias.hpp); empty: none
+struct BackwardInputs {
+  View<const T> q;                 ///< [batch, heads, seq, dim]
+  View<const SumOf<T>> out;        ///< like q; over all keys, not over some
+  View<const SumOf<T>> lse;        ///< [batch, heads, seq, 1]; over all keys, not over some
+  View<const T> grad_out;          ///< dO, like q
+  View<const SumOf<T>> bias = {};  ///< the dense bias of these queries (bias.hpp); empty: none
 };
 
 /// dQ, dK and dV of a single device; with a bias and sinks also their gradients.
@@ -58,15 +58,31 @@ struct Gradients {
   std::vector<double> sinks = {};  ///< one a query head, or none
 };
 
-/// Merges keys and values of type T into the state of the queries it has begun with, in any number of pieces.
-template <class E, class T>
-concept Engine =
-    requires(E& engine, const KeyValue<T>& kv, const Progress& progress) { engine.accumulate(kv, progress); };
+/// The forward of some queries over keys and values of type T.
+template <class T>
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  /// Merges these keys into the state, in any number of pieces and in any order. Calls `progress` between tiles.
+  virtual void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) = 0;
+  /// Ends the work on these queries.
+  [[nodiscard]] virtual AttentionResult<SumOf<T>> finish() = 0;
+};
 
-/// Adds to dQ what the keys contribute, and to a gradient of type G what the queries contribute to dK and dV.
-template <class E, class T, class G>
-concept BackwardEngine = requires(E& engine, const KeyValue<T>& kv, const KeyValueGradient<G>& gradient,
-                                  const Progress& progress) { engine.accumulate(kv, gradient, progress); };
+/// The backward of some queries over keys and values of type T.
+template <class T>
+class BackwardEngine {
+ public:
+  virtual ~BackwardEngine() = default;
+  /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV. Calls `progress`
+  /// between tiles.
+  virtual void accumulate(const KeyValue<T>& kv, const KeyValueGradient<SumOf<T>>& gradient,
+                          const Progress& progress = {}) = 0;
+  /// dQ. Ends the work on these queries.
+  [[nodiscard]] virtual Tensor<SumOf<T>> finish() = 0;
+  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
+  [[nodiscard]] virtual Tensor<SumOf<T>> bias_gradient() = 0;
+};
 
 /// \throws Error unless k and v are [batch, kv_heads, keys, dim] with q's batch and dim, and kv_heads
 /// divides q's heads. Returns g = heads / kv_heads.

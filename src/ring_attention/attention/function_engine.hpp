@@ -35,7 +35,7 @@ using AttentionFunction = std::function<AttentionResult<T>(const AttentionTask<T
 ///
 /// Calls the function once for a piece, unless the mask hides all of it. What the function throws passes through.
 template <class T>
-class FunctionEngine {
+class FunctionEngine : public Engine<T> {
  public:
   using value_type = T;
 
@@ -55,29 +55,21 @@ class FunctionEngine {
 
   /// Merges these keys into the state, then calls `progress` once.
   /// \throws Error when the shapes, also those of the function's result, do not belong together.
-  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) {
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
     (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
     require(kv.k.shape().seq == count(kv.ranges), "FunctionEngine: k has other tokens than its ranges");
-    if (sees_some(kv.ranges))
+    if (scoring_.mask.any_visible(ranges_, kv.ranges))
       merge(state_, state_of(function_({q_, kv.k, kv.v, ranges_, kv.ranges, scoring_})));
     if (progress) progress();
   }
 
   /// Adds the sinks; out = o / l and lse = m + log l. Ends the work on these queries.
-  [[nodiscard]] AttentionResult<T> finish() {
+  [[nodiscard]] AttentionResult<T> finish() override {
     add_sinks(state_, sinks_);
     return ring_attention::finish(std::move(state_));
   }
 
  private:
-  [[nodiscard]] bool sees_some(const TokenRanges& keys) const {
-    return std::ranges::any_of(ranges_, [&](const TokenRange& queries) {
-      return std::ranges::any_of(keys, [&](const TokenRange& some) {
-        return scoring_.mask.coverage(queries, some) != Coverage::none;
-      });
-    });
-  }
-
   [[nodiscard]] Partial<T> state_of(AttentionResult<T> result) const {
     const Shape& q = q_.shape();
     require(result.out.shape() == q && result.lse.shape() == q.per_row(),
@@ -102,7 +94,5 @@ class FunctionEngine {
   TokenRanges ranges_;
   Partial<T> state_;
 };
-
-static_assert(Engine<FunctionEngine<double>, double>);
 
 }  // namespace ring_attention

@@ -44,6 +44,13 @@ Coverage Mask::coverage(const TokenRange& queries, const TokenRange& keys) const
   return full ? Coverage::full : Coverage::partial;
 }
 
+bool Mask::any_visible(const TokenRanges& queries, const TokenRanges& keys) const {
+  return std::ranges::any_of(queries, [&](const TokenRange& rows) {
+    return std::ranges::any_of(
+        keys, [&](const TokenRange& columns) { return coverage(rows, columns) != Coverage::none; });
+  });
+}
+
 Scoring Scoring::of_heads(const Interval& heads) const {
   Scoring some = *this;
   for (std::vector<double>* numbers : {&some.alibi_slopes, &some.sinks})

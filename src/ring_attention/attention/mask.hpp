@@ -72,6 +72,8 @@ struct Mask {
   /// Decides all pairs at once, from the ends of both ranges, which must not be empty. `partial` where the ends
   /// do not decide.
   [[nodiscard]] Coverage coverage(const TokenRange& queries, const TokenRange& keys) const;
+  /// May a query of these see a key of those? True also where the ends of the ranges do not decide.
+  [[nodiscard]] bool any_visible(const TokenRanges& queries, const TokenRanges& keys) const;
 };
 
 /// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key; and what the softmax of

@@ -32,7 +32,7 @@ void add_sinks(Partial<T>& partial, const std::vector<double>& sinks) {
 }
 
 template <class T>
-std::vector<double> sink_gradient(const ForwardResult<T>& forward, const std::vector<double>& sinks) {
+std::vector<double> sink_gradient(const BackwardInputs<T>& forward, const std::vector<double>& sinks) {
   const Shape& q = forward.out.shape();
   require_one_a_head(sinks, q);
   std::vector<double> gradient(sinks.size());
@@ -53,7 +53,7 @@ std::vector<double> sink_gradient(const ForwardResult<T>& forward, const std::ve
 
 template void add_sinks(Partial<float>&, const std::vector<double>&);
 template void add_sinks(Partial<double>&, const std::vector<double>&);
-template std::vector<double> sink_gradient(const ForwardResult<float>&, const std::vector<double>&);
-template std::vector<double> sink_gradient(const ForwardResult<double>&, const std::vector<double>&);
+template std::vector<double> sink_gradient(const BackwardInputs<float>&, const std::vector<double>&);
+template std::vector<double> sink_gradient(const BackwardInputs<double>&, const std::vector<double>&);
 
 }  // namespace ring_attention

@@ -21,7 +21,7 @@ void add_sinks(Partial<T>& partial, const std::vector<double>& sinks);
 /// P_sink = e^{sink - lse} and delta = rowsum(dO * O), as for a key whose value is 0. The ranks' sums add up.
 /// \returns as many numbers as there are sinks
 template <class T>
-[[nodiscard]] std::vector<double> sink_gradient(const ForwardResult<T>& forward,
+[[nodiscard]] std::vector<double> sink_gradient(const BackwardInputs<T>& forward,
                                                 const std::vector<double>& sinks);
 
 }  // namespace ring_attention

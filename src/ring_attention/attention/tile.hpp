@@ -48,15 +48,15 @@ void for_each_block(const TokenRanges& ranges, Index block, auto visit) {
 }
 
 /// Every tile of queries `q` at `q_ranges` against keys at `k_ranges`, head by head, queries outside, keys inside.
-/// \param kv_head  the KV head of a query head
-template <class KvHead, class Visit>
+/// \param group  query heads that share one KV head: contiguous ones (FlashAttention, Llama)
+template <class Visit>
 void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRanges& k_ranges, Index block,
-                   KvHead kv_head, Visit visit) {
+                   Index group, Visit visit) {
   for (Index b = 0; b < q.batch; ++b)
     for (Index h = 0; h < q.heads; ++h)
       for_each_block(q_ranges, block, [&](const TokenRange& queries, Index first_query) {
         for_each_block(k_ranges, block, [&](const TokenRange& keys, Index first_key) {
-          visit(Tile{b, h, kv_head(h), queries, keys, first_query, first_key});
+          visit(Tile{b, h, h / group, queries, keys, first_query, first_key});
         });
       });
 }

@@ -1,13 +1,14 @@
 /// \file
-/// `Bf16`: the upper half of a float. For storage and messages; arithmetic is float's.
+/// `Bf16` and `Fp16`: types for storage and messages; arithmetic is float's.
 #pragma once
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace ring_attention {
 
-/// 8 bits of exponent, like float, and 8 significant bits: relative rounding error at most 2^-8.
+/// The upper half of a float: 8 bits of exponent, like float, and 8 significant bits: relative rounding error at most 2^-8.
 struct Bf16 {
   std::uint16_t bits = 0;
 
@@ -23,5 +24,14 @@ struct Bf16 {
 
   static constexpr double unit = 0x1p-8;  ///< the relative rounding error
 };
+
+/// IEEE half precision. The kernels of the GPU do the conversions.
+struct Fp16 {
+  std::uint16_t bits = 0;
+};
+
+/// The type of sums and results where q, k and v have type T.
+template <class T>
+using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 }  // namespace ring_attention

@@ -52,18 +52,29 @@ bool available(Index bytes) {
 }
 }  // namespace allocation
 
-void* HostAllocator::allocate(std::size_t bytes) {
-  void* memory = ::operator new(bytes, alignment);
-  std::memset(memory, 0, bytes);
-  counters.current += static_cast<Index>(bytes);
-  counters.peak = std::max(counters.peak, counters.current);
-  ++counters.count;
-  return memory;
-}
+namespace {
 
-void HostAllocator::free(void* memory, std::size_t bytes) noexcept {
-  ::operator delete(memory, alignment);
-  counters.current -= static_cast<Index>(bytes);
+class HostAllocator final : public Allocator {
+ public:
+  [[nodiscard]] void* allocate(std::size_t bytes) const override {
+    void* memory = ::operator new(bytes, alignment);
+    std::memset(memory, 0, bytes);
+    counters.current += static_cast<Index>(bytes);
+    counters.peak = std::max(counters.peak, counters.current);
+    ++counters.count;
+    return memory;
+  }
+  void free(void* memory, std::size_t bytes) const noexcept override {
+    ::operator delete(memory, alignment);
+    counters.current -= static_cast<Index>(bytes);
+  }
+};
+
+}  // namespace
+
+const Allocator& host_allocator() {
+  static const Allocator& allocator = *new HostAllocator;  // never destroyed: static tensors may outlive it
+  return allocator;
 }
 
 }  // namespace ring_attention

@@ -1,5 +1,5 @@
 /// \file
-/// `Tensor`: a View that owns its memory and counts it; `OwnedArray`: the same for other memories.
+/// `Tensor`: a View that owns its memory, of the host or of a GPU.
 #pragma once
 
 #include <algorithm>
@@ -34,35 +34,46 @@ void keep_freed();
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
 
-/// Memory of the host, aligned to 64 bytes.
-struct HostAllocator {
+/// A kind of memory. Instances live as long as the process.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
   /// Zeros.
-  static void* allocate(std::size_t bytes);
-  static void free(void* memory, std::size_t bytes) noexcept;
+  [[nodiscard]] virtual void* allocate(std::size_t bytes) const = 0;
+  virtual void free(void* memory, std::size_t bytes) const noexcept = 0;
 };
 
-/// Owns a contiguous `[batch, heads, seq, dim]` array. It can be moved; only `clone()` copies it.
-/// \tparam Allocator  where it lives, and what its elements are at first
-template <class T, class Allocator>
-class OwnedArray {
+/// Memory of the host, aligned to 64 bytes.
+[[nodiscard]] const Allocator& host_allocator();
+
+/// Owns a contiguous `[batch, heads, seq, dim]` array. It can be moved; only `clone()` copies it. Elements start as zero.
+///
+/// The array is in the memory of the host unless the constructor names another allocator. Host code must not read or
+/// write the elements of an array in the memory of a GPU.
+template <class T>
+class Tensor {
   static_assert(std::is_trivially_copyable_v<T>, "elements travel as bytes");
 
  public:
-  OwnedArray() = default;
-  explicit OwnedArray(const Shape& shape) : shape_(shape) {
-    data_ = static_cast<T*>(Allocator::allocate(bytes()));
+  Tensor() = default;
+  explicit Tensor(const Shape& shape, const Allocator& allocator = host_allocator())
+      : shape_(shape), allocator_(&allocator) {
+    data_ = static_cast<T*>(allocator.allocate(bytes()));
   }
-  OwnedArray(const Shape& shape, T value) : OwnedArray(shape) { fill(value); }
+  Tensor(const Shape& shape, T value) : Tensor(shape) { fill(value); }
 
-  OwnedArray(OwnedArray&& other) noexcept
-      : shape_(std::exchange(other.shape_, Shape{})), data_(std::exchange(other.data_, nullptr)) {}
-  OwnedArray& operator=(OwnedArray&& other) noexcept {
+  Tensor(Tensor&& other) noexcept
+      : shape_(std::exchange(other.shape_, Shape{})),
+        data_(std::exchange(other.data_, nullptr)),
+        allocator_(other.allocator_) {}
+  Tensor& operator=(Tensor&& other) noexcept {
     std::swap(shape_, other.shape_);
     std::swap(data_, other.data_);
+    std::swap(allocator_, other.allocator_);
     return *this;
   }
-  ~OwnedArray() {
-    if (data_ != nullptr) Allocator::free(data_, bytes());
+  ~Tensor() {
+    if (data_ != nullptr) allocator_->free(data_, bytes());
   }
 
   [[nodiscard]] const Shape& shape() const { return shape_; }
@@ -76,15 +87,9 @@ class OwnedArray {
   operator View<T>() { return view(); }              // NOLINT: a tensor is a view with an owner
   operator View<const T>() const { return view(); }  // NOLINT
 
-  void fill(T value)
-    requires std::is_same_v<Allocator, HostAllocator>
-  {
-    std::fill_n(data_, static_cast<std::size_t>(size()), value);
-  }
-  [[nodiscard]] OwnedArray clone() const
-    requires std::is_same_v<Allocator, HostAllocator>
-  {
-    OwnedArray copy(shape_);
+  void fill(T value) { std::fill_n(data_, static_cast<std::size_t>(size()), value); }
+  [[nodiscard]] Tensor clone() const {
+    Tensor copy(shape_);
     std::copy_n(data_, static_cast<std::size_t>(size()), copy.data_);
     return copy;
   }
@@ -92,11 +97,28 @@ class OwnedArray {
  private:
   Shape shape_{};
   T* data_ = nullptr;
+  const Allocator* allocator_ = nullptr;
 };
 
-/// An array in the memory of the host. Elements start as zero.
+/// An array of a caller, or an array that it owns: the result of a conversion that may have nothing to do.
 template <class T>
-using Tensor = OwnedArray<T, HostAllocator>;
+class MaybeOwned {
+ public:
+  MaybeOwned() = default;
+  MaybeOwned(View<const T> callers) : view_(callers) {}            // NOLINT: implicit on purpose
+  MaybeOwned(View<T> callers) : view_(callers) {}                  // NOLINT
+  MaybeOwned(const Tensor<T>& callers) : view_(callers.view()) {}  // NOLINT
+  MaybeOwned(Tensor<T>&& own) : own_(std::move(own)), view_(own_.data(), own_.shape()) {}  // NOLINT
+
+  [[nodiscard]] View<const T> view() const { return view_; }
+  operator View<const T>() const { return view_; }  // NOLINT: stands for the array
+  [[nodiscard]] bool is_owned() const { return own_.data() != nullptr; }
+  [[nodiscard]] Tensor<T> own() && { return std::move(own_); }
+
+ private:
+  Tensor<T> own_;  // empty: the array is the caller's
+  View<const T> view_;
+};
 
 /// Element by element conversion, `float` to `double` and back.
 template <class To, class From>

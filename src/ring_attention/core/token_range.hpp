@@ -18,6 +18,13 @@ using TokenRanges = std::vector<TokenRange>;
   return seq > 0 ? TokenRanges{{0, 1, seq}} : TokenRanges{};
 }
 
+/// Piece `piece` of `pieces` nearly equal pieces of `elements` things: the first ones have one more.
+[[nodiscard]] inline Interval piece_of(Index elements, int piece, int pieces) {
+  const Index length = elements / pieces, longer = elements % pieces;
+  const Index begin = piece * length + std::min<Index>(piece, longer);
+  return {begin, begin + length + (piece < longer ? 1 : 0)};
+}
+
 [[nodiscard]] inline Index count(const TokenRanges& ranges) {
   Index tokens = 0;
   for (const TokenRange& range : ranges) tokens += range.count;

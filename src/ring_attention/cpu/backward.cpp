@@ -13,7 +13,7 @@ CpuBackward<T>::CpuBackward(Scoring scoring, const CpuOptions& options)
 }
 
 template <class T>
-void CpuBackward<T>::begin(const ForwardResult<T>& forward, TokenRanges ranges) {
+void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),

@@ -15,23 +15,24 @@ namespace ring_attention {
 /// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ and dBias, with seven. A bias
 /// that broadcasts needs two passes with more than one thread: several heads add to one row of its gradient.
 template <class T>
-class CpuBackward {
+class CpuBackward : public BackwardEngine<T> {
  public:
   using value_type = T;
 
   explicit CpuBackward(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with dQ = 0 and dBias = 0. The queries are at `ranges`.
-  void begin(const ForwardResult<T>& forward, TokenRanges ranges);
+  void begin(const BackwardInputs<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
   /// Calls `progress` after every tile that the calling thread has done.
-  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& progress = {});
+  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
+                  const Progress& progress = {}) override;
 
   /// dQ. Ends the work on these queries.
-  [[nodiscard]] Tensor<T> finish();
+  [[nodiscard]] Tensor<T> finish() override;
   /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] Tensor<T> bias_gradient() { return std::move(grad_bias_); }
+  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
 
  private:
   /// Of the keys a rank has, those of one range with begin <= key < end.
@@ -48,7 +49,7 @@ class CpuBackward {
   Scoring scoring_;
   int threads_;
   const cpu::BackwardKernel<T>& kernel_;
-  ForwardResult<T> forward_;
+  BackwardInputs<T> forward_;
   TokenRanges q_ranges_;
   std::vector<cpu::QueryTile> tiles_;
   Tensor<T> delta_;      // [batch, heads, seq, 1]
@@ -59,7 +60,7 @@ class CpuBackward {
 
 /// Single device: begin, one accumulate, finish.
 template <class T>
-[[nodiscard]] Gradients<T> attention_backward(const ForwardResult<T>& forward, View<const T> k,
+[[nodiscard]] Gradients<T> attention_backward(const BackwardInputs<T>& forward, View<const T> k,
                                               View<const T> v, const Scoring& scoring,
                                               const CpuOptions& options = {}) {
   Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};

@@ -23,7 +23,7 @@ struct CpuOptions {
 ///
 /// Memory: the state, which becomes the result, and a tile for each thread, all taken in begin().
 template <class T>
-class CpuEngine {
+class CpuEngine : public Engine<T> {
  public:
   using value_type = T;
 
@@ -35,10 +35,10 @@ class CpuEngine {
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
-  void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override;
 
   /// Adds the sinks; out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
-  [[nodiscard]] AttentionResult<T> finish();
+  [[nodiscard]] AttentionResult<T> finish() override;
 
   /// The state (o, m, l) as it is now, with m in units of the natural logarithm.
   [[nodiscard]] Partial<T> to_partial() const;

@@ -7,31 +7,48 @@
 
 namespace ring_attention::cuda {
 
-void* DeviceAllocator::allocate(std::size_t bytes) {
-  if (bytes == 0) return nullptr;
-  void* memory = nullptr;
-  const cudaError_t code = cudaMalloc(&memory, bytes);
-  if (code == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();
-    throw InputError("the GPU has too little memory for an array of " + std::to_string(bytes) + " bytes: " +
-                     std::to_string(free_bytes()) + " are free: use more GPUs, or a shorter sequence");
+namespace {
+
+class DeviceAllocator final : public Allocator {
+ public:
+  [[nodiscard]] void* allocate(std::size_t bytes) const override {
+    if (bytes == 0) return nullptr;
+    void* memory = nullptr;
+    const cudaError_t code = cudaMalloc(&memory, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      throw InputError("the GPU has too little memory for an array of " + std::to_string(bytes) + " bytes: " +
+                       std::to_string(free_bytes()) + " are free: use more GPUs, or a shorter sequence");
+    }
+    check(code);
+    check(cudaMemset(memory, 0, bytes));
+    check(cudaStreamSynchronize(
+        cudaStreamLegacy));  // streams made with cudaStreamNonBlocking do not wait for it
+    return memory;
   }
-  check(code);
-  check(cudaMemset(memory, 0, bytes));
-  check(
-      cudaStreamSynchronize(cudaStreamLegacy));  // streams made with cudaStreamNonBlocking do not wait for it
-  return memory;
+  void free(void* memory, std::size_t) const noexcept override { (void)cudaFree(memory); }
+};
+
+class PinnedAllocator final : public Allocator {
+ public:
+  [[nodiscard]] void* allocate(std::size_t bytes) const override {
+    void* memory = nullptr;
+    if (bytes > 0) check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
+    return memory;
+  }
+  void free(void* memory, std::size_t) const noexcept override { (void)cudaFreeHost(memory); }
+};
+
+}  // namespace
+
+const Allocator& device_allocator() {
+  static const Allocator& allocator = *new DeviceAllocator;
+  return allocator;
 }
-
-void DeviceAllocator::free(void* memory, std::size_t) noexcept { (void)cudaFree(memory); }
-
-void* PinnedAllocator::allocate(std::size_t bytes) {
-  void* memory = nullptr;
-  if (bytes > 0) check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
-  return memory;
+const Allocator& pinned_allocator() {
+  static const Allocator& allocator = *new PinnedAllocator;
+  return allocator;
 }
-
-void PinnedAllocator::free(void* memory, std::size_t) noexcept { (void)cudaFreeHost(memory); }
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
   if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
@@ -73,12 +90,20 @@ template Tensor<float> downloaded(View<const float>, StreamHandle);
 template Tensor<float> downloaded(View<const Bf16>, StreamHandle);
 template Tensor<float> downloaded(View<const Fp16>, StreamHandle);
 
-void DeviceMemory::zero(std::span<float> array) const {
-  if (!array.empty()) check(cudaMemsetAsync(array.data(), 0, array.size_bytes(), stream));
+void DeviceMemory::zero_bytes(std::span<std::byte> array) const {
+  if (!array.empty()) check(cudaMemsetAsync(array.data(), 0, array.size(), stream_));
+}
+
+void DeviceMemory::copy_bytes(std::span<std::byte> to, std::span<const std::byte> from) const {
+  cuda::copy_bytes(to.data(), from.data(), from.size(), stream_);
 }
 
 void DeviceMemory::add(std::span<float> sum, std::span<const float> term) const {
-  cuda::add(sum.data(), term.data(), static_cast<Index>(sum.size()), stream);
+  cuda::add(sum.data(), term.data(), static_cast<Index>(sum.size()), stream_);
+}
+
+void DeviceMemory::add(std::span<double>, std::span<const double>) const {
+  throw Error("DeviceMemory: no kernel adds numbers of type double");
 }
 
 }  // namespace ring_attention::cuda

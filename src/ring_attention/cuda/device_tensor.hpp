@@ -6,15 +6,10 @@
 #include <span>
 
 #include "ring_attention/core/bf16.hpp"
-#include "ring_attention/core/tensor.hpp"
+#include "ring_attention/core/memory.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
-
-/// IEEE half precision, for storage only. Kernels do the conversions.
-struct Fp16 {
-  std::uint16_t bits = 0;
-};
 
 /// The Type of a C++ type.
 template <class T>
@@ -24,23 +19,22 @@ inline constexpr Type type_of<Bf16> = Type::bf16;
 template <>
 inline constexpr Type type_of<Fp16> = Type::fp16;
 
-/// Memory of the current GPU, aligned to 256 bytes. \throws InputError with the number of free bytes if they are too few
-struct DeviceAllocator {
-  /// Zeros.
-  static void* allocate(std::size_t bytes);
-  static void free(void* memory, std::size_t bytes) noexcept;
-};
+/// Memory of the current GPU, aligned to 256 bytes. allocate() throws InputError with the number of free bytes if they are
+/// too few.
+[[nodiscard]] const Allocator& device_allocator();
+/// Page-locked host memory, not zeroed: the GPU copies from and to it asynchronously.
+[[nodiscard]] const Allocator& pinned_allocator();
 
-/// An array in device memory. Elements start as zero. The host must not read through its views.
+/// A Tensor that begins in device memory. The host must not read through its views.
 template <class T>
-using DeviceTensor = OwnedArray<T, DeviceAllocator>;
-
-/// Page-locked host memory: the GPU copies from and to it asynchronously.
-struct PinnedAllocator {
-  static void* allocate(std::size_t bytes);
-  static void free(void* memory, std::size_t bytes) noexcept;
+struct DeviceTensor : Tensor<T> {
+  DeviceTensor() = default;
+  explicit DeviceTensor(const Shape& shape) : Tensor<T>(shape, device_allocator()) {}
 };
-using PinnedBuffer = OwnedArray<std::byte, PinnedAllocator>;
+
+struct PinnedBuffer : Tensor<std::byte> {
+  explicit PinnedBuffer(const Shape& shape) : Tensor(shape, pinned_allocator()) {}
+};
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stream);
 
@@ -63,26 +57,25 @@ template <class T>
 template <class T>
 [[nodiscard]] Tensor<float> downloaded(View<const T> device, StreamHandle stream);
 template <class T>
-[[nodiscard]] Tensor<float> downloaded(const DeviceTensor<T>& device, StreamHandle stream) {
+[[nodiscard]] Tensor<float> downloaded(const Tensor<T>& device, StreamHandle stream) {
   return downloaded<T>(device.view(), stream);
 }
 
-/// The memory of a ring's parcels and of Ulysses' arrays: device memory, used in the order of one stream.
-struct DeviceMemory {
-  template <class T>
-  using Array = DeviceTensor<T>;
+/// Device memory, used in the order of one stream.
+class DeviceMemory final : public Memory {
+ public:
+  explicit DeviceMemory(StreamHandle stream) : stream_(stream) {}
 
-  StreamHandle stream = nullptr;
+  void add(std::span<float> sum, std::span<const float> term) const override;
+  /// \throws Error: no kernel computes in double
+  void add(std::span<double> sum, std::span<const double> term) const override;
 
-  /// Enqueues array = 0.
-  void zero(std::span<float> array) const;
-  /// Enqueues to = from, of one length.
-  template <class T>
-  void copy(std::span<T> to, std::span<const T> from) const {
-    cuda::copy(to, from, stream);
-  }
-  /// Enqueues sum += term.
-  void add(std::span<float> sum, std::span<const float> term) const;
+ private:
+  [[nodiscard]] const Allocator& allocator() const override { return device_allocator(); }
+  void zero_bytes(std::span<std::byte> array) const override;
+  void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from) const override;
+
+  StreamHandle stream_;
 };
 
 }  // namespace ring_attention::cuda

@@ -22,6 +22,7 @@ void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const float>
   m_ = DeviceTensor<float>(q.shape().per_row());
   l_ = DeviceTensor<float>(q.shape().per_row());
   fresh_ = true;
+  seen_ = 0;
   finished_ = false;
 }
 
@@ -31,14 +32,15 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
   require(kv.k.shape().seq == count(kv.ranges),
           "CudaEngine: k and its ranges have different numbers of tokens");
   pairs_.require_columns(kv.ranges);
-  require(!finished_, "CudaEngine: keys after the last ones");
+  require(!finished_, "CudaEngine: a piece of keys after the last one");
+  const bool last = ++seen_ == options_.pieces;
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
         {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
         kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const ForwardTask& task) {
           ForwardTask next = task;
           next.fresh = std::exchange(fresh_, false);
-          next.last = kv.last && ends_shard(next);
+          next.last = last && ends_shard(next);
           finished_ = next.last;
           pairs_.launch(*kernel_, next, type_of<T>, device_, options_.stream);
         });
@@ -46,19 +48,19 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
 }
 
 template <class T>
-DeviceAttentionResult CudaEngine<T>::finish() {
+AttentionResult<float> CudaEngine<T>::finish() {
   // Without any key o and l are still the zeros of their allocation, and m is not used.
   if (!finished_)
     finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(),
                 static_cast<int>(q_.shape().dim), options_.stream);
   if (sinks_.size() > 0) add_sinks(o_.data(), m_.data(), sinks_.data(), q_.shape(), options_.stream);
-  return {std::move(o_), std::move(m_), kernel_->name};
+  return {std::move(o_), std::move(m_)};
 }
 
 template <class T>
 Partial<float> CudaEngine<T>::to_partial() const {
   if (fresh_) return Partial<float>::empty(q_.shape());
-  require(!finished_, "CudaEngine: after the last keys there is a result and no state");
+  require(!finished_, "CudaEngine: after the last piece there is a result and no state");
   Partial<float> partial{downloaded(o_, options_.stream), downloaded(m_, options_.stream),
                          downloaded(l_, options_.stream)};
   for (float& m : partial.m.view().elements()) m = static_cast<float>(m * std::numbers::ln2);
@@ -66,7 +68,7 @@ Partial<float> CudaEngine<T>::to_partial() const {
 }
 
 template <class T>
-void CudaBackward<T>::begin(const DeviceForwardResult<T>& forward, TokenRanges ranges) {
+void CudaBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
@@ -103,7 +105,7 @@ void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<f
 }
 
 template <class T>
-DeviceTensor<float> CudaBackward<T>::finish() {
+Tensor<float> CudaBackward<T>::finish() {
   return std::move(grad_q_);
 }
 

@@ -14,19 +14,17 @@ namespace ring_attention {
 /// The options of an engine of the GPU.
 using cuda::CudaOptions;
 
-/// The result of attention in device memory: out and lse as in AttentionResult, in fp32.
-struct DeviceAttentionResult {
-  cuda::DeviceTensor<float> out;
-  cuda::DeviceTensor<float> lse;
-  const char* kernel = "";  ///< the name of the kernel that computed them
+/// The result of attention in device memory.
+struct DeviceAttentionResult : AttentionResult<float> {
+  const char* kernel = "";  ///< the name of the kernel that computed it
 };
 
 /// Call begin(q), then accumulate(kv) once per piece of the keys in any number and order, then finish(). T is the type
-/// of q, k and v: float, Bf16 or cuda::Fp16. The state (o, m, l) is fp32 and carries over from piece to piece.
+/// of q, k and v: float, Bf16 or Fp16. The state (o, m, l) is fp32 and carries over from piece to piece.
 ///
 /// Memory: the state, which becomes the result, 24 bytes per query, and with dropout 8 bytes per row.
 template <class T>
-class CudaEngine {
+class CudaEngine final : public Engine<T> {
  public:
   using value_type = T;
 
@@ -40,13 +38,13 @@ class CudaEngine {
   void begin(View<const T> q, TokenRanges ranges, View<const float> bias = {});
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
-  /// `progress` once. With the last keys (`kv.last`) the kernel also computes the result. \throws Error if the shapes do
-  /// not match, or after the last keys
-  void accumulate(const KeyValue<T>& kv, const Progress& progress = {});
+  /// `progress` once. With the last piece (`options.pieces`) the kernel also computes the result. \throws Error if the
+  /// shapes do not match, or after the last piece
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override;
 
   /// Enqueues out = o / l and lse = log 2 * m + log l, unless the kernel has computed them with the last keys, and adds the
   /// sinks. Ends the work on these queries.
-  [[nodiscard]] DeviceAttentionResult finish();
+  [[nodiscard]] AttentionResult<float> finish() override;
 
   /// The current state (o, m, l) on the host, with m in units of the natural logarithm. Waits for the stream. \throws Error
   /// after the last keys
@@ -63,26 +61,17 @@ class CudaEngine {
   View<const T> q_;
   cuda::MaskOnDevice mask_;
   cuda::PairsOnDevice pairs_;
-  cuda::DeviceTensor<float> sinks_;      // [heads], or empty
-  cuda::DeviceTensor<float> o_, m_, l_;  // m in units of log 2
-  bool fresh_ = true;                    // no keys yet: o_, m_ and l_ are not initialised
-  bool finished_ = false;                // after the last keys: o_ is out, and m_ is lse
-};
-
-/// What the backward on a GPU needs from the forward, for a rank's queries. The caller owns the device memory.
-template <class T>
-struct DeviceForwardResult {
-  View<const T> q;              ///< [batch, heads, seq, dim]
-  View<const float> out;        ///< like q; over all keys
-  View<const float> lse;        ///< [batch, heads, seq, 1]; over all keys
-  View<const T> grad_out;       ///< dO, like q
-  View<const float> bias = {};  ///< the dense bias of these queries (attention/bias.hpp); empty: none
+  cuda::DeviceTensor<float> sinks_;  // [heads], or empty
+  Tensor<float> o_, m_, l_;          // m in units of log 2
+  bool fresh_ = true;                // no keys yet: o_, m_ and l_ are not initialised
+  int seen_ = 0;                     // pieces
+  bool finished_ = false;            // after the last piece: o_ is out, and m_ is lse
 };
 
 /// Call begin(forward), then accumulate(kv, gradient) once per piece of the keys, then finish() -> dQ. Gradients are
 /// fp32.
 template <class T>
-class CudaBackward {
+class CudaBackward final : public BackwardEngine<T> {
  public:
   using value_type = T;
 
@@ -90,17 +79,17 @@ class CudaBackward {
       : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
   /// Starts with dQ = 0 and dBias = 0. `ranges` are the positions of the queries.
-  void begin(const DeviceForwardResult<T>& forward, TokenRanges ranges);
+  void begin(const BackwardInputs<T>& forward, TokenRanges ranges);
 
   /// Enqueues: adds the contribution of these keys to dQ and dBias, and the contribution of these queries to dK and dV in
   /// `gradient`.
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
-                  const Progress& progress = {});
+                  const Progress& progress = {}) override;
 
   /// dQ. Ends the work on these queries.
-  [[nodiscard]] cuda::DeviceTensor<float> finish();
+  [[nodiscard]] Tensor<float> finish() override;
   /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] cuda::DeviceTensor<float> bias_gradient() { return std::move(grad_bias_); }
+  [[nodiscard]] Tensor<float> bias_gradient() override { return std::move(grad_bias_); }
 
   [[nodiscard]] const cuda::BackwardKernel& kernel() const { return *kernel_; }
 
@@ -109,12 +98,12 @@ class CudaBackward {
   CudaOptions options_;
   cuda::DeviceTraits device_{};
   const cuda::BackwardKernel* kernel_ = nullptr;
-  DeviceForwardResult<T> forward_;
+  BackwardInputs<T> forward_;
   cuda::MaskOnDevice mask_;
   cuda::PairsOnDevice pairs_;
-  cuda::DeviceTensor<float> delta_;      // [batch, heads, seq, 1]
-  cuda::DeviceTensor<float> grad_q_;     // [batch, heads, seq, dim]
-  cuda::DeviceTensor<float> grad_bias_;  // like the bias
+  Tensor<float> delta_;      // [batch, heads, seq, 1]
+  Tensor<float> grad_q_;     // [batch, heads, seq, dim]
+  Tensor<float> grad_bias_;  // like the bias
 };
 
 /// Single device: begin, one accumulate, finish, all enqueued on `options.stream`. q, k and v are in device memory. The
@@ -124,26 +113,28 @@ template <class T>
 [[nodiscard]] DeviceAttentionResult attention_forward(View<const T> q, View<const T> k, View<const T> v,
                                                       const Scoring& scoring, const CudaOptions& options,
                                                       View<const float> bias = {}) {
-  CudaEngine<T> engine(scoring, options);
+  CudaOptions once = options;
+  once.pieces = 1;
+  CudaEngine<T> engine(scoring, once);
   engine.begin(q, whole(q.shape().seq), bias);
-  engine.accumulate({k, v, whole(k.shape().seq), true});
-  return engine.finish();
+  engine.accumulate({k, v, whole(k.shape().seq)});
+  return {engine.finish(), engine.kernel().name};
 }
 
 /// The gradients of a whole attention, in device memory. That of sinks is sink_gradient() of the host's arrays.
-struct DeviceGradients {
-  cuda::DeviceTensor<float> q, k, v;
-  const char* kernel = "";              ///< the name of the kernel that computed them
-  cuda::DeviceTensor<float> bias = {};  ///< like the bias; empty: none
+struct DeviceGradients : Gradients<float> {
+  const char* kernel = "";  ///< the name of the kernel that computed them
 };
 
 /// Single device, like attention_forward. \throws InputError if no kernel supports this type and dim on this device
 template <class T>
-[[nodiscard]] DeviceGradients attention_backward(const DeviceForwardResult<T>& forward, View<const T> k,
+[[nodiscard]] DeviceGradients attention_backward(const BackwardInputs<T>& forward, View<const T> k,
                                                  View<const T> v, const Scoring& scoring,
                                                  const CudaOptions& options) {
   CudaBackward<T> engine(scoring, options);
-  DeviceGradients gradients{{}, cuda::DeviceTensor<float>(k.shape()), cuda::DeviceTensor<float>(v.shape())};
+  DeviceGradients gradients;
+  gradients.k = cuda::DeviceTensor<float>(k.shape());
+  gradients.v = cuda::DeviceTensor<float>(v.shape());
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();

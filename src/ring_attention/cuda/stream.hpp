@@ -67,15 +67,18 @@ class Stream {
   [[nodiscard]] StreamHandle handle() const { return stream_; }
   /// The host waits until all enqueued work is done. \throws Error if a kernel failed
   void synchronize() const { check(cudaStreamSynchronize(stream_)); }
-  /// The same without a time limit; calls alive() every 20 us. \throws Error if a kernel failed
-  void synchronize(const std::function<void()>& alive) const {
-    Event done;
-    for (done.record(stream_); !done.is_done(); alive())
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
 
  private:
   cudaStream_t stream_ = nullptr;
 };
+
+/// The host waits without a time limit until all work that is enqueued on `stream` is done, and calls alive() every 20 us
+/// where it is given. \throws Error if a kernel failed
+inline void synchronize(StreamHandle stream, const std::function<void()>& alive) {
+  if (!alive) return check(cudaStreamSynchronize(stream));
+  Event done;
+  for (done.record(stream); !done.is_done(); alive())
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
 
 }  // namespace ring_attention::cuda

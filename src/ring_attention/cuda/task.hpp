@@ -15,6 +15,8 @@ struct CudaOptions {
   StreamHandle stream = nullptr;  ///< all work is enqueued on it; must outlive the engine
   std::string kernel = "auto";    ///< the name of a kernel
   int reserved_sms = 0;           ///< multiprocessors that kernels leave free for communication
+  int pieces =
+      0;  ///< of keys, after which the forward kernel also computes the result; 0: not known, finish() does it
 };
 
 /// The traits of the current device without its reserved multiprocessors.

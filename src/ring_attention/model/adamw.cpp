@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/sum.hpp"
 
 namespace ring_attention::model {
@@ -48,7 +49,7 @@ double rate_at(const Recipe& recipe, Index step) {
 }
 
 template <class T>
-double gradient_norm(Weights<T>& weights, const Line& tensor) {
+double gradient_norm(Weights<T>& weights, AllToAll& tensor) {
   double squares = 0;
   for (std::size_t array = 0; array < weights.arrays(); ++array) {
     const Interval piece = weights.piece(array);
@@ -62,7 +63,7 @@ double gradient_norm(Weights<T>& weights, const Line& tensor) {
       }
     }
   }
-  return std::sqrt(sum(tensor, sum(weights.replicas(), squares)));
+  return std::sqrt(all_reduce(tensor, all_reduce(weights.replicas(), squares)));
 }
 
 template <class T>
@@ -99,7 +100,7 @@ StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recip
   report.rate = rate_at(recipe, adam.steps());
   model.scoring().dropout.step = static_cast<std::uint64_t>(adam.steps());
   report.score = model.differentiate(own);
-  report.gradient_norm = gradient_norm(model.weights(), model.place().tensor);
+  report.gradient_norm = gradient_norm(model.weights(), *model.place().tensor);
   if (!std::isfinite(report.score.loss) || !std::isfinite(report.gradient_norm))
     throw AgreedError("step " + std::to_string(adam.steps()) +
                       ": the loss or its gradient is not finite: use a smaller learning rate");
@@ -108,8 +109,8 @@ StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recip
   return report;
 }
 
-template double gradient_norm(Weights<float>&, const Line&);
-template double gradient_norm(Weights<double>&, const Line&);
+template double gradient_norm(Weights<float>&, AllToAll&);
+template double gradient_norm(Weights<double>&, AllToAll&);
 template class AdamW<float>;
 template class AdamW<double>;
 template StepReport train_step(Transformer<float>&, AdamW<float>&, const Recipe&, const Examples&);

@@ -22,7 +22,7 @@ struct Recipe {
 /// sqrt(sum g^2) over all parameters of the model, each counted once: pieces over the replicas, then parts over the
 /// tensor line, where a parameter that several ranks have counts on one of them. The same bits on all ranks. Collective.
 template <class T>
-[[nodiscard]] double gradient_norm(Weights<T>& weights, const Line& tensor);
+[[nodiscard]] double gradient_norm(Weights<T>& weights, AllToAll& tensor);
 
 /// The optimiser's numbers for what a rank keeps of the weights.
 template <class T>

@@ -12,13 +12,13 @@ namespace {
 
 template <class T>
 void add(Tensor<T>& sum, const Tensor<T>& term) {
-  HostMemory().add(sum.view().elements(), std::span<const T>(term.view().elements()));
+  host_memory().add(sum.view().elements(), std::span<const T>(term.view().elements()));
 }
 
 /// Over the ranks that have the other columns.
 template <class T>
-void sum_over(const Line& tensor, Tensor<T>& partial) {
-  sum(tensor, partial.view().elements());
+void sum_over(AllToAll& tensor, Tensor<T>& partial) {
+  all_reduce(tensor, partial.view().elements());
 }
 
 template <class T>
@@ -58,7 +58,7 @@ Tensor<T> after_attention(const Place<T>& place, const LayerParameters<const T>&
   Tensor<T> y(kept.x.shape());
   const Tensor<T> out = join_heads<T>(kept.attended.out);
   multiply<T>(out, w.wo, y, place.isa);
-  sum_over(place.tensor, y);
+  sum_over(*place.tensor, y);
   add(y, kept.x);
   return y;
 }
@@ -78,8 +78,8 @@ Tensor<T> attention_gradient(const LayerOptions& options, const Place<T>& place,
     add_weight_gradient<T>(out, grad_y, gradients.wo, place.isa);
     add_input_gradient<T>(grad_y, w.wo, grad_rows, place.isa);
     const Tensor<T> grad_out = split_heads<T>(grad_rows, p.q.shape().heads);
-    of_heads = place.attention.backward({p.q, kept.attended.out, kept.attended.lse, grad_out}, p.k, p.v,
-                                        options.scoring);
+    of_heads = place.attention->backward({p.q, kept.attended.out, kept.attended.lse, grad_out}, p.k, p.v,
+                                         options.scoring);
   }
   // forward: q and k turn with the position; so now their gradients turn back.
   rotate<T>(of_heads.q, place.tokens, options.shape.rotary, options.shape.theta, -1);
@@ -116,11 +116,11 @@ Tensor<T> layer_forward(const LayerOptions& options, const Place<T>& place,
   checkpoint.x = std::move(x);
   {
     const Projections<T> p(options.shape, place, weights, checkpoint.x);
-    checkpoint.attended = place.attention.forward(p.q, p.k, p.v, options.scoring);
+    checkpoint.attended = place.attention->forward(p.q, p.k, p.v, options.scoring);
   }
   Tensor<T> y = after_attention(place, weights, checkpoint);
   Tensor<T> z = feed_forward<T>(y, feed_forward_of(weights), options.chunk, place.isa);
-  sum_over(place.tensor, z);
+  sum_over(*place.tensor, z);
   add(z, y);
   return z;
 }
@@ -136,12 +136,12 @@ Tensor<T> layer_backward(const LayerOptions& options, const Place<T>& place,
     const Tensor<T> y = after_attention(place, weights, checkpoint);
     Tensor<T> grad_n = feed_forward_gradient<T>(y, feed_forward_of(weights), grad_z,
                                                 feed_forward_of(gradients), options.chunk, place.isa);
-    sum_over(place.tensor, grad_n);
+    sum_over(*place.tensor, grad_n);
     add_rms_norm_gradient<T>(y, weights.norm_2, grad_n, grad_y, gradients.norm_2);
   }
   // forward: y = x + sum of out wo, out = attention(norm(x) ...); so now dx = dy + what comes through the norm.
   Tensor<T> grad_n = attention_gradient(options, place, weights, checkpoint, grad_y, gradients);
-  sum_over(place.tensor, grad_n);
+  sum_over(*place.tensor, grad_n);
   Tensor<T>& grad_x = grad_y;
   add_rms_norm_gradient<T>(checkpoint.x, weights.norm_1, grad_n, grad_x, gradients.norm_1);
   return std::move(grad_x);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/model/shape.hpp"
 

@@ -4,6 +4,7 @@
 
 #include "ring_attention/model/attention.hpp"
 #include "ring_attention/model/shape.hpp"
+#include "ring_attention/parallel/mesh.hpp"
 
 namespace ring_attention::model {
 
@@ -17,10 +18,10 @@ namespace ring_attention::model {
 /// The default is one process with no tokens.
 template <class T>
 struct Place {
-  Line tensor, kv_replicas, replicas;
+  Group tensor = std::make_shared<OneRank>(), kv_replicas = tensor, replicas = tensor;
   TokenRanges tokens;        ///< positions of this rank's tokens in the sequence
   Index first_sequence = 0;  ///< of this rank in the batch
-  Attention<T> attention = one_device<T>();
+  std::shared_ptr<Attention<T>> attention = std::make_shared<OneDevice<T>>();
   Isa isa = best_isa();  ///< of the products
 };
 
@@ -29,7 +30,7 @@ template <class T>
 [[nodiscard]] Place<T> one_process(Index seq, const CpuOptions& options = {}) {
   Place<T> place;
   place.tokens = whole(seq);
-  place.attention = one_device<T>(options);
+  place.attention = std::make_shared<OneDevice<T>>(options);
   place.isa = options.isa;
   return place;
 }
@@ -40,41 +41,39 @@ enum class ContextKind {
   all_gather  ///< K,V of all of them on each; needs a ulysses axis of 1
 };
 
-/// The lines of a mesh do not depend on the sequence: make them once, after require_shareable().
-template <class Links>
+/// The groups of a mesh do not depend on the sequence: make them once, after require_shareable().
 struct ModelLinks {
-  explicit ModelLinks(const Links& made_links, const ModelShape& shape)
-      : links(made_links),
-        part(shape, mesh().tensor().index(mesh().rank()), mesh().shape().tensor),
-        tensor(links.line(mesh().tensor())),
-        kv_replicas(links.line(part.kv_replicas)),
-        replicas(links.line(mesh().replicas())),
-        ulysses(links.line(mesh().ulysses())),
-        context(links.line(mesh().context())) {}
+  /// Collective. \param made_links  along mesh.ulysses() and mesh.ring()
+  ModelLinks(std::shared_ptr<Links> made_links, const Mesh& of, const ModelShape& shape)
+      : links(std::move(made_links)),
+        mesh(of),
+        part(shape, mesh.tensor().index(mesh.rank()), mesh.shape().tensor),
+        tensor(links->group(mesh.tensor())),
+        kv_replicas(links->group(part.kv_replicas)),
+        replicas(links->group(mesh.replicas())) {}
 
-  [[nodiscard]] const Mesh& mesh() const { return links.mesh(); }
-
-  Links links;
+  std::shared_ptr<Links> links;
+  Mesh mesh;
   TensorPart part;
-  Line tensor, kv_replicas, replicas, ulysses, context;
+  Group tensor, kv_replicas, replicas;
 };
 
 /// The place of a rank for sequences of `seq` tokens, `batch` of them over all ranks.
-/// \tparam Links  MpiMesh or LoopbackMesh
-template <class T, class Links>
-[[nodiscard]] Place<T> place_in(const ModelLinks<Links>& of, PlacementKind kind, Index seq, Index batch,
+template <class T>
+[[nodiscard]] Place<T> place_in(const ModelLinks& of, PlacementKind kind, Index seq, Index batch,
                                 ContextKind context = ContextKind::hybrid, const CpuOptions& options = {}) {
-  const Mesh& mesh = of.mesh();
+  const Mesh& mesh = of.mesh;
   const Placement shards(kind, seq, mesh.shape().ring);
-  Place<T> place{
-      of.tensor, of.kv_replicas, of.replicas, mesh.place().slice(shards), mesh.sequences(batch).begin,
-      {},        options.isa};
   const bool gathers = context == ContextKind::all_gather;
   if (gathers && mesh.shape().ulysses != 1)
     throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
-  place.attention = as_attention<T>(std::make_shared<SharedAttention<T, Links>>(
-      of.links, of.ulysses, of.context, gathers, mesh.place(), shards, options));
-  return place;
+  return {of.tensor,
+          of.kv_replicas,
+          of.replicas,
+          mesh.place().slice(shards),
+          mesh.sequences(batch).begin,
+          std::make_shared<SharedContext<T>>(of.links, gathers, mesh.place(), shards, options),
+          options.isa};
 }
 
 }  // namespace ring_attention::model

@@ -18,7 +18,7 @@ template <class T>
 Transformer<T>::Transformer(const ModelShape& shape, Place<T> place, std::uint64_t seed, Sharding sharding)
     : shape_(valid(shape)),
       place_(std::move(place)),
-      part_(shape, place_.tensor.rank(), place_.tensor.size()),
+      part_(shape, place_.tensor->rank(), place_.tensor->size()),
       weights_(model::layouts(shape, part_), place_.replicas, sharding),
       scoring_{1 / std::sqrt(static_cast<double>(shape.dim)), Mask::causal()} {
   for (std::size_t array = 0; array < weights_.arrays(); ++array)
@@ -42,13 +42,13 @@ LayerOptions Transformer<T>::layer_options(std::size_t layer, bool drops) const 
 
 template <class T>
 double Transformer<T>::labels_of_all(const Examples& own) const {
-  return sum(place_.replicas, static_cast<double>(own.labels()));
+  return all_reduce(*place_.replicas, static_cast<double>(own.labels()));
 }
 
 template <class T>
 Score Transformer<T>::over_replicas(const Score& own) const {
-  return {sum(place_.replicas, own.loss), sum(place_.replicas, own.labels),
-          sum(place_.replicas, own.correct)};
+  return {all_reduce(*place_.replicas, own.loss), all_reduce(*place_.replicas, own.labels),
+          all_reduce(*place_.replicas, own.correct)};
 }
 
 template <class T>
@@ -90,7 +90,8 @@ Tensor<T> Transformer<T>::back_through_layers(Tensor<T> grad, std::vector<Checkp
 template <class T>
 void Transformer<T>::sum_kv_replicas(const ParameterLayout& layout, std::span<T> gradient) const {
   for (const Parameter& parameter : layout.parameters())
-    if (parameter.kv_replicated) sum(place_.kv_replicas, layout.view(gradient, parameter.name).elements());
+    if (parameter.kv_replicated)
+      all_reduce(*place_.kv_replicas, layout.view(gradient, parameter.name).elements());
 }
 
 template <class T>

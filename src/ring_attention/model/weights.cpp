@@ -5,7 +5,7 @@
 namespace ring_attention::model {
 
 template <class T>
-Weights<T>::Weights(std::vector<ParameterLayout> layouts, Line replicas, Sharding sharding)
+Weights<T>::Weights(std::vector<ParameterLayout> layouts, Group replicas, Sharding sharding)
     : layouts_(std::move(layouts)), replicas_(std::move(replicas)), sharding_(sharding) {
   for (std::size_t array = 0; array < arrays(); ++array) {
     const Interval part = kept(array);
@@ -17,7 +17,7 @@ Weights<T>::Weights(std::vector<ParameterLayout> layouts, Line replicas, Shardin
 
 template <class T>
 Interval Weights<T>::piece(std::size_t array) const {
-  return piece_of(layouts_[array].size(), replicas_.rank(), replicas_.size());
+  return piece_of(layouts_[array].size(), replicas_->rank(), replicas_->size());
 }
 
 template <class T>
@@ -37,7 +37,7 @@ Whole<T> Weights<T>::whole(std::size_t array) {
   if (sharding_ == Sharding::none) return {values(array)};
   Whole<T> all;
   all.gathered = Tensor<T>({1, 1, 1, layouts_[array].size()});
-  gather(replicas_, std::span<const T>(values(array)), all.gathered.view().elements());
+  all_gather(*replicas_, std::span<const T>(values(array)), all.gathered.view().elements());
   all.values = all.gathered.view().elements();
   return all;
 }
@@ -47,8 +47,8 @@ void Weights<T>::reduce(std::size_t array, std::span<const T> gradient) {
   const Interval own = piece(array);
   const std::span<T> sums = gradients(array).subspan(static_cast<std::size_t>(own.begin - kept(array).begin),
                                                      static_cast<std::size_t>(own.end - own.begin));
-  sum_scatter(replicas_, gradient, sums);
-  if (sharding_ == Sharding::none) gather(replicas_, std::span<const T>(sums), gradients(array));
+  reduce_scatter(*replicas_, gradient, sums);
+  if (sharding_ == Sharding::none) all_gather(*replicas_, std::span<const T>(sums), gradients(array));
 }
 
 template class Weights<float>;

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "ring_attention/model/parameters.hpp"
-#include "ring_attention/parallel/line.hpp"
+#include "ring_attention/parallel/all_to_all.hpp"
 
 namespace ring_attention::model {
 
@@ -25,13 +25,13 @@ struct Whole {
 template <class T>
 class Weights {
  public:
-  /// \param replicas  the line of the ranks with the same weights
-  Weights(std::vector<ParameterLayout> layouts, Line replicas, Sharding sharding);
+  /// \param replicas  the group of the ranks with the same weights
+  Weights(std::vector<ParameterLayout> layouts, Group replicas, Sharding sharding);
 
   [[nodiscard]] std::size_t arrays() const { return layouts_.size(); }
   [[nodiscard]] const ParameterLayout& layout(std::size_t array) const { return layouts_[array]; }
   [[nodiscard]] const std::vector<ParameterLayout>& layouts() const { return layouts_; }
-  [[nodiscard]] const Line& replicas() const { return replicas_; }
+  [[nodiscard]] AllToAll& replicas() const { return *replicas_; }
   [[nodiscard]] Sharding sharding() const { return sharding_; }
 
   /// The piece of this rank of a flat array: what it keeps with FSDP, and what it sums.
@@ -44,15 +44,15 @@ class Weights {
   /// The gradients of piece().
   [[nodiscard]] std::span<const T> piece_of_gradients(std::size_t array);
 
-  /// All parameters of an array. With FSDP collective over the line, and 1 array of memory while it lives.
+  /// All parameters of an array. With FSDP collective over the group, and 1 array of memory while it lives.
   [[nodiscard]] Whole<T> whole(std::size_t array);
-  /// Sums over the line; keeps the part that belongs to kept(). Collective.
+  /// Sums over the group; keeps the part that belongs to kept(). Collective.
   /// \param gradient  of this rank's tokens, the whole array
   void reduce(std::size_t array, std::span<const T> gradient);
 
  private:
   std::vector<ParameterLayout> layouts_;
-  Line replicas_;
+  Group replicas_;
   Sharding sharding_;
   std::vector<Tensor<T>> values_, gradients_;
 };

@@ -12,14 +12,14 @@
 namespace ring_attention {
 
 /// The K,V of all ranks, or what one rank adds to the gradients of all: one array for each owner.
-template <class T, class Memory = HostMemory>
+template <class T>
 class KvShards {
  public:
   /// \param kv  shape of K (and of V); its seq is ignored
-  KvShards(const Shape& kv, const Placement& placement, const Memory& memory = {})
-      : placement_(placement), memory_(memory) {
+  KvShards(const Shape& kv, const Placement& placement, const Memory& memory = host_memory())
+      : placement_(placement), memory_(&memory) {
     for (int owner = 0; owner < placement.ranks(); ++owner)
-      shards_.emplace_back(kv.with_seq(2 * placement.tokens(owner)));
+      shards_.push_back(memory.array<T>(kv.with_seq(2 * placement.tokens(owner))));
   }
 
   /// `[batch, kv_heads, tokens of the owner, dim]`.
@@ -30,25 +30,28 @@ class KvShards {
 
   [[nodiscard]] KeyValue<T> keys(int owner) { return {k(owner), v(owner), placement_.ranges(owner)}; }
   [[nodiscard]] int ranks() const { return placement_.ranks(); }
-  [[nodiscard]] const Memory& memory() const { return memory_; }
+  /// Frees the shards of all ranks but `own`.
+  void free_others(int own) {
+    for (int owner = 0; owner < ranks(); ++owner)
+      if (owner != own) shard(owner) = {};
+  }
+  [[nodiscard]] const Memory& memory() const { return *memory_; }
 
  private:
-  using Array = typename Memory::template Array<T>;
-
-  [[nodiscard]] Array& shard(int owner) { return shards_[static_cast<std::size_t>(owner)]; }
+  [[nodiscard]] Tensor<T>& shard(int owner) { return shards_[static_cast<std::size_t>(owner)]; }
   [[nodiscard]] Shape shape(int owner) const {
     const Shape& both = shards_[static_cast<std::size_t>(owner)].shape();
     return both.with_seq(both.seq / 2);
   }
 
   Placement placement_;
-  Memory memory_;
-  std::vector<Array> shards_;
+  const Memory* memory_;
+  std::vector<Tensor<T>> shards_;
 };
 
 /// Sends the shard of this rank, which the caller has written, to all ranks, and receives theirs.
-template <class T, class Memory>
-void all_gather(AllToAll auto& link, KvShards<T, Memory>& kv) {
+template <class T>
+void all_gather(AllToAll& link, KvShards<T>& kv) {
   Pieces pieces;
   for (int rank = 0; rank < link.size(); ++rank) {
     pieces.send.push_back(std::as_bytes(kv.elements(link.rank())));
@@ -61,9 +64,8 @@ void all_gather(AllToAll auto& link, KvShards<T, Memory>& kv) {
 
 /// Feeds the K,V of every rank to `engine`, which has begun on the queries of rank `ring.rank`.
 /// \param progress  is called between tiles
-template <class T, class Memory>
-void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T, Memory>& kv,
-                        const Progress& progress = {}) {
+template <class T>
+void all_gather_forward(Engine<T>& engine, const Ring& ring, KvShards<T>& kv, const Progress& progress = {}) {
   for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), progress);
 }
 
@@ -73,9 +75,10 @@ void all_gather_forward(Engine<T> auto& engine, const Ring& ring, KvShards<T, Me
 ///
 /// Memory besides: N - 1 shards of this rank, for what the ranks send. The owner adds its own part first, then that of the
 /// next rank, and so on: the order of a ring.
-template <class T, class G, class Memory>
-void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link, KvShards<T, Memory>& kv,
-                         KvShards<G, Memory>& gradients, const Progress& progress = {}) {
+template <class T>
+void all_gather_backward(BackwardEngine<T>& engine, AllToAll& link, KvShards<T>& kv,
+                         KvShards<SumOf<T>>& gradients, const Progress& progress = {}) {
+  using G = SumOf<T>;
   const Ring ring{link.rank(), link.size()};
   for (int step = 0; step < ring.steps(); ++step) {
     const int owner = ring.owner(step);
@@ -83,10 +86,11 @@ void all_gather_backward(BackwardEngine<T, G> auto& engine, AllToAll auto& link,
   }
 
   const std::span<G> own = gradients.elements(ring.rank);
-  std::vector<typename Memory::template Array<G>> parts;
+  std::vector<Tensor<G>> parts;
   Pieces pieces;
   for (int rank = 0; rank < ring.size; ++rank) {
-    parts.emplace_back(Shape{1, 1, rank == ring.rank ? 0 : static_cast<Index>(own.size()), 1});
+    parts.push_back(
+        kv.memory().template array<G>({1, 1, rank == ring.rank ? 0 : static_cast<Index>(own.size()), 1}));
     pieces.send.push_back(rank == ring.rank ? std::span<const std::byte>()
                                             : std::as_bytes(gradients.elements(rank)));
     pieces.receive.push_back(std::as_writable_bytes(parts.back().view().elements()));

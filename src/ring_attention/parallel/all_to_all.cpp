@@ -1,5 +1,7 @@
 #include "ring_attention/parallel/all_to_all.hpp"
 
+#include <algorithm>
+
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -15,9 +17,14 @@ void count_exchange(TransportStatistics& statistics, const Pieces& pieces, int r
 void require_pieces(const Pieces& pieces, int rank, int size) {
   const auto ranks = static_cast<std::size_t>(size), own = static_cast<std::size_t>(rank);
   require(pieces.send.size() == ranks && pieces.receive.size() == ranks,
-          "all-to-all: one piece for each rank of the line");
+          "all-to-all: one piece for each rank of the group");
   require(pieces.send[own].size() == pieces.receive[own].size(),
           "all-to-all: the piece of a rank for itself has two lengths");
+}
+
+void OneRank::exchange(const Pieces& pieces) {
+  require_pieces(pieces, 0, 1);
+  std::ranges::copy(pieces.send.front(), pieces.receive.front().begin());
 }
 
 }  // namespace ring_attention

@@ -1,9 +1,9 @@
 /// \file
-/// `AllToAll`: every rank of a line sends one piece to each rank, itself included, and receives one from each.
+/// `AllToAll`: every rank of a group sends one piece to each rank, itself included, and receives one from each.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,22 +11,42 @@
 
 namespace ring_attention {
 
-/// Piece i of `send` goes to rank i of the line, piece i of `receive` comes from it. A piece may be empty. Pieces to
+/// Piece i of `send` goes to rank i of the group, piece i of `receive` comes from it. A piece may be empty. Pieces to
 /// send may overlap: an all-gather sends one piece to all. The memory belongs to the caller.
 struct Pieces {
   std::vector<std::span<const std::byte>> send;
   std::vector<std::span<std::byte>> receive;
 };
 
-/// An all-to-all over a line of ranks: exchange() returns when all pieces are here and those sent may be overwritten.
-/// All ranks of the line call it in the same order. statistics() count what goes to other ranks and comes from them;
-/// the whole exchange is exposed.
-template <class T>
-concept AllToAll = requires(T& link, const T& constant, const Pieces& pieces) {
-  { constant.rank() } -> std::convertible_to<int>;
-  { constant.size() } -> std::convertible_to<int>;
-  { constant.statistics() } -> std::convertible_to<TransportStatistics>;
-  link.exchange(pieces);
+/// One rank's end of a group of ranks. exchange() returns when all pieces are here and those sent may be overwritten. All
+/// ranks of the group call it in the same order. statistics() count what goes to other ranks and comes from them; the
+/// whole exchange is exposed.
+class AllToAll {
+ public:
+  AllToAll() = default;
+  AllToAll(const AllToAll&) = delete;
+  AllToAll& operator=(const AllToAll&) = delete;
+  virtual ~AllToAll() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual const TransportStatistics& statistics() const = 0;
+  virtual void exchange(const Pieces& pieces) = 0;
+};
+
+/// A group that several parts of a rank use.
+using Group = std::shared_ptr<AllToAll>;
+
+/// A group of one rank of the host: its piece is copied.
+class OneRank : public AllToAll {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 1; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
+  void exchange(const Pieces& pieces) override;
+
+ private:
+  TransportStatistics statistics_;
 };
 
 /// Bytes of the pieces of all ranks but `rank`.

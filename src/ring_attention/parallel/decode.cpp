@@ -43,8 +43,9 @@ Partial<T> attend_to_cache(View<const T> q, const ShardedCache<T>& cache, const 
   return sum;
 }
 
-namespace detail {
+namespace {
 
+/// The state (o, m, l) of every row as one row of dim + 2 numbers.
 template <class T>
 Tensor<T> packed(const Partial<T>& state) {
   const Shape& q = state.o.shape();
@@ -56,8 +57,6 @@ Tensor<T> packed(const Partial<T>& state) {
   }
   return rows;
 }
-
-namespace {
 
 /// The inverse, for token `token` of rows [batch, heads, tokens, dim + 2].
 template <class T>
@@ -74,8 +73,9 @@ Partial<T> state_of(const Tensor<T>& rows, Index token) {
   return state;
 }
 
-}  // namespace
-
+/// \param states  those of some heads, of all ranks: `[batch, heads, ranks, dim + 2]`
+/// \param sinks   of these heads
+/// \returns out and lse of every row, once for each rank: `[batch, heads, ranks, dim + 1]`
 template <class T>
 Tensor<T> merged(const Tensor<T>& states, const std::vector<double>& sinks) {
   const Shape& all = states.shape();
@@ -94,6 +94,7 @@ Tensor<T> merged(const Tensor<T>& states, const std::vector<double>& sinks) {
   return rows;
 }
 
+/// \param rows  out and lse: `[batch, heads, 1, dim + 1]`
 template <class T>
 AttentionResult<T> unpacked(const Tensor<T>& rows) {
   const Shape& all = rows.shape();
@@ -108,15 +109,24 @@ AttentionResult<T> unpacked(const Tensor<T>& rows) {
   return result;
 }
 
-template Tensor<float> packed(const Partial<float>&);
-template Tensor<double> packed(const Partial<double>&);
-template Tensor<float> merged(const Tensor<float>&, const std::vector<double>&);
-template Tensor<double> merged(const Tensor<double>&, const std::vector<double>&);
-template AttentionResult<float> unpacked(const Tensor<float>&);
-template AttentionResult<double> unpacked(const Tensor<double>&);
+}  // namespace
 
-}  // namespace detail
+template <class T>
+AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local, const Scoring& scoring) {
+  const Index all_heads = local.o.shape().heads;
+  std::vector<Interval> heads;  // of each rank: those that it merges
+  for (Index rank = 0; rank < link.size(); ++rank)
+    heads.push_back({rank * all_heads / link.size(), (rank + 1) * all_heads / link.size()});
+  const std::vector<Index> one_each(heads.size(), 1);  // to the all-to-all the ranks are tokens of a sequence
+  const Interval& own = heads[static_cast<std::size_t>(link.rank())];
 
+  const Tensor<T> states = to_heads<T>(link, packed(local).view(), heads, one_each);
+  const Tensor<T> rows = merged(states, scoring.of_heads(own).sinks);
+  return unpacked(to_sequence<T>(link, rows.view(), heads, one_each));
+}
+
+template AttentionResult<float> merge_over_ranks(AllToAll&, const Partial<float>&, const Scoring&);
+template AttentionResult<double> merge_over_ranks(AllToAll&, const Partial<double>&, const Scoring&);
 template Partial<float> attend_to_cache<CpuEngine<float>>(View<const float>, const ShardedCache<float>&,
                                                           const Scoring&, const CpuOptions&);
 template Partial<double> attend_to_cache<CpuEngine<double>>(View<const double>, const ShardedCache<double>&,

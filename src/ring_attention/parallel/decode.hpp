@@ -42,47 +42,15 @@ template <class Engine, class T = typename Engine::value_type>
 /// batch * ((heads - h) * (dim + 2) + (N - 1) * h * (dim + 1)) elements, where h are the heads that it merges; with
 /// equal shares about 2 (N - 1) / N * batch * heads * dim, as an all-reduce. The length of the cache is not in it.
 template <class T>
-[[nodiscard]] AttentionResult<T> merge_over_ranks(AllToAll auto& link, const Partial<T>& local,
+[[nodiscard]] AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local,
                                                   const Scoring& scoring);
 
 /// Attention of the newest token of each sequence to all keys of the cache. All ranks give the same q and get the same
 /// result. The parameters are those of the two functions above.
 template <class Engine, class T = typename Engine::value_type>
-[[nodiscard]] AttentionResult<T> decode(AllToAll auto& link, View<const T> q, const ShardedCache<T>& cache,
+[[nodiscard]] AttentionResult<T> decode(AllToAll& link, View<const T> q, const ShardedCache<T>& cache,
                                         const Scoring& scoring, const CpuOptions& options = {}) {
   return merge_over_ranks(link, attend_to_cache<Engine>(q, cache, scoring, options), scoring);
-}
-
-namespace detail {
-
-/// The state (o, m, l) of every row as one row of dim + 2 numbers.
-template <class T>
-[[nodiscard]] Tensor<T> packed(const Partial<T>& state);
-
-/// \param states  those of some heads, of all ranks: `[batch, heads, ranks, dim + 2]`
-/// \param sinks   of these heads
-/// \returns out and lse of every row, once for each rank: `[batch, heads, ranks, dim + 1]`
-template <class T>
-[[nodiscard]] Tensor<T> merged(const Tensor<T>& states, const std::vector<double>& sinks);
-
-/// \param rows  out and lse: `[batch, heads, 1, dim + 1]`
-template <class T>
-[[nodiscard]] AttentionResult<T> unpacked(const Tensor<T>& rows);
-
-}  // namespace detail
-
-template <class T>
-AttentionResult<T> merge_over_ranks(AllToAll auto& link, const Partial<T>& local, const Scoring& scoring) {
-  const Index all_heads = local.o.shape().heads;
-  std::vector<Interval> heads;  // of each rank: those that it merges
-  for (Index rank = 0; rank < link.size(); ++rank)
-    heads.push_back({rank * all_heads / link.size(), (rank + 1) * all_heads / link.size()});
-  const std::vector<Index> one_each(heads.size(), 1);  // to the all-to-all the ranks are tokens of a sequence
-  const Interval& own = heads[static_cast<std::size_t>(link.rank())];
-
-  const Tensor<T> states = to_heads<T>(link, detail::packed(local).view(), heads, one_each);
-  const Tensor<T> rows = detail::merged(states, scoring.of_heads(own).sinks);
-  return detail::unpacked(to_sequence<T>(link, rows.view(), heads, one_each));
 }
 
 }  // namespace ring_attention

@@ -9,80 +9,88 @@
 
 namespace ring_attention {
 
-/// A rank holds all heads of its slice and computes some heads of the whole shard (HybridPlace, HeadShare). Its engine
-/// has scoring(), begins on queries_to_heads(q), and takes K,V from a ring along place.ring, each of whose ranks gives
-/// keys_to_heads(k) and keys_to_heads(v). The results go back by queries_to_sequence() and keys_to_sequence().
+/// A rank holds all heads of its slice and computes some heads of the whole shard (HybridPlace, HeadShare). Where no other
+/// rank shares its heads, both layouts are the same, and every function returns the array that it is given.
 ///
-/// All functions that move an array are collective over the line of Ulysses.
-/// \tparam Memory  of the arrays (host_memory.hpp); the link moves pieces there
-template <AllToAll Link, class Memory = HostMemory>
+/// All functions that move an array are collective over the group of Ulysses.
 class HeadLayout {
-  template <class T>
-  using Array = typename Memory::template Array<T>;
-
  public:
-  /// \param link  of the line along place.ulysses; outlives this object
-  /// \param queries, keys  over the ranks of the ring
+  /// \param group  along place.ulysses; it moves pieces in `memory`. Both outlive this object
+  /// \param tokens  over the ranks of the ring
   /// \throws InputError when the ranks cannot share these heads (HeadShare)
-  HeadLayout(Link& link, const HybridPlace& place, const Placement& queries, const Placement& keys,
-             Index query_heads, Index kv_heads, const Memory& memory = {})
-      : link_(link),
+  HeadLayout(AllToAll& group, const HybridPlace& place, const Placements& tokens, Index query_heads,
+             Index kv_heads, const Memory& memory = host_memory())
+      : group_(group),
         memory_(memory),
+        own_(static_cast<std::size_t>(place.ulysses.index(place.rank))),
         share_(query_heads, kv_heads, place.ulysses.size),
-        query_tokens_(place.tokens(queries)),
-        key_tokens_(place.tokens(keys)) {}
+        query_tokens_(place.tokens(tokens.queries)),
+        key_tokens_(place.tokens(tokens.keys)) {}
 
-  /// The query heads that this rank computes.
-  [[nodiscard]] const Interval& heads() const { return share_.query[static_cast<std::size_t>(link_.rank())]; }
-  /// The scoring of these heads.
-  [[nodiscard]] Scoring scoring(const Scoring& all) const { return all.of_heads(heads()); }
-  /// Numbers of these heads, such as gradients of sinks, among those of all heads: 0 elsewhere, so ranks add up.
-  [[nodiscard]] std::vector<double> among_all(const std::vector<double>& own) const {
-    if (own.empty()) return {};
-    std::vector<double> all(static_cast<std::size_t>(share_.query.back().end));
-    std::ranges::copy(own, all.begin() + heads().begin);
-    return all;
-  }
+  [[nodiscard]] bool shares_heads() const { return share_.query.size() > 1; }
+  /// The heads that this rank computes.
+  [[nodiscard]] const Interval& heads() const { return share_.query[own_]; }
+  [[nodiscard]] const Interval& kv_heads() const { return share_.kv[own_]; }
+  /// Of a bias with this number of heads: [0, 1) of one that broadcasts over heads.
+  [[nodiscard]] Interval bias_heads(Index heads) const { return bias_share(heads)[own_]; }
 
-  /// q, dO: `[batch, heads, tokens of the slice, dim]` to `[batch, own heads, tokens of the shard, dim]`.
+  /// q, dO: from the slice with all heads to the shard with the heads of this rank.
   template <class T>
-  [[nodiscard]] Array<T> queries_to_heads(View<const T> x) const {
-    return to_heads(link_, x, share_.query, query_tokens_, memory_);
+  [[nodiscard]] MaybeOwned<T> queries_to_heads(MaybeOwned<T> x) const {
+    return to_heads(std::move(x), share_.query, query_tokens_);
   }
   /// The same for k, v.
   template <class T>
-  [[nodiscard]] Array<T> keys_to_heads(View<const T> x) const {
-    return to_heads(link_, x, share_.kv, key_tokens_, memory_);
+  [[nodiscard]] MaybeOwned<T> keys_to_heads(MaybeOwned<T> x) const {
+    return to_heads(std::move(x), share_.kv, key_tokens_);
   }
-  /// The same for a bias (bias.hpp). One that broadcasts over heads goes to every rank.
+  /// The same for a bias (bias.hpp), which may be empty. One that broadcasts over heads goes to every rank.
   template <class T>
-  [[nodiscard]] Array<T> bias_to_heads(View<const T> x) const {
-    return to_heads(link_, x, bias_heads(x.shape().heads), query_tokens_, memory_);
+  [[nodiscard]] MaybeOwned<T> bias_to_heads(MaybeOwned<T> x) const {
+    const Shape bias = x.view().shape();
+    if (bias == Shape{}) return x;
+    return to_heads(std::move(x), bias_share(bias.heads), query_tokens_);
   }
 
   /// out, lse, dQ: back.
   template <class T>
-  [[nodiscard]] Array<T> queries_to_sequence(View<const T> y) const {
-    return to_sequence(link_, y, share_.query, query_tokens_, memory_);
+  [[nodiscard]] MaybeOwned<T> queries_to_sequence(MaybeOwned<T> y) const {
+    return to_sequence(std::move(y), share_.query, query_tokens_);
   }
   /// dK, dV: back. A head of several ranks is the sum of theirs, in the order of the ranks.
   template <class T>
-  [[nodiscard]] Array<T> keys_to_sequence(View<const T> y) const {
-    return to_sequence(link_, y, share_.kv, key_tokens_, memory_);
+  [[nodiscard]] MaybeOwned<T> keys_to_sequence(MaybeOwned<T> y) const {
+    return to_sequence(std::move(y), share_.kv, key_tokens_);
   }
   /// The gradient of a bias, back. \param heads  1, where the bias broadcasts over heads: the sum over the ranks
   template <class T>
-  [[nodiscard]] Array<T> bias_to_sequence(View<const T> y, Index heads) const {
-    return to_sequence(link_, y, bias_heads(heads), query_tokens_, memory_);
+  [[nodiscard]] MaybeOwned<T> bias_to_sequence(MaybeOwned<T> y, Index heads) const {
+    if (y.view().shape() == Shape{}) return y;
+    return to_sequence(std::move(y), bias_share(heads), query_tokens_);
   }
 
  private:
-  [[nodiscard]] std::vector<Interval> bias_heads(Index heads) const {
-    return heads == 1 ? all_heads(1, link_.size()) : share_.query;
+  using Heads = std::vector<Interval>;
+
+  [[nodiscard]] Heads bias_share(Index heads) const {
+    return heads == 1 ? all_heads(1, static_cast<int>(share_.query.size())) : share_.query;
+  }
+  template <class T>
+  [[nodiscard]] MaybeOwned<T> to_heads(MaybeOwned<T> x, const Heads& heads,
+                                       const std::vector<Index>& tokens) const {
+    if (!shares_heads()) return x;
+    return ring_attention::to_heads(group_, x.view(), heads, tokens, memory_);
+  }
+  template <class T>
+  [[nodiscard]] MaybeOwned<T> to_sequence(MaybeOwned<T> y, const Heads& heads,
+                                          const std::vector<Index>& tokens) const {
+    if (!shares_heads()) return y;
+    return ring_attention::to_sequence(group_, y.view(), heads, tokens, memory_);
   }
 
-  Link& link_;
-  Memory memory_;
+  AllToAll& group_;
+  const Memory& memory_;
+  std::size_t own_;
   HeadShare share_;
   std::vector<Index> query_tokens_, key_tokens_;
 };

@@ -1,15 +1,13 @@
 /// \file
-/// `Mesh`: the four axes along which ranks share a model; `MpiMesh` and `LoopbackMesh`: their lines.
+/// `Mesh`: the four axes along which ranks share a model.
 ///
 /// Fastest first: tensor, ulysses, ring, data. Neighbours exchange most, so they should have the fastest links
 /// (Fang, Zhao, USP, arXiv 2405.07719; Llama 3, arXiv 2407.21783, 3.3.2).
 #pragma once
 
+#include <string>
+
 #include "ring_attention/parallel/hybrid.hpp"
-#include "ring_attention/parallel/line.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
 
@@ -54,57 +52,6 @@ class Mesh {
  private:
   int rank_;
   MeshShape shape_;
-};
-
-/// The lines of a rank over MPI. `Link` is the transport of the ring.
-template <class Link = OverlappedTransport>
-class MpiMesh {
- public:
-  /// Collective. \throws InputError as Mesh
-  MpiMesh(const Communicator& world, const MeshShape& shape)
-      : world_(world), mesh_(world.rank(), world.size(), shape), ring_(communicator(mesh_.ring())) {}
-
-  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
-  /// A line along any axis of the mesh. Collective.
-  [[nodiscard]] Line line(const Axis& axis) const {
-    return Line(std::make_shared<OwnLink>(communicator(axis)));
-  }
-  /// The ring. \param channel  0: K,V; 1: their gradients
-  [[nodiscard]] Link transport(int channel) const { return Link(*ring_, channel); }
-
- private:
-  /// An all-to-all that keeps its communicator.
-  struct OwnLink : MpiAllToAll {
-    explicit OwnLink(std::shared_ptr<const Communicator> line) : MpiAllToAll(*line), communicator(line) {}
-    std::shared_ptr<const Communicator> communicator;
-  };
-
-  [[nodiscard]] std::shared_ptr<const Communicator> communicator(const Axis& axis) const {
-    return std::make_shared<const Communicator>(world_, axis.line(world_.rank()));
-  }
-
-  const Communicator& world_;
-  Mesh mesh_;
-  std::shared_ptr<const Communicator> ring_;
-};
-
-/// The same among the threads of one process.
-class LoopbackMesh {
- public:
-  LoopbackMesh(LoopbackWorld& world, int rank, const MeshShape& shape)
-      : world_(world), mesh_(rank, world.ranks(), shape) {}
-
-  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
-  [[nodiscard]] Line line(const Axis& axis) const {
-    return Line(std::make_shared<LoopbackAllToAll>(world_, mesh_.rank(), axis));
-  }
-  [[nodiscard]] LoopbackTransport transport(int channel) const {
-    return LoopbackTransport(world_, mesh_.rank(), channel, mesh_.ring());
-  }
-
- private:
-  LoopbackWorld& world_;
-  Mesh mesh_;
 };
 
 }  // namespace ring_attention

@@ -25,13 +25,17 @@ struct Addresses {
 
 }  // namespace
 
+MpiAllToAll::MpiAllToAll(const Communicator& world, const Axis& axis) : comm_(&world) {
+  if (axis.size < world.size()) comm_ = &own_.emplace(world, axis.line(world.rank()));
+}
+
 void MpiAllToAll::exchange(const Pieces& pieces) {
   require_pieces(pieces, rank(), size());
   const auto start = std::chrono::steady_clock::now();
   const Addresses send(pieces.send), receive(pieces.receive);
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ialltoallv_c(MPI_BOTTOM, send.lengths.data(), send.begins.data(), MPI_BYTE, MPI_BOTTOM,
-                             receive.lengths.data(), receive.begins.data(), MPI_BYTE, line_.handle(),
+                             receive.lengths.data(), receive.begins.data(), MPI_BYTE, comm_->handle(),
                              &request));
   int done = 0;
   for (int calls = 0; done == 0; ++calls) {

@@ -2,6 +2,8 @@
 /// `MpiAllToAll`: an all-to-all over the ranks of a communicator.
 #pragma once
 
+#include <optional>
+
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
 
@@ -9,22 +11,24 @@ namespace ring_attention {
 
 /// One rank's end, in one collective call of MPI. A rank that waits yields its core. Pieces of more than 2^31 bytes need
 /// MPI-4's large counts.
-class MpiAllToAll {
+class MpiAllToAll : public AllToAll {
  public:
-  /// \param line  a sub-communicator; outlives this object
-  explicit MpiAllToAll(const Communicator& line) : line_(line) {}
+  /// All ranks of `comm`, which outlives this object.
+  explicit MpiAllToAll(const Communicator& comm) : comm_(&comm) {}
+  /// Those of `world` along an axis, with a communicator of their own unless they are all. Collective over `world`.
+  MpiAllToAll(const Communicator& world, const Axis& axis);
 
-  [[nodiscard]] int rank() const { return line_.rank(); }
-  [[nodiscard]] int size() const { return line_.size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] int rank() const override { return comm_->rank(); }
+  [[nodiscard]] int size() const override { return comm_->size(); }
+  [[nodiscard]] const Communicator& communicator() const { return *comm_; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void exchange(const Pieces& pieces);
+  void exchange(const Pieces& pieces) override;
 
  private:
-  const Communicator& line_;
+  std::optional<Communicator> own_;
+  const Communicator* comm_;
   TransportStatistics statistics_;
 };
-
-static_assert(AllToAll<MpiAllToAll>);
 
 }  // namespace ring_attention

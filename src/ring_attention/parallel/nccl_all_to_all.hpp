@@ -2,6 +2,9 @@
 /// `NcclAllToAll`: an all-to-all of device memory, from GPU to GPU with NCCL.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "ring_attention/parallel/all_to_all.hpp"
 #include "ring_attention/ring/transports/nccl.hpp"
 
@@ -11,25 +14,24 @@ namespace ring_attention {
 ///
 /// exchange() begins when the work that is already on `compute` is done, and the host waits until all pieces are here:
 /// nothing else of the rank could hide it. Statistics count the time on the GPU.
-class NcclAllToAll {
+class NcclAllToAll : public AllToAll {
  public:
-  /// \param world    of the line; a line of one needs no NCCL
+  /// \param world    of the group; a group of one needs no NCCL
   /// \param compute  the stream that writes and reads the pieces
-  NcclAllToAll(NcclWorld& world, cuda::StreamHandle compute) : world_(world), compute_(compute) {}
+  NcclAllToAll(std::shared_ptr<NcclWorld> world, cuda::StreamHandle compute)
+      : world_(std::move(world)), compute_(compute) {}
 
-  [[nodiscard]] int rank() const { return world_.ring().rank; }
-  [[nodiscard]] int size() const { return world_.ring().size; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] int rank() const override { return world_->ring().rank; }
+  [[nodiscard]] int size() const override { return world_->ring().size; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
   /// \throws Error, after it has aborted the communicator, if NCCL fails or takes longer than the time-out of the world
-  void exchange(const Pieces& pieces);
+  void exchange(const Pieces& pieces) override;
 
  private:
-  NcclWorld& world_;
+  std::shared_ptr<NcclWorld> world_;
   cuda::StreamHandle compute_;
   TransportStatistics statistics_;
 };
-
-static_assert(AllToAll<NcclAllToAll>);
 
 }  // namespace ring_attention

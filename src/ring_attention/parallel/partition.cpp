@@ -26,10 +26,4 @@ HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks) {
   return {rank, ranks, partition == Partition::ulysses ? ranks : 1};
 }
 
-GridLines::GridLines(const Communicator& world, const HybridPlace& place) : world_(world) {
-  if (place.ulysses.size == 1) return;
-  if (place.ring.size > 1) ulysses_.emplace(world, place.ulysses.line(place.rank));
-  ring_.emplace(world, place.ring.line(place.rank));
-}
-
 }  // namespace ring_attention

@@ -2,10 +2,8 @@
 /// `Partition`: how the ranks of a job divide one attention among them.
 #pragma once
 
-#include <optional>
 #include <string>
 
-#include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/hybrid.hpp"
 
 namespace ring_attention {
@@ -27,21 +25,5 @@ enum class Partition {
 /// Where a rank is in the grid of a partition. \param ulysses  U of a hybrid
 /// \throws InputError when U does not divide the ranks
 [[nodiscard]] HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks);
-
-/// The two lines of a rank as communicators.
-class GridLines {
- public:
-  /// Collective over `world`, which outlives this object.
-  GridLines(const Communicator& world, const HybridPlace& place);
-
-  /// The ranks that share the heads of this rank's shard.
-  [[nodiscard]] const Communicator& ulysses() const { return ulysses_ ? *ulysses_ : world_; }
-  /// The ranks that K,V travel to.
-  [[nodiscard]] const Communicator& ring() const { return ring_ ? *ring_ : world_; }
-
- private:
-  const Communicator& world_;
-  std::optional<Communicator> ulysses_, ring_;  // none: a line of all ranks
-};
 
 }  // namespace ring_attention

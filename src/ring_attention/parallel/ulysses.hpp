@@ -11,22 +11,22 @@
 #include <numeric>
 
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/memory.hpp"
 #include "ring_attention/core/token_range.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
-#include "ring_attention/ring/host_memory.hpp"
 
 namespace ring_attention {
 
 namespace detail {
 
-/// One array for each rank of the line, in one allocation: what is sent to each, or received from each.
-template <class T, class Memory>
+/// One array for each rank of the group, in one allocation: what is sent to each, or received from each.
+template <class T>
 class Blocks {
  public:
-  explicit Blocks(const std::vector<Shape>& shapes) {
+  Blocks(const std::vector<Shape>& shapes, const Memory& memory) {
     Index elements = 0;
     for (const Shape& shape : shapes) elements += shape.size();
-    array_ = Array({1, 1, elements, 1});
+    array_ = memory.array<T>({1, 1, elements, 1});
     T* next = array_.data();
     for (const Shape& shape : shapes) {
       blocks_.emplace_back(next, shape);
@@ -47,8 +47,7 @@ class Blocks {
   }
 
  private:
-  using Array = typename Memory::template Array<T>;
-  Array array_;
+  Tensor<T> array_;
   std::vector<View<T>> blocks_;
 };
 
@@ -64,19 +63,18 @@ void with_block(View<A> whole, Index first_head, Index first_token, View<B> bloc
            std::span<B>(block.head(batch, head), elements));
 }
 
-/// How heads and tokens are divided among the ranks of a line, seen by rank `own`.
+/// How heads and tokens are divided among the ranks of a group, seen by rank `own`.
 struct Division {
   const std::vector<Interval>& heads;
   const std::vector<Index>& tokens;
   std::size_t own;
 
   /// \throws Error unless there is an entry for every rank
-  template <class Link>
-  Division(const Link& link, const std::vector<Interval>& all_heads, const std::vector<Index>& all_slices)
+  Division(const AllToAll& link, const std::vector<Interval>& all_heads, const std::vector<Index>& all_slices)
       : heads(all_heads), tokens(all_slices), own(static_cast<std::size_t>(link.rank())) {
     const auto ranks = static_cast<std::size_t>(link.size());
     require(heads.size() == ranks && tokens.size() == ranks,
-            "Ulysses: heads and tokens of every rank of the line");
+            "Ulysses: heads and tokens of every rank of the group");
   }
 
   [[nodiscard]] std::size_t ranks() const { return heads.size(); }
@@ -114,20 +112,20 @@ struct Division {
 /// \returns `[batch, heads of this rank, sum of tokens, dim]`: the slices one after the other
 ///
 /// Memory besides: as much as it sends and as much as it receives, its own part included. U - 1 messages a rank.
-template <class T, class Memory = HostMemory>
-[[nodiscard]] auto to_heads(AllToAll auto& link, View<const T> x, const std::vector<Interval>& heads,
-                            const std::vector<Index>& tokens, const Memory& memory = {}) {
+template <class T>
+[[nodiscard]] Tensor<T> to_heads(AllToAll& link, View<const T> x, const std::vector<Interval>& heads,
+                                 const std::vector<Index>& tokens, const Memory& memory = host_memory()) {
   const detail::Division division(link, heads, tokens);
   require(x.shape().seq == tokens[division.own], "to_heads: not the tokens of this rank");
-  const detail::Blocks<T, Memory> send(division.own_tokens(x.shape())),
-      receive(division.own_heads(x.shape()));
+  const detail::Blocks<T> send(division.own_tokens(x.shape()), memory),
+      receive(division.own_heads(x.shape()), memory);
 
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(x, heads[rank].begin, 0, send.views()[rank],
                        [&](auto from, std::span<T> to) { memory.copy(to, from); });
   link.exchange({send.to_send(), receive.to_receive()});
 
-  typename Memory::template Array<T> all(
+  Tensor<T> all = memory.array<T>(
       {x.shape().batch, division.heads_of(division.own), division.all_tokens(), x.shape().dim});
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(all.view(), 0, division.first_token(rank), receive.views()[rank],
@@ -140,21 +138,20 @@ template <class T, class Memory = HostMemory>
 ///
 /// \param y  `[batch, heads of this rank, sum of tokens, dim]`
 /// \returns `[batch, all heads, tokens[rank], dim]`
-template <class T, class Memory = HostMemory>
-[[nodiscard]] auto to_sequence(AllToAll auto& link, View<const T> y, const std::vector<Interval>& heads,
-                               const std::vector<Index>& tokens, const Memory& memory = {}) {
+template <class T>
+[[nodiscard]] Tensor<T> to_sequence(AllToAll& link, View<const T> y, const std::vector<Interval>& heads,
+                                    const std::vector<Index>& tokens, const Memory& memory = host_memory()) {
   const detail::Division division(link, heads, tokens);
   require(y.shape().heads == division.heads_of(division.own) && y.shape().seq == division.all_tokens(),
           "to_sequence: not the heads and tokens of this rank");
-  const detail::Blocks<T, Memory> send(division.own_heads(y.shape())),
-      receive(division.own_tokens(y.shape()));
+  const detail::Blocks<T> send(division.own_heads(y.shape()), memory),
+      receive(division.own_tokens(y.shape()), memory);
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(y, 0, division.first_token(rank), send.views()[rank],
                        [&](auto from, std::span<T> to) { memory.copy(to, from); });
   link.exchange({send.to_send(), receive.to_receive()});
 
-  typename Memory::template Array<T> own(
-      {y.shape().batch, heads.back().end, tokens[division.own], y.shape().dim});
+  Tensor<T> own = memory.array<T>({y.shape().batch, heads.back().end, tokens[division.own], y.shape().dim});
   for (std::size_t rank = 0; rank < division.ranks(); ++rank) {
     const bool replica = rank > 0 && heads[rank].begin < heads[rank - 1].end;
     detail::with_block(own.view(), heads[rank].begin, 0, receive.views()[rank],

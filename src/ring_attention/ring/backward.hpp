@@ -20,16 +20,15 @@ namespace ring_attention {
 /// previous rank at the end of its own step t - 1, so it travels while this rank computes: N - 1 hops for
 /// K,V and N for dK,dV. Each step is summed by itself first and added to the parcel once, so that every
 /// transport adds in the same order. Memory: four KV shards, and six of gradients.
-template <class T, class G, class Memory>
-void ring_backward(BackwardEngine<T, G> auto& engine, Transport auto& kv_transport,
-                   Transport auto& gradient_transport, KvParcel<T, Memory>& kv,
-                   KvParcel<G, Memory>& gradients) {
-  const auto ring = kv_transport.ring();
+template <class T>
+void ring_backward(BackwardEngine<T>& engine, Transport& kv_transport, Transport& gradient_transport,
+                   KvParcel<T>& kv, KvParcel<SumOf<T>>& gradients) {
+  const Ring ring = kv_transport.ring();
   const Progress progress = [&] {
     kv_transport.progress();
     gradient_transport.progress();
   };
-  KvBuffer<G, Memory>& step_gradient = gradients.spare_buffer();
+  KvBuffer<SumOf<T>>& step_gradient = gradients.spare_buffer();
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
     const int owner = kv.owner();
@@ -42,7 +41,7 @@ void ring_backward(BackwardEngine<T, G> auto& engine, Transport auto& kv_transpo
       gradient_transport.finish();
       gradients.advance();
     }
-    gradients.memory().add(gradients.elements(), std::span<const G>(step_gradient.elements(owner)));
+    gradients.memory().add(gradients.elements(), std::span<const SumOf<T>>(step_gradient.elements(owner)));
     if (step < ring.gradient_hops()) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
     if (!last) {
       kv_transport.finish();

@@ -17,9 +17,9 @@ namespace ring_attention {
 ///
 /// N steps, N - 1 hops. All ranks make the same calls. A parcel without tokens, or one that no rank further on needs
 /// (kv_hops.hpp), is an exchange with an empty side: no message.
-template <class T, class Memory>
-void ring_forward(Engine<T> auto& engine, Transport auto& transport, KvParcel<T, Memory>& kv) {
-  const auto ring = transport.ring();
+template <class T>
+void ring_forward(Engine<T>& engine, Transport& transport, KvParcel<T>& kv) {
+  const Ring ring = transport.ring();
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
     if (!last) transport.start(kv.exchange(ring.owner(step + 1)));   // K,V leave while we compute with them

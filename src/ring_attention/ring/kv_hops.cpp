@@ -4,17 +4,7 @@
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {
-namespace {
-
-/// May a query of these see a key of those?
-bool any_visible(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys) {
-  return std::ranges::any_of(queries, [&](const TokenRange& rows) {
-    return std::ranges::any_of(
-        keys, [&](const TokenRange& columns) { return mask.coverage(rows, columns) != Coverage::none; });
-  });
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<int> kv_hops(const Mask& mask, const Placement& queries, const Placement& keys) {
   require(queries.ranks() == keys.ranks(), "kv_hops: the placements are over different numbers of ranks");
@@ -27,7 +17,7 @@ std::vector<int> kv_hops(const Mask& mask, const Placement& queries, const Place
     const TokenRanges columns = keys.ranges(owner);
     Ring last{owner, ranks};
     do last.rank = last.prev();
-    while (last.rank != owner && !any_visible(mask, rows[static_cast<std::size_t>(last.rank)], columns));
+    while (last.rank != owner && !mask.any_visible(rows[static_cast<std::size_t>(last.rank)], columns));
     hops.push_back(last.step_of(owner));
   }
   return hops;

@@ -8,21 +8,24 @@
 
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/ring/host_memory.hpp"
+#include "ring_attention/core/memory.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
 
 /// Memory for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
-template <class T, class Memory = HostMemory>
+template <class T>
 class KvBuffer {
  public:
   /// \param kv  shape of K (and of V); its seq is ignored, the placement says how many tokens each rank holds
-  KvBuffer(const Shape& kv, const Placement& placement, const Memory& memory = {})
-      : kv_(kv), placement_(placement), memory_(memory), array_(kv.with_seq(2 * placement.max_tokens())) {}
+  KvBuffer(const Shape& kv, const Placement& placement, const Memory& memory = host_memory())
+      : kv_(kv),
+        placement_(placement),
+        memory_(&memory),
+        array_(memory.array<T>(kv.with_seq(2 * placement.max_tokens()))) {}
 
-  [[nodiscard]] KvBuffer another() const { return KvBuffer(kv_, placement_, memory_); }
+  [[nodiscard]] KvBuffer another() const { return KvBuffer(kv_, placement_, *memory_); }
 
   [[nodiscard]] View<T> k(int owner) { return {array_.data(), shape(owner)}; }
   [[nodiscard]] View<T> v(int owner) { return {array_.data() + shape(owner).size(), shape(owner)}; }
@@ -30,27 +33,27 @@ class KvBuffer {
   [[nodiscard]] std::span<T> elements(int owner) {
     return {array_.data(), static_cast<std::size_t>(2 * shape(owner).size())};
   }
-  [[nodiscard]] const Memory& memory() const { return memory_; }
+  [[nodiscard]] const Memory& memory() const { return *memory_; }
 
  private:
   [[nodiscard]] Shape shape(int owner) const { return kv_.with_seq(placement_.tokens(owner)); }
 
   Shape kv_;
   Placement placement_;
-  Memory memory_;
-  typename Memory::template Array<T> array_;
+  const Memory* memory_;
+  Tensor<T> array_;
 };
 
 /// One message a hop: the K,V of one rank in `current`, and `incoming`, where the next one arrives.
 ///
 /// The caller writes its own K,V into k() and v() before the first step. From three ranks on the rotation
 /// overwrites them: a caller who needs them later keeps a copy. Memory: four KV shards (two in a ring of one).
-template <class T, class Memory = HostMemory>
+template <class T>
 class KvParcel {
  public:
   /// \param owner  the rank whose K,V are in `current` now: this rank
   /// \param hops   how many hops the K,V of each rank make (kv_hops()); none given: all
-  KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = {},
+  KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = host_memory(),
            std::vector<int> hops = {})
       : placement_(placement),
         ring_{owner, placement.ranks()},
@@ -68,16 +71,19 @@ class KvParcel {
 
   /// A buffer of the same size, made at the first call: for what one step adds to the gradients. It lives as long as
   /// the parcel, because to free device memory is to wait for the device.
-  [[nodiscard]] KvBuffer<T, Memory>& spare_buffer() {
+  [[nodiscard]] KvBuffer<T>& spare_buffer() {
     if (!spare_) spare_.emplace(current_.another());
     return *spare_;
+  }
+  /// After the last hop: frees all but the current parcel.
+  void free_buffers() {
+    incoming_.reset();
+    spare_.reset();
   }
   [[nodiscard]] const Memory& memory() const { return current_.memory(); }
 
   [[nodiscard]] int owner() const { return owner_; }
-  [[nodiscard]] KeyValue<T> current() {
-    return {k(), v(), placement_.ranges(owner_), ring_.step_of(owner_) + 1 == ring_.steps()};
-  }
+  [[nodiscard]] KeyValue<T> current() { return {k(), v(), placement_.ranges(owner_)}; }
 
   /// The hop that sends the current parcel and receives that of `incoming_owner`. A side is empty when no rank further
   /// on needs the parcel: then current() has the right shape, and numbers of another rank that no query here sees.
@@ -107,8 +113,8 @@ class KvParcel {
   std::vector<int> hops_;
   int owner_;
   int incoming_owner_;
-  KvBuffer<T, Memory> current_;
-  std::optional<KvBuffer<T, Memory>> incoming_, spare_;
+  KvBuffer<T> current_;
+  std::optional<KvBuffer<T>> incoming_, spare_;
 };
 
 }  // namespace ring_attention

@@ -8,14 +8,13 @@
 namespace ring_attention {
 namespace {
 
-/// Slice `part` of `parts` nearly equal slices of [0, seq): the first seq mod parts have one token more.
-TokenRange slice(Index seq, int part, int parts) {
-  const Index small = seq / parts;
-  const Index larger = seq % parts;
-  return {part * small + std::min<Index>(part, larger), 1, small + (part < larger ? 1 : 0)};
+/// Chunk `piece` of `pieces` nearly equal chunks of [0, seq).
+TokenRange chunk(Index seq, int piece, int pieces) {
+  const Interval tokens = piece_of(seq, piece, pieces);
+  return {tokens.begin, 1, tokens.end - tokens.begin};
 }
 
-/// Joins a range to the one before it if it continues that one: the two slices of the last zigzag rank.
+/// Joins a range to the one before it if it continues that one: the two chunks of the last zigzag rank.
 TokenRanges joined(const TokenRanges& ranges) {
   TokenRanges result;
   for (const TokenRange& range : ranges) {
@@ -50,11 +49,11 @@ TokenRanges Placement::ranges(int rank) const {
   require(rank >= 0 && rank < ranks_, "Placement: no such rank");
   TokenRanges ranges;
   switch (kind_) {
-    case PlacementKind::contiguous: ranges.push_back(slice(seq_, rank, ranks_)); break;
+    case PlacementKind::contiguous: ranges.push_back(chunk(seq_, rank, ranks_)); break;
     case PlacementKind::striped: ranges.push_back({rank, ranks_, (seq_ - rank + ranks_ - 1) / ranks_}); break;
     case PlacementKind::zigzag:
-      ranges.push_back(slice(seq_, rank, 2 * ranks_));
-      ranges.push_back(slice(seq_, 2 * ranks_ - 1 - rank, 2 * ranks_));
+      ranges.push_back(chunk(seq_, rank, 2 * ranks_));
+      ranges.push_back(chunk(seq_, 2 * ranks_ - 1 - rank, 2 * ranks_));
       break;
   }
   std::erase_if(ranges, [](const TokenRange& range) { return range.count <= 0; });
@@ -68,7 +67,7 @@ Index Placement::max_tokens() const {
 }
 
 TokenRanges part(const TokenRanges& shard, int piece, int pieces) {
-  TokenRange left = slice(count(shard), piece, pieces);  // what is still to be found, counted from `range` on
+  TokenRange left = chunk(count(shard), piece, pieces);  // what is still to be found, counted from `range` on
   TokenRanges ranges;
   for (const TokenRange& range : shard) {
     const Index first = std::min(left.begin, range.count);

@@ -10,9 +10,9 @@ namespace ring_attention {
 
 /// How tokens are distributed over ranks.
 enum class PlacementKind {
-  contiguous,  ///< rank r holds one slice; the first seq mod ranks ranks hold one token more
+  contiguous,  ///< rank r holds consecutive tokens; the first seq mod ranks ranks hold one token more
   striped,     ///< token i is on rank i mod ranks (Brandon et al., arXiv 2311.09431)
-  zigzag       ///< of 2 * ranks slices rank r holds r and 2 * ranks - 1 - r (Megatron-LM, Llama 3)
+  zigzag       ///< of 2 * ranks chunks rank r holds r and 2 * ranks - 1 - r (Megatron-LM, Llama 3)
 };
 
 /// "contiguous", "striped", "zigzag".
@@ -42,6 +42,16 @@ class Placement {
   PlacementKind kind_;
   Index seq_;
   int ranks_;
+};
+
+/// Which rank holds which tokens: of the queries, and of the keys and values.
+struct Placements {
+  /// Self attention: queries and keys are the same tokens.
+  Placements(const Placement& tokens) : queries(tokens), keys(tokens) {}  // NOLINT: implicit on purpose
+  /// Cross attention: two sequences, of any two lengths.
+  Placements(const Placement& of_queries, const Placement& of_keys) : queries(of_queries), keys(of_keys) {}
+
+  Placement queries, keys;
 };
 
 /// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in the order of its memory: the first ones have one

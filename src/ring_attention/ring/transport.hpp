@@ -2,9 +2,10 @@
 /// `Transport`: what a ring needs of the thing that moves its parcels.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/ring/topology.hpp"
@@ -36,20 +37,41 @@ struct TransportStatistics {
   }
 };
 
-/// The hooks of the ring loop, each with one meaning:
+/// One rank's end of a ring, for one channel of parcels. The hooks of the ring loop, each with one meaning:
 /// - start(exchange): this hop may begin;
 /// - progress(): called between tiles; lets messages move where they move inside calls only;
 /// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
 /// - drain(): no hop is under way.
 /// Misuse (start twice, finish without start, drain in between) throws Error.
-template <class T>
-concept Transport = requires(T& transport, const T& constant, const Exchange& exchange) {
-  { constant.ring() } -> std::convertible_to<Ring>;
-  { constant.statistics() } -> std::convertible_to<TransportStatistics>;
-  transport.start(exchange);
-  transport.progress();
-  transport.finish();
-  transport.drain();
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual Ring ring() const = 0;
+  [[nodiscard]] virtual const TransportStatistics& statistics() const = 0;
+  virtual void start(const Exchange& exchange) = 0;
+  virtual void progress() {}
+  virtual void finish() = 0;
+  virtual void drain() = 0;
+};
+
+/// Passes every call to another transport. Derived classes change some of them.
+class TransportAdapter : public Transport {
+ public:
+  explicit TransportAdapter(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  [[nodiscard]] Ring ring() const override { return transport_->ring(); }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return transport_->statistics(); }
+  void start(const Exchange& exchange) override { transport_->start(exchange); }
+  void progress() override { transport_->progress(); }
+  void finish() override { transport_->finish(); }
+  void drain() override { transport_->drain(); }
+
+ private:
+  std::unique_ptr<Transport> transport_;
 };
 
 }  // namespace ring_attention

@@ -1,8 +1,10 @@
 /// \file
-/// `WideningEngine`: K,V travel in a narrower type than the arithmetic.
+/// `WideningEngine` and `WideningBackward`: K,V travel in a narrower type than the arithmetic.
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/core/bf16.hpp"
@@ -10,41 +12,61 @@
 
 namespace ring_attention {
 
-/// An engine for float that takes K,V of type Narrow, and widens them once a step.
+/// K,V of type bf16 as float, widened once a step for an engine that computes in float.
 ///
 /// K and V are rounded once, before the first step, on the rank that owns them; that rank also computes with the
 /// rounded values. So the result does not depend on the number of ranks. Gradients stay float.
 /// Memory beside the engine's: K and V of one shard in float. With bf16 the parcels have half the size, and together
 /// with that shard they need the memory of float parcels.
-template <class Wide, class Narrow>
-class WideningEngine {
+class Widening {
  public:
-  using value_type = typename Wide::value_type;
-
   /// \param shard  shape of the largest K that arrives, `[batch, kv_heads, tokens, dim]`
-  WideningEngine(Wide& engine, const Shape& shard) : engine_(engine), k_(shard), v_(shard) {}
+  explicit Widening(const Shape& shard) : k_(shard), v_(shard) {}
 
-  void accumulate(const KeyValue<Narrow>& kv, const Progress& progress = {}) {
-    engine_.accumulate(widened(kv), progress);
-  }
-  void accumulate(const KeyValue<Narrow>& kv, const KeyValueGradient<value_type>& gradient,
-                  const Progress& progress = {}) {
-    engine_.accumulate(widened(kv), gradient, progress);
+  [[nodiscard]] KeyValue<float> operator()(const KeyValue<Bf16>& kv) {
+    return {widened(kv.k, k_), widened(kv.v, v_), kv.ranges};
   }
 
  private:
-  [[nodiscard]] KeyValue<value_type> widened(const KeyValue<Narrow>& kv) {
-    return {widened(kv.k, k_), widened(kv.v, v_), kv.ranges};
-  }
-  [[nodiscard]] static View<const value_type> widened(const View<const Narrow>& from,
-                                                      Tensor<value_type>& to) {
-    require(from.size() <= to.size(), "WideningEngine: more keys than the largest shard");
-    std::ranges::transform(from.elements(), to.data(), [](Narrow x) { return static_cast<value_type>(x); });
+  [[nodiscard]] static View<const float> widened(const View<const Bf16>& from, Tensor<float>& to) {
+    require(from.size() <= to.size(), "Widening: more keys than the largest shard");
+    std::ranges::transform(from.elements(), to.data(), [](Bf16 x) { return static_cast<float>(x); });
     return {to.data(), from.shape()};
   }
 
-  Wide& engine_;
-  Tensor<value_type> k_, v_;
+  Tensor<float> k_, v_;
+};
+
+class WideningEngine : public Engine<Bf16> {
+ public:
+  WideningEngine(std::unique_ptr<Engine<float>> engine, const Shape& shard)
+      : engine_(std::move(engine)), widened_(shard) {}
+
+  void accumulate(const KeyValue<Bf16>& kv, const Progress& progress = {}) override {
+    engine_->accumulate(widened_(kv), progress);
+  }
+  [[nodiscard]] AttentionResult<float> finish() override { return engine_->finish(); }
+
+ private:
+  std::unique_ptr<Engine<float>> engine_;
+  Widening widened_;
+};
+
+class WideningBackward : public BackwardEngine<Bf16> {
+ public:
+  WideningBackward(std::unique_ptr<BackwardEngine<float>> engine, const Shape& shard)
+      : engine_(std::move(engine)), widened_(shard) {}
+
+  void accumulate(const KeyValue<Bf16>& kv, const KeyValueGradient<float>& gradient,
+                  const Progress& progress = {}) override {
+    engine_->accumulate(widened_(kv), gradient, progress);
+  }
+  [[nodiscard]] Tensor<float> finish() override { return engine_->finish(); }
+  [[nodiscard]] Tensor<float> bias_gradient() override { return engine_->bias_gradient(); }
+
+ private:
+  std::unique_ptr<BackwardEngine<float>> engine_;
+  Widening widened_;
 };
 
 }  // namespace ring_attention

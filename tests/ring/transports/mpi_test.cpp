@@ -24,7 +24,7 @@ class MpiRing : public testing::Test {
   void expect_a_right_ring(const Problem<T>& problem) {
     SCOPED_TRACE(to_string(problem.what));
     const auto got =
-        run_rank<T>(problem, place, [&](int channel) { return any_transport<Link>(comm, channel); });
+        run_rank<T>(problem, place, [&](int channel) { return std::make_unique<Link>(comm, channel); });
     EXPECT_TRUE(agrees(got.attended, problem, query_ranges(problem, place.rank, place.size)));
     EXPECT_TRUE(sent_what_it_should(got.statistics, problem, place));
     EXPECT_GE(got.statistics.exposed_seconds, 0);

@@ -25,9 +25,9 @@ inline void check_nccl(ncclResult_t code) {
 /// \param kv        the shape of K, and of V, of the whole sequence
 /// \param steps     N, the number of ranks
 template <class T>
-void ring(Engine<T> auto& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTensor<T>& incoming,
-          const Shape& kv, const Placement& placement, const Ring& ring, ncclComm_t comm,
-          const cuda::Stream& compute, const cuda::Stream& transfer, int steps) {
+void ring(Engine<T>& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTensor<T>& incoming, const Shape& kv,
+          const Placement& placement, const Ring& ring, ncclComm_t comm, const cuda::Stream& compute,
+          const cuda::Stream& transfer, int steps) {
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto bytes = [&](int owner) { return static_cast<std::size_t>(2 * shape(owner).size()) * sizeof(T); };
   cuda::Event ready, arrived;  // recorded again at each step: what was enqueued before waits as it did
@@ -49,7 +49,7 @@ void ring(Engine<T> auto& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTe
 
     if (step + 1 < steps) std::swap(current, incoming);
     const View<T> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
-    engine.accumulate({k, v, placement.ranges(owner)}, {});  // enqueued: the host goes on
+    engine.accumulate({k, v, placement.ranges(owner)});  // enqueued: the host goes on
     if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
 
     arrived.block(compute.handle());  // the next step begins when its K,V are here

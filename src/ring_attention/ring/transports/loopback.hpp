@@ -85,7 +85,7 @@ class LoopbackWorld {
 
 /// One rank's end. A hop copies the parcel once, from the sender's memory into the receiver's.
 /// The memory of a rank that fails in the middle of a hop is freed: the other ranks are stopped first.
-class LoopbackTransport {
+class LoopbackTransport : public Transport {
  public:
   /// \param channel  0 or 1: keeps parcels apart (K,V and their gradients)
   LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
@@ -98,16 +98,14 @@ class LoopbackTransport {
         next_(axis.at(rank, ring_.next())),
         prev_(axis.at(rank, ring_.prev())),
         channel_(channel) {}
-  LoopbackTransport(const LoopbackTransport&) = delete;
-  ~LoopbackTransport();
+  ~LoopbackTransport() override;
 
-  [[nodiscard]] Ring ring() const { return ring_; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] Ring ring() const override { return ring_; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange);
-  void progress() {}
-  void finish();
-  void drain() { pending_.require_idle(); }
+  void start(const Exchange& exchange) override;
+  void finish() override;
+  void drain() override { pending_.require_idle(); }
 
  private:
   LoopbackWorld& world_;
@@ -118,7 +116,5 @@ class LoopbackTransport {
   bool lent_ = false;  // the next rank may still read the parcel
   TransportStatistics statistics_;
 };
-
-static_assert(Transport<LoopbackTransport>);
 
 }  // namespace ring_attention

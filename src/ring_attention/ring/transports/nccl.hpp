@@ -81,21 +81,19 @@ class NcclWorld {
 };
 
 /// One channel of parcels. `compute` is the engine's stream.
-class NcclTransport {
+class NcclTransport : public Transport {
  public:
   NcclTransport(NcclWorld& world, cuda::StreamHandle compute) : world_(world), compute_(compute) {}
-  NcclTransport(const NcclTransport&) = delete;
 
-  [[nodiscard]] Ring ring() const { return world_.ring(); }
+  [[nodiscard]] Ring ring() const override { return world_.ring(); }
   /// Complete after drain().
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange);
-  void progress() {}
-  void finish();
+  void start(const Exchange& exchange) override;
+  void finish() override;
   /// Waits for all hops. \throws Error with the hop, after it has aborted the communicator, if NCCL fails or a hop
   /// takes longer than the time-out
-  void drain();
+  void drain() override;
 
  private:
   struct Hop {
@@ -109,7 +107,5 @@ class NcclTransport {
   PendingExchange pending_;
   TransportStatistics statistics_;
 };
-
-static_assert(Transport<NcclTransport>);
 
 }  // namespace ring_attention

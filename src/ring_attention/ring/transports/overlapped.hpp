@@ -14,19 +14,18 @@ namespace ring_attention {
 /// MPICH moves a message between two ranks of one machine only inside MPI calls, so computing without calls of
 /// progress() hides nothing. The wait of finish() backs off (spin, yield, sleep), so that more ranks
 /// than cores still move: a rank that spins takes the core from the rank it waits for.
-class OverlappedTransport {
+class OverlappedTransport : public Transport {
  public:
   /// \param channel  keeps parcels apart (K,V and their gradients)
   explicit OverlappedTransport(const Communicator& comm, int channel = 0) : comm_(comm), channel_(channel) {}
-  OverlappedTransport(const OverlappedTransport&) = delete;
 
-  [[nodiscard]] Ring ring() const { return {comm_.rank(), comm_.size()}; }
-  [[nodiscard]] const TransportStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange);
-  void progress();
-  void finish();
-  void drain() { pending_.require_idle(); }
+  void start(const Exchange& exchange) override;
+  void progress() override;
+  void finish() override;
+  void drain() override { pending_.require_idle(); }
 
  private:
   bool arrived();
@@ -39,7 +38,5 @@ class OverlappedTransport {
   PendingExchange pending_;
   TransportStatistics statistics_;
 };
-
-static_assert(Transport<OverlappedTransport>);
 
 }  // namespace ring_attention

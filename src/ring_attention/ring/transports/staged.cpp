@@ -8,4 +8,40 @@ void copy_between_devices(std::span<const std::byte> from, std::span<std::byte> 
   cuda::check(cudaStreamSynchronize(cudaStreamPerThread));
 }
 
+void SynchronizedTransport::start(const Exchange& exchange) {
+  cuda::check(cudaStreamSynchronize(stream_));
+  TransportAdapter::start(exchange);
+}
+
+namespace {
+
+std::span<std::byte> first(cuda::PinnedBuffer& buffer, std::size_t bytes) {
+  return buffer.view().elements().first(bytes);
+}
+
+}  // namespace
+
+void StagedTransport::start(const Exchange& exchange) {
+  require(exchange.send.size() <= send_.bytes() && exchange.receive.size() <= receive_.bytes(),
+          "StagedTransport: a parcel is larger than most_bytes");
+  copied_.record(stream_);  // the sent parcel is complete, and no kernel reads the memory of the received one
+  copied_.block(copies_.handle());
+  cuda::copy<std::byte>(first(send_, exchange.send.size()), exchange.send, copies_.handle());
+  copies_.synchronize();
+  exchange_ = exchange;
+  TransportAdapter::start({first(send_, exchange.send.size()), first(receive_, exchange.receive.size())});
+}
+
+void StagedTransport::finish() {
+  TransportAdapter::finish();
+  cuda::copy<std::byte>(exchange_.receive, first(receive_, exchange_.receive.size()), copies_.handle());
+  copied_.record(copies_.handle());
+  copied_.block(stream_);
+}
+
+void StagedTransport::drain() {
+  TransportAdapter::drain();
+  copies_.synchronize();
+}
+
 }  // namespace ring_attention

@@ -1,0 +1,260 @@
+/// \file
+/// The measurements of `ring-attention bench`, for every device and partition.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "program/backend.hpp"
+#include "program/bench/links.hpp"
+#include "program/bench/report.hpp"
+#include "ring_attention/core/median.hpp"
+#include "ring_attention/core/random.hpp"
+
+namespace ring_attention {
+
+/// One placement of one problem on all ranks: what `run` does with random arrays, and its parts. The parts are the same
+/// calls with links that send nothing or send late, and with an engine that computes nothing. Every function is collective;
+/// seconds are those of the slowest rank.
+template <class Input, class T>
+class PlacementBench {
+ public:
+  PlacementBench(Backend<Input, T>& backend, const Communicator& comm, const BenchOptions& options,
+                 const SharedAttention& shared)
+      : device_(backend.device()),
+        links_(backend.links()),
+        comm_(comm),
+        options_(options),
+        shared_(shared),
+        silent_(links_),
+        late_(links_),
+        whole_(device_, links_, shared),
+        compute_(device_, silent_, shared),
+        in_turn_(device_, late_, shared),
+        layout_(whole_.layout()),
+        held_q_(random(shared.q, 0)),
+        held_k_(random(shared.kv, 1)),
+        held_v_(random(shared.kv, 2)),
+        q_(layout_.queries_to_heads<Input>(held_q_.view())),
+        k_(layout_.keys_to_heads<Input>(held_k_.view())),
+        v_(layout_.keys_to_heads<Input>(held_v_.view())) {}
+
+  [[nodiscard]] PlacementTimes measure_forward() {
+    const auto begin = [&] { return whole_.begin_forward(q_, filled_kv()); };
+    const auto none = [] { return std::make_unique<NoEngine<T>>(); };
+    const Tensor<Value> out = device_.memory().template array<Value>(q_.view().shape());
+    const auto pieces = [&] {
+      (void)layout_.queries_to_heads<Input>(held_q_.view());
+      (void)layout_.keys_to_heads<Input>(held_k_.view());
+      (void)layout_.keys_to_heads<Input>(held_v_.view());
+      (void)layout_.queries_to_sequence<Value>(out.view());
+    };
+    return measure("forward", 1, begin, none, pieces,
+                   [&] { (void)whole_.forward(held_q_, held_k_, held_v_); });
+  }
+
+  /// K,V travel as in the forward, and dK,dV one hop more. The forward's arrays stay in the layout that is computed.
+  [[nodiscard]] PlacementTimes measure_backward() {
+    auto forward = whole_.begin_forward(q_, whole_.kv(k_, v_));
+    whole_.travel(forward);
+    const AttentionResult<Value> result = forward.engine->finish();
+    forward.kv.release();
+    const Tensor<Input> held_grad_out = random(shared_.q, 9);
+    const auto grad_to_heads = [&] { return layout_.queries_to_heads<Input>(held_grad_out.view()); };
+    const MaybeOwned<Input> grad_out = grad_to_heads();
+    const auto inputs = [&](View<const Input> own_grad_out) {
+      return BackwardInputs<Input>{q_, result.out, result.lse, own_grad_out};
+    };
+    const auto begin = [&] { return whole_.begin_backward(inputs(grad_out), filled_kv()); };
+    const auto none = [] { return std::make_unique<NoBackward<T>>(); };
+    const Memory& memory = device_.memory();
+    const auto dq = memory.template array<Value>(q_.view().shape()),
+               dk = memory.template array<Value>(k_.view().shape());
+    const auto pieces = [&] {
+      (void)grad_to_heads();
+      (void)layout_.queries_to_sequence<Value>(dq.view());
+      (void)layout_.keys_to_sequence<Value>(dk.view());
+      (void)layout_.keys_to_sequence<Value>(dk.view());
+    };
+    return measure("backward", 2.5, begin, none, pieces, [&] {
+      const MaybeOwned<Input> own = grad_to_heads();
+      auto backward = whole_.begin_backward(inputs(own), whole_.kv(k_, v_));
+      whole_.travel(backward);
+      (void)whole_.finish(backward, 1);
+    });
+  }
+
+  static constexpr Index element_bytes = sizeof(T);  ///< of K,V in messages
+  /// The largest parcel of K,V, and of dK,dV.
+  [[nodiscard]] Index hop_bytes() const { return parcel_elements() * element_bytes; }
+  [[nodiscard]] Index gradient_bytes() const { return parcel_elements() * static_cast<Index>(sizeof(Value)); }
+
+ private:
+  using Value = SumOf<Input>;
+  using Attention = ContextParallel<Input, T>;
+
+  struct Timing {
+    double seconds, exposed;  // exposed: waited for messages
+  };
+
+  [[nodiscard]] Ring ring() const { return shared_.place.ring.ring(shared_.place.rank); }
+  [[nodiscard]] Index parcel_elements() const { return 2 * computed_keys(shared_).size(); }
+
+  /// Where the device computes, as the rank holds it.
+  [[nodiscard]] Tensor<Input> random(const Shape& all, std::uint64_t stream) const {
+    Tensor<Value> host(all.with_seq(count(shared_.place.slice(shared_.tokens.queries))));
+    fill_random(host.view(), {.stream = stream});
+    return device_.memory().owned(device_.to_device(host));
+  }
+
+  /// K,V, also in the buffer where the next parcel arrives: what is computed when nothing is sent.
+  [[nodiscard]] KvExchange<T> filled_kv() const {
+    KvExchange<T> kv = whole_.kv(k_, v_);
+    const Ring own = ring();
+    if (!kv.parcel || own.size == 1) return kv;
+    (void)kv.parcel->exchange(own.rank);  // the next parcel has the shape of this rank's; nothing is sent
+    kv.parcel->advance();
+    device_.place(kv.k(), k_);
+    device_.place(kv.v(), v_);
+    return kv;
+  }
+
+  [[nodiscard]] double seconds_of(const auto& work) const {
+    device_.synchronize();
+    barrier(comm_);
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    device_.synchronize();
+    return max_over_ranks(comm_,
+                          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  [[nodiscard]] Timing timing(const Attention& attention, const auto& work) const {
+    const double before = attention.moved().exposed_seconds, seconds = seconds_of(work);
+    return {seconds, max_over_ranks(comm_, attention.moved().exposed_seconds - before)};
+  }
+  [[nodiscard]] Timing travel(Attention& attention, auto pass) const {
+    return timing(attention, [&] { attention.travel(pass); });
+  }
+
+  /// Medians of all parts, each in turn.
+  /// \param work    FLOP relative to the forward
+  /// \param pieces  the all-to-alls alone
+  PlacementTimes measure(const std::string& pass, double work, const auto& begin, const auto& none,
+                         const auto& pieces, const auto& whole) {
+    const bool in_ring = !shared_.gathers, has_pieces = shared_.gathers || layout_.shares_heads();
+    std::array<std::vector<double>, 7> seconds;
+    PlacementTimes times;
+    for (Index i = -1; i < options_.repetitions; ++i) {  // the first warms up
+      const double all_steps = travel(compute_, begin()).seconds;
+      auto without_engine = begin();
+      without_engine.engine = none();
+      const Index sent = whole_.pieces().bytes_sent;
+      double messages = travel(whole_, std::move(without_engine)).seconds, moved = messages;
+      const Timing late = in_ring ? travel(in_turn_, begin()) : Timing{},
+                   early = in_ring ? travel(whole_, begin()) : Timing{};
+      if (layout_.shares_heads()) moved = seconds_of(pieces);
+      times.all_to_all_bytes = whole_.pieces().bytes_sent - sent;
+      const Timing all = has_pieces ? timing(whole_, whole) : Timing{};
+      if (shared_.gathers) messages = 0;
+      if (i < 0) continue;
+      const std::array measured{all_steps,     messages, late.seconds, early.seconds,
+                                early.exposed, moved,    all.seconds};
+      for (std::size_t k = 0; k < measured.size(); ++k) seconds[k].push_back(measured[k]);
+      if (has_pieces) seconds[4].back() = all.exposed;
+    }
+    times.placement = name(shared_.tokens.queries.kind());
+    times.pass = pass;
+    times.compute = median(seconds[0]);
+    times.messages = median(seconds[1]);
+    times.in_turn = median(seconds[2]);
+    times.overlapped = median(seconds[3]);
+    times.exposed = median(seconds[4]);
+    if (has_pieces) {
+      times.all_to_all = median(seconds[5]);
+      times.whole = median(seconds[6]);
+    } else {
+      times.all_to_all_bytes = 0;
+    }
+    add_model(times, work, pass == "backward" ? gradient_bytes() : 0);
+    return times;
+  }
+
+  /// \param gradients  bytes of the parcel that makes a hop more
+  void add_model(PlacementTimes& times, double work, Index gradients) const {
+    Shape q = shared_.q;
+    q.heads = q_.view().shape().heads;
+    const auto& [queries, keys] = shared_.tokens;
+    StepFlops flops = forward_flops(q, shared_.scoring.mask, queries, keys);
+    for (auto& rank : flops)
+      for (double& step : rank) step *= work;
+    times.rates.flops_per_second = busiest(flops) / times.compute;
+    const int ranks = ring().size;
+    if (shared_.gathers) {
+      times.model = predict(flops, 0, times.rates);
+      return;
+    }
+    const Index kv = hop_bytes();
+    if (ranks > 1)
+      times.rates.bytes_per_second =
+          static_cast<double>(kv * (ranks - 1) + gradients * ranks) / times.messages;
+    times.model = predict(flops, static_cast<double>(kv + gradients), times.rates);
+    if (ranks > 1 && gradients > 0) {  // the last hop of dK,dV
+      const double last_hop = static_cast<double>(gradients) / times.rates.bytes_per_second;
+      times.model.overlapped += last_hop;
+      times.model.in_turn += last_hop;
+    }
+  }
+
+  const Device<Input, T>& device_;
+  Links& links_;
+  const Communicator& comm_;
+  const BenchOptions& options_;
+  SharedAttention shared_;
+  SilentLinks silent_;
+  AdaptedLinks<SequentialTransport> late_;
+  Attention whole_, compute_, in_turn_;
+  const HeadLayout& layout_;
+  Tensor<Input> held_q_, held_k_, held_v_;
+  MaybeOwned<Input> q_, k_, v_;  // in the layout that is computed
+};
+
+/// Measures each placement in which ranks get different work. Collective.
+/// \throws AgreedError when the ranks or heads cannot be divided so
+template <template <class...> class Kind, class... Types>
+BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  const HybridPlace place = agreed_place(comm, options);
+  require_shareable_heads(comm, place, options.heads, options.kv().heads);
+  const int ranks = place.ring.size;
+  Scoring scoring{1 / std::sqrt(static_cast<double>(options.dim))};
+  if (options.causal) scoring.mask = Mask::causal();
+  const auto shared = [&](PlacementKind kind) {
+    return SharedAttention{place,
+                           options.partition() == Partition::all_gather,
+                           Placement(kind, options.seq, ranks),
+                           options.q(),
+                           options.kv(),
+                           scoring,
+                           true};
+  };
+  const Workload work{shared(PlacementKind::contiguous), options.backward};
+  Kind<Types...> backend({comm, options, activity, work});
+  backend.require_memory();
+  BenchReport report;
+  report.ranks = comm.size();
+  report.ulysses = place.ulysses.size;
+  report.backend = backend.description();
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
+    if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work
+    PlacementBench bench(backend, comm, options, shared(kind));
+    report.element_bytes = bench.element_bytes;
+    if (options.partition() != Partition::all_gather) report.hop_bytes = bench.hop_bytes();
+    report.placements.push_back(bench.measure_forward());
+    if (options.backward) report.placements.push_back(bench.measure_backward());
+  }
+  return report;
+}
+
+}  // namespace ring_attention

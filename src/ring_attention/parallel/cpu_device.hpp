@@ -1,0 +1,80 @@
+/// \file
+/// `CpuDevice`: the cores of this machine.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/parallel/device.hpp"
+#include "ring_attention/ring/widening_engine.hpp"
+
+namespace ring_attention {
+
+/// The fast engines, or the readable ones. Arrays are in the memory of the host.
+/// \tparam Input  float or double  \tparam T  in which K,V travel: Input, or Bf16 for float
+template <class Input, class T = Input>
+class CpuDevice : public Device<Input, T> {
+ public:
+  /// \param block  tokens in a tile of the readable engines; 0: the fast ones
+  explicit CpuDevice(const CpuOptions& options = {}, Index block = 0) : options_(options), block_(block) {}
+
+  [[nodiscard]] const Memory& memory() const override { return host_memory(); }
+
+  [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
+                                                   const TokenRanges& ranges, View<const Input> bias,
+                                                   const ExpectedKeys& keys) const override {
+    const auto begin = [&](auto engine) {
+      engine->begin(q, ranges, bias);
+      return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
+    };
+    return block_ > 0 ? begin(std::make_unique<BlockwiseEngine<Input>>(scoring, block_))
+                      : begin(std::make_unique<CpuEngine<Input>>(scoring, options_));
+  }
+  [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
+                                                            const BackwardInputs<Input>& inputs,
+                                                            const TokenRanges& ranges,
+                                                            const ExpectedKeys& keys) const override {
+    const auto begin = [&](auto engine) {
+      engine->begin(inputs, ranges);
+      return widened<WideningBackward>(std::unique_ptr<BackwardEngine<Input>>(std::move(engine)), keys);
+    };
+    return block_ > 0 ? begin(std::make_unique<BlockwiseBackward<Input>>(scoring, block_))
+                      : begin(std::make_unique<CpuBackward<Input>>(scoring, options_));
+  }
+
+  void place(View<T> shard, View<const Input> array) const override {
+    std::ranges::transform(array.elements(), shard.data(), [](Input x) { return T(x); });
+  }
+  void place_written(View<T> shard, const std::function<void(View<Input>)>& write) const override {
+    if constexpr (is_narrow) {
+      Tensor<Input> exact(shard.shape());
+      write(exact);
+      place(shard, exact);
+    } else {
+      write(shard);
+    }
+  }
+  [[nodiscard]] MaybeOwned<Input> to_device(View<const Input> host) const override { return host; }
+  [[nodiscard]] MaybeOwned<Input> bias_to_device(View<const Input> host) const override { return host; }
+  [[nodiscard]] Tensor<Input> to_host(MaybeOwned<Input>&& array) const override {
+    return host_memory().owned(std::move(array));
+  }
+
+ private:
+  static constexpr bool is_narrow = !std::is_same_v<T, Input>;
+
+  /// The engine as a ring uses it.
+  template <class Widening, class Exact>
+  [[nodiscard]] static auto widened(std::unique_ptr<Exact> engine, const ExpectedKeys& keys) {
+    if constexpr (is_narrow)
+      return std::make_unique<Widening>(std::move(engine), keys.largest);
+    else
+      return engine;
+  }
+
+  CpuOptions options_;
+  Index block_;
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,50 @@
+/// \file
+/// `CudaLinks`: the links of a rank between arrays in the memory of GPUs: NCCL, or through the host.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "ring_attention/cuda/kernels.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/parallel/links.hpp"
+
+namespace ring_attention {
+
+class NcclWorld;
+
+struct CudaLinkOptions {
+  bool nccl = true;  ///< else everything moves through pinned memory of the host, over MPI
+  std::chrono::duration<double> timeout{60};  ///< of NCCL, for one hop with the step for which it waits
+  std::function<void()> alive = {};           ///< called while the host waits for the GPU
+  bool share_gpu = false;                     ///< NcclOptions::share_gpu
+};
+
+/// Multiprocessors that a transfer of NCCL may use, and that kernels leave free meanwhile.
+inline constexpr int nccl_sms = 8;
+
+class CudaLinks : public Links {
+ public:
+  /// Collective over `world`, which outlives this object, as the stream does.
+  /// \param compute  the stream of the rank's kernels
+  /// \throws AgreedError if NCCL cannot be used, Error if this build has none
+  CudaLinks(const Communicator& world, const Axis& ulysses, const Axis& ring, cuda::StreamHandle compute,
+            CudaLinkOptions options);
+  ~CudaLinks() override;
+
+  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t most_bytes) override;
+  [[nodiscard]] AllToAll& ring() override { return *ring_; }
+  [[nodiscard]] AllToAll& ulysses() override { return *ulysses_; }
+  [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override;
+
+ private:
+  const Communicator& world_;
+  cuda::StreamHandle compute_;
+  CudaLinkOptions options_;
+  std::unique_ptr<Links> host_;           // without NCCL
+  std::shared_ptr<NcclWorld> nccl_ring_;  // with NCCL
+  std::unique_ptr<AllToAll> ring_, ulysses_;
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,51 @@
+/// \file
+/// `Device`: what computes a rank's part of an attention: the cores of a host, or a GPU.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/memory.hpp"
+
+namespace ring_attention {
+
+/// What an engine is told of the keys before they arrive.
+struct ExpectedKeys {
+  Shape largest;   ///< of K of one piece, `[batch, kv_heads, tokens, dim]`
+  int pieces = 0;  ///< how many there are; 0: not known
+};
+
+/// Makes engines for arrays of type Input in its memory. K,V travel as T; sums and results are SumOf<Input>.
+template <class Input, class T = Input>
+class Device {
+ public:
+  using Value = SumOf<Input>;
+
+  virtual ~Device() = default;
+
+  [[nodiscard]] virtual const Memory& memory() const = 0;
+  /// An engine that has begun on these queries. `bias` may be empty. All arrays stay with the caller.
+  [[nodiscard]] virtual std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
+                                                           const TokenRanges& ranges, View<const Value> bias,
+                                                           const ExpectedKeys& keys) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
+                                                                    const BackwardInputs<Input>& inputs,
+                                                                    const TokenRanges& ranges,
+                                                                    const ExpectedKeys& keys) const = 0;
+  /// Writes K or V to where messages take it, rounded to T.
+  virtual void place(View<T> shard, View<const Input> array) const = 0;
+  /// Waits until everything is computed.
+  virtual void synchronize() const {}
+
+  /// An array of the host as the device computes with it, rounded to Input: the array itself, where nothing is to be done.
+  [[nodiscard]] virtual MaybeOwned<Input> to_device(View<const Value> host) const = 0;
+  [[nodiscard]] virtual MaybeOwned<Value> bias_to_device(View<const Value> host) const = 0;
+  /// And back. Waits until the array is computed.
+  [[nodiscard]] virtual Tensor<Value> to_host(MaybeOwned<Value>&& array) const = 0;
+  /// place() of an array that `write` writes into memory of the host, without a copy where K,V travel from there.
+  virtual void place_written(View<T> shard, const std::function<void(View<Value>)>& write) const = 0;
+};
+
+}  // namespace ring_attention
