@@ -26,7 +26,7 @@ inline void show_chain(Lesson& lesson, const Communicator& comm, Index tokens, c
   const std::array<double, names.size()> mine{static_cast<double>(tokens), own.m, own.l, upto.m, upto.l};
   Table table({"rank", "tokens", "own m", "own l", "m passed on", "l passed on"});
   std::array<std::vector<double>, names.size()> figures;
-  for (const auto& row : gather(comm, mine)) {
+  for (const auto& row : all_gather(comm, mine)) {
     table.row({std::to_string(figures[0].size()), format("%.0f", row[0]), format("%.4f", row[1]),
                format("%.4f", row[2]), format("%.4f", row[3]), format("%.4f", row[4])});
     for (std::size_t i = 0; i < names.size(); ++i) figures[i].push_back(row[i]);

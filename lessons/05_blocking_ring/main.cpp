@@ -27,7 +27,7 @@ void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem&
 void show_owners(Lesson& lesson, const Communicator& comm, const std::vector<Index>& owners) {
   std::vector<std::vector<Index>> rows(static_cast<std::size_t>(comm.size()));
   for (const Index owner : owners) {
-    const std::vector<Index> all = gather(comm, owner);
+    const std::vector<Index> all = all_gather(comm, owner);
     for (std::size_t rank = 0; rank < rows.size(); ++rank) rows[rank].push_back(all[rank]);
   }
   for (std::size_t rank = 0; rank < rows.size(); ++rank)

@@ -77,7 +77,7 @@ inline std::vector<Timing> time_placements(const RandomProblem& problem, const C
                             problem, comm, Placement(placement_kinds[l], problem.kv.seq, comm.size()), engine)
                             .wall);
       for (std::size_t step = 0; step < steps; ++step) {
-        const std::vector<double> seconds = gather(comm, engine.seconds[step]);
+        const std::vector<double> seconds = all_gather(comm, engine.seconds[step]);
         for (std::size_t rank = 0; rank < steps; ++rank) {
           double& least = timings[l].cpu[rank][step];
           least = std::min(least, seconds[rank]);

@@ -14,7 +14,7 @@ namespace ring_attention::lesson_10 {
 /// A forward: U ranks share heads, and the others are rings; or an all-gather.
 struct Way {
   int ulysses;  // 0: all-gather
-  [[nodiscard]] HybridPlace place(int rank, int ranks) const { return {rank, ranks, std::max(ulysses, 1)}; }
+  [[nodiscard]] RankGrid grid(int rank, int ranks) const { return {rank, ranks, std::max(ulysses, 1)}; }
   [[nodiscard]] std::string name(int ranks) const {
     if (ulysses == 0) return "all-gather";
     if (ulysses == 1) return "ring";
@@ -28,12 +28,12 @@ struct WayTiming {
 };
 
 /// The forward of a rank by the library. All arrays are zeros: they take as long as others.
-inline double exposed_seconds(const Way& way, const HybridPlace& place, PlacementKind kind, const Shape& q,
+inline double exposed_seconds(const Way& way, const RankGrid& grid, PlacementKind kind, const Shape& q,
                               const Shape& kv, const Scoring& scoring, const Device<float>& device,
                               Links& links) {
-  const Placement shards(kind, q.seq, place.ring.size);
-  ContextParallel<float> attention(device, links, {place, way.ulysses == 0, shards, q, kv, scoring});
-  const Index tokens = count(place.slice(shards));
+  const Placement shards(kind, q.seq, grid.ring.size);
+  ContextParallel<float> attention(device, links, {grid, way.ulysses == 0, shards, q, kv, scoring});
+  const Index tokens = count(grid.slice(shards));
   const Tensor<float> own_q(q.with_seq(tokens)), own_kv(kv.with_seq(tokens));
   (void)attention.forward(own_q, own_kv, own_kv);
   return attention.moved().exposed_seconds;
@@ -90,9 +90,9 @@ inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_
     world.run([&](int rank) {
       const auto begin = std::chrono::steady_clock::now();
       const auto own = static_cast<std::size_t>(rank);
-      const HybridPlace place = way.place(rank, link_ranks);
-      LoopbackLinks links(world, rank, place.ulysses, place.ring);
-      exposed[own] = exposed_seconds(way, place, PlacementKind::contiguous, q, kv, {}, device, links);
+      const RankGrid grid = way.grid(rank, link_ranks);
+      LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
+      exposed[own] = exposed_seconds(way, grid, PlacementKind::contiguous, q, kv, {}, device, links);
       total[own] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     });
     const auto mean = [](const auto& seconds) {
@@ -150,12 +150,12 @@ inline void show_simulated_link(Lesson& lesson, const Communicator& comm) {
 // ---- between the ranks of this job ------------------------------------------------------------------------
 
 inline WayTiming measured(const Way& way, const RandomProblem& problem, const Communicator& comm) {
-  const HybridPlace place = way.place(comm.rank(), comm.size());
-  MpiLinks links(comm, place.ulysses, place.ring);
+  const RankGrid grid = way.grid(comm.rank(), comm.size());
+  MpiLinks links(comm, grid.ulysses, grid.ring);
   const CpuDevice<float> device;
   barrier(comm);
   const double begin = MPI_Wtime();
-  const double exposed = exposed_seconds(way, place, PlacementKind::zigzag, problem.q, problem.kv,
+  const double exposed = exposed_seconds(way, grid, PlacementKind::zigzag, problem.q, problem.kv,
                                          problem.scoring, device, links);
   return {max_over_ranks(comm, exposed), max_over_ranks(comm, MPI_Wtime() - begin)};
 }

@@ -44,12 +44,12 @@ void check_hybrid(Lesson& lesson, const Communicator& comm, const RandomProblem&
 // All K,V to all ranks, by the library: the bits of the ring over all ranks.
 void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProblem& problem) {
   const Placement placement(PlacementKind::zigzag, problem.q.seq, comm.size());
-  const HybridPlace place(comm.rank(), comm.size(), 1);
+  const RankGrid grid(comm.rank(), comm.size(), 1);
   const TokenRanges rows = placement.ranges(comm.rank());
   const CpuDevice<float> device;
-  MpiLinks links(comm, place.ulysses, place.ring);
+  MpiLinks links(comm, grid.ulysses, grid.ring);
   ContextParallel<float> attention(device, links,
-                                   {place, true, placement, problem.q, problem.kv, problem.scoring});
+                                   {grid, true, placement, problem.q, problem.kv, problem.scoring});
   const auto q = problem.queries<float>(rows), k = problem.make<float>(problem.kv, 1, rows),
              v = problem.make<float>(problem.kv, 2, rows), grad_out = problem.make<float>(problem.q, 3, rows);
   const Index before = allocation::current();

@@ -48,17 +48,17 @@ class Part {
         problem_(problem),
         lesson_(lesson),
         held_(comm.rank(), comm.size(), ulysses),
-        place_(comm.rank(), comm.size(), lesson.mutant("swapped-axes") ? comm.size() / ulysses : ulysses),
-        heads_(comm, place_.ulysses.line(comm.rank())),
-        ring_(comm, place_.ring.line(comm.rank())),
-        share_(problem.q.heads, problem.kv.heads, place_.ulysses.size),
-        placement_(PlacementKind::zigzag, problem.q.seq, place_.ring.size),
+        grid_(comm.rank(), comm.size(), lesson.mutant("swapped-axes") ? comm.size() / ulysses : ulysses),
+        heads_(comm, grid_.ulysses.group(comm.rank())),
+        ring_(comm, grid_.ring.group(comm.rank())),
+        share_(problem.q.heads, problem.kv.heads, grid_.ulysses.size),
+        placement_(PlacementKind::zigzag, problem.q.seq, grid_.ring.size),
         slice_(slice()) {}
 
   /// The ranks that share this rank's shard, and those that have its heads.
   [[nodiscard]] const Communicator& heads() const { return heads_; }
   [[nodiscard]] const Communicator& ring() const { return ring_; }
-  [[nodiscard]] const HybridPlace& place() const { return place_; }
+  [[nodiscard]] const RankGrid& grid() const { return grid_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
   /// The heads that this rank computes, by a ring of the library over ring(): no rank shares them.
   [[nodiscard]] SharedAttention own_heads() const {
@@ -70,7 +70,7 @@ class Part {
   [[nodiscard]] lesson::UlyssesGroup queries() const { return {share_.query, slices(), own_rank()}; }
   [[nodiscard]] lesson::UlyssesGroup keys() const { return {share_.kv, slices(), own_rank()}; }
   /// Do several ranks have one KV head?
-  [[nodiscard]] bool has_replicas() const { return place_.ulysses.size > problem_.kv.heads; }
+  [[nodiscard]] bool has_replicas() const { return grid_.ulysses.size > problem_.kv.heads; }
 
   /// This rank's rows of q, k, v and dO.
   [[nodiscard]] Tensor<float> q() const { return dealt(rows(problem_.q, 0)); }
@@ -159,7 +159,7 @@ class Part {
   [[nodiscard]] std::vector<Interval> slices() const {
     std::vector<Interval> slices;
     Index begin = 0;
-    for (const Index tokens : place_.tokens(placement_)) {
+    for (const Index tokens : grid_.tokens(placement_)) {
       slices.push_back({begin, begin + tokens});
       begin += tokens;
     }
@@ -178,7 +178,7 @@ class Part {
   }
   /// With a mutant other tokens, and as many: its messages have the right lengths.
   [[nodiscard]] TokenRanges slice() const {
-    TokenRanges right = place_.slice(placement_);
+    TokenRanges right = grid_.slice(placement_);
     const auto zigzag = [&](int ranks) { return Placement(PlacementKind::zigzag, problem_.q.seq, ranks); };
     TokenRanges other;
     if (lesson_.mutant("world-placement")) other = zigzag(comm_.size()).ranges(comm_.rank());
@@ -197,7 +197,7 @@ class Part {
   /// With a mutant the query heads in its order, or back.
   [[nodiscard]] Tensor<float> dealt(const Tensor<float>& x, bool back = false) const {
     Tensor<float> y = x.clone();
-    const Index ranks = place_.ulysses.size, own = x.shape().heads / ranks;
+    const Index ranks = grid_.ulysses.size, own = x.shape().heads / ranks;
     const std::size_t numbers = static_cast<std::size_t>(x.shape().seq * x.shape().dim);
     for (Index head = 0; head < x.shape().heads && lesson_.mutant("interleaved-heads"); ++head) {
       const Index other = head / own + head % own * ranks;
@@ -209,15 +209,15 @@ class Part {
   /// \param scored  the heads whose scoring these get
   [[nodiscard]] SharedAttention ring_of(int rank, const Interval& query, const Interval& kv,
                                         const Interval& scored) const {
-    SharedAttention ring{HybridPlace(rank, ring_.size(), 1), false, placement_, problem_.q, problem_.kv,
-                         problem_.scoring.of_heads(scored),  true};
+    SharedAttention ring{RankGrid(rank, ring_.size(), 1),   false, placement_, problem_.q, problem_.kv,
+                         problem_.scoring.of_heads(scored), true};
     ring.q.heads = size(query);
     ring.kv.heads = size(kv);
     return ring;
   }
   [[nodiscard]] Outcome ring_of_threads(const Interval& own_q, const Interval& own_kv) const {
     Outcome outcome;
-    LoopbackWorld world(place_.ring.size);
+    LoopbackWorld world(grid_.ring.size);
     world.run([&](int rank) {
       const TokenRanges shard = placement_.ranges(rank);
       const Interval every{0, count(shard)}, mine = own_of(slices());
@@ -227,7 +227,7 @@ class Part {
       const auto rows = [&](const Tensor<float>& x) { return block_of(x, {0, x.shape().heads}, mine); };
       const SharedAttention shared = ring_of(rank, own_q, own_kv, own_q);
       const CpuDevice<float> device;
-      LoopbackLinks links(world, rank, shared.place.ulysses, shared.place.ring);
+      LoopbackLinks links(world, rank, shared.grid.ulysses, shared.grid.ring);
       ContextParallel<float> ring(device, links, shared);
       const Tensor<float> q = part(problem_.q, 0, own_q), k = part(problem_.kv, 1, own_kv),
                           v = part(problem_.kv, 2, own_kv), grad_out = part(problem_.q, 3, own_q);
@@ -243,7 +243,7 @@ class Part {
   const Communicator& comm_;
   RandomProblem problem_;
   const Lesson& lesson_;
-  HybridPlace held_, place_;
+  RankGrid held_, grid_;
   Communicator heads_, ring_;
   HeadShare share_;
   Placement placement_;

@@ -18,7 +18,7 @@ struct Sent {
   MpiAllToAll link(part.heads());
   const CpuDevice<float> device;
   const SharedAttention shared = part.own_heads();
-  MpiLinks links(part.ring(), shared.place.ulysses, shared.place.ring);
+  MpiLinks links(part.ring(), shared.grid.ulysses, shared.grid.ring);
   ContextParallel<float> ring(device, links, shared);
   Tensor<float> own_q, own_k, own_v;  // of the heads of this rank
   AttentionResult<float> own_attended;

@@ -35,7 +35,7 @@ class CountingTransport : public Transport {
 };
 class CountingLinks : public Links {
  public:
-  explicit CountingLinks(const HybridPlace& place) : ring_(place.ring.size), ulysses_(place.ulysses.size) {}
+  explicit CountingLinks(const RankGrid& grid) : ring_(grid.ring.size), ulysses_(grid.ulysses.size) {}
   [[nodiscard]] std::unique_ptr<Transport> transport(Channel, std::size_t) override {
     return std::make_unique<CountingTransport>(ring_.size());
   }
@@ -76,12 +76,12 @@ struct LayerHeads {
 }
 
 /// One token a rank, one number a token.
-[[nodiscard]] inline SharedAttention one_token_a_rank(const LayerHeads& heads, const HybridPlace& place,
+[[nodiscard]] inline SharedAttention one_token_a_rank(const LayerHeads& heads, const RankGrid& grid,
                                                       bool gathers) {
-  const Index tokens = place.ulysses.size * place.ring.size;
-  return {place,
+  const Index tokens = grid.ulysses.size * grid.ring.size;
+  return {grid,
           gathers,
-          Placement(PlacementKind::contiguous, tokens, place.ring.size),
+          Placement(PlacementKind::contiguous, tokens, grid.ring.size),
           {1, heads.query, tokens, 1},
           {1, heads.kv, tokens, 1},
           {}};
@@ -89,10 +89,10 @@ struct LayerHeads {
 
 /// The same, counted. [0] forward, [1] backward
 [[nodiscard]] inline std::array<Volume, 2> counted_volumes(const LayerHeads& heads, int ranks, int ulysses) {
-  const HybridPlace place(0, ranks, ulysses);
+  const RankGrid grid(0, ranks, ulysses);
   const CpuDevice<float> device;
-  CountingLinks links(place);
-  ContextParallel<float> attention(device, links, one_token_a_rank(heads, place, false));
+  CountingLinks links(grid);
+  ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, false));
   const HeadLayout& layout = attention.layout();
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
   const auto sent = [&] {
@@ -118,10 +118,10 @@ struct LayerHeads {
 
 /// K,V of all ranks to all.
 [[nodiscard]] inline Index counted_all_gather(const LayerHeads& heads, int ranks) {
-  const HybridPlace place(0, ranks, 1);
+  const RankGrid grid(0, ranks, 1);
   const CpuDevice<float> device;
-  CountingLinks links(place);
-  ContextParallel<float> attention(device, links, one_token_a_rank(heads, place, true));
+  CountingLinks links(grid);
+  ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, true));
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
   (void)attention.forward(q, kv, kv);
   return attention.pieces().bytes_sent / static_cast<Index>(sizeof(float));

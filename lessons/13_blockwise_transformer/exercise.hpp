@@ -6,16 +6,16 @@
 #include <span>
 #include <utility>
 
-#include "13_blockwise_transformer/rows.hpp"  // norms, projections: each token by itself
-#include "ring_attention/model/place.hpp"     // the groups of ranks; attention by a ring: lessons 08 and 10
-#include "ring_attention/parallel/sum.hpp"    // a sum over a group, in the order of the ranks
+#include "13_blockwise_transformer/rows.hpp"      // norms, projections: each token by itself
+#include "ring_attention/model/rank_context.hpp"  // the groups of ranks; attention by a ring: lessons 08 and 10
+#include "ring_attention/parallel/sum.hpp"        // a sum over a group, in the order of the ranks
 
 namespace ring_attention::lesson {
 
 struct Layer {
   const model::ModelShape& shape;
-  const model::Place<double>& place;       // of this rank: its groups, its tokens, how it attends
-  model::LayerParameters<const double> w;  // this rank's columns of wq, wk, wv, w1, and rows of wo, w2
+  const model::RankContext<double>& place;  // of this rank: its groups, its tokens, how it attends
+  model::LayerParameters<const double> w;   // this rank's columns of wq, wk, wv, w1, and rows of wo, w2
   Scoring scoring;
   Index chunk;  // tokens of the feed-forward part at a time
 };
@@ -82,7 +82,7 @@ inline Rows backward(const Layer& layer, const Kept& kept, const Rows& dz, const
 /// After the backward of all sequences: each rank has seen its own tokens only, and of a replicated K,V head some
 /// queries only. The gains of the norms need no sum over the tensor ranks: each of these has the whole gradient.
 /// \param piece  of this rank, all that it keeps with FSDP. A gather of the pieces makes a plain sum of it.
-inline void sum_gradients(const model::Place<double>& place, const LayerGradients& gradients,
+inline void sum_gradients(const model::RankContext<double>& place, const LayerGradients& gradients,
                           std::span<const double> all_of_the_layer, std::span<double> piece) {
   // Exercise: which gradients are sums over place.kv_replicas? all_reduce(*group, numbers) makes such a sum in place;
   // gradients.wq.elements() are the numbers of one gradient. All of them are sums over place.replicas, of which this

@@ -91,11 +91,11 @@ inline std::vector<std::vector<double>> show_contexts(Lesson& lesson, Trainee& t
 /// Two mistakes that this task cannot show, and where it can. Collective.
 inline void show_blind_spots(Lesson& lesson, const Communicator& comm, Trainee& trainee, Index seq,
                              Index labels) {
-  const auto inside = [](Examples& own, Place<float>&) {
+  const auto inside = [](Examples& own, RankContext<float>&) {
     for (std::size_t i = own.token.size(); i-- > 0;)
       own.previous[i] = i % static_cast<std::size_t>(own.tokens) > 0 ? own.token[i - 1] : Task::none;
   };
-  const auto local = [](Examples&, Place<float>& place) { place.tokens = whole(count(place.tokens)); };
+  const auto local = [](Examples&, RankContext<float>& place) { place.tokens = whole(count(place.tokens)); };
   Table table({"accuracy", "contiguous", "striped"});
   std::vector<std::vector<double>> rows;
   const auto add = [&](const std::string& name, const Trainee::Change& change) {

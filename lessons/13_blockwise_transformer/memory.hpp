@@ -50,7 +50,7 @@ inline ModelShape layer_shape() {
 }
 
 /// The most bytes of this thread during a forward of one layer, its input included, the weights not.
-inline Index layer_peak(const Place<float>& place, Index chunk) {
+inline Index layer_peak(const RankContext<float>& place, Index chunk) {
   const ModelShape shape = layer_shape();
   const ParameterLayout layout = layer_layout(shape, TensorPart(shape, 0, 1));
   Tensor<float> flat({1, 1, 1, layout.size()});
@@ -73,7 +73,8 @@ inline Index largest_of_ring(int ranks, const ModelShape& shape, Index seq, auto
     const Mesh mesh(rank, ranks, {1, 1, ranks, 1});
     const ModelLinks links(std::make_shared<LoopbackLinks>(world, rank, mesh.ulysses(), mesh.ring()), mesh,
                            shape);
-    peaks[static_cast<std::size_t>(rank)] = peak_of(place_in<float>(links, PlacementKind::zigzag, seq, 1));
+    peaks[static_cast<std::size_t>(rank)] =
+        peak_of(rank_context<float>(links, PlacementKind::zigzag, seq, 1));
   });
   return *std::ranges::max_element(peaks);
 }
@@ -91,7 +92,7 @@ inline ModelShape step_shape() {
 /// What a training step needs besides the weights and what the optimiser keeps.
 inline Index step_peak(int ranks, Index seq) {
   const ModelShape shape = step_shape();
-  return largest_of_ring(ranks, shape, seq, [&](Place<float> place) {
+  return largest_of_ring(ranks, shape, seq, [&](RankContext<float> place) {
     const Examples own = examples(RandomTask(1, seq), {0, 1}, place.tokens);
     Transformer<float> model(shape, std::move(place), 1);
     model.set_chunk(16);
@@ -113,11 +114,11 @@ inline void show_layer_memory(Lesson& lesson, const Communicator& comm) {
                                     static_cast<double>(shape.heads), shard);  // bytes in bf16
   std::vector<double> paper, measured;
   if (comm.rank() == 0) {
-    Place<float> dense = one_process<float>(seq);
+    RankContext<float> dense = one_process<float>(seq);
     dense.attention = std::make_shared<DenseAttention>();
     const std::array peaks{layer_peak(dense, seq), layer_peak(one_process<float>(seq), seq),
                            layer_peak(one_process<float>(seq), chunk),
-                           largest_of_ring(ranks, shape, seq, [&](const Place<float>& place) {
+                           largest_of_ring(ranks, shape, seq, [&](const RankContext<float>& place) {
                              return layer_peak(place, chunk);
                            })};
     Table table(

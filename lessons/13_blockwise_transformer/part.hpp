@@ -102,8 +102,8 @@ class Part {
   }
 
  private:
-  static Place<double> place_with(const ModelLinks& links, const Setup& setup, Mistake mistake) {
-    Place<double> place = place_in<double>(links, setup.kind, setup.seq, setup.batch);
+  static RankContext<double> place_with(const ModelLinks& links, const Setup& setup, Mistake mistake) {
+    RankContext<double> place = rank_context<double>(links, setup.kind, setup.seq, setup.batch);
     if (mistake == Mistake::data_ranks_only) place.replicas = links.links->group(links.mesh.data());
     return place;
   }
@@ -185,7 +185,7 @@ class Part {
   Setup setup_;
   Mistake mistake_;
   Group ranks_;  // all that have other tokens or sequences
-  Place<double> place_;
+  RankContext<double> place_;
   Examples own_;
   Weights<double> weights_;
   std::array<Whole<double>, 2> used_;

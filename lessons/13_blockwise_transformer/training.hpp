@@ -56,7 +56,7 @@ class Trainee {
   }
 
   /// What to change before a rank answers: its examples, its place.
-  using Change = std::function<void(Examples&, Place<float>&)>;
+  using Change = std::function<void(Examples&, RankContext<float>&)>;
 
   /// The accuracy on sequences 0, 1, ... until there are `labels` answers.
   [[nodiscard]] double accuracy(Index seq, Index labels, const Mask& mask = Mask::causal(),
@@ -66,7 +66,7 @@ class Trainee {
     Score all;
     for (Index first = 0; first < sequences; first += batch) {
       const Index count = std::min(batch, sequences - first);
-      Place<float> where = place(seq, count, kind);
+      RankContext<float> where = place(seq, count, kind);
       Examples own = examples(task, {first, first + count}, where.tokens);
       if (change) change(own, where);
       model_.move_to(std::move(where));
@@ -104,8 +104,9 @@ class Trainee {
   static Index sequences_of(const LineRetrieval& task, Index labels) {
     return (labels + task.queries() - 1) / task.queries();
   }
-  [[nodiscard]] Place<float> place(Index seq, Index batch, PlacementKind kind = PlacementKind::zigzag) const {
-    return place_in<float>(links_, kind, seq, batch);
+  [[nodiscard]] RankContext<float> place(Index seq, Index batch,
+                                         PlacementKind kind = PlacementKind::zigzag) const {
+    return rank_context<float>(links_, kind, seq, batch);
   }
 
   const Communicator& comm_;

@@ -9,7 +9,7 @@ namespace ring_attention {
 
 GpuShare gpu_share(const Communicator& comm) {
   const cuda::DeviceId mine = cuda::id_of(cuda::current_device());
-  const auto ranks = static_cast<int>(std::ranges::count(gather(comm, mine), mine));
+  const auto ranks = static_cast<int>(std::ranges::count(all_gather(comm, mine), mine));
   return {ranks, !all_of_ranks(comm, ranks == 1)};
 }
 

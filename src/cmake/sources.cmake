@@ -44,7 +44,7 @@ set(parallel_sources
     ring_attention/parallel/context_parallel.cpp
     ring_attention/parallel/decode.cpp
     ring_attention/parallel/heads.cpp
-    ring_attention/parallel/hybrid.cpp
+    ring_attention/parallel/rank_grid.cpp
     ring_attention/parallel/loopback_all_to_all.cpp
     ring_attention/parallel/mesh.cpp
     ring_attention/parallel/mpi_all_to_all.cpp

@@ -73,7 +73,7 @@ class CpuBackend : public Backend<Input, T> {
         cpu_(engine_options(context.comm, context.options)),
         device_(cpu_device<Input, T>(context.options, cpu_)),
         observer_(context.activity),
-        mpi_(context.comm, place().ulysses, place().ring, transport_kind(context.options)),
+        mpi_(context.comm, grid().ulysses, grid().ring, transport_kind(context.options)),
         links_(mpi_, observer_) {}
 
   [[nodiscard]] const Device<Input, T>& device() const override { return device_; }
@@ -97,7 +97,7 @@ class CpuBackend : public Backend<Input, T> {
   static constexpr bool is_narrow = !std::is_same_v<T, Input>;  // do K,V travel in another type?
   static constexpr Index value_bytes = sizeof(Input);
 
-  [[nodiscard]] const HybridPlace& place() const { return context_.work.shared.place; }
+  [[nodiscard]] const RankGrid& grid() const { return context_.work.shared.grid; }
 
   BackendContext context_;
   CpuOptions cpu_;

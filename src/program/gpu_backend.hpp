@@ -41,9 +41,9 @@ class GpuBackend : public Backend<T> {
     device_.emplace(with(forward_->name), with(backward_ == nullptr ? "" : backward_->name), alive);
     const CudaLinkOptions links{uses_nccl(), std::chrono::duration<double>(options.timeout), alive,
                                 share_.anywhere};
-    const HybridPlace& place = work.shared.place;
+    const RankGrid& grid = work.shared.grid;
     name_flag("--transport nccl (staged does without NCCL)",
-              [&] { cuda_links_.emplace(context.comm, place.ulysses, place.ring, stream_.handle(), links); });
+              [&] { cuda_links_.emplace(context.comm, grid.ulysses, grid.ring, stream_.handle(), links); });
     links_.emplace(*cuda_links_, observer_);
   }
 
@@ -91,7 +91,7 @@ class GpuBackend : public Backend<T> {
 #endif
   }
   [[nodiscard]] CudaOptions with(const std::string& kernel) const {
-    const bool sends = uses_nccl() && context_.work.shared.place.ring.size > 1;
+    const bool sends = uses_nccl() && context_.work.shared.grid.ring.size > 1;
     return {stream_.handle(), kernel, sends ? nccl_sms : 0};
   }
 

@@ -52,18 +52,17 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
                 (device == "cuda" ? "; computed for 8xh100" : "");
 }
 
-HybridPlace agreed_place(const Communicator& comm, const PartitionOptions& options) {
-  std::optional<HybridPlace> place;
+RankGrid agreed_grid(const Communicator& comm, const PartitionOptions& options) {
+  std::optional<RankGrid> grid;
   agree(comm, [&] {
-    place = place_in(options.partition(), static_cast<int>(options.ulysses.value_or(1)), comm.rank(),
+    grid = rank_grid(options.partition(), static_cast<int>(options.ulysses.value_or(1)), comm.rank(),
                      comm.size());
   });
-  return *place;
+  return *grid;
 }
 
-void require_shareable_heads(const Communicator& comm, const HybridPlace& place, Index heads,
-                             Index kv_heads) {
-  agree(comm, [&] { (void)HeadShare(heads, kv_heads, place.ulysses.size); });
+void require_shareable_heads(const Communicator& comm, const RankGrid& grid, Index heads, Index kv_heads) {
+  agree(comm, [&] { (void)HeadShare(heads, kv_heads, grid.ulysses.size); });
 }
 
 }  // namespace ring_attention

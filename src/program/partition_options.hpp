@@ -41,10 +41,10 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
 
 /// Where this rank is. Collective.
 /// \throws AgreedError, one line, when the ranks cannot be divided so
-[[nodiscard]] HybridPlace agreed_place(const Communicator& comm, const PartitionOptions& options);
+[[nodiscard]] RankGrid agreed_grid(const Communicator& comm, const PartitionOptions& options);
 
 /// \throws AgreedError, one line, when the ranks cannot share these heads; it names the numbers of ranks that can.
 /// Collective.
-void require_shareable_heads(const Communicator& comm, const HybridPlace& place, Index heads, Index kv_heads);
+void require_shareable_heads(const Communicator& comm, const RankGrid& grid, Index heads, Index kv_heads);
 
 }  // namespace ring_attention

@@ -24,9 +24,9 @@ Division make_division(Index queries, Index keys, const std::string& placement, 
   options.threads = threads > 0 ? threads : job.threads_of_a_rank();
   options.transport = transport == "overlapped" ? TransportKind::overlapped : TransportKind::odd_even;
   options.progress = [&activity = job.activity()] { activity.beat(); };
-  const HybridPlace place = place_in(options.partition, ulysses, job.world().rank(), job.world().size());
+  const RankGrid grid = rank_grid(options.partition, ulysses, job.world().rank(), job.world().size());
   const PlacementKind kind = placement_kind_named(placement);
-  return {{Placement(kind, queries, place.ring.size), Placement(kind, keys, place.ring.size)}, options};
+  return {{Placement(kind, queries, grid.ring.size), Placement(kind, keys, grid.ring.size)}, options};
 }
 
 Scoring scoring_in(const Division& division, const ScoringWords& words, const Shape& q) {
@@ -37,9 +37,9 @@ Scoring scoring_in(const Division& division, const ScoringWords& words, const Sh
 std::vector<std::tuple<Index, Index, Index>> token_ranges(Index seq, const std::string& placement,
                                                           const std::string& parallel, int ulysses,
                                                           int rank) {
-  const HybridPlace place = place_in(partition_named(parallel), ulysses, rank, Job::started().world().size());
+  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, Job::started().world().size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
-  for (const TokenRange& range : place.slice({placement_kind_named(placement), seq, place.ring.size}))
+  for (const TokenRange& range : grid.slice({placement_kind_named(placement), seq, grid.ring.size}))
     ranges.emplace_back(range.begin, range.stride, range.count);
   return ranges;
 }

@@ -89,16 +89,16 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
             ": batch, heads and dim are at least 1, and the KV heads divide the heads");
   const bool hybrid = call.options.partition == Partition::hybrid;
   check(hybrid || call.options.ulysses == 1, "options.ulysses is for Partition::hybrid only");
-  const HybridPlace place = call.place(rank, ranks);
-  (void)HeadShare(q.heads, k.heads, place.ulysses.size);
-  check(queries.ranks() == place.ring.size && keys.ranks() == place.ring.size,
-        "the placement is not for the " + counted(place.ring.size, "rank") +
-            (place.ulysses.size == 1 ? " of the communicator" : " of the ring"));
+  const RankGrid grid = call.grid(rank, ranks);
+  (void)HeadShare(q.heads, k.heads, grid.ulysses.size);
+  check(queries.ranks() == grid.ring.size && keys.ranks() == grid.ring.size,
+        "the placement is not for the " + counted(grid.ring.size, "rank") +
+            (grid.ulysses.size == 1 ? " of the communicator" : " of the ring"));
   check(fits(q.with_seq(queries.seq())) && fits(q.with_seq(keys.seq())), "more than 2^48 elements in all");
   check(std::max(q.dim, keys.max_tokens()) <= std::numeric_limits<int>::max(),
         "dim, and the keys of a rank, are at most 2^31 - 1");
-  const Shape due{q.batch, k.heads, count(place.slice(keys)), q.dim};
-  check.array("q", call.q, q.with_seq(count(place.slice(queries))));
+  const Shape due{q.batch, k.heads, count(grid.slice(keys)), q.dim};
+  check.array("q", call.q, q.with_seq(count(grid.slice(queries))));
   check.array("k", call.k, due);
   check.array("v", call.v, due);
   if (const Shape& bias = call.bias.shape(); bias != Shape{})

@@ -20,8 +20,8 @@ struct Call {
 
   [[nodiscard]] bool has_bias() const { return bias.shape() != Shape{}; }  // a rank may have no row of it
   /// \throws InputError when the partition cannot have this number of ranks
-  [[nodiscard]] HybridPlace place(int rank, int ranks) const {
-    return place_in(options.partition, options.ulysses, rank, ranks);
+  [[nodiscard]] RankGrid grid(int rank, int ranks) const {
+    return rank_grid(options.partition, options.ulysses, rank, ranks);
   }
 };
 

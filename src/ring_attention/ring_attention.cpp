@@ -75,8 +75,8 @@ void check_together(const Communicator& comm, const Call<T>& call,
 /// The links of a call. They call the caller's progress.
 class CallLinks : public ObservedLinks {
  public:
-  CallLinks(const Communicator& comm, const HybridPlace& place, const Options& options)
-      : CallLinks(std::make_unique<MpiLinks>(comm, place.ulysses, place.ring, options.transport),
+  CallLinks(const Communicator& comm, const RankGrid& grid, const Options& options)
+      : CallLinks(std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, options.transport),
                   std::make_unique<Report>(options.progress)) {}
 
  private:
@@ -98,7 +98,7 @@ class CallLinks : public ObservedLinks {
 
 template <class T>
 SharedAttention shared_by(const Communicator& comm, const Call<T>& call) {
-  return {call.place(comm.rank(), comm.size()),
+  return {call.grid(comm.rank(), comm.size()),
           call.options.partition == Partition::all_gather,
           call.placement,
           call.q.shape(),
@@ -110,11 +110,11 @@ SharedAttention shared_by(const Communicator& comm, const Call<T>& call) {
 /// \throws std::bad_alloc unless this rank can have all of it
 template <class T>
 void require_memory(const SharedAttention& shared, const Call<T>& call, bool gradients) {
-  if (shared.place.ulysses.size == 1) return;
+  if (shared.grid.ulysses.size == 1) return;
   constexpr Index bytes = sizeof(T);
   Shape bias =
       call.bias.shape();  // in the layout that is computed: itself, its gradient, and each on its way
-  if (bias.heads > 1) bias.heads /= shared.place.ulysses.size;
+  if (bias.heads > 1) bias.heads /= shared.grid.ulysses.size;
   const Index bias_arrays = call.has_bias() ? (gradients ? 5 : 3) : 0;
   if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) +
                              bias_arrays * bias.with_seq(shared.tokens.queries.max_tokens()).size() * bytes))
@@ -126,7 +126,7 @@ AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call, const Devic
   using Attention = ContextParallel<T>;
   const Communicator comm = duplicate(caller);
   check_together<T>(comm, call, [&](const Check&) { require_memory(shared_by(comm, call), call, false); });
-  CallLinks links(comm, call.place(comm.rank(), comm.size()), call.options);
+  CallLinks links(comm, call.grid(comm.rank(), comm.size()), call.options);
   Attention attention(device, links, shared_by(comm, call));
   const HeadLayout& layout = attention.layout();
   const auto q = layout.queries_to_heads<T>(call.q), bias = layout.bias_to_heads<T>(call.bias);
@@ -152,7 +152,7 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
     require_memory(shared_by(comm, call), call, true);
   });
   const CpuDevice<T> device({call.options.threads, call.options.isa});
-  CallLinks links(comm, call.place(comm.rank(), comm.size()), call.options);
+  CallLinks links(comm, call.grid(comm.rank(), comm.size()), call.options);
   Attention attention(device, links, shared_by(comm, call));
   const BackwardInputs<T> held{call.q, result.out, result.lse, grad_out, call.bias};
   const auto inputs = attention.to_heads(held);

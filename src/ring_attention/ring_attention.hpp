@@ -16,7 +16,7 @@
 ///     options.partition = ra::Partition::hybrid;
 ///     options.ulysses = 2;
 ///     const ra::Placement placement(ra::PlacementKind::zigzag, tokens, ranks / 2);
-///     const ra::TokenRanges mine = ra::HybridPlace(rank, ranks, 2).slice(placement);  // which tokens q, k, v hold
+///     const ra::TokenRanges mine = ra::RankGrid(rank, ranks, 2).slice(placement);  // which tokens q, k, v hold
 ///
 /// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
 /// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the

@@ -25,10 +25,10 @@ testing::AssertionResult function_agrees(const Problem<T>& problem, const Option
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const HybridPlace place = place_in(options.partition, options.ulysses, rank, ranks);
-  const Placements placement(Placement(problem.what.kind, problem.what.queries, place.ring.size),
-                             Placement(problem.what.kind, problem.what.keys, place.ring.size));
-  const TokenRanges rows = place.slice(placement.queries), keys = place.slice(placement.keys);
+  const RankGrid grid = rank_grid(options.partition, options.ulysses, rank, ranks);
+  const Placements placement(Placement(problem.what.kind, problem.what.queries, grid.ring.size),
+                             Placement(problem.what.kind, problem.what.keys, grid.ring.size));
+  const TokenRanges rows = grid.slice(placement.queries), keys = grid.slice(placement.keys);
   return agrees(forward(MPI_COMM_WORLD, kernel, rows_of(problem.q, rows), rows_of(problem.k, keys),
                         rows_of(problem.v, keys), placement, problem.what.scoring, options),
                 problem, rows);

@@ -26,7 +26,7 @@ template <class T>
 struct PartitionUser {
   PartitionUser(const GradientProblem<T>& whole_problem, Partition partition, int ulysses)
       : problem(whole_problem),
-        place(place_in(partition, ulysses, world_rank(), ranks_of_world())),
+        grid(rank_grid(partition, ulysses, world_rank(), ranks_of_world())),
         placement(placed(problem.what().queries), placed(problem.what().keys)) {
     options.partition = partition;
     options.ulysses = ulysses;
@@ -38,14 +38,12 @@ struct PartitionUser {
   [[nodiscard]] Gradients<T> differentiate(const AttentionResult<T>& result) const {
     return backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring, options, bias);
   }
-  [[nodiscard]] Placement placed(Index tokens) const {
-    return {problem.what().kind, tokens, place.ring.size};
-  }
+  [[nodiscard]] Placement placed(Index tokens) const { return {problem.what().kind, tokens, grid.ring.size}; }
 
   const GradientProblem<T>& problem;
-  HybridPlace place;
+  RankGrid grid;
   Placements placement;
-  TokenRanges rows = place.slice(placement.queries), columns = place.slice(placement.keys);
+  TokenRanges rows = grid.slice(placement.queries), columns = grid.slice(placement.keys);
   Tensor<T> q = rows_of(problem.forward.q, rows), k = rows_of(problem.forward.k, columns),
             v = rows_of(problem.forward.v, columns), grad_out = rows_of(problem.grad_out, rows),
             bias = problem.what().bias_batch > 0 ? rows_of(problem.forward.bias, rows) : Tensor<T>();
@@ -56,8 +54,8 @@ struct PartitionUser {
 /// dK and dV where ranks share a K,V head: those of the threads, which are compared with each rank's heads by themselves.
 template <class T>
 void expect_sum_of_replicas(const PartitionUser<T>& user, const Gradients<T>& got) {
-  const auto threads = run_loopback_hybrid(user.problem, user.place.ulysses.size, user.place.ring.size);
-  const Gradients<T>& want = threads[static_cast<std::size_t>(user.place.rank)].gradients;
+  const auto threads = run_loopback_hybrid(user.problem, user.grid.ulysses.size, user.grid.ring.size);
+  const Gradients<T>& want = threads[static_cast<std::size_t>(user.grid.rank)].gradients;
   EXPECT_TRUE(bitwise_equal(got.k, want.k)) << "dk";
   EXPECT_TRUE(bitwise_equal(got.v, want.v)) << "dv";
 }
@@ -77,7 +75,7 @@ void expect_right(const GradientProblem<T>& problem, Partition partition, int ul
   const Case& what = problem.what();
   SCOPED_TRACE(name(partition) + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
   PartitionUser<T> user(problem, partition, ulysses);
-  const Whole<T> ring = ring_of_threads(problem, user.place.ring.size);
+  const Whole<T> ring = ring_of_threads(problem, user.grid.ring.size);
   const AttentionResult<T> result = user.attend();
   EXPECT_TRUE(bitwise_equal(result.out, rows_of(ring.attended.out, user.rows))) << "out";
   EXPECT_TRUE(bitwise_equal(result.lse, rows_of(ring.attended.lse, user.rows))) << "lse";
@@ -85,7 +83,7 @@ void expect_right(const GradientProblem<T>& problem, Partition partition, int ul
 
   const Gradients<T> got = user.differentiate(result);
   EXPECT_TRUE(bitwise_equal(got.q, rows_of(ring.gradients.q, user.rows))) << "dq";
-  if (what.kv_heads % user.place.ulysses.size == 0) {
+  if (what.kv_heads % user.grid.ulysses.size == 0) {
     EXPECT_TRUE(bitwise_equal(got.k, rows_of(ring.gradients.k, user.columns))) << "dk";
     EXPECT_TRUE(bitwise_equal(got.v, rows_of(ring.gradients.v, user.columns))) << "dv";
   } else {
@@ -94,7 +92,7 @@ void expect_right(const GradientProblem<T>& problem, Partition partition, int ul
   EXPECT_TRUE(grad_sinks_agree(got.sinks, problem)) << "the sum over all ranks, on every rank";
   if (what.bias_batch == 0) return;
   const Tensor<T> due = rows_of(ring.gradients.bias, user.rows);
-  if (what.bias_heads > 1 || user.place.ulysses.size == 1) {
+  if (what.bias_heads > 1 || user.grid.ulysses.size == 1) {
     EXPECT_TRUE(bitwise_equal(got.bias, due)) << "dbias";
   } else {  // summed over ranks in another order
     const Tolerance tolerance =

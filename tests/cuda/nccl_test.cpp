@@ -24,10 +24,10 @@ class Nccl : public testing::Test {
   }
 
   /// This rank's part of a job over NCCL.
-  [[nodiscard]] ParallelResult<float> run(const GradientProblem<float>& problem, const HybridPlace& place,
+  [[nodiscard]] ParallelResult<float> run(const GradientProblem<float>& problem, const RankGrid& grid,
                                           bool gathers) const {
-    CudaLinks links(comm, place.ulysses, place.ring, stream.handle(), {});
-    return run_rank_on_gpu<float>(problem, place, gathers, links, stream.handle());
+    CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {});
+    return run_rank_on_gpu<float>(problem, grid, gathers, links, stream.handle());
   }
 
   Communicator comm{MPI_COMM_WORLD};
@@ -84,9 +84,9 @@ TEST_F(Nccl, HybridsOfEverySizeHaveTheBitsOfTheThreads) {
                                               .scoring = {0.5, Mask::causal(), alibi_slopes(12)},
                                               .kind = PlacementKind::zigzag},
                                              stream.handle());
-      const HybridPlace place(comm.rank(), comm.size(), ulysses);
-      expect_same(run(problem, place, false),
-                  run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = place.ring.size})[own]);
+      const RankGrid grid(comm.rank(), comm.size(), ulysses);
+      expect_same(run(problem, grid, false),
+                  run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = grid.ring.size})[own]);
     }
 }
 
@@ -98,7 +98,7 @@ TEST_F(Nccl, AllGatherHasTheBitsOfTheThreads) {
                                           .scoring = {0.5, Mask::causal(16)},
                                           .kind = PlacementKind::zigzag},
                                          stream.handle());
-  expect_same(run(problem, HybridPlace(comm.rank(), comm.size(), 1), true),
+  expect_same(run(problem, RankGrid(comm.rank(), comm.size(), 1), true),
               run_threads_on_gpu<float>(problem, {.rings = comm.size(), .gathers = true})[own]);
 }
 

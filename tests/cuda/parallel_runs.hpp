@@ -12,15 +12,15 @@ namespace ring_attention::test {
 
 /// One rank's part, with q, k, v and dO of type T. \param gathers  an all-gather; `place` then shares no heads
 template <class T>
-ParallelResult<float> run_rank_on_gpu(const GradientProblem<float>& problem, const HybridPlace& place,
+ParallelResult<float> run_rank_on_gpu(const GradientProblem<float>& problem, const RankGrid& grid,
                                       bool gathers, Links& links, StreamHandle stream) {
   const Problem<float>& p = problem.forward;
   const Case& what = p.what;
-  const Placements tokens(Placement(what.kind, what.queries, place.ring.size),
-                          Placement(what.kind, what.keys, place.ring.size));
-  const TokenRanges rows = place.slice(tokens.queries), key_rows = place.slice(tokens.keys);
+  const Placements tokens(Placement(what.kind, what.queries, grid.ring.size),
+                          Placement(what.kind, what.keys, grid.ring.size));
+  const TokenRanges rows = grid.slice(tokens.queries), key_rows = grid.slice(tokens.keys);
   const CudaDevice<T> device({.stream = stream}, {.stream = stream});
-  const SharedAttention shared{place, gathers, tokens, what.q(), what.kv(), what.scoring, what.every_hop};
+  const SharedAttention shared{grid, gathers, tokens, what.q(), what.kv(), what.scoring, what.every_hop};
   ContextParallel<T> attention(device, links, shared), backward_attention(device, links, shared);
   const HeadLayout& layout = attention.layout();
   const auto queries_to_heads = [&](const Tensor<float>& all) {
@@ -70,12 +70,12 @@ struct GpuThreads {
 class GpuThreadLinks : public LoopbackLinks {
  public:
   /// All-to-alls always go through the memory of the host.
-  GpuThreadLinks(LoopbackWorld& world, const HybridPlace& place, bool staged, StreamHandle stream)
-      : LoopbackLinks(world, place.rank, place.ulysses, place.ring),
+  GpuThreadLinks(LoopbackWorld& world, const RankGrid& grid, bool staged, StreamHandle stream)
+      : LoopbackLinks(world, grid.rank, grid.ulysses, grid.ring),
         staged_(staged),
         stream_(stream),
-        ring_(GpuThreadLinks::group(place.ring)),
-        ulysses_(GpuThreadLinks::group(place.ulysses)) {}
+        ring_(GpuThreadLinks::group(grid.ring)),
+        ulysses_(GpuThreadLinks::group(grid.ulysses)) {}
 
   [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t most_bytes) override {
     auto loopback = LoopbackLinks::transport(channel, most_bytes);
@@ -103,10 +103,10 @@ std::vector<ParallelResult<float>> run_threads_on_gpu(const GradientProblem<floa
                       threads.staged ? copy_in_host_memory : copy_between_devices);
   world.run([&](int rank) {
     const cuda::Stream stream;
-    const HybridPlace place(rank, ranks, threads.ulysses);
-    GpuThreadLinks links(world, place, threads.staged, stream.handle());
+    const RankGrid grid(rank, ranks, threads.ulysses);
+    GpuThreadLinks links(world, grid, threads.staged, stream.handle());
     results[static_cast<std::size_t>(rank)] =
-        run_rank_on_gpu<T>(problem, place, threads.gathers, links, stream.handle());
+        run_rank_on_gpu<T>(problem, grid, threads.gathers, links, stream.handle());
   });
   return results;
 }

@@ -49,10 +49,10 @@ class NcclWaits : public testing::Test {
 
   /// Forward and backward with `ulysses` ranks that share heads.
   bool hybrid_agrees(const GradientProblem<float>& problem, int ulysses, const ParallelResult<float>& want) {
-    const HybridPlace place(comm.rank(), comm.size(), ulysses);
+    const RankGrid grid(comm.rank(), comm.size(), ulysses);
     const cuda::Stream stream;
-    CudaLinks links(comm, place.ulysses, place.ring, stream.handle(), {.timeout = std::chrono::seconds(1)});
-    const auto got = run_rank_on_gpu<float>(problem, place, false, links, stream.handle());
+    CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.timeout = std::chrono::seconds(1)});
+    const auto got = run_rank_on_gpu<float>(problem, grid, false, links, stream.handle());
     return same_bits(got.attended, want.attended) && same_bits(got.gradients, want.gradients);
   }
   void expect_waits_of_hybrid_needed(const char* name, int ulysses, std::size_t waits, const char* in_files) {

@@ -148,7 +148,7 @@ TEST(Layers, WholeLayer) {
   initialise(layout, 1, 0, {0, layout.size()}, flat.view().elements());
   Array x = random_array({2, 1, 7, 6}, 0);
   const Array grad_z = random_array(x.shape(), 1);
-  const Place<double> place = one_process<double>(7);
+  const RankContext<double> place = one_process<double>(7);
   for (const double probability : {0.0, 0.3}) {
     LayerOptions options{shape, {0.5, Mask::causal()}, 4};
     options.scoring.dropout = {.probability = probability, .seed = 2};

@@ -25,7 +25,7 @@ Index peak_of_step(const MeshShape& mesh, Index seq, Index chunk = 16, Sharding 
   world.run([&](int rank) {
     const ModelShape shape = shape_of_memory();
     const ModelLinks links = loopback_links(world, rank, mesh, shape);
-    Transformer<float> model(shape, place_in<float>(links, PlacementKind::zigzag, seq, 1), 1, sharding);
+    Transformer<float> model(shape, rank_context<float>(links, PlacementKind::zigzag, seq, 1), 1, sharding);
     model.set_chunk(chunk);
     AdamW<float> adam(model.weights());
     const Examples own = examples(RandomTask(seq), {0, 1}, model.place().tokens);
@@ -116,7 +116,7 @@ TEST(ModelMemory, FsdpKeepsPieces) {
       const ModelShape shape = shape_of_memory();
       const ModelLinks links = loopback_links(world, rank, {1, 1, 2, 2}, shape);
       const Index before = allocation::current();
-      Transformer<float> model(shape, place_in<float>(links, PlacementKind::zigzag, 64, 2), 1, sharding);
+      Transformer<float> model(shape, rank_context<float>(links, PlacementKind::zigzag, 64, 2), 1, sharding);
       const AdamW<float> adam(model.weights());
       if (rank == 0) bytes = allocation::current() - before;
     });

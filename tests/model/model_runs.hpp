@@ -116,7 +116,7 @@ Named named(Weights<T>& weights, const ModelShape& shape, bool gradients) {
 
 /// One rank's training.
 template <class T>
-Trained train_rank(const Training& what, Place<T> place, Interval sequences) {
+Trained train_rank(const Training& what, RankContext<T> place, Interval sequences) {
   Trained trained;
   const RandomTask task(what.seq);
   const TokenRanges tokens = place.tokens;
@@ -156,13 +156,13 @@ inline ModelLinks mpi_links(const Communicator& comm, const MeshShape& shape, co
 /// A rank of a mesh.
 template <class T>
 Trained train_in(const ModelLinks& links, const Training& what) {
-  return train_rank<T>(what, place_in<T>(links, what.kind, what.seq, what.batch, what.context),
+  return train_rank<T>(what, rank_context<T>(links, what.kind, what.seq, what.batch, what.context),
                        links.mesh.sequences(what.batch));
 }
 
 /// What to change of the place of a rank: for mutants.
 template <class T>
-using Change = std::function<void(Place<T>&, const ModelLinks&)>;
+using Change = std::function<void(RankContext<T>&, const ModelLinks&)>;
 
 /// The results of every rank, with its part of the matrices in their places.
 template <class T>
@@ -171,7 +171,7 @@ std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what, co
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
     const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
-    Place<T> place = place_in<T>(links, what.kind, what.seq, what.batch, what.context);
+    RankContext<T> place = rank_context<T>(links, what.kind, what.seq, what.batch, what.context);
     if (change) change(place, links);
     ranks[static_cast<std::size_t>(rank)] =
         train_rank<T>(what, std::move(place), links.mesh.sequences(what.batch));
@@ -179,7 +179,7 @@ std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what, co
   return ranks;
 }
 
-/// The parts of the first ranks of the tensor lines as whole matrices.
+/// The parts of the first ranks of the tensor groups as whole matrices.
 inline Named merged(const std::vector<Trained>& ranks, Named Trained::*which, const ModelShape& shape,
                     int tensor) {
   Named all = zeros_of(shape);

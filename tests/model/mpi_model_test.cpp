@@ -31,7 +31,7 @@ class MpiModel : public testing::Test {
                                       TransportKind kind = TransportKind::overlapped) {
     SCOPED_TRACE(to_string(mesh));
     const ModelLinks links = mpi_links(comm, mesh, what.shape, kind);
-    const auto got = ring_attention::gather(comm, checksum(train_in<double>(links, what)));
+    const auto got = ring_attention::all_gather(comm, checksum(train_in<double>(links, what)));
     if (comm.rank() > 0) return;
     const std::vector<Trained> want = train_ranks<double>(mesh, what);
     for (std::size_t rank = 0; rank < want.size(); ++rank)

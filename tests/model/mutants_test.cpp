@@ -36,7 +36,7 @@ Named gradients_with(const MeshShape& mesh, const Training& what, double (*divis
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
     const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
-    Transformer<double> model(what.shape, place_in<double>(links, what.kind, what.seq, what.batch), 5);
+    Transformer<double> model(what.shape, rank_context<double>(links, what.kind, what.seq, what.batch), 5);
     const Examples own =
         examples(RandomTask(what.seq), links.mesh.sequences(what.batch), model.place().tokens);
     const double mine = static_cast<double>(own.labels()), all = model.labels_of_all(own);
@@ -71,7 +71,8 @@ TEST(ModelMutants, LocalRotaryPositions) {
     LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
     world.run([&](int rank) {
       const ModelLinks links = loopback_links(world, rank, mesh, one_step.shape);
-      Place<double> place = place_in<double>(links, PlacementKind::contiguous, one_step.seq, one_step.batch);
+      RankContext<double> place =
+          rank_context<double>(links, PlacementKind::contiguous, one_step.seq, one_step.batch);
       const Examples own = examples(RandomTask(one_step.seq), {0, one_step.batch}, place.tokens);
       if (local) place.tokens = whole(count(place.tokens));
       Transformer<double> model(one_step.shape, std::move(place), 5);
@@ -96,7 +97,7 @@ TEST(ModelMutants, TheTokenBeforeInsideAShard) {
       LoopbackWorld world(4, {}, std::chrono::seconds(20));
       world.run([&](int rank) {
         const ModelLinks links = loopback_links(world, rank, ring_of_four, what.shape);
-        Transformer<double> model(what.shape, place_in<double>(links, kind, what.seq, what.batch), 5);
+        Transformer<double> model(what.shape, rank_context<double>(links, kind, what.seq, what.batch), 5);
         Examples own = examples(RandomTask(what.seq), {0, what.batch}, model.place().tokens);
         for (std::size_t i = 0; inside && i < own.token.size(); ++i)
           own.previous[i] = i % static_cast<std::size_t>(own.tokens) > 0 ? own.token[i - 1] : Task::none;
@@ -113,7 +114,7 @@ TEST(ModelMutants, TheTokenBeforeInsideAShard) {
 
 // Each rank saw its own tokens only, also those of one sequence. With data parallelism alone the mutant is right.
 TEST(ModelMutants, WeightGradientsOverDataRanksOnly) {
-  const Change<double> data_only = [](Place<double>& place, const ModelLinks& links) {
+  const Change<double> data_only = [](RankContext<double>& place, const ModelLinks& links) {
     place.replicas = links.links->group(links.mesh.data());
   };
   EXPECT_FALSE(near(train_on<double>({1, 1, 2, 2}, one_step, data_only).gradients,
@@ -123,7 +124,7 @@ TEST(ModelMutants, WeightGradientsOverDataRanksOnly) {
 
 // With four tensor ranks each K,V head has one owner, so only eight ranks tell.
 TEST(ModelMutants, ReplicatedKvHeadsNotSummed) {
-  const Change<double> not_summed = [](Place<double>& place, const ModelLinks&) {
+  const Change<double> not_summed = [](RankContext<double>& place, const ModelLinks&) {
     place.kv_replicas = std::make_shared<OneRank>();
   };
   EXPECT_TRUE(right(one_step, {4, 1, 1, 1}, not_summed)) << "no K,V head has a replica";
@@ -142,7 +143,7 @@ TEST(ModelMutants, NormGradientTwice) {
 
 // The partial outputs of wo and w2, and gradients before the norms, need the sum over the tensor ranks.
 TEST(ModelMutants, TensorPartsNotSummed) {
-  const Change<double> not_summed = [](Place<double>& place, const ModelLinks& links) {
+  const Change<double> not_summed = [](RankContext<double>& place, const ModelLinks& links) {
     struct Silent : GroupOf {  // returns what the rank sent to itself
       using GroupOf::GroupOf;
       void exchange(const Pieces& pieces) override {
@@ -162,7 +163,8 @@ TEST(ModelMutants, GradientNormCountsReplicasTwice) {
     LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
     world.run([&](int rank) {
       const ModelLinks links = loopback_links(world, rank, mesh, one_step.shape);
-      const Place<double> place = place_in<double>(links, one_step.kind, one_step.seq, one_step.batch);
+      const RankContext<double> place =
+          rank_context<double>(links, one_step.kind, one_step.seq, one_step.batch);
       Transformer<double> model(one_step.shape, place, 5);
       (void)model.differentiate(
           examples(RandomTask(one_step.seq), links.mesh.sequences(one_step.batch), place.tokens));
@@ -209,7 +211,7 @@ TEST(ModelMutants, StaleGatheredWeights) {
   Training what{.steps = 3, .sharding = Sharding::fsdp};
   what.shape.layers = 1;
   const MeshShape mesh{1, 1, 1, 2};
-  const Change<double> stale = [](Place<double>& place, const ModelLinks& links) {
+  const Change<double> stale = [](RankContext<double>& place, const ModelLinks& links) {
     place.replicas = std::make_shared<StaleGroup>(links.replicas);
   };
   const auto norm = [](const Trained& trained, std::size_t step) {

@@ -35,7 +35,7 @@ std::vector<double> accuracies(std::uint64_t seed, const Curriculum& stages, con
         .vocabulary = any->vocabulary(), .first_class = any->first_class(), .classes = any->classes()};
     const ModelLinks links = loopback_links(world, rank, {1, 1, 2, 1}, shape);
     const auto place = [&](Index seq, Index batch) {
-      return place_in<float>(links, PlacementKind::zigzag, seq, batch);
+      return rank_context<float>(links, PlacementKind::zigzag, seq, batch);
     };
     Transformer<float> model(shape, place(stages.front().seq, 1), seed);
     AdamW<float> adam(model.weights());

@@ -152,7 +152,7 @@ TEST_F(Comm, AGatherIsInTheOrderOfTheRanks) {
     double seconds;
     Index bytes;
   };
-  const auto all = gather(comm, Report{comm.rank(), 0.5 * comm.rank(), (Index{1} << 40) + comm.rank()});
+  const auto all = all_gather(comm, Report{comm.rank(), 0.5 * comm.rank(), (Index{1} << 40) + comm.rank()});
   ASSERT_EQ(all.size(), static_cast<std::size_t>(comm.size()));
   for (int rank = 0; rank < comm.size(); ++rank) {
     const Report& report = all[static_cast<std::size_t>(rank)];

@@ -23,8 +23,8 @@ TEST(Mesh, TheFastestAxisIsTensor) {
     EXPECT_EQ(rank, t + 2 * (u + 3 * (r + 4 * d)));
     EXPECT_EQ(mesh.context().index(rank), u + 3 * r);
     EXPECT_EQ(mesh.replicas().index(rank), u + 3 * (r + 4 * d));
-    EXPECT_EQ(mesh.place().ulysses.index(mesh.place().rank), u);
-    EXPECT_EQ(mesh.place().ring.index(mesh.place().rank), r);
+    EXPECT_EQ(mesh.grid().ulysses.index(mesh.grid().rank), u);
+    EXPECT_EQ(mesh.grid().ring.index(mesh.grid().rank), r);
   }
 }
 

@@ -30,21 +30,21 @@ class MpiParallel : public testing::Test {
   template <class T>
   void expect_a_right_hybrid(const GradientProblem<T>& problem, int ulysses, TransportKind kind) {
     SCOPED_TRACE("U = " + std::to_string(ulysses) + ": " + to_string(problem.what()));
-    const HybridPlace place(comm.rank(), comm.size(), ulysses);
-    MpiLinks links(comm, place.ulysses, place.ring, kind);
-    expect_same(run_rank_parallel<T>(problem, place, false, links),
-                run_loopback_hybrid(problem, ulysses, place.ring.size)[own]);
+    const RankGrid grid(comm.rank(), comm.size(), ulysses);
+    MpiLinks links(comm, grid.ulysses, grid.ring, kind);
+    expect_same(run_rank_parallel<T>(problem, grid, false, links),
+                run_loopback_hybrid(problem, ulysses, grid.ring.size)[own]);
   }
 };
 
 TEST_F(MpiParallel, ASubCommunicatorHoldsALineOfTheGridInItsOrder) {
   for (int ulysses = 1; ulysses <= comm.size(); ++ulysses) {
     if (comm.size() % ulysses != 0) continue;
-    const HybridPlace place(comm.rank(), comm.size(), ulysses);
-    for (const Axis& axis : {place.ulysses, place.ring}) {
-      const Communicator line(comm, axis.line(comm.rank()));
-      EXPECT_EQ(line.rank(), axis.index(comm.rank()));
-      EXPECT_EQ(line.size(), axis.size);
+    const RankGrid grid(comm.rank(), comm.size(), ulysses);
+    for (const Axis& axis : {grid.ulysses, grid.ring}) {
+      const Communicator group(comm, axis.group(comm.rank()));
+      EXPECT_EQ(group.rank(), axis.index(comm.rank()));
+      EXPECT_EQ(group.size(), axis.size);
     }
   }
 }
@@ -84,9 +84,9 @@ TEST_F(MpiParallel, AllGather) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const auto problem = make_gradient_problem<float>(
         {.group = 2, .queries = 13, .keys = 29, .scoring = {0.5, Mask::causal(16)}, .kind = kind});
-    const HybridPlace place(comm.rank(), comm.size(), 1);
-    MpiLinks links(comm, place.ulysses, place.ring);
-    expect_same(run_rank_parallel(problem, place, true, links),
+    const RankGrid grid(comm.rank(), comm.size(), 1);
+    MpiLinks links(comm, grid.ulysses, grid.ring);
+    expect_same(run_rank_parallel(problem, grid, true, links),
                 run_loopback_all_gather(problem, comm.size())[own]);
   }
 }

@@ -25,7 +25,7 @@ struct FirstReplicaOnly : HybridRules {
 
 /// Tokens are placed over all ranks, not over the ranks of a ring.
 struct PlacedOverTheWorld : HybridRules {
-  [[nodiscard]] TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) const override {
+  [[nodiscard]] TokenRanges slice(const RankGrid& held, PlacementKind kind, Index seq) const override {
     const int ranks = held.ulysses.size * held.ring.size;
     return Placement(kind, seq, ranks).ranges(held.rank);
   }
@@ -33,7 +33,7 @@ struct PlacedOverTheWorld : HybridRules {
 
 /// The sizes of the two axes are swapped between the placement and the messages.
 struct AxesSwapped : HybridRules {
-  [[nodiscard]] HybridPlace computes(const HybridPlace& held) const override {
+  [[nodiscard]] RankGrid computes(const RankGrid& held) const override {
     return {held.rank, held.ulysses.size * held.ring.size, held.ring.size};
   }
 };

@@ -96,10 +96,10 @@ struct Bytes {
 };
 
 /// \param reverse  to_sequence
-Bytes bytes_of(const HybridPlace& place, const Placement& tokens, const std::vector<Interval>& heads,
+Bytes bytes_of(const RankGrid& grid, const Placement& tokens, const std::vector<Interval>& heads,
                Index row_bytes, bool reverse) {
-  const std::vector<Index> slices = place.tokens(tokens);
-  const auto own = static_cast<std::size_t>(place.ulysses.index(place.rank));
+  const std::vector<Index> slices = grid.tokens(tokens);
+  const auto own = static_cast<std::size_t>(grid.ulysses.index(grid.rank));
   const auto size = [&](std::size_t rank) { return heads[rank].end - heads[rank].begin; };
   Bytes bytes;
   for (std::size_t rank = 0; rank < heads.size(); ++rank)
@@ -113,29 +113,29 @@ Bytes bytes_of(const HybridPlace& place, const Placement& tokens, const std::vec
 
 template <class T>
 testing::AssertionResult sent_what_it_should(const ParallelResult<T>& result, const Case& what,
-                                             const HybridPlace& place) {
-  const Placement queries(what.kind, what.queries, place.ring.size),
-      keys(what.kind, what.keys, place.ring.size);
-  const HeadShare share(what.q().heads, what.kv_heads, place.ulysses.size);
+                                             const RankGrid& grid) {
+  const Placement queries(what.kind, what.queries, grid.ring.size),
+      keys(what.kind, what.keys, grid.ring.size);
+  const HeadShare share(what.q().heads, what.kv_heads, grid.ulysses.size);
   const Index element = what.batch * static_cast<Index>(sizeof(T)), row = what.dim * element;
   Bytes forward;
   const auto add = [](Bytes& sum, const Bytes& term, Index times) {
     sum = {sum.sent + times * term.sent, sum.received + times * term.received};
   };
-  add(forward, bytes_of(place, queries, share.query, row, false), 1);     // q
-  add(forward, bytes_of(place, keys, share.kv, row, false), 2);           // k, v
-  add(forward, bytes_of(place, queries, share.query, row, true), 1);      // out
-  add(forward, bytes_of(place, queries, share.query, element, true), 1);  // lse
+  add(forward, bytes_of(grid, queries, share.query, row, false), 1);     // q
+  add(forward, bytes_of(grid, keys, share.kv, row, false), 2);           // k, v
+  add(forward, bytes_of(grid, queries, share.query, row, true), 1);      // out
+  add(forward, bytes_of(grid, queries, share.query, element, true), 1);  // lse
   Bytes both = forward;
-  add(both, bytes_of(place, queries, share.query, row, false), 1);  // dO
-  add(both, bytes_of(place, queries, share.query, row, true), 1);   // dQ
-  add(both, bytes_of(place, keys, share.kv, row, true), 2);         // dK, dV
+  add(both, bytes_of(grid, queries, share.query, row, false), 1);  // dO
+  add(both, bytes_of(grid, queries, share.query, row, true), 1);   // dQ
+  add(both, bytes_of(grid, keys, share.kv, row, true), 2);         // dK, dV
   const auto counted = [](const TransportStatistics& got, const Bytes& due) {
     return got.bytes_sent == due.sent && got.bytes_received == due.received;
   };
   if (what.bias_batch == 0 && !(counted(result.forward_pieces, forward) && counted(result.pieces, both)))
     return testing::AssertionFailure()
-           << "all-to-all of rank " << place.rank << ": sent " << result.forward_pieces.bytes_sent << " and "
+           << "all-to-all of rank " << grid.rank << ": sent " << result.forward_pieces.bytes_sent << " and "
            << result.pieces.bytes_sent << " bytes where " << forward.sent << " and " << both.sent
            << " were due";
   Case ring = what;  // the ring moves the K,V heads of one rank
@@ -143,7 +143,7 @@ testing::AssertionResult sent_what_it_should(const ParallelResult<T>& result, co
   const RankGradients<T> channels{{}, result.kv, result.gradient};
   GradientProblem<T> of_ring;
   of_ring.forward.what = ring;
-  const Ring line = place.ring.ring(place.rank);
+  const Ring line = grid.ring.ring(grid.rank);
   if (const auto verdict = sent_what_it_should(result.forward_kv, of_ring.forward, line); !verdict)
     return verdict;
   return sent_what_it_should(channels, of_ring, line);
@@ -171,7 +171,7 @@ class Parallel : public testing::Test {
     const int ranks = grid.ulysses * grid.rings;
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], what,
-                                      HybridPlace(rank, ranks, grid.ulysses)));
+                                      RankGrid(rank, ranks, grid.ulysses)));
     if (!gather) return;
     EXPECT_TRUE(same_bits(gathered(run_loopback_all_gather(problem, ranks, engines), what, 1),
                           whole_ring(problem, ranks, engines)));

@@ -47,10 +47,10 @@ TEST(SimulatedLink, UlyssesExposesAllOfItsBytes) {
     std::vector<double> exposed(ranks);
     LoopbackWorld world(ranks, {.bytes_per_second = beta});
     world.run([&](int rank) {
-      const HybridPlace place(rank, ranks, ranks);
+      const RankGrid grid(rank, ranks, ranks);
       const Placement tokens(PlacementKind::contiguous, array.seq, 1);
-      LoopbackAllToAll link(world, rank, place.ulysses);
-      const HeadLayout layout(link, place, tokens, array.heads, array.heads);
+      LoopbackAllToAll link(world, rank, grid.ulysses);
+      const HeadLayout layout(link, grid, tokens, array.heads, array.heads);
       const Tensor<float> held(array.with_seq(array.seq / ranks));
       const auto q = layout.queries_to_heads<float>(held), k = layout.keys_to_heads<float>(held),
                  v = layout.keys_to_heads<float>(held), out = layout.queries_to_sequence<float>(q.view());

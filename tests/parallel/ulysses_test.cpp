@@ -6,8 +6,8 @@
 
 #include "ring_attention/parallel/all_gather.hpp"
 #include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/hybrid.hpp"
 #include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 #include "support/input_error.hpp"
 #include "support/problem.hpp"
 
@@ -22,8 +22,8 @@ TEST(Axis, OfSixRanksByHand) {
   const Axis ulysses{1, 2}, ring{2, 3};
   EXPECT_EQ(ulysses.index(5), 1);
   EXPECT_EQ(ring.index(5), 2);
-  EXPECT_EQ(ulysses.line(5), 4);
-  EXPECT_EQ(ring.line(5), 1);
+  EXPECT_EQ(ulysses.group(5), 4);
+  EXPECT_EQ(ring.group(5), 1);
   EXPECT_EQ(ulysses.at(5, 0), 4);
   EXPECT_EQ(ring.at(5, 0), 1);
   EXPECT_EQ(ring.ring(5).next(), 0);
@@ -56,11 +56,11 @@ TEST(Part, TheSlicesOneAfterTheOtherAreTheShard) {
           }
 }
 
-TEST(HybridPlace, RefusesANumberThatDoesNotDivideTheRanks) {
-  expect_input_error([] { HybridPlace(0, 6, 4); },
+TEST(RankGrid, RefusesANumberThatDoesNotDivideTheRanks) {
+  expect_input_error([] { RankGrid(0, 6, 4); },
                      "Ulysses over 4 ranks: the job has 6: use a number that divides it");
-  expect_input_error([] { HybridPlace(0, 6, 0); }, "Ulysses over 0 ranks");
-  expect_input_error([] { HybridPlace(0, 2, 4); }, "the job has 2");
+  expect_input_error([] { RankGrid(0, 6, 0); }, "Ulysses over 0 ranks");
+  expect_input_error([] { RankGrid(0, 2, 4); }, "the job has 2");
 }
 
 // ---- the two layouts ----------------------------------------------------------------------------------------
@@ -71,16 +71,16 @@ struct Layout {
   int ulysses, rings;
 };
 
-/// Calls visit(link, place, heads of each rank, tokens of each rank, own) on every rank.
+/// Calls visit(link, grid, heads of each rank, tokens of each rank, own) on every rank.
 template <class Visit>
 void on_every_rank(const Layout& layout, const std::vector<Interval>& heads, Visit visit) {
   const int ranks = layout.ulysses * layout.rings;
   const Placement shards(layout.kind, layout.all.seq, layout.rings);
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    const HybridPlace place(rank, ranks, layout.ulysses);
-    LoopbackAllToAll link(world, rank, place.ulysses);
-    visit(link, place, heads, place.tokens(shards), place.slice(shards), place.shard(shards));
+    const RankGrid grid(rank, ranks, layout.ulysses);
+    LoopbackAllToAll link(world, rank, grid.ulysses);
+    visit(link, grid, heads, grid.tokens(shards), grid.slice(shards), grid.shard(shards));
   });
 }
 
@@ -101,11 +101,11 @@ TEST(Ulysses, ARankGetsTheWholeShardOfItsHeadsInTheOrderOfItsMemory) {
     const Tensor<float> x = numbered<float>(layout.all);
     const HeadShare share(layout.all.heads, layout.all.heads, layout.ulysses);
     on_every_rank(layout, share.query,
-                  [&](auto& link, const HybridPlace& place, const auto& heads, const auto& tokens,
+                  [&](auto& link, const RankGrid& grid, const auto& heads, const auto& tokens,
                       const TokenRanges& slice, const TokenRanges& shard) {
                     const Tensor<float> own = rows_of(x, slice), of_shard = rows_of(x, shard);
                     const Tensor<float> got = to_heads(link, own.view(), heads, tokens);
-                    const Interval mine = heads[static_cast<std::size_t>(place.ulysses.index(place.rank))];
+                    const Interval mine = heads[static_cast<std::size_t>(grid.ulysses.index(grid.rank))];
                     EXPECT_EQ(got.shape(),
                               (Shape{layout.all.batch, mine.end - mine.begin, count(shard), layout.all.dim}));
                     for (Index b = 0; b < got.shape().batch; ++b)
@@ -122,7 +122,7 @@ TEST(Ulysses, ThereAndBackIsTheSameArray) {
     const Tensor<double> x = numbered<double>(layout.all);
     const HeadShare share(layout.all.heads, layout.all.heads, layout.ulysses);
     on_every_rank(layout, share.query,
-                  [&](auto& link, const HybridPlace&, const auto& heads, const auto& tokens,
+                  [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
                       const TokenRanges& slice, const TokenRanges&) {
                     const Tensor<double> own = rows_of(x, slice);
                     const Tensor<double> all = to_heads(link, own.view(), heads, tokens);
@@ -146,14 +146,14 @@ TEST(Ulysses, TheTwoFunctionsAreAdjoint) {
       const Tensor<double> x = numbered<double>(all);
       std::vector<double> left(static_cast<std::size_t>(layout.ulysses * layout.rings)), right(left.size());
       on_every_rank(layout, share.kv,
-                    [&](auto& link, const HybridPlace& place, const auto& heads, const auto& tokens,
+                    [&](auto& link, const RankGrid& grid, const auto& heads, const auto& tokens,
                         const TokenRanges& slice, const TokenRanges&) {
-                      const auto rank = static_cast<std::size_t>(place.rank);
+                      const auto rank = static_cast<std::size_t>(grid.rank);
                       const Tensor<double> own = rows_of(x, slice);
                       const Tensor<double> moved = to_heads(link, own.view(), heads, tokens);
                       Tensor<double> y(moved.shape());
                       for (Index i = 0; i < y.size(); ++i)
-                        y.data()[i] = static_cast<double>((i * 7 + place.rank) % 23 - 11);
+                        y.data()[i] = static_cast<double>((i * 7 + grid.rank) % 23 - 11);
                       left[rank] = dot(moved, y);
                       right[rank] = dot(own, to_sequence(link, std::as_const(y).view(), heads, tokens));
                     });
@@ -172,7 +172,7 @@ TEST(Ulysses, BytesByTheFormula) {
       all.heads = kv_heads;
       const Tensor<float> x(all);
       on_every_rank(layout, share.kv,
-                    [&](auto& link, const HybridPlace&, const auto& heads, const auto& tokens,
+                    [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
                         const TokenRanges& slice, const TokenRanges&) {
                       const Tensor<float> own = rows_of(x, slice);
                       const Tensor<float> moved = to_heads(link, own.view(), heads, tokens);
@@ -196,7 +196,7 @@ TEST(Ulysses, MemoryByTheFormula) {
   const Tensor<float> x(layout.all);
   const HeadShare share(8, 8, 4);
   on_every_rank(layout, share.query,
-                [&](auto& link, const HybridPlace&, const auto& heads, const auto& tokens,
+                [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
                     const TokenRanges& slice, const TokenRanges&) {
                   const Index before = allocation::current();
                   const auto array = static_cast<Index>(x.bytes()) / 8;

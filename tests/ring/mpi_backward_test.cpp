@@ -33,8 +33,8 @@ class MpiBackward : public testing::Test {
     const auto hash = [](const AttentionResult<T>& attended, const Gradients<T>& g) {
       return hash_of(attended.out, attended.lse, g.q, g.k, g.v, g.bias, as_tensor(g.sinks));
     };
-    const auto hashes = gather(comm, hash(forward.attended, got.gradients));
-    const auto peaks = gather(comm, got.peak_bytes);
+    const auto hashes = all_gather(comm, hash(forward.attended, got.gradients));
+    const auto peaks = all_gather(comm, got.peak_bytes);
     if (place.rank == 0) {
       const auto threads_forward = run_loopback(problem.forward, place.size);
       const auto threads = run_loopback_backward(problem, threads_forward);

@@ -23,15 +23,15 @@ Tensor<T> ordered_heads(const HybridRules& rules, const Tensor<T>& x, int ranks,
 }  // namespace
 
 template <class T>
-ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const HybridPlace& held, bool gathers,
+ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const RankGrid& held, bool gathers,
                                     Links& links, const Engines<T>& engines, const HybridRules& rules) {
   const Problem<T>& p = problem.forward;
   const Case& what = p.what;
-  const HybridPlace place = rules.computes(held);
-  const int ranks = place.ring.size, sharing = place.ulysses.size;
+  const RankGrid grid = rules.computes(held);
+  const int ranks = grid.ring.size, sharing = grid.ulysses.size;
   const DeviceOf<T> device(engines, what.block);
   const SharedAttention shared{
-      place,    gathers,   {{what.kind, what.queries, ranks}, {what.kind, what.keys, ranks}},
+      grid,     gathers,   {{what.kind, what.queries, ranks}, {what.kind, what.keys, ranks}},
       what.q(), what.kv(), what.scoring,
       true};
   ContextParallel<T> attention(device, links, shared), backward_attention(device, links, shared);
@@ -86,8 +86,8 @@ std::vector<ParallelResult<T>> run_loopback_parallel(const GradientProblem<T>& p
   std::vector<ParallelResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    const HybridPlace held(rank, ranks, ulysses), place = rules.computes(held);
-    LoopbackLinks links(world, rank, place.ulysses, place.ring);
+    const RankGrid held(rank, ranks, ulysses), grid = rules.computes(held);
+    LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
     results[static_cast<std::size_t>(rank)] =
         run_rank_parallel(problem, held, gathers, links, engines, rules);
   });
@@ -134,7 +134,7 @@ Whole<T> gathered(const std::vector<ParallelResult<T>>& results, const Case& wha
   Whole<T> all = zeros<T>(what);
   const int ranks = static_cast<int>(results.size());
   for (int rank = 0; rank < ranks; ++rank) {
-    const HybridPlace held(rank, ranks, ulysses);
+    const RankGrid held(rank, ranks, ulysses);
     const auto& result = results[static_cast<std::size_t>(rank)];
     put_rank(all, result.attended, result.gradients, rules.slice(held, what.kind, what.queries),
              rules.slice(held, what.kind, what.keys));
@@ -178,8 +178,8 @@ testing::AssertionResult agrees(const Whole<T>& got, const GradientProblem<T>& p
   return agrees(got.gradients, problem);
 }
 
-template ParallelResult<float> run_rank_parallel(const GradientProblem<float>&, const HybridPlace&, bool,
-                                                 Links&, const Engines<float>&, const HybridRules&);
+template ParallelResult<float> run_rank_parallel(const GradientProblem<float>&, const RankGrid&, bool, Links&,
+                                                 const Engines<float>&, const HybridRules&);
 template std::vector<ParallelResult<float>> run_loopback_hybrid(const GradientProblem<float>&, int, int,
                                                                 const Engines<float>&, const HybridRules&);
 template std::vector<ParallelResult<float>> run_loopback_all_gather(const GradientProblem<float>&, int,
@@ -193,7 +193,7 @@ template Whole<float> whole_ring(const GradientProblem<float>&, int, const Engin
 template testing::AssertionResult same_bits(const Whole<float>&, const Whole<float>&);
 template testing::AssertionResult agrees(const Whole<float>&, const GradientProblem<float>&);
 
-template ParallelResult<double> run_rank_parallel(const GradientProblem<double>&, const HybridPlace&, bool,
+template ParallelResult<double> run_rank_parallel(const GradientProblem<double>&, const RankGrid&, bool,
                                                   Links&, const Engines<double>&, const HybridRules&);
 template std::vector<ParallelResult<double>> run_loopback_hybrid(const GradientProblem<double>&, int, int,
                                                                  const Engines<double>&, const HybridRules&);

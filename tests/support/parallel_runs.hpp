@@ -22,9 +22,9 @@ struct ParallelResult {
 struct HybridRules {
   virtual ~HybridRules() = default;
   /// Where the rank that holds the tokens of `held` computes.
-  [[nodiscard]] virtual HybridPlace computes(const HybridPlace& held) const { return held; }
+  [[nodiscard]] virtual RankGrid computes(const RankGrid& held) const { return held; }
   /// What it holds.
-  [[nodiscard]] virtual TokenRanges slice(const HybridPlace& held, PlacementKind kind, Index seq) const {
+  [[nodiscard]] virtual TokenRanges slice(const RankGrid& held, PlacementKind kind, Index seq) const {
     return held.slice(Placement(kind, seq, held.ring.size));
   }
   /// The query head in place `head`, when `ranks` ranks share `heads` of them.
@@ -39,7 +39,7 @@ struct HybridRules {
 /// One rank's part, as a program does it that keeps arrays in the layout that it computes. Every hop is made.
 /// \param gathers  an all-gather; `held` then shares no heads
 template <class T>
-ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const HybridPlace& held, bool gathers,
+ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const RankGrid& held, bool gathers,
                                     Links& links, const Engines<T>& engines = fast_engines<T>,
                                     const HybridRules& rules = {});
 

@@ -90,7 +90,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const cuda::StreamHandle stream = gpus.compute.handle();
   NcclAllToAll link(std::make_shared<NcclWorld>(part.heads(), NcclOptions{.share_gpu = gpus.shared}), stream);
   const SharedAttention shared = part.own_heads();
-  CudaLinks links(part.ring(), shared.place.ulysses, shared.place.ring, stream, {.share_gpu = gpus.shared});
+  CudaLinks links(part.ring(), shared.grid.ulysses, shared.grid.ring, stream, {.share_gpu = gpus.shared});
   const gpu::OwnNccl own(part.heads());
   const CudaDevice<float> device({.stream = stream}, {.stream = stream});
   ContextParallel<float> ring(device, links, shared);
@@ -100,7 +100,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const Here here{part.queries(), part.keys(), {own.handle(), stream}, problem.q.heads};
   const Outcome got = run_on_gpu(part, here, ring, stream);
   const cuda::DeviceMemory memory(stream);
-  const HeadLayout layout(link, part.place(), part.placement(), problem.q.heads, problem.kv.heads, memory);
+  const HeadLayout layout(link, part.grid(), part.placement(), problem.q.heads, problem.kv.heads, memory);
   const Outcome library = run_on_gpu(part, Library{layout, memory, problem.q.heads}, ring, stream);
   lesson.check("bit for bit the library's NcclAllToAll",
                same_bits(got.attended, library.attended) && same_bits(got.gradients, library.gradients));

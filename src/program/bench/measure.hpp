@@ -100,12 +100,12 @@ class PlacementBench {
     double seconds, exposed;  // exposed: waited for messages
   };
 
-  [[nodiscard]] Ring ring() const { return shared_.place.ring.ring(shared_.place.rank); }
+  [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   [[nodiscard]] Index parcel_elements() const { return 2 * computed_keys(shared_).size(); }
 
   /// Where the device computes, as the rank holds it.
   [[nodiscard]] Tensor<Input> random(const Shape& all, std::uint64_t stream) const {
-    Tensor<Value> host(all.with_seq(count(shared_.place.slice(shared_.tokens.queries))));
+    Tensor<Value> host(all.with_seq(count(shared_.grid.slice(shared_.tokens.queries))));
     fill_random(host.view(), {.stream = stream});
     return device_.memory().owned(device_.to_device(host));
   }
@@ -225,13 +225,13 @@ class PlacementBench {
 /// \throws AgreedError when the ranks or heads cannot be divided so
 template <template <class...> class Kind, class... Types>
 BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity) {
-  const HybridPlace place = agreed_place(comm, options);
-  require_shareable_heads(comm, place, options.heads, options.kv().heads);
-  const int ranks = place.ring.size;
+  const RankGrid grid = agreed_grid(comm, options);
+  require_shareable_heads(comm, grid, options.heads, options.kv().heads);
+  const int ranks = grid.ring.size;
   Scoring scoring{1 / std::sqrt(static_cast<double>(options.dim))};
   if (options.causal) scoring.mask = Mask::causal();
   const auto shared = [&](PlacementKind kind) {
-    return SharedAttention{place,
+    return SharedAttention{grid,
                            options.partition() == Partition::all_gather,
                            Placement(kind, options.seq, ranks),
                            options.q(),
@@ -244,7 +244,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   backend.require_memory();
   BenchReport report;
   report.ranks = comm.size();
-  report.ulysses = place.ulysses.size;
+  report.ulysses = grid.ulysses.size;
   report.backend = backend.description();
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work

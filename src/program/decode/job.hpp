@@ -45,7 +45,7 @@ class DecodeJob {
     mine_.tokens = cache.own_capacity();
     if (options_.check) check(cache, watch);
     mine_.process_bytes = allocation::process_peak();
-    report_.ranks = gather(comm_, mine_);
+    report_.ranks = all_gather(comm_, mine_);
     if (files_.writes()) write(cache);
     files_.print(options_.json ? to_json(report_, options_) : to_text(report_, options_));
     return report_.ok() ? 0 : 1;
@@ -72,13 +72,13 @@ class DecodeJob {
     activity_.enter(Phase::read);
     const TokenRanges own = prompt_.ranges(comm_.rank());
     const Tensor<T> q = files_.read(InputArray::q, own);
-    const HybridPlace place(comm_.rank(), comm_.size(), 1);
+    const RankGrid grid(comm_.rank(), comm_.size(), 1);
     ActivityObserver observer(activity_);
-    MpiLinks mpi(comm_, place.ulysses, place.ring, transport_kind(options_));
+    MpiLinks mpi(comm_, grid.ulysses, grid.ring, transport_kind(options_));
     ObservedLinks links(mpi, observer);
     const CpuDevice<T> device = cpu_device<T>(options_, cpu_);
     ContextParallel<T> attention(device, links,
-                                 {place, false, prompt_, input_.q(), input_.kv(), input_.scoring()});
+                                 {grid, false, prompt_, input_.q(), input_.kv(), input_.scoring()});
     KvExchange<T> kv = attention.kv(files_.read(InputArray::k, own), files_.read(InputArray::v, own));
     Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v());
     new_q_ = read_new(InputArray::q);

@@ -24,7 +24,7 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
 }  // namespace
 
 int run_command(const Communicator& comm, const RunOptions& given, Activity& activity) {
-  if (!given.is_auto()) (void)agreed_place(comm, given);  // before any file is opened
+  if (!given.is_auto()) (void)agreed_grid(comm, given);  // before any file is opened
   if (given.device == "cuda") require_gpus(comm, given);
   const RunInput input(comm, given);
   RunOptions options = given;
@@ -32,11 +32,11 @@ int run_command(const Communicator& comm, const RunOptions& given, Activity& act
                    {input.q(), input.kv(), options.causal,
                     static_cast<Index>(input.is_double() ? sizeof(double) : sizeof(float))},
                    comm.size());
-  const HybridPlace place = agreed_place(comm, options);
-  const ProgressLine progress(activity, place.ring.size, comm.rank() == 0 ? options.progress : "never");
+  const RankGrid grid = agreed_grid(comm, options);
+  const ProgressLine progress(activity, grid.ring.size, comm.rank() == 0 ? options.progress : "never");
   if (input.is_double()) require_float32(comm, options);
-  require_shareable_heads(comm, place, input.q().heads, input.kv().heads);
-  const RunContext context(comm, options, input, activity, place);
+  require_shareable_heads(comm, grid, input.q().heads, input.kv().heads);
+  const RunContext context(comm, options, input, activity, grid);
   if (options.device == "cuda") return run_on_gpus(context);
   if (input.is_double()) return run_on<CpuBackend, double>(context);
   if (options.wire == "bf16") return run_on<CpuBackend, float, Bf16>(context);

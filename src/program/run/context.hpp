@@ -18,31 +18,31 @@ struct RunContext {
   SharedAttention shared;
 
   RunContext(const Communicator& of, const RunOptions& given, const RunInput& arrays, Activity& watched,
-             const HybridPlace& place)
+             const RankGrid& grid)
       : comm(of),
         options(given),
         input(arrays),
         activity(watched),
-        shared{place,
+        shared{grid,
                given.partition() == Partition::all_gather,
-               {{placement_kind_named(given.placement), arrays.q().seq, place.ring.size},
-                {placement_kind_named(given.placement), arrays.kv().seq, place.ring.size}},
+               {{placement_kind_named(given.placement), arrays.q().seq, grid.ring.size},
+                {placement_kind_named(given.placement), arrays.kv().seq, grid.ring.size}},
                arrays.q(),
                arrays.kv(),
                arrays.scoring()} {}
 
-  [[nodiscard]] const HybridPlace& place() const { return shared.place; }
-  [[nodiscard]] bool shares_heads() const { return place().ulysses.size > 1; }
+  [[nodiscard]] const RankGrid& grid() const { return shared.grid; }
+  [[nodiscard]] bool shares_heads() const { return grid().ulysses.size > 1; }
   [[nodiscard]] bool has_bias() const { return input.bias().size() > 0; }
   /// The tokens that this rank holds.
-  [[nodiscard]] TokenRanges query_ranges() const { return place().slice(shared.tokens.queries); }
-  [[nodiscard]] TokenRanges key_ranges() const { return place().slice(shared.tokens.keys); }
+  [[nodiscard]] TokenRanges query_ranges() const { return grid().slice(shared.tokens.queries); }
+  [[nodiscard]] TokenRanges key_ranges() const { return grid().slice(shared.tokens.keys); }
 
   /// The heads of the bias that this rank computes with: [0, 1) of one that broadcasts over heads.
   [[nodiscard]] Interval bias_heads() const {
     if (input.bias().heads == 1) return {0, 1};
-    const HeadShare heads(shared.q.heads, shared.kv.heads, place().ulysses.size);
-    return heads.query[static_cast<std::size_t>(place().ulysses.index(place().rank))];
+    const HeadShare heads(shared.q.heads, shared.kv.heads, grid().ulysses.size);
+    return heads.query[static_cast<std::size_t>(grid().ulysses.index(grid().rank))];
   }
 
   /// What it computes.

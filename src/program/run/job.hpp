@@ -21,7 +21,7 @@ class RunJob {
         attention_(context, backend),
         files_(context.comm, context.options, context.input, context.activity, report_) {
     report_.backend = backend_.description();
-    report_.ulysses = run_.place().ulysses.size;
+    report_.ulysses = run_.grid().ulysses.size;
     report_.bias = run_.input.bias();
     report_.bias_bytes = work.bias_values() * static_cast<Index>(sizeof(T));
     report_.q_offset = run_.input.scoring().mask.offset;
@@ -40,7 +40,7 @@ class RunJob {
     count_messages();
     if (run_.options.check) check();
     mine_.process_bytes = allocation::process_peak();
-    report_.ranks = gather(run_.comm, mine_);
+    report_.ranks = all_gather(run_.comm, mine_);
     if (files_.writes()) write();
     files_.print(run_.options.json ? to_json(report_, run_.options) : to_text(report_, run_.options));
     return report_.ok() ? 0 : 1;
@@ -62,10 +62,10 @@ class RunJob {
   /// The bias in the layout that is computed: it does not travel.
   Tensor<T> read_bias() {
     if (!run_.shares_heads()) return files_.read(InputArray::bias, run_.query_ranges());
-    const TokenRanges shard = run_.place().shard(run_.shared.tokens.queries);
+    const TokenRanges shard = run_.grid().shard(run_.shared.tokens.queries);
     const Interval heads = run_.bias_heads();
     Tensor<T> bias = run_.input.template read_bias<T>(shard, heads);
-    const bool is_first = run_.place().ulysses.index(run_.place().rank) == 0;  // of those that read the same
+    const bool is_first = run_.grid().ulysses.index(run_.grid().rank) == 0;  // of those that read the same
     files_.require_finite(InputArray::bias, bias.view(), shard, is_first || run_.input.bias().heads > 1,
                           heads.begin);
     return bias;

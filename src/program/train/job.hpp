@@ -84,9 +84,9 @@ class TrainJob {
         comm_, static_cast<Index>(sizeof(T)) * (4 * kept + 2 * largest + (shape.layers + 6) * row * rows));
   }
 
-  [[nodiscard]] model::Place<T> place(Index seq, Index batch) const {
-    return model::place_in<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
-                              report_.cpu);
+  [[nodiscard]] model::RankContext<T> place(Index seq, Index batch) const {
+    return model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
+                                  report_.cpu);
   }
   /// This rank's tokens of the sequences from the `first` on.
   [[nodiscard]] model::Examples own(const model::Task& task, Index first, Index batch) const {

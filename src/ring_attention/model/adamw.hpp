@@ -20,7 +20,7 @@ struct Recipe {
 [[nodiscard]] double rate_at(const Recipe& recipe, Index step);
 
 /// sqrt(sum g^2) over all parameters of the model, each counted once: pieces over the replicas, then parts over the
-/// tensor line, where a parameter that several ranks have counts on one of them. The same bits on all ranks. Collective.
+/// tensor group, where a parameter that several ranks have counts on one of them. The same bits on all ranks. Collective.
 template <class T>
 [[nodiscard]] double gradient_norm(Weights<T>& weights, AllToAll& tensor);
 

@@ -50,9 +50,9 @@ class SharedContext : public Attention<T> {
  public:
   /// \param gathers  an all-gather over the ranks of the ring; no ranks share heads then
   /// \param shards   over the ranks of the ring
-  SharedContext(std::shared_ptr<Links> links, bool gathers, const HybridPlace& place, const Placement& shards,
+  SharedContext(std::shared_ptr<Links> links, bool gathers, const RankGrid& grid, const Placement& shards,
                 const CpuOptions& options)
-      : links_(std::move(links)), device_(options), gathers_(gathers), place_(place), shards_(shards) {}
+      : links_(std::move(links)), device_(options), gathers_(gathers), grid_(grid), shards_(shards) {}
 
   [[nodiscard]] AttentionResult<T> forward(View<const T> q, View<const T> k, View<const T> v,
                                            const Scoring& scoring) override {
@@ -65,13 +65,13 @@ class SharedContext : public Attention<T> {
 
  private:
   [[nodiscard]] ContextParallel<T> attention(View<const T> q, View<const T> k, const Scoring& scoring) {
-    return {device_, *links_, {place_, gathers_, shards_, q.shape(), k.shape(), scoring}};
+    return {device_, *links_, {grid_, gathers_, shards_, q.shape(), k.shape(), scoring}};
   }
 
   std::shared_ptr<Links> links_;
   CpuDevice<T> device_;
   bool gathers_;
-  HybridPlace place_;
+  RankGrid grid_;
   Placement shards_;
 };
 

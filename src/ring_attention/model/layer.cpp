@@ -38,7 +38,7 @@ Tensor<T> projected(const Tensor<T>& x, View<const T> w, Index dim, Isa isa) {
 /// n = norm(x), q, k, v with rotary positions.
 template <class T>
 struct Projections {
-  Projections(const ModelShape& shape, const Place<T>& place, const LayerParameters<const T>& w,
+  Projections(const ModelShape& shape, const RankContext<T>& place, const LayerParameters<const T>& w,
               const Tensor<T>& x)
       : n(x.shape()) {
     rms_norm<T>(x, w.norm_1, n);
@@ -51,9 +51,9 @@ struct Projections {
   Tensor<T> n, q, k, v;
 };
 
-/// y = x + sum over the tensor line of out wo.
+/// y = x + sum over the tensor group of out wo.
 template <class T>
-Tensor<T> after_attention(const Place<T>& place, const LayerParameters<const T>& w,
+Tensor<T> after_attention(const RankContext<T>& place, const LayerParameters<const T>& w,
                           const Checkpoint<T>& kept) {
   Tensor<T> y(kept.x.shape());
   const Tensor<T> out = join_heads<T>(kept.attended.out);
@@ -65,7 +65,7 @@ Tensor<T> after_attention(const Place<T>& place, const LayerParameters<const T>&
 
 /// From dy to the gradients of wo, wq, wk, wv, and of n, this rank's part of it.
 template <class T>
-Tensor<T> attention_gradient(const LayerOptions& options, const Place<T>& place,
+Tensor<T> attention_gradient(const LayerOptions& options, const RankContext<T>& place,
                              const LayerParameters<const T>& w, const Checkpoint<T>& kept,
                              const Tensor<T>& grad_y, const LayerParameters<T>& gradients) {
   const Projections<T> p(options.shape, place, w, kept.x);
@@ -111,7 +111,7 @@ LayerParameters<T>::LayerParameters(const ParameterLayout& layout, std::span<T> 
       w2(layout.view(flat, "w2")) {}
 
 template <class T>
-Tensor<T> layer_forward(const LayerOptions& options, const Place<T>& place,
+Tensor<T> layer_forward(const LayerOptions& options, const RankContext<T>& place,
                         const LayerParameters<const T>& weights, Tensor<T> x, Checkpoint<T>& checkpoint) {
   checkpoint.x = std::move(x);
   {
@@ -126,11 +126,11 @@ Tensor<T> layer_forward(const LayerOptions& options, const Place<T>& place,
 }
 
 template <class T>
-Tensor<T> layer_backward(const LayerOptions& options, const Place<T>& place,
+Tensor<T> layer_backward(const LayerOptions& options, const RankContext<T>& place,
                          const LayerParameters<const T>& weights, const Checkpoint<T>& checkpoint,
                          Tensor<T> grad_z, const LayerParameters<T>& gradients) {
   // forward: z = y + sum of relu(norm(y) w1) w2; so now dy = dz + what comes through the norm. The gradient of the norm's
-  // output is summed over the tensor line first, so every rank has the whole gradient of the gain.
+  // output is summed over the tensor group first, so every rank has the whole gradient of the gain.
   Tensor<T>& grad_y = grad_z;
   {
     const Tensor<T> y = after_attention(place, weights, checkpoint);
@@ -151,15 +151,15 @@ template struct LayerParameters<float>;
 template struct LayerParameters<double>;
 template struct LayerParameters<const float>;
 template struct LayerParameters<const double>;
-template Tensor<float> layer_forward(const LayerOptions&, const Place<float>&,
+template Tensor<float> layer_forward(const LayerOptions&, const RankContext<float>&,
                                      const LayerParameters<const float>&, Tensor<float>, Checkpoint<float>&);
-template Tensor<double> layer_forward(const LayerOptions&, const Place<double>&,
+template Tensor<double> layer_forward(const LayerOptions&, const RankContext<double>&,
                                       const LayerParameters<const double>&, Tensor<double>,
                                       Checkpoint<double>&);
-template Tensor<float> layer_backward(const LayerOptions&, const Place<float>&,
+template Tensor<float> layer_backward(const LayerOptions&, const RankContext<float>&,
                                       const LayerParameters<const float>&, const Checkpoint<float>&,
                                       Tensor<float>, const LayerParameters<float>&);
-template Tensor<double> layer_backward(const LayerOptions&, const Place<double>&,
+template Tensor<double> layer_backward(const LayerOptions&, const RankContext<double>&,
                                        const LayerParameters<const double>&, const Checkpoint<double>&,
                                        Tensor<double>, const LayerParameters<double>&);
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "ring_attention/model/parameters.hpp"
-#include "ring_attention/model/place.hpp"
+#include "ring_attention/model/rank_context.hpp"
 
 namespace ring_attention::model {
 
@@ -34,10 +34,10 @@ struct LayerOptions {
 };
 
 /// Collective over the mesh, as layer_backward.
-/// \param x  `[batch, 1, tokens, width]`, the same bits on all ranks of the tensor line; kept in `checkpoint`
+/// \param x  `[batch, 1, tokens, width]`, the same bits on all ranks of the tensor group; kept in `checkpoint`
 /// \returns the output, like x
 template <class T>
-[[nodiscard]] Tensor<T> layer_forward(const LayerOptions& options, const Place<T>& place,
+[[nodiscard]] Tensor<T> layer_forward(const LayerOptions& options, const RankContext<T>& place,
                                       const LayerParameters<const T>& weights, Tensor<T> x,
                                       Checkpoint<T>& checkpoint);
 
@@ -45,7 +45,7 @@ template <class T>
 /// \param grad_z  of the output
 /// \returns the gradient of x
 template <class T>
-[[nodiscard]] Tensor<T> layer_backward(const LayerOptions& options, const Place<T>& place,
+[[nodiscard]] Tensor<T> layer_backward(const LayerOptions& options, const RankContext<T>& place,
                                        const LayerParameters<const T>& weights,
                                        const Checkpoint<T>& checkpoint, Tensor<T> grad_z,
                                        const LayerParameters<T>& gradients);

@@ -31,7 +31,7 @@ void require_valid(const ModelShape& shape);
 /// axis has a sequence of the batch for each rank
 void require_shareable(const ModelShape& shape, const MeshShape& mesh, Index batch);
 
-/// Which heads and hidden numbers a rank of a line of tensor parallelism has (require_shareable). Where ranks outnumber the
+/// Which heads and hidden numbers a rank of a group of tensor parallelism has (require_shareable). Where ranks outnumber the
 /// K,V heads, consecutive ranks have replicas of one.
 struct TensorPart {
   /// \param index  0 .. ranks - 1
@@ -39,7 +39,7 @@ struct TensorPart {
 
   int index = 0;
   Interval heads, kv_heads, hidden;
-  Axis kv_replicas;  ///< the ranks with the same K,V heads, on the line and in the whole mesh
+  Axis kv_replicas;  ///< the ranks with the same K,V heads, in the group and in the whole mesh
 };
 
 }  // namespace ring_attention::model

@@ -15,7 +15,8 @@ const ModelShape& valid(const ModelShape& shape) {
 }  // namespace
 
 template <class T>
-Transformer<T>::Transformer(const ModelShape& shape, Place<T> place, std::uint64_t seed, Sharding sharding)
+Transformer<T>::Transformer(const ModelShape& shape, RankContext<T> place, std::uint64_t seed,
+                            Sharding sharding)
     : shape_(valid(shape)),
       place_(std::move(place)),
       part_(shape, place_.tensor->rank(), place_.tensor->size()),
@@ -27,7 +28,7 @@ Transformer<T>::Transformer(const ModelShape& shape, Place<T> place, std::uint64
 }
 
 template <class T>
-void Transformer<T>::move_to(Place<T> place) {
+void Transformer<T>::move_to(RankContext<T> place) {
   place_ = std::move(place);
 }
 

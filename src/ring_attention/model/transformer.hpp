@@ -16,11 +16,11 @@ template <class T>
 class Transformer {
  public:
   /// \param place  of this rank. Its lines stay; its tokens and its attention are those of move_to()
-  Transformer(const ModelShape& shape, Place<T> place, std::uint64_t seed,
+  Transformer(const ModelShape& shape, RankContext<T> place, std::uint64_t seed,
               Sharding sharding = Sharding::none);
 
   /// Sequences of another length, or another way to attend, with the same lines.
-  void move_to(Place<T> place);
+  void move_to(RankContext<T> place);
 
   /// The scores of the next calls, of all heads: causal, scale 1 / sqrt(dim) at first. Its dropout is that of
   /// differentiate(); evaluate() drops nothing. The model fills in layer and batch.
@@ -29,7 +29,7 @@ class Transformer {
   void set_chunk(Index rows) { chunk_ = rows; }
 
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
-  [[nodiscard]] const Place<T>& place() const { return place_; }
+  [[nodiscard]] const RankContext<T>& place() const { return place_; }
   [[nodiscard]] Weights<T>& weights() { return weights_; }
 
   /// The labels of all ranks that have other tokens or sequences.
@@ -53,7 +53,7 @@ class Transformer {
   void sum_kv_replicas(const ParameterLayout& layout, std::span<T> gradient) const;
 
   ModelShape shape_;
-  Place<T> place_;
+  RankContext<T> place_;
   TensorPart part_;
   Weights<T> weights_;
   Scoring scoring_;

@@ -100,7 +100,7 @@ struct HostPlace {
 
 /// Every rank's value, in the order of the ranks, on all ranks. Collective.
 template <class T>
-[[nodiscard]] std::vector<T> gather(const Communicator& comm, const T& value) {
+[[nodiscard]] std::vector<T> all_gather(const Communicator& comm, const T& value) {
   static_assert(std::is_trivially_copyable_v<T>, "values travel as bytes");
   std::vector<T> all(static_cast<std::size_t>(comm.size()));
   check_mpi(MPI_Allgather(&value, sizeof value, MPI_BYTE, all.data(), sizeof value, MPI_BYTE, comm.handle()));

@@ -41,12 +41,12 @@ std::vector<RankArray> ulysses_arrays(const Shape& q, const Shape& kv, bool grad
 }
 
 Shape computed_queries(const SharedAttention& shared) {
-  const HeadShare share(shared.q.heads, shared.kv.heads, shared.place.ulysses.size);
+  const HeadShare share(shared.q.heads, shared.kv.heads, shared.grid.ulysses.size);
   return {shared.q.batch, share.query.front().end, shared.tokens.queries.max_tokens(), shared.q.dim};
 }
 
 Shape computed_keys(const SharedAttention& shared) {
-  const HeadShare share(shared.q.heads, shared.kv.heads, shared.place.ulysses.size);
+  const HeadShare share(shared.q.heads, shared.kv.heads, shared.grid.ulysses.size);
   return {shared.kv.batch, share.kv.front().end, shared.tokens.keys.max_tokens(), shared.kv.dim};
 }
 
@@ -57,8 +57,8 @@ Index context_bytes(const SharedAttention& shared, bool gradients, const Element
     for (const RankArray& array : arrays) all += array.bytes;
   };
   add(ring_arrays(q, kv, gradients, bytes));
-  if (shared.gathers) add(all_gather_arrays(kv, shared.place.ring.size, gradients, bytes));
-  if (shared.place.ulysses.size > 1) add(ulysses_arrays(q, kv, gradients, bytes));
+  if (shared.gathers) add(all_gather_arrays(kv, shared.grid.ring.size, gradients, bytes));
+  if (shared.grid.ulysses.size > 1) add(ulysses_arrays(q, kv, gradients, bytes));
   return all;
 }
 

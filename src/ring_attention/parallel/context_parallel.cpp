@@ -10,9 +10,9 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
     : device_(device),
       links_(links),
       shared_(std::move(shared)),
-      layout_(links.ulysses(), shared_.place, shared_.tokens, shared_.q.heads, shared_.kv.heads,
+      layout_(links.ulysses(), shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads,
               device.memory()),
-      query_ranges_(shared_.place.shard(shared_.tokens.queries)),
+      query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv) {
   kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;

@@ -22,9 +22,9 @@
 
 namespace ring_attention {
 
-/// What the ranks share, the same on all of them but for their place.
+/// What the ranks share, the same on all of them but for their grid.
 struct SharedAttention {
-  HybridPlace place;       ///< of this rank
+  RankGrid grid;           ///< of this rank
   bool gathers = false;    ///< all-gather K,V over the ranks of the ring; no rank shares heads then
   Placements tokens;       ///< over the ranks of the ring
   Shape q, kv;             ///< `[batch, heads, any, dim]` of the whole attention
@@ -112,7 +112,7 @@ class ContextParallel {
   [[nodiscard]] TransportStatistics moved() const;
 
  private:
-  [[nodiscard]] Ring ring() const { return shared_.place.ring.ring(shared_.place.rank); }
+  [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   /// K of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;
   /// The transport of a channel, of whose parcels the elements have type E.

@@ -4,28 +4,28 @@
 
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
 
 namespace ring_attention {
 
-/// A rank holds all heads of its slice and computes some heads of the whole shard (HybridPlace, HeadShare). Where no other
+/// A rank holds all heads of its slice and computes some heads of the whole shard (RankGrid, HeadShare). Where no other
 /// rank shares its heads, both layouts are the same, and every function returns the array that it is given.
 ///
 /// All functions that move an array are collective over the group of Ulysses.
 class HeadLayout {
  public:
-  /// \param group  along place.ulysses; it moves pieces in `memory`. Both outlive this object
+  /// \param group  along grid.ulysses; it moves pieces in `memory`. Both outlive this object
   /// \param tokens  over the ranks of the ring
   /// \throws InputError when the ranks cannot share these heads (HeadShare)
-  HeadLayout(AllToAll& group, const HybridPlace& place, const Placements& tokens, Index query_heads,
+  HeadLayout(AllToAll& group, const RankGrid& grid, const Placements& tokens, Index query_heads,
              Index kv_heads, const Memory& memory = host_memory())
       : group_(group),
         memory_(memory),
-        own_(static_cast<std::size_t>(place.ulysses.index(place.rank))),
-        share_(query_heads, kv_heads, place.ulysses.size),
-        query_tokens_(place.tokens(tokens.queries)),
-        key_tokens_(place.tokens(tokens.keys)) {}
+        own_(static_cast<std::size_t>(grid.ulysses.index(grid.rank))),
+        share_(query_heads, kv_heads, grid.ulysses.size),
+        query_tokens_(grid.tokens(tokens.queries)),
+        key_tokens_(grid.tokens(tokens.keys)) {}
 
   [[nodiscard]] bool shares_heads() const { return share_.query.size() > 1; }
   /// The heads that this rank computes.

@@ -1,5 +1,5 @@
 /// \file
-/// `HeadShare`: which rank of a line of Ulysses computes which heads.
+/// `HeadShare`: which rank of a group of Ulysses computes which heads.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace ring_attention {
 
-/// The heads of each rank of a line of U ranks, as numbers among all heads of the layer.
+/// The heads of each rank of a group of U ranks, as numbers among all heads of the layer.
 ///
 /// U divides the query heads: rank u computes block u of them. If U also divides the K,V heads, it has block u of those.
 /// If the K,V heads divide U, U / kv_heads ranks share one: each of them gets a replica of it. All query heads of a rank

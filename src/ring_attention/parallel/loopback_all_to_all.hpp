@@ -7,7 +7,7 @@
 
 namespace ring_attention {
 
-/// One rank's end, on its line along `axis`. The pieces of a rank leave over one link, so all of them arrive
+/// One rank's end, in its group along `axis`. The pieces of a rank leave over one link, so all of them arrive
 /// latency + (bytes to other ranks) / bandwidth after it called exchange().
 class LoopbackAllToAll : public AllToAll {
  public:

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 
 namespace ring_attention {
 
@@ -45,7 +45,7 @@ class Mesh {
   [[nodiscard]] Axis replicas() const { return {shape_.tensor, context().size * shape_.data}; }
 
   /// The place among the ranks of context().
-  [[nodiscard]] HybridPlace place() const { return {context().index(rank_), context().size, shape_.ulysses}; }
+  [[nodiscard]] RankGrid grid() const { return {context().index(rank_), context().size, shape_.ulysses}; }
   /// The sequences of a batch that this rank has.
   [[nodiscard]] Interval sequences(Index batch) const;
 

@@ -26,7 +26,7 @@ struct Addresses {
 }  // namespace
 
 MpiAllToAll::MpiAllToAll(const Communicator& world, const Axis& axis) : comm_(&world) {
-  if (axis.size < world.size()) comm_ = &own_.emplace(world, axis.line(world.rank()));
+  if (axis.size < world.size()) comm_ = &own_.emplace(world, axis.group(world.rank()));
 }
 
 void MpiAllToAll::exchange(const Pieces& pieces) {

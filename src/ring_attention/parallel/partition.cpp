@@ -21,7 +21,7 @@ Partition partition_named(const std::string& word) {
   return static_cast<Partition>(found - names.begin());
 }
 
-HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks) {
+RankGrid rank_grid(Partition partition, int ulysses, int rank, int ranks) {
   if (partition == Partition::hybrid) return {rank, ranks, ulysses};
   return {rank, ranks, partition == Partition::ulysses ? ranks : 1};
 }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 
 namespace ring_attention {
 
@@ -24,6 +24,6 @@ enum class Partition {
 
 /// Where a rank is in the grid of a partition. \param ulysses  U of a hybrid
 /// \throws InputError when U does not divide the ranks
-[[nodiscard]] HybridPlace place_in(Partition partition, int ulysses, int rank, int ranks);
+[[nodiscard]] RankGrid rank_grid(Partition partition, int ulysses, int rank, int ranks);
 
 }  // namespace ring_attention

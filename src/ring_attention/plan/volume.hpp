@@ -30,7 +30,7 @@ struct Attention {
 /// Bytes that one rank sends.
 struct Volume {
   double ring = 0;        ///< hop by hop, to the next rank
-  double all_to_all = 0;  ///< to all ranks of its line of Ulysses
+  double all_to_all = 0;  ///< to all ranks of its group of Ulysses
   double gather = 0;      ///< all-gather of K,V, or reduce-scatter of dK,dV
 
   [[nodiscard]] double total() const { return ring + all_to_all + gather; }

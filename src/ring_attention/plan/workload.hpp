@@ -47,7 +47,7 @@ struct Workload {
   /// Tokens of a rank, of all its sequences.
   [[nodiscard]] double tokens(const Mesh& mesh) const { return sequences(mesh) * context / mesh.context(); }
   [[nodiscard]] double sequences(const Mesh& mesh) const { return batch / mesh.data; }
-  /// Attention of one layer, as the ranks of one tensor rank's line share it.
+  /// Attention of one layer, as the ranks of one tensor rank's group share it.
   [[nodiscard]] Attention attention(const Mesh& mesh) const {
     return {sequences(mesh),
             context / mesh.context(),

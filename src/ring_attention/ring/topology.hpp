@@ -2,7 +2,7 @@
 /// `Ring`: the neighbours of a rank, and the owner of the K,V that it holds at each step.
 /// `Axis`: the groups of ranks that a grid of ranks has in one direction.
 ///
-/// The only arithmetic modulo the number of ranks in the project.
+/// The only arithmetic modulo the number of ranks in the project, but for the striped placement.
 #pragma once
 
 namespace ring_attention {
@@ -28,19 +28,19 @@ struct Ring {
   [[nodiscard]] constexpr int step_of(int owner) const { return (rank + size - owner) % size; }
 };
 
-/// One direction of a grid of ranks: a line of it holds the ranks that differ in this coordinate only. Neighbours of a
-/// line are `stride` ranks apart.
+/// One direction of a grid of ranks: a group of it holds the ranks that differ in this coordinate only. Neighbours of a
+/// group are `stride` ranks apart.
 struct Axis {
   int stride = 1;
   int size = 1;
 
   /// The coordinate of a rank of the world.
   [[nodiscard]] constexpr int index(int world) const { return world / stride % size; }
-  /// The lowest rank of its line: the same for all ranks of a line, so the colour of a sub-communicator.
-  [[nodiscard]] constexpr int line(int world) const { return world - index(world) * stride; }
-  /// The rank of its line at another coordinate.
-  [[nodiscard]] constexpr int at(int world, int index) const { return line(world) + index * stride; }
-  /// Its line as a ring.
+  /// The lowest rank of its group: the same for all ranks of a group, so the colour of a sub-communicator.
+  [[nodiscard]] constexpr int group(int world) const { return world - index(world) * stride; }
+  /// The rank of its group at another coordinate.
+  [[nodiscard]] constexpr int at(int world, int index) const { return group(world) + index * stride; }
+  /// Its group as a ring.
   [[nodiscard]] constexpr Ring ring(int world) const { return {index(world), size}; }
 };
 

@@ -28,8 +28,8 @@ class MpiRing : public testing::Test {
     EXPECT_TRUE(agrees(got.attended, problem, query_ranges(problem, place.rank, place.size)));
     EXPECT_TRUE(sent_what_it_should(got.statistics, problem, place));
     EXPECT_GE(got.statistics.exposed_seconds, 0);
-    const auto hashes = gather(comm, hash_of(got.attended.out, got.attended.lse));
-    const auto peaks = gather(comm, got.peak_bytes);
+    const auto hashes = all_gather(comm, hash_of(got.attended.out, got.attended.lse));
+    const auto peaks = all_gather(comm, got.peak_bytes);
     if (place.rank == 0) {
       const auto threads = run_loopback(problem, place.size);
       for (std::size_t rank = 0; rank < threads.size(); ++rank) {

@@ -90,7 +90,7 @@ class LoopbackTransport : public Transport {
   /// \param channel  0 or 1: keeps parcels apart (K,V and their gradients)
   LoopbackTransport(LoopbackWorld& world, int rank, int channel = 0)
       : LoopbackTransport(world, rank, channel, {1, world.ranks()}) {}
-  /// The ring is the line of `rank` along `axis`.
+  /// The ring is the group of `rank` along `axis`.
   LoopbackTransport(LoopbackWorld& world, int rank, int channel, const Axis& axis)
       : world_(world),
         ring_(axis.ring(rank)),

@@ -1,5 +1,5 @@
 /// \file
-/// `HybridPlace`: the place of a rank where Ulysses and a ring work together.
+/// `RankGrid`: the place of a rank where Ulysses and a ring work together.
 ///
 /// Source: Fang, Zhao, USP: a unified sequence parallelism approach, arXiv 2405.07719.
 #pragma once
@@ -17,11 +17,11 @@ namespace ring_attention {
 /// one after the other, are the shard in the order of its memory. So an all-to-all among them gives each rank the whole
 /// shard, for some heads, in the right order: no array is reordered, for any placement and length.
 /// U = 1 is a ring over all ranks, R = 1 is Ulysses alone.
-struct HybridPlace {
+struct RankGrid {
   /// \param world_rank  one of `ranks`
   /// \param ulysses_ranks  U
   /// \throws InputError unless U >= 1 and U divides `ranks`
-  HybridPlace(int world_rank, int ranks, int ulysses_ranks);
+  RankGrid(int world_rank, int ranks, int ulysses_ranks);
 
   int rank;
   Axis ulysses, ring;
@@ -30,7 +30,7 @@ struct HybridPlace {
   [[nodiscard]] TokenRanges slice(const Placement& shards) const;
   /// The tokens that this rank computes with.
   [[nodiscard]] TokenRanges shard(const Placement& shards) const;
-  /// How many tokens each rank of its line of Ulysses holds.
+  /// How many tokens each rank of its group of Ulysses holds.
   [[nodiscard]] std::vector<Index> tokens(const Placement& shards) const;
 };
 

@@ -1,4 +1,4 @@
-#include "ring_attention/parallel/hybrid.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 
 #include <string>
 
@@ -7,9 +7,9 @@
 
 namespace ring_attention {
 
-HybridPlace::HybridPlace(int world_rank, int ranks, int ulysses_ranks)
+RankGrid::RankGrid(int world_rank, int ranks, int ulysses_ranks)
     : rank(world_rank), ulysses{1, ulysses_ranks} {
-  require(rank >= 0 && rank < ranks, "HybridPlace: no such rank");
+  require(rank >= 0 && rank < ranks, "RankGrid: no such rank");
   const int rings = ulysses_ranks >= 1 ? ranks / ulysses_ranks : 0;
   if (rings < 1 || rings * ulysses_ranks != ranks)
     throw InputError("Ulysses over " + counted(ulysses_ranks, "rank"), "the job has " + std::to_string(ranks),
@@ -17,17 +17,17 @@ HybridPlace::HybridPlace(int world_rank, int ranks, int ulysses_ranks)
   ring = {ulysses_ranks, rings};
 }
 
-TokenRanges HybridPlace::slice(const Placement& shards) const {
+TokenRanges RankGrid::slice(const Placement& shards) const {
   return part(shard(shards), ulysses.index(rank), ulysses.size);
 }
 
-TokenRanges HybridPlace::shard(const Placement& shards) const {
+TokenRanges RankGrid::shard(const Placement& shards) const {
   require(shards.ranks() == ring.size,
-          "HybridPlace: the placement is over another number of ranks than the ring");
+          "RankGrid: the placement is over another number of ranks than the ring");
   return shards.ranges(ring.index(rank));
 }
 
-std::vector<Index> HybridPlace::tokens(const Placement& shards) const {
+std::vector<Index> RankGrid::tokens(const Placement& shards) const {
   const TokenRanges whole = shard(shards);
   std::vector<Index> tokens;
   tokens.reserve(static_cast<std::size_t>(ulysses.size));

@@ -1,5 +1,5 @@
 /// \file
-/// `Place`: what a rank of a mesh is to a model: whom it sums with, which tokens it has, how it attends.
+/// `RankContext`: what a rank of a mesh is to a model: whom it sums with, which tokens it has, how it attends.
 #pragma once
 
 #include "ring_attention/model/attention.hpp"
@@ -17,7 +17,7 @@ namespace ring_attention::model {
 /// Gradients of the norms and the embedding need no sum over `tensor`: each of its ranks has the whole one.
 /// The default is one process with no tokens.
 template <class T>
-struct Place {
+struct RankContext {
   Group tensor = std::make_shared<OneRank>(), kv_replicas = tensor, replicas = tensor;
   TokenRanges tokens;        ///< positions of this rank's tokens in the sequence
   Index first_sequence = 0;  ///< of this rank in the batch
@@ -27,8 +27,8 @@ struct Place {
 
 /// Whole sequences in one process.
 template <class T>
-[[nodiscard]] Place<T> one_process(Index seq, const CpuOptions& options = {}) {
-  Place<T> place;
+[[nodiscard]] RankContext<T> one_process(Index seq, const CpuOptions& options = {}) {
+  RankContext<T> place;
   place.tokens = whole(seq);
   place.attention = std::make_shared<OneDevice<T>>(options);
   place.isa = options.isa;
@@ -60,8 +60,9 @@ struct ModelLinks {
 
 /// The place of a rank for sequences of `seq` tokens, `batch` of them over all ranks.
 template <class T>
-[[nodiscard]] Place<T> place_in(const ModelLinks& of, PlacementKind kind, Index seq, Index batch,
-                                ContextKind context = ContextKind::hybrid, const CpuOptions& options = {}) {
+[[nodiscard]] RankContext<T> rank_context(const ModelLinks& of, PlacementKind kind, Index seq, Index batch,
+                                          ContextKind context = ContextKind::hybrid,
+                                          const CpuOptions& options = {}) {
   const Mesh& mesh = of.mesh;
   const Placement shards(kind, seq, mesh.shape().ring);
   const bool gathers = context == ContextKind::all_gather;
@@ -70,9 +71,9 @@ template <class T>
   return {of.tensor,
           of.kv_replicas,
           of.replicas,
-          mesh.place().slice(shards),
+          mesh.grid().slice(shards),
           mesh.sequences(batch).begin,
-          std::make_shared<SharedContext<T>>(of.links, gathers, mesh.place(), shards, options),
+          std::make_shared<SharedContext<T>>(of.links, gathers, mesh.grid(), shards, options),
           options.isa};
 }
 
