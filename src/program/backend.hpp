@@ -17,6 +17,7 @@ struct Workload {
   bool gradients = false;
   Shape bias = {};        ///< of the dense bias of the largest shard; of size 0: none
   Index check_bytes = 0;  ///< of the host, that --check takes for dbias
+  Index besides = 0;      ///< numbers in the type of q that the command has besides
 
   /// Numbers of the bias and of its gradient.
   [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias.size(); }

@@ -87,10 +87,10 @@ class CpuBackend : public Backend<Input, T> {
     const Workload& work = context_.work;
     const Index bias = work.bias_values() * value_bytes + work.check_bytes;
     const Index widened = is_narrow ? 2 * computed_keys(work.shared).size() * value_bytes : 0;
-    require_host_memory(
-        context_.comm,
-        context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) + widened + bias,
-        bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
+    require_host_memory(context_.comm,
+                        context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
+                            widened + bias + work.besides * value_bytes,
+                        bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
   }
 
  private:

@@ -71,7 +71,8 @@ class GpuBackend : public Backend<T> {
                 rows = q.per_row().size();
     const Index bytes =
         context_bytes(work.shared, work.gradients, {narrow, narrow, wide}) + on_its_way + row_bytes * rows +
-        bias + (work.shared.scoring.dropout.drops() ? rows * static_cast<Index>(sizeof(DropoutRow)) : 0);
+        bias + narrow * work.besides +
+        (work.shared.scoring.dropout.drops() ? rows * static_cast<Index>(sizeof(DropoutRow)) : 0);
     agree(context_.comm, [&] {
       const Index free = cuda::free_bytes() / share_.ranks;
       if (bytes > free)

@@ -73,27 +73,24 @@ void check_together(const Communicator& comm, const Call<T>& call,
 }
 
 /// The links of a call. They call the caller's progress.
-class CallLinks : public ObservedLinks {
- public:
-  CallLinks(const Communicator& comm, const RankGrid& grid, const Options& options)
-      : CallLinks(std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, options.transport),
-                  std::make_unique<Report>(options.progress)) {}
-
- private:
+struct CallLinks {
   struct Report : LinkObserver {
-    explicit Report(Progress progress) : report(std::move(progress)) {}
+    explicit Report(const Progress& progress) : report(progress) {}
     void computes() override {
       if (report) report();
     }
     void arrived(Channel) override { computes(); }
-    Progress report;
+    const Progress& report;
   };
 
-  CallLinks(std::unique_ptr<MpiLinks> links, std::unique_ptr<Report> report)
-      : ObservedLinks(*links, *report), links_(std::move(links)), report_(std::move(report)) {}
+  CallLinks(const Communicator& comm, const RankGrid& grid, const Options& options)
+      : mpi(comm, grid.ulysses, grid.ring, options.transport),
+        report(options.progress),
+        observed(mpi, report) {}
 
-  std::unique_ptr<MpiLinks> links_;
-  std::unique_ptr<Report> report_;
+  MpiLinks mpi;
+  Report report;
+  ObservedLinks observed;
 };
 
 template <class T>
@@ -123,26 +120,17 @@ void require_memory(const SharedAttention& shared, const Call<T>& call, bool gra
 
 template <class T>
 AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call, const Device<T>& device) {
-  using Attention = ContextParallel<T>;
   const Communicator comm = duplicate(caller);
   check_together<T>(comm, call, [&](const Check&) { require_memory(shared_by(comm, call), call, false); });
   CallLinks links(comm, call.grid(comm.rank(), comm.size()), call.options);
-  Attention attention(device, links, shared_by(comm, call));
-  const HeadLayout& layout = attention.layout();
-  const auto q = layout.queries_to_heads<T>(call.q), bias = layout.bias_to_heads<T>(call.bias);
-  auto k = layout.keys_to_heads<T>(call.k), v = layout.keys_to_heads<T>(call.v);
-  std::optional<typename Attention::Forward> forward;
-  agree(comm, [&] { forward.emplace(attention.begin_forward(q, attention.kv(k, v), bias)); });
-  k = {};  // the forward has a copy
-  v = {};
-  attention.travel(*forward);
-  return attention.finish(*forward);
+  ContextParallel<T> attention(device, links.observed, shared_by(comm, call));
+  return attention.forward(call.q, call.k, call.v, call.bias,
+                           [&](const std::function<void()>& step) { agree(comm, step); });
 }
 
 template <class T>
 Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionResult<T>& result,
                           View<const T> grad_out) {
-  using Attention = ContextParallel<T>;
   const Communicator comm = duplicate(caller);
   check_together<T>(comm, call, [&](const Check& check) {
     const Shape& q = call.q.shape();
@@ -153,18 +141,11 @@ Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionR
   });
   const CpuDevice<T> device({call.options.threads, call.options.isa});
   CallLinks links(comm, call.grid(comm.rank(), comm.size()), call.options);
-  Attention attention(device, links, shared_by(comm, call));
-  const BackwardInputs<T> held{call.q, result.out, result.lse, grad_out, call.bias};
-  const auto inputs = attention.to_heads(held);
-  const HeadLayout& layout = attention.layout();
-  auto k = layout.keys_to_heads<T>(call.k), v = layout.keys_to_heads<T>(call.v);
-  std::optional<typename Attention::Backward> backward;
-  agree(comm, [&] { backward.emplace(attention.begin_backward(inputs, attention.kv(k, v))); });
-  k = {};
-  v = {};
-  attention.travel(*backward);
-  Gradients<T> gradients = attention.owned(attention.finish(*backward, call.bias.shape().heads));
-  gradients.sinks = sink_gradient(held, call.scoring.sinks);
+  ContextParallel<T> attention(device, links.observed, shared_by(comm, call));
+  const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias};
+  Gradients<T> gradients = attention.backward(inputs, call.k, call.v,
+                                              [&](const std::function<void()>& step) { agree(comm, step); });
+  gradients.sinks = sink_gradient(inputs, call.scoring.sinks);
   sum_over_ranks(comm, std::span<double>(gradients.sinks));
   return gradients;
 }

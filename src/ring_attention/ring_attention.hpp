@@ -120,7 +120,8 @@ struct Options {
 /// Messages: N - 1 a rank with K,V and N with dK,dV (none of either when N = 1). Where U ranks share heads: all-to-alls for
 /// each of q, k, v, bias, out, lse, dO, dQ, dK, dV and the gradient of the bias.
 /// The bits are those of `forward`'s partition, except that a K,V head that several ranks have is the sum of theirs in the
-/// order of the ranks, and so are the gradients of a bias that broadcasts over heads.
+/// order of the ranks, and so are the gradients of a bias that broadcasts over heads. The gradients of sinks are sums over
+/// the ranks in the order of MPI.
 [[nodiscard]] Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k,
                                         View<const float> v, const AttentionResult<float>& result,
                                         View<const float> grad_out, const Placements& placement,

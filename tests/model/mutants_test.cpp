@@ -5,15 +5,6 @@
 namespace ring_attention::test {
 namespace {
 
-/// A group with the ranks of another one. A mutant changes what it exchanges.
-struct GroupOf : AllToAll {
-  explicit GroupOf(Group other) : group(std::move(other)) {}
-  [[nodiscard]] int rank() const override { return group->rank(); }
-  [[nodiscard]] int size() const override { return group->size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const override { return group->statistics(); }
-  Group group;
-};
-
 const MeshShape ring_of_four{1, 1, 4, 1};
 
 /// The first gradients of a training, which a right model has like one process.
@@ -144,14 +135,14 @@ TEST(ModelMutants, NormGradientTwice) {
 // The partial outputs of wo and w2, and gradients before the norms, need the sum over the tensor ranks.
 TEST(ModelMutants, TensorPartsNotSummed) {
   const Change<double> not_summed = [](RankContext<double>& place, const ModelLinks& links) {
-    struct Silent : GroupOf {  // returns what the rank sent to itself
-      using GroupOf::GroupOf;
+    struct Silent : AllToAllAdapter {  // returns what the rank sent to itself
+      using AllToAllAdapter::AllToAllAdapter;
       void exchange(const Pieces& pieces) override {
         const auto at = static_cast<std::size_t>(rank());
         std::ranges::copy(pieces.send[at], pieces.receive[at].begin());
       }
     };
-    place.tensor = std::make_shared<Silent>(links.tensor);
+    place.tensor = std::make_shared<Silent>(*links.tensor);
   };
   EXPECT_FALSE(right(one_step, {2, 1, 1, 1}, not_summed));
 }
@@ -189,12 +180,12 @@ TEST(ModelMutants, GradientNormCountsReplicasTwice) {
 }
 
 /// A group whose gathers return what the first of each length returned: weights that were not fetched again.
-struct StaleGroup : GroupOf {
-  using GroupOf::GroupOf;
+struct StaleGroup : AllToAllAdapter {
+  using AllToAllAdapter::AllToAllAdapter;
   std::map<std::size_t, std::vector<std::vector<std::byte>>> first;
 
   void exchange(const Pieces& pieces) override {
-    group->exchange(pieces);
+    AllToAllAdapter::exchange(pieces);
     const auto own = static_cast<std::size_t>(rank());
     if (!pieces.send[own].empty() || pieces.receive[own == 0 ? 1 : 0].size() < 64)
       return;  // no gather of weights
@@ -212,7 +203,7 @@ TEST(ModelMutants, StaleGatheredWeights) {
   what.shape.layers = 1;
   const MeshShape mesh{1, 1, 1, 2};
   const Change<double> stale = [](RankContext<double>& place, const ModelLinks& links) {
-    place.replicas = std::make_shared<StaleGroup>(links.replicas);
+    place.replicas = std::make_shared<StaleGroup>(*links.replicas);
   };
   const auto norm = [](const Trained& trained, std::size_t step) {
     return trained.steps[step].gradient_norm;

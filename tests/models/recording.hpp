@@ -9,6 +9,7 @@
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
+#include "ring_attention/ring/transports/adapter.hpp"
 
 namespace ring_attention::test {
 

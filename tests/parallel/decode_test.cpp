@@ -6,6 +6,7 @@
 
 #include <numbers>
 
+#include "ring_attention/attention/blockwise.hpp"
 #include "support/decode_runs.hpp"
 #include "support/masks.hpp"
 #include "support/thrown_message.hpp"

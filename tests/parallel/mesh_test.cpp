@@ -1,4 +1,4 @@
-// The axes of a mesh, and sums over a line in the order of its ranks.
+// The axes of a mesh, and sums over a group in the order of its ranks.
 
 #include <gtest/gtest.h>
 

@@ -61,7 +61,7 @@ TEST(HybridMutants, InterleavedHeadsBreakTheGroups) {
   EXPECT_TRUE(hybrid_agrees<HybridRules>(what, 2, 2));
   EXPECT_FALSE(hybrid_agrees<HeadsInterleaved>(what, 2, 2));
   EXPECT_TRUE(hybrid_agrees<HeadsInterleaved>(case_of(4, 1, PlacementKind::contiguous), 1, 4))
-      << "a mutant that is right on a line of one";
+      << "a mutant that is right in a group of one";
 }
 
 TEST(HybridMutants, TheFirstReplicaIsNotTheSum) {

@@ -5,6 +5,7 @@
 #include "program/activity_observer.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/transports/adapter.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 #include "support/engines.hpp"
 

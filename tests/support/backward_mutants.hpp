@@ -1,4 +1,4 @@
-// Wrong variants of the backward that look right. Each is one replaced parameter of the engine or the ring.
+// Wrong variants of the backward that look right. Each changes what goes into an engine or comes out, or is a transport.
 #pragma once
 
 #include <algorithm>

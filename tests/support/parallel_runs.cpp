@@ -43,7 +43,7 @@ ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const Ran
   const auto keys = [&](const Tensor<T>& all) {
     return layout.keys_to_heads<T>(rows_of(all, rules.slice(held, what.kind, what.keys)));
   };
-  const auto own = [](MaybeOwned<T> array) { return host_memory().owned(std::move(array)); };
+  const auto own = [](MaybeOwned<T> array) { return owned(host_memory(), std::move(array)); };
   const auto queries_back = [&](MaybeOwned<T> y) {
     return ordered_heads(rules, own(layout.queries_to_sequence<T>(std::move(y))), sharing, true);
   };

@@ -59,12 +59,12 @@ struct Library {
   const cuda::DeviceMemory& memory;
   Index query_heads;
   [[nodiscard]] Array to_heads(const Array& x) const {
-    return memory.owned(x.shape().heads == query_heads ? layout.queries_to_heads<float>(x)
-                                                       : layout.keys_to_heads<float>(x));
+    return owned(memory, x.shape().heads == query_heads ? layout.queries_to_heads<float>(x)
+                                                        : layout.keys_to_heads<float>(x));
   }
   [[nodiscard]] Array to_sequence(const Array& y, Index heads) const {
-    return memory.owned(heads == query_heads ? layout.queries_to_sequence<float>(y)
-                                             : layout.keys_to_sequence<float>(y));
+    return owned(memory, heads == query_heads ? layout.queries_to_sequence<float>(y)
+                                              : layout.keys_to_sequence<float>(y));
   }
 };
 

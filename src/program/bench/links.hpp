@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ring_attention/parallel/links.hpp"
+#include "ring_attention/ring/transports/adapter.hpp"
 #include "ring_attention/ring/transports/pending_exchange.hpp"
 
 namespace ring_attention {
@@ -17,16 +18,10 @@ class SilentTransport : public TransportAdapter {
   void finish() override {}
 };
 
-class SilentAllToAll : public AllToAll {
+class SilentAllToAll : public AllToAllAdapter {
  public:
-  explicit SilentAllToAll(AllToAll& group) : group_(group) {}
-  [[nodiscard]] int rank() const override { return group_.rank(); }
-  [[nodiscard]] int size() const override { return group_.size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const override { return group_.statistics(); }
+  using AllToAllAdapter::AllToAllAdapter;
   void exchange(const Pieces&) override {}
-
- private:
-  AllToAll& group_;
 };
 
 /// Begins a hop in finish(): nothing travels while the rank computes.

@@ -43,9 +43,10 @@ class PlacementBench {
         v_(layout_.keys_to_heads<Input>(held_v_.view())) {}
 
   [[nodiscard]] PlacementTimes measure_forward() {
-    const auto begin = [&] { return whole_.begin_forward(q_, filled_kv()); };
+    const auto begin = [&](Attention& attention) { return attention.begin_forward(q_, filled_kv()); };
     const auto none = [] { return std::make_unique<NoEngine<T>>(); };
-    const Tensor<Value> out = device_.memory().template array<Value>(q_.view().shape());
+    const Shape q = layout_.shares_heads() ? q_.view().shape() : Shape{};  // else nothing is exchanged
+    const auto out = device_.memory().template array<Value>(q);
     const auto pieces = [&] {
       (void)layout_.queries_to_heads<Input>(held_q_.view());
       (void)layout_.keys_to_heads<Input>(held_k_.view());
@@ -68,11 +69,14 @@ class PlacementBench {
     const auto inputs = [&](View<const Input> own_grad_out) {
       return BackwardInputs<Input>{q_, result.out, result.lse, own_grad_out};
     };
-    const auto begin = [&] { return whole_.begin_backward(inputs(grad_out), filled_kv()); };
+    const auto begin = [&](Attention& attention) {
+      return attention.begin_backward(inputs(grad_out), filled_kv());
+    };
     const auto none = [] { return std::make_unique<NoBackward<T>>(); };
     const Memory& memory = device_.memory();
-    const auto dq = memory.template array<Value>(q_.view().shape()),
-               dk = memory.template array<Value>(k_.view().shape());
+    const bool exchanged = layout_.shares_heads();
+    const auto dq = memory.template array<Value>(exchanged ? q_.view().shape() : Shape{}),
+               dk = memory.template array<Value>(exchanged ? k_.view().shape() : Shape{});
     const auto pieces = [&] {
       (void)grad_to_heads();
       (void)layout_.queries_to_sequence<Value>(dq.view());
@@ -107,7 +111,7 @@ class PlacementBench {
   [[nodiscard]] Tensor<Input> random(const Shape& all, std::uint64_t stream) const {
     Tensor<Value> host(all.with_seq(count(shared_.grid.slice(shared_.tokens.queries))));
     fill_random(host.view(), {.stream = stream});
-    return device_.memory().owned(device_.to_device(host));
+    return owned(device_.memory(), device_.to_device(host));
   }
 
   /// K,V, also in the buffer where the next parcel arrives: what is computed when nothing is sent.
@@ -148,13 +152,13 @@ class PlacementBench {
     std::array<std::vector<double>, 7> seconds;
     PlacementTimes times;
     for (Index i = -1; i < options_.repetitions; ++i) {  // the first warms up
-      const double all_steps = travel(compute_, begin()).seconds;
-      auto without_engine = begin();
+      const double all_steps = travel(compute_, begin(compute_)).seconds;
+      auto without_engine = begin(whole_);
       without_engine.engine = none();
       const Index sent = whole_.pieces().bytes_sent;
       double messages = travel(whole_, std::move(without_engine)).seconds, moved = messages;
-      const Timing late = in_ring ? travel(in_turn_, begin()) : Timing{},
-                   early = in_ring ? travel(whole_, begin()) : Timing{};
+      const Timing late = in_ring ? travel(in_turn_, begin(in_turn_)) : Timing{},
+                   early = in_ring ? travel(whole_, begin(whole_)) : Timing{};
       if (layout_.shares_heads()) moved = seconds_of(pieces);
       times.all_to_all_bytes = whole_.pieces().bytes_sent - sent;
       const Timing all = has_pieces ? timing(whole_, whole) : Timing{};
@@ -239,7 +243,10 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
                            scoring,
                            true};
   };
-  const Workload work{shared(PlacementKind::contiguous), options.backward};
+  Workload work{shared(PlacementKind::contiguous), options.backward};
+  const Index q_values = computed_queries(work.shared).size(), kv_values = computed_keys(work.shared).size();
+  work.besides = 2 * kv_values;                                         // K,V as the rank holds them
+  if (grid.ulysses.size > 1) work.besides += q_values + 2 * kv_values;  // and as it computes with them
   Kind<Types...> backend({comm, options, activity, work});
   backend.require_memory();
   BenchReport report;

@@ -25,7 +25,7 @@ struct PlacementTimes {
   // of other partitions than one ring; `exposed` is of `whole` then
   double all_to_all =
       0;             ///< of q, k, v and out (backward: dO, dQ, dK, dV), or the all-gather; nothing computed
-  double whole = 0;  ///< with the ring in between, as `run` does it
+  double whole = 0;  ///< with the ring in between, and lse, as `run` does it
   Index all_to_all_bytes = 0;  ///< that this rank sends
 };
 

@@ -26,6 +26,7 @@ class DecodeJob {
         input_(input),
         activity_(activity),
         prompt_(placement_kind_named(options.placement), prompt, comm.size()),
+        shared_{{comm.rank(), comm.size(), 1}, false, prompt_, input.q(), input.kv(), input.scoring()},
         new_tokens_{{prompt, 1, input.q().seq - prompt}},
         cpu_(cpu_options(comm, options)),
         files_(comm, options, input, activity, report_) {
@@ -52,14 +53,15 @@ class DecodeJob {
   }
 
  private:
-  /// The cache and the results of this rank; for the prompt its queries and the K,V of a ring; q, k and v of all new
-  /// tokens.
   void require_memory() const {
-    const Index tokens = prompt_.tokens(comm_.rank()) + new_tokens_[0].count / comm_.size() + 1;
-    const auto values = [](const Shape& all, Index seq) { return all.with_seq(seq).size(); };
-    const Index q = values(input_.q(), tokens + prompt_.max_tokens() + new_tokens_[0].count),
-                kv = values(input_.kv(), 2 * tokens + 4 * prompt_.max_tokens() + 2 * new_tokens_[0].count);
-    require_host_memory(comm_, (q + kv) * static_cast<Index>(sizeof(T)));
+    constexpr Index bytes = sizeof(T);
+    const Index decoded = new_tokens_[0].count,
+                own = prompt_.tokens(comm_.rank()) + decoded / comm_.size() + 1;
+    const auto numbers = [](const Shape& all, Index seq) { return all.with_seq(seq).size(); };
+    const Index cache = 2 * numbers(input_.kv(), own), results = numbers(input_.q(), own);
+    const Index new_tokens = numbers(input_.q(), decoded) + 2 * numbers(input_.kv(), decoded);
+    require_host_memory(
+        comm_, context_bytes(shared_, false, {bytes, bytes, bytes}) + (cache + results + new_tokens) * bytes);
   }
 
   /// All ranks have the new tokens: rank 0 counts their elements.
@@ -72,14 +74,14 @@ class DecodeJob {
     activity_.enter(Phase::read);
     const TokenRanges own = prompt_.ranges(comm_.rank());
     const Tensor<T> q = files_.read(InputArray::q, own);
-    const RankGrid grid(comm_.rank(), comm_.size(), 1);
     ActivityObserver observer(activity_);
-    MpiLinks mpi(comm_, grid.ulysses, grid.ring, transport_kind(options_));
+    MpiLinks mpi(comm_, shared_.grid.ulysses, shared_.grid.ring, transport_kind(options_));
     ObservedLinks links(mpi, observer);
     const CpuDevice<T> device = cpu_device<T>(options_, cpu_);
-    ContextParallel<T> attention(device, links,
-                                 {grid, false, prompt_, input_.q(), input_.kv(), input_.scoring()});
-    KvExchange<T> kv = attention.kv(files_.read(InputArray::k, own), files_.read(InputArray::v, own));
+    ContextParallel<T> attention(device, links, shared_);
+    KvExchange<T> kv = attention.empty_kv();
+    device.place(kv.k(), files_.read(InputArray::k, own));
+    device.place(kv.v(), files_.read(InputArray::v, own));
     Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v());
     new_q_ = read_new(InputArray::q);
     new_k_ = read_new(InputArray::k);
@@ -145,6 +147,7 @@ class DecodeJob {
   const RunInput& input_;
   Activity& activity_;
   Placement prompt_;
+  SharedAttention shared_;  // of the prompt
   TokenRanges new_tokens_;  // one range
   bool fast_ = is_fast(options_);
   CpuOptions cpu_;

@@ -32,16 +32,16 @@ class RunAttention {
   /// Before the forward and before the backward: a ring of the forward consumes K,V.
   /// \param read  read(array, shard) writes the K or V that this rank holds
   void take_keys(const std::function<void(InputArray, View<Value>)>& read) {
-    const auto writes = [&](InputArray array) {
-      return [&read, array](View<Value> shard) { read(array, shard); };
-    };
     if (!run_.shares_heads()) {
       kv_.emplace(attention_.empty_kv());
-      device_.place_written(kv_->k(), writes(InputArray::k));
-      device_.place_written(kv_->v(), writes(InputArray::v));
-    } else if (k_.view().shape() == Shape{}) {  // the backward has those of the forward
-      k_ = keys_to_heads(writes(InputArray::k));
-      v_ = keys_to_heads(writes(InputArray::v));
+      device_.place_written(kv_->k(), [&](View<Value> shard) { read(InputArray::k, shard); });
+      device_.place_written(kv_->v(), [&](View<Value> shard) { read(InputArray::v, shard); });
+    } else if (!std::exchange(has_keys_, true)) {  // the backward has those of the forward
+      const Shape held = run_.input.kv().with_seq(count(run_.key_ranges()));
+      held_k_ = Tensor<Value>(held);
+      held_v_ = Tensor<Value>(held);
+      read(InputArray::k, held_k_);
+      read(InputArray::v, held_v_);
     }
   }
 
@@ -49,6 +49,10 @@ class RunAttention {
   void forward(const Tensor<Value>& q, const Tensor<Value>& bias) {
     q_ = queries_to_heads(q);
     bias_ = device_.bias_to_device(bias);
+    if (run_.shares_heads()) {
+      k_ = keys_to_heads(held_k_);
+      v_ = keys_to_heads(held_v_);
+    }
     auto forward = attention_.begin_forward(q_, taken_kv(), bias_);
     if (!run_.options.wants_gradients()) {
       k_ = {};
@@ -84,10 +88,10 @@ class RunAttention {
   [[nodiscard]] MaybeOwned<Input> queries_to_heads(const Tensor<Value>& held) const {
     return layout_.queries_to_heads<Input>(device_.to_device(held));
   }
-  [[nodiscard]] MaybeOwned<Input> keys_to_heads(const auto& write) const {
-    Tensor<Value> held(run_.input.kv().with_seq(count(run_.key_ranges())));
-    write(held.view());
-    return layout_.keys_to_heads<Input>(device_.to_device(held));
+  [[nodiscard]] MaybeOwned<Input> keys_to_heads(Tensor<Value>& held) const {
+    MaybeOwned<Input> of_heads = layout_.keys_to_heads<Input>(device_.to_device(held));
+    held = {};
+    return of_heads;
   }
   [[nodiscard]] Tensor<Value> to_host(MaybeOwned<Value>&& array) const {
     return device_.to_host(std::move(array));
@@ -102,7 +106,11 @@ class RunAttention {
   const HeadLayout& layout_;
   bool on_host_;
   std::optional<KvExchange<T>> kv_;  // taken, unless ranks share heads
-  MaybeOwned<Input> k_, v_;          // where ranks share heads, in the layout that is computed
+  // where ranks share heads
+  bool has_keys_ = false;
+  Tensor<Value> held_k_, held_v_;  // until the forward
+  MaybeOwned<Input> k_, v_;        // in the layout that is computed
+
   MaybeOwned<Input> q_;
   MaybeOwned<Value> bias_;
   AttentionResult<Value> computed_;

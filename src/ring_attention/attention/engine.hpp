@@ -6,13 +6,17 @@
 #pragma once
 
 #include <functional>
+#include <type_traits>
 #include <vector>
 
-#include "ring_attention/core/bf16.hpp"
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
+
+/// The type of sums and results where q, k and v have type T: float for float, bf16 and fp16.
+template <class T>
+using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// Some keys and their values, `[batch, kv_heads, tokens, dim]`, and their positions in the sequence.
 template <class T>

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <type_traits>
 
 namespace ring_attention {
 
@@ -29,9 +28,5 @@ struct Bf16 {
 struct Fp16 {
   std::uint16_t bits = 0;
 };
-
-/// The type of sums and results where q, k and v have type T.
-template <class T>
-using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 }  // namespace ring_attention

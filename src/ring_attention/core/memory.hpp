@@ -29,14 +29,6 @@ class Memory {
   void copy(std::span<T> to, std::span<const T> from) const {
     copy_bytes(std::as_writable_bytes(to), std::as_bytes(from));
   }
-  /// The array itself where it is owned, otherwise a copy.
-  template <class T>
-  [[nodiscard]] Tensor<T> owned(MaybeOwned<T>&& array) const {
-    if (array.is_owned()) return std::move(array).own();
-    Tensor<T> copied = this->array<T>(array.view().shape());
-    copy(copied.view().elements(), array.view().elements());
-    return copied;
-  }
   /// sum += term.
   virtual void add(std::span<float> sum, std::span<const float> term) const = 0;
   virtual void add(std::span<double> sum, std::span<const double> term) const = 0;

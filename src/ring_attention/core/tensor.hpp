@@ -100,26 +100,6 @@ class Tensor {
   const Allocator* allocator_ = nullptr;
 };
 
-/// An array of a caller, or an array that it owns: the result of a conversion that may have nothing to do.
-template <class T>
-class MaybeOwned {
- public:
-  MaybeOwned() = default;
-  MaybeOwned(View<const T> callers) : view_(callers) {}            // NOLINT: implicit on purpose
-  MaybeOwned(View<T> callers) : view_(callers) {}                  // NOLINT
-  MaybeOwned(const Tensor<T>& callers) : view_(callers.view()) {}  // NOLINT
-  MaybeOwned(Tensor<T>&& own) : own_(std::move(own)), view_(own_.data(), own_.shape()) {}  // NOLINT
-
-  [[nodiscard]] View<const T> view() const { return view_; }
-  operator View<const T>() const { return view_; }  // NOLINT: stands for the array
-  [[nodiscard]] bool is_owned() const { return own_.data() != nullptr; }
-  [[nodiscard]] Tensor<T> own() && { return std::move(own_); }
-
- private:
-  Tensor<T> own_;  // empty: the array is the caller's
-  View<const T> view_;
-};
-
 /// Element by element conversion, `float` to `double` and back.
 template <class To, class From>
 [[nodiscard]] Tensor<To> converted(View<From> from) {

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/attention/sink.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/cpu/lanes.hpp"
 

@@ -37,6 +37,20 @@ class AllToAll {
 /// A group that several parts of a rank use.
 using Group = std::shared_ptr<AllToAll>;
 
+/// Passes every call to another group, which outlives it. Derived classes change exchange().
+class AllToAllAdapter : public AllToAll {
+ public:
+  explicit AllToAllAdapter(AllToAll& group) : group_(group) {}
+
+  [[nodiscard]] int rank() const override { return group_.rank(); }
+  [[nodiscard]] int size() const override { return group_.size(); }
+  [[nodiscard]] const TransportStatistics& statistics() const override { return group_.statistics(); }
+  void exchange(const Pieces& pieces) override { group_.exchange(pieces); }
+
+ private:
+  AllToAll& group_;
+};
+
 /// A group of one rank of the host: its piece is copied.
 class OneRank : public AllToAll {
  public:

@@ -4,40 +4,32 @@
 
 namespace ring_attention {
 
-std::vector<RankArray> ring_arrays(const Shape& q, const Shape& kv, bool gradients,
-                                   const ElementBytes& bytes) {
-  std::vector<RankArray> arrays{{"q", q.size() * bytes.input},
-                                {"out", q.size() * bytes.value},
-                                {"K,V of this rank and of the next one", 4 * kv.size() * bytes.wire}};
-  if (gradients) {
-    arrays.push_back({"dO", q.size() * bytes.input});
-    arrays.push_back({"dQ", q.size() * bytes.value});
-    arrays.push_back({"dK,dV of two ranks, and of one step", 6 * kv.size() * bytes.value});
-  }
-  return arrays;
+Index ring_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes) {
+  const Index queries = q.size() * bytes.input, out = q.size() * bytes.value,
+              own_and_next_kv = 4 * kv.size() * bytes.wire;
+  const Index forward = queries + out + own_and_next_kv;
+  if (!gradients) return forward;
+  const Index grad_out = q.size() * bytes.input, dq = q.size() * bytes.value,
+              own_next_and_step_dkdv = 6 * kv.size() * bytes.value;
+  return forward + grad_out + dq + own_next_and_step_dkdv;
 }
 
-std::vector<RankArray> all_gather_arrays(const Shape& kv, int ranks, bool gradients,
-                                         const ElementBytes& bytes) {
-  const Index of_a_parcel = std::min(ranks, 2);  // ranks whose K,V are counted as a ring's already
-  std::vector<RankArray> arrays{
-      {"K,V of the other ranks", 2 * (ranks - of_a_parcel) * kv.size() * bytes.value}};
-  if (gradients)
-    arrays.push_back(
-        {"dK,dV for the other ranks and from them", 4 * (ranks - of_a_parcel) * kv.size() * bytes.value});
-  return arrays;
+Index all_gather_bytes(const Shape& kv, int ranks, bool gradients, const ElementBytes& bytes) {
+  const Index others = ranks - std::min(ranks, 2);  // whose K,V ring_bytes() does not count
+  const Index kv_of_others = 2 * others * kv.size() * bytes.wire;
+  if (!gradients) return kv_of_others;
+  const Index dkdv_for_others = 2 * others * kv.size() * bytes.value, dkdv_from_others = dkdv_for_others;
+  return kv_of_others + dkdv_for_others + dkdv_from_others;
 }
 
-std::vector<RankArray> ulysses_arrays(const Shape& q, const Shape& kv, bool gradients,
-                                      const ElementBytes& bytes) {
-  std::vector<RankArray> arrays{
-      {"q and out in the other layout", 2 * q.size() * bytes.value},
-      {"an array on its way, sent and received", 2 * std::max(q.size(), kv.size()) * bytes.value}};
-  if (gradients) {
-    arrays.push_back({"dO and dQ in the other layout", 2 * q.size() * bytes.value});
-    arrays.push_back({"K,V until the backward", 2 * kv.size() * bytes.value});
-  }
-  return arrays;
+Index ulysses_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes) {
+  const Index held_q_and_out = 2 * q.size() * bytes.value,
+              sent_and_received = 2 * std::max(q.size(), kv.size()) * bytes.value;
+  const Index forward = held_q_and_out + sent_and_received;
+  if (!gradients) return forward;
+  const Index held_grad_out_and_dq = 2 * q.size() * bytes.value,
+              kv_until_the_backward = 2 * kv.size() * bytes.value;
+  return forward + held_grad_out_and_dq + kv_until_the_backward;
 }
 
 Shape computed_queries(const SharedAttention& shared) {
@@ -52,13 +44,9 @@ Shape computed_keys(const SharedAttention& shared) {
 
 Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes) {
   const Shape q = computed_queries(shared), kv = computed_keys(shared);
-  Index all = 0;
-  const auto add = [&](const std::vector<RankArray>& arrays) {
-    for (const RankArray& array : arrays) all += array.bytes;
-  };
-  add(ring_arrays(q, kv, gradients, bytes));
-  if (shared.gathers) add(all_gather_arrays(kv, shared.grid.ring.size, gradients, bytes));
-  if (shared.grid.ulysses.size > 1) add(ulysses_arrays(q, kv, gradients, bytes));
+  Index all = ring_bytes(q, kv, gradients, bytes);
+  if (shared.gathers) all += all_gather_bytes(kv, shared.grid.ring.size, gradients, bytes);
+  if (shared.grid.ulysses.size > 1) all += ulysses_bytes(q, kv, gradients, bytes);
   return all;
 }
 

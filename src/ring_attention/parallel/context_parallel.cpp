@@ -1,6 +1,9 @@
 #include "ring_attention/parallel/context_parallel.hpp"
 
 #include <mutex>
+#include <optional>
+
+#include "ring_attention/core/bf16.hpp"
 
 namespace ring_attention {
 
@@ -20,30 +23,37 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        View<const Value> bias) -> AttentionResult<Value> {
+                                        View<const Value> bias, const Together& together)
+    -> AttentionResult<Value> {
   const auto own_q = layout_.queries_to_heads<Input>(q);
   const auto own_bias = layout_.bias_to_heads<Value>(bias);
-  Forward forward =
-      begin_forward(own_q, kv(layout_.keys_to_heads<Input>(k), layout_.keys_to_heads<Input>(v)), own_bias);
-  travel(forward);
-  return finish(forward);
+  auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
+  std::optional<Forward> forward;
+  together([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_bias)); });
+  own_k = {};  // the forward has a copy
+  own_v = {};
+  travel(*forward);
+  return finish(*forward);
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                         View<const Input> v) -> Gradients<Value> {
-  const HeadInputs own = to_heads(inputs);
-  Backward backward =
-      begin_backward(own, kv(layout_.keys_to_heads<Input>(k), layout_.keys_to_heads<Input>(v)));
-  travel(backward);
-  return owned(finish(backward, inputs.bias.shape().heads));
-}
-
-template <class Input, class T>
-auto ContextParallel<Input, T>::to_heads(const BackwardInputs<Input>& inputs) const -> HeadInputs {
-  return {layout_.queries_to_heads<Input>(inputs.q), layout_.queries_to_heads<Value>(inputs.out),
-          layout_.queries_to_heads<Value>(inputs.lse), layout_.queries_to_heads<Input>(inputs.grad_out),
-          layout_.bias_to_heads<Value>(inputs.bias)};
+                                         View<const Input> v, const Together& together) -> Gradients<Value> {
+  const auto q = layout_.queries_to_heads<Input>(inputs.q),
+             grad_out = layout_.queries_to_heads<Input>(inputs.grad_out);
+  const auto out = layout_.queries_to_heads<Value>(inputs.out),
+             lse = layout_.queries_to_heads<Value>(inputs.lse),
+             bias = layout_.bias_to_heads<Value>(inputs.bias);
+  auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
+  std::optional<Backward> backward;
+  together([&] { backward.emplace(begin_backward({q, out, lse, grad_out, bias}, kv(own_k, own_v))); });
+  own_k = {};
+  own_v = {};
+  travel(*backward);
+  HeldGradients held = finish(*backward, inputs.bias.shape().heads);
+  const Memory& memory = device_.memory();
+  return {owned(memory, std::move(held.q)), owned(memory, std::move(held.k)),
+          owned(memory, std::move(held.v)), owned(memory, std::move(held.bias))};
 }
 
 template <class Input, class T>
@@ -52,8 +62,8 @@ auto ContextParallel<Input, T>::finish(Forward& forward) const -> AttentionResul
   forward.engine.reset();
   forward.kv.release();
   const Memory& memory = device_.memory();
-  return {memory.owned(layout_.queries_to_sequence<Value>(std::move(result.out))),
-          memory.owned(layout_.queries_to_sequence<Value>(std::move(result.lse)))};
+  return {owned(memory, layout_.queries_to_sequence<Value>(std::move(result.out))),
+          owned(memory, layout_.queries_to_sequence<Value>(std::move(result.lse)))};
 }
 
 template <class Input, class T>
@@ -63,15 +73,10 @@ auto ContextParallel<Input, T>::finish(Backward& backward, Index bias_heads) con
   backward.kv.release();
   backward.sums.keep_own();
   const View<const Value> k = backward.sums.k(), v = backward.sums.v();
-  return {layout_.queries_to_sequence<Value>(std::move(q)), layout_.keys_to_sequence<Value>(k),
-          layout_.keys_to_sequence<Value>(v), layout_.bias_to_sequence<Value>(std::move(bias), bias_heads)};
-}
-
-template <class Input, class T>
-auto ContextParallel<Input, T>::owned(HeldGradients&& held) const -> Gradients<Value> {
-  const Memory& memory = device_.memory();
-  return {memory.owned(std::move(held.q)), memory.owned(std::move(held.k)), memory.owned(std::move(held.v)),
-          memory.owned(std::move(held.bias))};
+  auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
+  auto held_k = layout_.keys_to_sequence<Value>(k), held_v = layout_.keys_to_sequence<Value>(v);
+  return {std::move(held_q), std::move(held_k), std::move(held_v),
+          layout_.bias_to_sequence<Value>(std::move(bias), bias_heads)};
 }
 
 template <class Input, class T>
@@ -91,55 +96,71 @@ KvExchange<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Inpu
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv,
-                                              View<const Value> bias) const -> Forward {
-  return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv)};
+auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv, View<const Value> bias)
+    -> Forward {
+  return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv),
+          transport<T>(Channel::kv)};
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv) const
+auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv)
     -> Backward {
   KvExchange<Value> sums(shared_.gathers, kv_, shared_.tokens.keys, ring().rank, device_.memory());
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
-  return {device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv), std::move(sums)};
+  return {device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv), std::move(sums),
+          transport<T>(Channel::kv), transport<Value>(Channel::gradients)};
 }
+
+namespace {
+
+/// A failure can leave messages under way, and MPI cannot take a send back: what it may still read and fill then lives as
+/// long as the process.
+template <class T>
+void keep_for_the_process(KvExchange<T>& kv) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<KvExchange<T>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(kv));
+}
+
+}  // namespace
 
 template <class Input, class T>
 void ContextParallel<Input, T>::travel(Forward& forward) {
-  const Progress progress = [this] { links_.progress(); };
-  keep_when_it_fails(forward, [&] {
+  try {
     if (forward.kv.shards) {
       all_gather(links_.ring(), *forward.kv.shards);
-      all_gather_forward(*forward.engine, ring(), *forward.kv.shards, progress);
+      all_gather_forward(*forward.engine, ring(), *forward.kv.shards, [this] { links_.progress(); });
     } else {
-      const auto transport = this->template transport<T>(Channel::kv);
-      ring_forward(*forward.engine, *transport, *forward.kv.parcel);
-      device_
-          .synchronize();  // a transport that is destroyed earlier frees memory, which waits without a sign of life
-      count(Channel::kv, *transport);
+      ring_forward(*forward.engine, *forward.transport, *forward.kv.parcel);
+      count(Channel::kv, *forward.transport);
     }
-  });
-  device_.synchronize();
+    device_.synchronize();  // memory that is freed earlier waits without a sign of life
+  } catch (...) {
+    keep_for_the_process(forward.kv);
+    throw;
+  }
 }
 
 template <class Input, class T>
 void ContextParallel<Input, T>::travel(Backward& backward) {
-  const Progress progress = [this] { links_.progress(); };
-  keep_when_it_fails(backward, [&] {
+  try {
     if (backward.kv.shards) {
       all_gather(links_.ring(), *backward.kv.shards);
       all_gather_backward(*backward.engine, links_.ring(), *backward.kv.shards, *backward.sums.shards,
-                          progress);
+                          [this] { links_.progress(); });
     } else {
-      const auto kv = this->template transport<T>(Channel::kv);
-      const auto gradients = this->template transport<Value>(Channel::gradients);
-      ring_backward(*backward.engine, *kv, *gradients, *backward.kv.parcel, *backward.sums.parcel);
-      device_.synchronize();
-      count(Channel::kv, *kv);
-      count(Channel::gradients, *gradients);
+      ring_backward(*backward.engine, *backward.kv_transport, *backward.sums_transport, *backward.kv.parcel,
+                    *backward.sums.parcel);
+      count(Channel::kv, *backward.kv_transport);
+      count(Channel::gradients, *backward.sums_transport);
     }
-  });
-  device_.synchronize();
+    device_.synchronize();
+  } catch (...) {
+    keep_for_the_process(backward.kv);
+    keep_for_the_process(backward.sums);
+    throw;
+  }
 }
 
 template <class Input, class T>
@@ -161,22 +182,9 @@ ExpectedKeys ContextParallel<Input, T>::expected_keys() const {
 
 template <class Input, class T>
 template <class E>
-std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel) const {
+std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel) {
+  if (shared_.gathers) return nullptr;
   return links_.transport(channel, static_cast<std::size_t>(2 * expected_keys().largest.size()) * sizeof(E));
-}
-
-template <class Input, class T>
-template <class Pass>
-void ContextParallel<Input, T>::keep_when_it_fails(Pass& pass, const std::function<void()>& send) {
-  try {
-    send();
-  } catch (...) {
-    static std::mutex mutex;
-    static std::vector<Pass> kept;
-    const std::lock_guard lock(mutex);
-    kept.push_back(std::move(pass));
-    throw;
-  }
 }
 
 template class ContextParallel<float>;

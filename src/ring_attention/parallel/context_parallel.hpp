@@ -32,6 +32,10 @@ struct SharedAttention {
   bool every_hop = false;  ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
 };
 
+/// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
+using Together = std::function<void(const std::function<void()>& step)>;
+inline void alone(const std::function<void()>& step) { step(); }
+
 /// One rank's part. Every function that computes is collective over the ranks that share the attention.
 /// \tparam Input  of q, k, v and dO where the device computes  \tparam T  of K,V in messages
 template <class Input, class T = Input>
@@ -45,32 +49,30 @@ class ContextParallel {
 
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
-  /// \param bias  may be empty
+  /// \param bias      may be empty
+  /// \param together  runs the step that allocates, before the first message of a ring or an all-gather
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                               View<const Value> bias = {});
+                                               View<const Value> bias = {}, const Together& together = alone);
   /// The gradients of q, k, v and the bias; those of sinks are sink_gradient()'s, summed over the ranks.
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                          View<const Input> v);
+                                          View<const Input> v, const Together& together = alone);
 
   // ---- the same in steps: arrays in the layout that is computed ------------------------------------------
 
   [[nodiscard]] const HeadLayout& layout() const { return layout_; }
-  /// What this rank computes: positions of its tokens, and the scoring of its heads.
-  [[nodiscard]] const TokenRanges& query_ranges() const { return query_ranges_; }
-  [[nodiscard]] const Scoring& scoring() const { return scoring_; }
 
   /// Zeros where K,V of this rank belong before they travel.
   [[nodiscard]] KvExchange<T> empty_kv() const;
   /// K,V of this rank, copied to where messages take them.
   [[nodiscard]] KvExchange<T> kv(View<const Input> k, View<const Input> v) const;
 
-  /// A forward that has begun: all its memory is allocated, and nothing is sent. Movable; the arrays stay with the caller.
+  /// A forward that has begun: its memory is allocated, and nothing is sent. The arrays stay with the caller.
   struct Forward {
     std::unique_ptr<Engine<T>> engine;
     KvExchange<T> kv;
+    std::unique_ptr<Transport> transport;  // of a ring; borrows kv
   };
-  [[nodiscard]] Forward begin_forward(View<const Input> q, KvExchange<T> kv,
-                                      View<const Value> bias = {}) const;
+  [[nodiscard]] Forward begin_forward(View<const Input> q, KvExchange<T> kv, View<const Value> bias = {});
   /// Feeds the K,V of all ranks to the engine, whose finish() then is the result.
   void travel(Forward& forward);
 
@@ -79,20 +81,10 @@ class ContextParallel {
     std::unique_ptr<BackwardEngine<T>> engine;
     KvExchange<T> kv;
     KvExchange<Value> sums;
+    std::unique_ptr<Transport> kv_transport, sums_transport;
   };
-  [[nodiscard]] Backward begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv) const;
+  [[nodiscard]] Backward begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv);
   void travel(Backward& backward);
-
-  /// The arrays of a backward in the layout that is computed.
-  struct HeadInputs {
-    MaybeOwned<Input> q;
-    MaybeOwned<Value> out, lse;
-    MaybeOwned<Input> grad_out;
-    MaybeOwned<Value> bias;
-
-    operator BackwardInputs<Input>() const { return {q, out, lse, grad_out, bias}; }  // NOLINT: views of them
-  };
-  [[nodiscard]] HeadInputs to_heads(const BackwardInputs<Input>& inputs) const;
 
   /// Gradients as this rank holds them, of which dK,dV may be in the backward's memory.
   struct HeldGradients {
@@ -102,7 +94,6 @@ class ContextParallel {
   [[nodiscard]] AttentionResult<Value> finish(Forward& forward) const;
   /// \param bias_heads  of the whole bias; any without one
   [[nodiscard]] HeldGradients finish(Backward& backward, Index bias_heads) const;
-  [[nodiscard]] Gradients<Value> owned(HeldGradients&& held) const;
 
   /// What the ring of this rank has sent so far; its all-to-alls or all-gathers; and both.
   [[nodiscard]] const TransportStatistics& hops(Channel channel) const {
@@ -115,16 +106,12 @@ class ContextParallel {
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   /// K of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;
-  /// The transport of a channel, of whose parcels the elements have type E.
+  /// The transport of a ring, of whose parcels the elements have type E; none for an all-gather.
   template <class E>
-  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel) const;
+  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel);
   void count(Channel channel, const Transport& transport) {
     hops_[static_cast<std::size_t>(channel)] += transport.statistics();
   }
-  /// Runs `send`. A failure can leave messages under way, and MPI cannot take a send back: what it may still read and fill
-  /// then lives as long as the process.
-  template <class Pass>
-  static void keep_when_it_fails(Pass& pass, const std::function<void()>& send);
 
   const Device<Input, T>& device_;
   Links& links_;

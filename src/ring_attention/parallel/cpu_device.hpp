@@ -58,7 +58,7 @@ class CpuDevice : public Device<Input, T> {
   [[nodiscard]] MaybeOwned<Input> to_device(View<const Input> host) const override { return host; }
   [[nodiscard]] MaybeOwned<Input> bias_to_device(View<const Input> host) const override { return host; }
   [[nodiscard]] Tensor<Input> to_host(MaybeOwned<Input>&& array) const override {
-    return host_memory().owned(std::move(array));
+    return owned(host_memory(), std::move(array));
   }
 
  private:

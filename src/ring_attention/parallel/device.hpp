@@ -7,7 +7,7 @@
 
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/mask.hpp"
-#include "ring_attention/core/memory.hpp"
+#include "ring_attention/core/maybe_owned.hpp"
 
 namespace ring_attention {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/maybe_owned.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
@@ -31,8 +32,6 @@ class HeadLayout {
   /// The heads that this rank computes.
   [[nodiscard]] const Interval& heads() const { return share_.query[own_]; }
   [[nodiscard]] const Interval& kv_heads() const { return share_.kv[own_]; }
-  /// Of a bias with this number of heads: [0, 1) of one that broadcasts over heads.
-  [[nodiscard]] Interval bias_heads(Index heads) const { return bias_share(heads)[own_]; }
 
   /// q, dO: from the slice with all heads to the shard with the heads of this rank.
   template <class T>

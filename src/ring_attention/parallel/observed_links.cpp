@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "ring_attention/ring/transports/adapter.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -31,24 +33,20 @@ class ObservedTransport : public TransportAdapter {
   Channel channel_;
 };
 
-class ObservedAllToAll : public AllToAll {
+class ObservedAllToAll : public AllToAllAdapter {
  public:
-  ObservedAllToAll(AllToAll& group, LinkObserver& observer) : group_(group), observer_(observer) {}
+  ObservedAllToAll(AllToAll& group, LinkObserver& observer) : AllToAllAdapter(group), observer_(observer) {}
   ObservedAllToAll(std::unique_ptr<AllToAll> group, LinkObserver& observer)
-      : own_(std::move(group)), group_(*own_), observer_(observer) {}
+      : AllToAllAdapter(*group), own_(std::move(group)), observer_(observer) {}
 
-  [[nodiscard]] int rank() const override { return group_.rank(); }
-  [[nodiscard]] int size() const override { return group_.size(); }
-  [[nodiscard]] const TransportStatistics& statistics() const override { return group_.statistics(); }
   void exchange(const Pieces& pieces) override {
     observer_.exchanges();
-    group_.exchange(pieces);
+    AllToAllAdapter::exchange(pieces);
     observer_.exchanged();
   }
 
  private:
   std::unique_ptr<AllToAll> own_;
-  AllToAll& group_;
   LinkObserver& observer_;
 };
 

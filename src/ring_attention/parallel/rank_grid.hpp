@@ -1,5 +1,5 @@
 /// \file
-/// `RankGrid`: the place of a rank where Ulysses and a ring work together.
+/// `RankGrid`: the place of a rank where Ulysses and a ring work together; `Placements`: where tokens are.
 ///
 /// Source: Fang, Zhao, USP: a unified sequence parallelism approach, arXiv 2405.07719.
 #pragma once
@@ -10,6 +10,16 @@
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {
+
+/// Which rank holds which tokens: of the queries, and of the keys and values.
+struct Placements {
+  /// Self attention: queries and keys are the same tokens.
+  Placements(const Placement& tokens) : queries(tokens), keys(tokens) {}  // NOLINT: implicit on purpose
+  /// Cross attention: two sequences, of any two lengths.
+  Placements(const Placement& of_queries, const Placement& of_keys) : queries(of_queries), keys(of_keys) {}
+
+  Placement queries, keys;
+};
 
 /// N = U R ranks, rank = u + U r: U ranks that share heads are neighbours, R ranks with the same heads are a ring.
 ///

@@ -44,16 +44,6 @@ class Placement {
   int ranks_;
 };
 
-/// Which rank holds which tokens: of the queries, and of the keys and values.
-struct Placements {
-  /// Self attention: queries and keys are the same tokens.
-  Placements(const Placement& tokens) : queries(tokens), keys(tokens) {}  // NOLINT: implicit on purpose
-  /// Cross attention: two sequences, of any two lengths.
-  Placements(const Placement& of_queries, const Placement& of_keys) : queries(of_queries), keys(of_keys) {}
-
-  Placement queries, keys;
-};
-
 /// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in the order of its memory: the first ones have one
 /// token more. One after the other, the pieces are the shard.
 [[nodiscard]] TokenRanges part(const TokenRanges& shard, int piece, int pieces);

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
-#include <utility>
 
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/ring/topology.hpp"
@@ -56,22 +54,6 @@ class Transport {
   virtual void progress() {}
   virtual void finish() = 0;
   virtual void drain() = 0;
-};
-
-/// Passes every call to another transport. Derived classes change some of them.
-class TransportAdapter : public Transport {
- public:
-  explicit TransportAdapter(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
-
-  [[nodiscard]] Ring ring() const override { return transport_->ring(); }
-  [[nodiscard]] const TransportStatistics& statistics() const override { return transport_->statistics(); }
-  void start(const Exchange& exchange) override { transport_->start(exchange); }
-  void progress() override { transport_->progress(); }
-  void finish() override { transport_->finish(); }
-  void drain() override { transport_->drain(); }
-
- private:
-  std::unique_ptr<Transport> transport_;
 };
 
 }  // namespace ring_attention

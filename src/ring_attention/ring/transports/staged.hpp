@@ -7,7 +7,7 @@
 
 #include "ring_attention/cuda/device_tensor.hpp"
 #include "ring_attention/cuda/stream.hpp"
-#include "ring_attention/ring/transport.hpp"
+#include "ring_attention/ring/transports/adapter.hpp"
 
 namespace ring_attention {
 
