@@ -85,6 +85,24 @@ TYPED_TEST(CpuBiasDropout, TheNumberOfThreadsDoesNotChangeTheBits) {
   }
 }
 
+// With one KV head the two threads would take the two batches, and both add to the same rows of dbias at a time.
+TYPED_TEST(CpuBiasDropout, ThreadsDoNotShareRowsOfABiasThatBroadcasts) {
+  for (const auto& [batches, heads] : {std::pair<Index, Index>{1, 4}, {1, 1}, {2, 1}}) {
+    const auto problem = make_gradient_problem<TypeParam>({.batch = 2,
+                                                           .kv_heads = 1,
+                                                           .group = 4,
+                                                           .queries = 64,
+                                                           .keys = 256,
+                                                           .scoring = {.scale = 0.3},
+                                                           .bias_batch = batches,
+                                                           .bias_heads = heads});
+    const auto alone = backward(problem, {whole(256)}, {});
+    EXPECT_TRUE(agrees(alone, problem));
+    for (int repetition = 0; repetition < 20; ++repetition)
+      EXPECT_TRUE(bitwise_equal(backward(problem, {whole(256)}, {.threads = 2}).bias, alone.bias));
+  }
+}
+
 TYPED_TEST(CpuBiasDropout, OfProbabilityZeroHasTheSameBitsAsNone) {
   auto problem = make_gradient_problem<TypeParam>(with_everything({1, 1}, {0.3}, 0));
   const auto with = backward(problem, {whole(107)}, {});
