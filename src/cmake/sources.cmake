@@ -134,6 +134,8 @@ set(program_parts_sources # what the tests use, too
     program/partition_options.cpp
     program/plan/options.cpp
     program/plan/report.cpp
+    program/run/check.cpp
+    program/run/input.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/train/checkpoint.cpp
@@ -148,9 +150,7 @@ set(program_sources
     program/main.cpp
     program/plan/command.cpp
     program/progress_line.cpp
-    program/run/check.cpp
     program/run/command.cpp
-    program/run/input.cpp
     program/run/results.cpp
     program/train/command.cpp)
 set(program_cuda_sources #

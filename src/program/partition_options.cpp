@@ -38,17 +38,20 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
                               static_cast<double>(work.element),
                               static_cast<double>(work.element),
                               static_cast<double>(work.kv.seq) / ranks};
-  const int ulysses = plan::best_ulysses(layer, ranks, work.causal, machine), ring = ranks / ulysses;
+  const int ulysses = plan::best_ulysses(layer, ranks, work.causal, machine, work.gradients),
+            ring = ranks / ulysses;
   options.parallel = name(ulysses == 1 ? Partition::ring
                           : ring == 1  ? Partition::ulysses
                                        : Partition::hybrid);
   if (options.partition() == Partition::hybrid) options.ulysses = ulysses;
   const auto sent = [&](int heads, int tokens) {
-    return human_bytes(static_cast<Index>(plan::hybrid_forward(layer, heads, tokens).total()));
+    const double backward = work.gradients ? plan::hybrid_backward(layer, heads, tokens).total() : 0;
+    return human_bytes(static_cast<Index>(plan::hybrid_forward(layer, heads, tokens).total() + backward));
   };
   const std::string chosen =
       options.ulysses ? options.parallel + " with --ulysses " + std::to_string(ulysses) : options.parallel;
-  options.why = chosen + ": a rank sends " + sent(ulysses, ring) + " forward, in a ring " + sent(1, ranks) +
+  options.why = chosen + ": a rank sends " + sent(ulysses, ring) +
+                (work.gradients ? " forward and backward" : " forward") + ", in a ring " + sent(1, ranks) +
                 (device == "cuda" ? "; computed for 8xh100" : "");
 }
 

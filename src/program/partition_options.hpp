@@ -32,6 +32,7 @@ struct PartitionedWork {
   Shape q, kv;  ///< global
   bool causal = false;
   Index element = 4;  ///< bytes
+  bool gradients = false;
 };
 
 /// --parallel auto: takes the partition that `ring-attention plan` expects to be fastest, and says why. Another choice

@@ -79,6 +79,17 @@ class NotFiniteTest(harness.CommandTest):
         self.assertIn("error: the check failed; nothing was written", result.err)
         self.assertEqual(self.files_in("results"), [])
 
+    def test_gradients_that_overflow_are_found_by_the_check(self):
+        """The same of the gradients alone: out and lse are right."""
+        for name, value in (("q", 0.5), ("k", 0.5), ("v", 2), ("dout", 3e38)):
+            npy.write(self.path(name + ".npy"), (6, 4), [value] * 24, "<f4")
+        result = self.run_ranks(3, *RUN, "--dout", "dout.npy", "--check", "--json")
+        self.assertEqual(result.code, 1, str(result))
+        for rank in json.loads(result.out)["per_rank"]:
+            self.assertEqual([rank[name]["ok"] for name in ("out", "lse", "dq", "dk")], [True, True, False, False])
+        self.assertIn("error: the check failed; nothing was written", result.err)
+        self.assertEqual(self.files_in("results"), [])
+
 
 if __name__ == "__main__":
     harness.main()

@@ -96,12 +96,14 @@ TEST(NpyHeader, OrderOfKeysSpaceQuotesAndCommasAreFree) {
 }
 
 TEST(NpyHeader, WhatIsNotSupportedNamesTheRemedy) {
-  const auto with = [](const std::string& descr, const std::string& order = "False") {
-    return "{'descr': " + descr + ", 'fortran_order': " + order + ", 'shape': (2, 3), }";
+  const auto with = [](const std::string& descr, const std::string& order = "False",
+                       const std::string& shape = "(2, 3)") {
+    return "{'descr': " + descr + ", 'fortran_order': " + order + ", 'shape': " + shape + ", }";
   };
-  expect_dictionary_refused(
-      with("'<f4'", "True"),
-      "q.npy: Fortran order is not supported: save it with np.ascontiguousarray(array)");
+  for (const char* shape : {"(2, 3)", "(2, 3, 4)", "(1, 2, 3, 4)"})
+    expect_dictionary_refused(
+        with("'<f4'", "True", shape),
+        "q.npy: Fortran order is not supported: save it with np.ascontiguousarray(array)");
   expect_dictionary_refused(with("'>f4'"), "newbyteorder");
   expect_dictionary_refused(with("'|O'"), "Python objects");
   expect_dictionary_refused(with("[('x', '<f4'), ('y', '<f8')]"), "structured dtype");

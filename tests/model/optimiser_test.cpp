@@ -88,6 +88,21 @@ TEST(Parameters, StartAsNormalNumbersOfTheirDeviation) {
   }
 }
 
+TEST(Parameters, MatricesOfLayersDecayAndNoOthers) {
+  const std::vector<std::pair<std::string, bool>> layer{{"norm_1", false}, {"wq", true}, {"wk", true},
+                                                        {"wv", true},      {"wo", true}, {"norm_2", false},
+                                                        {"w1", true},      {"w2", true}},
+      ends{{"embedding", false}, {"norm", false}};
+  for (const int ranks : {1, 8}) {
+    std::vector<std::vector<std::pair<std::string, bool>>> got;
+    for (const ParameterLayout& layout : layouts(small_shape(), TensorPart(small_shape(), 0, ranks))) {
+      got.emplace_back();
+      for (const Parameter& p : layout.parameters()) got.back().emplace_back(p.name, p.decays);
+    }
+    EXPECT_EQ(got, (std::vector{layer, layer, ends})) << ranks;
+  }
+}
+
 TEST(Parameters, AllHaveNamesAndPlaces) {
   const ParameterLayout layout = layer_layout(small_shape(), TensorPart(small_shape(), 5, 8));
   Index begin = 0;

@@ -59,14 +59,56 @@ TEST(Transformer, TrainingLowersTheLoss) {
   EXPECT_LT(model.evaluate(own).mean_loss(), 0.1 * before);
 }
 
-TEST(Transformer, DropoutChangesWithStepLayerAndSeed) {
-  Training what{.steps = 2};
+TEST(Transformer, DropoutChangesWithTheSeed) {
+  Training what{.steps = 1};
   const Trained without = train_alone<double>(what);
   what.dropout = {.probability = 0.5, .seed = 1};
   const Trained with = train_alone<double>(what);
   what.dropout.seed = 2;
   EXPECT_NE(with.steps[0].score.loss, without.steps[0].score.loss);
   EXPECT_NE(with.steps[0].score.loss, train_alone<double>(what).steps[0].score.loss);
+}
+
+// The weights stay: what changes the loss is the mask of the next step.
+TEST(Transformer, DropoutChangesWithTheStep) {
+  const RandomTask task(9);
+  const Examples own = examples(task, two, whole(9));
+  const auto losses = [&](const Dropout& dropout) {
+    Transformer<double> model(small_shape(), one_process<double>(9), 1);
+    model.scoring().dropout = dropout;
+    AdamW<double> adam(model.weights());
+    const Recipe stays{.rate = 0, .last_rate = 0};
+    const double first = train_step(model, adam, stays, own).score.loss;
+    return std::pair(first, train_step(model, adam, stays, own).score.loss);
+  };
+  const auto without = losses({}), with = losses({.probability = 0.5, .seed = 1});
+  EXPECT_EQ(without.first, without.second);
+  EXPECT_NE(with.first, with.second);
+}
+
+// The layers one by one, each with the mask of the number that it is given here.
+TEST(Transformer, DropoutChangesWithTheLayer) {
+  const RandomTask task(9);
+  const Examples own = examples(task, two, whole(9));
+  Transformer<double> model(small_shape(), one_process<double>(9), 1);
+  model.scoring().dropout = {.probability = 0.5, .seed = 1};
+  const auto loss_with_masks = [&](const std::array<Index, 2>& numbers) {
+    Weights<double>& weights = model.weights();
+    const EmbeddingParameters<const double> ends(weights.layout(2), weights.values(2));
+    Tensor<double> x = embed(model.shape(), ends.embedding, own);
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      LayerOptions options{model.shape(), model.scoring()};
+      options.scoring.dropout.layer = numbers[layer];
+      Checkpoint<double> kept;
+      x = layer_forward(options, model.place(),
+                        LayerParameters<const double>(weights.layout(layer), weights.values(layer)),
+                        std::move(x), kept);
+    }
+    return answer<double>(model.shape(), ends, own, x, model.place().isa).loss;
+  };
+  const double got = model.differentiate(own).loss;
+  EXPECT_DOUBLE_EQ(got, loss_with_masks({0, 1}));
+  EXPECT_GT(std::abs(got - loss_with_masks({0, 0})), 1e-3);
 }
 
 TEST(Transformer, AnEvaluationDropsNothing) {

@@ -4,22 +4,29 @@
 
 #include <cmath>
 
+#include "ring_attention/parallel/context_memory.hpp"
+
 namespace ring_attention::plan {
 namespace {
 
+// Numbers in which every letter of a formula counts.
 TEST(Table1, TotalsAndTheirSlips) {
-  const auto rows = table_1(1, 1000, 64, 4, 100);
+  const auto rows = table_1(3, 1000, 64, 4, 100);
   ASSERT_EQ(rows.size(), 4);
-  EXPECT_EQ(rows[0].printed, 2e6 * 64);  // 2 b h s^2
-  EXPECT_EQ(rows[0].bytes, 2e6 * 4);     // 2 b n s^2: one score matrix a head
-  EXPECT_EQ(rows[1].printed, 8 * 64000);
-  EXPECT_EQ(rows[2].printed, 2 * 64000);
-  EXPECT_EQ(rows[3].printed, 6 * 6400);
-  EXPECT_EQ(rows[3].bytes, 2 * rows[3].printed);  // six blocks of two bytes
+  EXPECT_EQ(rows[0].printed, 384e6);   // 2 b h s^2
+  EXPECT_EQ(rows[0].bytes, 24e6);      // 2 b n s^2: one score matrix a head
+  EXPECT_EQ(rows[1].printed, 1536e3);  // 8 b s h
+  EXPECT_EQ(rows[2].printed, 384e3);   // 2 b s h
+  EXPECT_EQ(rows[3].printed, 115200);  // 6 b c h
+  EXPECT_EQ(rows[3].bytes, 230400);    // of two bytes
 }
 
-TEST(Table1, TheRingOfTheLibraryHasSixShardsToo) {  // docs/notation.md: 6 B H c D e bytes
-  EXPECT_EQ(table_1(1, 4096, 64, 1, 512)[3].bytes, 6 * 1 * 1 * 512 * 64 * 2);
+TEST(Table1, TheRingOfTheLibraryHasSixShardsToo) {
+  const Shape shard{3, 4, 100, 16};  // h = 4 heads of 16
+  double bytes = 0;
+  for (const RankArray& array : ring_arrays(shard, shard, false, {2, 2, 2}))
+    bytes += static_cast<double>(array.bytes);
+  EXPECT_EQ(bytes, table_1(3, 1000, 64, 4, 100)[3].bytes);
 }
 
 bool rounds_to(double value, double printed, double unit) {

@@ -83,6 +83,14 @@ class Torch(unittest.TestCase):
         self.assertTrue(torch.autograd.gradcheck(
             lambda q, k, v: ring_attention(q, k, v, seq=(5, 6), threads=1, causal=True)[0], (q, k, v)))
 
+    def test_lse_has_no_gradient(self):
+        q, k, v = (random(2, 5, 4) for _ in range(3))
+        for out, lse in (attention(q, k, v), ring_attention(q, k, v, seq=5)):
+            self.assertTrue(out.requires_grad)
+            self.assertFalse(lse.requires_grad)
+            with self.assertRaisesRegex(RuntimeError, "does not require grad"):
+                lse.sum().backward()
+
     def test_gradcheck_can_fail(self):
         class Wrong(torch.autograd.Function):
             @staticmethod

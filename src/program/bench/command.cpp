@@ -13,7 +13,7 @@ int bench_command(const Communicator& comm, const BenchOptions& given, Activity&
   const bool is_double = options.dtype == "float64";
   choose_partition(options, options.device,
                    {options.q(), options.kv(), options.causal,
-                    static_cast<Index>(is_double ? sizeof(double) : sizeof(float))},
+                    static_cast<Index>(is_double ? sizeof(double) : sizeof(float)), options.backward},
                    comm.size());
   const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity)
                              : is_double ? measure<CpuBackend, double>(comm, options, activity)

@@ -28,10 +28,11 @@ int run_command(const Communicator& comm, const RunOptions& given, Activity& act
   if (given.device == "cuda") require_gpus(comm, given);
   const RunInput input(comm, given);
   RunOptions options = given;
-  choose_partition(options, options.device,
-                   {input.q(), input.kv(), options.causal,
-                    static_cast<Index>(input.is_double() ? sizeof(double) : sizeof(float))},
-                   comm.size());
+  choose_partition(
+      options, options.device,
+      {input.q(), input.kv(), options.causal,
+       static_cast<Index>(input.is_double() ? sizeof(double) : sizeof(float)), given.wants_gradients()},
+      comm.size());
   const RankGrid grid = agreed_grid(comm, options);
   const ProgressLine progress(activity, grid.ring.size, comm.rank() == 0 ? options.progress : "never");
   if (input.is_double()) require_float32(comm, options);

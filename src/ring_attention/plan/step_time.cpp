@@ -7,9 +7,7 @@
 namespace ring_attention::plan {
 namespace {
 
-constexpr double launch = 10e-6;        // seconds of a kernel's start, once a step of a ring
-constexpr double backward_flops = 2.5;  // of attention, over those of its forward: five products for two
-constexpr double backward_rate = 0.9;   // FlashAttention-3, H100: 561 of 616 TFLOP/s
+constexpr double launch = 10e-6;  // seconds of a kernel's start, once a step of a ring
 
 double in_double(Index n) { return static_cast<double>(n); }
 

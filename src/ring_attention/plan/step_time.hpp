@@ -7,6 +7,10 @@
 
 namespace ring_attention::plan {
 
+inline constexpr double backward_flops =
+    2.5;  ///< of attention, over those of its forward: five products for two
+inline constexpr double backward_rate = 0.9;  ///< FlashAttention-3, H100: 561 of 616 TFLOP/s
+
 /// Seconds of a rank for one step: of the optimiser (training), of the prompt (prefill), of a token (decode). What
 /// computing hides is left out: the last four are communication that is exposed.
 struct StepTime {

@@ -1,0 +1,81 @@
+// `--check` of results that are right but for one number of the last rank.
+#include "program/run/check.hpp"
+
+#include "ring_attention/attention/reference.hpp"
+#include "support/problem.hpp"
+#include "support/ranks_and_files.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+class CheckResults : public RanksAndFiles {};
+
+TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
+  constexpr Index heads = 4, seq = 13;
+  if (comm_.rank() == 0) {
+    write_npy<float>(at("bias.npy"),
+                     random_bias<float>({.queries = seq, .keys = seq, .bias_batch = 1, .bias_heads = 1}));
+    write_npy<float>(at("sink.npy"), Tensor<float>({1, 1, heads, 1}, 0.5F), {heads});
+  }
+  wait();
+  RunOptions options;
+  options.random = {2, heads, seq, 8};
+  options.kv_heads = 2;
+  options.backward = true;
+  options.bias = at("bias.npy");
+  options.sink = at("sink.npy");
+  const RunInput input(comm_, options);
+
+  const auto read = [&](InputArray array) { return input.read<float>(array, whole(seq)); };
+  const Tensor<float> all_q = read(InputArray::q), all_k = read(InputArray::k), all_v = read(InputArray::v),
+                      all_bias = read(InputArray::bias), all_grad_out = read(InputArray::grad_out);
+  const auto exact = [](const Tensor<float>& array) { return converted<double>(array); };
+  const Tensor<double> q64 = exact(all_q), k64 = exact(all_k), v64 = exact(all_v), bias64 = exact(all_bias);
+  const Reference want = reference_forward(q64, k64, v64, input.scoring(), bias64);
+  const ReferenceGradients slopes =
+      reference_backward(q64, k64, v64, exact(all_grad_out), input.scoring(), bias64);
+
+  const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
+  const auto shard = [&](const Tensor<double>& array) { return rows_of(converted<float>(array), own); };
+  const Tensor<float> q = rows_of(all_q, own), bias = rows_of(all_bias, own),
+                      grad_out = rows_of(all_grad_out, own);
+  AttentionResult<float> forward{shard(want.out), shard(want.lse)};
+  Gradients<float> gradients{shard(slopes.q), shard(slopes.k), shard(slopes.v), shard(slopes.bias),
+                             slopes.sinks};
+  const RankResults<float> results{own, own, &q, &bias, &forward, &grad_out, &gradients};
+
+  const bool spoils = comm_.rank() == comm_.size() - 1;
+  const auto expect = [&](Result spoilt, auto& number, const Tolerance& tolerance) {
+    const auto right = number;
+    const double bound = tolerance.absolute + tolerance.relative * std::abs(static_cast<double>(right));
+    for (const double times : {0.3, 3.0, 50.0}) {
+      if (spoils) number = static_cast<std::remove_reference_t<decltype(number)>>(right + times * bound);
+      RankReport report;
+      Activity activity;
+      check_results(comm_, input, results, report, activity);
+      for (std::size_t i = 0; i < result_names.size(); ++i) {
+        EXPECT_GT(report.errors[i].rows, 0) << result_names[i];
+        const bool wrong = spoils && times > 1 && static_cast<Result>(i) == spoilt;
+        EXPECT_EQ(report.errors[i].ok, !wrong)
+            << result_names[i] << " where " << result_names[static_cast<std::size_t>(spoilt)]
+            << " is wrong by " << times << " tolerances";
+      }
+    }
+    number = right;
+  };
+  const auto middle = [](Tensor<float>& array) -> float& { return array.data()[array.size() / 2]; };
+  const Tolerance attended = attention_tolerance<float>(seq, want.max_abs_score, want.max_abs_value);
+  const auto of = [&](double magnitude) {
+    return gradient_tolerance<float>(seq * heads / 2, want.max_abs_score, magnitude);
+  };
+  expect(Result::out, middle(forward.out), attended);
+  expect(Result::lse, middle(forward.lse), attended);
+  expect(Result::dq, middle(gradients.q), of(slopes.magnitude_q));
+  expect(Result::dk, middle(gradients.k), of(slopes.magnitude_k));
+  expect(Result::dv, middle(gradients.v), of(slopes.magnitude_v));
+  expect(Result::dbias, middle(gradients.bias), of(slopes.magnitude_bias));
+  expect(Result::dsink, gradients.sinks[1], of(slopes.magnitude_sinks));
+}
+
+}  // namespace
+}  // namespace ring_attention::test
