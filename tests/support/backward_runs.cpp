@@ -95,29 +95,17 @@ testing::AssertionResult sent_what_it_should(const RankGradients<T>& result,
   return testing::AssertionSuccess();
 }
 
-template Gradients<float> single_device_gradients(const GradientProblem<float>&);
-template RankGradients<float> run_rank_backward(const GradientProblem<float>&, const AttentionResult<float>&,
-                                                const Ring&, const MakeTransport&,
-                                                const MakeBackward<float>&);
-template std::vector<RankGradients<float>> run_loopback_backward_with(const GradientProblem<float>&,
-                                                                      const std::vector<RankResult<float>>&,
-                                                                      MakeLoopback,
-                                                                      const MakeBackward<float>&);
-template Gradients<float> gathered(const std::vector<RankGradients<float>>&, const GradientProblem<float>&);
-template testing::AssertionResult sent_what_it_should(const RankGradients<float>&,
-                                                      const GradientProblem<float>&, const Ring&);
-
-template Gradients<double> single_device_gradients(const GradientProblem<double>&);
-template RankGradients<double> run_rank_backward(const GradientProblem<double>&,
-                                                 const AttentionResult<double>&, const Ring&,
-                                                 const MakeTransport&, const MakeBackward<double>&);
-template std::vector<RankGradients<double>> run_loopback_backward_with(const GradientProblem<double>&,
-                                                                       const std::vector<RankResult<double>>&,
-                                                                       MakeLoopback,
-                                                                       const MakeBackward<double>&);
-template Gradients<double> gathered(const std::vector<RankGradients<double>>&,
-                                    const GradientProblem<double>&);
-template testing::AssertionResult sent_what_it_should(const RankGradients<double>&,
-                                                      const GradientProblem<double>&, const Ring&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                       \
+  template Gradients<T> single_device_gradients(const GradientProblem<T>&);                                 \
+  template RankGradients<T> run_rank_backward(const GradientProblem<T>&, const AttentionResult<T>&,         \
+                                              const Ring&, const MakeTransport&, const MakeBackward<T>&);   \
+  template std::vector<RankGradients<T>> run_loopback_backward_with(                                        \
+      const GradientProblem<T>&, const std::vector<RankResult<T>>&, MakeLoopback, const MakeBackward<T>&);  \
+  template Gradients<T> gathered(const std::vector<RankGradients<T>>&, const GradientProblem<T>&);          \
+  template testing::AssertionResult sent_what_it_should(const RankGradients<T>&, const GradientProblem<T>&, \
+                                                        const Ring&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 
 }  // namespace ring_attention::test

@@ -1,5 +1,7 @@
 #include "support/decode_runs.hpp"
 
+#include "ring_attention/attention/blockwise.hpp"
+
 namespace ring_attention::test {
 
 template <class T>
@@ -73,26 +75,18 @@ AttentionResult<T> merged(const std::vector<Partial<T>>& states, const Scoring& 
   return result;
 }
 
-template ShardedCache<float> cache_of(const Problem<float>&, Index, int, int);
-template AttentionResult<float> merged(const std::vector<Partial<float>>&, const Scoring&);
-template ShardedCache<double> cache_of(const Problem<double>&, Index, int, int);
-template AttentionResult<double> merged(const std::vector<Partial<double>>&, const Scoring&);
-template AttentionResult<float> next_token<float, CpuEngine<float>>(AllToAll&, const Problem<float>&,
-                                                                    ShardedCache<float>&, int);
-template AttentionResult<float> run_rank_decode<float, CpuEngine<float>>(AllToAll&, const Problem<float>&,
-                                                                         Index, int);
-template std::vector<AttentionResult<float>> run_loopback_decode<float, CpuEngine<float>>(
-    const Problem<float>&, Index, int, int);
-template std::vector<Partial<float>> states_of_last_token<float, CpuEngine<float>>(const Problem<float>&,
-                                                                                   Index, int);
-template AttentionResult<double> next_token<double, CpuEngine<double>>(AllToAll&, const Problem<double>&,
-                                                                       ShardedCache<double>&, int);
-template AttentionResult<double> run_rank_decode<double, CpuEngine<double>>(AllToAll&, const Problem<double>&,
-                                                                            Index, int);
-template std::vector<AttentionResult<double>> run_loopback_decode<double, CpuEngine<double>>(
-    const Problem<double>&, Index, int, int);
-template std::vector<Partial<double>> states_of_last_token<double, CpuEngine<double>>(const Problem<double>&,
-                                                                                      Index, int);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                     \
+  template ShardedCache<T> cache_of(const Problem<T>&, Index, int, int);                                  \
+  template AttentionResult<T> merged(const std::vector<Partial<T>>&, const Scoring&);                     \
+  template AttentionResult<T> next_token<T, CpuEngine<T>>(AllToAll&, const Problem<T>&, ShardedCache<T>&, \
+                                                          int);                                           \
+  template AttentionResult<T> run_rank_decode<T, CpuEngine<T>>(AllToAll&, const Problem<T>&, Index, int); \
+  template std::vector<AttentionResult<T>> run_loopback_decode<T, CpuEngine<T>>(const Problem<T>&, Index, \
+                                                                                int, int);                \
+  template std::vector<Partial<T>> states_of_last_token<T, CpuEngine<T>>(const Problem<T>&, Index, int);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 template AttentionResult<double> next_token<double, BlockwiseEngine<double>>(AllToAll&,
                                                                              const Problem<double>&,
                                                                              ShardedCache<double>&, int);

@@ -142,29 +142,23 @@ Gradients<T> device_gradients(const GradientProblem<T>& problem) {
                                p.what.scoring, p.what.block);
 }
 
-template Tensor<float> random_grad_out(const Case&);
-template GradientProblem<float> make_gradient_problem(Problem<float>, Tensor<float>);
-template GradientProblem<float> make_gradient_problem(const Case&);
-template testing::AssertionResult grad_q_agrees(const Tensor<float>&, const GradientProblem<float>&);
-template testing::AssertionResult grad_k_agrees(const Tensor<float>&, const GradientProblem<float>&);
-template testing::AssertionResult grad_v_agrees(const Tensor<float>&, const GradientProblem<float>&);
-template testing::AssertionResult grad_bias_agrees(const Tensor<float>&, const GradientProblem<float>&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                              \
+  template Tensor<T> random_grad_out(const Case&);                                                 \
+  template GradientProblem<T> make_gradient_problem(Problem<T>, Tensor<T>);                        \
+  template GradientProblem<T> make_gradient_problem(const Case&);                                  \
+  template testing::AssertionResult grad_q_agrees(const Tensor<T>&, const GradientProblem<T>&);    \
+  template testing::AssertionResult grad_k_agrees(const Tensor<T>&, const GradientProblem<T>&);    \
+  template testing::AssertionResult grad_v_agrees(const Tensor<T>&, const GradientProblem<T>&);    \
+  template testing::AssertionResult grad_bias_agrees(const Tensor<T>&, const GradientProblem<T>&); \
+  template testing::AssertionResult agrees(const Gradients<T>&, const GradientProblem<T>&);        \
+  template testing::AssertionResult same_bits(const Gradients<T>&, const Gradients<T>&);           \
+  template Gradients<T> device_gradients(const GradientProblem<T>&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 template testing::AssertionResult grad_sinks_agree(const std::vector<double>&, const GradientProblem<float>&);
-template testing::AssertionResult agrees(const Gradients<float>&, const GradientProblem<float>&);
-template testing::AssertionResult same_bits(const Gradients<float>&, const Gradients<float>&);
-template Gradients<float> device_gradients(const GradientProblem<float>&);
 
-template Tensor<double> random_grad_out(const Case&);
-template GradientProblem<double> make_gradient_problem(Problem<double>, Tensor<double>);
-template GradientProblem<double> make_gradient_problem(const Case&);
-template testing::AssertionResult grad_q_agrees(const Tensor<double>&, const GradientProblem<double>&);
-template testing::AssertionResult grad_k_agrees(const Tensor<double>&, const GradientProblem<double>&);
-template testing::AssertionResult grad_v_agrees(const Tensor<double>&, const GradientProblem<double>&);
-template testing::AssertionResult grad_bias_agrees(const Tensor<double>&, const GradientProblem<double>&);
 template testing::AssertionResult grad_sinks_agree(const std::vector<double>&,
                                                    const GradientProblem<double>&);
-template testing::AssertionResult agrees(const Gradients<double>&, const GradientProblem<double>&);
-template testing::AssertionResult same_bits(const Gradients<double>&, const Gradients<double>&);
-template Gradients<double> device_gradients(const GradientProblem<double>&);
 
 }  // namespace ring_attention::test

@@ -178,34 +178,22 @@ testing::AssertionResult agrees(const Whole<T>& got, const GradientProblem<T>& p
   return agrees(got.gradients, problem);
 }
 
-template ParallelResult<float> run_rank_parallel(const GradientProblem<float>&, const RankGrid&, bool, Links&,
-                                                 const Engines<float>&, const HybridRules&);
-template std::vector<ParallelResult<float>> run_loopback_hybrid(const GradientProblem<float>&, int, int,
-                                                                const Engines<float>&, const HybridRules&);
-template std::vector<ParallelResult<float>> run_loopback_all_gather(const GradientProblem<float>&, int,
-                                                                    const Engines<float>&);
-template Whole<float> zeros(const Case&);
-template void put_rank(Whole<float>&, const AttentionResult<float>&, const Gradients<float>&,
-                       const TokenRanges&, const TokenRanges&);
-template Whole<float> gathered(const std::vector<ParallelResult<float>>&, const Case&, int,
-                               const HybridRules&);
-template Whole<float> whole_ring(const GradientProblem<float>&, int, const Engines<float>&);
-template testing::AssertionResult same_bits(const Whole<float>&, const Whole<float>&);
-template testing::AssertionResult agrees(const Whole<float>&, const GradientProblem<float>&);
-
-template ParallelResult<double> run_rank_parallel(const GradientProblem<double>&, const RankGrid&, bool,
-                                                  Links&, const Engines<double>&, const HybridRules&);
-template std::vector<ParallelResult<double>> run_loopback_hybrid(const GradientProblem<double>&, int, int,
-                                                                 const Engines<double>&, const HybridRules&);
-template std::vector<ParallelResult<double>> run_loopback_all_gather(const GradientProblem<double>&, int,
-                                                                     const Engines<double>&);
-template Whole<double> zeros(const Case&);
-template void put_rank(Whole<double>&, const AttentionResult<double>&, const Gradients<double>&,
-                       const TokenRanges&, const TokenRanges&);
-template Whole<double> gathered(const std::vector<ParallelResult<double>>&, const Case&, int,
-                                const HybridRules&);
-template Whole<double> whole_ring(const GradientProblem<double>&, int, const Engines<double>&);
-template testing::AssertionResult same_bits(const Whole<double>&, const Whole<double>&);
-template testing::AssertionResult agrees(const Whole<double>&, const GradientProblem<double>&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                      \
+  template ParallelResult<T> run_rank_parallel(const GradientProblem<T>&, const RankGrid&, bool, Links&,   \
+                                               const Engines<T>&, const HybridRules&);                     \
+  template std::vector<ParallelResult<T>> run_loopback_hybrid(const GradientProblem<T>&, int, int,         \
+                                                              const Engines<T>&, const HybridRules&);      \
+  template std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>&, int,          \
+                                                                  const Engines<T>&);                      \
+  template Whole<T> zeros(const Case&);                                                                    \
+  template void put_rank(Whole<T>&, const AttentionResult<T>&, const Gradients<T>&, const TokenRanges&,    \
+                         const TokenRanges&);                                                              \
+  template Whole<T> gathered(const std::vector<ParallelResult<T>>&, const Case&, int, const HybridRules&); \
+  template Whole<T> whole_ring(const GradientProblem<T>&, int, const Engines<T>&);                         \
+  template testing::AssertionResult same_bits(const Whole<T>&, const Whole<T>&);                           \
+  template testing::AssertionResult agrees(const Whole<T>&, const GradientProblem<T>&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 
 }  // namespace ring_attention::test

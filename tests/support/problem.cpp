@@ -175,30 +175,21 @@ Case random_case(Dice& dice, Index index, Index ranks) {
   return what;
 }
 
-template Problem<float> make_problem(const Case&, Tensor<float>, Tensor<float>, Tensor<float>, Tensor<float>);
-template Tensor<float> random_bias(const Case&);
-template std::array<Tensor<float>, 3> random_inputs(const Case&);
-template Problem<float> make_problem(const Case&);
-template void copy_rows(View<float>, View<const float>, const TokenRanges&);
-template Tensor<float> rows_of(const Tensor<float>&, const TokenRanges&);
-template void put_rows(Tensor<float>&, const Tensor<float>&, const TokenRanges&);
-template testing::AssertionResult agrees(const AttentionResult<float>&, const Problem<float>&,
-                                         const TokenRanges&);
-template testing::AssertionResult agrees(const AttentionResult<float>&, const Problem<float>&);
-template testing::AssertionResult same_bits(const AttentionResult<float>&, const AttentionResult<float>&);
-
-template Problem<double> make_problem(const Case&, Tensor<double>, Tensor<double>, Tensor<double>,
-                                      Tensor<double>);
-template Tensor<double> random_bias(const Case&);
-template std::array<Tensor<double>, 3> random_inputs(const Case&);
-template Problem<double> make_problem(const Case&);
-template void copy_rows(View<double>, View<const double>, const TokenRanges&);
-template Tensor<double> rows_of(const Tensor<double>&, const TokenRanges&);
-template void put_rows(Tensor<double>&, const Tensor<double>&, const TokenRanges&);
-template testing::AssertionResult agrees(const AttentionResult<double>&, const Problem<double>&,
-                                         const TokenRanges&);
-template testing::AssertionResult agrees(const AttentionResult<double>&, const Problem<double>&);
-template testing::AssertionResult same_bits(const AttentionResult<double>&, const AttentionResult<double>&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                        \
+  template Problem<T> make_problem(const Case&, Tensor<T>, Tensor<T>, Tensor<T>, Tensor<T>); \
+  template Tensor<T> random_bias(const Case&);                                               \
+  template std::array<Tensor<T>, 3> random_inputs(const Case&);                              \
+  template Problem<T> make_problem(const Case&);                                             \
+  template void copy_rows(View<T>, View<const T>, const TokenRanges&);                       \
+  template Tensor<T> rows_of(const Tensor<T>&, const TokenRanges&);                          \
+  template void put_rows(Tensor<T>&, const Tensor<T>&, const TokenRanges&);                  \
+  template testing::AssertionResult agrees(const AttentionResult<T>&, const Problem<T>&,     \
+                                           const TokenRanges&);                              \
+  template testing::AssertionResult agrees(const AttentionResult<T>&, const Problem<T>&);    \
+  template testing::AssertionResult same_bits(const AttentionResult<T>&, const AttentionResult<T>&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 
 template void copy_rows(View<Bf16>, View<const Bf16>, const TokenRanges&);
 

@@ -85,22 +85,17 @@ testing::AssertionResult sent_what_it_should(const TransportStatistics& statisti
                                      << " and " << due.bytes_received;
 }
 
-template TokenRanges query_ranges(const Problem<float>&, int, int);
-template RankResult<float> run_rank(const Problem<float>&, const Ring&, const MakeTransport&,
-                                    const MakeForward<float>&);
-template std::vector<RankResult<float>> run_loopback_with(const Problem<float>&, int, MakeLoopback,
-                                                          const MakeForward<float>&);
-template testing::AssertionResult all_agree(const std::vector<RankResult<float>>&, const Problem<float>&);
-template testing::AssertionResult sent_what_it_should(const TransportStatistics&, const Problem<float>&,
-                                                      const Ring&);
-
-template TokenRanges query_ranges(const Problem<double>&, int, int);
-template RankResult<double> run_rank(const Problem<double>&, const Ring&, const MakeTransport&,
-                                     const MakeForward<double>&);
-template std::vector<RankResult<double>> run_loopback_with(const Problem<double>&, int, MakeLoopback,
-                                                           const MakeForward<double>&);
-template testing::AssertionResult all_agree(const std::vector<RankResult<double>>&, const Problem<double>&);
-template testing::AssertionResult sent_what_it_should(const TransportStatistics&, const Problem<double>&,
-                                                      const Ring&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                  \
+  template TokenRanges query_ranges(const Problem<T>&, int, int);                                      \
+  template RankResult<T> run_rank(const Problem<T>&, const Ring&, const MakeTransport&,                \
+                                  const MakeForward<T>&);                                              \
+  template std::vector<RankResult<T>> run_loopback_with(const Problem<T>&, int, MakeLoopback,          \
+                                                        const MakeForward<T>&);                        \
+  template testing::AssertionResult all_agree(const std::vector<RankResult<T>>&, const Problem<T>&);   \
+  template testing::AssertionResult sent_what_it_should(const TransportStatistics&, const Problem<T>&, \
+                                                        const Ring&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 
 }  // namespace ring_attention::test

@@ -145,14 +145,14 @@ Score answer_gradient(const ModelShape& shape, const EmbeddingParameters<const T
   });
 }
 
-template Tensor<float> embed(const ModelShape&, View<const float>, const Examples&);
-template Tensor<double> embed(const ModelShape&, View<const double>, const Examples&);
-template void add_embedding_gradient(const ModelShape&, const Examples&, View<const float>, View<float>);
-template void add_embedding_gradient(const ModelShape&, const Examples&, View<const double>, View<double>);
-template Score answer(const ModelShape&, const EmbeddingParameters<const float>&, const Examples&,
-                      View<const float>, Isa);
-template Score answer(const ModelShape&, const EmbeddingParameters<const double>&, const Examples&,
-                      View<const double>, Isa);
+#define RING_ATTENTION_INSTANTIATE(T)                                                               \
+  template Tensor<T> embed(const ModelShape&, View<const T>, const Examples&);                      \
+  template void add_embedding_gradient(const ModelShape&, const Examples&, View<const T>, View<T>); \
+  template Score answer(const ModelShape&, const EmbeddingParameters<const T>&, const Examples&,    \
+                        View<const T>, Isa);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 template Score answer_gradient(const ModelShape&, const EmbeddingParameters<const float>&, const Examples&,
                                View<const float>, double, const EmbeddingParameters<float>&, View<float>,
                                Isa);

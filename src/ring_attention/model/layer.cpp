@@ -147,20 +147,16 @@ Tensor<T> layer_backward(const LayerOptions& options, const RankContext<T>& plac
   return std::move(grad_x);
 }
 
-template struct LayerParameters<float>;
-template struct LayerParameters<double>;
-template struct LayerParameters<const float>;
-template struct LayerParameters<const double>;
-template Tensor<float> layer_forward(const LayerOptions&, const RankContext<float>&,
-                                     const LayerParameters<const float>&, Tensor<float>, Checkpoint<float>&);
-template Tensor<double> layer_forward(const LayerOptions&, const RankContext<double>&,
-                                      const LayerParameters<const double>&, Tensor<double>,
-                                      Checkpoint<double>&);
-template Tensor<float> layer_backward(const LayerOptions&, const RankContext<float>&,
-                                      const LayerParameters<const float>&, const Checkpoint<float>&,
-                                      Tensor<float>, const LayerParameters<float>&);
-template Tensor<double> layer_backward(const LayerOptions&, const RankContext<double>&,
-                                       const LayerParameters<const double>&, const Checkpoint<double>&,
-                                       Tensor<double>, const LayerParameters<double>&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                 \
+  template struct LayerParameters<T>;                                                                 \
+  template struct LayerParameters<const T>;                                                           \
+  template Tensor<T> layer_forward(const LayerOptions&, const RankContext<T>&,                        \
+                                   const LayerParameters<const T>&, Tensor<T>, Checkpoint<T>&);       \
+  template Tensor<T> layer_backward(const LayerOptions&, const RankContext<T>&,                       \
+                                    const LayerParameters<const T>&, const Checkpoint<T>&, Tensor<T>, \
+                                    const LayerParameters<T>&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 
 }  // namespace ring_attention::model
