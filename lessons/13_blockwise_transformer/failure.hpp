@@ -69,6 +69,8 @@ inline std::vector<std::vector<double>> show_contexts(Lesson& lesson, Trainee& t
                                                       Index labels) {
   Table table({"S", "the ring", "own shard, N = 4", "closed form",
                format("window %d", static_cast<int>(fixed)), "closed form"});
+  double largest = 0;
+  bool right = true;
   std::vector<std::vector<double>> rows;
   for (const Index seq : lengths) {
     const Mask shard = own_shard(seq, 4), near = window(std::min(fixed, seq));
@@ -82,9 +84,16 @@ inline std::vector<std::vector<double>> show_contexts(Lesson& lesson, Trainee& t
     for (std::size_t i = 1; i < row.size(); ++i) cells.push_back(format("%.4f", row[i]));
     table.row(cells);
     rows.push_back(row);
+    for (const std::size_t i : {2, 4}) {
+      const double error = std::abs(row[i] - row[i + 1]);
+      largest = std::max(largest, error);
+      right = right && error <= 0.015;
+    }
   }
   lesson.print(table);
   lesson.record("contexts", rows);
+  lesson.check("the shard and the window answer what their closed forms say, within 0.015", right,
+               format("largest difference %.4f", largest));
   return rows;
 }
 

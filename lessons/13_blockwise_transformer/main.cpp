@@ -68,6 +68,8 @@ std::string show_training(Lesson& lesson, const Communicator& comm, const Flags&
   if (flags.full()) {
     lesson.check("at S = 1024 at least 0.995 are right", accuracy_at(1024) >= 0.995);
     lesson.check("at S = 4096 at least 0.99 are right", accuracy_at(4096) >= 0.99);
+    lesson.check("at S = 16384, four times the longest of the training, at least 0.97 are right",
+                 accuracy_at(16384) >= 0.97);
   } else {
     lesson.check("at S = 256, four times the length of the training, at least 0.97 are right",
                  accuracy_at(256) >= 0.97);

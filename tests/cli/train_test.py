@@ -328,8 +328,7 @@ class LongTest(TrainCase):
         self.assertEqual(len(report["curve"]), 400)
         print(json.dumps(report["evaluations"]), f"{report['train_seconds']:.1f} s", flush=True)
         for row in report["evaluations"]:
-            if row["length"] <= 4096:
-                self.assertTrue(row["accuracy"] >= 0.99, str(row))
+            self.assertTrue(row["accuracy"] >= (0.99 if row["length"] <= 4096 else 0.95), str(row))
             self.assertTrue(abs(row["window_accuracy"] - row["window_possible"]) <= 0.03, str(row))
 
 

@@ -79,6 +79,7 @@ TEST(LongTraining, LineRetrievalIsLearnedByEverySeed) {
     std::fflush(stdout);
     EXPECT_TRUE(got[0] >= 0.995) << "seed " << seed;
     EXPECT_TRUE(got[1] >= 0.99) << "seed " << seed;
+    EXPECT_TRUE(got[2] >= 0.97) << "seed " << seed;
   }
 }
 
