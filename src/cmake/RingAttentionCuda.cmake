@@ -33,6 +33,21 @@ if(RING_ATTENTION_CUDA_HERE)
   endif()
 endif()
 
+# Says `why` there are no GPU parts and what the `remedy` is, and ends this file.
+macro(ring_attention_leave_cuda_out)
+  if(RING_ATTENTION_CUDA STREQUAL AUTO)
+    message(STATUS "The GPU parts are left out: ${why}. To have them: ${remedy}.")
+    return()
+  endif()
+  message(FATAL_ERROR "RING_ATTENTION_CUDA is ON, and ${why}. Remedy: ${remedy}.")
+endmacro()
+
+if(CMAKE_VERSION VERSION_LESS 3.25)
+  set(why "CMake ${CMAKE_VERSION} does not know sm_90a, 3.25 is the oldest that does")
+  set(remedy "install a newer CMake, for instance with `pip install cmake`, and configure in a new folder")
+  ring_attention_leave_cuda_out()
+endif()
+
 # Ampere, Ada and Hopper with Hopper's own instructions (the `a`); PTX for what comes later. To be set before the
 # language is enabled, which would otherwise choose one of its own.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -69,6 +84,7 @@ if(NOT CMAKE_CUDA_COMPILER_LOADED AND NOT RING_ATTENTION_CUDA_TRIED)
     set(RING_ATTENTION_CUDA_TRIED ON CACHE INTERNAL "The CUDA compiler was seen to work")
   endif()
 endif()
+set(remedy "put nvcc into PATH, or set CUDACXX")
 if(NOT CMAKE_CUDA_COMPILER)
   set(why "no CUDA compiler was found that works")
 else()
@@ -83,11 +99,7 @@ else()
   endif()
 endif()
 if(NOT RING_ATTENTION_HAS_CUDA)
-  if(RING_ATTENTION_CUDA STREQUAL AUTO)
-    message(STATUS "The GPU parts are left out: ${why}")
-    return()
-  endif()
-  message(FATAL_ERROR "RING_ATTENTION_CUDA is ON, and ${why}. Remedy: put nvcc into PATH, or set CUDACXX.")
+  ring_attention_leave_cuda_out()
 endif()
 
 # CMake 3.25 knows no C++20 flag for some versions of nvcc, and drops the request without a word.
