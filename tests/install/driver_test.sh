@@ -54,3 +54,16 @@ echo 'set(CMAKE_VERSION 3.22.1)' >"$work/old.cmake"
 too_old='CMake 3.22.1 does not know sm_90a, .*: install a newer CMake'
 expect "The GPU parts are left out: $too_old" old -DRING_ATTENTION_TESTS=ON -DCMAKE_PROJECT_INCLUDE="$work/old.cmake"
 refused "$too_old" old
+
+echo 'an nvcc that does not work is not one that was not found'
+cat >"$work/nvcc" <<'END'
+#!/bin/sh
+for line in 1 2 3 4 5 6; do echo "line $line" >&2; done
+echo 'host_config.h: #error -- unsupported GNU version!' >&2
+exit 2
+END
+chmod +x "$work/nvcc"
+nvcc=$work/nvcc
+not_working="$work/nvcc does not work: line 3 .*unsupported GNU version! (exit code 2) .*CUDAHOSTCXX=g++-NN"
+expect "The GPU parts are left out: $not_working" broken -DRING_ATTENTION_TESTS=ON
+refused "$not_working" broken
