@@ -31,9 +31,12 @@ TEST(NcclErrors, AFailedSendEndsItsGroupAndTheJob) {
   EXPECT_EQ(emulator::group_depth(), 0);
   const Ring ring{comm.rank(), comm.size()};
   if (ring.rank == 1) {
-    EXPECT_NE(message.find("an error of the emulated NCCL"), std::string::npos) << message;
+    EXPECT_NE(message.find("an error of the emulated NCCL (this ncclSend was chosen to fail)"), std::string::npos)
+        << message;
   } else if (ring.prev() == 1) {
     EXPECT_NE(message.find("hop 0 of 1, from rank 1"), std::string::npos) << message;
+    EXPECT_NE(message.find("NCCL_DEBUG=INFO"), std::string::npos) << message;
+    EXPECT_NE(message.find("NCCL_P2P_DISABLE=1"), std::string::npos) << message;
   }
   (void)emulator::take_error();
   MPI_Barrier(MPI_COMM_WORLD);

@@ -14,7 +14,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string words_of(ncclResult_t code) { return std::string("NCCL: ") + ncclGetErrorString(code); }
+/// With NCCL's own explanation, where it has one.
+std::string words_of(ncclResult_t code) {
+  const std::string reason = ncclGetLastError(nullptr);
+  return std::string("NCCL: ") + ncclGetErrorString(code) + (reason.empty() ? "" : " (" + reason + ")");
+}
 
 /// Throws Error unless the call has succeeded or is in progress.
 void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
@@ -82,8 +86,7 @@ void NcclWorld::settle(const std::string& what) {
   const auto deadline = Clock::now() + options_.timeout;
   ncclResult_t state = state_of(comm_);
   for (; state == ncclInProgress; state = state_of(comm_)) {
-    if (Clock::now() > deadline)
-      abort(what + " took more than " + std::to_string(options_.timeout.count()) + " s");
+    if (Clock::now() > deadline) abort_late(what);
     pause();
   }
   if (state != ncclSuccess) abort(what + ": " + words_of(state));
@@ -100,12 +103,16 @@ void NcclWorld::abort(const std::string& why) {
   throw Error("NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why);
 }
 
+void NcclWorld::abort_late(const std::string& what) {
+  abort(what + " took more than " + std::to_string(options_.timeout.count()) +
+        " s. NCCL_DEBUG=INFO shows what NCCL does. If every run ends so, try NCCL_P2P_DISABLE=1.");
+}
+
 void NcclWorld::wait(const std::function<bool()>& done, const std::string& what) {
   const auto deadline = Clock::now() + options_.timeout;
   while (!done()) {
     require_alive();
-    if (Clock::now() > deadline)
-      abort(what + " took more than " + std::to_string(options_.timeout.count()) + " s");
+    if (Clock::now() > deadline) abort_late(what);
     pause();
   }
 }

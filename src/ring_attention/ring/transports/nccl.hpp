@@ -70,6 +70,8 @@ class NcclWorld {
   void require_alive();
   /// Aborts the communicator and throws Error.
   [[noreturn]] void abort(const std::string& why);
+  /// abort(): `what` has taken longer than the time-out.
+  [[noreturn]] void abort_late(const std::string& what);
   /// Waits until NCCL has completed its last call: calls of a non-blocking communicator return at once.
   void settle(const std::string& what);
 
