@@ -108,11 +108,13 @@ void NcclWorld::abort_late(const std::string& what) {
         " s. NCCL_DEBUG=INFO shows what NCCL does. If every run ends so, try NCCL_P2P_DISABLE=1.");
 }
 
-void NcclWorld::wait(const std::function<bool()>& done, const std::string& what) {
-  const auto deadline = Clock::now() + options_.timeout;
+void NcclWorld::wait(const std::function<bool()>& done, const std::string& what,
+                     const std::function<bool()>& under_way) {
+  auto begin = Clock::now();
   while (!done()) {
     require_alive();
-    if (Clock::now() > deadline) abort_late(what);
+    if (under_way && !under_way()) begin = Clock::now();
+    if (Clock::now() > begin + options_.timeout) abort_late(what);
     pause();
   }
 }
@@ -195,10 +197,14 @@ void NcclTransport::finish() {
 void NcclTransport::drain() {
   pending_.require_idle();
   for (std::size_t i = 0; i < hops_.size(); ++i) {
-    world_.wait([&] { return hops_[i].arrived.is_done() && hops_[i].resumed.is_done(); },
+    const Hop& hop = hops_[i];
+    // The clock stands while this rank computes: before the hop, and still after it. What it computes waits only for
+    // hops that were enqueued earlier on the stream of all channels, so a hop that never comes is seen.
+    world_.wait([&] { return hop.arrived.is_done() && hop.resumed.is_done(); },
                 "hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) + ", from rank " +
-                    std::to_string(ring().prev()) + ",");
-    statistics_.exposed_seconds += hops_[i].resumed.seconds_since(hops_[i].idle);
+                    std::to_string(ring().prev()) + ",",
+                [&] { return hop.ready.is_done() && !hop.arrived.is_done(); });
+    statistics_.exposed_seconds += hop.resumed.seconds_since(hop.idle);
     if (world_.options().moved) world_.options().moved();
   }
   hops_.clear();
