@@ -31,7 +31,8 @@ TEST(NcclErrors, AFailedSendEndsItsGroupAndTheJob) {
   EXPECT_EQ(emulator::group_depth(), 0);
   const Ring ring{comm.rank(), comm.size()};
   if (ring.rank == 1) {
-    EXPECT_NE(message.find("an error of the emulated NCCL (this ncclSend was chosen to fail)"), std::string::npos)
+    EXPECT_NE(message.find("an error of the emulated NCCL (this ncclSend was chosen to fail)"),
+              std::string::npos)
         << message;
   } else if (ring.prev() == 1) {
     EXPECT_NE(message.find("hop 0 of 1, from rank 1"), std::string::npos) << message;

@@ -77,7 +77,7 @@ step() {
 # library, which is configured for /usr. Without one CMake chooses: the wrapper in PATH may be that of an MPI that will not
 # do. A warning of an untried compiler must not end the build.
 build() {
-  local wrapper= launcher= generator=()
+  local wrapper='' launcher='' generator=()
   if [ -n "${RING_ATTENTION_DEPS:-}" ]; then wrapper=$(command -v mpicxx) launcher=$(command -v mpiexec); fi
   if [ ! -f "$build/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake --preset release "${generator[@]}" -B "$build" -DRING_ATTENTION_CUDA=ON -DRING_ATTENTION_TESTS=ON \
