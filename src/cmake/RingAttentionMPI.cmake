@@ -64,6 +64,11 @@ if(NOT RING_ATTENTION_MPI_CHOSEN_FROM STREQUAL chosen_from OR NOT EXISTS "${RING
     COPY_FILE "${RING_ATTENTION_MPI_PROBE}"
     OUTPUT_VARIABLE output)
   if(NOT compiled)
+    if(output MATCHES "MPI_Bcast_c")
+      message(FATAL_ERROR "${MPI_CXX_COMPILER} is of an MPI without MPI_Bcast_c, one of MPI 4's functions with large counts. "
+                          "Open MPI has none up to 5.0. Remedy: install MPICH (`sh setup.sh`) and configure in a new folder, "
+                          "or name another MPI with -DMPI_CXX_COMPILER=mpicxx.")
+    endif()
     message(FATAL_ERROR "A small MPI program does not compile:\n${output}")
   endif()
 

@@ -117,6 +117,7 @@ Group& open_group() {
   return group;
 }
 int open_groups = 0;
+const char* last_error = "";
 
 // What a call of the communicator returns when it has done its part.
 ncclResult_t in_progress(ncclComm_t comm) {
@@ -164,6 +165,8 @@ const char* ncclGetErrorString(ncclResult_t code) {
   return code == ncclInvalidUsage ? "invalid usage: the communicator is busy, or a group has several of them"
                                   : "an error of the emulated NCCL";
 }
+// The last failure of this process, as in NCCL.
+const char* ncclGetLastError(ncclComm_t) { return last_error; }
 // All ranks of the job make communicators at the same time, and ranks of one communicator have one id.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   *id = {};
@@ -226,7 +229,10 @@ ncclResult_t ncclGroupEnd() {
 }
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  if (sends_until_failure() > 0 && --sends_until_failure() == 0) return ncclSystemError;
+  if (sends_until_failure() > 0 && --sends_until_failure() == 0) {
+    last_error = "this ncclSend was chosen to fail";
+    return ncclSystemError;
+  }
   return add({const_cast<void*>(from), 0, peer, true}, count, type, comm, stream);
 }
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -31,12 +31,37 @@ TEST(NcclErrors, AFailedSendEndsItsGroupAndTheJob) {
   EXPECT_EQ(emulator::group_depth(), 0);
   const Ring ring{comm.rank(), comm.size()};
   if (ring.rank == 1) {
-    EXPECT_NE(message.find("an error of the emulated NCCL"), std::string::npos) << message;
+    EXPECT_NE(message.find("an error of the emulated NCCL (this ncclSend was chosen to fail)"),
+              std::string::npos)
+        << message;
   } else if (ring.prev() == 1) {
     EXPECT_NE(message.find("hop 0 of 1, from rank 1"), std::string::npos) << message;
+    EXPECT_NE(message.find("NCCL_DEBUG=INFO"), std::string::npos) << message;
+    EXPECT_NE(message.find("NCCL_P2P_DISABLE=1"), std::string::npos) << message;
   }
   (void)emulator::take_error();
   MPI_Barrier(MPI_COMM_WORLD);
+}
+
+TEST(NcclErrors, StepsThatTakeLongerThanTheTimeOutAreNoError) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const cuda::Stream stream;
+  const auto compute = [&] {
+    emulator::enqueue(stream.handle(), [begin = 0.0]() mutable {
+      if (begin == 0) begin = emulator::now();
+      return emulator::now() < begin + 1.5 ? emulator::State::busy : emulator::State::done;
+    });
+  };
+  const cuda::DeviceTensor<float> from({1, 1, 1, 8});
+  cuda::DeviceTensor<float> to({1, 1, 1, 8});
+  NcclWorld world(comm, {.timeout = std::chrono::seconds(1)});
+  NcclTransport transport(world, stream.handle());
+  compute();  // the step before the hop
+  transport.start(
+      {std::as_bytes(std::span(from.data(), 8)), std::as_writable_bytes(std::span(to.data(), 8))});
+  compute();  // the step beside it
+  transport.finish();
+  EXPECT_NO_THROW(transport.drain());
 }
 
 }  // namespace

@@ -74,10 +74,11 @@ step() {
 }
 
 # For an unpacked MPI use the wrapper in PATH, which has the right folder. CMake would prefer the wrapper beside the
-# library, which is configured for /usr. A warning of an untried compiler must not end the build.
+# library, which is configured for /usr. Without one CMake chooses: the wrapper in PATH may be that of an MPI that will not
+# do. A warning of an untried compiler must not end the build.
 build() {
-  local wrapper launcher generator=()
-  wrapper=$(command -v mpicxx) launcher=$(command -v mpiexec)
+  local wrapper='' launcher='' generator=()
+  if [ -n "${RING_ATTENTION_DEPS:-}" ]; then wrapper=$(command -v mpicxx) launcher=$(command -v mpiexec); fi
   if [ ! -f "$build/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake --preset release "${generator[@]}" -B "$build" -DRING_ATTENTION_CUDA=ON -DRING_ATTENTION_TESTS=ON \
     -DRING_ATTENTION_WERROR=OFF -DCMAKE_CUDA_ARCHITECTURES="$architecture" \

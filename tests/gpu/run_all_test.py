@@ -61,6 +61,15 @@ class RunAllTest(unittest.TestCase):
         self.assertIn("--tests-regex", calls)
         self.assertIn("bench_cuda.py", calls)
 
+    def test_the_mpi_in_path_is_forced_only_with_unpacked_dependencies(self):
+        """Without them CMake chooses MPICH, also where mpicxx is Open MPI's."""
+        _, _, calls = self.run_all("build", RING_ATTENTION_DEPS="")
+        self.assertNotIn("MPI_CXX_COMPILER", calls)
+        self.assertNotIn("MPIEXEC_EXECUTABLE", calls)
+        _, _, calls = self.run_all("build", RING_ATTENTION_DEPS=str(self.folder))
+        self.assertIn(f"-DRING_ATTENTION_DEPS={self.folder} -DMPI_CXX_COMPILER={self.programs}/mpicxx "
+                      f"-DMPIEXEC_EXECUTABLE={self.programs}/mpiexec", calls)
+
     def test_each_stage_alone(self):
         for stage, steps in (("build", {"build"}), ("tests", {"tests"}), ("rings", {"rings"}),
                              ("sanitizers", {"memcheck", "racecheck"}), ("benchmark", {"benchmark"})):

@@ -1,4 +1,5 @@
-# Configures the project with launchers that do not fit the MPI library, and expects it to notice.
+# Configures the project with launchers that do not fit the MPI library, and with an MPI that will not do, and expects it
+# to notice.
 #
 #     launcher_test.sh CXX_COMPILER       with the environment that tests/CMakeLists.txt gives
 #
@@ -64,3 +65,30 @@ expect "$work/fallback.log" 'MPI ranks are started by .*mpirun.openmpi'
 expect "$work/build/mpirun" '--oversubscribe'
 "$work/build/mpirun" -n 3 "$work/build/mpi_probe" >"$work/fallback.out"
 expect "$work/fallback.out" 'rank 2 of 3'
+
+echo 'an MPI without the large counts of MPI 4 is refused, with a remedy'
+cat >"$work/mpi_3.h" <<'END'
+#if __has_include(<mpi.h>)
+#include <mpi.h>
+#pragma GCC poison MPI_Bcast_c
+#endif
+END
+rm -r "$work/build"
+if configure old_mpi -DCMAKE_CXX_FLAGS="-include $work/mpi_3.h"; then
+  echo 'it was accepted' >&2
+  exit 1
+fi
+tr -s ' \n' ' ' <"$work/old_mpi.log" >"$work/old_mpi.line" # CMake breaks the line
+expect "$work/old_mpi.line" 'is of an MPI without MPI_Bcast_c, .* Remedy: install MPICH (`sh setup.sh`)'
+
+if command -v mpicxx.mpich >/dev/null; then # as Debian installs it
+  echo 'MPICH is taken where another mpicxx is the first in PATH'
+  mkdir "$work/openmpi"
+  printf '#!/bin/sh\necho "$@" >>%s/openmpi/calls\nexit 1\n' "$work" >"$work/openmpi/mpicxx"
+  chmod +x "$work/openmpi/mpicxx"
+  rm -r "$work/build"
+  PATH=$work/openmpi:$PATH configure both
+  expect "$work/both.log" 'MPI ranks are started by'
+  expect "$work/build/CMakeCache.txt" '^MPI_CXX_COMPILER:.*/mpicxx.mpich$'
+  [ ! -e "$work/openmpi/calls" ] || { echo 'it was asked' >&2; exit 1; }
+fi

@@ -16,7 +16,7 @@ class NcclWorld;
 
 struct CudaLinkOptions {
   bool nccl = true;  ///< else everything moves through pinned memory of the host, over MPI
-  std::chrono::duration<double> timeout{60};  ///< of NCCL, for one hop with the step for which it waits
+  std::chrono::duration<double> timeout{60};  ///< of NCCL, for one hop: NcclOptions::timeout
   std::function<void()> alive = {};           ///< called while the host waits for the GPU
   bool share_gpu = false;                     ///< NcclOptions::share_gpu
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/sum.hpp"
 

@@ -14,7 +14,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string words_of(ncclResult_t code) { return std::string("NCCL: ") + ncclGetErrorString(code); }
+/// With NCCL's own explanation, where it has one.
+std::string words_of(ncclResult_t code) {
+  const std::string reason = ncclGetLastError(nullptr);
+  return std::string("NCCL: ") + ncclGetErrorString(code) + (reason.empty() ? "" : " (" + reason + ")");
+}
 
 /// Throws Error unless the call has succeeded or is in progress.
 void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
@@ -82,8 +86,7 @@ void NcclWorld::settle(const std::string& what) {
   const auto deadline = Clock::now() + options_.timeout;
   ncclResult_t state = state_of(comm_);
   for (; state == ncclInProgress; state = state_of(comm_)) {
-    if (Clock::now() > deadline)
-      abort(what + " took more than " + std::to_string(options_.timeout.count()) + " s");
+    if (Clock::now() > deadline) abort_late(what);
     pause();
   }
   if (state != ncclSuccess) abort(what + ": " + words_of(state));
@@ -100,12 +103,18 @@ void NcclWorld::abort(const std::string& why) {
   throw Error("NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why);
 }
 
-void NcclWorld::wait(const std::function<bool()>& done, const std::string& what) {
-  const auto deadline = Clock::now() + options_.timeout;
+void NcclWorld::abort_late(const std::string& what) {
+  abort(what + " took more than " + std::to_string(options_.timeout.count()) +
+        " s. NCCL_DEBUG=INFO shows what NCCL does. If every run ends so, try NCCL_P2P_DISABLE=1.");
+}
+
+void NcclWorld::wait(const std::function<bool()>& done, const std::string& what,
+                     const std::function<bool()>& under_way) {
+  auto begin = Clock::now();
   while (!done()) {
     require_alive();
-    if (Clock::now() > deadline)
-      abort(what + " took more than " + std::to_string(options_.timeout.count()) + " s");
+    if (under_way && !under_way()) begin = Clock::now();
+    if (Clock::now() > begin + options_.timeout) abort_late(what);
     pause();
   }
 }
@@ -188,10 +197,14 @@ void NcclTransport::finish() {
 void NcclTransport::drain() {
   pending_.require_idle();
   for (std::size_t i = 0; i < hops_.size(); ++i) {
-    world_.wait([&] { return hops_[i].arrived.is_done() && hops_[i].resumed.is_done(); },
+    const Hop& hop = hops_[i];
+    // The clock stands while this rank computes: before the hop, and still after it. What it computes waits only for
+    // hops that were enqueued earlier on the stream of all channels, so a hop that never comes is seen.
+    world_.wait([&] { return hop.arrived.is_done() && hop.resumed.is_done(); },
                 "hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) + ", from rank " +
-                    std::to_string(ring().prev()) + ",");
-    statistics_.exposed_seconds += hops_[i].resumed.seconds_since(hops_[i].idle);
+                    std::to_string(ring().prev()) + ",",
+                [&] { return hop.ready.is_done() && !hop.arrived.is_done(); });
+    statistics_.exposed_seconds += hop.resumed.seconds_since(hop.idle);
     if (world_.options().moved) world_.options().moved();
   }
   hops_.clear();

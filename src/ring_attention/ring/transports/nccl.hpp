@@ -27,9 +27,10 @@ struct ncclComm;
 namespace ring_attention {
 
 struct NcclOptions {
-  int max_ctas = 8;                           ///< multiprocessors that a transfer may use
-  std::chrono::duration<double> timeout{60};  ///< for one hop, including the step for which it waits
-  std::function<void()> moved = {};           ///< called by drain() after every hop, to report progress
+  int max_ctas = 8;  ///< multiprocessors that a transfer may use
+  /// For one hop, from when this rank is ready for it until it has arrived. The previous rank may still compute then.
+  std::chrono::duration<double> timeout{60};
+  std::function<void()> moved = {};  ///< called by drain() after every hop, to report progress
   /// Lets several ranks share one GPU, which NCCL does not support: each process gets another host id, so that NCCL
   /// treats it as another machine. Only for trying out: messages use the loopback network. Sets NCCL_HOSTID and other
   /// variables of this process.
@@ -58,9 +59,10 @@ class NcclWorld {
   /// `from` comes from it. Empty pieces are not sent, and the rank's own pieces are ignored.
   void all_to_all(const std::vector<std::span<const std::byte>>& to,
                   const std::vector<std::span<std::byte>>& from);
-  /// The host waits until done().
+  /// The host waits until done(). The time-out counts from now, or from when `under_way`, if given, was last false.
   /// \throws Error with `what`, after it has aborted the communicator, if NCCL fails or the time-out is over
-  void wait(const std::function<bool()>& done, const std::string& what);
+  void wait(const std::function<bool()>& done, const std::string& what,
+            const std::function<bool()>& under_way = {});
 
  private:
   class Group;  // of sends and receives
@@ -70,6 +72,8 @@ class NcclWorld {
   void require_alive();
   /// Aborts the communicator and throws Error.
   [[noreturn]] void abort(const std::string& why);
+  /// abort(): `what` has taken longer than the time-out.
+  [[noreturn]] void abort_late(const std::string& what);
   /// Waits until NCCL has completed its last call: calls of a non-blocking communicator return at once.
   void settle(const std::string& what);
 
