@@ -22,7 +22,7 @@
 
 namespace ring_attention {
 
-/// What the ranks share, the same on all of them but for their grid.
+/// An attention that ranks share: the same on all of them, except for the rank's place in `grid`.
 struct SharedAttention {
   RankGrid grid;           ///< of this rank
   bool gathers = false;    ///< all-gather K,V over the ranks of the ring; no rank shares heads then
