@@ -39,7 +39,7 @@ struct TransportStatistics {
 /// - start(exchange): this hop may begin;
 /// - progress(): called between tiles; lets messages move where they move inside calls only;
 /// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
-/// - drain(): no hop is under way.
+/// - drain(): the ring's last call: requires that no hop is under way; waits for what a GPU has still to do.
 /// Misuse (start twice, finish without start, drain in between) throws Error.
 class Transport {
  public:
