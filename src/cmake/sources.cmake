@@ -92,6 +92,7 @@ set(cuda_sources
     ring_attention/cuda/engine.cpp
     ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
+    ring_attention/gpu_arrays.cpp
     ring_attention/parallel/cuda_links.cpp
     ring_attention/parallel/staged_all_to_all.cpp
     ring_attention/ring/transports/staged.cpp)

@@ -22,6 +22,14 @@ bool fits(const Shape& shape) {
   return left > 0;
 }
 
+/// The type of an array's elements, in words.
+template <class T>
+const char* numbers_of() {
+  if constexpr (std::is_same_v<T, Bf16>) return "bf16";
+  if constexpr (std::is_same_v<T, Fp16>) return "fp16";
+  return sizeof(T) == 4 ? "4-byte" : "8-byte";
+}
+
 bool within(Index number, Index least, Index most) { return least <= number && number <= most; }
 
 void check_scoring(const Check& check, const Scoring& scoring, Index heads, double largest) {
@@ -48,14 +56,18 @@ std::string shared_arguments(const Call<T>& call) {
   const Shape &q = call.q.shape(), &k = call.k.shape(), &bias = call.bias.shape();
   const auto& [queries, keys] = call.placement;
   const auto& [scale, mask, slopes, sinks, dropout] = call.scoring;
+  const GpuOptions& gpu = call.options.gpu;
   std::ostringstream text;
-  text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of " << sizeof(T)
-       << "-byte numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads " << k.heads << "\ndim "
-       << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind()) << "\nkeys " << keys.seq()
-       << ' ' << name(keys.kind()) << "\nscale " << scale << "\nmask.left " << mask.left << "\nmask.right "
-       << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
+  text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of "
+       << numbers_of<T>() << " numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads "
+       << k.heads << "\ndim " << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind())
+       << "\nkeys " << keys.seq() << ' ' << name(keys.kind()) << "\nscale " << scale << "\nmask.left "
+       << mask.left << "\nmask.right " << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
        << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
-       << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses << '\n'
+       << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
+       << "\noptions.gpu.transport " << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel "
+       << gpu.kernel << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "
+       << gpu.share_gpu << '\n'
        << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
        << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
        << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "
@@ -104,12 +116,16 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
   if (const Shape& bias = call.bias.shape(); bias != Shape{})
     check.array("bias", call.bias,
                 {bias.batch == 1 ? 1 : q.batch, bias.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
-  check_scoring(check, call.scoring, q.heads, std::numeric_limits<T>::max());
+  check_scoring(check, call.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
 }
 
 template std::string shared_arguments(const Call<float>&);
 template std::string shared_arguments(const Call<double>&);
+template std::string shared_arguments(const Call<Bf16>&);
+template std::string shared_arguments(const Call<Fp16>&);
 template void check_arguments(const Check&, int, int, const Call<float>&);
 template void check_arguments(const Check&, int, int, const Call<double>&);
+template void check_arguments(const Check&, int, int, const Call<Bf16>&);
+template void check_arguments(const Check&, int, int, const Call<Fp16>&);
 
 }  // namespace ring_attention

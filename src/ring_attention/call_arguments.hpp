@@ -1,5 +1,5 @@
 /// \file
-/// The arguments of the two calls of ring_attention.hpp, and what must hold for them. A part of ring_attention.cpp.
+/// The arguments of the calls of ring_attention.hpp, and what must hold for them.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct Call {
   const Placements& placement;
   const Scoring& scoring;
   const Options& options;
-  View<const T> bias;
+  View<const SumOf<T>> bias;
 
   [[nodiscard]] bool has_bias() const { return bias.shape() != Shape{}; }  // a rank may have no row of it
   /// \throws InputError when the partition cannot have this number of ranks
@@ -36,7 +36,7 @@ class Check {
     if (!holds) throw InputError(whose_ + message);
   }
   template <class T>
-  void array(const std::string& name, View<const T> array, const Shape& due) const {
+  void array(const std::string& name, View<T> array, const Shape& due) const {
     (*this)(array.shape() == due,
             name + " is " + to_string(array.shape()) + " where " + to_string(due) + " is due");
     (*this)(array.data() != nullptr || array.size() == 0, name + " is a null pointer");

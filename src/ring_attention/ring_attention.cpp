@@ -1,13 +1,12 @@
 #include "ring_attention/ring_attention.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <optional>
+#include <array>
+#include <utility>
 
 #include "ring_attention/attention/sink.hpp"
-#include "ring_attention/call_arguments.hpp"
+#include "ring_attention/attention_state.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
-#include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/observed_links.hpp"
 
@@ -56,53 +55,6 @@ void check_options(const Check& check, const Options& options) {
         "options.isa is not available on this machine");
 }
 
-/// Checks the arguments of all ranks, and calls check_more(check). When one rank's are wrong, all throw AgreedError.
-template <class T>
-void check_together(const Communicator& comm, const Call<T>& call,
-                    const std::function<void(const Check&)>& check_more) {
-  const std::string mine = shared_arguments(call);
-  std::string of_rank_0 = mine;
-  broadcast(comm, of_rank_0);
-  agree(comm, [&] {
-    const Check check(comm.rank());
-    check_arguments(check, comm.rank(), comm.size(), call);
-    check_options(check, call.options);
-    require_same_arguments(comm.rank(), mine, of_rank_0);
-    check_more(check);
-  });
-}
-
-/// The links of a call. They call the caller's progress.
-struct CallLinks {
-  struct Report : LinkObserver {
-    explicit Report(const Progress& progress) : report(progress) {}
-    void computes() override {
-      if (report) report();
-    }
-    void arrived(Channel) override { computes(); }
-    const Progress& report;
-  };
-
-  CallLinks(const Communicator& comm, const RankGrid& grid, const Options& options)
-      : mpi(comm, grid.ulysses, grid.ring, options.transport),
-        report(options.progress),
-        observed(mpi, report) {}
-
-  MpiLinks mpi;
-  Report report;
-  ObservedLinks observed;
-};
-
-template <class T>
-SharedAttention shared_by(const Communicator& comm, const Call<T>& call) {
-  return {call.grid(comm.rank(), comm.size()),
-          call.options.partition == Partition::all_gather,
-          call.placement,
-          call.q.shape(),
-          call.k.shape(),
-          call.scoring};
-}
-
 /// Where ranks share heads, messages come before most of the memory is allocated.
 /// \throws std::bad_alloc unless this rank can have all of it
 template <class T>
@@ -118,42 +70,56 @@ void require_memory(const SharedAttention& shared, const Call<T>& call, bool gra
     throw std::bad_alloc();
 }
 
-template <class T>
-AttentionResult<T> run_forward(MPI_Comm caller, const Call<T>& call, const Device<T>& device) {
-  const Communicator comm = duplicate(caller);
-  check_together<T>(comm, call, [&](const Check&) { require_memory(shared_by(comm, call), call, false); });
-  CallLinks links(comm, call.grid(comm.rank(), comm.size()), call.options);
-  ContextParallel<T> attention(device, links.observed, shared_by(comm, call));
-  return attention.forward(call.q, call.k, call.v, call.bias,
-                           [&](const std::function<void()>& step) { agree(comm, step); });
-}
+/// The links of a call with arrays of the host. They call the caller's progress.
+struct HostLinks {
+  struct Report : LinkObserver {
+    explicit Report(const Progress& progress) : report(progress) {}
+    void computes() override {
+      if (report) report();
+    }
+    void arrived(Channel) override { computes(); }
+    const Progress& report;
+  };
 
+  explicit HostLinks(AttentionState& state) : report(state.options.progress), observed(kept(state), report) {}
+
+  static MpiLinks& kept(AttentionState& state) {
+    const auto& [comm, options] = std::tie(state.comm, state.options);
+    const RankGrid grid = rank_grid(options.partition, options.ulysses, comm.rank(), comm.size());
+    auto& host = state.host;
+    if (!host || host->ulysses != grid.ulysses.size || host->kind != options.transport)
+      host.emplace(comm, grid, options.transport);
+    return host->links;
+  }
+
+  Report report;
+  ObservedLinks observed;
+};
+
+/// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together).
 template <class T>
-Gradients<T> run_backward(MPI_Comm caller, const Call<T>& call, const AttentionResult<T>& result,
-                          View<const T> grad_out) {
-  const Communicator comm = duplicate(caller);
-  check_together<T>(comm, call, [&](const Check& check) {
-    const Shape& q = call.q.shape();
-    check.array("result.out", result.out.view(), q);
-    check.array("result.lse", result.lse.view(), q.per_row());
-    check.array("grad_out", grad_out, q);
-    require_memory(shared_by(comm, call), call, true);
+auto with_attention(AttentionState& state, const Call<T>& call, const Device<T>& device, bool gradients,
+                    const std::function<void(const Check&)>& check_more, const auto& use) {
+  (void)state.check_together<T>(call, [&](const Check& check) {
+    check_more(check);
+    require_memory(state.shared_by(call), call, gradients);
   });
-  const CpuDevice<T> device({call.options.threads, call.options.isa});
-  CallLinks links(comm, call.grid(comm.rank(), comm.size()), call.options);
-  ContextParallel<T> attention(device, links.observed, shared_by(comm, call));
-  const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias};
-  Gradients<T> gradients = attention.backward(inputs, call.k, call.v,
-                                              [&](const std::function<void()>& step) { agree(comm, step); });
-  gradients.sinks = sink_gradient(inputs, call.scoring.sinks);
-  sum_over_ranks(comm, std::span<double>(gradients.sinks));
-  return gradients;
+  HostLinks links(state);
+  ContextParallel<T> attention(device, links.observed, state.shared_by(call));
+  return use(attention, [&](const std::function<void()>& step) { agree(state.comm, step); });
 }
 
-/// The cores of this rank.
 template <class T>
-AttentionResult<T> run_fast_forward(MPI_Comm comm, const Call<T>& call) {
-  return run_forward<T>(comm, call, CpuDevice<T>({call.options.threads, call.options.isa}));
+CpuDevice<T> cores_of(const AttentionState& state) {
+  return CpuDevice<T>({state.options.threads, state.options.isa});
+}
+
+template <class T>
+std::vector<double> sinks_of(const AttentionState& state, const BackwardInputs<T>& inputs,
+                             const Scoring& scoring) {
+  std::vector<double> sinks = sink_gradient(inputs, scoring.sinks);
+  sum_over_ranks(state.comm, std::span<double>(sinks));
+  return sinks;
 }
 
 /// A function of the caller as a device.
@@ -177,46 +143,190 @@ class FunctionDevice : public CpuDevice<T> {
 
 }  // namespace
 
+AttentionState::AttentionState(MPI_Comm caller, Options how)
+    : comm(duplicate(caller)), options(std::move(how)) {}
+
+template <class T>
+bool AttentionState::check_together(const Call<T>& call,
+                                    const std::function<void(const Check&)>& check_more) {
+  const std::string mine = shared_arguments(call);
+  const Check check(comm.rank());
+  const auto check_own = [&] {
+    check_arguments(check, comm.rank(), comm.size(), call);
+    check_options(check, call.options);
+  };
+  bool right = true;
+  try {
+    check_own();
+    check_more(check);
+  } catch (const InputError&) {
+    right = false;
+  } catch (const std::bad_alloc&) {
+    right = false;
+  }
+  const std::uint64_t digest = std::hash<std::string>()(mine);
+  std::array<std::uint64_t, 4> most{right ? 0U : 1U, completed_calls.contains(mine) ? 0U : 1U, digest,
+                                    ~digest};
+  max_over_ranks(comm, most);
+  if (most[0] == 0 && most[2] == ~most[3]) return most[1] != 0;
+
+  // A rank is wrong, or ranks differ: which, and why.
+  std::string of_rank_0 = mine;
+  broadcast(comm, of_rank_0);
+  agree(comm, [&] {
+    check_own();
+    require_same_arguments(comm.rank(), mine, of_rank_0);
+    check_more(check);
+  });
+  return true;
+}
+
+template bool AttentionState::check_together(const Call<float>&, const std::function<void(const Check&)>&);
+template bool AttentionState::check_together(const Call<double>&, const std::function<void(const Check&)>&);
+template bool AttentionState::check_together(const Call<Bf16>&, const std::function<void(const Check&)>&);
+template bool AttentionState::check_together(const Call<Fp16>&, const std::function<void(const Check&)>&);
+
+Attention::Attention(MPI_Comm comm, Options options)
+    : state_(std::make_unique<AttentionState>(comm, std::move(options))) {}
+Attention::Attention(Attention&&) noexcept = default;
+Attention& Attention::operator=(Attention&&) noexcept = default;
+Attention::~Attention() = default;
+
+Options& Attention::options() { return state_->options; }
+
+void Attention::wait() {
+  if (state_->gpu) state_->gpu->wait();
+}
+
+template <HostNumber T>
+AttentionResult<T> Attention::forward(const AttentionArrays<T>& arrays, const Placements& placement,
+                                      const Scoring& scoring) {
+  const Call<T> call = call_of("forward", *state_, arrays, placement, scoring);
+  return with_attention<T>(
+      *state_, call, cores_of<T>(*state_), false, [](const Check&) {},
+      [&](ContextParallel<T>& attention, const Together& together) {
+        return attention.forward(call.q, call.k, call.v, call.bias, together);
+      });
+}
+
+template <HostNumber T>
+void Attention::forward(const AttentionArrays<T>& arrays, const ResultViews<T>& to,
+                        const Placements& placement, const Scoring& scoring) {
+  const Call<T> call = call_of("forward", *state_, arrays, placement, scoring);
+  with_attention<T>(
+      *state_, call, cores_of<T>(*state_), false, [&](const Check& check) { check_results(check, call, to); },
+      [&](ContextParallel<T>& attention, const Together& together) {
+        attention.forward(call.q, call.k, call.v, call.bias, together, to);
+      });
+}
+
+template <HostNumber T>
+AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
+                                      const Placements& placement, const Scoring& scoring) {
+  const Call<T> call = call_of("forward with a function", *state_, arrays, placement, scoring);
+  return with_attention<T>(
+      *state_, call, FunctionDevice<T>(kernel), false, [](const Check&) {},
+      [&](ContextParallel<T>& attention, const Together& together) {
+        return attention.forward(call.q, call.k, call.v, call.bias, together);
+      });
+}
+
+template <HostNumber T>
+Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                                 View<const T> grad_out, const Placements& placement,
+                                 const Scoring& scoring) {
+  const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
+  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, arrays.bias};
+  Gradients<T> gradients = with_attention<T>(
+      *state_, call, cores_of<T>(*state_), true,
+      [&](const Check& check) { check_backward(check, call, result, grad_out); },
+      [&](ContextParallel<T>& attention, const Together& together) {
+        return attention.backward(inputs, call.k, call.v, together);
+      });
+  gradients.sinks = sinks_of(*state_, inputs, scoring);
+  return gradients;
+}
+
+template <HostNumber T>
+std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                                        View<const T> grad_out, const GradientViews<T>& to,
+                                        const Placements& placement, const Scoring& scoring) {
+  const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
+  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, arrays.bias};
+  with_attention<T>(
+      *state_, call, cores_of<T>(*state_), true,
+      [&](const Check& check) {
+        check_backward(check, call, result, grad_out);
+        check_results(check, call, to);
+      },
+      [&](ContextParallel<T>& attention, const Together& together) {
+        attention.backward(inputs, call.k, call.v, together, to);
+      });
+  return sinks_of(*state_, inputs, scoring);
+}
+
+template AttentionResult<float> Attention::forward(const AttentionArrays<float>&, const Placements&,
+                                                   const Scoring&);
+template void Attention::forward(const AttentionArrays<float>&, const ResultViews<float>&, const Placements&,
+                                 const Scoring&);
+template AttentionResult<float> Attention::forward(const AttentionFunction<float>&,
+                                                   const AttentionArrays<float>&, const Placements&,
+                                                   const Scoring&);
+template Gradients<float> Attention::backward(const AttentionArrays<float>&, const ResultViews<const float>&,
+                                              View<const float>, const Placements&, const Scoring&);
+template std::vector<double> Attention::backward(const AttentionArrays<float>&,
+                                                 const ResultViews<const float>&, View<const float>,
+                                                 const GradientViews<float>&, const Placements&,
+                                                 const Scoring&);
+template AttentionResult<double> Attention::forward(const AttentionArrays<double>&, const Placements&,
+                                                    const Scoring&);
+template void Attention::forward(const AttentionArrays<double>&, const ResultViews<double>&,
+                                 const Placements&, const Scoring&);
+template AttentionResult<double> Attention::forward(const AttentionFunction<double>&,
+                                                    const AttentionArrays<double>&, const Placements&,
+                                                    const Scoring&);
+template Gradients<double> Attention::backward(const AttentionArrays<double>&,
+                                               const ResultViews<const double>&, View<const double>,
+                                               const Placements&, const Scoring&);
+template std::vector<double> Attention::backward(const AttentionArrays<double>&,
+                                                 const ResultViews<const double>&, View<const double>,
+                                                 const GradientViews<double>&, const Placements&,
+                                                 const Scoring&);
+
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                                const Placements& placement, const Scoring& scoring, const Options& options,
                                View<const float> bias) {
-  return run_fast_forward<float>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+  return Attention(comm, options).forward<float>({q, k, v, bias}, placement, scoring);
+}
+AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
+                               View<const float> k, View<const float> v, const Placements& placement,
+                               const Scoring& scoring, const Options& options) {
+  return Attention(comm, options).forward<float>(kernel, {q, k, v}, placement, scoring);
+}
+Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
+                          const AttentionResult<float>& result, View<const float> grad_out,
+                          const Placements& placement, const Scoring& scoring, const Options& options,
+                          View<const float> bias) {
+  return Attention(comm, options)
+      .backward<float>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
                                 const Options& options, View<const double> bias) {
-  return run_fast_forward<double>(comm, {"forward", q, k, v, placement, scoring, options, bias});
+  return Attention(comm, options).forward<double>({q, k, v, bias}, placement, scoring);
 }
-
-AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
-                               View<const float> k, View<const float> v, const Placements& placement,
-                               const Scoring& scoring, const Options& options) {
-  return run_forward<float>(comm, {"forward with a function", q, k, v, placement, scoring, options, {}},
-                            FunctionDevice<float>(kernel));
-}
-
 AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
                                 View<const double> k, View<const double> v, const Placements& placement,
                                 const Scoring& scoring, const Options& options) {
-  return run_forward<double>(comm, {"forward with a function", q, k, v, placement, scoring, options, {}},
-                             FunctionDevice<double>(kernel));
+  return Attention(comm, options).forward<double>(kernel, {q, k, v}, placement, scoring);
 }
-
-Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
-                          const AttentionResult<float>& result, View<const float> grad_out,
-                          const Placements& placement, const Scoring& scoring, const Options& options,
-                          View<const float> bias) {
-  return run_backward<float>(comm, {"backward", q, k, v, placement, scoring, options, bias}, result,
-                             grad_out);
-}
-
 Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
                            const AttentionResult<double>& result, View<const double> grad_out,
                            const Placements& placement, const Scoring& scoring, const Options& options,
                            View<const double> bias) {
-  return run_backward<double>(comm, {"backward", q, k, v, placement, scoring, options, bias}, result,
-                              grad_out);
+  return Attention(comm, options)
+      .backward<double>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
 }
 
 }  // namespace ring_attention

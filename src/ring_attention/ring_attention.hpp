@@ -1,13 +1,18 @@
 /// \file
-/// Ring Attention in one call: `forward` and `backward` for a program that has MPI and its own arrays.
+/// Ring Attention for a program that has MPI and its own arrays, in the memory of the host or of GPUs.
 ///
 ///     const ra::Placement placement(ra::PlacementKind::zigzag, tokens, ranks);
 ///     const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
 ///     const auto result = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
 ///     const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
 ///
-/// Each rank gives its shard of q, k and v and gets its rows of the result. Arrays are in host memory, the CPU
-/// computes. All sums are in the type of the arrays, float or double.
+/// Each rank gives its shard of q, k and v and gets its rows of the result. A program that calls more than once keeps an
+/// `Attention`, which also takes arrays of a GPU, on a stream of the caller:
+///
+///     ra::Attention attention(MPI_COMM_WORLD);
+///     attention.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
+///     attention.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, grad_out, {dq, dk, dv}, placement, scoring);
+///     attention.wait();
 ///
 /// How the ranks divide the work is an option (parallel/partition.hpp); a ring of all ranks is the default. Where U ranks
 /// share heads, the placement is over the ranks of a ring, comm size / U, and a rank holds a slice of a shard of it:
@@ -18,10 +23,9 @@
 ///     const ra::Placement placement(ra::PlacementKind::zigzag, tokens, ranks / 2);
 ///     const ra::TokenRanges mine = ra::RankGrid(rank, ranks, 2).slice(placement);  // which tokens q, k, v hold
 ///
-/// Both calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate
-/// of the communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the
-/// calling thread calls MPI. With options.threads = 1 every thread level of MPI is enough; more threads need
-/// MPI_THREAD_FUNNELED.
+/// All calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate of the
+/// communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the calling
+/// thread calls MPI. With options.threads = 1 every thread level of MPI is enough; more threads need MPI_THREAD_FUNNELED.
 ///
 /// Errors:
 /// - Bad arguments, arguments that differ between ranks, and too little memory: all ranks throw AgreedError with the
@@ -35,16 +39,42 @@
 /// for the other partitions see the files of `parallel`.
 #pragma once
 
+#include <chrono>
+#include <concepts>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/function_engine.hpp"
 #include "ring_attention/attention/mask.hpp"
+#include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/partition.hpp"
 #include "ring_attention/ring/placement.hpp"
 
+struct CUstream_st;
+
 namespace ring_attention {
+
+/// A stream of CUDA: cudaStream_t. Null is the default stream. (This header needs none of CUDA's.)
+using GpuStream = CUstream_st*;
+
+/// How a GPU computes, for arrays in its memory. All but `timeout` must be the same on all ranks.
+struct GpuOptions {
+  enum class Transport {
+    automatic,  ///< nccl where the library has it, otherwise staged
+    nccl,       ///< from GPU to GPU
+    staged      ///< through the memory of the host, over MPI: the host waits. The same bits
+  };
+  Transport transport = Transport::automatic;
+  std::string kernel = "auto";                ///< as --kernel of the program
+  std::string backward_kernel = "auto";       ///< as --backward-kernel
+  std::chrono::duration<double> timeout{60};  ///< of NCCL, for one message when this rank is ready for it
+  bool share_gpu = false;                     ///< lets ranks share a GPU over NCCL, to try it out
+};
 
 /// How the call computes. `transport`, `partition` and `ulysses` must be the same on all ranks.
 struct Options {
@@ -54,7 +84,98 @@ struct Options {
   Partition partition = Partition::ring;
   int ulysses = 1;         ///< U of Partition::hybrid: the number of ranks that share heads
   Progress progress = {};  ///< the calling thread calls it between tiles, and after every hop of a ring
+  GpuOptions gpu = {};
 };
+
+/// What attention reads; see forward() below. Without a bias it is empty.
+template <class T>
+struct AttentionArrays {
+  View<const T> q, k, v;
+  View<const SumOf<T>> bias = {};
+};
+
+/// The types of arrays in the memory of the host, and of a GPU. Bf16 and Fp16 have the layout of __nv_bfloat16 and __half.
+template <class T>
+concept HostNumber = std::same_as<T, float> || std::same_as<T, double>;
+template <class T>
+concept GpuNumber = std::same_as<T, float> || std::same_as<T, Bf16> || std::same_as<T, Fp16>;
+
+struct AttentionState;
+
+/// Attention that a program calls again and again, as a training loop does. It holds what is expensive: the duplicate of
+/// the communicator, the communicators of its partition, and for a GPU those of NCCL and the memory.
+///
+/// Arguments, results and errors are those of the functions below. All functions but wait() are collective, also the
+/// constructor and the destructor. After an Error no further call is possible, on any rank.
+///
+/// Arrays of a GPU. All pointers are to memory of one GPU, the one that is current when this object gets its first such
+/// arrays. They stay with the caller. q, k, v and dO have the type T; bias and results are float.
+/// - Order: the work begins when what is already on `stream` is done, and what is enqueued on `stream` later begins when the
+///   results are there. So the caller may free or overwrite arrays in the order of `stream` as soon as the call returns.
+/// - The call enqueues and returns. The host waits for the other ranks to make the call: one MPI_Allreduce of 32 bytes. It
+///   waits for the GPU in a first call with its shapes, placement, scoring and options, which allocates memory and makes
+///   communicators; with Transport::staged; and in a backward with sinks, whose gradient is summed on the host.
+/// - Memory: that of forward() and backward(), and the results a second time. It stays allocated until this object is
+///   destroyed: a further call with the same arguments, but for the numbers, allocates nothing.
+/// - A kernel or a message that fails later is an Error of wait(). If a rank has seen it before, the next call is an
+///   AgreedError on all ranks. Only wait() sees that a message does not come within `timeout`: it then ends the
+///   communication, and the stream goes on with undefined results. So wait() comes before a call that waits for the stream
+///   without a time limit, such as cudaStreamSynchronize.
+class Attention {
+ public:
+  /// \param comm  stays the caller's, who may free it \throws InputError: see above
+  explicit Attention(MPI_Comm comm, Options options = {});
+  Attention(Attention&&) noexcept;
+  Attention& operator=(Attention&&) noexcept;
+  /// Waits as wait() does, but without an error.
+  ~Attention();
+
+  /// May be changed between two calls: `threads`, `isa` and `progress` on one rank alone, the others on all ranks. The next
+  /// call then makes the communicators that it needs.
+  [[nodiscard]] Options& options();
+
+  // ---- arrays of the host: the results are there when the call returns ------------------------------------
+
+  template <HostNumber T>
+  [[nodiscard]] AttentionResult<T> forward(const AttentionArrays<T>& arrays, const Placements& placement,
+                                           const Scoring& scoring);
+  template <HostNumber T>
+  void forward(const AttentionArrays<T>& arrays, const ResultViews<T>& to, const Placements& placement,
+               const Scoring& scoring);
+  template <HostNumber T>
+  [[nodiscard]] AttentionResult<T> forward(const AttentionFunction<T>& kernel,
+                                           const AttentionArrays<T>& arrays, const Placements& placement,
+                                           const Scoring& scoring);
+  template <HostNumber T>
+  [[nodiscard]] Gradients<T> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                                      View<const T> grad_out, const Placements& placement,
+                                      const Scoring& scoring);
+  /// \returns the gradients of the sinks
+  template <HostNumber T>
+  std::vector<double> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                               View<const T> grad_out, const GradientViews<T>& to,
+                               const Placements& placement, const Scoring& scoring);
+
+  // ---- arrays of a GPU; in the library ring_attention_cuda ------------------------------------------------
+
+  template <GpuNumber T>
+  void forward(GpuStream stream, const AttentionArrays<T>& arrays, const ResultViews<float>& to,
+               const Placements& placement, const Scoring& scoring);
+  template <GpuNumber T>
+  std::vector<double> backward(GpuStream stream, const AttentionArrays<T>& arrays,
+                               const ResultViews<const float>& result, View<const T> grad_out,
+                               const GradientViews<float>& to, const Placements& placement,
+                               const Scoring& scoring);
+  /// The host waits until all work of earlier calls is done. \throws Error when a kernel or NCCL has failed, or a message
+  /// has not come within the time-out
+  void wait();
+
+ private:
+  std::unique_ptr<AttentionState> state_;
+};
+
+// The functions below are an Attention that is made, used once and destroyed. What that costs a call: a duplicate of the
+// communicator, and one or two parts of it, which all ranks make together. Arrays are in the memory of the host.
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
 /// the factors of the dropout; the softmax includes the sinks.

@@ -226,7 +226,7 @@ TEST(Sinks, AddedTwiceAreNoticed) {
   Case what{.queries = 20, .keys = 30, .scoring = {0.3}};
   what.scoring.sinks = {0.5, 1};
   const auto p = make_problem<float>(what);
-  const auto with = [&](const cuda::DeviceTensor<float>& sinks) {
+  const auto with = [&](const Tensor<float>& sinks) {
     CudaEngine<float> engine(p.what.scoring, {.stream = stream.handle()});
     const auto q = cuda::uploaded<float>(p.q, stream.handle()),
                k = cuda::uploaded<float>(p.k, stream.handle()),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/nccl.hpp"
+#include "cuda/gpu_user.hpp"
 #include "cuda/needed_barriers.hpp"
 #include "cuda/parallel_runs.hpp"
 #include "emulator/streams.hpp"
@@ -47,13 +48,30 @@ class NcclWaits : public testing::Test {
         name, [&](std::uint64_t) { return on_all_ranks(agrees); }, 40, waits, in_files);
   }
 
+  /// Of NCCL: without a wait, a message may never come.
+  static std::chrono::seconds timeout() { return std::chrono::seconds(emulator::options().ignore ? 1 : 60); }
+
   /// Forward and backward with `ulysses` ranks that share heads.
   bool hybrid_agrees(const GradientProblem<float>& problem, int ulysses, const ParallelResult<float>& want) {
     const RankGrid grid(comm.rank(), comm.size(), ulysses);
     const cuda::Stream stream;
-    CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.timeout = std::chrono::seconds(1)});
+    CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.timeout = timeout()});
     const auto got = run_rank_on_gpu<float>(problem, grid, false, links, stream.handle());
     return same_bits(got.attended, want.attended) && same_bits(got.gradients, want.gradients);
+  }
+  /// The forward of an Attention, which enqueues only, on a stream of the caller.
+  bool enqueued_agrees(const GradientProblem<float>& problem, int ulysses,
+                       const ParallelResult<float>& want) {
+    Options options;
+    options.partition = Partition::hybrid;
+    options.ulysses = ulysses;
+    options.gpu.timeout = timeout();
+    const cuda::Stream stream;
+    Attention attention(MPI_COMM_WORLD, options);
+    const RankGrid grid(comm.rank(), comm.size(), ulysses);
+    const auto got = in_order_of<float>(problem, grid, attention, stream.handle());
+    attention.wait();
+    return same_bits(got, want.attended);
   }
   void expect_waits_of_hybrid_needed(const char* name, int ulysses, std::size_t waits, const char* in_files) {
     const auto problem = problem_in<float>({.kv_heads = 3,
@@ -67,7 +85,9 @@ class NcclWaits : public testing::Test {
     const auto want =
         run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = comm.size() / ulysses});
     expect_every_wait_needed(name, waits, in_files, [&] {
-      return hybrid_agrees(problem, ulysses, want[static_cast<std::size_t>(comm.rank())]);
+      const auto& mine = want[static_cast<std::size_t>(comm.rank())];
+      const bool agrees = hybrid_agrees(problem, ulysses, mine);
+      return enqueued_agrees(problem, ulysses, mine) && agrees;
     });
   }
 
@@ -83,7 +103,11 @@ TEST_F(NcclWaits, OfTheTransportAreNeeded) {
 }
 
 TEST_F(NcclWaits, OfTheAllToAllAreNeeded) {
-  expect_waits_of_hybrid_needed("NcclAllToAll", comm.size(), 2, "/nccl_all_to_all.cpp");
+  expect_waits_of_hybrid_needed("NcclAllToAll", comm.size(), 3, "/nccl_all_to_all.cpp");
+}
+
+TEST_F(NcclWaits, ForTheStreamOfTheCallerAreNeeded) {
+  expect_waits_of_hybrid_needed("Attention", 1, 2, "/gpu_arrays.cpp");
 }
 
 TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,35 +32,51 @@ thread_local int current_device = 0;
 // What was allocated by CUDA: device memory and pinned memory. Other memory is pageable.
 class Allocations {
  public:
-  cudaError_t allocate(void** memory, std::size_t bytes) {
+  cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type) {
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (*memory == nullptr) return cudaErrorMemoryAllocation;
     std::memset(*memory, 0xff, bytes);
     const std::lock_guard lock(mutex_);
-    bytes_of_[static_cast<std::byte*>(*memory)] = bytes;
+    blocks_[static_cast<std::byte*>(*memory)] = {bytes, type, current_device};
     return cudaSuccess;
   }
   void free(void* memory) {
     {
       const std::lock_guard lock(mutex_);
-      bytes_of_.erase(static_cast<std::byte*>(memory));
+      blocks_.erase(static_cast<std::byte*>(memory));
     }
     std::free(memory);
   }
-  [[nodiscard]] bool contain(const void* memory) const {
+  struct Block {
+    std::size_t bytes;
+    cudaMemoryType type;
+    int device;
+  };
+  // The block of this address; none of pageable memory.
+  [[nodiscard]] std::optional<Block> find(const void* memory) const {
     const auto* const byte = static_cast<const std::byte*>(memory);
     const std::lock_guard lock(mutex_);
-    auto after = bytes_of_.upper_bound(byte);
-    return after != bytes_of_.begin() && byte < std::prev(after)->first + std::prev(after)->second;
+    const auto after = blocks_.upper_bound(byte);
+    if (after == blocks_.begin() || byte >= std::prev(after)->first + std::prev(after)->second.bytes)
+      return {};
+    return std::prev(after)->second;
   }
+  [[nodiscard]] bool contain(const void* memory) const { return find(memory).has_value(); }
 
  private:
   mutable std::mutex mutex_;
-  std::map<const std::byte*, std::size_t> bytes_of_;
+  std::map<const std::byte*, Block> blocks_;
 };
 Allocations& allocations() {
   static Allocations& all = *new Allocations;
   return all;
+}
+
+thread_local std::size_t allocations_of_thread = 0;
+
+cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type = cudaMemoryTypeDevice) {
+  ++allocations_of_thread;
+  return allocations().allocate(memory, bytes, type);
 }
 
 void enqueue_now(cudaStream_t stream, std::function<void()> work) {
@@ -79,6 +96,30 @@ cudaError_t result() {
 }
 
 }  // namespace
+
+// A pool keeps what is freed, for the next allocation of that size on that stream.
+struct CUmemPoolHandle_st {
+  std::multimap<std::pair<cudaStream_t, std::size_t>, void*> freed;
+};
+
+namespace {
+
+struct Pools {
+  std::mutex mutex;
+  std::map<void*, std::pair<cudaMemPool_t, std::size_t>> blocks;  // of all pools
+};
+Pools& pools() {
+  static Pools& all = *new Pools;
+  return all;
+}
+
+}  // namespace
+
+namespace ring_attention::emulator {
+
+std::size_t allocations_made() { return allocations_of_thread; }
+
+}  // namespace ring_attention::emulator
 
 struct CUevent_st {
   SharedPoint point;  // none before the first record
@@ -132,21 +173,72 @@ const char* cudaGetErrorString(cudaError_t code) {
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
-cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocations().allocate(memory, bytes); }
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(memory, bytes); }
 cudaError_t cudaFree(void* memory) {
   wait_for_all();
   allocations().free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  return allocations().allocate(memory, bytes);
+  return allocate(memory, bytes, cudaMemoryTypeHost);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
-  return allocations().allocate(memory, bytes);
+  return allocations().allocate(memory, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
-  enqueue_now(stream, [memory] { allocations().free(memory); });
+  const std::lock_guard lock(pools().mutex);
+  const auto block = pools().blocks.find(memory);
+  if (block == pools().blocks.end()) {
+    enqueue_now(stream, [memory] { allocations().free(memory); });
+    return cudaSuccess;
+  }
+  const auto [pool, bytes] = block->second;
+  enqueue_now(stream, [memory = memory, bytes = bytes] { std::memset(memory, 0xff, bytes); });
+  pool->freed.insert({{stream, bytes}, memory});
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+  *pool = new CUmemPoolHandle_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what, void* value) {
+  const std::lock_guard lock(pools().mutex);
+  std::uint64_t bytes = 0;
+  if (what == cudaMemPoolAttrReservedMemCurrent)
+    for (const auto& [key, memory] : pool->freed) bytes += key.second;
+  std::memcpy(value, &bytes, sizeof bytes);  // that used is not counted, in either
+  return cudaSuccess;
+}
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream) {
+  const std::lock_guard lock(pools().mutex);
+  const auto kept = pool->freed.find({stream, bytes});
+  if (kept == pool->freed.end()) {
+    const cudaError_t code = allocate(memory, bytes);
+    if (code == cudaSuccess) pools().blocks[*memory] = {pool, bytes};
+    return code;
+  }
+  *memory = kept->second;
+  pool->freed.erase(kept);
+  return cudaSuccess;
+}
+// What is freed goes back to the driver when its stream has done its work. What is not stays.
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  const std::lock_guard lock(pools().mutex);
+  for (const auto& [key, memory] : pool->freed) {
+    pools().blocks.erase(memory);
+    enqueue_now(key.first, [memory = memory] { allocations().free(memory); });
+  }
+  pool->freed.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  *attributes = {};
+  const auto block = allocations().find(memory);
+  attributes->type = block ? block->type : cudaMemoryTypeUnregistered;
+  attributes->device = block ? block->device : -2;
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {

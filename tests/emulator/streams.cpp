@@ -70,6 +70,7 @@ struct Gpu {
   bool eager = false;          // work is done soon after it is enqueued
   bool patient = false;        // the favoured stream is waited for while other ranks are late
   double patient_until = 0;
+  bool frozen = false;
 
   std::uint64_t next_random() {
     if (seed != options().seed) {
@@ -89,6 +90,7 @@ struct Gpu {
 
   // Does one piece of work. Returns false if no stream can go on.
   bool step() {
+    if (frozen) return false;
     std::erase_if(queues, [](const auto& queue) { return queue.use_count() == 1 && queue->empty(); });
     if (next_random() % 32 == 0) change_favour();
     for (std::size_t i = 0; i < queues.size(); ++i) {
@@ -156,6 +158,7 @@ void work_until(const std::function<bool()>& done) {
     {
       const std::lock_guard lock(in_use());
       if (done()) return;
+      if (gpu().frozen) fail("a call of the host waits for the GPU");
       worked = gpu().step();
     }
     if (!worked) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -163,6 +166,15 @@ void work_until(const std::function<bool()>& done) {
 }
 
 }  // namespace
+
+FrozenGpu::FrozenGpu() {
+  const std::lock_guard lock(in_use());
+  gpu().frozen = true;
+}
+FrozenGpu::~FrozenGpu() {
+  const std::lock_guard lock(in_use());
+  gpu().frozen = false;
+}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

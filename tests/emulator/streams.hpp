@@ -59,6 +59,18 @@ int& sends_until_failure();
 // How deep the calls of ncclGroupStart are.
 int group_depth();
 
+// How often this thread has got memory from the driver: cudaMalloc, cudaHostAlloc, and pools that had to grow.
+std::size_t allocations_made();
+
+// While it lives, the GPU does nothing, and a call that waits for it is an error: what has been called is only enqueued.
+class FrozenGpu {
+ public:
+  FrozenGpu();
+  FrozenGpu(const FrozenGpu&) = delete;
+  FrozenGpu& operator=(const FrozenGpu&) = delete;
+  ~FrozenGpu();
+};
+
 // A random number below n, for what the calls of the host do.
 unsigned random_of_host(unsigned n);
 

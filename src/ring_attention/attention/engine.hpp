@@ -44,6 +44,12 @@ struct AttentionResult {
   Tensor<T> lse;
 };
 
+/// Where a caller has out and lse, or wants them.
+template <class T>
+struct ResultViews {
+  View<T> out, lse;
+};
+
 /// What the backward needs for a rank's queries, beside K,V. All views stay with the caller.
 template <class T>
 struct BackwardInputs {
@@ -60,6 +66,13 @@ struct Gradients {
   Tensor<T> q, k, v;
   Tensor<T> bias = {};             ///< like the bias; empty: none
   std::vector<double> sinks = {};  ///< one a query head, or none
+};
+
+/// Where a caller wants the gradients.
+template <class T>
+struct GradientViews {
+  View<T> q, k, v;
+  View<T> bias = {};  ///< like the bias; empty: there is none
 };
 
 /// The forward of some queries over keys and values of type T.

@@ -34,7 +34,7 @@ void keep_freed();
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
 
-/// A kind of memory. Instances live as long as the process.
+/// A kind of memory. It outlives its arrays.
 class Allocator {
  public:
   virtual ~Allocator() = default;

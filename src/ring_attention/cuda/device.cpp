@@ -73,6 +73,13 @@ int current_device() {
   return device;
 }
 
+int device_of(const void* address) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, address));
+  const bool on_device = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  return on_device ? attributes.device : -1;
+}
+
 Index free_bytes() {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));

@@ -33,6 +33,9 @@ using DeviceId = std::array<char, 16>;
 void use_device(int device);
 [[nodiscard]] int current_device();
 
+/// The GPU in whose memory this address is; -1 for the memory of the host.
+[[nodiscard]] int device_of(const void* address);
+
 /// Free bytes of the current GPU. Other processes may allocate them, too.
 [[nodiscard]] Index free_bytes();
 

@@ -1,5 +1,8 @@
 #include "ring_attention/cuda/device_tensor.hpp"
 
+#include <cstdint>
+#include <limits>
+
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/error.hpp"
@@ -9,18 +12,22 @@ namespace ring_attention::cuda {
 
 namespace {
 
+/// Checks the code of an allocation of so many bytes.
+void check_allocation(cudaError_t code, std::size_t bytes) {
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw InputError("the GPU has too little memory for an array of " + std::to_string(bytes) + " bytes: " +
+                     std::to_string(free_bytes()) + " are free: use more GPUs, or a shorter sequence");
+  }
+  check(code);
+}
+
 class DeviceAllocator final : public Allocator {
  public:
   [[nodiscard]] void* allocate(std::size_t bytes) const override {
     if (bytes == 0) return nullptr;
     void* memory = nullptr;
-    const cudaError_t code = cudaMalloc(&memory, bytes);
-    if (code == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError();
-      throw InputError("the GPU has too little memory for an array of " + std::to_string(bytes) + " bytes: " +
-                       std::to_string(free_bytes()) + " are free: use more GPUs, or a shorter sequence");
-    }
-    check(code);
+    check_allocation(cudaMalloc(&memory, bytes), bytes);
     check(cudaMemset(memory, 0, bytes));
     check(cudaStreamSynchronize(
         cudaStreamLegacy));  // streams made with cudaStreamNonBlocking do not wait for it
@@ -48,6 +55,34 @@ const Allocator& device_allocator() {
 const Allocator& pinned_allocator() {
   static const Allocator& allocator = *new PinnedAllocator;
   return allocator;
+}
+
+StreamPool::StreamPool(StreamHandle stream) : stream_(stream) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, current_device()};
+  check(cudaMemPoolCreate(&pool_, &properties));
+  std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+  check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &all));
+}
+
+StreamPool::~StreamPool() { (void)cudaMemPoolDestroy(pool_); }
+
+void* StreamPool::allocate(std::size_t bytes) const {
+  if (bytes == 0) return nullptr;
+  void* memory = nullptr;
+  check_allocation(cudaMallocFromPoolAsync(&memory, bytes, pool_, stream_), bytes);
+  check(cudaMemsetAsync(memory, 0, bytes, stream_));
+  return memory;
+}
+
+void StreamPool::free(void* memory, std::size_t) const noexcept { (void)cudaFreeAsync(memory, stream_); }
+
+Index StreamPool::unused_bytes() const {
+  std::uint64_t reserved = 0, used = 0;
+  check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
+  check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used));
+  return static_cast<Index>(reserved - used);
 }
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamHandle stream) {

@@ -9,6 +9,8 @@
 #include "ring_attention/core/memory.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 
+struct CUmemPoolHandle_st;
+
 namespace ring_attention::cuda {
 
 /// The Type of a C++ type.
@@ -24,6 +26,26 @@ inline constexpr Type type_of<Fp16> = Type::fp16;
 [[nodiscard]] const Allocator& device_allocator();
 /// Page-locked host memory, not zeroed: the GPU copies from and to it asynchronously.
 [[nodiscard]] const Allocator& pinned_allocator();
+
+/// Memory of the current GPU that is allocated, zeroed and freed in the order of one stream: the host does not wait. What
+/// is freed stays in the pool until it is destroyed, so that a second call with the same shapes allocates nothing.
+/// allocate() throws InputError as device_allocator() does.
+class StreamPool final : public Allocator {
+ public:
+  explicit StreamPool(StreamHandle stream);
+  StreamPool(const StreamPool&) = delete;
+  StreamPool& operator=(const StreamPool&) = delete;
+  ~StreamPool() override;
+
+  [[nodiscard]] void* allocate(std::size_t bytes) const override;
+  void free(void* memory, std::size_t bytes) const noexcept override;
+  /// That the pool has from the driver and no array uses.
+  [[nodiscard]] Index unused_bytes() const;
+
+ private:
+  StreamHandle stream_;
+  CUmemPoolHandle_st* pool_ = nullptr;
+};
 
 /// A Tensor that begins in device memory. The host must not read through its views.
 template <class T>
@@ -64,18 +86,20 @@ template <class T>
 /// Device memory, used in the order of one stream.
 class DeviceMemory final : public Memory {
  public:
-  explicit DeviceMemory(StreamHandle stream) : stream_(stream) {}
+  explicit DeviceMemory(StreamHandle stream, const Allocator& allocator = device_allocator())
+      : stream_(stream), allocator_(allocator) {}
 
   void add(std::span<float> sum, std::span<const float> term) const override;
   /// \throws Error: no kernel computes in double
   void add(std::span<double> sum, std::span<const double> term) const override;
 
  private:
-  [[nodiscard]] const Allocator& allocator() const override { return device_allocator(); }
+  [[nodiscard]] const Allocator& allocator() const override { return allocator_; }
   void zero_bytes(std::span<std::byte> array) const override;
   void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from) const override;
 
   StreamHandle stream_;
+  const Allocator& allocator_;
 };
 
 }  // namespace ring_attention::cuda

@@ -12,15 +12,14 @@ template <class T>
 void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const float> bias) {
   require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
-  pairs_ = PairsOnDevice(scoring_.dropout, q.shape(), ranges, bias, options_.stream);
+  tables_ = tables_for(options_, scoring_, q.shape(), ranges);
+  pairs_ = PairsOnDevice(scoring_.dropout, tables_->dropout, q.shape(), bias);
   kernel_ =
       &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim), pairs_.any());
   q_ = q;
-  mask_ = MaskOnDevice(scoring_, ranges, options_.stream);
-  sinks_ = sinks_on_device(scoring_.sinks, q.shape(), options_.stream);
-  o_ = DeviceTensor<float>(q.shape());
-  m_ = DeviceTensor<float>(q.shape().per_row());
-  l_ = DeviceTensor<float>(q.shape().per_row());
+  o_ = Tensor<float>(q.shape(), options_.allocator);
+  m_ = Tensor<float>(q.shape().per_row(), options_.allocator);
+  l_ = Tensor<float>(q.shape().per_row(), options_.allocator);
   fresh_ = true;
   seen_ = 0;
   finished_ = false;
@@ -36,7 +35,7 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
   const bool last = ++seen_ == options_.pieces;
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
-        {task_of(q_.shape(), q_.data(), scoring_, mask_), true, o_.data(), m_.data(), l_.data()},
+        {task_of(q_.shape(), q_.data(), scoring_, tables_->mask), true, o_.data(), m_.data(), l_.data()},
         kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const ForwardTask& task) {
           ForwardTask next = task;
           next.fresh = std::exchange(fresh_, false);
@@ -53,7 +52,8 @@ AttentionResult<float> CudaEngine<T>::finish() {
   if (!finished_)
     finish_rows(o_.data(), m_.data(), l_.data(), q_.shape().per_row().size(),
                 static_cast<int>(q_.shape().dim), options_.stream);
-  if (sinks_.size() > 0) add_sinks(o_.data(), m_.data(), sinks_.data(), q_.shape(), options_.stream);
+  if (tables_->sinks.size() > 0)
+    add_sinks(o_.data(), m_.data(), tables_->sinks.data(), q_.shape(), options_.stream);
   return {std::move(o_), std::move(m_)};
 }
 
@@ -74,13 +74,13 @@ void CudaBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges
               q.seq == count(ranges),
           "CudaBackward: q, out, dO, lse and the ranges must have the same queries");
   device_ = traits_for(options_);
-  pairs_ = PairsOnDevice(scoring_.dropout, q, ranges, forward.bias, options_.stream);
+  tables_ = tables_for(options_, scoring_, q, ranges);
+  pairs_ = PairsOnDevice(scoring_.dropout, tables_->dropout, q, forward.bias);
   kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim), pairs_.any());
   forward_ = forward;
-  mask_ = MaskOnDevice(scoring_, ranges, options_.stream);
-  delta_ = DeviceTensor<float>(q.per_row());
-  grad_q_ = DeviceTensor<float>(q);
-  grad_bias_ = DeviceTensor<float>(forward.bias.shape());
+  delta_ = Tensor<float>(q.per_row(), options_.allocator);
+  grad_q_ = Tensor<float>(q, options_.allocator);
+  grad_bias_ = Tensor<float>(forward.bias.shape(), options_.allocator);
   row_dots(forward.out.data(), forward.grad_out.data(), delta_.data(), q.per_row().size(),
            static_cast<int>(q.dim), type_of<T>, options_.stream);
 }
@@ -96,8 +96,8 @@ void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<f
   pairs_.require_columns(kv.ranges);
   if (q.size() > 0)
     for_each_launch<BackwardTask>(
-        {task_of(q, forward_.q.data(), scoring_, mask_), forward_.grad_out.data(), forward_.lse.data(),
-         delta_.data(), grad_q_.data(), gradient.k.data(), gradient.v.data()},
+        {task_of(q, forward_.q.data(), scoring_, tables_->mask), forward_.grad_out.data(),
+         forward_.lse.data(), delta_.data(), grad_q_.data(), gradient.k.data(), gradient.v.data()},
         kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const BackwardTask& task) {
           pairs_.launch(*kernel_, task, type_of<T>, device_, options_.stream, grad_bias_.data());
         });

@@ -59,13 +59,12 @@ class CudaEngine final : public Engine<T> {
   cuda::DeviceTraits device_{};
   const cuda::ForwardKernel* kernel_ = nullptr;
   View<const T> q_;
-  cuda::MaskOnDevice mask_;
+  std::shared_ptr<const cuda::QueryTables> tables_;
   cuda::PairsOnDevice pairs_;
-  cuda::DeviceTensor<float> sinks_;  // [heads], or empty
-  Tensor<float> o_, m_, l_;          // m in units of log 2
-  bool fresh_ = true;                // no keys yet: o_, m_ and l_ are not initialised
-  int seen_ = 0;                     // pieces
-  bool finished_ = false;            // after the last piece: o_ is out, and m_ is lse
+  Tensor<float> o_, m_, l_;  // m in units of log 2
+  bool fresh_ = true;        // no keys yet: o_, m_ and l_ are not initialised
+  int seen_ = 0;             // pieces
+  bool finished_ = false;    // after the last piece: o_ is out, and m_ is lse
 };
 
 /// Call begin(forward), then accumulate(kv, gradient) once per piece of the keys, then finish() -> dQ. Gradients are
@@ -99,7 +98,7 @@ class CudaBackward final : public BackwardEngine<T> {
   cuda::DeviceTraits device_{};
   const cuda::BackwardKernel* kernel_ = nullptr;
   BackwardInputs<T> forward_;
-  cuda::MaskOnDevice mask_;
+  std::shared_ptr<const cuda::QueryTables> tables_;
   cuda::PairsOnDevice pairs_;
   Tensor<float> delta_;      // [batch, heads, seq, 1]
   Tensor<float> grad_q_;     // [batch, heads, seq, dim]

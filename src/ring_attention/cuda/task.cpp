@@ -9,13 +9,23 @@
 namespace ring_attention::cuda {
 namespace {
 
-/// Waits for the copy.
+/// `values` are read when this returns: CUDA stages a copy from pageable memory.
 template <class T>
-DeviceTensor<T> on_device(const std::vector<T>& values, StreamHandle stream) {
-  DeviceTensor<T> array({1, 1, static_cast<Index>(values.size()), 1});
+Tensor<T> on_device(const std::vector<T>& values, StreamHandle stream, const Allocator& allocator) {
+  Tensor<T> array({1, 1, static_cast<Index>(values.size()), 1}, allocator);
   copy<T>(array.view().elements(), values, stream);
-  check(cudaStreamSynchronize(stream));
   return array;
+}
+
+Tensor<DropoutRow> dropout_on_device(const Dropout& dropout, const Shape& q, const TokenRanges& queries,
+                                     const CudaOptions& options) {
+  if (!dropout.drops()) return {};
+  std::vector<DropoutRow> rows;
+  const std::vector<Index> all = positions(queries);
+  for (Index batch = 0; batch < q.batch; ++batch)
+    for (Index head = 0; head < q.heads; ++head)
+      for (const Index query : all) rows.push_back(dropout.row(batch, head, query));
+  return on_device(rows, options.stream, options.allocator);
 }
 
 }  // namespace
@@ -27,7 +37,8 @@ DeviceTraits traits_for(const CudaOptions& options) {
   return traits;
 }
 
-MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream) {
+MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream,
+                           const Allocator& allocator) {
   std::vector<Index> positions_of_keys = positions(queries);
   std::vector<Interval> intervals;
   for (Index& query : positions_of_keys) {
@@ -35,13 +46,24 @@ MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, S
     query += scoring.mask.offset;
   }
   const std::vector<float> slopes(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end());
-  visible = on_device(intervals, stream);
-  position = on_device(positions_of_keys, stream);
-  alibi_slope = on_device(slopes, stream);
+  visible = on_device(intervals, stream, allocator);
+  position = on_device(positions_of_keys, stream, allocator);
+  alibi_slope = on_device(slopes, stream, allocator);
 }
 
-PairsOnDevice::PairsOnDevice(const Dropout& dropout, const Shape& q, const TokenRanges& queries,
-                             View<const float> bias, StreamHandle stream) {
+std::shared_ptr<const QueryTables> tables_for(const CudaOptions& options, const Scoring& scoring,
+                                              const Shape& q, const TokenRanges& queries) {
+  if (options.tables != nullptr && *options.tables) return *options.tables;
+  const auto tables = std::make_shared<const QueryTables>(
+      QueryTables{MaskOnDevice(scoring, queries, options.stream, options.allocator),
+                  dropout_on_device(scoring.dropout, q, queries, options),
+                  sinks_on_device(scoring.sinks, q, options.stream, options.allocator)});
+  if (options.tables != nullptr) *options.tables = tables;
+  return tables;
+}
+
+PairsOnDevice::PairsOnDevice(const Dropout& dropout, View<const DropoutRow> rows, const Shape& q,
+                             View<const float> bias) {
   require_bias_shape(bias.shape(), q);
   if (bias.size() > 0) {
     terms_.bias_batches = static_cast<int>(bias.shape().batch);
@@ -50,13 +72,7 @@ PairsOnDevice::PairsOnDevice(const Dropout& dropout, const Shape& q, const Token
     terms_.bias = bias.data();
   }
   if (!dropout.drops()) return;
-  std::vector<DropoutRow> rows;
-  const std::vector<Index> all = positions(queries);
-  for (Index batch = 0; batch < q.batch; ++batch)
-    for (Index head = 0; head < q.heads; ++head)
-      for (const Index query : all) rows.push_back(dropout.row(batch, head, query));
-  dropout_ = on_device(rows, stream);
-  terms_.dropout = dropout_.data();
+  terms_.dropout = rows.data();
   terms_.threshold = static_cast<std::uint32_t>(dropout.threshold());
   terms_.kept = static_cast<float>(dropout.scale());
 }
@@ -67,10 +83,11 @@ void PairsOnDevice::require_columns(const TokenRanges& keys) const {
             "the bias has no column for the last key");
 }
 
-DeviceTensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q, StreamHandle stream) {
+Tensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q, StreamHandle stream,
+                              const Allocator& allocator) {
   require(sinks.empty() || std::ssize(sinks) == q.heads,
           std::to_string(sinks.size()) + " sinks for " + std::to_string(q.heads) + " heads");
-  return on_device(std::vector<float>(sinks.begin(), sinks.end()), stream);
+  return on_device(std::vector<float>(sinks.begin(), sinks.end()), stream, allocator);
 }
 
 int kernel_int(Index length, const char* name) {

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/cuda/device_tensor.hpp"
 
 namespace ring_attention::cuda {
+
+struct QueryTables;
 
 /// The options of an engine of the GPU. The engine uses the device that is current when it begins.
 struct CudaOptions {
@@ -17,30 +20,51 @@ struct CudaOptions {
   int reserved_sms = 0;           ///< multiprocessors that kernels leave free for communication
   int pieces =
       0;  ///< of keys, after which the forward kernel also computes the result; 0: not known, finish() does it
+  const Allocator& allocator = device_allocator();       ///< of the arrays of the engine; outlives them
+  std::shared_ptr<const QueryTables>* tables = nullptr;  ///< where tables_for() keeps what it makes
 };
 
 /// The traits of the current device without its reserved multiprocessors.
 [[nodiscard]] DeviceTraits traits_for(const CudaOptions& options);
 
-/// What kernels read of a mask and a bias for one shard of queries. It is copied to the device once.
+/// What kernels read of a mask for one shard of queries.
 struct MaskOnDevice {
   MaskOnDevice() = default;
-  MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream);
+  MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream,
+               const Allocator& allocator = device_allocator());
 
-  DeviceTensor<Interval> visible;   ///< [queries]
-  DeviceTensor<Index> position;     ///< [queries]
-  DeviceTensor<float> alibi_slope;  ///< [heads], or empty
+  Tensor<Interval> visible;   ///< [queries]
+  Tensor<Index> position;     ///< [queries]
+  Tensor<float> alibi_slope;  ///< [heads], or empty
 };
 
-/// The dense bias and the dropout of one shard of queries. The dropout's rows are copied to the device once.
+/// The sinks as [1, 1, heads, 1], or empty. \throws Error unless there is one for each head of q, or none
+[[nodiscard]] Tensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q,
+                                            StreamHandle stream,
+                                            const Allocator& allocator = device_allocator());
+
+/// What kernels read of a scoring for one shard of queries, in device memory.
+struct QueryTables {
+  MaskOnDevice mask;
+  Tensor<DropoutRow> dropout;  ///< [batch, heads, queries], or empty
+  Tensor<float> sinks;         ///< [heads], or empty
+};
+
+/// The tables of `options.tables`, if there are some; otherwise new ones, which are stored there.
+/// \param q  of the shard, whose tokens are at `queries`
+[[nodiscard]] std::shared_ptr<const QueryTables> tables_for(const CudaOptions& options,
+                                                            const Scoring& scoring, const Shape& q,
+                                                            const TokenRanges& queries);
+
+/// The dense bias and the dropout of one shard of queries.
 class PairsOnDevice {
  public:
   PairsOnDevice() = default;
-  /// \param q     of the shard, whose tokens are at `queries`
+  /// \param rows  of the dropout (QueryTables); stay with the caller
+  /// \param q     of the shard
   /// \param bias  of these queries, in device memory, or empty
   /// \throws Error if the bias does not belong to the queries
-  PairsOnDevice(const Dropout& dropout, const Shape& q, const TokenRanges& queries, View<const float> bias,
-                StreamHandle stream);
+  PairsOnDevice(const Dropout& dropout, View<const DropoutRow> rows, const Shape& q, View<const float> bias);
 
   [[nodiscard]] bool any() const { return terms_.any(); }
 
@@ -61,12 +85,7 @@ class PairsOnDevice {
 
  private:
   PairTerms terms_{};
-  DeviceTensor<DropoutRow> dropout_;  // [batch, heads, queries]
 };
-
-/// The sinks as [1, 1, heads, 1], or empty. \throws Error unless there is one for each head of q, or none
-[[nodiscard]] DeviceTensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q,
-                                                  StreamHandle stream);
 
 /// Kernels count tokens in an int, and the end of a tile may be this far behind the last token.
 constexpr Index longest_tile = 1024;

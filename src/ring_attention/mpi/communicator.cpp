@@ -87,6 +87,11 @@ void sum_over_ranks(const Communicator& comm, std::span<double> values) {
                             MPI_SUM, comm.handle()));
 }
 
+void max_over_ranks(const Communicator& comm, std::span<std::uint64_t> values) {
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_UINT64_T, MPI_MAX,
+                          comm.handle()));
+}
+
 double max_over_ranks(const Communicator& comm, double value) {
   const bool numbers = all_of_ranks(comm, !std::isnan(value));  // MPI_MAX may drop a NaN
   const double most = reduced(comm, value, MPI_DOUBLE, MPI_MAX);

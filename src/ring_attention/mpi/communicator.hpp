@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include <cstdint>
 #include <functional>
 #include <source_location>
 #include <span>
@@ -84,6 +85,7 @@ void broadcast(const Communicator& comm, T& value, int root = 0) {
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);
 /// Element by element, in place.
 void sum_over_ranks(const Communicator& comm, std::span<double> values);
+void max_over_ranks(const Communicator& comm, std::span<std::uint64_t> values);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
 
 /// Returns after every rank has called it. Collective.

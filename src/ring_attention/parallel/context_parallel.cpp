@@ -6,6 +6,14 @@
 #include "ring_attention/core/bf16.hpp"
 
 namespace ring_attention {
+namespace {
+
+template <class T>
+void copy(const Memory& memory, View<T> to, View<const T> from) {
+  memory.copy(to.elements(), from.elements());
+}
+
+}  // namespace
 
 template <class Input, class T>
 ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links& links,
@@ -37,8 +45,17 @@ auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                         View<const Input> v, const Together& together) -> Gradients<Value> {
+void ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
+                                        View<const Value> bias, const Together& together,
+                                        const ResultViews<Value>& to) {
+  const AttentionResult<Value> result = forward(q, k, v, bias, together);
+  copy(device_.memory(), to.out, result.out.view());
+  copy(device_.memory(), to.lse, result.lse.view());
+}
+
+template <class Input, class T>
+auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
+                                          View<const Input> v, const Together& together) -> Backward {
   const auto q = layout_.queries_to_heads<Input>(inputs.q),
              grad_out = layout_.queries_to_heads<Input>(inputs.grad_out);
   const auto out = layout_.queries_to_heads<Value>(inputs.out),
@@ -50,10 +67,30 @@ auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
   own_k = {};
   own_v = {};
   travel(*backward);
-  HeldGradients held = finish(*backward, inputs.bias.shape().heads);
+  return std::move(*backward);
+}
+
+template <class Input, class T>
+auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
+                                         View<const Input> v, const Together& together) -> Gradients<Value> {
+  Backward backward = travelled(inputs, k, v, together);
+  HeldGradients held = finish(backward, inputs.bias.shape().heads);
   const Memory& memory = device_.memory();
   return {owned(memory, std::move(held.q)), owned(memory, std::move(held.k)),
           owned(memory, std::move(held.v)), owned(memory, std::move(held.bias))};
+}
+
+template <class Input, class T>
+void ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
+                                         View<const Input> v, const Together& together,
+                                         const GradientViews<Value>& to) {
+  Backward backward = travelled(inputs, k, v, together);
+  const HeldGradients held = finish(backward, inputs.bias.shape().heads);
+  const Memory& memory = device_.memory();
+  copy(memory, to.q, held.q.view());
+  copy(memory, to.k, held.k.view());
+  copy(memory, to.v, held.v.view());
+  copy(memory, to.bias, held.bias.view());
 }
 
 template <class Input, class T>

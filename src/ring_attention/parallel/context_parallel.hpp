@@ -56,6 +56,11 @@ class ContextParallel {
   /// The gradients of q, k, v and the bias; those of sinks are sink_gradient()'s, summed over the ranks.
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v, const Together& together = alone);
+  /// The same, written to where the caller wants the results.
+  void forward(View<const Input> q, View<const Input> k, View<const Input> v, View<const Value> bias,
+               const Together& together, const ResultViews<Value>& to);
+  void backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,
+                const Together& together, const GradientViews<Value>& to);
 
   // ---- the same in steps: arrays in the layout that is computed ------------------------------------------
 
@@ -103,6 +108,9 @@ class ContextParallel {
   [[nodiscard]] TransportStatistics moved() const;
 
  private:
+  /// A backward of arrays as this rank holds them, after travel().
+  [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
+                                   View<const Input> v, const Together& together);
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   /// K of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;

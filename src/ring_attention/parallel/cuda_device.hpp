@@ -10,7 +10,8 @@
 
 namespace ring_attention {
 
-/// q, k, v and dO have the type T on the GPU; sums and results are fp32. Everything is enqueued on one stream.
+/// q, k, v and dO have the type T on the GPU; sums and results are fp32. Everything is enqueued on one stream. The host waits
+/// where ContextParallel asks for it, unless arrays are freed in the order of the stream (CudaOptions::allocator).
 /// \tparam T  float, Bf16 or Fp16
 template <class T>
 class CudaDevice : public Device<T> {
@@ -20,7 +21,7 @@ class CudaDevice : public Device<T> {
       : forward_(std::move(forward)),
         backward_(std::move(backward)),
         alive_(std::move(alive)),
-        memory_(forward_.stream) {}
+        memory_(forward_.stream, forward_.allocator) {}
 
   [[nodiscard]] const Memory& memory() const override { return memory_; }
 
@@ -45,7 +46,9 @@ class CudaDevice : public Device<T> {
   void place(View<T> shard, View<const T> array) const override {
     memory_.copy(shard.elements(), array.elements());
   }
-  void synchronize() const override { cuda::synchronize(forward_.stream, alive_); }
+  void synchronize() const override {
+    if (&forward_.allocator == &cuda::device_allocator()) cuda::synchronize(forward_.stream, alive_);
+  }
 
   [[nodiscard]] MaybeOwned<T> to_device(View<const float> host) const override {
     return cuda::uploaded<T>(host, forward_.stream);

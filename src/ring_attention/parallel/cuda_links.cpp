@@ -17,7 +17,8 @@ std::shared_ptr<NcclWorld> connected(const Communicator& world, const Axis& axis
                                      const CudaLinkOptions& options) {
   const MpiAllToAll ranks(world, axis);
   return std::make_shared<NcclWorld>(
-      ranks.communicator(), NcclOptions{nccl_sms, options.timeout, options.alive, options.share_gpu});
+      ranks.communicator(),
+      NcclOptions{nccl_sms, options.timeout, options.alive, options.enqueues, options.share_gpu});
 }
 #endif
 
@@ -28,7 +29,7 @@ CudaLinks::CudaLinks(const Communicator& world, const Axis& ulysses, const Axis&
     : world_(world), compute_(compute), options_(std::move(options)) {
   if (options_.nccl) {
 #ifdef RING_ATTENTION_HAS_NCCL
-    nccl_ring_ = connected(world, ring, options_);
+    nccl_ring_ = nccl_worlds_.emplace_back(connected(world, ring, options_));
     ring_ = std::make_unique<NcclAllToAll>(nccl_ring_, compute_);
 #else
     throw Error("this library was built without NCCL");
@@ -49,9 +50,23 @@ std::unique_ptr<Transport> CudaLinks::transport(Channel channel, std::size_t mos
   return std::make_unique<StagedTransport>(compute_, most_bytes, host_->transport(channel, most_bytes));
 }
 
+void CudaLinks::wait() {
+#ifdef RING_ATTENTION_HAS_NCCL
+  for (const auto& world : nccl_worlds_) world->wait();
+#endif
+}
+
+void CudaLinks::poll() {
+#ifdef RING_ATTENTION_HAS_NCCL
+  for (const auto& world : nccl_worlds_) world->poll();
+#endif
+}
+
 std::unique_ptr<AllToAll> CudaLinks::group(const Axis& axis) {
 #ifdef RING_ATTENTION_HAS_NCCL
-  if (options_.nccl) return std::make_unique<NcclAllToAll>(connected(world_, axis, options_), compute_);
+  if (options_.nccl)
+    return std::make_unique<NcclAllToAll>(nccl_worlds_.emplace_back(connected(world_, axis, options_)),
+                                          compute_);
 #endif
   return std::make_unique<StagedAllToAll>(compute_, host_->group(axis), options_.alive);
 }

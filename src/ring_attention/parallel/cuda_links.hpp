@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "ring_attention/cuda/kernels.hpp"
 #include "ring_attention/mpi/communicator.hpp"
@@ -19,6 +20,7 @@ struct CudaLinkOptions {
   std::chrono::duration<double> timeout{60};  ///< of NCCL, for one hop: NcclOptions::timeout
   std::function<void()> alive = {};           ///< called while the host waits for the GPU
   bool share_gpu = false;                     ///< NcclOptions::share_gpu
+  bool enqueues = false;                      ///< NcclOptions::enqueues
 };
 
 /// Multiprocessors that a transfer of NCCL may use, and that kernels leave free meanwhile.
@@ -38,12 +40,17 @@ class CudaLinks : public Links {
   [[nodiscard]] AllToAll& ulysses() override { return *ulysses_; }
   [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override;
 
+  /// wait() and poll() of every NcclWorld.
+  void wait();
+  void poll();
+
  private:
   const Communicator& world_;
   cuda::StreamHandle compute_;
   CudaLinkOptions options_;
   std::unique_ptr<Links> host_;           // without NCCL
   std::shared_ptr<NcclWorld> nccl_ring_;  // with NCCL
+  std::vector<std::shared_ptr<NcclWorld>> nccl_worlds_;
   std::unique_ptr<AllToAll> ring_, ulysses_;
 };
 

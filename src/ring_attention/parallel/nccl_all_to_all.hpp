@@ -12,8 +12,9 @@ namespace ring_attention {
 
 /// One rank's end, over the ranks of an NcclWorld: one group of sends and receives. The pieces are in device memory.
 ///
-/// exchange() begins when the work that is already on `compute` is done, and the host waits until all pieces are here:
-/// nothing else of the rank could hide it. Statistics count the time on the GPU.
+/// exchange() begins when the work that is already on `compute` is done, and work that is enqueued there later begins when all
+/// pieces are here: nothing else of the rank could hide it. The host waits, too, unless the world enqueues. Statistics count
+/// the time on the GPU, if the host waits.
 class NcclAllToAll : public AllToAll {
  public:
   /// \param world    of the group; a group of one needs no NCCL

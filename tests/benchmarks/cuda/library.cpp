@@ -50,6 +50,7 @@ class Case {
     if (what.at("causal")) scoring_.mask = Mask::causal();
     for (int rank = 0; rank < ranks; ++rank)
       ranks_.push_back({placement.ranges(rank), MaskOnDevice(scoring_, placement.ranges(rank), nullptr)});
+    check(cudaStreamSynchronize(nullptr));  // kernels run on streams that do not wait for this one
     if (what.at("backward")) {
       backward_ = &choose_backward(what.at("kernel"), traits_, type_, static_cast<int>(q_.dim));
       delta_ = DeviceTensor<float>(q_.per_row());

@@ -93,6 +93,7 @@ void NcclWorld::settle(const std::string& what) {
 }
 
 void NcclWorld::require_alive() {
+  if (!failure_.empty()) throw Error(failure_);
   if (comm_ == nullptr) return;  // a ring of one
   const ncclResult_t state = state_of(comm_);
   if (state != ncclSuccess && state != ncclInProgress) abort(words_of(state) + ": is another rank gone?");
@@ -100,7 +101,8 @@ void NcclWorld::require_alive() {
 
 void NcclWorld::abort(const std::string& why) {
   if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
-  throw Error("NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why);
+  failure_ = "NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why;
+  throw Error(failure_);
 }
 
 void NcclWorld::abort_late(const std::string& what) {
@@ -108,15 +110,29 @@ void NcclWorld::abort_late(const std::string& what) {
         " s. NCCL_DEBUG=INFO shows what NCCL does. If every run ends so, try NCCL_P2P_DISABLE=1.");
 }
 
-void NcclWorld::wait(const std::function<bool()>& done, const std::string& what,
-                     const std::function<bool()>& under_way) {
+// The clock stands before the hop, and after it. What this rank computes then waits only for hops that were enqueued
+// earlier on the stream of all channels, so a hop that never comes is seen.
+void NcclWorld::wait(const NcclHop& hop, const std::string& what) {
   auto begin = Clock::now();
-  while (!done()) {
+  while (!(hop.arrived.is_done() && hop.resumed.is_done())) {
     require_alive();
-    if (under_way && !under_way()) begin = Clock::now();
+    if (!hop.ready.is_done() || hop.arrived.is_done()) begin = Clock::now();
     if (Clock::now() > begin + options_.timeout) abort_late(what);
     pause();
   }
+  if (options_.moved) options_.moved();
+}
+
+void NcclWorld::wait() {
+  require_alive();
+  for (; !under_way_.empty(); under_way_.pop_front())
+    wait(under_way_.front(), "a message of an enqueued call");
+}
+
+void NcclWorld::poll() {
+  require_alive();
+  while (!under_way_.empty() && under_way_.front().arrived.is_done() && under_way_.front().resumed.is_done())
+    under_way_.pop_front();
 }
 
 /// Sends and receives of which none waits for another one. An error is thrown after the group has ended: in an open
@@ -175,7 +191,7 @@ void NcclWorld::all_to_all(const std::vector<std::span<const std::byte>>& to,
 
 void NcclTransport::start(const Exchange& exchange) {
   pending_.start(exchange);
-  Hop& hop = hops_.emplace_back();
+  NcclHop& hop = hops_.emplace_back();
   hop.ready.record(
       compute_);  // the sent parcel is complete, and no kernel reads the memory of the received one
   hop.ready.block(world_.stream());
@@ -187,7 +203,7 @@ void NcclTransport::start(const Exchange& exchange) {
 
 void NcclTransport::finish() {
   const Exchange& exchange = pending_.finish();
-  Hop& hop = hops_.back();
+  NcclHop& hop = hops_.back();
   hop.idle.record(compute_);
   hop.arrived.block(compute_);
   hop.resumed.record(compute_);
@@ -197,15 +213,13 @@ void NcclTransport::finish() {
 void NcclTransport::drain() {
   pending_.require_idle();
   for (std::size_t i = 0; i < hops_.size(); ++i) {
-    const Hop& hop = hops_[i];
-    // The clock stands while this rank computes: before the hop, and still after it. What it computes waits only for
-    // hops that were enqueued earlier on the stream of all channels, so a hop that never comes is seen.
-    world_.wait([&] { return hop.arrived.is_done() && hop.resumed.is_done(); },
-                "hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) + ", from rank " +
-                    std::to_string(ring().prev()) + ",",
-                [&] { return hop.ready.is_done() && !hop.arrived.is_done(); });
-    statistics_.exposed_seconds += hop.resumed.seconds_since(hop.idle);
-    if (world_.options().moved) world_.options().moved();
+    if (world_.options().enqueues) {
+      world_.enqueued(std::move(hops_[i]));
+      continue;
+    }
+    world_.wait(hops_[i], "hop " + std::to_string(i) + " of " + std::to_string(hops_.size()) +
+                              ", from rank " + std::to_string(ring().prev()) + ",");
+    statistics_.exposed_seconds += hops_[i].resumed.seconds_since(hops_[i].idle);
   }
   hops_.clear();
 }

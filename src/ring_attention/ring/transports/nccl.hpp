@@ -1,8 +1,8 @@
 /// \file
 /// `NcclTransport`: sends device memory from GPU to GPU with NCCL while the GPU computes.
 ///
-/// The host does not wait in the loop of the ring. It enqueues all steps, and drain() waits for them. Two streams and
-/// two events per hop keep the order on the device:
+/// The host does not wait in the loop of the ring. It enqueues all steps, and drain() waits for them, or leaves that to
+/// NcclWorld::wait(). Two streams and two events per hop keep the order on the device:
 ///
 ///     compute  ──[ step t-1 ]──●ready──────────[ step t ]──────────◌ waits ──[ step t+1 ]
 ///                               └─▶ waits                          │
@@ -13,9 +13,11 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ring_attention/cuda/stream.hpp"
@@ -30,15 +32,24 @@ struct NcclOptions {
   int max_ctas = 8;  ///< multiprocessors that a transfer may use
   /// For one hop, from when this rank is ready for it until it has arrived. The previous rank may still compute then.
   std::chrono::duration<double> timeout{60};
-  std::function<void()> moved = {};  ///< called by drain() after every hop, to report progress
+  std::function<void()> moved =
+      {};  ///< called after every hop that the host has waited for, to report progress
+  bool enqueues =
+      false;  ///< transports and all-to-alls do not wait: wait() waits for all that they have enqueued
   /// Lets several ranks share one GPU, which NCCL does not support: each process gets another host id, so that NCCL
   /// treats it as another machine. Only for trying out: messages use the loopback network. Sets NCCL_HOSTID and other
   /// variables of this process.
   bool share_gpu = false;
 };
 
-/// An NCCL communicator with the ranks of `comm`, which may be a part of the job, on each rank's current GPU. A rank that
-/// is in two of them enqueues messages of the second one when those of the first one are done.
+/// A transfer on the stream of an NcclWorld, between work of the compute stream.
+struct NcclHop {
+  cuda::Event ready, arrived;
+  cuda::Event idle, resumed;  // on the compute stream, before and after its wait
+};
+
+/// An NCCL communicator with the ranks of `comm`, which may be a part of the job, on each rank's current GPU. On a rank that
+/// is in two of them, messages of the second one begin when those of the first one are done.
 class NcclWorld {
  public:
   /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails,
@@ -59,10 +70,16 @@ class NcclWorld {
   /// `from` comes from it. Empty pieces are not sent, and the rank's own pieces are ignored.
   void all_to_all(const std::vector<std::span<const std::byte>>& to,
                   const std::vector<std::span<std::byte>>& from);
-  /// The host waits until done(). The time-out counts from now, or from when `under_way`, if given, was last false.
+  /// The host waits until the hop is done. The time-out is for the messages: the clock stands while this rank computes.
   /// \throws Error with `what`, after it has aborted the communicator, if NCCL fails or the time-out is over
-  void wait(const std::function<bool()>& done, const std::string& what,
-            const std::function<bool()>& under_way = {});
+  void wait(const NcclHop& hop, const std::string& what);
+
+  /// Of a world that enqueues: the hop is under way, and wait() waits for it.
+  void enqueued(NcclHop&& hop) { under_way_.push_back(std::move(hop)); }
+  /// Waits for all hops that are under way. \throws Error as above, and again after an abort
+  void wait();
+  /// Forgets the hops that are done. Does not wait. \throws Error, after it has aborted the communicator, if NCCL has failed
+  void poll();
 
  private:
   class Group;  // of sends and receives
@@ -81,7 +98,9 @@ class NcclWorld {
   NcclOptions options_;
   cuda::Stream stream_;
   ncclComm* comm_ = nullptr;  // null in a ring of one, and after an abort
+  std::string failure_;       // of the abort
   int exceptions_;            // std::uncaught_exceptions() at construction
+  std::deque<NcclHop> under_way_;
 };
 
 /// One channel of parcels. `compute` is the engine's stream.
@@ -95,19 +114,14 @@ class NcclTransport : public Transport {
 
   void start(const Exchange& exchange) override;
   void finish() override;
-  /// Waits for all hops. \throws Error with the hop, after it has aborted the communicator, if NCCL fails or a hop
-  /// takes longer than the time-out
+  /// Waits for all hops, unless the world enqueues. \throws Error with the hop, after it has aborted the communicator, if
+  /// NCCL fails or a hop takes longer than the time-out
   void drain() override;
 
  private:
-  struct Hop {
-    cuda::Event ready, arrived;
-    cuda::Event idle, resumed;  // on the compute stream, before and after its wait
-  };
-
   NcclWorld& world_;
   cuda::StreamHandle compute_;
-  std::vector<Hop> hops_;
+  std::vector<NcclHop> hops_;
   PendingExchange pending_;
   TransportStatistics statistics_;
 };

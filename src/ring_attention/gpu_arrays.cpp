@@ -1,0 +1,272 @@
+// The part of Attention that takes arrays of a GPU. All work is on a stream of its own, between two events of the caller's
+// stream: what it keeps (memory, tables, communicators) is then used in one order, whatever streams the caller has.
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <map>
+
+#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention_state.hpp"
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/error.hpp"
+#include "ring_attention/parallel/context_memory.hpp"
+#include "ring_attention/parallel/cuda_device.hpp"
+#include "ring_attention/parallel/cuda_links.hpp"
+
+namespace ring_attention {
+namespace {
+
+bool uses_nccl(const GpuOptions& options) {
+#ifdef RING_ATTENTION_HAS_NCCL
+  return options.transport != GpuOptions::Transport::staged;
+#else
+  return options.transport == GpuOptions::Transport::nccl;
+#endif
+}
+
+class GpuParts final : public AttentionState::Gpu {
+ public:
+  /// Collective. Uses the current GPU.
+  GpuParts(const Communicator& comm, const Options& options, const RankGrid& grid)
+      : ulysses_(grid.ulysses.size),
+        nccl_(uses_nccl(options.gpu)),
+        links_(comm, grid.ulysses, grid.ring, compute_.handle(),
+               {nccl_, options.gpu.timeout, {}, options.gpu.share_gpu, true}) {}
+  GpuParts(const GpuParts&) = delete;
+  GpuParts& operator=(const GpuParts&) = delete;
+  ~GpuParts() override {
+    try {
+      if (std::uncaught_exceptions() == exceptions_) wait();
+    } catch (const std::exception&) {  // the caller did not ask
+    }
+  }
+
+  void wait() override {
+    links_.wait();
+    compute_.synchronize();
+  }
+  /// \throws Error if a kernel or a message of an earlier call has failed
+  void poll() {
+    links_.poll();
+    (void)end_.is_done();
+  }
+
+  [[nodiscard]] int device() const { return device_; }
+  /// Are its communicators those that these options need?
+  [[nodiscard]] bool serves(const GpuOptions& options, const RankGrid& grid) const {
+    return ulysses_ == grid.ulysses.size && nccl_ == uses_nccl(options);
+  }
+  [[nodiscard]] Index unused_bytes() const { return pool_.unused_bytes(); }
+  [[nodiscard]] CudaLinks& links() { return links_; }
+  [[nodiscard]] cuda::StreamHandle stream() const { return compute_.handle(); }
+
+  /// The options of an engine. Calls with one key have the same tables.
+  [[nodiscard]] CudaOptions engine(const std::string& kernel, const RankGrid& grid, const std::string& key) {
+    constexpr std::size_t most_tables = 64;  // a dropout has others in every step
+    if (tables_.size() > most_tables) tables_.clear();
+    return {compute_.handle(), kernel, nccl_ && grid.ring.size > 1 ? nccl_sms : 0, 0, pool_, &tables_[key]};
+  }
+
+  /// While it lives, work is enqueued behind that of the caller's stream; afterwards the caller's stream goes on behind it.
+  class Between {
+   public:
+    Between(GpuParts& gpu, cuda::StreamHandle caller) : gpu_(gpu), caller_(caller) {
+      gpu.begin_.record(caller);
+      gpu.begin_.block(gpu.stream());
+    }
+    Between(const Between&) = delete;
+    Between& operator=(const Between&) = delete;
+    ~Between() {
+      try {
+        gpu_.end_.record(gpu_.stream());
+        gpu_.end_.block(caller_);
+      } catch (const Error&) {  // CUDA has failed: the next call says so
+      }
+    }
+
+   private:
+    GpuParts& gpu_;
+    cuda::StreamHandle caller_;
+  };
+
+ private:
+  int exceptions_ = std::uncaught_exceptions();
+  int device_ = cuda::current_device();
+  int ulysses_;
+  bool nccl_;
+  cuda::Stream compute_;
+  cuda::StreamPool pool_{compute_.handle()};
+  std::map<std::string, std::shared_ptr<const cuda::QueryTables>> tables_;
+  cuda::Event begin_, end_;
+  CudaLinks links_;
+};
+
+/// What can be said before any message of a GPU.
+template <class T>
+class GpuCheck {
+ public:
+  GpuCheck(const Check& check, AttentionState& state)
+      : check_(check), gpu_(static_cast<GpuParts*>(state.gpu.get())) {
+    const std::string why = cuda::why_no_device();
+    check(why.empty(), why + ": give arrays of the host");
+#ifndef RING_ATTENTION_HAS_NCCL
+    check(!uses_nccl(state.options.gpu),
+          "this library was built without NCCL: use GpuOptions::Transport::staged");
+#endif
+    device_ = cuda::current_device();
+    check(gpu_ == nullptr || gpu_->device() == device_,
+          "GPU " + std::to_string(device_) + " is current, and this Attention began on GPU " +
+              std::to_string(gpu_ == nullptr ? 0 : gpu_->device()));
+    try {
+      if (gpu_ != nullptr) gpu_->poll();
+    } catch (const Error& error) {
+      check(false, std::string("an earlier call has failed: ") + error.what());
+    }
+  }
+
+  template <class E>
+  void array(const char* name, View<E> array) const {
+    if (array.size() == 0) return;
+    const int device = cuda::device_of(array.data());
+    check_(device >= 0, std::string(name) + " is not in the memory of a GPU");
+    check_(device == device_,
+           std::string(name) + " is in the memory of GPU " + std::to_string(device) + ", and GPU " +
+               std::to_string(device_) +
+               " is current: select the GPU of a rank before its first call (cudaSetDevice)");
+  }
+  void arrays(const AttentionArrays<T>& arrays) const {
+    array("q", arrays.q);
+    array("k", arrays.k);
+    array("v", arrays.v);
+    array("bias", arrays.bias);
+  }
+  void arrays(const ResultViews<float>& to) const {
+    array("out", to.out);
+    array("lse", to.lse);
+  }
+  void arrays(const GradientViews<float>& to) const {
+    array("dq", to.q);
+    array("dk", to.k);
+    array("dv", to.v);
+    array("dbias", to.bias);
+  }
+  /// Where ranks share heads, messages come before most of the memory is allocated.
+  void memory(const SharedAttention& shared, bool gradients) const {
+    if (shared.grid.ulysses.size == 1) return;
+    const Index bytes = context_bytes(shared, gradients, {sizeof(T), sizeof(T), sizeof(float)}),
+                free = cuda::free_bytes() + (gpu_ == nullptr ? 0 : gpu_->unused_bytes());
+    check_(bytes <= free, "the GPU has too little memory for " + std::to_string(bytes) + " bytes: " +
+                              std::to_string(free) + " are free: use more GPUs, or a shorter sequence");
+  }
+
+ private:
+  const Check& check_;
+  GpuParts* gpu_;
+  int device_;
+};
+
+/// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together, gpu).
+template <class T>
+void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool gradients,
+              const std::function<void(const Check&)>& check_more, const auto& use) {
+  bool first = state.check_together<T>(call, [&](const Check& check) {
+    const GpuCheck<T> on_gpu(check, state);
+    on_gpu.arrays(AttentionArrays<T>{call.q, call.k, call.v, call.bias});
+    check_more(check);
+    on_gpu.memory(state.shared_by(call), gradients);
+  });
+  const SharedAttention shared = state.shared_by(call);
+  const GpuOptions& options = state.options.gpu;
+  if (!state.gpu || !static_cast<GpuParts&>(*state.gpu).serves(options, shared.grid)) {
+    state.gpu.reset();
+    state.gpu = std::make_unique<GpuParts>(state.comm, state.options, shared.grid);
+    first = true;
+  }
+  auto& gpu = static_cast<GpuParts&>(*state.gpu);
+  const std::string words = shared_arguments(call), key = words.substr(words.find('\n'));
+  const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, key),
+                             gpu.engine(options.backward_kernel, shared.grid, key));
+  ContextParallel<T> attention(device, gpu.links(), shared);
+  const Together together = [&](const std::function<void()>& step) {
+    if (first)
+      agree(state.comm, step);
+    else
+      step();
+  };
+  {
+    const GpuParts::Between between(gpu, stream);
+    use(attention, together, gpu);
+  }
+  state.completed(call);
+}
+
+}  // namespace
+
+template <GpuNumber T>
+void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, const ResultViews<float>& to,
+                        const Placements& placement, const Scoring& scoring) {
+  const Call<T> call = call_of("forward of GPU arrays", *state_, arrays, placement, scoring);
+  with_gpu<T>(
+      *state_, stream, call, false,
+      [&](const Check& check) {
+        check_results(check, call, to);
+        GpuCheck<T>(check, *state_).arrays(to);
+      },
+      [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
+        attention.forward(call.q, call.k, call.v, call.bias, together, to);
+      });
+}
+
+template <GpuNumber T>
+std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<T>& arrays,
+                                        const ResultViews<const float>& result, View<const T> grad_out,
+                                        const GradientViews<float>& to, const Placements& placement,
+                                        const Scoring& scoring) {
+  const Call<T> call = call_of("backward of GPU arrays", *state_, arrays, placement, scoring);
+  std::vector<double> sinks;
+  with_gpu<T>(
+      *state_, stream, call, true,
+      [&](const Check& check) {
+        check_backward(check, call, result, grad_out);
+        check_results(check, call, to);
+        const GpuCheck<T> on_gpu(check, *state_);
+        on_gpu.array("result.out", result.out);
+        on_gpu.array("result.lse", result.lse);
+        on_gpu.array("grad_out", grad_out);
+        on_gpu.arrays(to);
+      },
+      [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
+        attention.backward({call.q, result.out, result.lse, grad_out, call.bias}, call.k, call.v, together,
+                           to);
+        if (scoring.sinks.empty()) return;
+        const auto out = cuda::downloaded<float>(result.out, gpu.stream()),
+                   lse = cuda::downloaded<float>(result.lse, gpu.stream()),
+                   host_grad_out = cuda::downloaded<T>(grad_out, gpu.stream());
+        sinks = sink_gradient<float>({{}, out, lse, host_grad_out}, scoring.sinks);
+        sum_over_ranks(state_->comm, std::span<double>(sinks));
+      });
+  return sinks;
+}
+
+template void Attention::forward(GpuStream, const AttentionArrays<float>&, const ResultViews<float>&,
+                                 const Placements&, const Scoring&);
+template std::vector<double> Attention::backward(GpuStream, const AttentionArrays<float>&,
+                                                 const ResultViews<const float>&, View<const float>,
+                                                 const GradientViews<float>&, const Placements&,
+                                                 const Scoring&);
+template void Attention::forward(GpuStream, const AttentionArrays<Bf16>&, const ResultViews<float>&,
+                                 const Placements&, const Scoring&);
+template std::vector<double> Attention::backward(GpuStream, const AttentionArrays<Bf16>&,
+                                                 const ResultViews<const float>&, View<const Bf16>,
+                                                 const GradientViews<float>&, const Placements&,
+                                                 const Scoring&);
+template void Attention::forward(GpuStream, const AttentionArrays<Fp16>&, const ResultViews<float>&,
+                                 const Placements&, const Scoring&);
+template std::vector<double> Attention::backward(GpuStream, const AttentionArrays<Fp16>&,
+                                                 const ResultViews<const float>&, View<const Fp16>,
+                                                 const GradientViews<float>&, const Placements&,
+                                                 const Scoring&);
+
+}  // namespace ring_attention

@@ -1,0 +1,146 @@
+// Attention of ring_attention.hpp with arrays of the host: the bits of the functions, in new arrays and in those of the
+// caller, and no communicator from the second call on.
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/ring_attention.hpp"
+#include "support/input_error.hpp"
+#include "support/masks.hpp"
+#include "support/parallel_runs.hpp"
+
+namespace {
+int communicators = 0;
+}
+
+// MPI's profiling interface.
+extern "C" int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
+  ++communicators;
+  return PMPI_Comm_dup(comm, copy);
+}
+extern "C" int MPI_Comm_split(MPI_Comm comm, int colour, int key, MPI_Comm* part) {
+  ++communicators;
+  return PMPI_Comm_split(comm, colour, key, part);
+}
+
+namespace ring_attention::test {
+namespace {
+
+/// A rank of a user's program.
+template <class T>
+struct Host {
+  Host(const GradientProblem<T>& problem, const RankGrid& grid)
+      : scoring(problem.what().scoring),
+        placement(Placement(problem.what().kind, problem.what().queries, grid.ring.size),
+                  Placement(problem.what().kind, problem.what().keys, grid.ring.size)),
+        q(rows_of(problem.forward.q, grid.slice(placement.queries))),
+        k(rows_of(problem.forward.k, grid.slice(placement.keys))),
+        v(rows_of(problem.forward.v, grid.slice(placement.keys))),
+        grad_out(rows_of(problem.grad_out, grid.slice(placement.queries))) {
+    if (problem.forward.bias.size() > 0) bias = rows_of(problem.forward.bias, grid.slice(placement.queries));
+  }
+
+  [[nodiscard]] AttentionArrays<T> arrays() const { return {q, k, v, bias}; }
+
+  Scoring scoring;
+  Placements placement;
+  Tensor<T> q, k, v, grad_out, bias;
+};
+
+Options options_of(Partition partition, int ranks) {
+  Options options;
+  options.partition = partition;
+  if (partition == Partition::hybrid) options.ulysses = ranks % 2 == 0 ? 2 : 1;
+  return options;
+}
+
+template <class T>
+void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
+  SCOPED_TRACE(name(partition) + ", " + to_string(what));
+  const Communicator comm(MPI_COMM_WORLD);
+  const Options options = options_of(partition, comm.size());
+  const auto problem = make_gradient_problem<T>(make_problem<T>(what), random_grad_out<T>(what));
+  const Host<T> own(problem, rank_grid(partition, options.ulysses, comm.rank(), comm.size()));
+  const auto want =
+      forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring, options, own.bias);
+  const auto want_gradients = backward(MPI_COMM_WORLD, own.q, own.k, own.v, want, own.grad_out, own.placement,
+                                       own.scoring, options, own.bias);
+
+  Attention first(MPI_COMM_WORLD, options);
+  Attention attention = std::move(first);
+  AttentionResult<T> into{Tensor<T>(own.q.shape()), Tensor<T>(own.q.shape().per_row())};
+  Gradients<T> gradients{Tensor<T>(own.q.shape()), Tensor<T>(own.k.shape()), Tensor<T>(own.v.shape()),
+                         Tensor<T>(own.bias.shape())};
+  for (int call = 0; call < 2; ++call) {
+    communicators = 0;
+    EXPECT_TRUE(same_bits(attention.forward<T>(own.arrays(), own.placement, own.scoring), want));
+    attention.forward<T>(own.arrays(), {into.out, into.lse}, own.placement, own.scoring);
+    EXPECT_TRUE(same_bits(into, want));
+    EXPECT_TRUE(same_bits(
+        attention.backward<T>(own.arrays(), {into.out, into.lse}, own.grad_out, own.placement, own.scoring),
+        want_gradients));
+    gradients.sinks = attention.backward<T>(own.arrays(), {into.out, into.lse}, own.grad_out,
+                                            {gradients.q, gradients.k, gradients.v, gradients.bias},
+                                            own.placement, own.scoring);
+    EXPECT_TRUE(same_bits(gradients, want_gradients));
+    if (call > 0) {
+      EXPECT_EQ(communicators, 0);
+    }
+  }
+}
+
+TEST(Attention, HasTheBitsOfTheFunctions) {
+  const int ranks = Communicator(MPI_COMM_WORLD).size();
+  for (const Partition partition :
+       {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather}) {
+    const Case what{.kv_heads = ranks,
+                    .group = 2,
+                    .queries = 23,
+                    .keys = 23,
+                    .dim = 4,
+                    .scoring = {0.5, Mask::causal()},
+                    .kind = PlacementKind::zigzag};
+    expect_the_bits_of_the_functions<float>(what, partition);
+    expect_the_bits_of_the_functions<double>(what, partition);
+  }
+  expect_the_bits_of_the_functions<double>(
+      with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2), Partition::ring);
+}
+
+TEST(Attention, WrongArgumentsLeaveItUsable) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const Case what{.queries = 11, .keys = 11};
+  const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
+  const Host<float> own(problem, RankGrid(comm.rank(), comm.size(), 1));
+  Attention attention(MPI_COMM_WORLD);
+  Tensor<float> out(own.q.shape()), lse(own.q.shape().per_row()), wrong({1, 1, 100, 1});
+  const bool last = comm.rank() + 1 == comm.size();
+  expect_input_error(
+      [&] {
+        attention.forward<float>(own.arrays(), {out, last ? wrong : lse}, own.placement, own.scoring);
+      },
+      "rank " + std::to_string(comm.size() - 1) + ": lse is [1, 1, 100, 1] where");
+  attention.forward<float>(own.arrays(), {out, lse}, own.placement, own.scoring);
+  EXPECT_TRUE(same_bits({std::move(out), std::move(lse)},
+                        forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring)));
+  attention.wait();  // nothing to wait for
+}
+
+TEST(Attention, OptionsMayChangeBetweenCalls) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const Case what{.kv_heads = comm.size(), .queries = 11, .keys = 11};
+  const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
+  Attention attention(MPI_COMM_WORLD);
+  for (const Partition partition :
+       {Partition::ring, Partition::ulysses, Partition::all_gather, Partition::ring}) {
+    attention.options().partition = partition;
+    attention.options().transport =
+        partition == Partition::ring ? TransportKind::odd_even : TransportKind::overlapped;
+    const RankGrid grid = rank_grid(partition, 1, comm.rank(), comm.size());
+    const Host<float> own(problem, grid);
+    const auto got = attention.forward<float>(own.arrays(), own.placement, own.scoring);
+    EXPECT_TRUE(agrees(got, problem.forward, grid.slice(own.placement.queries))) << name(partition);
+  }
+}
+
+}  // namespace
+}  // namespace ring_attention::test

@@ -1,0 +1,247 @@
+// Attention of ring_attention.hpp with arrays of the (emulated) GPU, on ranks of MPI: the bits of `run --device cuda`, what
+// a second call does without, the order of streams, and errors.
+
+#include <gtest/gtest.h>
+
+#include "cuda/gpu_user.hpp"
+#include "cuda/parallel_runs.hpp"
+#include "emulator/streams.hpp"
+#include "ring_attention/parallel/cuda_links.hpp"
+#include "support/input_error.hpp"
+
+namespace {
+/// Calls of MPI that the library makes; the emulated NCCL sends by MPI_Isend.
+struct MpiCalls {
+  int all_reduces = 0, all_reduced_bytes = 0, communicators = 0, others = 0;
+} calls;
+}  // namespace
+
+extern "C" {
+int MPI_Allreduce(const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  int bytes = 0;
+  PMPI_Type_size(type, &bytes);
+  ++calls.all_reduces;
+  calls.all_reduced_bytes += count * bytes;
+  return PMPI_Allreduce(send, receive, count, type, op, comm);
+}
+int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+  ++calls.others;
+  return PMPI_Bcast(buffer, count, type, root, comm);
+}
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
+  ++calls.communicators;
+  return PMPI_Comm_dup(comm, copy);
+}
+int MPI_Comm_split(MPI_Comm comm, int colour, int key, MPI_Comm* part) {
+  ++calls.communicators;
+  return PMPI_Comm_split(comm, colour, key, part);
+}
+}
+
+namespace ring_attention::test {
+namespace {
+
+class GpuArrays : public testing::Test {
+ protected:
+  /// Every partition that these ranks and heads can have.
+  void for_each_partition(const Case& what, const auto& use) const {
+    for (const auto& [partition, ulysses] : {std::pair{Partition::ring, 1},
+                                             {Partition::all_gather, 1},
+                                             {Partition::ulysses, comm.size()},
+                                             {Partition::hybrid, 2}}) {
+      if (comm.size() % ulysses != 0 || !can_share_heads(what.q().heads, what.kv_heads, ulysses)) continue;
+      Options options;
+      options.partition = partition;
+      options.ulysses = partition == Partition::hybrid ? ulysses : 1;
+      SCOPED_TRACE(name(partition));
+      use(options, RankGrid(comm.rank(), comm.size(), ulysses));
+    }
+  }
+
+  /// What this rank of a run of the program computes.
+  template <class T>
+  [[nodiscard]] ParallelResult<float> run(const GradientProblem<float>& problem, const RankGrid& grid,
+                                          const Options& options) const {
+    const bool nccl = options.gpu.transport != GpuOptions::Transport::staged;
+    CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.nccl = nccl});
+    return run_rank_on_gpu<T>(problem, grid, options.partition == Partition::all_gather, links,
+                              stream.handle());
+  }
+
+  template <class T>
+  void expect_the_bits_of_a_run(const Case& what, GpuOptions::Transport transport) const {
+    SCOPED_TRACE(to_string(what));
+    const auto problem = problem_in<T>(what, stream.handle());
+    for_each_partition(what, [&](Options options, const RankGrid& grid) {
+      options.gpu.transport = transport;
+      ParallelResult<float> want = run<T>(problem, grid, options);
+      sum_over_ranks(comm, std::span(want.gradients.sinks));
+      const GpuUser<T> user(problem, grid);
+      Attention attention(MPI_COMM_WORLD, options);
+      const auto [attended, gradients] = user.attend(attention, stream.handle());
+      EXPECT_TRUE(same_bits(attended, want.attended));
+      EXPECT_TRUE(same_bits(gradients, want.gradients));
+    });
+  }
+
+  Communicator comm{MPI_COMM_WORLD};
+  cuda::Stream stream;
+};
+
+Case plain(Index kv_heads = 2) {
+  return {.kv_heads = kv_heads,
+          .group = 2,
+          .queries = 29,
+          .keys = 29,
+          .dim = 8,
+          .scoring = {0.5, Mask::causal()},
+          .kind = PlacementKind::zigzag,
+          .every_hop = false};
+}
+
+TEST_F(GpuArrays, HaveTheBitsOfARun) {
+  using enum GpuOptions::Transport;
+  expect_the_bits_of_a_run<float>(plain(), nccl);
+  expect_the_bits_of_a_run<Bf16>(plain(4), nccl);
+  expect_the_bits_of_a_run<Fp16>(plain(4), staged);
+  expect_the_bits_of_a_run<float>(with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2),
+                                  nccl);
+}
+
+TEST_F(GpuArrays, TheSecondCallEnqueuesOnly) {
+  const auto problem = problem_in<Bf16>(plain(4), stream.handle());
+  for_each_partition(plain(4), [&](const Options& options, const RankGrid& grid) {
+    GpuUser<Bf16> user(problem, grid);
+    Attention attention(MPI_COMM_WORLD, options);
+    const auto [attended, gradients] = user.attend(attention, stream.handle());
+    user.clear(stream.handle());
+    stream.synchronize();
+
+    const std::size_t from_driver = emulator::allocations_made();
+    const Index host_arrays = allocation::count();
+    calls = {};
+    std::optional<emulator::FrozenGpu> frozen(std::in_place);
+    user.enqueue(attention, stream.handle());
+    frozen.reset();
+    EXPECT_EQ(emulator::allocations_made(), from_driver);
+    EXPECT_EQ(calls.all_reduces, 2);  // a forward and a backward
+    EXPECT_EQ(calls.all_reduced_bytes, 2 * 32);
+    EXPECT_EQ(calls.communicators, 0);
+    EXPECT_EQ(calls.others, 0);
+    EXPECT_EQ(allocation::count(), host_arrays);
+    attention.wait();
+    EXPECT_TRUE(same_bits(user.attended(stream.handle()), attended));
+    EXPECT_TRUE(same_bits(user.gradients(stream.handle()), gradients));
+  });
+}
+
+TEST_F(GpuArrays, AreReadAndWrittenInTheOrderOfTheCallersStream) {
+  const auto problem = problem_in<float>(plain(), stream.handle());
+  for_each_partition(plain(), [&](const Options& options, const RankGrid& grid) {
+    const auto want = run<float>(problem, grid, options);
+    Attention attention(MPI_COMM_WORLD, options);
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      emulator::options().seed = seed;
+      const cuda::Stream own;
+      EXPECT_TRUE(same_bits(in_order_of<float>(problem, grid, attention, own.handle()), want.attended))
+          << seed;
+    }
+    emulator::options() = {};
+    EXPECT_TRUE(same_bits(in_order_of<float>(problem, grid, attention, nullptr), want.attended));
+  });
+}
+
+TEST_F(GpuArrays, OneObjectTakesArraysOfTheHostAndOtherOptions) {
+  const auto problem = problem_in<float>(plain(4), stream.handle());
+  const RankGrid grid(comm.rank(), comm.size(), 1);
+  const GpuUser<float> user(problem, grid);
+  Attention attention(MPI_COMM_WORLD);
+  const auto [attended, gradients] = user.attend(attention, stream.handle());
+  if (comm.size() != 3) {  // heads
+    attention.options().partition = Partition::ulysses;
+    const GpuUser<float> slices(problem, RankGrid(comm.rank(), comm.size(), comm.size()));
+    (void)slices.attend(attention, stream.handle());
+    attention.options().partition = Partition::ring;
+  }
+  EXPECT_TRUE(same_bits(user.attend(attention, stream.handle()).first, attended));
+  const TokenRanges rows = grid.slice(user.placement.queries);
+  const auto got = attention.forward<float>(
+      {rows_of(problem.forward.q, rows), rows_of(problem.forward.k, rows), rows_of(problem.forward.v, rows)},
+      user.placement, user.scoring);
+  EXPECT_TRUE(agrees(got, problem.forward, rows));
+}
+
+// ---- errors --------------------------------------------------------------------------------------------
+
+TEST_F(GpuArrays, WrongArgumentsOfOneRankAreAnErrorOfAll) {
+  const auto problem = problem_in<float>(plain(), stream.handle());
+  const RankGrid grid(comm.rank(), comm.size(), 1);
+  GpuUser<float> user(problem, grid);
+  Attention attention(MPI_COMM_WORLD);
+  const int last = comm.size() - 1;
+  const auto expect_refused = [&](const std::string& words, const GpuUser<float>& wrong) {
+    expect_input_error([&] { (comm.rank() == last ? wrong : user).enqueue(attention, stream.handle()); },
+                       words);
+  };
+  GpuUser<float> other(problem, grid);
+  other.scoring.scale = 3;
+  if (last > 0) expect_refused("rank " + std::to_string(last) + " has scale 3", other);
+  GpuUser<float> on_host(problem, grid);
+  const Tensor<float> host(on_host.q.shape());
+  on_host.q_view = host;
+  expect_refused("q is not in the memory of a GPU", on_host);
+  cuda::use_device(1);
+  const GpuUser<float> on_another(problem, grid);
+  cuda::use_device(0);
+  expect_refused("q is in the memory of GPU 1, and GPU 0 is current", on_another);
+  GpuUser<float> short_result(problem, grid);
+  short_result.lse = cuda::DeviceTensor<float>({1, 1, 1, 1});
+  expect_refused("lse is [1, 1, 1, 1] where", short_result);
+
+  (void)user.attend(attention, stream.handle());
+  cuda::use_device(comm.rank() == last ? 1 : 0);
+  expect_input_error([&] { user.enqueue(attention, stream.handle()); },
+                     "GPU 1 is current, and this Attention began on GPU 0");
+  cuda::use_device(0);
+  (void)user.attend(attention, stream.handle());
+}
+
+TEST_F(GpuArrays, AKernelThatIsNotThereIsAnErrorOfAll) {
+  const auto problem = problem_in<float>(plain(), stream.handle());
+  const GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), 1));
+  Options options;
+  options.gpu.kernel = "none";
+  Attention attention(MPI_COMM_WORLD, options);
+  expect_input_error([&] { user.enqueue(attention, stream.handle()); }, "none");
+}
+
+/// The GPU of the last rank stops after it has made the call.
+TEST_F(GpuArrays, ALostRankIsAnErrorOfWait) {
+  if (comm.size() < 3) GTEST_SKIP() << "needs three ranks";
+  const auto problem = problem_in<float>(plain(), stream.handle());
+  GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), 1));
+  Options options;
+  options.gpu.transport = GpuOptions::Transport::nccl;
+  options.gpu.timeout = std::chrono::seconds(1);
+  {
+    Attention attention(MPI_COMM_WORLD, options);
+    (void)user.attend(attention, stream.handle());
+    const bool lost = comm.rank() + 1 == comm.size();
+    std::optional<emulator::FrozenGpu> frozen;
+    if (lost) frozen.emplace();
+    user.enqueue(attention, stream.handle());
+    const double begin = emulator::now();
+    if (!lost) {
+      EXPECT_THROW(attention.wait(), Error);
+      EXPECT_LT(emulator::now() - begin, 10);
+      stream.synchronize();  // goes on
+      EXPECT_THROW(attention.wait(), Error);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  (void)emulator::take_error();
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+}  // namespace
+}  // namespace ring_attention::test
