@@ -15,6 +15,13 @@ bool finish_ends_mpi = false;  // NOLINT
 constexpr auto limit = "RING_ATTENTION_TIMEOUT";
 constexpr Seconds never = std::chrono::hours(24 * 365);
 
+/// Another part ends MPI: what the job has of it goes first.
+int mpi_ends(MPI_Comm, int, void*, void*) {
+  job.reset();
+  finish_ends_mpi = false;
+  return MPI_SUCCESS;
+}
+
 }  // namespace
 
 void Job::start(Seconds timeout) {
@@ -30,6 +37,10 @@ void Job::start(Seconds timeout) {
     finish_ends_mpi = true;
   }
   job = std::make_unique<Job>();
+  int key = MPI_KEYVAL_INVALID;  // MPI_Finalize begins with the attributes of MPI_COMM_SELF
+  check_mpi(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &mpi_ends, &key, nullptr));
+  check_mpi(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr));
+  check_mpi(MPI_Comm_free_keyval(&key));
 }
 
 void Job::finish() {
@@ -42,28 +53,80 @@ Job& Job::started() {
   return *job;
 }
 
-Job::Job() : threads_of_a_rank_(std::max(1, usable_cores() / ranks_on_this_host(world_))) {
-  if (world_.size() > 1) watchdog_.emplace(activity_, never, world_.rank(), limit);
+void Job::abort(int code) {
+  if (job) MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-void Job::begin_together(const std::string& call, const std::string& problem, Seconds timeout) {
-  if (is_apart())
+bool Job::is_apart() { return job && job->is_apart_; }
+
+Ranks::Ranks(MPI_Comm of) : comm(of) {
+  if (comm == MPI_COMM_NULL)
+    throw InputError("comm is MPI_COMM_NULL: only the ranks of a communicator make a call with it");
+  int between_groups = 0;
+  check_mpi(MPI_Comm_test_inter(comm, &between_groups));
+  if (between_groups != 0) throw InputError("comm is an intercommunicator: merge its two groups");
+  check_mpi(MPI_Comm_rank(comm, &rank));
+  check_mpi(MPI_Comm_size(comm, &size));
+}
+
+Job::Job()
+    : threads_of_a_rank_(std::max(1, usable_cores() / ranks_on_this_host(Communicator(MPI_COMM_WORLD)))) {
+  check_mpi(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &freed, &key_, nullptr));
+  make(MPI_COMM_WORLD, "start", never);
+  if (world_.size > 1) watchdog_.emplace(activity_, never, world_.rank, limit);
+}
+
+Job::~Job() { MPI_Comm_free_keyval(&key_); }
+
+Rendezvous* Job::find(MPI_Comm comm) const {
+  void* attribute = nullptr;
+  int found = 0;
+  check_mpi(MPI_Comm_get_attr(comm, key_, static_cast<void*>(&attribute), &found));
+  return found != 0 ? static_cast<Rendezvous*>(attribute) : nullptr;
+}
+
+Rendezvous& Job::make(MPI_Comm comm, const std::string& call, Seconds timeout) {
+  Rendezvous& made = rendezvous_.emplace_back(comm, call, timeout);
+  check_mpi(MPI_Comm_set_attr(comm, key_, &made));
+  return made;
+}
+
+int Job::freed(MPI_Comm, int, void* rendezvous, void*) {
+  if (job && !job->is_apart_)  // apart: a message may still be under way
+    job->rendezvous_.remove_if([&](const Rendezvous& one) { return &one == rendezvous; });
+  return MPI_SUCCESS;
+}
+
+std::string Job::begin_together(const Ranks& ranks, const std::string& call, const std::string& problem,
+                                const std::string& news, Seconds timeout) {
+  if (is_apart_)
     throw Error(
         call +
         ": an earlier call failed on this rank, and the other ranks may still be in it. No further call of "
         "all ranks is possible");
   timeout_ = timeout;
   const InterruptEnds interrupt;
-  run([&] { rendezvous_.begin(call, problem, timeout); });
+  std::string told;
+  run(ranks, [&] {
+    Rendezvous* known = find(ranks.comm);
+    told = (known != nullptr ? *known : make(ranks.comm, call, timeout)).begin(call, problem, news, timeout);
+  });
+  return told;
+}
+
+MPI_Comm Job::comm_of(const Ranks& ranks) const {
+  const Rendezvous* known = find(ranks.comm);
+  require(known != nullptr, "these ranks have not begun a call");
+  return known->comm();
 }
 
 void Job::watch(Phase phase, int peer) {
   activity_.enter(phase, -1, peer);
-  if (watchdog_) watchdog_->expect(timeout_, world_.rank());
+  if (watchdog_) watchdog_->expect(timeout_, world_.rank);
 }
 
 void Job::unwatch() {
-  if (watchdog_) watchdog_->expect(never, world_.rank());
+  if (watchdog_) watchdog_->expect(never, world_.rank);
 }
 
 InterruptEnds::InterruptEnds() {

@@ -1,5 +1,5 @@
 /// \file
-/// `Job`: the ranks that this process belongs to, and its waits for them.
+/// `Job`: the ranks that this process belongs to, and its waits for them; `Ranks`: those of them that make a call.
 ///
 /// No wait inside a call is without limit. At the beginning of a call a rank can give up, which is an exception
 /// (rendezvous.hpp). Inside a call MPI reads and fills its arrays, and it cannot give up: there a watchdog ends the
@@ -7,12 +7,24 @@
 #pragma once
 
 #include <csignal>
+#include <list>
 #include <optional>
 
 #include "program/watchdog.hpp"
 #include "python/rendezvous.hpp"
+#include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention::python {
+
+/// The ranks that make a call: those of a communicator.
+struct Ranks {
+  /// \param of  stays the caller's
+  /// \throws InputError unless it is an intracommunicator
+  explicit Ranks(MPI_Comm of);
+
+  MPI_Comm comm;
+  int rank = 0, size = 1;
+};
 
 class Job {
  public:
@@ -20,35 +32,43 @@ class Job {
   /// process that waits longer than `timeout`.
   /// \throws Error when MPI has ended, or this process has loaded two MPI libraries
   static void start(Seconds timeout);
-  /// Ends MPI, unless another part ends it. Collective.
+  /// Ends MPI, unless another part ends it, or has done so. Collective.
   static void finish();
   /// \throws Error before start() and after finish()
   static Job& started();
+  /// Ends all ranks of the job, if MPI has not ended.
+  static void abort(int code);
 
   Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job();
 
-  [[nodiscard]] const Communicator& world() const { return world_; }
   /// The cores of this machine, shared out over its ranks.
   [[nodiscard]] int threads_of_a_rank() const { return threads_of_a_rank_; }
 
-  /// Begins a call of all ranks (Rendezvous::begin), which waits for no rank longer than `timeout`.
-  void begin_together(const std::string& call, const std::string& problem, Seconds timeout);
+  /// Begins a call of all of `ranks` (Rendezvous::begin), which waits for no rank longer than `timeout`; the first call with
+  /// a communicator twice as long.
+  std::string begin_together(const Ranks& ranks, const std::string& call, const std::string& problem,
+                             const std::string& news, Seconds timeout);
+  /// A duplicate of the communicator of ranks that have begun a call. It lives until theirs is freed.
+  [[nodiscard]] MPI_Comm comm_of(const Ranks& ranks) const;
 
   /// Runs the rest of the call. When it fails on this rank alone, no further call is possible: the others are inside this one.
   template <class Run>
-  void run(Run run) {
+  void run(const Ranks& ranks, Run run) {
     try {
       run();
     } catch (const AgreedError&) {
       throw;
     } catch (...) {
-      is_apart_ = true;
+      if (ranks.size > 1) is_apart_ = true;
       throw;
     }
   }
 
   /// Has a call ended on this rank and perhaps not on another? Then MPI_Finalize would wait for that rank.
-  [[nodiscard]] bool is_apart() const { return is_apart_ && world_.size() > 1; }
+  [[nodiscard]] static bool is_apart();
 
   /// The watchdog watches from watch() to unwatch(), and ends the process unless `activity` moves.
   void watch(Phase phase, int peer);
@@ -56,9 +76,15 @@ class Job {
   Activity& activity() { return activity_; }
 
  private:
-  Communicator world_{MPI_COMM_WORLD};  // for the module's own messages
+  Rendezvous* find(MPI_Comm comm) const;
+  Rendezvous& make(MPI_Comm comm, const std::string& call, Seconds timeout);
+  /// MPI calls it when a communicator is freed that has the attribute.
+  static int freed(MPI_Comm comm, int key, void* rendezvous, void* state);
+
+  const Ranks world_{MPI_COMM_WORLD};
   int threads_of_a_rank_;
-  Rendezvous rendezvous_{world_};
+  int key_ = MPI_KEYVAL_INVALID;      // of the attribute by which a communicator knows its rendezvous
+  std::list<Rendezvous> rendezvous_;  // the first: of the world
   Activity activity_;
   std::optional<Watchdog> watchdog_;  // of several ranks
   Seconds timeout_{};                 // of the call

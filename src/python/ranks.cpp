@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "python/job.hpp"
+#include "python/mpi_libraries.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/ring_attention.hpp"
 
@@ -11,12 +12,13 @@ namespace {
 
 /// How the ranks divide the work.
 struct Division {
+  Ranks ranks;
   Placements placement;
   Options options;
 };
 
-Division make_division(Index queries, Index keys, const std::string& placement, const std::string& parallel,
-                       int ulysses, const std::string& transport, int threads) {
+Division make_division(const Ranks& ranks, Index queries, Index keys, const std::string& placement,
+                       const std::string& parallel, int ulysses, const std::string& transport, int threads) {
   Job& job = Job::started();
   Options options;
   options.partition = partition_named(parallel);
@@ -24,20 +26,21 @@ Division make_division(Index queries, Index keys, const std::string& placement, 
   options.threads = threads > 0 ? threads : job.threads_of_a_rank();
   options.transport = transport == "overlapped" ? TransportKind::overlapped : TransportKind::odd_even;
   options.progress = [&activity = job.activity()] { activity.beat(); };
-  const RankGrid grid = rank_grid(options.partition, ulysses, job.world().rank(), job.world().size());
+  const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
   const PlacementKind kind = placement_kind_named(placement);
-  return {{Placement(kind, queries, grid.ring.size), Placement(kind, keys, grid.ring.size)}, options};
+  return {ranks, {Placement(kind, queries, grid.ring.size), Placement(kind, keys, grid.ring.size)}, options};
 }
 
 Scoring scoring_in(const Division& division, const ScoringWords& words, const Shape& q) {
   return scoring_of(words, q, division.placement.queries.seq(), division.placement.keys.seq());
 }
 
-/// (begin, stride, count) of each range of positions that `rank` holds of a sequence.
-std::vector<std::tuple<Index, Index, Index>> token_ranges(Index seq, const std::string& placement,
+/// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
+std::vector<std::tuple<Index, Index, Index>> token_ranges(const Ranks& ranks, Index seq,
+                                                          const std::string& placement,
                                                           const std::string& parallel, int ulysses,
                                                           int rank) {
-  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, Job::started().world().size());
+  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size);
   std::vector<std::tuple<Index, Index, Index>> ranges;
   for (const TokenRange& range : grid.slice({placement_kind_named(placement), seq, grid.ring.size}))
     ranges.emplace_back(range.begin, range.stride, range.count);
@@ -89,11 +92,13 @@ AttentionFunction<T> function_of(const py::function& kernel) {
 }
 
 /// The part of a call in which this rank waits for others: without the interpreter's lock.
-void run_unlocked(Phase phase, int peer, const std::function<void()>& run) {
+///
+/// \param run  gets a communicator of the ranks for its messages
+void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run) {
   Job& job = Job::started();
   const py::gil_scoped_release unlocked;
   const Wait wait(job, phase, peer);
-  job.run(run);
+  job.run(ranks, [&] { run(job.comm_of(ranks)); });
 }
 
 template <class T>
@@ -104,13 +109,12 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
   const OptionalInput<T> bias("bias", bias_array);
   AttentionResult<T> result;
-  run_unlocked(Phase::compute, -1, [&] {
-    const auto& [placement, options] = division;
+  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm comm) {
+    const auto& [ranks, placement, options] = division;
     const Scoring scoring = scoring_in(division, words, q.view().shape());
-    result = kernel ? forward(MPI_COMM_WORLD, function_of<T>(*kernel), q.view(), k.view(), v.view(),
-                              placement, scoring, options)
-                    : forward(MPI_COMM_WORLD, q.view(), k.view(), v.view(), placement, scoring, options,
-                              bias.view());
+    result = kernel ? forward(comm, function_of<T>(*kernel), q.view(), k.view(), v.view(), placement, scoring,
+                              options)
+                    : forward(comm, q.view(), k.view(), v.view(), placement, scoring, options, bias.view());
   });
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
 }
@@ -124,57 +128,67 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
       out("out", out_array), lse("lse", lse_array);
   const OptionalInput<T> bias("bias", bias_array);
   Gradients<T> gradients;
-  run_unlocked(Phase::compute, -1, [&] {
+  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm comm) {
     const AttentionResult<T> result{converted<T>(out.view()), converted<T>(lse.view())};
-    gradients =
-        backward(MPI_COMM_WORLD, q.view(), k.view(), v.view(), result, grad_out.view(), division.placement,
-                 scoring_in(division, words, q.view().shape()), division.options, bias.view());
+    gradients = backward(comm, q.view(), k.view(), v.view(), result, grad_out.view(), division.placement,
+                         scoring_in(division, words, q.view().shape()), division.options, bias.view());
   });
   return python_gradients(std::move(gradients));
 }
 
 constexpr int tag = 0;  // of the arrays that scatter and gather send
 
-void send(const py::buffer& array, int to) {
+void send(const Ranks& ranks, const py::buffer& array, int to) {
   const py::buffer_info info = array.request();
-  run_unlocked(Phase::exchange, to, [&] {
-    check_mpi(
-        MPI_Send_c(info.ptr, info.size * info.itemsize, MPI_BYTE, to, tag, Job::started().world().handle()));
+  run_unlocked(ranks, Phase::exchange, to, [&](MPI_Comm comm) {
+    check_mpi(MPI_Send_c(info.ptr, info.size * info.itemsize, MPI_BYTE, to, tag, comm));
   });
 }
 
-void receive(const py::buffer& array, int from) {
+void receive(const Ranks& ranks, const py::buffer& array, int from) {
   const py::buffer_info info = array.request(true);
-  run_unlocked(Phase::exchange, from, [&] {
-    check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag,
-                         Job::started().world().handle(), MPI_STATUS_IGNORE));
+  run_unlocked(ranks, Phase::exchange, from, [&](MPI_Comm comm) {
+    check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag, comm, MPI_STATUS_IGNORE));
   });
 }
 
-std::string broadcast_text(std::string text) {
-  run_unlocked(Phase::exchange, -1, [&] { broadcast(Job::started().world(), text); });
-  return text;
+/// \param address  of the handle of a communicator, as mpi4py gives it; none: the world
+Ranks make_ranks(std::optional<std::uintptr_t> address) {
+  static_cast<void>(Job::started());
+  if (!address) return Ranks(MPI_COMM_WORLD);
+  static const bool of_one_library = (require_one_mpi_library(), true);
+  static_cast<void>(of_one_library);
+  return Ranks(*reinterpret_cast<const MPI_Comm*>(*address));
+}
+
+void bind_calls_of(py::class_<Ranks> ranks) {
+  ranks.def(py::init(&make_ranks));
+  ranks.def_readonly("rank", &Ranks::rank);
+  ranks.def_readonly("size", &Ranks::size);
+  ranks.def("token_ranges", &token_ranges);
+  ranks.def(
+      "begin",
+      [](const Ranks& self, const std::string& call, const std::string& problem, const std::string& news,
+         double timeout) {
+        return Job::started().begin_together(self, call, problem, news, Seconds(timeout));
+      },
+      py::call_guard<py::gil_scoped_release>());
+  ranks.def("send", &send);
+  ranks.def("receive", &receive);
 }
 
 }  // namespace
 
 void bind_ranks(py::module_& module) {
+  bind_calls_of(py::class_<Ranks>(module, "Ranks"));
   py::class_<Division>(module, "Division").def(py::init(&make_division));
   using unlocked = py::call_guard<py::gil_scoped_release>;
   module.def(
       "start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());
   module.def("finish", &Job::finish, unlocked());
-  module.def("abort", [](int code) { MPI_Abort(MPI_COMM_WORLD, code); });
-  module.def("rank", [] { return Job::started().world().rank(); });
-  module.def("size", [] { return Job::started().world().size(); });
-  module.def("token_ranges", &token_ranges);
-  module.def("is_apart", [] { return Job::started().is_apart(); });
-  module.def(
-      "begin_together",
-      [](const std::string& call, const std::string& problem, double timeout) {
-        Job::started().begin_together(call, problem, Seconds(timeout));
-      },
-      unlocked());
+  module.def("abort", &Job::abort);
+  module.def("is_apart", &Job::is_apart);
+  module.attr("handle_bytes") = sizeof(MPI_Comm);
   module.def("ring_forward",
              [](const py::buffer& q, const py::buffer& k, const py::buffer& v, const Division& division,
                 const ScoringWords& words, const std::optional<py::buffer>& bias,
@@ -189,9 +203,6 @@ void bind_ranks(py::module_& module) {
     return (is_double(q) ? ring_backward<double> : ring_backward<float>)(grad_out, q, k, v, out, lse,
                                                                          division, words, bias);
   });
-  module.def("send", &send);
-  module.def("receive", &receive);
-  module.def("broadcast", &broadcast_text);
 }
 
 }  // namespace ring_attention::python

@@ -1,13 +1,15 @@
 /// \file
-/// `Rendezvous`: how all ranks begin a call together, or how each gets an error.
+/// `Rendezvous`: how the ranks of a communicator begin a call together, or how each gets an error.
 #pragma once
+
+#include <mpi.h>
 
 #include <chrono>
 #include <list>
 #include <optional>
 #include <string>
 
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/core/error.hpp"
 
 namespace ring_attention::python {
 
@@ -23,22 +25,28 @@ class LateError : public Error {
 /// up: a message that MPI may still read then stays in this object, which has to live as long as the process.
 class Rendezvous {
  public:
-  /// \param world  outlives this object; no other message on it has the tag 1
-  explicit Rendezvous(const Communicator& world) : world_(world) {}
+  /// Duplicates a communicator. Collective.
+  /// \throws LateError when not all of its ranks have come to `call` after `timeout`; it does not know which
+  Rendezvous(MPI_Comm comm, const std::string& call, Seconds timeout);
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
   ~Rendezvous();
 
-  /// Returns when all ranks make the same call and none has a problem. Collective.
+  /// The duplicate, which returns errors. The calls send on it, too, with other tags than 1.
+  [[nodiscard]] MPI_Comm comm() const { return comm_; }
+
+  /// Returns what rank 0 announces, when all ranks make the same call and none has a problem. Collective.
   ///
   /// \param call     one line
   /// \param problem  of this rank alone; empty: none
+  /// \param news     what rank 0 announces
   /// \throws AgreedError, the same on all ranks, with the problem of the lowest rank that has one, or else with the lowest
   ///         rank that makes another call than rank 0
   /// \throws LateError when the other ranks have not come `timeout` after rank 0, or rank 0 not `timeout` after this rank.
   ///         It names who is missing. A rank that comes later throws it, too. (Rank 0 that comes in the moment in which another
   ///         rank gives up may find itself in the call alone, where a watchdog ends the job.)
-  void begin(const std::string& call, const std::string& problem, Seconds timeout);
+  std::string begin(const std::string& call, const std::string& problem, const std::string& news,
+                    Seconds timeout);
 
  private:
   struct Sent {
@@ -53,10 +61,12 @@ class Rendezvous {
   void send(int to, std::string text);
   void send_to_others(const std::string& text);
   std::optional<Received> receive();
-  std::string verdict_of_rank_0(const std::string& call, std::string mine, Seconds timeout);
+  std::string verdict_of_rank_0(const std::string& call, std::string mine, const std::string& news,
+                                Seconds timeout);
   std::string verdict_from_rank_0(const std::string& call, std::string mine, Seconds timeout);
 
-  const Communicator& world_;
+  MPI_Comm comm_;
+  int rank_ = 0, size_ = 1;
   std::list<Sent> sent_;  // MPI may still read them
 };
 

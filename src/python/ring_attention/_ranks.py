@@ -1,4 +1,4 @@
-"""The functions that every rank of a job calls together."""
+"""The functions that all ranks of a job, or of a communicator, call together."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
 _TRANSPORTS = ("overlapped", "odd-even")
 _started = False
+_prints = True  # does this rank print an error that all ranks of its latest call have?
 
 
 def _start():
@@ -28,7 +29,7 @@ def _start():
     _core.start(_timeout())
     _started = True
     atexit.register(_finish)
-    if _core.size() > 1:
+    if size() > 1:
         before = sys.excepthook
         sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
 
@@ -48,7 +49,7 @@ def _timeout():
 def _finish():
     """Ends MPI. After a call that has failed on this rank alone, it ends all ranks: MPI would wait for them."""
     if _core.is_apart():
-        print(f"[rank {_core.rank()}] error: a call failed on this rank and perhaps not on the others: this ends all ranks",
+        print(f"[rank {rank()}] error: a call failed on this rank and perhaps not on the others: this ends all ranks",
               file=sys.stderr)
         _abort()
     _core.finish()
@@ -63,37 +64,49 @@ def _abort():
 
 def _end_job(before, kind, value, trace):
     """An exception that nothing catches ends all ranks: the others would wait for this one."""
-    if not issubclass(kind, _core.AgreedError) or _core.rank() == 0:  # the same on all ranks
+    if not issubclass(kind, _core.AgreedError) or _prints:
         before(kind, value, trace)
     _abort()
 
 
-def rank() -> int:
-    """The number of this rank, 0 .. size() - 1. Starts MPI."""
+def _ranks_of(comm):
+    """All ranks of the job, or those of a communicator of mpi4py. Starts MPI; sends nothing."""
     _start()
-    return _core.rank()
+    if comm is None:
+        return _core.Ranks(None)
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not isinstance(comm, mpi.Comm) or mpi._sizeof(comm) != _core.handle_bytes:
+        raise TypeError(f"comm is {type(comm).__name__}: it must be a communicator of an mpi4py that uses the MPI of "
+                        "ring_attention")
+    return _core.Ranks(mpi._addressof(comm))
 
 
-def size() -> int:
-    """The number of ranks of the job; 1 without a launcher. Starts MPI."""
-    _start()
-    return _core.size()
+def rank(comm=None) -> int:
+    """The number of this rank, 0 .. size() - 1, in the job or in `comm`. Starts MPI."""
+    return _ranks_of(comm).rank
 
 
-def _together(call, prepare):
-    """Returns prepare(); when it fails on one rank, or the ranks make different calls, all raise AgreedError.
+def size(comm=None) -> int:
+    """The number of ranks of the job, 1 without a launcher, or of `comm`. Starts MPI."""
+    return _ranks_of(comm).size
+
+
+def _together(ranks, call, prepare, news=lambda prepared: ""):
+    """Returns prepare(), and news(prepare()) of rank 0. When prepare fails on one rank, or the ranks make different calls, all
+    raise AgreedError.
 
     TimeoutError when a rank does not come.
     """
-    _start()
-    prepared, problem, timeout = None, "", 60.0
+    global _prints
+    _prints = ranks.rank == 0
+    prepared, problem, announced, timeout = None, "", "", 60.0
     try:
         timeout = _timeout()
         prepared = prepare()
+        announced = news(prepared)
     except (TypeError, ValueError, MemoryError) as error:
         problem = str(error) or "out of memory"
-    _core.begin_together(call, problem, timeout)
-    return prepared
+    return prepared, ranks.begin(call, problem, announced, timeout)
 
 
 def _require_word(name, word, words):
@@ -109,7 +122,7 @@ def _require_place(placement, parallel):
 class _Ring:
     """The arguments of a call of the ring."""
 
-    def __init__(self, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, **words):
+    def __init__(self, ranks, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, **words):
         self.arrays = Arrays(q)
         self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
         self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
@@ -118,7 +131,7 @@ class _Ring:
             raise ValueError(f"seq is {seq}: it must not be negative")
         _require_place(placement, parallel)
         _require_word("transport", transport, _TRANSPORTS)
-        self.division = _core.Division(queries, keys, placement, parallel, ulysses, transport, threads)
+        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads)
         self.scoring = scoring(self.arrays.q.shape[1], keys, **words)
         if check:
             require_finite(q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
@@ -127,7 +140,7 @@ class _Ring:
 def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parallel="ring", ulysses=1,
                    transport="overlapped", causal=False, window=None, documents=None, alibi=False, bias=None,
                    scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0, check=False,
-                   kernel=None) -> Result:
+                   kernel=None, comm=None) -> Result:
     """Attention over a sequence of which each rank holds a shard: the rows of this rank's queries. Collective.
 
     q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` deals them out.
@@ -141,6 +154,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
                make of the keys of one rank: q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]; mask None or bool [Sq, Sk], True where
                a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
                anything. The results are merged here. Without bias, alibi and dropout; no backward.
+    comm       a communicator of mpi4py, whose ranks call together and share the sequence; None: all ranks of the job
     The other keywords are those of the package and the same on all ranks. An exception of one rank alone, as of a kernel,
     ends the job when nothing catches it; Ctrl-C ends it, too. A rank waits for the others RING_ATTENTION_TIMEOUT seconds
     (environment; default 60): for one that does not make this call, then TimeoutError; for one that stops inside it, then
@@ -150,11 +164,12 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     def prepare():
         if kernel is not None and (bias is not None or alibi or dropout):
             raise ValueError("kernel: it gets a mask only, so bias, alibi and dropout are not possible")
-        return _Ring(q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
+        return _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
                      causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
                      seed=seed, sink=sink, q_offset=q_offset)
 
-    ring = _together("ring_attention", prepare)
+    ranks = _ranks_of(comm)
+    ring, _ = _together(ranks, "ring_attention", prepare)
     arrays = ring.arrays
     return arrays.result(*_core.ring_forward(arrays.q, ring.k, ring.v, ring.division, ring.scoring, ring.bias,
                                              _wrapped(kernel)))
@@ -180,7 +195,7 @@ def _wrapped(kernel):
 def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
                             ulysses=1, transport="overlapped", causal=False, window=None, documents=None, alibi=False,
                             bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
-                            check=False) -> Gradients:
+                            check=False, comm=None) -> Gradients:
     """The gradients of the sum over all ranks of sum(out * grad_out): those of this rank's q, k and v. Collective.
 
     out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
@@ -188,7 +203,7 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
     """
 
     def prepare():
-        ring = _Ring(q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
+        ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
                      causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
                      seed=seed, sink=sink, q_offset=q_offset)
         grad = ring.arrays.take("grad_out", grad_out)
@@ -196,83 +211,90 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
             require_finite(grad_out=grad)
         return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse)
 
-    ring, grad, result, statistic = _together("ring_attention_backward", prepare)
+    ranks = _ranks_of(comm)
+    (ring, grad, result, statistic), _ = _together(ranks, "ring_attention_backward", prepare)
     arrays = ring.arrays
     return arrays.gradients(*_core.ring_backward(grad, arrays.q, ring.k, ring.v, result, statistic, ring.division,
                                                  ring.scoring, ring.bias), bias)
 
 
-def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None) -> np.ndarray:
-    """Which tokens of a sequence a rank holds, in the order of its shard. Default: this rank."""
-    _start()
+def _held(ranks, seq, placement, parallel, ulysses, rank):
     _require_place(placement, parallel)
-    ranges = _core.token_ranges(seq, placement, parallel, ulysses, _core.rank() if rank is None else rank)
+    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank)
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
 
 
-def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -> np.ndarray:
+def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, comm=None) -> np.ndarray:
+    """Which tokens of a sequence a rank holds, in the order of its shard. Default: this rank."""
+    ranks = _ranks_of(comm)
+    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank)
+
+
+def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, comm=None) -> np.ndarray:
     """This rank's shard of an array of rank 0; the other ranks give None. `axis`: that of the tokens. Collective.
 
     For trying out: rank 0 holds the whole array and sends one shard after the other. All of the call must end within
     RING_ATTENTION_TIMEOUT seconds (environment; default 60), because the last rank waits that long for its shard.
     """
+    ranks = _ranks_of(comm)
 
     def prepare():
         _require_place(placement, parallel)
-        if _core.rank() != 0:
+        if ranks.rank != 0:
             return None
         whole = np.asarray(array)
         if whole.dtype.hasobject or not -whole.ndim <= axis < whole.ndim:
             raise ValueError(f"array is {whole.dtype} with {whole.ndim} dimensions: it has no axis {axis} of numbers")
         return whole
 
-    def held(seq, of_rank):
-        return positions(seq, placement=placement, parallel=parallel, ulysses=ulysses, rank=of_rank)
+    def form(whole):
+        return "" if whole is None else json.dumps([whole.dtype.str, whole.shape])
 
-    whole = _together("scatter", prepare)
-    if _core.rank() == 0:
-        _core.broadcast(json.dumps([whole.dtype.str, whole.shape]))
-        for other in range(1, _core.size()):
-            _core.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
+    def held(seq, of_rank):
+        return _held(ranks, seq, placement, parallel, ulysses, of_rank)
+
+    whole, whole_form = _together(ranks, "scatter", prepare, form)
+    if ranks.rank == 0:
+        for other in range(1, ranks.size):
+            ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
         return np.ascontiguousarray(whole.take(held(whole.shape[axis], 0), axis))
-    dtype, shape = json.loads(_core.broadcast(""))
-    shape[axis] = len(held(shape[axis], _core.rank()))
+    dtype, shape = json.loads(whole_form)
+    shape[axis] = len(held(shape[axis], ranks.rank))
     shard = np.empty(shape, dtype)
-    _core.receive(shard, 0)
+    ranks.receive(shard, 0)
     return shard
 
 
-def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2) -> np.ndarray | None:
+def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, comm=None) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is that of `scatter`.
     """
+    ranks = _ranks_of(comm)
 
     def held(of_rank):
-        return positions(seq, placement=placement, parallel=parallel, ulysses=ulysses, rank=of_rank)
+        return _held(ranks, seq, placement, parallel, ulysses, of_rank)
 
     def prepare():
-        part = np.ascontiguousarray(shard)
-        if part.dtype.hasobject or not -part.ndim <= axis < part.ndim or part.shape[axis] != len(held(None)):
-            raise ValueError(f"shard is {part.dtype} {list(part.shape)} where {len(held(None))} tokens on axis {axis} "
-                             "are due")
+        part, due = np.ascontiguousarray(shard), len(held(ranks.rank))
+        if part.dtype.hasobject or not -part.ndim <= axis < part.ndim or part.shape[axis] != due:
+            raise ValueError(f"shard is {part.dtype} {list(part.shape)} where {due} tokens on axis {axis} are due")
         return part
 
-    part = _together("gather", prepare)
+    part, _ = _together(ranks, "gather", prepare)
     rest = list(part.shape)
     rest[axis] = seq
-    _core.begin_together(f"gather of {part.dtype} {rest}", "", _timeout())
-    if _core.rank() != 0:
-        _core.send(part, 0)
+    ranks.begin(f"gather of {part.dtype} {rest}", "", "", _timeout())
+    if ranks.rank != 0:
+        ranks.send(part, 0)
         return None
     whole = np.empty(rest, part.dtype)
     by_token = np.moveaxis(whole, axis, 0)
     by_token[held(0)] = np.moveaxis(part, axis, 0)
-    for other in range(1, _core.size()):
+    for other in range(1, ranks.size):
         rest[axis] = len(held(other))
         piece = np.empty(rest, part.dtype)
-        _core.receive(piece, other)
+        ranks.receive(piece, other)
         by_token[held(other)] = np.moveaxis(piece, axis, 0)
     return whole
-
