@@ -14,7 +14,7 @@ KERNELS = SOURCE / "src/ring_attention/cuda/kernels"
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $* [$RING_ATTENTION_CASES]" >>"$CALLS"
 case "$(basename "$0") $*" in
-  *"$FAILING"*) exit 1 ;;
+  *"$FAILING"*) echo "why $FAILING fails" && exit 1 ;;
   nvidia-smi*csv,noheader*) printf '%b\\n' "${CAPABILITIES:-9.0}" ;;
   nvidia-smi*--format=csv*) printf 'index, name, driver_version\\n0, NVIDIA H100, 570.1\\n' ;;
   cmake*--preset*)
@@ -125,6 +125,7 @@ class RunAllTest(unittest.TestCase):
                 code, out, _ = self.run_all(failing=failing)
                 steps = self.steps(out)
                 self.assertEqual((code, steps[step], len(steps)), (1, "FAILED", 6), out)
+                self.assertIn(f"why {failing} fails", out)
 
     def test_a_skipped_test_is_a_failure(self):
         code, out, _ = self.run_all("tests", says="1/1 Test #1: gpu.rings ...***Skipped 0.1 sec")
