@@ -169,10 +169,12 @@ TEST(OrderedBackward, LosesLittleTimeWithTurns) {
   for (const auto& [seq, heads] : {std::pair{2048, 128}, {8192, 32}, {32768, 16}}) {
     SCOPED_TRACE("S = " + std::to_string(seq) + ", " + std::to_string(heads) + " heads");
     const Ordered of_causal = causal(seq, heads);
-    const double time = time_over_ideal(of_causal, key_tile_in_turns, 132);
+    const double time = time_over_ideal(of_causal, key_tile_in_turns, 132),
+                 mutant = time_over_ideal(of_causal, first_keys_first, 132);
     RecordProperty("causal_" + std::to_string(seq), std::to_string(time));
+    RecordProperty("first_keys_first_" + std::to_string(seq), std::to_string(mutant));
     EXPECT_LE(time, 1.08);
-    EXPECT_GT(time_over_ideal(of_causal, first_keys_first, 132), 1.15);  // the bound can fail
+    EXPECT_GT(mutant, 1.15);  // the bound can fail
     EXPECT_LE(time_over_ideal({heads, heads, Mask{}, whole(seq), whole(seq)}, key_tile_in_turns, 132), 1.08);
   }
 }
