@@ -1,6 +1,7 @@
 #include "cli/own_gpu.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cuda/device.hpp"
@@ -15,17 +16,18 @@ GpuShare gpu_share(const Communicator& comm) {
 
 GpuShare use_own_gpu(const Communicator& comm, bool may_share) {
   const auto [number, here] = place_on_host(comm);
-  const int visible = cuda::device_count();
+  const std::vector<int> usable = cuda::usable_devices();
   agree(comm, [&] {
-    if (visible == 0)
+    if (usable.empty())
       throw InputError("--device cuda: " + cuda::why_no_device() + ": leave it out to use the CPU");
-    cuda::use_device(number % visible);
+    cuda::use_device(usable[static_cast<std::size_t>(number) % usable.size()]);
   });
   const GpuShare share = gpu_share(comm);
   agree(comm, [&] {
     if (share.ranks > 1 && !may_share)
-      throw InputError("--device cuda: rank " + std::to_string(comm.rank()) + " would share its GPU: " +
-                       counted(here, "rank") + " on this machine, " + counted(visible, "GPU") +
+      throw InputError("--device cuda: rank " + std::to_string(comm.rank()) +
+                       " would share its GPU: " + counted(here, "rank") + " on this machine, " +
+                       counted(std::ssize(usable), "usable GPU") +
                        " visible to this process: start fewer, or give --share-gpu to try it out");
   });
   return share;

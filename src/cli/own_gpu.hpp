@@ -15,7 +15,8 @@ struct GpuShare {
 /// Collective.
 [[nodiscard]] GpuShare gpu_share(const Communicator& comm);
 
-/// Selects a GPU for this rank: rank i of this machine takes GPU i modulo the number of visible GPUs. Collective.
+/// Selects a GPU for this rank: rank i of this machine takes GPU i, modulo their number, of those that it
+/// sees and that are not too old. Collective.
 /// \throws AgreedError when a rank sees none, or shares one and may not
 GpuShare use_own_gpu(const Communicator& comm, bool may_share);
 

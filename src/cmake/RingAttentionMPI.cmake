@@ -8,7 +8,7 @@
 
 include(ring_attention_find_mpi)
 if(NOT MPI_CXX_FOUND)
-  message(FATAL_ERROR "No MPI was found. Remedy: `sh setup.sh` installs MPICH.")
+  message(FATAL_ERROR "No MPI was found that compiles and links a program. Remedy: `sh setup.sh` installs MPICH.")
 endif()
 
 set(RING_ATTENTION_MPIEXEC "" CACHE FILEPATH

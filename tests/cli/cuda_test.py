@@ -207,7 +207,7 @@ class EmulatedTest(harness.CommandTest):
                 if "all-gather" in words:
                     continue  # no hops
                 self.assertEqual(report["hop_bytes"], 2 * 2 // report["ulysses"] * -(-41 * report["ulysses"] // ranks) * 16 * (4 if "fp32" in words else 2))
-        self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 GPU visible to this process")
+        self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 usable GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
 
     def test_gpus_are_told_apart_by_what_they_are(self):
@@ -225,7 +225,8 @@ exec "{EMULATED}" "$@"
 """)
         os.chmod(of_rank, 0o755)
         harness.PROGRAM = of_rank
-        for gpus, of_whom in (("0 1 2", None), ("012 012 012", None), ("0 1 0", 0), ("2 01 01", None), ("3 01 1", 1)):
+        for gpus, of_whom in (("0 1 2", None), ("012 012 012", None), ("0 1 0", 0), ("2 01 01", None), ("3 01 1", 1),
+                              ("a012 a012 a012", None), ("0a 1a a2", None), ("a01 a01 a01", 0)):  # a is too old
             with self.subTest(gpus=gpus):
                 result = self.run_ranks(3, *words, environment={"GPUS_OF_RANKS": gpus})
                 if of_whom is None:
@@ -235,6 +236,10 @@ exec "{EMULATED}" "$@"
                     self.assert_refused(result, f"rank {of_whom} would share its GPU", "visible to this process")
                     shared = self.run_well(3, *words, "--share-gpu", environment={"GPUS_OF_RANKS": gpus})
                     self.assertIn("correctness only", shared.err)
+
+    def test_where_all_gpus_are_too_old_the_first_one_is_named(self):
+        result = self.run_ranks(2, *"run --random 1,1,9,8 --device cuda --share-gpu".split(), environment={"EMULATED_DEVICES": "ab"})
+        self.assert_refused(result, "GPU 0, the emulator, is too old: compute capability 7.0, and 8.0 is the oldest that works")
 
     def test_a_slow_gpu_is_not_a_dead_one(self):
         """The last step takes longer than the time-out: 64 blocks of the forward, 128 of the backward. Both jobs mostly sleep."""
@@ -248,7 +253,7 @@ exec "{EMULATED}" "$@"
 
     def test_what_cannot_be_is_refused(self):
         for ranks, words, message in (
-            (2, "1,1,64,8", "2 ranks on this machine, 1 GPU visible to this process: start fewer, or give --share-gpu"),
+            (2, "1,1,64,8", "2 ranks on this machine, 1 usable GPU visible to this process: start fewer, or give --share-gpu"),
             (1, "1,64,1000000,128", "needs"),
             (2, "1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
             (2, "1,1,64,64 --share-gpu --kernel tield", "--kernel tield: no forward kernel has the name tield"),

@@ -3,7 +3,7 @@
 // synchronization behavior"): where the documentation leaves it open, the call does not wait.
 //
 // EMULATED_DEVICES sets the GPUs that the process sees, like CUDA_VISIBLE_DEVICES: "01" are the first two of the machine.
-// The default is "0".
+// The default is "0". A letter is a GPU that is too old: "a0" are one of those and the first one.
 
 #include <cuda_runtime_api.h>
 
@@ -22,7 +22,7 @@ using namespace ring_attention::emulator;  // NOLINT: this file is a part of it
 
 namespace {
 
-// The GPUs that this process sees, one digit each.
+// The GPUs that this process sees, one character each.
 std::string_view visible_devices() {
   static const char* const devices = std::getenv("EMULATED_DEVICES");
   return devices == nullptr ? "0" : devices;
@@ -136,9 +136,10 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 // The attributes of an H200, as far as the library queries them.
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int device) {
+  const char name = visible_devices().at(static_cast<std::size_t>(device));
   switch (what) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = name > '9' ? 7 : 9; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
       *value = static_cast<int>(options().multiprocessors);

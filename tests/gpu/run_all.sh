@@ -9,8 +9,9 @@
 #     sanitizers  compute-sanitizer: memcheck, then racecheck
 #     benchmark   all kernels beside PyTorch's
 #
-# What is built is kept between calls. If a stage fails or takes too long, the next one still runs. The last lines are a
-# short table. Exit code 0: every stage ran and passed. A skipped test counts as a failure here.
+# What is built is kept between calls. If a stage fails or takes too long, the next one still runs. At the end there are a
+# short table, and the name of an archive of OUT: what a report of a failure needs. It has the logs, the GPUs, the driver,
+# the versions and the figures. Exit code 0: every stage ran and passed. A skipped test counts as a failure here.
 #
 # Environment: BUILD, the build folder (build/gpu); OUT, for logs and results (BUILD/results); SECONDS_OF_BENCHMARK, after
 # which the benchmark begins no new case (240); RING_ATTENTION_DEPS, a prefix with the dependencies. Without it they are
@@ -34,11 +35,14 @@ for stage in "$@"; do
 done
 wanted=" ${*:-$all} "
 
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-if [ -z "$capability" ]; then
-  echo "skipped: nvidia-smi names no GPU"
-  exit 77
-fi
+# The newest GPU: an old one for the display is not used.
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -rn | head -n 1 | tr -d .)
+case $capability in
+  '' | *[!0-9]*) # it may print an error
+    echo "skipped: nvidia-smi names no GPU"
+    exit 77
+    ;;
+esac
 architecture=$capability-real
 [ "$capability" = 90 ] && architecture=90a-real
 mkdir -p "$out"
@@ -119,26 +123,60 @@ sanitized() {
 # kernels use cp.async.bulk: attend_tiles of kernels 6 and 7, and the wgmma kernels of dK,dV, which take AllQueries.
 not_for_racecheck="--kernel-name-exclude kernel_substring=attend_tiles --kernel-name-exclude kernel_substring=AllQueries"
 
+# shown COMMAND...: the command, and the first lines that it prints
+shown() {
+  printf '\n$ %s\n' "$*"
+  "$@" 2>&1 | head -n 6
+}
+# used NAME DEFAULT: the program that CMake took
+used() {
+  local path
+  path=$(sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt" 2>/dev/null)
+  echo "${path:-$2}"
+}
+versions() {
+  shown git describe --always --dirty
+  shown uname -srm
+  shown grep PRETTY_NAME /etc/os-release
+  shown cmake --version
+  shown "$(used CMAKE_CUDA_COMPILER nvcc)" --version
+  shown "$(used CMAKE_CXX_COMPILER c++)" --version
+  shown "$(used MPI_CXX_COMPILER mpicxx)" -v # MPICH and Open MPI name themselves
+  shown "$build/mpirun" --version
+  shown grep -h 'GPU parts:' "$out/build.log" # with NCCL's version
+  shown nvidia-smi topo -m
+}
+
 ranks='^gpu\.rings$|_nccl'
 export -f sanitized build tested
 export build out jobs architecture ranks not_for_racecheck RING_ATTENTION_DEPS
 
-nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,memory.total --format=csv | tee "$out/gpu.txt"
-# shellcheck disable=SC2016 # the bash of a step expands them
-{
-  step build build 480 bash -c build
-  step tests tests 300 bash -c 'tested tests 285 --exclude-regex "$ranks"'
-  step rings rings 420 bash -c 'tested rings 405 --tests-regex "$ranks"'
-  step sanitizers memcheck 240 bash -c 'sanitized memcheck 2'
-  step sanitizers racecheck 240 bash -c 'sanitized racecheck 1 $not_for_racecheck'
-  step benchmark benchmark $((seconds_of_benchmark + 60)) python3 tests/benchmarks/cuda/bench_cuda.py \
-    "$(find "$build" -name libring_attention_benchmark.so 2>/dev/null)" --seconds "$seconds_of_benchmark" \
-    --out "$out/benchmark.json"
+main() {
+  nvidia-smi --query-gpu=index,name,compute_cap,driver_version,clocks.sm,clocks.max.sm,memory.total --format=csv |
+    tee "$out/gpu.txt"
+  # shellcheck disable=SC2016 # the bash of a step expands them
+  {
+    step build build 480 bash -c build
+    step tests tests 300 bash -c 'tested tests 285 --exclude-regex "$ranks"'
+    step rings rings 420 bash -c 'tested rings 405 --tests-regex "$ranks"'
+    step sanitizers memcheck 240 bash -c 'sanitized memcheck 2'
+    step sanitizers racecheck 240 bash -c 'sanitized racecheck 1 $not_for_racecheck'
+    step benchmark benchmark $((seconds_of_benchmark + 60)) python3 tests/benchmarks/cuda/bench_cuda.py \
+      "$(find "$build" -name libring_attention_benchmark.so 2>/dev/null)" --seconds "$seconds_of_benchmark" \
+      --out "$out/benchmark.json"
+  }
+
+  printf '\n===== %s, %d s\n' "$(head -n 2 "$out/gpu.txt" | tail -n 1)" "$SECONDS"
+  for stage in tests rings; do
+    case $wanted in *" $stage "*) grep -E '\*\*\*(Skipped|Failed|Timeout|Exception|Not Run)' "$out/$stage.txt" 2>/dev/null ;; esac
+  done
+  printf '%s' "$table"
+  return $failed
 }
 
-printf '\n===== %s, %d s\n' "$(head -n 2 "$out/gpu.txt" | tail -n 1)" "$SECONDS"
-for stage in tests rings; do
-  case $wanted in *" $stage "*) grep -E '\*\*\*(Skipped|Failed|Timeout|Exception|Not Run)' "$out/$stage.txt" 2>/dev/null ;; esac
-done
-printf '%s' "$table"
-exit $failed
+main 2>&1 | tee "$out/run_all.log"
+code=${PIPESTATUS[0]}
+versions >"$out/versions.txt" 2>&1
+archive=$(dirname "$out")/ring-attention-gpu-$(date +%Y%m%d-%H%M%S).tar.gz
+tar -czf "$archive" -C "$(dirname "$out")" "$(basename "$out")" && echo "To report it, send $archive"
+exit "$code"

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tarfile
 import tempfile
 import unittest
 from pathlib import Path
@@ -13,8 +14,14 @@ KERNELS = SOURCE / "src/ring_attention/cuda/kernels"
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $* [$RING_ATTENTION_CASES]" >>"$CALLS"
 case "$(basename "$0") $*" in
-  *"$FAILING"*) exit 1 ;;
-  nvidia-smi*compute_cap*) echo 9.0 ;;
+  *"$FAILING"*) echo "why $FAILING fails" && exit 1 ;;
+  nvidia-smi*csv,noheader*) printf '%b\\n' "${CAPABILITIES:-9.0}" ;;
+  nvidia-smi*--format=csv*) printf 'index, name, driver_version\\n0, NVIDIA H100, 570.1\\n' ;;
+  cmake*--preset*)
+    echo '-- GPU parts: CUDA 13.0.88 for 90a-real, NCCL 2.28.9'
+    echo "CMAKE_CUDA_COMPILER:STRING=$(command -v nvcc)" >"$BUILD/CMakeCache.txt" ;;
+  *--version*|mpicxx*-v*) echo "version of $(basename "$0")" ;;
+  *bench_cuda.py*) shift 4; echo '{"tflops": 1}' >"$2" ;;
   ctest*) echo "$CTEST_SAYS" ;;
   compute-sanitizer*) echo "[  PASSED  ] 4 tests." ;;
 esac
@@ -28,7 +35,7 @@ class RunAllTest(unittest.TestCase):
         self.folder = Path(folder.name)
         self.programs = self.folder / "bin"
         self.programs.mkdir()
-        for name in ("nvidia-smi", "cmake", "ctest", "compute-sanitizer", "python3", "ninja", "mpicxx", "mpiexec"):
+        for name in ("nvidia-smi", "cmake", "ctest", "compute-sanitizer", "python3", "ninja", "mpicxx", "mpiexec", "nvcc", "c++"):
             self.stand_in(self.programs / name)
 
     def stand_in(self, path):
@@ -70,6 +77,30 @@ class RunAllTest(unittest.TestCase):
         self.assertIn(f"-DRING_ATTENTION_DEPS={self.folder} -DMPI_CXX_COMPILER={self.programs}/mpicxx "
                       f"-DMPIEXEC_EXECUTABLE={self.programs}/mpiexec", calls)
 
+    def test_one_archive_has_what_a_report_needs(self):
+        for failing in ("nothing fails", "ctest", "nvcc"):
+            with self.subTest(failing=failing):
+                _, out, _ = self.run_all(failing=failing)
+                archive = re.fullmatch(r"To report it, send (.*\.tar\.gz)", out.splitlines()[-1])
+                self.assertTrue(archive, out)
+                with tarfile.open(archive[1]) as tar:
+                    text = {Path(name).name: tar.extractfile(name).read().decode() for name in tar.getnames() if "." in Path(name).name}
+                for step in ("build", "tests", "rings", "memcheck", "racecheck", "benchmark"):
+                    self.assertIn(f"{step}.log", text)
+                self.assertIn(dict(self.steps(out))["tests"], text["run_all.log"])
+                self.assertIn("NVIDIA H100, 570.1", text["gpu.txt"])
+                self.assertIn("tflops", text["benchmark.json"])
+                for words in ("$ git describe", "version of cmake", "version of c++", "version of mpicxx", "mpirun --version",
+                              "GPU parts: CUDA 13.0.88 for 90a-real, NCCL 2.28.9", "nvidia-smi topo -m"):
+                    self.assertIn(words, text["versions.txt"])
+                self.assertEqual("version of nvcc" in text["versions.txt"], failing != "nvcc")
+
+    def test_the_newest_gpu_is_the_one_to_compile_for(self):
+        for capabilities, architecture in (("7.5\\n9.0", "90a-real"), ("12.0\\n8.9", "120-real"), ("8.9", "89-real")):
+            with self.subTest(capabilities=capabilities):
+                _, _, calls = self.run_all("build", CAPABILITIES=capabilities)
+                self.assertIn(f"-DCMAKE_CUDA_ARCHITECTURES={architecture} ", calls)
+
     def test_each_stage_alone(self):
         for stage, steps in (("build", {"build"}), ("tests", {"tests"}), ("rings", {"rings"}),
                              ("sanitizers", {"memcheck", "racecheck"}), ("benchmark", {"benchmark"})):
@@ -86,6 +117,7 @@ class RunAllTest(unittest.TestCase):
         code, out, _ = self.run_all(failing="nvidia-smi")
         self.assertEqual(code, 77)
         self.assertIn("skipped", out)
+        self.assertEqual(self.run_all(CAPABILITIES="NVIDIA-SMI has failed")[0], 77)
 
     def test_after_a_failure_the_next_stage_runs(self):
         for failing, step in (("cmake --preset", "build"), ("ctest", "tests"), ("racecheck", "racecheck"), ("bench_cuda", "benchmark")):
@@ -93,6 +125,7 @@ class RunAllTest(unittest.TestCase):
                 code, out, _ = self.run_all(failing=failing)
                 steps = self.steps(out)
                 self.assertEqual((code, steps[step], len(steps)), (1, "FAILED", 6), out)
+                self.assertIn(f"why {failing} fails", out)
 
     def test_a_skipped_test_is_a_failure(self):
         code, out, _ = self.run_all("tests", says="1/1 Test #1: gpu.rings ...***Skipped 0.1 sec")

@@ -18,6 +18,14 @@ int capability(int device) {
          attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
+// Of the GPUs 0 .. count - 1.
+std::vector<int> usable_of(int count) {
+  std::vector<int> usable;
+  for (int device = 0; device < count; ++device)
+    if (capability(device) >= oldest_compute_capability) usable.push_back(device);
+  return usable;
+}
+
 cudaDeviceProp properties_of(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device));
@@ -37,18 +45,17 @@ std::string why_no_device() {
   }
   if (code == cudaErrorNoDevice || (code == cudaSuccess && count == 0)) return "this machine has no GPU";
   check(code);
-  for (int device = 0; device < count; ++device)
-    if (const int has = capability(device); has < oldest_compute_capability)
-      return "GPU " + std::to_string(device) + ", " + name_of(device) + ", is too old: compute capability " +
-             std::to_string(has / 10) + "." + std::to_string(has % 10) + ", and 8.0 is the oldest that works";
-  return "";
+  if (!usable_of(count).empty()) return "";
+  const int has = capability(0);
+  return "GPU 0, " + name_of(0) + ", is too old: compute capability " + std::to_string(has / 10) + "." +
+         std::to_string(has % 10) + ", and 8.0 is the oldest that works";
 }
 
-int device_count() {
-  if (!why_no_device().empty()) return 0;
+std::vector<int> usable_devices() {
+  if (!why_no_device().empty()) return {};
   int count = 0;
   check(cudaGetDeviceCount(&count));
-  return count;
+  return usable_of(count);
 }
 
 DeviceTraits traits_of(int device) {

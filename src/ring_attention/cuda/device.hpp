@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "ring_attention/cuda/kernels.hpp"
 
@@ -12,12 +13,12 @@ namespace ring_attention::cuda {
 /// The lowest compute capability that the kernels are compiled for: Ampere.
 constexpr int oldest_compute_capability = 80;
 
-/// Why the GPUs cannot be used: the driver or the GPU is missing or too old. Empty if all GPUs can be used. Works on a
+/// Why no GPU can be used: the driver or the GPUs are missing or too old. Empty if some GPU can be used. Works on a
 /// machine without a driver. \throws Error if CUDA fails for another reason: a GPU may exist then
 [[nodiscard]] std::string why_no_device();
 
-/// The number of GPUs that this process sees; 0 if why_no_device() is not empty.
-[[nodiscard]] int device_count();
+/// CUDA's numbers of the GPUs that this process sees, without those that are too old; none if why_no_device() is not empty.
+[[nodiscard]] std::vector<int> usable_devices();
 
 /// The properties of a GPU that kernels depend on.
 [[nodiscard]] DeviceTraits traits_of(int device);
@@ -29,7 +30,7 @@ constexpr int oldest_compute_capability = 80;
 using DeviceId = std::array<char, 16>;
 [[nodiscard]] DeviceId id_of(int device);
 
-/// Sets and gets the GPU that this thread uses.
+/// Sets and gets the GPU that this thread uses, by CUDA's number. At first it is GPU 0, too old or not.
 void use_device(int device);
 [[nodiscard]] int current_device();
 

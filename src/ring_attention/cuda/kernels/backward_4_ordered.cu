@@ -1,6 +1,6 @@
 /// \file
 /// Kernel 4 of the backward: deterministic with five products. What changed since kernel 3: dQ needs no second grid. The
-/// blocks of keys add to a tile of queries in turns, in the order of their keys (backward_turns.cuh).
+/// blocks of keys add to a tile of queries in turns, the last keys first (backward_turns.cuh).
 ///
 /// It has not been timed on a GPU yet. So "auto" does not choose it. Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/backward_dkdv_wgmma.cuh"

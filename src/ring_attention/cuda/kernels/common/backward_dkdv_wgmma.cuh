@@ -204,7 +204,8 @@ __global__ void __launch_bounds__(backward_threads, 1)
   const DkdvMemory<columns, dq_sum> shared;
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const TileOrder::Place work = order.at(static_cast<int>(blockIdx.x));
-  const KeyTile keys(task, work.tile, tile_rows);
+  const KeyTile keys(task, dq_sum == DqSum::turns ? key_tile_in_turns(order, work.tile) : work.tile,
+                     tile_rows);
   if (thread == 0) shared.init_barriers();
   __syncthreads();
   if (group == 2) {

@@ -30,6 +30,11 @@ struct AllQueries {
   // Only where dQ is summed in turns (backward_turns.cuh):
   int* turns = nullptr;       ///< [batch][heads][tiles]: how many blocks have added
   int* first_turn = nullptr;  ///< [max_ranges][tiles]: see first_turn_of()
+
+  /// The turn of tile `key_tile` of a range at a tile of queries.
+  [[nodiscard]] __device__ int turn(int range, int key_tile, int tile) const {
+    return first_turn[range * tiles + tile] - key_tile;
+  }
 };
 
 constexpr int ds_part_bytes = tile_rows * row_bytes;  ///< 128 keys and 64 queries of dS^T
@@ -39,17 +44,19 @@ using KeysMemory =
     BackwardMemory<columns, tile_queries_for(columns), QueryTileMetadata<tile_queries_for(columns)>, stages,
                    2 * tile_queries_for(columns) / part_columns * ds_part_bytes>;
 
-/// The turn of the first tile of keys of a range at a tile of queries. It counts the tiles before it that some of the
-/// queries see, so it is negative if the queries do not see the first tiles of this range.
+/// The turn of the first tile of keys of a range at a tile of queries: the number of tiles of keys after it up to the last
+/// one that some of the queries see. In later ranges it counts only tiles that some of them see. Without meaning if the
+/// queries see no key of this range.
 __device__ inline int first_turn_of(const AttentionTask& task, const auto& visibility, int range) {
-  int turn = 0;
-  for (int r = 0;; ++r) {
+  const auto tile_of = [&](int r, int key) {
+    return (key - static_cast<int>(task.range[r].first)) / tile_rows;
+  };
+  int turn = tile_of(range, visibility.of_range(range).any.end - 1);
+  for (int r = range + 1; r < task.ranges; ++r) {
     const KeyInterval any = visibility.of_range(r).any;
-    const int first_key = static_cast<int>(task.range[r].first);
-    const int first_tile = (any.begin - first_key) / tile_rows;
-    if (r == range) return turn - first_tile;
-    if (any.begin < any.end) turn += (any.end - 1 - first_key) / tile_rows - first_tile + 1;
+    if (any.begin < any.end) turn += tile_of(r, any.end - 1) - tile_of(r, any.begin) + 1;
   }
+  return turn;
 }
 
 /// Fills `all`. A block has a tile of queries of one head, and `rows` threads.

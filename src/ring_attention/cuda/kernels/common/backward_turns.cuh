@@ -2,27 +2,39 @@
 /// The order of the additions to dQ. Many blocks of keys add to the same tile of queries. Rounded sums depend on the order,
 /// so without one the last bits of dQ differ from run to run.
 ///
-/// Here the blocks add in the order of their keys. Each tile of queries of a head has a counter in device memory: the number
-/// of blocks that have added to it. A block adds when the counter shows its turn, the number of blocks before it that add
-/// to this tile. Then it increments the counter:
+/// Here the blocks add in the reverse order of their keys. Each tile of queries of a head has a counter in device memory:
+/// the number of blocks that have added to it. A block adds when the counter shows its turn, the number of blocks before
+/// it that add to this tile. Then it increments the counter:
 ///
 ///      counter of a tile of queries    0          1          2          3
-///      block of keys 0                 | adds |
+///      block of keys 2                 | adds |
 ///      block of keys 1                            | adds |
-///      block of keys 2                                       | adds |
+///      block of keys 0                                       | adds |
 ///
-/// The blocks go through the queries in the same order, one tile behind each other, so few of them wait. One thread of a
-/// spare warp waits for the counter, while the other warps multiply.
+/// One thread of a spare warp waits for the counter, while the other warps multiply.
 ///
-/// A block waits for blocks with lower numbers only. A GPU starts the blocks of a grid in the order of their numbers, so
-/// these have started, and there is no deadlock.
+/// Each block goes through the queries in ascending order. Under a causal mask the first queries that see its keys see no
+/// later keys, so a block has turn 0 there and does not wait. In the order of the keys it would have the last turn there:
+/// it would wait until the block of the first keys has come to these queries, and occupy a multiprocessor. Without a mask
+/// the blocks go through the queries one tile behind each other in either order.
 ///
-/// Source: the option `deterministic` of FlashAttention-3, which has a semaphore for each tile of queries.
+/// The blocks are numbered in the order of their turns (key_tile_in_turns), so a block waits for blocks with lower numbers
+/// only. A GPU starts the blocks of a grid in the order of their numbers, so these have started, and there is no deadlock.
+/// The price is that under a causal mask the blocks with the most work start last. tests/cuda/ordered_backward_test.cpp
+/// computes what both orders cost.
+///
+/// Source: the option `deterministic` of FlashAttention-3, which has a semaphore for each tile of queries, and the order
+/// of its pull request 1893 ("shortest processing time first").
 #pragma once
 
 #include "ring_attention/cuda/kernels/common/backward_keys_memory.cuh"
 
 namespace ring_attention::cuda::hopper {
+
+/// The tile of keys of the block that has place `place` in the order of a head's tiles.
+[[nodiscard]] __device__ inline int key_tile_in_turns(const TileOrder& order, int place) {
+  return order.tiles - 1 - place;
+}
 
 /// Two more mbarriers.
 template <int columns>
@@ -57,7 +69,7 @@ __device__ void keep_turns(const TurnsMemory<columns>& shared,
     if (metadata.batch_head < 0) return;
     const int tile = metadata.first_query / KeysMemory<columns>::rows;
     int* const counter = all.turns + static_cast<Index>(metadata.batch_head) * all.tiles + tile;
-    const int turn = all.first_turn[range * all.tiles + tile] + key_tile;
+    const int turn = all.turn(range, key_tile, tile);
     wait_for_value(counter, turn);
     mbarrier_arrive_for_warp(shared.turn(), lane);
     mbarrier_wait(shared.added(), static_cast<unsigned>(number % 2));
