@@ -167,10 +167,15 @@ set(python_sources
     python/mpi_libraries.cpp
     python/ranks.cpp
     python/rendezvous.cpp)
+set(python_gpu_sources #
+    python/gpu.cpp python/gpu_array.cpp)
+set(python_without_gpu_sources #
+    python/without_gpu.cpp)
 
 foreach(
   folder IN
   ITEMS core mpi io attention cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
-        program program_cuda program_without_cuda python)
+        program program_cuda program_without_cuda python
+        python_gpu python_without_gpu)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -78,23 +78,40 @@ Job::Job()
 
 Job::~Job() { MPI_Comm_free_keyval(&key_); }
 
-Rendezvous* Job::find(MPI_Comm comm) const {
+Job::Group* Job::find(MPI_Comm comm) const {
   void* attribute = nullptr;
   int found = 0;
   check_mpi(MPI_Comm_get_attr(comm, key_, static_cast<void*>(&attribute), &found));
-  return found != 0 ? static_cast<Rendezvous*>(attribute) : nullptr;
+  return found != 0 ? static_cast<Group*>(attribute) : nullptr;
 }
 
-Rendezvous& Job::make(MPI_Comm comm, const std::string& call, Seconds timeout) {
-  Rendezvous& made = rendezvous_.emplace_back(comm, call, timeout);
+Job::Group& Job::group(const Ranks& ranks) const {
+  Group* const known = find(ranks.comm);
+  require(known != nullptr, "these ranks have not begun a call");
+  return *known;
+}
+
+Job::Group& Job::make(MPI_Comm comm, const std::string& call, Seconds timeout) {
+  Group& made = groups_.emplace_back(comm, call, timeout);
   check_mpi(MPI_Comm_set_attr(comm, key_, &made));
   return made;
 }
 
-int Job::freed(MPI_Comm, int, void* rendezvous, void*) {
+int Job::freed(MPI_Comm, int, void* group, void*) {
   if (job && !job->is_apart_)  // apart: a message may still be under way
-    job->rendezvous_.remove_if([&](const Rendezvous& one) { return &one == rendezvous; });
+    job->groups_.remove_if([&](const Group& one) { return &one == group; });
   return MPI_SUCCESS;
+}
+
+Attention& Job::attention_of(const Ranks& ranks, const Options& options) const {
+  Group& of = group(ranks);
+  if (!of.attention) of.attention.emplace(of.rendezvous.comm());
+  of.attention->options() = options;
+  return *of.attention;
+}
+
+void Job::wait(const Ranks& ranks) const {
+  if (Group* const known = find(ranks.comm); known != nullptr && known->attention) known->attention->wait();
 }
 
 std::string Job::begin_together(const Ranks& ranks, const std::string& call, const std::string& problem,
@@ -108,16 +125,11 @@ std::string Job::begin_together(const Ranks& ranks, const std::string& call, con
   const InterruptEnds interrupt;
   std::string told;
   run(ranks, [&] {
-    Rendezvous* known = find(ranks.comm);
-    told = (known != nullptr ? *known : make(ranks.comm, call, timeout)).begin(call, problem, news, timeout);
+    Group* const known = find(ranks.comm);
+    Group& of = known != nullptr ? *known : make(ranks.comm, call, timeout);
+    told = of.rendezvous.begin(call, problem, news, timeout);
   });
   return told;
-}
-
-MPI_Comm Job::comm_of(const Ranks& ranks) const {
-  const Rendezvous* known = find(ranks.comm);
-  require(known != nullptr, "these ranks have not begun a call");
-  return known->comm();
 }
 
 void Job::watch(Phase phase, int peer) {

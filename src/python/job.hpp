@@ -12,6 +12,7 @@
 
 #include "program/watchdog.hpp"
 #include "python/rendezvous.hpp"
+#include "ring_attention/ring_attention.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention::python {
@@ -52,7 +53,11 @@ class Job {
   std::string begin_together(const Ranks& ranks, const std::string& call, const std::string& problem,
                              const std::string& news, Seconds timeout);
   /// A duplicate of the communicator of ranks that have begun a call. It lives until theirs is freed.
-  [[nodiscard]] MPI_Comm comm_of(const Ranks& ranks) const;
+  [[nodiscard]] MPI_Comm comm_of(const Ranks& ranks) const { return group(ranks).rendezvous.comm(); }
+  /// The Attention of these ranks, with these options for the next call. Made in their first call; lives as long.
+  [[nodiscard]] Attention& attention_of(const Ranks& ranks, const Options& options) const;
+  /// Waits for the GPU calls of these ranks.
+  void wait(const Ranks& ranks) const;
 
   /// Runs the rest of the call. When it fails on this rank alone, no further call is possible: the others are inside this one.
   template <class Run>
@@ -76,15 +81,25 @@ class Job {
   Activity& activity() { return activity_; }
 
  private:
-  Rendezvous* find(MPI_Comm comm) const;
-  Rendezvous& make(MPI_Comm comm, const std::string& call, Seconds timeout);
+  /// What belongs to a communicator.
+  struct Group {
+    Group(MPI_Comm comm, const std::string& call, Seconds timeout) : rendezvous(comm, call, timeout) {}
+
+    Rendezvous rendezvous;
+    std::optional<Attention> attention;
+  };
+
+  [[nodiscard]] Group* find(MPI_Comm comm) const;
+  /// \throws Error unless these ranks have begun a call
+  [[nodiscard]] Group& group(const Ranks& ranks) const;
+  Group& make(MPI_Comm comm, const std::string& call, Seconds timeout);
   /// MPI calls it when a communicator is freed that has the attribute.
-  static int freed(MPI_Comm comm, int key, void* rendezvous, void* state);
+  static int freed(MPI_Comm comm, int key, void* group, void* state);
 
   const Ranks world_{MPI_COMM_WORLD};
   int threads_of_a_rank_;
-  int key_ = MPI_KEYVAL_INVALID;      // of the attribute by which a communicator knows its rendezvous
-  std::list<Rendezvous> rendezvous_;  // the first: of the world
+  int key_ = MPI_KEYVAL_INVALID;  // of the attribute by which a communicator knows its group
+  std::list<Group> groups_;       // the first: of the world
   Activity activity_;
   std::optional<Watchdog> watchdog_;  // of several ranks
   Seconds timeout_{};                 // of the call

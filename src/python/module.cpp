@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "python/arrays.hpp"
+#include "python/gpu.hpp"
 #include "python/ranks.hpp"
 #include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
@@ -155,6 +156,7 @@ PYBIND11_MODULE(_core, module) {
                                                                                    lse, words, bias, threads);
   });
   bind_ranks(module);
+  bind_gpu(module);
 }
 
 }  // namespace ring_attention::python

@@ -5,34 +5,28 @@
 #include "python/job.hpp"
 #include "python/mpi_libraries.hpp"
 #include "python/scoring.hpp"
-#include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {
 namespace {
 
-/// How the ranks divide the work.
-struct Division {
-  Ranks ranks;
-  Placements placement;
-  Options options;
-};
-
+/// \param transport  of arrays of the host ("overlapped", "odd-even") or of a GPU
+/// \param timeout    of a GPU's messages
 Division make_division(const Ranks& ranks, Index queries, Index keys, const std::string& placement,
-                       const std::string& parallel, int ulysses, const std::string& transport, int threads) {
+                       const std::string& parallel, int ulysses, const std::string& transport, int threads,
+                       double timeout) {
   Job& job = Job::started();
   Options options;
   options.partition = partition_named(parallel);
   options.ulysses = ulysses;
   options.threads = threads > 0 ? threads : job.threads_of_a_rank();
-  options.transport = transport == "overlapped" ? TransportKind::overlapped : TransportKind::odd_even;
+  if (transport == "odd-even") options.transport = TransportKind::odd_even;
+  if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
+  if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
+  options.gpu.timeout = Seconds(timeout);
   options.progress = [&activity = job.activity()] { activity.beat(); };
   const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
   const PlacementKind kind = placement_kind_named(placement);
   return {ranks, {Placement(kind, queries, grid.ring.size), Placement(kind, keys, grid.ring.size)}, options};
-}
-
-Scoring scoring_in(const Division& division, const ScoringWords& words, const Shape& q) {
-  return scoring_of(words, q, division.placement.queries.seq(), division.placement.keys.seq());
 }
 
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
@@ -91,16 +85,6 @@ AttentionFunction<T> function_of(const py::function& kernel) {
   };
 }
 
-/// The part of a call in which this rank waits for others: without the interpreter's lock.
-///
-/// \param run  gets a communicator of the ranks for its messages
-void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run) {
-  Job& job = Job::started();
-  const py::gil_scoped_release unlocked;
-  const Wait wait(job, phase, peer);
-  job.run(ranks, [&] { run(job.comm_of(ranks)); });
-}
-
 template <class T>
 py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, const py::buffer& v_array,
                        const Division& division, const ScoringWords& words,
@@ -109,12 +93,12 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
   const OptionalInput<T> bias("bias", bias_array);
   AttentionResult<T> result;
-  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm comm) {
-    const auto& [ranks, placement, options] = division;
-    const Scoring scoring = scoring_in(division, words, q.view().shape());
-    result = kernel ? forward(comm, function_of<T>(*kernel), q.view(), k.view(), v.view(), placement, scoring,
-                              options)
-                    : forward(comm, q.view(), k.view(), v.view(), placement, scoring, options, bias.view());
+  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
+    const Scoring scoring = division.scoring(words, q.view().shape());
+    const AttentionArrays<T> arrays{q.view(), k.view(), v.view(), bias.view()};
+    Attention& attention = division.attention();
+    result = kernel ? attention.forward<T>(function_of<T>(*kernel), arrays, division.placement, scoring)
+                    : attention.forward<T>(arrays, division.placement, scoring);
   });
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
 }
@@ -128,10 +112,10 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
       out("out", out_array), lse("lse", lse_array);
   const OptionalInput<T> bias("bias", bias_array);
   Gradients<T> gradients;
-  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm comm) {
-    const AttentionResult<T> result{converted<T>(out.view()), converted<T>(lse.view())};
-    gradients = backward(comm, q.view(), k.view(), v.view(), result, grad_out.view(), division.placement,
-                         scoring_in(division, words, q.view().shape()), division.options, bias.view());
+  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
+    gradients = division.attention().backward<T>(
+        {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
+        division.placement, division.scoring(words, q.view().shape()));
   });
   return python_gradients(std::move(gradients));
 }
@@ -150,6 +134,13 @@ void receive(const Ranks& ranks, const py::buffer& array, int from) {
   run_unlocked(ranks, Phase::exchange, from, [&](MPI_Comm comm) {
     check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag, comm, MPI_STATUS_IGNORE));
   });
+}
+
+void wait(const Ranks& ranks) {
+  Job& job = Job::started();
+  const py::gil_scoped_release unlocked;
+  const Wait waits(job, Phase::compute);
+  job.run(ranks, [&] { job.wait(ranks); });
 }
 
 /// \param address  of the handle of a communicator, as mpi4py gives it; none: the world
@@ -175,9 +166,23 @@ void bind_calls_of(py::class_<Ranks> ranks) {
       py::call_guard<py::gil_scoped_release>());
   ranks.def("send", &send);
   ranks.def("receive", &receive);
+  ranks.def("wait", &wait);
 }
 
 }  // namespace
+
+Attention& Division::attention() const { return Job::started().attention_of(ranks, options); }
+
+Scoring Division::scoring(const ScoringWords& words, const Shape& q) const {
+  return scoring_of(words, q, placement.queries.seq(), placement.keys.seq());
+}
+
+void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run) {
+  Job& job = Job::started();
+  const py::gil_scoped_release unlocked;
+  const Wait wait(job, phase, peer);
+  job.run(ranks, [&] { run(job.comm_of(ranks)); });
+}
 
 void bind_ranks(py::module_& module) {
   bind_calls_of(py::class_<Ranks>(module, "Ranks"));

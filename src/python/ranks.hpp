@@ -2,13 +2,32 @@
 /// The part of the module that uses MPI: the ranks of the job, the ring, and arrays that travel.
 #pragma once
 
+#include <functional>
+
 #include "python/arrays.hpp"
-#include "ring_attention/attention/engine.hpp"
+#include "python/job.hpp"
+#include "python/scoring.hpp"
 
 namespace ring_attention::python {
 
 /// Adds its functions to the module.
 void bind_ranks(py::module_& module);
+
+/// How ranks divide the work of a call that they have begun.
+struct Division {
+  Ranks ranks;
+  Placements placement;
+  Options options;
+
+  [[nodiscard]] Attention& attention() const;
+  /// \param q  of this rank
+  [[nodiscard]] Scoring scoring(const ScoringWords& words, const Shape& q) const;
+};
+
+/// The part of a call in which this rank waits for others: without the interpreter's lock.
+///
+/// \param run  gets a communicator of the ranks for its messages
+void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run);
 
 /// (dq, dk, dv, dbias, [dsink ...]); dbias is empty without a bias
 template <class T>

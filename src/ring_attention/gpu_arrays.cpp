@@ -6,7 +6,6 @@
 #include <exception>
 #include <map>
 
-#include "ring_attention/attention/sink.hpp"
 #include "ring_attention/attention_state.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cuda/device.hpp"
@@ -33,7 +32,8 @@ class GpuParts final : public AttentionState::Gpu {
       : ulysses_(grid.ulysses.size),
         nccl_(uses_nccl(options.gpu)),
         links_(comm, grid.ulysses, grid.ring, compute_.handle(),
-               {nccl_, options.gpu.timeout, {}, options.gpu.share_gpu, true}) {}
+               {nccl_, options.gpu.timeout, options.progress, options.gpu.share_gpu, true}),
+        alive_(options.progress) {}
   GpuParts(const GpuParts&) = delete;
   GpuParts& operator=(const GpuParts&) = delete;
   ~GpuParts() override {
@@ -45,7 +45,7 @@ class GpuParts final : public AttentionState::Gpu {
 
   void wait() override {
     links_.wait();
-    compute_.synchronize();
+    cuda::synchronize(compute_.handle(), alive_);
   }
   /// \throws Error if a kernel or a message of an earlier call has failed
   void poll() {
@@ -101,6 +101,7 @@ class GpuParts final : public AttentionState::Gpu {
   std::map<std::string, std::shared_ptr<const cuda::QueryTables>> tables_;
   cuda::Event begin_, end_;
   CudaLinks links_;
+  Progress alive_;
 };
 
 /// What can be said before any message of a GPU.
@@ -238,14 +239,10 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
         on_gpu.arrays(to);
       },
       [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
-        attention.backward({call.q, result.out, result.lse, grad_out, call.bias}, call.k, call.v, together,
-                           to);
-        if (scoring.sinks.empty()) return;
-        const auto out = cuda::downloaded<float>(result.out, gpu.stream()),
-                   lse = cuda::downloaded<float>(result.lse, gpu.stream()),
-                   host_grad_out = cuda::downloaded<T>(grad_out, gpu.stream());
-        sinks = sink_gradient<float>({{}, out, lse, host_grad_out}, scoring.sinks);
-        sum_over_ranks(state_->comm, std::span<double>(sinks));
+        const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias};
+        attention.backward(inputs, call.k, call.v, together, to);
+        sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
+        if (!sinks.empty()) sum_over_ranks(state_->comm, std::span<double>(sinks));
       });
   return sinks;
 }

@@ -83,7 +83,8 @@ struct Options {
   Isa isa = best_isa();  ///< instruction set; others round differently
   Partition partition = Partition::ring;
   int ulysses = 1;         ///< U of Partition::hybrid: the number of ranks that share heads
-  Progress progress = {};  ///< the calling thread calls it between tiles, and after every hop of a ring
+  /// The calling thread calls it between tiles, after every hop of a ring, and while it waits for a GPU.
+  Progress progress = {};
   GpuOptions gpu = {};
 };
 

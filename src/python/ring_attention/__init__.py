@@ -14,6 +14,11 @@ Arrays are [S, D], [H, S, D] or [B, H, S, D]: batch, heads, tokens, dim; float64
 float32. k and v may have fewer heads, of which each serves a group of adjacent heads of q, and another length. C-contiguous
 float32 and float64 arrays are used as they are; others are copied. Results belong to the caller.
 
+Arrays in the memory of a GPU are taken by DLPack, as of PyTorch, CuPy and JAX: all arrays of a call in that of one GPU, which
+is that of the rank's first such call; float32, bfloat16 or float16, and bias, out and lse float32. An array that is not
+C-contiguous is copied by its own function. The call enqueues its work on `stream` and returns; a consumer of the results on
+another stream waits for it by DLPack. Results are float32: tensors for tensors of PyTorch, otherwise objects for from_dlpack.
+
 The scores are s = scale * q.k + bias. Keywords of all functions that say how they are formed:
 
     causal    a query sees no later key
@@ -27,6 +32,8 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
     q_offset  the key position of the first query; default Sk - Sq, which aligns the ends
     threads   default 0: the cores of this machine, shared out over its ranks; more threads give the same bits
     check     raise an error for NaN and infinity in the arrays
+    stream    of a GPU: DLPack's number of it (1 the default stream, 2 that of the thread, -1 the default stream and all
+              arrays are ready), or an object of PyTorch or CuPy; default: PyTorch's current stream for its tensors, else 1
 
 Errors: TypeError and ValueError name the argument; InputError (a ValueError) and Error have the text of the library. On
 several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank. A rank that does not make
@@ -36,14 +43,24 @@ inside a call ends the job after that time, with one line and an exit code that 
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+
+for _nccl in (os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path):
+    if os.path.exists(_nccl):  # PyTorch needs the NCCL that was installed with it, and a process has one
+        ctypes.CDLL(_nccl)
+        break
+
 from . import _core
-from ._arrays import Arrays, Gradients, Result, require_finite, scoring
+from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
 from ._core import AgreedError, Error, InputError, __version__
-from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size
+from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, wait
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward", "gather",
     "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
+    "wait",
 ]
 
 for _error in (AgreedError, Error, InputError):
@@ -51,38 +68,38 @@ for _error in (AgreedError, Error, InputError):
 
 
 def attention(q, k, v, *, causal=False, window=None, documents=None, alibi=False, bias=None, scale=None, dropout=0.0,
-              seed=0, sink=None, q_offset=None, threads=0, check=False) -> Result:
+              seed=0, sink=None, q_offset=None, threads=0, check=False, stream=None) -> Result:
     """out = softmax(scale * q k^T + bias) v on this process.
 
     q [B, H, Sq, D]; k, v [B, Hkv, Sk, D], where Hkv divides H; B, or B and H, may be left out. The keywords are those
     of the package. Returns (out, lse): out like q, lse [B, H, Sq]. A query that sees no key has out = 0 and lse = -inf,
     or the sink of its head.
     """
-    arrays = Arrays(q)
+    arrays = arrays_of(q, stream)
     k, v = arrays.take("k", k), arrays.take("v", v)
     bias = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
-    words = scoring(arrays.q.shape[1], k.shape[2], causal=causal, window=window, documents=documents, alibi=alibi,
+    words = scoring(arrays.heads, arrays.tokens(k), causal=causal, window=window, documents=documents, alibi=alibi,
                     scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
     if check:
-        require_finite(q=arrays.q, k=k, v=v, bias=bias)
-    return arrays.result(*_core.attention(arrays.q, k, v, words, bias, threads))
+        require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
+    return arrays.attention(k, v, bias, words, threads)
 
 
 def attention_backward(grad_out, q, k, v, out, lse, *, causal=False, window=None, documents=None, alibi=False,
                        bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
-                       check=False) -> Gradients:
+                       check=False, stream=None) -> Gradients:
     """The gradients of sum(out * grad_out), on this process.
 
     grad_out is like q; out and lse are what `attention` returned for the same q, k, v and keywords. Returns (q, k, v,
     bias, sink): like these arguments; None where there was none.
     """
-    arrays = Arrays(q)
+    arrays = arrays_of(q, stream)
     grad_out, k, v, out = (arrays.take(name, array)
                            for name, array in (("grad_out", grad_out), ("k", k), ("v", v), ("out", out)))
     lse = arrays.take_rows("lse", lse)
     dense = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
-    words = scoring(arrays.q.shape[1], k.shape[2], causal=causal, window=window, documents=documents, alibi=alibi,
+    words = scoring(arrays.heads, arrays.tokens(k), causal=causal, window=window, documents=documents, alibi=alibi,
                     scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
     if check:
-        require_finite(grad_out=grad_out, q=arrays.q, k=k, v=v, bias=dense)
-    return arrays.gradients(*_core.attention_backward(grad_out, arrays.q, k, v, out, lse, words, dense, threads), bias)
+        require_finite(arrays, grad_out=grad_out, q=arrays.q, k=k, v=v, bias=dense)
+    return arrays.attention_backward(grad_out, k, v, out, lse, dense, words, threads, bias)

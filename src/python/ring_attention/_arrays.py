@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -26,29 +27,52 @@ class Gradients(NamedTuple):
     sink: np.ndarray | None  #: one number a query head, float64
 
 
-class Arrays:
-    """The arrays of one call: one type, one number of dimensions."""
+def arrays_of(q, stream):
+    """Arrays or GpuArrays, of which q is the first."""
+    return GpuArrays(q, stream) if _is_on_gpu(q) else Arrays(q, stream)
 
-    def __init__(self, q):
+
+def _is_on_gpu(array):
+    device = getattr(array, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
+def _require_dimensions(name, dimensions, like_q, allowed):
+    """`allowed`: how many are possible; None: as many as q has."""
+    if dimensions not in (allowed or (like_q,)) or not 2 <= dimensions <= 4:
+        raise ValueError(f"{name} has {dimensions} dimensions: " +
+                         ("2, 3 or 4 are possible" if allowed else
+                          "all arrays are [S, D], or all [H, S, D], or all [B, H, S, D]"))
+
+
+class Arrays:
+    """The arrays of one call, in the memory of the host: one type, one number of dimensions."""
+
+    transports = ("overlapped", "odd-even")
+    takes_kernels = True
+
+    def __init__(self, q, stream=None):
+        if stream is not None:
+            raise ValueError("stream is given, and q is in the memory of the host")
         self._double = np.asarray(q).dtype.itemsize == 8
-        self.dimensions = np.ndim(q)
+        self._dimensions = np.ndim(q)
         self.q = self.take("q", q)
+        self.heads = self.q.shape[1]
 
     def take(self, name, array, dimensions=None):
         """[batch, heads, seq, dim], C-contiguous. Copied where it is not C-contiguous, or float16.
 
-        `dimensions`: how many it has to have (default: as many as q).
+        `dimensions`: how many it may have (default: as many as q).
         """
+        if _is_on_gpu(array):
+            raise ValueError(f"{name} is in the memory of a GPU, and q is not")
         array = np.asarray(array)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
             raise TypeError(f"{name} is {array.dtype}: it must be float16, float32 or float64")
         if (array.dtype.itemsize == 8) != self._double:
             raise TypeError(f"{name} is {array.dtype} where q is {'float64' if self._double else 'not'}: "
                             "give all arrays in one type")
-        if array.ndim not in (dimensions or (self.dimensions,)) or not 2 <= array.ndim <= 4:
-            raise ValueError(f"{name} has {array.ndim} dimensions: " +
-                             ("2, 3 or 4 are possible" if dimensions else
-                              "all arrays are [S, D], or all [H, S, D], or all [B, H, S, D]"))
+        _require_dimensions(name, array.ndim, self._dimensions, dimensions)
         array = np.require(array, np.float64 if self._double else np.float32, "CA")
         return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
@@ -56,25 +80,148 @@ class Arrays:
         """The same of an array with one number a query, such as lse."""
         return self.take(name, np.asarray(array)[..., np.newaxis])
 
-    def give(self, array):
+    @staticmethod
+    def tokens(array):
+        return array.shape[2]
+
+    @staticmethod
+    def on_host(array):
+        return array
+
+    def attention(self, k, v, bias, words, threads):
+        return self._result(*_core.attention(self.q, k, v, words, bias, threads))
+
+    def attention_backward(self, grad_out, k, v, out, lse, bias, words, threads, like_bias):
+        return self._gradients(*_core.attention_backward(grad_out, self.q, k, v, out, lse, words, bias, threads), like_bias)
+
+    def ring(self, k, v, bias, division, words, kernel):
+        return self._result(*_core.ring_forward(self.q, k, v, division, words, bias, kernel))
+
+    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, like_bias):
+        return self._gradients(*_core.ring_backward(grad_out, self.q, k, v, out, lse, division, words, bias), like_bias)
+
+    def _give(self, array):
         """A result, with as many dimensions as q."""
         array = np.asarray(array)
-        return array.reshape(array.shape[4 - self.dimensions:])
+        return array.reshape(array.shape[4 - self._dimensions:])
 
-    def result(self, out, lse):
-        return Result(self.give(out), self.give(lse)[..., 0])
+    def _result(self, out, lse):
+        return Result(self._give(out), self._give(lse)[..., 0])
 
-    def gradients(self, q, k, v, bias, sink, like_bias):
+    def _gradients(self, q, k, v, bias, sink, like_bias):
         """`like_bias`: the bias of the caller, or None."""
         bias = None if like_bias is None else np.asarray(bias).reshape(np.shape(like_bias))
-        return Gradients(self.give(q), self.give(k), self.give(v), bias, np.array(sink) if sink else None)
+        return Gradients(self._give(q), self._give(k), self._give(v), bias, np.array(sink) if sink else None)
 
 
-def require_finite(**arrays):
-    """Raises ValueError for NaN and infinity, except -inf in a bias."""
-    for name, array in arrays.items():
+class GpuArrays:
+    """The same of arrays in the memory of a GPU, by DLPack. Results are float32; tensors of PyTorch if q is one."""
+
+    transports = ("overlapped", "nccl", "staged")
+    takes_kernels = False
+
+    def __init__(self, q, stream):
+        if not _core.has_gpu:
+            raise ValueError("q is in the memory of a GPU, and this build of ring_attention has no GPU parts: build it where "
+                             "nvcc is, with -DRING_ATTENTION_CUDA=ON")
+        torch = sys.modules.get("torch")
+        self._torch = torch if torch is not None and isinstance(q, torch.Tensor) else None
+        if self._torch is not None:
+            stream = self._stream_of_torch(q, stream)
+        self._stream, self._number = stream, self._number_of(stream)
+        self.q = None
+        self.q = self.take("q", q, (2, 3, 4))
+        self.heads = self.q.extents[1]
+
+    def _stream_of_torch(self, q, stream):
+        """PyTorch allocates results on it."""
+        cuda = self._torch.cuda
+        if stream is None:
+            return cuda.current_stream(q.device)
+        if not isinstance(stream, int):
+            return stream
+        return cuda.ExternalStream(stream, q.device) if stream > 2 else cuda.default_stream(q.device)
+
+    @staticmethod
+    def _number_of(stream):
+        """DLPack's number of a stream: of a number, or of an object of PyTorch or CuPy."""
+        if stream is None:
+            return 1
+        if isinstance(stream, int) and stream == 0:
+            raise ValueError("stream is 0: DLPack has 1 for the default stream, 2 for that of a thread")
+        return int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))) or 1
+
+    def take(self, name, array, dimensions=None):
+        """As of Arrays. Copied where it is not C-contiguous, by its own function."""
+        if not _is_on_gpu(array):
+            raise ValueError(f"{name} is in the memory of the host, and q is in that of a GPU")
+        if self._torch is not None and isinstance(array, self._torch.Tensor):
+            array = array.detach()
+        taken = _core.GpuArray(name, array, self._number)
+        copy = getattr(array, "contiguous", getattr(array, "copy", None))
+        if not taken.is_contiguous and copy is not None:
+            taken = _core.GpuArray(name, copy(), self._number)
+        if not taken.is_contiguous:
+            raise ValueError(f"{name} is not C-contiguous, and has no function contiguous() or copy()")
+        like = taken if self.q is None else self.q
+        due = "float32" if name in ("bias", "out", "lse") else like.type
+        if taken.type != due:
+            raise TypeError(f"{name} is {taken.type} where {due} is due")
+        if taken.device != like.device:
+            raise ValueError(f"{name} is in the memory of GPU {taken.device}, and q is in that of GPU {like.device}")
+        _require_dimensions(name, len(taken.shape) + (name == "lse"), len(like.shape), dimensions)
+        return taken
+
+    def take_rows(self, name, array):
+        return self.take(name, array)
+
+    @staticmethod
+    def tokens(array):
+        return array.extents[2]
+
+    @staticmethod
+    def on_host(array):
+        return np.asarray(array.on_host())
+
+    def attention(self, k, v, bias, words, _threads):
+        return self._attended(_core.gpu_attention, (words,), k, v, bias)
+
+    def attention_backward(self, grad_out, k, v, out, lse, bias, words, _threads, _like_bias):
+        return self._differentiated(_core.gpu_attention_backward, (words,), grad_out, k, v, out, lse, bias)
+
+    def ring(self, k, v, bias, division, words, _kernel):
+        return self._attended(_core.gpu_ring_forward, (division, words), k, v, bias)
+
+    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, _like_bias):
+        return self._differentiated(_core.gpu_ring_backward, (division, words), grad_out, k, v, out, lse, bias)
+
+    def _attended(self, function, how, k, v, bias):
+        out, lse = self._new(self.q.shape), self._new(self.q.shape[:-1])
+        function(*how, self._number, self.q, k, v, bias, self._taken(out), self._taken(lse))
+        return Result(out, lse)
+
+    def _differentiated(self, function, how, grad_out, k, v, out, lse, bias):
+        new = [self._new(array.shape) for array in (self.q, k, v)] + [None if bias is None else self._new(bias.shape)]
+        sink = function(*how, self._number, grad_out, self.q, k, v, out, lse, bias, *map(self._taken, new))
+        return Gradients(*new, np.array(sink) if sink else None)
+
+    def _new(self, shape):
+        """An array for a result."""
+        if self._torch is None:
+            return _core.GpuArray(shape, self.q.device)
+        with self._torch.cuda.stream(self._stream):
+            return self._torch.empty(shape, dtype=self._torch.float32, device=f"cuda:{self.q.device}")
+
+    def _taken(self, result):
+        return result if result is None or self._torch is None else _core.GpuArray("a result", result, self._number)
+
+
+def require_finite(arrays, **named):
+    """Raises ValueError for NaN and infinity, except -inf in a bias. `named`: some of `arrays`."""
+    for name, array in named.items():
         if array is None:
             continue
+        array = arrays.on_host(array)
         wrong = ~np.isfinite(array)
         if name == "bias":
             wrong &= array != -np.inf

@@ -1,6 +1,7 @@
 """The extension module: arrays have four dimensions, are C-contiguous and of one type, float32 or float64."""
 
-from collections.abc import Buffer, Callable
+from collections.abc import Buffer, Callable, Sequence
+from typing import overload
 
 __version__: str
 handle_bytes: int  #: of an MPI_Comm
@@ -11,6 +12,22 @@ class AgreedError(InputError): ...
 
 class Array(Buffer):
     """A result: numpy.asarray takes it without a copy."""
+
+class GpuArray:
+    """In the memory of a GPU. `stream`: DLPack's number of the stream of the call."""
+
+    @overload
+    def __init__(self, name: str, array: object, stream: int, /) -> None: ...
+    @overload
+    def __init__(self, shape: Sequence[int], device: int, /) -> None: ...
+    shape: tuple[int, ...]
+    extents: tuple[int, int, int, int]
+    type: str
+    device: int
+    is_contiguous: bool
+    def on_host(self) -> Array: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(self, *, stream: int | None = None, **versions: object) -> object: ...
 
 class Scoring:
     def __init__(self, *, causal: bool, window: tuple[int, int] | None, documents: list[int] | None, alibi: bool,
@@ -30,12 +47,13 @@ class Ranks:
         """Returns the news of rank 0. Raises AgreedError, or TimeoutError when a rank has not come after `timeout` seconds."""
     def send(self, array: Buffer, to: int, /) -> None: ...
     def receive(self, array: Buffer, source: int, /) -> None: ...
+    def wait(self, /) -> None: ...
 
 class Division:
     """How the ranks divide a sequence of `queries` and one of `keys`."""
 
     def __init__(self, ranks: Ranks, queries: int, keys: int, placement: str, parallel: str, ulysses: int, transport: str,
-                 threads: int, /) -> None: ...
+                 threads: int, timeout: float, /) -> None: ...
 
 _Kernel = Callable[[Array, Array, Array, Array | None, float], tuple[Buffer, Buffer]]
 _Gradients = tuple[Array, Array, Array, Array, list[float]]
@@ -44,6 +62,20 @@ def attention(q: Buffer, k: Buffer, v: Buffer, scoring: Scoring, bias: Buffer | 
               /) -> tuple[Array, Array]: ...
 def attention_backward(grad_out: Buffer, q: Buffer, k: Buffer, v: Buffer, out: Buffer, lse: Buffer, scoring: Scoring,
                        bias: Buffer | None, threads: int, /) -> _Gradients: ...
+# With arrays of a GPU, only where has_gpu. The results are written.
+has_gpu: bool
+_Maybe = GpuArray | None
+def gpu_attention(scoring: Scoring, stream: int, q: GpuArray, k: GpuArray, v: GpuArray, bias: _Maybe, out: GpuArray,
+                  lse: GpuArray, /) -> None: ...
+def gpu_attention_backward(scoring: Scoring, stream: int, grad_out: GpuArray, q: GpuArray, k: GpuArray, v: GpuArray,
+                           out: GpuArray, lse: GpuArray, bias: _Maybe, grad_q: GpuArray, grad_k: GpuArray,
+                           grad_v: GpuArray, grad_bias: _Maybe, /) -> list[float]: ...
+def gpu_ring_forward(division: Division, scoring: Scoring, stream: int, q: GpuArray, k: GpuArray, v: GpuArray,
+                     bias: _Maybe, out: GpuArray, lse: GpuArray, /) -> None: ...
+def gpu_ring_backward(division: Division, scoring: Scoring, stream: int, grad_out: GpuArray, q: GpuArray, k: GpuArray,
+                      v: GpuArray, out: GpuArray, lse: GpuArray, bias: _Maybe, grad_q: GpuArray, grad_k: GpuArray,
+                      grad_v: GpuArray, grad_bias: _Maybe, /) -> list[float]: ...
+
 def start(timeout: float, /) -> None: ...
 def finish() -> None: ...
 def is_apart() -> bool: ...

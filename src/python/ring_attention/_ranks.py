@@ -12,11 +12,10 @@ import time
 import numpy as np
 
 from . import _core
-from ._arrays import Arrays, Gradients, Result, require_finite, scoring
+from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
-_TRANSPORTS = ("overlapped", "odd-even")
 _started = False
 _prints = True  # does this rank print an error that all ranks of its latest call have?
 
@@ -122,25 +121,25 @@ def _require_place(placement, parallel):
 class _Ring:
     """The arguments of a call of the ring."""
 
-    def __init__(self, ranks, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, **words):
-        self.arrays = Arrays(q)
+    def __init__(self, ranks, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, stream, **words):
+        self.arrays = arrays_of(q, stream)
         self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
         self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
         queries, keys = (int(tokens) for tokens in (seq if np.ndim(seq) else (seq, seq)))
         if min(queries, keys) < 0:
             raise ValueError(f"seq is {seq}: it must not be negative")
         _require_place(placement, parallel)
-        _require_word("transport", transport, _TRANSPORTS)
-        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads)
-        self.scoring = scoring(self.arrays.q.shape[1], keys, **words)
+        _require_word("transport", transport, self.arrays.transports)
+        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, _timeout())
+        self.scoring = scoring(self.arrays.heads, keys, **words)
         if check:
-            require_finite(q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
+            require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
 
 
 def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parallel="ring", ulysses=1,
                    transport="overlapped", causal=False, window=None, documents=None, alibi=False, bias=None,
                    scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0, check=False,
-                   kernel=None, comm=None) -> Result:
+                   stream=None, kernel=None, comm=None) -> Result:
     """Attention over a sequence of which each rank holds a shard: the rows of this rank's queries. Collective.
 
     q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` deals them out.
@@ -148,7 +147,8 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     placement  "contiguous", "striped" or "zigzag"
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
-    transport  "overlapped" or "odd-even"; the same bits
+    transport  "overlapped" or "odd-even"; on a GPU "overlapped", which is "nccl" if the build has it, or "staged", through
+               the memory of the host; the same bits
     bias       a row for each query of this rank, a column for each key of the sequence
     kernel     None: the library's. Else kernel(q, k, v, mask, scale) -> (out, lse) computes what the queries of this rank
                make of the keys of one rank: q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]; mask None or bool [Sq, Sk], True where
@@ -162,17 +162,18 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     """
 
     def prepare():
+        ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
+                     stream, causal=causal, window=window, documents=documents, alibi=alibi, scale=scale,
+                     dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
         if kernel is not None and (bias is not None or alibi or dropout):
             raise ValueError("kernel: it gets a mask only, so bias, alibi and dropout are not possible")
-        return _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
-                     causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
-                     seed=seed, sink=sink, q_offset=q_offset)
+        if kernel is not None and not ring.arrays.takes_kernels:
+            raise ValueError("kernel: it gets arrays of NumPy, and q is in the memory of a GPU")
+        return ring
 
     ranks = _ranks_of(comm)
     ring, _ = _together(ranks, "ring_attention", prepare)
-    arrays = ring.arrays
-    return arrays.result(*_core.ring_forward(arrays.q, ring.k, ring.v, ring.division, ring.scoring, ring.bias,
-                                             _wrapped(kernel)))
+    return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
 
 
 def _wrapped(kernel):
@@ -195,7 +196,7 @@ def _wrapped(kernel):
 def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
                             ulysses=1, transport="overlapped", causal=False, window=None, documents=None, alibi=False,
                             bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
-                            check=False, comm=None) -> Gradients:
+                            check=False, stream=None, comm=None) -> Gradients:
     """The gradients of the sum over all ranks of sum(out * grad_out): those of this rank's q, k and v. Collective.
 
     out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
@@ -204,18 +205,26 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
 
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
-                     causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
+                     stream, causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
                      seed=seed, sink=sink, q_offset=q_offset)
         grad = ring.arrays.take("grad_out", grad_out)
         if check:
-            require_finite(grad_out=grad)
+            require_finite(ring.arrays, grad_out=grad)
         return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse)
 
     ranks = _ranks_of(comm)
     (ring, grad, result, statistic), _ = _together(ranks, "ring_attention_backward", prepare)
-    arrays = ring.arrays
-    return arrays.gradients(*_core.ring_backward(grad, arrays.q, ring.k, ring.v, result, statistic, ring.division,
-                                                 ring.scoring, ring.bias), bias)
+    return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias)
+
+
+def wait(comm=None) -> None:
+    """Returns when the work of this rank's earlier calls on a GPU is done. Not collective.
+
+    Error when a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of the
+    stream by another package has no such limit: it waits for a lost rank for ever.
+    """
+    ranks = _ranks_of(comm)
+    ranks.wait()
 
 
 def _held(ranks, seq, placement, parallel, ulysses, rank):

@@ -1,14 +1,16 @@
-"""The functions of ring_attention on CPU tensors of PyTorch, with gradients.
+"""The functions of ring_attention on tensors of PyTorch, of the CPU or of a GPU, with gradients.
 
     from ring_attention.torch import scaled_dot_product_attention, ring_attention
 
 `scaled_dot_product_attention` takes the arguments of PyTorch's function of this name, on one process; `ring_attention` those
-of ring_attention.ring_attention, on all ranks. Tensors are float64, float32, or float16 and bfloat16, which are computed in
-float32. Gradients of gradients are not possible.
+of ring_attention.ring_attention, on all ranks. Tensors are float64, float32, or float16 and bfloat16. The CPU computes these
+two in float32. A GPU computes with them, on PyTorch's current stream; all tensors of a call are on one device. Gradients of
+gradients are not possible.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -17,17 +19,23 @@ import ring_attention as numpy_api
 __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
 
-def _numpy(tensor):
-    return None if tensor is None else tensor.detach().numpy()
+def _given(tensor):
+    """As the functions of ring_attention take it."""
+    if tensor is None:
+        return None
+    return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor.detach()
+
+
+def _tensor(result):
+    return torch.from_numpy(result) if isinstance(result, np.ndarray) else result
 
 
 class _Attention(torch.autograd.Function):
-    """`forward` and `backward` are functions on NumPy arrays; `words` are their keywords."""
+    """`forward` and `backward` are functions of ring_attention; `words` are their keywords."""
 
     @staticmethod
     def forward(context, forward, backward, words, q, k, v, bias, sink):
-        result = forward(*map(_numpy, (q, k, v)), bias=_numpy(bias), sink=_numpy(sink), **words)
-        out, lse = torch.from_numpy(result.out), torch.from_numpy(result.lse)
+        out, lse = map(_tensor, forward(*map(_given, (q, k, v)), bias=_given(bias), sink=_given(sink), **words))
         context.save_for_backward(q, k, v, bias, sink, out, lse)
         context.call = backward, words
         context.mark_non_differentiable(lse)
@@ -38,21 +46,25 @@ class _Attention(torch.autograd.Function):
     def backward(context, grad_out, _):
         q, k, v, bias, sink, out, lse = context.saved_tensors
         backward, words = context.call
-        gradients = backward(*map(_numpy, (grad_out, q, k, v, out, lse)), bias=_numpy(bias), sink=_numpy(sink),
-                             **words)
-        of_sink = None if sink is None else torch.from_numpy(gradients.sink).to(sink.dtype)
-        of_bias = None if bias is None else torch.from_numpy(gradients.bias)
-        return (None, None, None, *map(torch.from_numpy, gradients[:3]), of_bias, of_sink)
+        gradients = backward(*map(_given, (grad_out.to(q.dtype), q, k, v, out, lse)), bias=_given(bias),
+                             sink=_given(sink), **words)
+        of_sink = None if sink is None else _tensor(gradients.sink).to(sink.dtype)
+        of_bias = None if bias is None else _tensor(gradients.bias)
+        return (None, None, None, *(_tensor(gradient).to(q.dtype) for gradient in gradients[:3]), of_bias, of_sink)
 
 
 def _apply(forward, backward, words, q, k, v, bias, sink):
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", bias), ("sink", sink)):
-        if tensor is not None and tensor.device.type != "cpu":
-            raise ValueError(f"{name} is on {tensor.device}: give a CPU tensor")
+    for name, tensor in (("k", k), ("v", v), ("bias", bias)):
+        if tensor is not None and tensor.device != q.device:
+            raise ValueError(f"{name} is on {tensor.device} and q is on {q.device}: give tensors of one device")
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"q is on {q.device}: give tensors of the CPU or of a CUDA device")
     given = q.dtype
     if given in (torch.float16, torch.bfloat16):
-        q, k, v = (tensor.float() for tensor in (q, k, v))
+        if q.device.type == "cpu":
+            q, k, v = (tensor.float() for tensor in (q, k, v))
         bias = None if bias is None else bias.float()
+    sink = None if sink is None else sink.cpu()
     out, lse = _Attention.apply(forward, backward, words, q, k, v, bias, sink)
     return out.to(given), lse
 

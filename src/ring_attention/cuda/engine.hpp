@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
+#include "ring_attention/attention/sink.hpp"
 #include "ring_attention/cuda/choice.hpp"
 #include "ring_attention/cuda/task.hpp"
 
@@ -120,10 +121,21 @@ template <class T>
   return {engine.finish(), engine.kernel().name};
 }
 
-/// The gradients of a whole attention, in device memory. That of sinks is sink_gradient() of the host's arrays.
+/// The gradients of a whole attention, in device memory. That of sinks is sink_gradient().
 struct DeviceGradients : Gradients<float> {
   const char* kernel = "";  ///< the name of the kernel that computed them
 };
+
+/// sink_gradient() of arrays in device memory, summed on the host: waits for the stream where there are sinks.
+template <class T>
+[[nodiscard]] std::vector<double> sink_gradient(const BackwardInputs<T>& forward,
+                                                const std::vector<double>& sinks, cuda::StreamHandle stream) {
+  if (sinks.empty()) return {};
+  const Tensor<float> out = cuda::downloaded<float>(forward.out, stream),
+                      lse = cuda::downloaded<float>(forward.lse, stream),
+                      grad_out = cuda::downloaded<T>(forward.grad_out, stream);
+  return ring_attention::sink_gradient<float>({{}, out, lse, grad_out}, sinks);
+}
 
 /// Single device, like attention_forward. \throws InputError if no kernel supports this type and dim on this device
 template <class T>

@@ -116,7 +116,10 @@ void NcclWorld::wait(const NcclHop& hop, const std::string& what) {
   auto begin = Clock::now();
   while (!(hop.arrived.is_done() && hop.resumed.is_done())) {
     require_alive();
-    if (!hop.ready.is_done() || hop.arrived.is_done()) begin = Clock::now();
+    if (!hop.ready.is_done() || hop.arrived.is_done()) {
+      begin = Clock::now();
+      if (options_.moved) options_.moved();
+    }
     if (Clock::now() > begin + options_.timeout) abort_late(what);
     pause();
   }

@@ -1,0 +1,204 @@
+#include "python/gpu.hpp"
+
+#include <pybind11/stl.h>
+
+#include "python/gpu_array.hpp"
+#include "python/ranks.hpp"
+#include "ring_attention/call_arguments.hpp"
+#include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/engine.hpp"
+
+namespace ring_attention::python {
+namespace {
+
+/// While it lives, the GPU of a call's arrays is current.
+class CurrentGpu {
+ public:
+  explicit CurrentGpu(int device) : before_(cuda::current_device()) { cuda::use_device(device); }
+  CurrentGpu(const CurrentGpu&) = delete;
+  CurrentGpu& operator=(const CurrentGpu&) = delete;
+  ~CurrentGpu() { cuda::use_device(before_); }
+
+ private:
+  int before_;
+};
+
+/// The arrays of a call; those that it does not have are null.
+struct GpuArrays {
+  const GpuArray &q, &k, &v;
+  const GpuArray* bias;
+
+  template <class T>
+  [[nodiscard]] AttentionArrays<T> as() const {
+    return {q.view<const T>(), k.view<const T>(), v.view<const T>(), of(bias)};
+  }
+  static View<float> of(const GpuArray* array) { return array == nullptr ? View<float>() : array->view<float>(); }
+};
+struct GpuResult {
+  GpuArray &out, &lse;
+
+  template <class T>
+  [[nodiscard]] ResultViews<T> as() const {
+    return {out.view<T>(), lse.view<T>(true)};
+  }
+};
+struct GpuGradients {
+  GpuArray &q, &k, &v;
+  GpuArray* bias;
+
+  [[nodiscard]] GradientViews<float> as() const {
+    return {q.view<float>(), k.view<float>(), v.view<float>(), GpuArrays::of(bias)};
+  }
+};
+
+/// Calls use(a value of the type of q) without the interpreter's lock, with q's GPU current.
+void with_type(const GpuArray& q, const auto& use) {
+  const CurrentGpu gpu(q.device());
+  const auto call = [&] {
+    switch (q.type()) {
+      case cuda::Type::fp32: return use(float{});
+      case cuda::Type::bf16: return use(Bf16{});
+      case cuda::Type::fp16: return use(Fp16{});
+    }
+  };
+  call();
+}
+
+void written(StreamNumber stream, const GpuArray& q, std::initializer_list<GpuArray*> arrays) {
+  const CurrentGpu gpu(q.device());
+  for (GpuArray* array : arrays)
+    if (array != nullptr) array->written_on(stream_of(stream));
+}
+
+// ---- on all ranks --------------------------------------------------------------------------------------
+
+void ring_forward(const Division& division, const ScoringWords& words, StreamNumber stream, const GpuArray& q,
+                  const GpuArray& k, const GpuArray& v, const GpuArray* bias, GpuArray& out, GpuArray& lse) {
+  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
+    with_type(q, [&]<class T>(T) {
+      division.attention().forward<T>(stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(),
+                                      GpuResult{out, lse}.as<float>(), division.placement,
+                                      division.scoring(words, q.view<const T>().shape()));
+    });
+  });
+  written(stream, q, {&out, &lse});
+}
+
+std::vector<double> ring_backward(const Division& division, const ScoringWords& words, StreamNumber stream,
+                                  const GpuArray& grad_out, const GpuArray& q, const GpuArray& k,
+                                  const GpuArray& v, GpuArray& out, GpuArray& lse, const GpuArray* bias,
+                                  GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v, GpuArray* grad_bias) {
+  std::vector<double> sinks;
+  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
+    with_type(q, [&]<class T>(T) {
+      sinks = division.attention().backward<T>(
+          stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(), GpuResult{out, lse}.as<const float>(),
+          grad_out.view<const T>(), GpuGradients{grad_q, grad_k, grad_v, grad_bias}.as(), division.placement,
+          division.scoring(words, q.view<const T>().shape()));
+    });
+  });
+  written(stream, q, {&grad_q, &grad_k, &grad_v, grad_bias});
+  return sinks;
+}
+
+// ---- on one process ------------------------------------------------------------------------------------
+
+void copy(const Tensor<float>& from, View<float> to, cuda::StreamHandle stream) {
+  cuda::copy<float>(to.elements(), from.view().elements(), stream);
+}
+
+/// The arguments of a call on one process, checked as those of a ring of one rank.
+template <class T>
+Scoring checked(const char* name, const AttentionArrays<T>& arrays, const ScoringWords& words) {
+  const Index queries = arrays.q.shape().seq, keys = arrays.k.shape().seq;
+  const Placements placement(Placement(PlacementKind::contiguous, queries, 1),
+                             Placement(PlacementKind::contiguous, keys, 1));
+  Scoring scoring = scoring_of(words, arrays.q.shape(), queries, keys);
+  const Options options;
+  check_arguments(Check(), 0, 1,
+                  Call<T>{name, arrays.q, arrays.k, arrays.v, placement, scoring, options, arrays.bias});
+  return scoring;
+}
+
+void attention(const ScoringWords& words, StreamNumber number, const GpuArray& q, const GpuArray& k,
+               const GpuArray& v, const GpuArray* bias, GpuArray& out, GpuArray& lse) {
+  const cuda::StreamHandle stream = stream_of(number);
+  with_type(q, [&]<class T>(T) {
+    const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
+    const Scoring scoring = checked("attention", arrays, words);
+    const auto result =
+        attention_forward<T>(arrays.q, arrays.k, arrays.v, scoring, {.stream = stream}, arrays.bias);
+    const auto to = GpuResult{out, lse}.as<float>();
+    copy(result.out, to.out, stream);
+    copy(result.lse, to.lse, stream);
+  });
+  written(number, q, {&out, &lse});
+}
+
+std::vector<double> attention_backward(const ScoringWords& words, StreamNumber number,
+                                       const GpuArray& grad_out, const GpuArray& q, const GpuArray& k,
+                                       const GpuArray& v, GpuArray& out, GpuArray& lse, const GpuArray* bias,
+                                       GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v,
+                                       GpuArray* grad_bias) {
+  const cuda::StreamHandle stream = stream_of(number);
+  std::vector<double> sinks;
+  with_type(q, [&]<class T>(T) {
+    const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
+    const Scoring scoring = checked("attention_backward", arrays, words);
+    const auto result = GpuResult{out, lse}.as<const float>();
+    const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out.view<const T>(), arrays.bias};
+    const auto gradients =
+        ring_attention::attention_backward<T>(inputs, arrays.k, arrays.v, scoring, {.stream = stream});
+    const auto to = GpuGradients{grad_q, grad_k, grad_v, grad_bias}.as();
+    copy(gradients.q, to.q, stream);
+    copy(gradients.k, to.k, stream);
+    copy(gradients.v, to.v, stream);
+    copy(gradients.bias, to.bias, stream);
+    sinks = sink_gradient(inputs, scoring.sinks, stream);
+  });
+  written(number, q, {&grad_q, &grad_k, &grad_v, grad_bias});
+  return sinks;
+}
+
+/// As NumPy and PyTorch have it.
+const char* name_of_type(const GpuArray& array) {
+  return array.type() == cuda::Type::fp32 ? "float32" : array.type() == cuda::Type::bf16 ? "bfloat16" : "float16";
+}
+
+/// A copy, after all work of the GPU.
+Array on_host(const GpuArray& array) {
+  Tensor<float> host;
+  with_type(array, [&]<class T>(T) { host = cuda::downloaded<T>(array.view<const T>(), cudaStreamLegacy); });
+  return Array(std::move(host));
+}
+
+}  // namespace
+
+void bind_gpu(py::module_& module) {
+  module.attr("has_gpu") = true;
+  py::class_<GpuArray>(module, "GpuArray")
+      .def(py::init<std::string, const py::object&, StreamNumber>())
+      .def(py::init<const std::vector<Index>&, int>())
+      .def_property_readonly("shape", [](const GpuArray& self) { return py::tuple(py::cast(self.shape())); })
+      .def_property_readonly("extents",
+                             [](const GpuArray& self) {
+                               const Shape shape = self.view<float>().shape();
+                               return py::make_tuple(shape.batch, shape.heads, shape.seq, shape.dim);
+                             })
+      .def("on_host", &on_host)
+      .def_property_readonly("type", &name_of_type)
+      .def_property_readonly("device", &GpuArray::device)
+      .def_property_readonly("is_contiguous", &GpuArray::is_contiguous)
+      .def("__dlpack_device__", &GpuArray::dlpack_device)
+      .def("__dlpack__",
+           [](const GpuArray& self, std::optional<StreamNumber> stream, const py::kwargs&) {
+             return self.dlpack(stream);
+           },
+           py::kw_only(), py::arg("stream") = py::none());
+  module.def("gpu_attention", &attention);
+  module.def("gpu_attention_backward", &attention_backward);
+  module.def("gpu_ring_forward", &ring_forward);
+  module.def("gpu_ring_backward", &ring_backward);
+}
+
+}  // namespace ring_attention::python

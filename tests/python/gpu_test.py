@@ -1,0 +1,63 @@
+"""The package with arrays in the memory of a GPU, which is emulated."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+harness.require("numpy", "ring_attention")
+
+import numpy as np
+
+harness.ENVIRONMENT["PYTHONPATH"] = os.environ["RING_ATTENTION_EMULATED"] + os.pathsep + str(harness.HERE)
+
+
+class Gpu(unittest.TestCase):
+    def well(self, ranks, *cases, **variables):
+        harness.ENVIRONMENT.update(variables)
+        done = harness.run(ranks, "gpu_program.py", *cases, limit=120)
+        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+
+    def test_one_process(self):
+        self.well(1, "one_process", "streams", "errors", EMULATED_DEVICES="01")
+
+    def test_rings(self):
+        for ranks, kind, transport in ((1, "float32", "overlapped"), (2, "float16", "staged"), (3, "bfloat16", "nccl"),
+                                       (4, "float32", "nccl")):
+            with self.subTest(ranks=ranks):
+                self.well(ranks, f"ring:{kind}:{transport}")
+
+    def test_the_order_of_streams(self):
+        for seed in range(1, 6):
+            self.well(1, "streams", EMULATED_SEED=str(seed))
+        del harness.ENVIRONMENT["EMULATED_SEED"]
+
+    def test_errors_of_one_rank(self):
+        self.well(3, "errors", EMULATED_DEVICES="01")
+
+    def test_has_the_bits_of_the_program(self):
+        program = harness.BUILD / "tests/emulator/ring-attention-emulated"
+        if not program.exists():
+            self.skipTest("the program is not built with the emulator")
+        rng = np.random.default_rng(3)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("q", "k", "v", "dout"):
+                np.save(f"{folder}/{name}.npy", rng.standard_normal((2, 4, 37, 16)).astype(np.float16))
+            flags = [f"--{name}={folder}/{name}.npy" for name in ("q", "k", "v", "dout")]
+            for parallel in ("ring", "ulysses", "hybrid", "all-gather"):
+                self.well(4, f"program:{folder}:zigzag:{parallel}")
+                subprocess.run([harness.MPIRUN, "-n", "4", program, "run", *flags, f"--out={folder}/results", "--causal",
+                                "--device=cuda", "--share-gpu", "--type=fp16", "--dropout=0.25", "--dropout-seed=7",
+                                "--placement=zigzag", f"--parallel={parallel}",
+                                *(["--ulysses=2"] if parallel == "hybrid" else [])], check=True, capture_output=True)
+                for name in ("out", "lse", "dq", "dk", "dv"):
+                    mine, wanted = np.load(f"{folder}/{parallel}_{name}.npy"), np.load(f"{folder}/results/{name}.npy")
+                    if wanted.dtype == np.float16:  # the program writes in the type of its arrays
+                        mine = mine.astype(np.float16)
+                    self.assertEqual(mine.tobytes(), wanted.tobytes(), (parallel, name))
+
+
+if __name__ == "__main__":
+    unittest.main()
