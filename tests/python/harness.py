@@ -10,6 +10,9 @@ BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or HERE.parents[1] / "build/
 PACKAGE = BUILD / "python"
 MPIRUN = os.environ.get("MPIRUN") or str(BUILD / "mpirun")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
+if "MPI4PY_FOLDER" in os.environ:
+    for _variable in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+        ENVIRONMENT[_variable] = os.pathsep.join(filter(None, (ENVIRONMENT.get(_variable), os.environ["MPI4PY_FOLDER"])))
 
 
 def skip(reason):

@@ -154,6 +154,12 @@ def errors():
     else:
         check(False, "no error for a time-out that is no number")
     del os.environ["RING_ATTENTION_TIMEOUT"]
+    try:
+        ra.ring_attention(good, good, good, seq=seq, comm=3)
+    except TypeError as error:
+        check("comm is int: it must be a communicator of an mpi4py" in str(error), error)
+    else:
+        check(False, "no error for a comm that is none")
     refused("shard is float64 [2, ", lambda: ra.gather(good[:, :0] if on_last else good, seq=seq))
     refused("array is object with 0 dimensions", lambda: ra.scatter(None))
     if last > 0:

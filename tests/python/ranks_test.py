@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import ctypes
-import importlib.util
 import os
 import re
 import signal
@@ -139,17 +138,6 @@ class Ranks(unittest.TestCase):
             self.assertIn('two MPI libraries, "', done.stdout)
             self.assertIn('"Another MPI v4.1.4, package: stand-in"', done.stdout)
             self.assertIn("MPICH", done.stdout)
-
-    @unittest.skipUnless(importlib.util.find_spec("mpi4py"), "no mpi4py")
-    def test_mpi4py_in_the_process(self):
-        """Built with the same MPI: both work. With another one: the error."""
-        program = ("import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
-                   "import numpy as np, ring_attention as ra\nra.attention(*np.ones((3, 4, 4)))\n"
-                   "try: print('size', ra.size())\nexcept ra.Error as error: print(error)\n")
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50,
-                              env={**harness.ENVIRONMENT, "PYTHONPATH": f"{harness.PACKAGE}:{os.environ.get('PYTHONPATH', '')}"})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, '^size 1$|two MPI libraries, ".+" and ".+"')
 
 
 if __name__ == "__main__":

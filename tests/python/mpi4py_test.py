@@ -1,0 +1,89 @@
+"""comm=, with communicators of mpi4py. MPI4PY_FOLDER in the environment names a folder that has it (docs/python.md)."""
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import unittest
+
+import harness
+
+harness.require("numpy", "ring_attention")
+
+PROBE = """
+import sys
+try:
+    import mpi4py
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+except ImportError as error:
+    sys.exit(f"no mpi4py: {error}")
+import numpy as np, ring_attention as ra
+ra.attention(*np.ones((3, 4, 4)))  # needs no MPI
+try: print(ra.size())
+except ra.Error as error: print(error)
+"""
+
+
+def require_mpi4py():
+    """Skips where mpi4py is missing, or has another MPI, of which the package must say so."""
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=50,
+                          env=harness.ENVIRONMENT)
+    if done.stderr.startswith("no mpi4py") or 'two MPI libraries, "' in done.stdout:
+        harness.skip(f"{sys.executable}: {(done.stderr or done.stdout).strip()}; docs/python.md says which mpi4py works")
+    if (done.returncode, done.stdout) != (0, "1\n"):
+        sys.exit(done.stderr + done.stdout)
+
+
+class Mpi4py(unittest.TestCase):
+    def run_case(self, ranks, order, *cases):
+        return harness.run(ranks, "mpi4py_program.py", order, *cases)
+
+    def well(self, ranks, order, *cases):
+        done = self.run_case(ranks, order, *cases)
+        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+
+    def test_values_and_errors(self):
+        """In both orders: the package or mpi4py starts MPI, and ends it."""
+        self.well(1, "mpi4py", "same")
+        self.well(2, "ring_attention", "same", "wrong")
+        self.well(2, "mpi4py", "same", "wrong")
+        self.well(4, "ring_attention", "groups", "some")
+        self.well(4, "mpi4py", "groups", "some")
+
+    def test_communicators_do_not_leak(self):
+        self.well(2, "mpi4py", "many")
+
+    def test_no_rank_waits_without_end(self):
+        seconds = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(seconds)
+        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        waited = f"ring_attention: waited {seconds:g} s for "
+        texts = {"late:used": (waited + "rank 2, which", 2), "late:new": (waited + "at least one of rank ", 2),
+                 "late:other": (waited + "at least one of rank ", 3)}
+        with concurrent.futures.ThreadPoolExecutor(len(texts)) as pool:  # they wait most of the time
+            jobs = dict(zip(texts, pool.map(lambda case: self.run_case(3, "mpi4py", case), texts)))
+        for case, (text, ranks) in texts.items():
+            with self.subTest(case=case):
+                self.assertEqual(jobs[case].stdout.count(text), ranks, jobs[case])
+                self.assertNotEqual(jobs[case].returncode, 0, jobs[case])
+                self.assertIn("a call failed on this rank", jobs[case].stderr)
+
+    def test_an_error_that_nothing_catches_ends_the_job(self):
+        for order in ("mpi4py", "ring_attention"):
+            for case, text in (("agreed", "AgreedError: rank 1: "), ("broken", "RuntimeError: this rank is broken")):
+                with self.subTest(order=order, case=case):
+                    done = self.run_case(3, order, case)
+                    self.assertNotEqual(done.returncode, 0)
+                    self.assertEqual(done.stderr.count(text), 1, done.stderr)
+
+    def test_the_program_may_end_mpi(self):
+        for order in ("mpi4py", "ring_attention"):
+            with self.subTest(order=order):
+                done = self.run_case(2, order, "finalised")
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "MPI has ended\n", ""))
+
+
+if __name__ == "__main__":
+    require_mpi4py()
+    unittest.main(verbosity=2)
