@@ -32,7 +32,9 @@ struct GpuArrays {
   [[nodiscard]] AttentionArrays<T> as() const {
     return {q.view<const T>(), k.view<const T>(), v.view<const T>(), of(bias)};
   }
-  static View<float> of(const GpuArray* array) { return array == nullptr ? View<float>() : array->view<float>(); }
+  static View<float> of(const GpuArray* array) {
+    return array == nullptr ? View<float>() : array->view<float>();
+  }
 };
 struct GpuResult {
   GpuArray &out, &lse;
@@ -162,7 +164,9 @@ std::vector<double> attention_backward(const ScoringWords& words, StreamNumber n
 
 /// As NumPy and PyTorch have it.
 const char* name_of_type(const GpuArray& array) {
-  return array.type() == cuda::Type::fp32 ? "float32" : array.type() == cuda::Type::bf16 ? "bfloat16" : "float16";
+  return array.type() == cuda::Type::fp32   ? "float32"
+         : array.type() == cuda::Type::bf16 ? "bfloat16"
+                                            : "float16";
 }
 
 /// A copy, after all work of the GPU.
@@ -190,11 +194,12 @@ void bind_gpu(py::module_& module) {
       .def_property_readonly("device", &GpuArray::device)
       .def_property_readonly("is_contiguous", &GpuArray::is_contiguous)
       .def("__dlpack_device__", &GpuArray::dlpack_device)
-      .def("__dlpack__",
-           [](const GpuArray& self, std::optional<StreamNumber> stream, const py::kwargs&) {
-             return self.dlpack(stream);
-           },
-           py::kw_only(), py::arg("stream") = py::none());
+      .def(
+          "__dlpack__",
+          [](const GpuArray& self, std::optional<StreamNumber> stream, const py::kwargs&) {
+            return self.dlpack(stream);
+          },
+          py::kw_only(), py::arg("stream") = py::none());
   module.def("gpu_attention", &attention);
   module.def("gpu_attention_backward", &attention_backward);
   module.def("gpu_ring_forward", &ring_forward);

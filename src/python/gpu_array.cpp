@@ -81,7 +81,8 @@ void GpuArray::written_on(cuda::StreamHandle stream) {
 }
 
 py::capsule GpuArray::dlpack(std::optional<StreamNumber> stream) const {
-  if (stream && *stream == 0) throw InputError("stream is 0: DLPack has 1 for the default stream, 2 for that of a thread");
+  if (stream && *stream == 0)
+    throw InputError("stream is 0: DLPack has 1 for the default stream, 2 for that of a thread");
   if (written_ && stream != -1) written_->block(stream_of(stream.value_or(1)));
   auto exported = std::make_unique<Exported>();
   exported->owner = owner_;

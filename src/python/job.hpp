@@ -12,8 +12,8 @@
 
 #include "program/watchdog.hpp"
 #include "python/rendezvous.hpp"
-#include "ring_attention/ring_attention.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {
 

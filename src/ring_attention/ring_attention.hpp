@@ -82,7 +82,7 @@ struct Options {
   TransportKind transport = TransportKind::overlapped;
   Isa isa = best_isa();  ///< instruction set; others round differently
   Partition partition = Partition::ring;
-  int ulysses = 1;         ///< U of Partition::hybrid: the number of ranks that share heads
+  int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
   /// The calling thread calls it between tiles, after every hop of a ring, and while it waits for a GPU.
   Progress progress = {};
   GpuOptions gpu = {};

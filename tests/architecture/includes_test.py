@@ -27,7 +27,7 @@ ABOVE = r"(cli|program|python|common)/"  # what no file of the library may inclu
 SOURCE = "src/ring_attention/"
 MPI_FILES = r"src/ring_attention/(mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/mpi_all_to_all\.|" \
-            r"src/ring_attention/ring_attention\.|src/python/|src/cmake/|lessons/|tests/"
+            r"src/ring_attention/(ring_attention|attention_state)\.|src/python/|src/cmake/|lessons/|tests/"
 # The last lines of a job that ends: the watchdog's, and those of mpi_main.
 PRINTING_FILES = r"src/program/|src/ring_attention/mpi/communicator\.cpp|src/cmake/|lessons/|tests/"
 

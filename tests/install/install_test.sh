@@ -36,12 +36,15 @@ if [ -e "$work/prefix"/lib*/libring_attention_cuda.a ]; then
 fi
 "$MPIRUN" -n 3 "$work/build/consumer" 3
 
-# The lines of the README are lines of this program, in the same order; and what it prints.
+# The lines of the README are lines of these programs, in the same order; and what the first one prints. The emulator runs
+# the second one (tests/cuda).
 awk '/^```cpp$/ { block = ""; inside = 1; next }
      /^```$/ { if (inside && block ~ /ring_attention\/ring_attention\.hpp/) printf "%s", block; inside = 0 }
      inside { block = block $0 "\n" }' "$RING_ATTENTION_SOURCE/README.md" >"$work/readme"
 [ "$(wc -l <"$work/readme")" -ge 8 ] || { echo 'the README has no lines for an MPI program' >&2; exit 1; }
-sed 's/^ *//' "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" | grep -Fx -f "$work/readme" | diff "$work/readme" -
+(cat "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp"
+sed -n '/ra::Attention attention/,$p' "$RING_ATTENTION_SOURCE/tests/install/own_gpu_program.cpp") |
+  sed 's/^ *//' | grep -Fx -f "$work/readme" | diff "$work/readme" -
 "$MPIRUN" -n 3 "$work/build/own_program" | sort >"$work/printed"
 cat "$work/printed"
 [ "$(cut -d, -f1 "$work/printed" | tr '\n' ' ')" = \
