@@ -182,7 +182,7 @@ void bind_gpu(py::module_& module) {
   module.attr("has_gpu") = true;
   py::class_<GpuArray>(module, "GpuArray")
       .def(py::init<std::string, const py::object&, StreamNumber>())
-      .def(py::init<const std::vector<Index>&, int>())
+      .def(py::init<const std::vector<Index>&, int, StreamNumber>())
       .def_property_readonly("shape", [](const GpuArray& self) { return py::tuple(py::cast(self.shape())); })
       .def_property_readonly("extents",
                              [](const GpuArray& self) {

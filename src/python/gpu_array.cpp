@@ -5,6 +5,7 @@
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cuda/device.hpp"
+#include "ring_attention/cuda/error.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -56,15 +57,16 @@ GpuArray::GpuArray(std::string name, const py::object& array, StreamNumber strea
   contiguous_ = python::is_contiguous(tensor);
 }
 
-GpuArray::GpuArray(const std::vector<Index>& shape, int device) : shape_(shape), device_(device) {
+GpuArray::GpuArray(const std::vector<Index>& shape, int device, StreamNumber stream)
+    : shape_(shape), device_(device) {
   Index elements = 1;
   for (const Index extent : shape) elements *= extent;
   const int before = cuda::current_device();
   cuda::use_device(device);
-  auto memory = std::make_shared<cuda::DeviceTensor<float>>(Shape{1, 1, elements, 1});
+  const auto bytes = static_cast<std::size_t>(elements) * sizeof(float);
+  if (bytes > 0) cuda::check(cudaMallocAsync(&data_, bytes, stream_of(stream)));
   cuda::use_device(before);
-  data_ = memory->data();
-  owner_ = std::move(memory);
+  owner_ = std::shared_ptr<void>(data_, [](void* memory) { (void)cudaFree(memory); });  // waits for consumers
 }
 
 Shape GpuArray::shape_of(bool rows) const {

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "python/dlpack.hpp"
-#include "ring_attention/cuda/device_tensor.hpp"
+#include "ring_attention/core/shape.hpp"
+#include "ring_attention/core/view.hpp"
 #include "ring_attention/cuda/stream.hpp"
 
 namespace ring_attention::python {
@@ -31,8 +32,8 @@ class GpuArray {
   /// An array of the caller's, ready for work on `stream`. It stays alive as long as this object.
   /// \throws InputError that names the array
   GpuArray(std::string name, const py::object& array, StreamNumber stream);
-  /// A new one, of fp32, in the memory of GPU `device`.
-  GpuArray(const std::vector<Index>& shape, int device);
+  /// A new one, of fp32, in the memory of GPU `device`: allocated in the order of `stream`, so that the host does not wait.
+  GpuArray(const std::vector<Index>& shape, int device, StreamNumber stream);
 
   [[nodiscard]] const std::vector<Index>& shape() const { return shape_; }
   [[nodiscard]] cuda::Type type() const { return type_; }

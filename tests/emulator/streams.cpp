@@ -171,6 +171,7 @@ FrozenGpu::FrozenGpu() {
   const std::lock_guard lock(in_use());
   gpu().frozen = true;
 }
+extern "C" void emulated_gpu_stops() { (void)new FrozenGpu; }
 FrozenGpu::~FrozenGpu() {
   const std::lock_guard lock(in_use());
   gpu().frozen = false;

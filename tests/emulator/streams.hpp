@@ -70,6 +70,8 @@ class FrozenGpu {
   FrozenGpu& operator=(const FrozenGpu&) = delete;
   ~FrozenGpu();
 };
+// The same for ever, for a test in Python.
+extern "C" void emulated_gpu_stops();
 
 // A random number below n, for what the calls of the host do.
 unsigned random_of_host(unsigned n);

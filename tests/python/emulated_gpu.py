@@ -28,6 +28,11 @@ def cuda(function, *arguments):
     assert code == 0, f"{function}: {code}"
 
 
+def stop():
+    """The GPU of this process does no more work."""
+    _CUDA.emulated_gpu_stops()
+
+
 def new_stream():
     """Its handle."""
     stream = ctypes.c_void_p()

@@ -4,12 +4,13 @@ arguments. The package is the one with the emulated GPU. A failed check ends the
 
 import itertools
 import sys
+import time
 
 import emulated_gpu as gpu
 import numpy as np
 import reference
 import ring_attention as ra
-from harness import largest_difference
+from harness import largest_difference, lines_for_torch
 from ranks_program import check, held
 
 BOUND = {"float32": 2e-5, "bfloat16": 4e-2, "float16": 6e-3}
@@ -92,6 +93,30 @@ def streams():
             ra.attention(*own, stream=stream)
         check(all(array.asked == [1 if stream is None else stream] for array in own), "asked for", own[0].asked)
         expect(result, (out, lse), BOUND["float32"], "stream", stream)
+
+
+def readme():
+    """The call of README.md; the others of its lines are for tensors of PyTorch alone."""
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal((2, 1000, 8)).astype(np.float32) for _ in range(3)]
+    held_here = [array[:, ra.positions(1000)] for array in arrays]
+    words = dict(zip(("q_shard", "k_shard", "v_shard"), map(gpu.Array, held_here)), ring_attention=ra.ring_attention)
+    exec(lines_for_torch()[1], words)
+    want = ra.ring_attention(*held_here, seq=1000, causal=True)
+    expect([words["out"], words["lse"]], want, BOUND["float32"], "README.md")
+
+
+def lost():
+    """The GPU of the last rank stops after a call."""
+    mine = [gpu.Array(array[:, :, ra.positions(29)]) for array in problem()]
+    ra.ring_attention(*mine[:3], seq=29)
+    last = ra.rank() + 1 == ra.size()
+    if last:
+        gpu.stop()
+    _kept = ra.ring_attention(*mine[:3], seq=29)
+    if last:
+        time.sleep(600)
+    ra.wait()
 
 
 def refused(text, call):

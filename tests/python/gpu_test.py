@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 
 import harness
@@ -36,6 +37,18 @@ class Gpu(unittest.TestCase):
 
     def test_errors_of_one_rank(self):
         self.well(3, "errors", EMULATED_DEVICES="01")
+
+    def test_the_call_of_the_readme(self):
+        self.well(3, "readme")
+
+    def test_a_lost_rank_ends_the_job(self):
+        begin = time.monotonic()
+        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = "2"
+        done = harness.run(3, "gpu_program.py", "lost")
+        del harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"]
+        self.assertNotEqual(done.returncode, 0)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertRegex(done.stderr, "Error: NCCL ring, rank [01]: a message of an enqueued call took more than 2 s")
 
     def test_has_the_bits_of_the_program(self):
         program = harness.BUILD / "tests/emulator/ring-attention-emulated"

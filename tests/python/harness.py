@@ -46,6 +46,14 @@ def run(ranks, script, *arguments, limit=60, **words):
                           stdin=subprocess.DEVNULL, **words)
 
 
+def lines_for_torch():
+    """What README.md shows for tensors: an import, a call, and the backward."""
+    source = Path(os.environ.get("RING_ATTENTION_SOURCE") or HERE.parents[1])
+    lines = (source / "README.md").read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("from ring_attention.torch import"))
+    return lines[first:lines.index("```", first)]
+
+
 def largest_difference(got, want):
     """Of two arrays with -inf in the same places; NaN when they do not fit."""
     import numpy as np

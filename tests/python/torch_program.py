@@ -6,6 +6,7 @@ import numpy as np
 import reference
 import ring_attention as ra
 import torch
+from harness import lines_for_torch
 from ring_attention.torch import attention, ring_attention
 
 torch.set_num_threads(1)
@@ -38,6 +39,11 @@ check(found[3], want[3])
 heads = [tensor.repeat_interleave(4 // tensor.shape[1], dim=1).detach() for tensor in shards]
 foreign, _ = ring_attention(*heads, seq=SEQ, causal=True, sink=sink, kernel=reference.torch_kernel)
 check(foreign, out[:, :, mine])
+
+q_shard, k_shard, v_shard = (torch.randn(2, len(ra.positions(1000)), 8, requires_grad=True) for _ in range(3))
+exec("\n".join(lines_for_torch()))  # README.md
+if q_shard.grad is None or not torch.isfinite(v_shard.grad).all():
+    raise AssertionError("README.md gives no gradients")
 
 if "MPI4PY_FOLDER" in os.environ:  # the ranks in another order
     from mpi4py import MPI

@@ -208,7 +208,7 @@ class GpuArrays:
     def _new(self, shape):
         """An array for a result."""
         if self._torch is None:
-            return _core.GpuArray(shape, self.q.device)
+            return _core.GpuArray(shape, self.q.device, self._number)
         with self._torch.cuda.stream(self._stream):
             return self._torch.empty(shape, dtype=self._torch.float32, device=f"cuda:{self.q.device}")
 
