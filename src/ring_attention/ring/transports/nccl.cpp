@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "ring_attention/core/text.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -106,8 +108,8 @@ void NcclWorld::abort(const std::string& why) {
 }
 
 void NcclWorld::abort_late(const std::string& what) {
-  abort(what + " took more than " + std::to_string(options_.timeout.count()) +
-        " s. NCCL_DEBUG=INFO shows what NCCL does. If every run ends so, try NCCL_P2P_DISABLE=1.");
+  abort(what + format(" took more than %g s", options_.timeout.count()) +
+        ". NCCL_DEBUG=INFO shows what NCCL does. If every run ends so, try NCCL_P2P_DISABLE=1.");
 }
 
 // The clock stands before the hop, and after it. What this rank computes then waits only for hops that were enqueued
