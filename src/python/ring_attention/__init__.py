@@ -28,6 +28,9 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
     threads   default 0: the cores of this machine, shared out over its ranks; more threads give the same bits
     check     raise an error for NaN and infinity in the arrays
 
+The functions of several ranks take `comm`, a communicator of mpi4py that uses the same MPI: its ranks call together, and
+rank and size are those in it. Default: all ranks of the job. The first call with it duplicates it; comm.Free() frees both.
+
 Errors: TypeError and ValueError name the argument; InputError (a ValueError) and Error have the text of the library. On
 several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank. A rank that does not make
 the call is a TimeoutError on the others after RING_ATTENTION_TIMEOUT seconds (environment; default 60). A rank that stops
