@@ -35,6 +35,9 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
     stream    of a GPU: DLPack's number of it (1 the default stream, 2 that of the thread, -1 the default stream and all
               arrays are ready), or an object of PyTorch or CuPy; default: PyTorch's current stream for its tensors, else 1
 
+The functions of several ranks take `comm`, a communicator of mpi4py that uses the same MPI: its ranks call together, and
+rank and size are those in it. Default: all ranks of the job. The first call with it duplicates it; comm.Free() frees both.
+
 Errors: TypeError and ValueError name the argument; InputError (a ValueError) and Error have the text of the library. On
 several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank. A rank that does not make
 the call is a TimeoutError on the others after RING_ATTENTION_TIMEOUT seconds (environment; default 60). A rank that stops
