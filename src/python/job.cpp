@@ -15,7 +15,7 @@ bool finish_ends_mpi = false;  // NOLINT
 constexpr auto limit = "RING_ATTENTION_TIMEOUT";
 constexpr Seconds never = std::chrono::hours(24 * 365);
 
-/// Another part ends MPI: what the job has of it goes first.
+/// MPI calls it when MPI_Finalize begins, whoever called that: the communicators of the job are freed first.
 int mpi_ends(MPI_Comm, int, void*, void*) {
   job.reset();
   finish_ends_mpi = false;
@@ -69,11 +69,17 @@ Ranks::Ranks(MPI_Comm of) : comm(of) {
   check_mpi(MPI_Comm_size(comm, &size));
 }
 
-Job::Job()
-    : threads_of_a_rank_(std::max(1, usable_cores() / ranks_on_this_host(Communicator(MPI_COMM_WORLD)))) {
+Job::Job() : threads_of_a_rank_(std::max(1, usable_cores() / world_.size)) {
   check_mpi(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &freed, &key_, nullptr));
-  make(MPI_COMM_WORLD, "start", never);
   if (world_.size > 1) watchdog_.emplace(activity_, never, world_.rank, limit);
+}
+
+void Job::meet(Seconds timeout) {
+  if (is_apart_ || find(MPI_COMM_WORLD) != nullptr) return;
+  const Activity activity;
+  const Watchdog watchdog(activity, timeout, -1, limit);
+  threads_of_a_rank_ = std::max(1, usable_cores() / ranks_on_this_host(Communicator(MPI_COMM_WORLD)));
+  make(MPI_COMM_WORLD, "start", never);
 }
 
 Job::~Job() { MPI_Comm_free_keyval(&key_); }

@@ -29,8 +29,8 @@ struct Ranks {
 
 class Job {
  public:
-  /// Starts MPI, unless another part of the process has done so; then that part ends it. Collective. The watchdog ends a
-  /// process that waits longer than `timeout`.
+  /// Starts MPI, which is collective, unless another part of the process has done so; then that part ends it. The watchdog
+  /// ends a process that waits longer than `timeout`.
   /// \throws Error when MPI has ended, or this process has loaded two MPI libraries
   static void start(Seconds timeout);
   /// Ends MPI, unless another part ends it, or has done so. Collective.
@@ -45,7 +45,10 @@ class Job {
   Job& operator=(const Job&) = delete;
   ~Job();
 
-  /// The cores of this machine, shared out over its ranks.
+  /// Waits for all ranks of the job, at the first call of all of them. Collective; the watchdog is that of start().
+  void meet(Seconds timeout);
+
+  /// The cores of this machine, shared out over its ranks; before meet() over all ranks of the job.
   [[nodiscard]] int threads_of_a_rank() const { return threads_of_a_rank_; }
 
   /// Begins a call of all of `ranks` (Rendezvous::begin), which waits for no rank longer than `timeout`; the first call with
@@ -99,7 +102,7 @@ class Job {
   const Ranks world_{MPI_COMM_WORLD};
   int threads_of_a_rank_;
   int key_ = MPI_KEYVAL_INVALID;  // of the attribute by which a communicator knows its group
-  std::list<Group> groups_;       // the first: of the world
+  std::list<Group> groups_;
   Activity activity_;
   std::optional<Watchdog> watchdog_;  // of several ranks
   Seconds timeout_{};                 // of the call

@@ -156,6 +156,7 @@ void bind_calls_of(py::class_<Ranks> ranks) {
   ranks.def(py::init(&make_ranks));
   ranks.def_readonly("rank", &Ranks::rank);
   ranks.def_readonly("size", &Ranks::size);
+  ranks.def_property_readonly("are_all", [](const Ranks& self) { return self.comm == MPI_COMM_WORLD; });
   ranks.def("token_ranges", &token_ranges);
   ranks.def(
       "begin",
@@ -190,6 +191,8 @@ void bind_ranks(py::module_& module) {
   using unlocked = py::call_guard<py::gil_scoped_release>;
   module.def(
       "start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());
+  module.def(
+      "meet", [](double timeout) { Job::started().meet(Seconds(timeout)); }, unlocked());
   module.def("finish", &Job::finish, unlocked());
   module.def("abort", &Job::abort);
   module.def("is_apart", &Job::is_apart);

@@ -58,11 +58,11 @@ std::string late_text(const std::string& call, const std::vector<int>& missing, 
   for (const int rank : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   return format(
       "%c%s: waited %g s for %srank %s, which did not make this call%s. All ranks make the same calls; a "
-      "rank "
-      "that needs longer needs a longer RING_ATTENTION_TIMEOUT",
+      "rank that needs longer needs a longer RING_ATTENTION_TIMEOUT",
       late, call.c_str(), timeout.count(), which, ranks.c_str(), how);
 }
 
+/// \throws LateError
 MPI_Comm duplicate(MPI_Comm comm, const std::string& call, Seconds timeout) {
   auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;

@@ -17,6 +17,7 @@ from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
 _started = False
+_met = False  # have all ranks of the job?
 _prints = True  # does this rank print an error that all ranks of its latest call have?
 
 
@@ -28,7 +29,7 @@ def _start():
     _core.start(_timeout())
     _started = True
     atexit.register(_finish)
-    if size() > 1:
+    if _core.Ranks(None).size > 1:
         before = sys.excepthook
         sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
 
@@ -68,16 +69,24 @@ def _end_job(before, kind, value, trace):
     _abort()
 
 
-def _ranks_of(comm):
-    """All ranks of the job, or those of a communicator of mpi4py. Starts MPI; sends nothing."""
-    _start()
-    if comm is None:
-        return _core.Ranks(None)
+def _address_of(comm):
+    """Where the MPI_Comm of a communicator of mpi4py is."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not isinstance(comm, mpi.Comm) or mpi._sizeof(comm) != _core.handle_bytes:
         raise TypeError(f"comm is {type(comm).__name__}: it must be a communicator of an mpi4py that uses the MPI of "
                         "ring_attention")
-    return _core.Ranks(mpi._addressof(comm))
+    return mpi._addressof(comm)
+
+
+def _ranks_of(comm):
+    """All ranks of the job, or those of a communicator of mpi4py. Starts MPI. All ranks wait for each other the first time."""
+    global _met
+    _start()
+    ranks = _core.Ranks(None if comm is None else _address_of(comm))
+    if ranks.are_all and not _met:
+        _core.meet(_timeout())
+        _met = True
+    return ranks
 
 
 def rank(comm=None) -> int:
