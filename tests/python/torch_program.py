@@ -40,9 +40,9 @@ heads = [tensor.repeat_interleave(4 // tensor.shape[1], dim=1).detach() for tens
 foreign, _ = ring_attention(*heads, seq=SEQ, causal=True, sink=sink, kernel=reference.torch_kernel)
 check(foreign, out[:, :, mine])
 
-q_shard, k_shard, v_shard = (torch.randn(2, len(ra.positions(1000)), 8, requires_grad=True) for _ in range(3))
-exec("\n".join(lines_for_torch()))  # README.md
-if q_shard.grad is None or not torch.isfinite(v_shard.grad).all():
+words = {name: torch.randn(2, len(ra.positions(1000)), 8, requires_grad=True) for name in ("q_shard", "k_shard", "v_shard")}
+exec("\n".join(lines_for_torch()), words)  # README.md
+if not all(torch.isfinite(words[name].grad).all() for name in ("q_shard", "k_shard", "v_shard")):
     raise AssertionError("README.md gives no gradients")
 
 if "MPI4PY_FOLDER" in os.environ:  # the ranks in another order
