@@ -11,18 +11,6 @@
 namespace ring_attention::python {
 namespace {
 
-/// While it lives, the GPU of a call's arrays is current.
-class CurrentGpu {
- public:
-  explicit CurrentGpu(int device) : before_(cuda::current_device()) { cuda::use_device(device); }
-  CurrentGpu(const CurrentGpu&) = delete;
-  CurrentGpu& operator=(const CurrentGpu&) = delete;
-  ~CurrentGpu() { cuda::use_device(before_); }
-
- private:
-  int before_;
-};
-
 /// The arrays of a call; those that it does not have are null.
 struct GpuArrays {
   const GpuArray &q, &k, &v;
@@ -53,9 +41,9 @@ struct GpuGradients {
   }
 };
 
-/// Calls use(a value of the type of q) without the interpreter's lock, with q's GPU current.
+/// Calls use(a value of the type of q), with q's GPU current.
 void with_type(const GpuArray& q, const auto& use) {
-  const CurrentGpu gpu(q.device());
+  const cuda::CurrentDevice gpu(q.device());
   const auto call = [&] {
     switch (q.type()) {
       case cuda::Type::fp32: return use(float{});
@@ -67,7 +55,7 @@ void with_type(const GpuArray& q, const auto& use) {
 }
 
 void written(StreamNumber stream, const GpuArray& q, std::initializer_list<GpuArray*> arrays) {
-  const CurrentGpu gpu(q.device());
+  const cuda::CurrentDevice gpu(q.device());
   for (GpuArray* array : arrays)
     if (array != nullptr) array->written_on(stream_of(stream));
 }
@@ -105,6 +93,11 @@ std::vector<double> ring_backward(const Division& division, const ScoringWords& 
 
 // ---- on one process ------------------------------------------------------------------------------------
 
+void unlocked_with_type(const GpuArray& q, const auto& use) {
+  const py::gil_scoped_release unlocked;
+  with_type(q, use);
+}
+
 void copy(const Tensor<float>& from, View<float> to, cuda::StreamHandle stream) {
   cuda::copy<float>(to.elements(), from.view().elements(), stream);
 }
@@ -125,7 +118,7 @@ Scoring checked(const char* name, const AttentionArrays<T>& arrays, const Scorin
 void attention(const ScoringWords& words, StreamNumber number, const GpuArray& q, const GpuArray& k,
                const GpuArray& v, const GpuArray* bias, GpuArray& out, GpuArray& lse) {
   const cuda::StreamHandle stream = stream_of(number);
-  with_type(q, [&]<class T>(T) {
+  const auto run = [&]<class T>(T) {
     const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
     const Scoring scoring = checked("attention", arrays, words);
     const auto result =
@@ -133,7 +126,8 @@ void attention(const ScoringWords& words, StreamNumber number, const GpuArray& q
     const auto to = GpuResult{out, lse}.as<float>();
     copy(result.out, to.out, stream);
     copy(result.lse, to.lse, stream);
-  });
+  };
+  unlocked_with_type(q, run);
   written(number, q, {&out, &lse});
 }
 
@@ -144,10 +138,14 @@ std::vector<double> attention_backward(const ScoringWords& words, StreamNumber n
                                        GpuArray* grad_bias) {
   const cuda::StreamHandle stream = stream_of(number);
   std::vector<double> sinks;
-  with_type(q, [&]<class T>(T) {
+  const auto run = [&]<class T>(T) {
     const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
     const Scoring scoring = checked("attention_backward", arrays, words);
     const auto result = GpuResult{out, lse}.as<const float>();
+    const Shape& shape = arrays.q.shape();
+    Check().array("grad_out", grad_out.view<const T>(), shape);
+    Check().array("out", result.out, shape);
+    Check().array("lse", result.lse, shape.per_row());
     const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out.view<const T>(), arrays.bias};
     const auto gradients =
         ring_attention::attention_backward<T>(inputs, arrays.k, arrays.v, scoring, {.stream = stream});
@@ -157,7 +155,8 @@ std::vector<double> attention_backward(const ScoringWords& words, StreamNumber n
     copy(gradients.v, to.v, stream);
     copy(gradients.bias, to.bias, stream);
     sinks = sink_gradient(inputs, scoring.sinks, stream);
-  });
+  };
+  unlocked_with_type(q, run);
   written(number, q, {&grad_q, &grad_k, &grad_v, grad_bias});
   return sinks;
 }
@@ -169,10 +168,11 @@ const char* name_of_type(const GpuArray& array) {
                                             : "float16";
 }
 
-/// A copy, after all work of the GPU.
+/// A copy, after the work of the stream for which the array was taken.
 Array on_host(const GpuArray& array) {
   Tensor<float> host;
-  with_type(array, [&]<class T>(T) { host = cuda::downloaded<T>(array.view<const T>(), cudaStreamLegacy); });
+  unlocked_with_type(array,
+                     [&]<class T>(T) { host = cuda::downloaded<T>(array.view<const T>(), array.stream()); });
   return Array(std::move(host));
 }
 

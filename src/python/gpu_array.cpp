@@ -19,6 +19,8 @@ cuda::Type type_of(const std::string& name, const DLDataType& type) {
 }
 
 bool is_contiguous(const DLTensor& array) {
+  if (std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim)
+    return true;  // no element
   std::int64_t step = 1;
   for (int axis = array.ndim; array.strides != nullptr && axis-- > 0; step *= array.shape[axis])
     if (array.shape[axis] > 1 && array.strides[axis] != step) return false;
@@ -39,7 +41,10 @@ cuda::StreamHandle stream_of(StreamNumber number) {
   return number == -1 ? cudaStreamLegacy : reinterpret_cast<cuda::StreamHandle>(number);
 }
 
-GpuArray::GpuArray(std::string name, const py::object& array, StreamNumber stream) {
+GpuArray::GpuArray(std::string name, const py::object& array, StreamNumber stream)
+    : stream_(stream_of(stream)) {
+  const auto gpu = array.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  const cuda::CurrentDevice current(gpu.second);
   const py::capsule capsule = array.attr("__dlpack__")(py::arg("stream") = stream);
   auto* const managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
@@ -58,15 +63,21 @@ GpuArray::GpuArray(std::string name, const py::object& array, StreamNumber strea
 }
 
 GpuArray::GpuArray(const std::vector<Index>& shape, int device, StreamNumber stream)
-    : shape_(shape), device_(device) {
+    : shape_(shape), device_(device), stream_(stream_of(stream)) {
   Index elements = 1;
   for (const Index extent : shape) elements *= extent;
-  const int before = cuda::current_device();
-  cuda::use_device(device);
+  const cuda::CurrentDevice current(device);
   const auto bytes = static_cast<std::size_t>(elements) * sizeof(float);
-  if (bytes > 0) cuda::check(cudaMallocAsync(&data_, bytes, stream_of(stream)));
-  cuda::use_device(before);
-  owner_ = std::shared_ptr<void>(data_, [](void* memory) { (void)cudaFree(memory); });  // waits for consumers
+  if (bytes > 0) cuda::check(cudaMallocAsync(&data_, bytes, stream_));
+  owner_ = std::shared_ptr<void>(data_, [device](void* memory) {
+    int before = 0;
+    (void)cudaGetDevice(&before);
+    (void)cudaSetDevice(device);
+    (void)
+        cudaDeviceSynchronize();  // consumers may be on any stream, and cudaFree does not wait for this memory
+    (void)cudaFree(memory);
+    (void)cudaSetDevice(before);
+  });
 }
 
 Shape GpuArray::shape_of(bool rows) const {
@@ -85,6 +96,7 @@ void GpuArray::written_on(cuda::StreamHandle stream) {
 py::capsule GpuArray::dlpack(std::optional<StreamNumber> stream) const {
   if (stream && *stream == 0)
     throw InputError("stream is 0: DLPack has 1 for the default stream, 2 for that of a thread");
+  const cuda::CurrentDevice current(device_);
   if (written_ && stream != -1) written_->block(stream_of(stream.value_or(1)));
   auto exported = std::make_unique<Exported>();
   exported->owner = owner_;

@@ -39,6 +39,8 @@ class GpuArray {
   [[nodiscard]] cuda::Type type() const { return type_; }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] bool is_contiguous() const { return contiguous_; }
+  /// That of the constructor.
+  [[nodiscard]] cuda::StreamHandle stream() const { return stream_; }
 
   /// `[batch, heads, seq, dim]`, with ones in front. \param rows  one number a row: the last dimension is missing
   template <class T>
@@ -60,6 +62,7 @@ class GpuArray {
   std::vector<Index> shape_;
   cuda::Type type_ = cuda::Type::fp32;
   int device_ = 0;
+  cuda::StreamHandle stream_;
   bool contiguous_ = true;
   std::shared_ptr<cuda::Event> written_;
 };

@@ -33,7 +33,7 @@ void Job::start(Seconds timeout) {
   const Activity activity;
   const Watchdog watchdog(activity, timeout, -1, limit);
   if (initialised == 0) {
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level));
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level));
     finish_ends_mpi = true;
   }
   job = std::make_unique<Job>();

@@ -102,10 +102,10 @@ class Job {
   const Ranks world_{MPI_COMM_WORLD};
   int threads_of_a_rank_;
   int key_ = MPI_KEYVAL_INVALID;  // of the attribute by which a communicator knows its group
-  std::list<Group> groups_;
   Activity activity_;
   std::optional<Watchdog> watchdog_;  // of several ranks
-  Seconds timeout_{};                 // of the call
+  std::list<Group> groups_;  // an Attention calls progress until it is destroyed: after the two above
+  Seconds timeout_{};        // of the call
   bool is_apart_ = false;
 };
 

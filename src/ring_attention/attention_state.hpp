@@ -39,6 +39,8 @@ struct AttentionState {
   [[nodiscard]] bool check_together(const Call<T>& call, const std::function<void(const Check&)>& check_more);
   template <class T>
   void completed(const Call<T>& call) {
+    constexpr std::size_t most_calls = 256;  // those with a dropout differ in every step
+    if (completed_calls.size() >= most_calls) completed_calls.clear();
     completed_calls.insert(shared_arguments(call));
   }
 

@@ -67,7 +67,7 @@ std::string shared_arguments(const Call<T>& call) {
        << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
        << "\noptions.gpu.transport " << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel "
        << gpu.kernel << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "
-       << gpu.share_gpu << '\n'
+       << gpu.share_gpu << "\noptions.gpu.timeout " << gpu.timeout.count() << '\n'
        << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
        << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
        << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "

@@ -2,9 +2,10 @@
 // stream: what it keeps (memory, tables, communicators) is then used in one order, whatever streams the caller has.
 
 #include <algorithm>
-#include <cstdint>
+#include <chrono>
 #include <exception>
 #include <map>
+#include <thread>
 
 #include "ring_attention/attention_state.hpp"
 #include "ring_attention/core/text.hpp"
@@ -27,13 +28,16 @@ bool uses_nccl(const GpuOptions& options) {
 
 class GpuParts final : public AttentionState::Gpu {
  public:
-  /// Collective. Uses the current GPU.
+  /// Collective. Uses the current GPU. \param options  outlive this object
   GpuParts(const Communicator& comm, const Options& options, const RankGrid& grid)
-      : ulysses_(grid.ulysses.size),
+      : made_for_(options.gpu),
+        ulysses_(grid.ulysses.size),
         nccl_(uses_nccl(options.gpu)),
+        alive_([&options] {
+          if (options.progress) options.progress();
+        }),
         links_(comm, grid.ulysses, grid.ring, compute_.handle(),
-               {nccl_, options.gpu.timeout, options.progress, options.gpu.share_gpu, true}),
-        alive_(options.progress) {}
+               {nccl_, options.gpu.timeout, alive_, options.gpu.share_gpu, true}) {}
   GpuParts(const GpuParts&) = delete;
   GpuParts& operator=(const GpuParts&) = delete;
   ~GpuParts() override {
@@ -44,7 +48,8 @@ class GpuParts final : public AttentionState::Gpu {
   }
 
   void wait() override {
-    links_.wait();
+    const cuda::CurrentDevice gpu(device_);
+    for (; !links_.poll(); alive_()) std::this_thread::sleep_for(std::chrono::microseconds(20));
     cuda::synchronize(compute_.handle(), alive_);
   }
   /// \throws Error if a kernel or a message of an earlier call has failed
@@ -54,22 +59,29 @@ class GpuParts final : public AttentionState::Gpu {
   }
 
   [[nodiscard]] int device() const { return device_; }
-  /// Are its communicators those that these options need?
+  /// Was it made for these options?
   [[nodiscard]] bool serves(const GpuOptions& options, const RankGrid& grid) const {
-    return ulysses_ == grid.ulysses.size && nccl_ == uses_nccl(options);
+    return ulysses_ == grid.ulysses.size && nccl_ == uses_nccl(options) &&
+           made_for_.timeout == options.timeout && made_for_.share_gpu == options.share_gpu;
   }
   [[nodiscard]] Index unused_bytes() const { return pool_.unused_bytes(); }
   [[nodiscard]] CudaLinks& links() { return links_; }
   [[nodiscard]] cuda::StreamHandle stream() const { return compute_.handle(); }
 
-  /// The options of an engine. Calls with one key have the same tables.
-  [[nodiscard]] CudaOptions engine(const std::string& kernel, const RankGrid& grid, const std::string& key) {
+  /// Where calls with this key keep their tables.
+  [[nodiscard]] std::shared_ptr<const cuda::QueryTables>& tables(const std::string& key) {
     constexpr std::size_t most_tables = 64;  // a dropout has others in every step
     if (tables_.size() > most_tables) tables_.clear();
-    return {compute_.handle(), kernel, nccl_ && grid.ring.size > 1 ? nccl_sms : 0, 0, pool_, &tables_[key]};
+    return tables_[key];
+  }
+  /// The options of an engine.
+  [[nodiscard]] CudaOptions engine(const std::string& kernel, const RankGrid& grid,
+                                   std::shared_ptr<const cuda::QueryTables>& tables) {
+    return {compute_.handle(), kernel, nccl_ && grid.ring.size > 1 ? nccl_sms : 0, 0, pool_, &tables};
   }
 
-  /// While it lives, work is enqueued behind that of the caller's stream; afterwards the caller's stream goes on behind it.
+  /// Work that is enqueued while it lives begins after what is on the caller's stream, and what is enqueued there later
+  /// begins after this work.
   class Between {
    public:
     Between(GpuParts& gpu, cuda::StreamHandle caller) : gpu_(gpu), caller_(caller) {
@@ -94,14 +106,15 @@ class GpuParts final : public AttentionState::Gpu {
  private:
   int exceptions_ = std::uncaught_exceptions();
   int device_ = cuda::current_device();
+  GpuOptions made_for_;
   int ulysses_;
   bool nccl_;
+  Progress alive_;
   cuda::Stream compute_;
   cuda::StreamPool pool_{compute_.handle()};
   std::map<std::string, std::shared_ptr<const cuda::QueryTables>> tables_;
   cuda::Event begin_, end_;
   CudaLinks links_;
-  Progress alive_;
 };
 
 /// What can be said before any message of a GPU.
@@ -120,11 +133,7 @@ class GpuCheck {
     check(gpu_ == nullptr || gpu_->device() == device_,
           "GPU " + std::to_string(device_) + " is current, and this Attention began on GPU " +
               std::to_string(gpu_ == nullptr ? 0 : gpu_->device()));
-    try {
-      if (gpu_ != nullptr) gpu_->poll();
-    } catch (const Error& error) {
-      check(false, std::string("an earlier call has failed: ") + error.what());
-    }
+    if (gpu_ != nullptr) gpu_->poll();
   }
 
   template <class E>
@@ -171,24 +180,31 @@ class GpuCheck {
 /// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together, gpu).
 template <class T>
 void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool gradients,
-              const std::function<void(const Check&)>& check_more, const auto& use) {
+              const std::function<void(const Check&, const GpuCheck<T>&)>& check_more, const auto& use) {
   bool first = state.check_together<T>(call, [&](const Check& check) {
-    const GpuCheck<T> on_gpu(check, state);
-    on_gpu.arrays(AttentionArrays<T>{call.q, call.k, call.v, call.bias});
-    check_more(check);
-    on_gpu.memory(state.shared_by(call), gradients);
+    try {
+      const GpuCheck<T> on_gpu(check, state);
+      on_gpu.arrays(AttentionArrays<T>{call.q, call.k, call.v, call.bias});
+      check_more(check, on_gpu);
+      on_gpu.memory(state.shared_by(call), gradients);
+    } catch (const Error& error) {  // of CUDA, for instance of a kernel of the caller's
+      check(false, error.what());
+    }
   });
   const SharedAttention shared = state.shared_by(call);
   const GpuOptions& options = state.options.gpu;
   if (!state.gpu || !static_cast<GpuParts&>(*state.gpu).serves(options, shared.grid)) {
+    if (state.gpu) state.gpu->wait();  // an error of an earlier call is not lost
     state.gpu.reset();
+    state.completed_calls.clear();
     state.gpu = std::make_unique<GpuParts>(state.comm, state.options, shared.grid);
     first = true;
   }
   auto& gpu = static_cast<GpuParts&>(*state.gpu);
   const std::string words = shared_arguments(call), key = words.substr(words.find('\n'));
-  const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, key),
-                             gpu.engine(options.backward_kernel, shared.grid, key));
+  auto& tables = gpu.tables(key);
+  const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, tables),
+                             gpu.engine(options.backward_kernel, shared.grid, tables));
   ContextParallel<T> attention(device, gpu.links(), shared);
   const Together together = [&](const std::function<void()>& step) {
     if (first)
@@ -211,9 +227,9 @@ void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, cons
   const Call<T> call = call_of("forward of GPU arrays", *state_, arrays, placement, scoring);
   with_gpu<T>(
       *state_, stream, call, false,
-      [&](const Check& check) {
+      [&](const Check& check, const GpuCheck<T>& on_gpu) {
         check_results(check, call, to);
-        GpuCheck<T>(check, *state_).arrays(to);
+        on_gpu.arrays(to);
       },
       [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
         attention.forward(call.q, call.k, call.v, call.bias, together, to);
@@ -229,10 +245,9 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
   std::vector<double> sinks;
   with_gpu<T>(
       *state_, stream, call, true,
-      [&](const Check& check) {
+      [&](const Check& check, const GpuCheck<T>& on_gpu) {
         check_backward(check, call, result, grad_out);
         check_results(check, call, to);
-        const GpuCheck<T> on_gpu(check, *state_);
         on_gpu.array("result.out", result.out);
         on_gpu.array("result.lse", result.lse);
         on_gpu.array("grad_out", grad_out);
@@ -241,6 +256,7 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
       [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
         const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias};
         attention.backward(inputs, call.k, call.v, together, to);
+        if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
         sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
         if (!sinks.empty()) sum_over_ranks(state_->comm, std::span<double>(sinks));
       });

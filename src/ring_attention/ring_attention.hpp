@@ -62,12 +62,12 @@ namespace ring_attention {
 /// A stream of CUDA: cudaStream_t. Null is the default stream. (This header needs none of CUDA's.)
 using GpuStream = CUstream_st*;
 
-/// How a GPU computes, for arrays in its memory. All but `timeout` must be the same on all ranks.
+/// How a GPU computes, for arrays in its memory. The same on all ranks.
 struct GpuOptions {
   enum class Transport {
     automatic,  ///< nccl where the library has it, otherwise staged
     nccl,       ///< from GPU to GPU
-    staged      ///< through the memory of the host, over MPI: the host waits. The same bits
+    staged      ///< through the memory of the host, over MPI: the host waits, and allocates. The same bits
   };
   Transport transport = Transport::automatic;
   std::string kernel = "auto";                ///< as --kernel of the program
@@ -115,7 +115,7 @@ struct AttentionState;
 ///   results are there. So the caller may free or overwrite arrays in the order of `stream` as soon as the call returns.
 /// - The call enqueues and returns. The host waits for the other ranks to make the call: one MPI_Allreduce of 32 bytes. It
 ///   waits for the GPU in a first call with its shapes, placement, scoring and options, which allocates memory and makes
-///   communicators; with Transport::staged; and in a backward with sinks, whose gradient is summed on the host.
+///   communicators; with Transport::staged; and, as wait() does, in a backward with sinks, whose gradient is summed on the host.
 /// - Memory: that of forward() and backward(), and the results a second time. It stays allocated until this object is
 ///   destroyed: a further call with the same arguments, but for the numbers, allocates nothing.
 /// - A kernel or a message that fails later is an Error of wait(). If a rank has seen it before, the next call is an

@@ -102,7 +102,8 @@ Case plain(Index kv_heads = 2) {
 TEST_F(GpuArrays, HaveTheBitsOfARun) {
   using enum GpuOptions::Transport;
   expect_the_bits_of_a_run<float>(plain(), nccl);
-  expect_the_bits_of_a_run<Bf16>(plain(4), nccl);
+  expect_the_bits_of_a_run<Bf16>(plain(comm.size() == 3 ? 6 : 4),
+                                 nccl);  // heads that all partitions can share
   expect_the_bits_of_a_run<Fp16>(plain(4), staged);
   expect_the_bits_of_a_run<float>(with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2),
                                   nccl);
@@ -149,6 +150,25 @@ TEST_F(GpuArrays, AreReadAndWrittenInTheOrderOfTheCallersStream) {
     emulator::options() = {};
     EXPECT_TRUE(same_bits(in_order_of<float>(problem, grid, attention, nullptr), want.attended));
   });
+}
+
+/// Every call has tables of its own, more than are kept.
+TEST_F(GpuArrays, ADropoutMayChangeInEveryCall) {
+  if (comm.size() > 2) GTEST_SKIP() << "the same on two ranks";
+  Case what = plain();
+  what.scoring.dropout.probability = 0.25;
+  const auto problem = problem_in<float>(what, stream.handle());
+  GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), 1));
+  Attention attention(MPI_COMM_WORLD);
+  for (std::uint64_t step = 0; step < 70; ++step) {
+    user.scoring.dropout.step = step;
+    user.enqueue_forward(attention, stream.handle());
+  }
+  for (std::uint64_t step = 70; step-- > 60;) {
+    user.scoring.dropout.step = step;
+    user.enqueue(attention, stream.handle());
+  }
+  attention.wait();
 }
 
 TEST_F(GpuArrays, OneObjectTakesArraysOfTheHostAndOtherOptions) {
@@ -215,16 +235,20 @@ TEST_F(GpuArrays, AKernelThatIsNotThereIsAnErrorOfAll) {
   expect_input_error([&] { user.enqueue(attention, stream.handle()); }, "none");
 }
 
-/// The GPU of the last rank stops after it has made the call.
+/// The GPU of the last rank stops after it has made a call. In a hybrid the ranks of two communicators wait.
 TEST_F(GpuArrays, ALostRankIsAnErrorOfWait) {
   if (comm.size() < 3) GTEST_SKIP() << "needs three ranks";
+  const int ulysses = comm.size() == 4 ? 2 : 1;
   const auto problem = problem_in<float>(plain(), stream.handle());
-  GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), 1));
+  GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), ulysses));
   Options options;
+  options.partition = Partition::hybrid;
+  options.ulysses = ulysses;
   options.gpu.transport = GpuOptions::Transport::nccl;
-  options.gpu.timeout = std::chrono::seconds(1);
   {
     Attention attention(MPI_COMM_WORLD, options);
+    (void)user.attend(attention, stream.handle());
+    attention.options().gpu.timeout = std::chrono::seconds(1);
     (void)user.attend(attention, stream.handle());
     const bool lost = comm.rank() + 1 == comm.size();
     std::optional<emulator::FrozenGpu> frozen;
@@ -238,6 +262,8 @@ TEST_F(GpuArrays, ALostRankIsAnErrorOfWait) {
       EXPECT_THROW(attention.wait(), Error);
     }
     MPI_Barrier(MPI_COMM_WORLD);
+    frozen.reset();
+    expect_input_error([&] { user.enqueue(attention, stream.handle()); }, "took more than 1 s");
   }
   (void)emulator::take_error();
   MPI_Barrier(MPI_COMM_WORLD);

@@ -32,12 +32,12 @@ thread_local int current_device = 0;
 // What was allocated by CUDA: device memory and pinned memory. Other memory is pageable.
 class Allocations {
  public:
-  cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type) {
+  cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type, bool pooled = false) {
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (*memory == nullptr) return cudaErrorMemoryAllocation;
     std::memset(*memory, 0xff, bytes);
     const std::lock_guard lock(mutex_);
-    blocks_[static_cast<std::byte*>(*memory)] = {bytes, type, current_device};
+    blocks_[static_cast<std::byte*>(*memory)] = {bytes, type, current_device, pooled};
     return cudaSuccess;
   }
   void free(void* memory) {
@@ -51,6 +51,7 @@ class Allocations {
     std::size_t bytes;
     cudaMemoryType type;
     int device;
+    bool pooled;  // of cudaMallocAsync
   };
   // The block of this address; none of pageable memory.
   [[nodiscard]] std::optional<Block> find(const void* memory) const {
@@ -175,8 +176,17 @@ const char* cudaGetErrorString(cudaError_t code) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(memory, bytes); }
-cudaError_t cudaFree(void* memory) {
+cudaError_t cudaDeviceSynchronize() {
   wait_for_all();
+  return result();
+}
+// Does not wait for memory of cudaMallocAsync: that is over at once.
+cudaError_t cudaFree(void* memory) {
+  const auto block = allocations().find(memory);
+  if (block && block->pooled)
+    std::memset(memory, 0xff, block->bytes);
+  else
+    wait_for_all();
   allocations().free(memory);
   return cudaSuccess;
 }
@@ -185,7 +195,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
-  return allocations().allocate(memory, bytes, cudaMemoryTypeDevice);
+  return allocations().allocate(memory, bytes, cudaMemoryTypeDevice, true);
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   const std::lock_guard lock(pools().mutex);

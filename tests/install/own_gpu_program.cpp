@@ -29,6 +29,9 @@ int main(int argc, char** argv) {
   int rank = 0, ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  int gpus = 1;
+  cudaGetDeviceCount(&gpus);
+  cudaSetDevice(rank % gpus);  // on several hosts: the number of the rank on its host
   cudaStream_t stream = nullptr;
   cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
 

@@ -67,7 +67,7 @@ class Array:
     def __init__(self, array, kind="float32", stream=1, device=0, steps=None):
         _, stored = as_type(array, kind)
         self.shape, self.stream, self.device, self.asked = np.shape(array), stream, device, []
-        self._kind, self._steps, self._stored = kind, steps, stored
+        self._kind, self._steps = kind, steps
         self._memory = ctypes.c_void_p()
         cuda("cudaSetDevice", device)
         cuda("cudaMalloc", ctypes.byref(self._memory), max(1, stored.nbytes))
@@ -78,12 +78,6 @@ class Array:
     def write(self, stored):
         cuda("cudaMemcpyAsync", self._memory, stored.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(stored.nbytes), 4,
              ctypes.c_void_p(self.stream))
-
-    def copy(self):
-        """C-contiguous."""
-        host = np.ascontiguousarray(np.lib.stride_tricks.as_strided(
-            self._stored, self.shape, [step * self._stored.itemsize for step in self._steps]))
-        return Array(host, self._kind, self.stream, self.device)
 
     def __dlpack_device__(self):
         return 2, self.device

@@ -153,13 +153,19 @@ def errors():
     ra._core.has_gpu = False
     refused("this build of ring_attention has no GPU parts", lambda: ra.attention(q, k, v))
     ra._core.has_gpu = True
-    # An array that is not C-contiguous is copied: [S, H, D] in memory.
-    strided = gpu.Array(np.ascontiguousarray(arrays[0].swapaxes(1, 2)), steps=(4 * 29 * 8, 8, 4 * 8, 1))
-    strided.shape = arrays[0].shape
-    same = [gpu.on_host(ra.attention(one, k, v).out).tobytes() for one in (q, strided)]
-    check(same[0] == same[1], "a strided q has other bits")
-    del strided.__class__.copy
-    refused("q is not C-contiguous", lambda: ra.attention(strided, k, v))
+    strided = gpu.Array(arrays[0], steps=(4 * 29 * 8, 8, 4 * 8, 1))  # [S, H, D] in memory
+    refused("q is not C-contiguous: give a copy that is", lambda: ra.attention(strided, k, v))
+    nothing = gpu.Array(arrays[0][:, :, :0], steps=(32, 8, 8, 1))  # as PyTorch numbers them
+    check(ra.attention(nothing, k, v).out.shape == (1, 4, 0, 8), "no queries")
+    result = ra.attention(q, k, v)
+    refused("lse is [1, 4, 28, 1]", lambda: ra.attention_backward(grad_out, q, k, v, result.out,
+                                                                 gpu.Array(np.zeros((1, 4, 28), np.float32))))
+
+    class Broken(gpu.Array):
+        def __dlpack__(self, *, stream=None):
+            raise BufferError("this array is broken")
+
+    ring("this array is broken", Broken(arrays[0]), k, v)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class Gpu(unittest.TestCase):
 
     def test_rings(self):
         for ranks, kind, transport in ((1, "float32", "overlapped"), (2, "float16", "staged"), (3, "bfloat16", "nccl"),
-                                       (4, "float32", "nccl")):
+                                       (1, "float16", "staged"), (3, "float32", "staged"), (4, "float32", "nccl"),
+                                       (4, "bfloat16", "staged"), (2, "float32", "nccl")):
             with self.subTest(ranks=ranks):
                 self.well(ranks, f"ring:{kind}:{transport}")
 

@@ -15,8 +15,8 @@ float32. k and v may have fewer heads, of which each serves a group of adjacent 
 float32 and float64 arrays are used as they are; others are copied. Results belong to the caller.
 
 Arrays in the memory of a GPU are taken by DLPack, as of PyTorch, CuPy and JAX: all arrays of a call in that of one GPU, which
-is that of the rank's first such call; float32, bfloat16 or float16, and bias, out and lse float32. An array that is not
-C-contiguous is copied by its own function. The call enqueues its work on `stream` and returns; a consumer of the results on
+is that of the rank's first such call; float32, bfloat16 or float16, and bias, out and lse float32. A tensor of PyTorch
+that is not C-contiguous is copied, another array an error. The call enqueues its work on `stream` and returns; a consumer of the results on
 another stream waits for it by DLPack. Results are float32: tensors for tensors of PyTorch, otherwise objects for from_dlpack.
 
 The scores are s = scale * q.k + bias. Keywords of all functions that say how they are formed:

@@ -126,6 +126,8 @@ class GpuArrays:
                              "nvcc is, with -DRING_ATTENTION_CUDA=ON")
         torch = sys.modules.get("torch")
         self._torch = torch if torch is not None and isinstance(q, torch.Tensor) else None
+        if isinstance(stream, int) and (stream == 0 or stream < -1):
+            raise ValueError(f"stream is {stream}: DLPack has 1 for the default stream, 2 for that of a thread")
         if self._torch is not None:
             stream = self._stream_of_torch(q, stream)
         self._stream, self._number = stream, self._number_of(stream)
@@ -139,7 +141,7 @@ class GpuArrays:
         if stream is None:
             return cuda.current_stream(q.device)
         if not isinstance(stream, int):
-            return stream
+            return stream if isinstance(stream, cuda.Stream) else cuda.ExternalStream(stream.ptr, q.device)
         return cuda.ExternalStream(stream, q.device) if stream > 2 else cuda.default_stream(q.device)
 
     @staticmethod
@@ -147,22 +149,19 @@ class GpuArrays:
         """DLPack's number of a stream: of a number, or of an object of PyTorch or CuPy."""
         if stream is None:
             return 1
-        if isinstance(stream, int) and stream == 0:
-            raise ValueError("stream is 0: DLPack has 1 for the default stream, 2 for that of a thread")
         return int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))) or 1
 
     def take(self, name, array, dimensions=None):
-        """As of Arrays. Copied where it is not C-contiguous, by its own function."""
+        """As Arrays.take. A tensor of PyTorch that is not C-contiguous is copied."""
         if not _is_on_gpu(array):
             raise ValueError(f"{name} is in the memory of the host, and q is in that of a GPU")
         if self._torch is not None and isinstance(array, self._torch.Tensor):
-            array = array.detach()
-        taken = _core.GpuArray(name, array, self._number)
-        copy = getattr(array, "contiguous", getattr(array, "copy", None))
-        if not taken.is_contiguous and copy is not None:
-            taken = _core.GpuArray(name, copy(), self._number)
+            with self._torch.cuda.device(array.device), self._torch.cuda.stream(self._stream):
+                taken = _core.GpuArray(name, array.detach().contiguous(), self._number)
+        else:
+            taken = _core.GpuArray(name, array, self._number)
         if not taken.is_contiguous:
-            raise ValueError(f"{name} is not C-contiguous, and has no function contiguous() or copy()")
+            raise ValueError(f"{name} is not C-contiguous: give a copy that is")
         like = taken if self.q is None else self.q
         due = "float32" if name in ("bias", "out", "lse") else like.type
         if taken.type != due:

@@ -112,8 +112,8 @@ def _together(ranks, call, prepare, news=lambda prepared: ""):
         timeout = _timeout()
         prepared = prepare()
         announced = news(prepared)
-    except (TypeError, ValueError, MemoryError) as error:
-        problem = str(error) or "out of memory"
+    except Exception as error:  # also those of another package's __dlpack__
+        problem = str(error) or type(error).__name__
     return prepared, ranks.begin(call, problem, announced, timeout)
 
 
@@ -227,7 +227,7 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
 
 
 def wait(comm=None) -> None:
-    """Returns when the work of this rank's earlier calls on a GPU is done. Not collective.
+    """Returns when the work of this rank's calls on a GPU with all ranks, or with `comm`, is done. Not collective.
 
     Error when a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of the
     stream by another package has no such limit: it waits for a lost rank for ever.

@@ -54,6 +54,8 @@ class _Attention(torch.autograd.Function):
 
 
 def _apply(forward, backward, words, q, k, v, bias, sink):
+    if "stream" in words:
+        raise ValueError("stream: tensors are computed on PyTorch's current stream; torch.cuda.stream() sets it")
     for name, tensor in (("k", k), ("v", v), ("bias", bias)):
         if tensor is not None and tensor.device != q.device:
             raise ValueError(f"{name} is on {tensor.device} and q is on {q.device}: give tensors of one device")
@@ -109,7 +111,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     bias = attn_mask
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
-            bias = torch.zeros(attn_mask.shape, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+            bias = torch.zeros(attn_mask.shape, dtype=query.dtype, device=attn_mask.device).masked_fill(~attn_mask, -torch.inf)
         bias = bias.expand(*bias.shape[:-2], query.shape[-2], key.shape[-2])
     many = query.dim() > 4  # further dimensions in front are batches
     if many:

@@ -80,6 +80,10 @@ int current_device() {
   return device;
 }
 
+CurrentDevice::~CurrentDevice() {
+  (void)cudaSetDevice(before_);  // an error of earlier work is not thrown here
+}
+
 int device_of(const void* address) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, address));

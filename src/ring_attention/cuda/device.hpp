@@ -34,6 +34,18 @@ using DeviceId = std::array<char, 16>;
 void use_device(int device);
 [[nodiscard]] int current_device();
 
+/// While it lives, this thread uses another GPU.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) : before_(current_device()) { use_device(device); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+  ~CurrentDevice();
+
+ private:
+  int before_;
+};
+
 /// The GPU in whose memory this address is; -1 for the memory of the host.
 [[nodiscard]] int device_of(const void* address);
 

@@ -1,5 +1,6 @@
 #include "ring_attention/parallel/cuda_links.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "ring_attention/parallel/mpi_links.hpp"
@@ -50,15 +51,16 @@ std::unique_ptr<Transport> CudaLinks::transport(Channel channel, std::size_t mos
   return std::make_unique<StagedTransport>(compute_, most_bytes, host_->transport(channel, most_bytes));
 }
 
-void CudaLinks::wait() {
+bool CudaLinks::poll() {
 #ifdef RING_ATTENTION_HAS_NCCL
-  for (const auto& world : nccl_worlds_) world->wait();
-#endif
-}
-
-void CudaLinks::poll() {
-#ifdef RING_ATTENTION_HAS_NCCL
-  for (const auto& world : nccl_worlds_) world->poll();
+  try {
+    return std::ranges::count_if(nccl_worlds_, [](const auto& world) { return !world->poll(); }) == 0;
+  } catch (const Error& error) {  // messages of one communicator may wait for those of another one
+    for (const auto& world : nccl_worlds_) world->end(error.what());
+    throw;
+  }
+#else
+  return true;
 #endif
 }
 

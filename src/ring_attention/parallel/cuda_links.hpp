@@ -40,9 +40,9 @@ class CudaLinks : public Links {
   [[nodiscard]] AllToAll& ulysses() override { return *ulysses_; }
   [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override;
 
-  /// wait() and poll() of every NcclWorld.
-  void wait();
-  void poll();
+  /// Does not wait. \returns true if no message of an enqueued call is under way
+  /// \throws Error as NcclWorld::poll(), after it has aborted all communicators
+  bool poll();
 
  private:
   const Communicator& world_;

@@ -102,8 +102,7 @@ void NcclWorld::require_alive() {
 }
 
 void NcclWorld::abort(const std::string& why) {
-  if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
-  failure_ = "NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why;
+  end("NCCL ring, rank " + std::to_string(ring_.rank) + ": " + why);
   throw Error(failure_);
 }
 
@@ -128,16 +127,29 @@ void NcclWorld::wait(const NcclHop& hop, const std::string& what) {
   if (options_.moved) options_.moved();
 }
 
-void NcclWorld::wait() {
+bool NcclWorld::poll() {
   require_alive();
-  for (; !under_way_.empty(); under_way_.pop_front())
-    wait(under_way_.front(), "a message of an enqueued call");
+  while (!under_way_.empty()) {
+    const NcclHop& oldest = under_way_.front();
+    const bool arrived = oldest.arrived.is_done();
+    if (!arrived || !oldest.resumed.is_done()) {
+      if (arrived || !oldest.ready.is_done()) {  // this rank computes
+        oldest_since_.reset();
+        return false;
+      }
+      if (!oldest_since_) oldest_since_ = Clock::now();
+      if (Clock::now() > *oldest_since_ + options_.timeout) abort_late("a message of an enqueued call");
+      return false;
+    }
+    under_way_.pop_front();
+    oldest_since_.reset();
+  }
+  return true;
 }
 
-void NcclWorld::poll() {
-  require_alive();
-  while (!under_way_.empty() && under_way_.front().arrived.is_done() && under_way_.front().resumed.is_done())
-    under_way_.pop_front();
+void NcclWorld::end(const std::string& why) noexcept {
+  if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
+  if (failure_.empty()) failure_ = why;
 }
 
 /// Sends and receives of which none waits for another one. An error is thrown after the group has ended: in an open

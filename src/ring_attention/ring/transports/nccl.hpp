@@ -15,6 +15,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -74,12 +75,14 @@ class NcclWorld {
   /// \throws Error with `what`, after it has aborted the communicator, if NCCL fails or the time-out is over
   void wait(const NcclHop& hop, const std::string& what);
 
-  /// Of a world that enqueues: the hop is under way, and wait() waits for it.
+  /// Of a world that enqueues: the hop is under way.
   void enqueued(NcclHop&& hop) { under_way_.push_back(std::move(hop)); }
-  /// Waits for all hops that are under way. \throws Error as above, and again after an abort
-  void wait();
-  /// Forgets the hops that are done. Does not wait. \throws Error, after it has aborted the communicator, if NCCL has failed
-  void poll();
+  /// Forgets the hops that are done, and does not wait. \returns true if none is left
+  /// \throws Error, after it has aborted the communicator, if NCCL has failed, or the oldest hop takes longer than the time-out;
+  /// the same again after an abort
+  bool poll();
+  /// Aborts the communicator, if that has not been done.
+  void end(const std::string& why) noexcept;
 
  private:
   class Group;  // of sends and receives
@@ -101,6 +104,8 @@ class NcclWorld {
   std::string failure_;       // of the abort
   int exceptions_;            // std::uncaught_exceptions() at construction
   std::deque<NcclHop> under_way_;
+  std::optional<std::chrono::steady_clock::time_point>
+      oldest_since_;  // when it was first seen to wait for a message
 };
 
 /// One channel of parcels. `compute` is the engine's stream.
