@@ -59,7 +59,8 @@ class NcclWaits : public testing::Test {
     const auto got = run_rank_on_gpu<float>(problem, grid, false, links, stream.handle());
     return same_bits(got.attended, want.attended) && same_bits(got.gradients, want.gradients);
   }
-  /// The forward of an Attention, which enqueues only, on a stream of the caller.
+  /// The forward of an Attention, which enqueues only, on a stream of the caller. Its first call has messages of MPI: no rank
+  /// may fail alone before them.
   bool enqueued_agrees(const GradientProblem<float>& problem, int ulysses,
                        const ParallelResult<float>& want) {
     Options options;
@@ -73,7 +74,8 @@ class NcclWaits : public testing::Test {
     attention.wait();
     return same_bits(got, want.attended);
   }
-  void expect_waits_of_hybrid_needed(const char* name, int ulysses, std::size_t waits, const char* in_files) {
+  void expect_waits_of_hybrid_needed(const char* name, int ulysses, std::size_t waits, const char* in_files,
+                                     bool enqueues) {
     const auto problem = problem_in<float>({.kv_heads = 3,
                                             .group = 1,
                                             .queries = 13,
@@ -86,8 +88,9 @@ class NcclWaits : public testing::Test {
         run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = comm.size() / ulysses});
     expect_every_wait_needed(name, waits, in_files, [&] {
       const auto& mine = want[static_cast<std::size_t>(comm.rank())];
-      const bool agrees = hybrid_agrees(problem, ulysses, mine);
-      return enqueued_agrees(problem, ulysses, mine) && agrees;
+      // A rank that fails in one of them is not missed in the other one.
+      return on_all_ranks([&] { return hybrid_agrees(problem, ulysses, mine); }) &&
+             (!enqueues || on_all_ranks([&] { return enqueued_agrees(problem, ulysses, mine); }));
     });
   }
 
@@ -99,15 +102,15 @@ class NcclWaits : public testing::Test {
 };
 
 TEST_F(NcclWaits, OfTheTransportAreNeeded) {
-  expect_waits_of_hybrid_needed("NcclTransport", 1, 6, "/nccl.cpp");
+  expect_waits_of_hybrid_needed("NcclTransport", 1, 6, "/nccl.cpp", false);
 }
 
 TEST_F(NcclWaits, OfTheAllToAllAreNeeded) {
-  expect_waits_of_hybrid_needed("NcclAllToAll", comm.size(), 3, "/nccl_all_to_all.cpp");
+  expect_waits_of_hybrid_needed("NcclAllToAll", comm.size(), 3, "/nccl_all_to_all.cpp", true);
 }
 
 TEST_F(NcclWaits, ForTheStreamOfTheCallerAreNeeded) {
-  expect_waits_of_hybrid_needed("Attention", 1, 2, "/gpu_arrays.cpp");
+  expect_waits_of_hybrid_needed("Attention", 1, 2, "/gpu_arrays.cpp", true);
 }
 
 TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {

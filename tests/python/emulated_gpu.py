@@ -94,14 +94,22 @@ class Array:
         return _PYTHON.PyCapsule_New(ctypes.byref(tensor), b"dltensor", None)
 
 
-def on_host(array, stream=None):
-    """A consumer on another stream: the elements of a float32 array."""
+def on_host(array, stream=None, ready=None):
+    """A consumer on another stream: the elements of a float32 array. `ready`: called when the copy is enqueued."""
     stream = stream or new_stream()
     assert array.__dlpack_device__()[0] == 2
     capsule = array.__dlpack__(stream=stream)
     tensor = ctypes.cast(_PYTHON.PyCapsule_GetPointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
     assert (tensor.code, tensor.bits) == _CODES["float32"] and not tensor.strides
     host = np.empty([tensor.shape[axis] for axis in range(tensor.ndim)], np.float32)
+    if ready is not None:
+        pinned = ctypes.c_void_p()
+        cuda("cudaHostAlloc", ctypes.byref(pinned), ctypes.c_size_t(host.nbytes), 0)
+        cuda("cudaMemcpyAsync", pinned, ctypes.c_void_p(tensor.data), ctypes.c_size_t(host.nbytes), 4, ctypes.c_void_p(stream))
+        ready()
+        cuda("cudaStreamSynchronize", ctypes.c_void_p(stream))
+        ctypes.memmove(host.ctypes.data, pinned, host.nbytes)
+        return host
     cuda("cudaMemcpyAsync", host.ctypes.data_as(ctypes.c_void_p), ctypes.c_void_p(tensor.data), ctypes.c_size_t(host.nbytes),
          4, ctypes.c_void_p(stream))
     return host

@@ -93,6 +93,9 @@ def streams():
             ra.attention(*own, stream=stream)
         check(all(array.asked == [1 if stream is None else stream] for array in own), "asked for", own[0].asked)
         expect(result, (out, lse), BOUND["float32"], "stream", stream)
+        dropped = [result.out]  # while a consumer reads it
+        del result
+        expect([gpu.on_host(dropped[0], ready=dropped.clear)], [out], BOUND["float32"], "dropped", stream)
 
 
 def readme():
