@@ -106,6 +106,7 @@ def on_host(array, stream=None, ready=None):
         pinned = ctypes.c_void_p()
         cuda("cudaHostAlloc", ctypes.byref(pinned), ctypes.c_size_t(host.nbytes), 0)
         cuda("cudaMemcpyAsync", pinned, ctypes.c_void_p(tensor.data), ctypes.c_size_t(host.nbytes), 4, ctypes.c_void_p(stream))
+        del array, capsule, tensor
         ready()
         cuda("cudaStreamSynchronize", ctypes.c_void_p(stream))
         ctypes.memmove(host.ctypes.data, pinned, host.nbytes)
