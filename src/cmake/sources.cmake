@@ -79,6 +79,19 @@ set(plan_sources
     ring_attention/plan/search.cpp
     ring_attention/plan/step_time.cpp
     ring_attention/plan/volume.cpp)
+set(diagnose_sources # above the library, for the program and the Python module
+    diagnose/backward.cpp
+    diagnose/forward.cpp
+    diagnose/mistakes/backward.cpp
+    diagnose/mistakes/masks.cpp
+    diagnose/mistakes/merge.cpp
+    diagnose/mistakes/mistake.cpp
+    diagnose/mistakes/schedule.cpp
+    diagnose/mistakes/scores.cpp
+    diagnose/mistakes/softmax.cpp
+    diagnose/problem.cpp
+    diagnose/rules.cpp
+    diagnose/scores.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
@@ -169,7 +182,7 @@ set(python_sources
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring parallel model plan diagnose api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda python)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

@@ -1,0 +1,86 @@
+#include "diagnose/mistakes/mistake.hpp"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "diagnose/mistakes/edits.hpp"
+#include "diagnose/mistakes/text.hpp"
+#include "ring_attention/core/error.hpp"
+
+namespace ring_attention::diagnose {
+namespace {
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream text(line + '\t');
+  for (std::string cell; std::getline(text, cell, '\t');) cells.push_back(cell);
+  return cells;
+}
+
+Phase phase_named(const std::string& word) {
+  if (word == "forward") return Phase::forward;
+  if (word == "backward") return Phase::backward;
+  require(word == "both", "mistakes.tsv: no phase is called " + word);
+  return Phase::both;
+}
+
+/// "forward", "both", "forward float"
+Mistake mistake_of(const std::string& line) {
+  const std::vector<std::string> cells = cells_of(line);
+  require(cells.size() == 7, "mistakes.tsv: a line has 7 cells: " + line);
+  std::string phase = cells[1];
+  const bool in_float = phase.ends_with(" float");
+  if (in_float) phase.resize(phase.size() - 6);
+  return {cells[0], phase_named(phase), in_float, cells[2], cells[3], cells[4], cells[5], cells[6]};
+}
+
+/// The edits of a file. Those that concern the order of the steps depend on the direction of the ring.
+void add(std::map<std::string, Mistake>& edits, const std::vector<Edit>& of_file, bool directed) {
+  for (const Edit& edit : of_file) {
+    Mistake mistake;
+    mistake.edit = edit.make;
+    mistake.directed = directed;
+    require(edits.emplace(edit.id, mistake).second, "two edits are called " + edit.id);
+  }
+}
+
+std::vector<Mistake> read() {
+  std::map<std::string, Mistake> edits;
+  add(edits, schedule_edits(), true);
+  add(edits, mask_edits(), false);
+  add(edits, score_edits(), false);
+  add(edits, merge_edits(), true);
+  add(edits, softmax_edits(), true);
+  add(edits, backward_edits(), true);
+  std::vector<Mistake> mistakes;
+  std::istringstream lines{std::string(mistakes_text)};
+  std::string line;
+  std::getline(lines, line);  // the heading
+  while (std::getline(lines, line)) {
+    Mistake mistake = mistake_of(line);
+    const auto edit = edits.find(mistake.id);
+    require(edit != edits.end(), "mistakes.tsv: there is no edit for " + mistake.id);
+    mistake.edit = edit->second.edit;
+    mistake.directed = edit->second.directed;
+    edits.erase(edit);
+    mistakes.push_back(mistake);
+  }
+  require(edits.empty(), "mistakes.tsv has no line for " + (edits.empty() ? "" : edits.begin()->first));
+  return mistakes;
+}
+
+}  // namespace
+
+const std::vector<Mistake>& all_mistakes() {
+  static const std::vector<Mistake> mistakes = read();
+  return mistakes;
+}
+
+const Mistake& mistake_named(const std::string& id) {
+  const auto found = std::ranges::find(all_mistakes(), id, &Mistake::id);
+  require(found != all_mistakes().end(), "no mistake is called " + id);
+  return *found;
+}
+
+}  // namespace ring_attention::diagnose
