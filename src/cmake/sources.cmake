@@ -81,6 +81,9 @@ set(plan_sources
     ring_attention/plan/volume.cpp)
 set(diagnose_sources # above the library, for the program and the Python module
     diagnose/backward.cpp
+    diagnose/candidates.cpp
+    diagnose/conventions.cpp
+    diagnose/diagnosis.cpp
     diagnose/forward.cpp
     diagnose/mistakes/backward.cpp
     diagnose/mistakes/masks.cpp
@@ -90,8 +93,10 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/mistakes/scores.cpp
     diagnose/mistakes/softmax.cpp
     diagnose/problem.cpp
+    diagnose/residual.cpp
     diagnose/rules.cpp
-    diagnose/scores.cpp)
+    diagnose/scores.cpp
+    diagnose/search.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)

@@ -102,9 +102,10 @@ Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed) : the_
   if (which.large_scores) enlarge_scores(*this);
   if (which.bias) bias = random_array({1, which.heads, which.tokens, which.tokens}, seed, of_bias, 1);
   if (which.alibi) slopes = alibi_slopes(which.heads);
-  if (which.sinks)
-    for (const double sink : random_array({1, which.heads, 1, 1}, seed, of_sinks, 1).view().elements())
-      sinks.push_back(1 + sink);
+  if (which.sinks) {
+    const Tensor<double> numbers = random_array({1, which.heads, 1, 1}, seed, of_sinks, 1);
+    for (const double number : numbers.view().elements()) sinks.push_back(1 + number);
+  }
   find_right_results();
 }
 

@@ -37,7 +37,7 @@ Index Slots::position_over_world(const Place& place) const {
 
 Index Slots::position_with_swapped_axes(const Place& place) const {
   const int other = job_.ring();  // ranks of Ulysses, where the axes are exchanged
-  if (job_.ulysses == other || count_ % job_.ulysses != 0) return place.position;
+  if (job_.ulysses == 1 || job_.ulysses == other || count_ % job_.ulysses != 0) return place.position;
   const Index slice = count_ / job_.ulysses;
   const int world = static_cast<int>(place.slot / slice) + job_.ulysses * place.rank;
   const Job swapped{job_.ranks, job_.placement, other};

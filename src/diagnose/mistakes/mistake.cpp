@@ -35,12 +35,26 @@ Mistake mistake_of(const std::string& line) {
   return {cells[0], phase_named(phase), in_float, cells[2], cells[3], cells[4], cells[5], cells[6]};
 }
 
+/// Does a rank of a ring of three compute with other K,V than those of the owner to whom their gradients go?
+bool moves_content(const Edit& edit) {
+  Rules rules;
+  edit.make(rules);
+  const Turn turn{{0, 3}, 1};
+  Steps steps{{0, 0, 0, 0, 0}, {2, 2, 2, 2, 2}, {1, 1, 1, 1, 1}};
+  for (const auto& change : rules.schedule) change(turn, steps);
+  return std::ranges::any_of(steps, [](const Step& step) {
+    return step.dk_to != Step::nobody && step.dk_to == step.positions &&
+           (step.k != step.dk_to || step.v != step.dv_to);
+  });
+}
+
 /// The edits of a file. Those that concern the order of the steps depend on the direction of the ring.
 void add(std::map<std::string, Mistake>& edits, const std::vector<Edit>& of_file, bool directed) {
   for (const Edit& edit : of_file) {
     Mistake mistake;
     mistake.edit = edit.make;
     mistake.directed = directed;
+    mistake.moves_content = moves_content(edit);
     require(edits.emplace(edit.id, mistake).second, "two edits are called " + edit.id);
   }
 }
@@ -63,6 +77,7 @@ std::vector<Mistake> read() {
     require(edit != edits.end(), "mistakes.tsv: there is no edit for " + mistake.id);
     mistake.edit = edit->second.edit;
     mistake.directed = edit->second.directed;
+    mistake.moves_content = edit->second.moves_content;
     edits.erase(edit);
     mistakes.push_back(mistake);
   }

@@ -1,0 +1,131 @@
+#include "diagnose/candidates.hpp"
+
+#include <cmath>
+#include <memory>
+
+#include "ring_attention/core/random.hpp"
+
+namespace ring_attention::diagnose {
+namespace {
+
+double inner(const Tensor<double>& a, const Tensor<double>& b) {
+  double sum = 0;
+  for (Index i = 0; i < a.size(); ++i) sum += a.data()[i] * b.data()[i];
+  return sum;
+}
+
+double norm(const Tensor<double>& a) { return std::sqrt(inner(a, a)); }
+
+Forward simulated(const Problem& problem, const Explanation& forward, Precision precision) {
+  if (forward.hypothesis.in_float()) precision = std::max(precision, Precision::float32);
+  return simulate_forward(problem, forward.hypothesis.rules(), precision);
+}
+
+/// What a wrong forward returned: what the user has, or else what is simulated.
+Forward own_forward(const Evidence& one, const Explanation& forward, Precision precision) {
+  Forward own = simulated(*one.problem, forward, precision);
+  for (const Array array : of_forward)
+    if (one.got->has(array) && forward.hypothesis.mistakes.empty())
+      own.arrays[array] = (*one.got)[array].clone();
+  return own;
+}
+
+/// The difference of sum(out * dout) between two steps along a direction, over the distance.
+double slope(const Problem& problem, const Explanation& forward, Array gradient,
+             const Tensor<double>& direction) {
+  constexpr double step = 1e-5;
+  double value[2];
+  for (const int side : {0, 1}) {
+    const Problem moved = problem.moved(gradient, direction, side == 0 ? -step : step);
+    value[side] = inner(simulated(moved, forward, Precision::float64).arrays[Array::out], problem.dout);
+  }
+  return (value[1] - value[0]) / (2 * step);
+}
+
+}  // namespace
+
+std::vector<Explanation> singles(const std::vector<const Mistake*>& mistakes, bool backward, int ring,
+                                 const Explanation& base) {
+  std::vector<Explanation> all;
+  for (const Mistake* mistake : mistakes) {
+    if (!(backward ? mistake->in_backward() : mistake->in_forward()) || base.hypothesis.has(mistake))
+      continue;
+    Explanation one = base;
+    one.hypothesis.mistakes.push_back(mistake);
+    const bool directed = ring > 2 && one.hypothesis.directed();
+    for (const int direction : {1, -1}) {
+      if (direction < 0 && !directed) continue;
+      one.hypothesis.direction = direction;
+      one.hypothesis.follows_content = base.hypothesis.follows_content;
+      all.push_back(one);
+      if (!backward || !mistake->moves_content) continue;
+      one.hypothesis.follows_content = true;
+      all.push_back(one);
+    }
+  }
+  return all;
+}
+
+std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Search& search) {
+  std::vector<Explanation> shown;
+  for (const Explanation& one : singles)
+    if (search.shows_first(one)) shown.push_back(one);
+  std::vector<Explanation> all;
+  for (std::size_t i = 0; i < shown.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      Hypothesis both = shown[i].hypothesis;
+      const Hypothesis& other = shown[j].hypothesis;
+      if (both.direction != other.direction && both.directed() && other.directed()) continue;
+      if (both.has(other.mistakes.back())) continue;
+      if (!both.directed()) both.direction = other.direction;
+      both.follows_content = both.follows_content || other.follows_content;
+      both.mistakes.push_back(other.mistakes.back());
+      all.push_back(shown[i]);
+      all.back().hypothesis = both;
+    }
+  return all;
+}
+
+Arrays forward_arrays(const Evidence& one, const Explanation& explanation, Precision precision) {
+  return std::move(simulated(*one.problem, explanation, precision).arrays);
+}
+
+Search::Simulate backward_of(const Explanation& forward) {
+  // One forward serves all backwards of a case.
+  using Key = std::pair<const Evidence*, Precision>;
+  const auto known = std::make_shared<std::map<Key, Forward>>();
+  return [=](const Evidence& one, const Explanation& explanation, Precision precision) {
+    if (!explanation.given_own) {
+      const Rules rules = explanation.hypothesis.rules();
+      return simulate_backward(*one.problem, rules, one.right, precision);
+    }
+    const Key key{&one, precision};
+    if (!known->contains(key)) known->emplace(key, own_forward(one, forward, precision));
+    return simulate_backward(*one.problem, explanation.hypothesis.rules(), known->at(key), precision);
+  };
+}
+
+bool is_derivative(std::span<const Evidence> cases, const Explanation& forward, Precision precision) {
+  constexpr int directions = 3;
+  constexpr double least = 1e-5;  // error of the differences
+  bool looked = false;
+  for (const Evidence& one : cases) {
+    const Problem& problem = *one.problem;
+    if (problem.the_case.large_scores) continue;  // steps would have to be smaller
+    for (const Array gradient : of_backward) {
+      if (!one.got->has(gradient)) continue;
+      const Tensor<double>& got = (*one.got)[gradient];
+      const double tolerance = std::max(safety * least, of(one.yardstick.tolerances(precision), gradient));
+      for (int i = 0; i < directions; ++i) {
+        Tensor<double> direction(got.shape());
+        fill_random(direction.view(), RandomFill{static_cast<std::uint64_t>(i), 99});
+        const double want = slope(problem, forward, gradient, direction);
+        if (!(std::abs(inner(got, direction) - want) <= tolerance * norm(got))) return false;
+        looked = true;
+      }
+    }
+  }
+  return looked;
+}
+
+}  // namespace ring_attention::diagnose

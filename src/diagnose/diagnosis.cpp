@@ -1,0 +1,245 @@
+#include "diagnose/diagnosis.hpp"
+
+#include <algorithm>
+
+#include "diagnose/candidates.hpp"
+#include "diagnose/conventions.hpp"
+#include "ring_attention/core/text.hpp"
+
+namespace ring_attention::diagnose {
+namespace {
+
+constexpr std::size_t near_ones = 3;
+/// Forwards that cannot be told apart, and may be by their gradients.
+constexpr std::size_t forwards_to_try = 6;
+
+class Examination {
+ public:
+  Examination(std::span<const Evidence> cases, const Options& options) : cases_(cases), options_(options) {
+    ring_ = cases.front().problem->job.ring();
+    for (const Evidence& one : cases) {
+      has_forward_ = has_forward_ || one.got->has_any(of_forward);
+      has_backward_ = has_backward_ || one.got->has_any(of_backward);
+      forward_.returned = std::max(forward_.returned, precision_of(*one.got, of_forward));
+      backward_.returned = std::max(backward_.returned, precision_of(*one.got, all_arrays));
+    }
+  }
+
+  /// With pairs of mistakes only if asked for: they take a hundred times as long.
+  void run(bool with_pairs) {
+    if (has_forward_) examine_forward(with_pairs);
+    if (has_backward_) examine_backward(with_pairs);
+  }
+
+  [[nodiscard]] const Pass& forward() const { return forward_; }
+  [[nodiscard]] const Pass& backward() const { return backward_; }
+
+ private:
+  /// Calls `attempt(precision, coarser than that of the numbers)`, the finest first, until it is true.
+  void for_precisions(Pass& pass, const auto& attempt) {
+    for (const Precision precision : all_precisions) {
+      if (precision < pass.returned) continue;
+      pass.precision = precision;
+      if (attempt(precision, precision > pass.returned)) return;
+    }
+    pass.precision = pass.returned;
+    pass.state = State::unknown;
+  }
+
+  [[nodiscard]] bool named(Pass& pass, std::vector<Explanation> fitting) {
+    if (fitting.empty()) return false;
+    pass.state = State::named;
+    pass.explanations = std::move(fitting);
+    return true;
+  }
+
+  /// Judges all candidates; a progress line for many.
+  [[nodiscard]] std::vector<Explanation> judged(const Search& search, std::vector<Explanation> candidates,
+                                                const char* what = nullptr) const {
+    constexpr std::size_t often = 500;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (what != nullptr && i % often == 0)
+        options_.progress(format("%s: %d of %d pairs of mistakes", what, static_cast<int>(i),
+                                 static_cast<int>(candidates.size())));
+      candidates[i] = search.judged(candidates[i]);
+    }
+    return candidates;
+  }
+
+  void examine_forward(bool with_pairs) {
+    for_precisions(forward_, [&](Precision precision, bool spread) {
+      const Search search(cases_, of_forward, precision, spread, forward_arrays);
+      if (search.right()) {
+        forward_.state = State::right;
+        return true;
+      }
+      const std::vector<Explanation> all = judged(search, singles(options_.mistakes, false, ring_));
+      if (named(forward_, search.fitting(all))) return true;
+      if (precision == forward_.returned) forward_.near = search.nearest(all, near_ones);
+      return with_pairs && precision == forward_.returned &&
+             named(forward_, search.fitting(judged(search, pairs(all, search), "forward")));
+    });
+  }
+
+  void examine_backward(bool with_pairs) {
+    for_precisions(backward_, [&](Precision precision, bool spread) {
+      const Search search(cases_, of_backward, precision, spread, backward_of({}));
+      if (search.right()) {
+        backward_.state = State::right;
+        return true;
+      }
+      std::vector<Explanation> forwards = forward_.explanations;
+      if (forwards.empty()) forwards.emplace_back();
+      if (forwards.size() > forwards_to_try) forwards.resize(forwards_to_try);
+      return follows(forwards, precision, spread) || has_its_own(forwards, precision, spread, with_pairs);
+    });
+  }
+
+  /// Is the backward right for what a wrong forward returned, or wrong by the same mistake?
+  [[nodiscard]] bool follows(const std::vector<Explanation>& forwards, Precision precision, bool spread) {
+    if (forward_.state == State::right || forward_.state == State::absent) return false;
+    for (const Explanation& forward : forwards) {
+      const Search search(cases_, of_backward, precision, spread, backward_of(forward));
+      for (const Explanation& one :
+           with_the_same_mistakes(forward)) {  // the first that fits: without a mistake
+        const Explanation result = search.judged(one);
+        if (!result.fits()) continue;
+        settle(forward);
+        return named(backward_, {result});
+      }
+    }
+    for (const Explanation& forward : forwards) {
+      if (forward_.state != State::named || !is_derivative(cases_, forward, precision)) continue;
+      Explanation derivative;
+      derivative.is_derivative = true;
+      derivative.explained = 1;
+      settle(forward);
+      return named(backward_, {derivative});
+    }
+    return false;
+  }
+
+  /// Backwards of a wrong forward without a mistake of their own.
+  [[nodiscard]] static std::vector<Explanation> with_the_same_mistakes(const Explanation& forward) {
+    std::vector<Explanation> all;
+    Explanation same = forward;
+    same.is_derivative = false;
+    std::erase_if(same.hypothesis.mistakes, [](const Mistake* mistake) { return !mistake->in_backward(); });
+    for (const bool own : {true, false}) {
+      same.given_own = own;
+      Explanation none;
+      none.given_own = own;
+      if (own) all.push_back(none);
+      if (same.hypothesis.mistakes.empty()) continue;
+      same.hypothesis.follows_content = false;
+      all.push_back(same);
+      same.hypothesis.follows_content = true;
+      all.push_back(same);
+    }
+    return all;
+  }
+
+  /// One more mistake, or two, in the backward.
+  [[nodiscard]] bool has_its_own(const std::vector<Explanation>& forwards, Precision precision, bool spread,
+                                 bool with_pairs) {
+    for (const Explanation& forward : forwards) {
+      const Search search(cases_, of_backward, precision, spread, backward_of(forward));
+      std::vector<Explanation> bases{{}};
+      if (forward_.state == State::named || forward_.state == State::unknown)
+        for (Explanation& same : with_the_same_mistakes(forward)) bases.push_back(same);
+      std::vector<Explanation> all;
+      for (const Explanation& base : bases)
+        for (Explanation& one : singles(options_.mistakes, true, ring_, base)) all.push_back(one);
+      all = judged(search, all);
+      if (named(backward_, search.fitting(all))) {
+        settle(forward);
+        return true;
+      }
+      if (precision == backward_.returned && backward_.near.empty())
+        backward_.near = search.nearest(all, near_ones);
+      if (!with_pairs || precision != backward_.returned) continue;
+      const std::vector<Explanation> plain = judged(search, singles(options_.mistakes, true, ring_));
+      if (named(backward_, search.fitting(judged(search, pairs(plain, search), "backward")))) {
+        settle(forward);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// The gradients decided between forwards that out and lse could not tell apart.
+  void settle(const Explanation& forward) {
+    if (forward_.state == State::named) forward_.explanations = {forward};
+  }
+
+  std::span<const Evidence> cases_;
+  const Options& options_;
+  int ring_ = 1;
+  bool has_forward_ = false, has_backward_ = false;
+  Pass forward_, backward_;
+};
+
+std::vector<Evidence> evidence_of(const std::vector<Answer>& answers) {
+  std::vector<Evidence> all;
+  all.reserve(answers.size());
+  for (const Answer& answer : answers) all.emplace_back(answer);
+  return all;
+}
+
+Diagnosis diagnosed(const std::vector<Answer>& answers, const Options& options, bool with_pairs) {
+  const std::vector<Evidence> cases = evidence_of(answers);
+  Examination examination(cases, options);
+  examination.run(with_pairs);
+  Diagnosis result{examination.forward(), examination.backward(), {}, {}};
+  result.not_tested =
+      not_tested_by(cases, options, std::max(result.forward.returned, result.backward.returned));
+  return result;
+}
+
+}  // namespace
+
+Options::Options() {
+  for (const Mistake& mistake : all_mistakes()) mistakes.push_back(&mistake);
+}
+
+Diagnosis diagnose(const std::vector<Answer>& answers, const Options& options) {
+  std::vector<Answer> as_they_are = copies(answers);
+  std::vector<std::string> said = translate_units(as_they_are);
+  Diagnosis first = diagnosed(as_they_are, options, false);
+  first.conventions = said;
+  if (first.explained()) return first;
+  for (const Convention& convention : conventions_for(*answers.front().problem)) {
+    std::vector<Answer> translated = copies(answers);
+    for (Answer& answer : translated) convention.translate(*answer.problem, answer.arrays);
+    std::vector<std::string> more = translate_units(translated);
+    Diagnosis second = diagnosed(translated, options, false);
+    if (!second.explained()) continue;
+    second.conventions = {convention.says};
+    second.conventions.insert(second.conventions.end(), more.begin(), more.end());
+    return second;
+  }
+  if (!options.pairs) return first;
+  Diagnosis last = diagnosed(as_they_are, options, true);
+  last.conventions = said;
+  return last;
+}
+
+std::vector<const Mistake*> not_tested_by(std::span<const Evidence> cases, const Options& options,
+                                          Precision precision) {
+  std::vector<const Mistake*> unseen;
+  const int ring = cases.front().problem->job.ring();
+  const auto shows = [&](const Mistake* mistake, bool backward, std::span<const Array> which) {
+    for (const Explanation& one : singles({mistake}, backward, ring))
+      for (const Evidence& evidence : cases) {
+        const Search search(std::span(&evidence, 1), which, precision, false,
+                            backward ? backward_of({}) : Search::Simulate(forward_arrays));
+        if (evidence.got->has_any(which) && search.shows_first(one)) return true;
+      }
+    return false;
+  };
+  for (const Mistake* mistake : options.mistakes)
+    if (!shows(mistake, false, of_forward) && !shows(mistake, true, of_backward)) unseen.push_back(mistake);
+  return unseen;
+}
+
+}  // namespace ring_attention::diagnose
