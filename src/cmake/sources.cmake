@@ -85,6 +85,7 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/conventions.cpp
     diagnose/diagnosis.cpp
     diagnose/forward.cpp
+    diagnose/layout.cpp
     diagnose/mistakes/backward.cpp
     diagnose/mistakes/masks.cpp
     diagnose/mistakes/merge.cpp
@@ -92,6 +93,7 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/mistakes/schedule.cpp
     diagnose/mistakes/scores.cpp
     diagnose/mistakes/softmax.cpp
+    diagnose/parts.cpp
     diagnose/problem.cpp
     diagnose/residual.cpp
     diagnose/rules.cpp
@@ -148,6 +150,10 @@ set(program_parts_sources # what the tests use, too
     program/bench/report.cpp
     program/decode/options.cpp
     program/decode/report.cpp
+    program/diagnose/files.cpp
+    program/diagnose/options.cpp
+    program/diagnose/picture.cpp
+    program/diagnose/report.cpp
     program/output_directory.cpp
     program/partition_options.cpp
     program/plan/options.cpp
@@ -164,6 +170,7 @@ set(program_parts_sources # what the tests use, too
 set(program_sources
     program/bench/command.cpp
     program/decode/command.cpp
+    program/diagnose/command.cpp
     program/example/command.cpp
     program/main.cpp
     program/plan/command.cpp

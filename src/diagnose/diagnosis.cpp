@@ -98,25 +98,29 @@ class Examination {
   /// Is the backward right for what a wrong forward returned, or wrong by the same mistake?
   [[nodiscard]] bool follows(const std::vector<Explanation>& forwards, Precision precision, bool spread) {
     if (forward_.state == State::right || forward_.state == State::absent) return false;
+    std::vector<Explanation> settled, backwards;
     for (const Explanation& forward : forwards) {
       const Search search(cases_, of_backward, precision, spread, backward_of(forward));
       for (const Explanation& one :
            with_the_same_mistakes(forward)) {  // the first that fits: without a mistake
         const Explanation result = search.judged(one);
         if (!result.fits()) continue;
-        settle(forward);
-        return named(backward_, {result});
+        settled.push_back(forward);
+        backwards.push_back(result);
+        break;
       }
     }
     for (const Explanation& forward : forwards) {
-      if (forward_.state != State::named || !is_derivative(cases_, forward, precision)) continue;
-      Explanation derivative;
-      derivative.is_derivative = true;
-      derivative.explained = 1;
-      settle(forward);
-      return named(backward_, {derivative});
+      if (!settled.empty() || forward_.state != State::named || !is_derivative(cases_, forward, precision))
+        continue;
+      settled.push_back(forward);
+      backwards.emplace_back();
+      backwards.back().is_derivative = true;
+      backwards.back().explained = 1;
     }
-    return false;
+    if (settled.empty()) return false;
+    if (forward_.state == State::named) forward_.explanations = settled;
+    return named(backward_, {backwards.front()});
   }
 
   /// Backwards of a wrong forward without a mistake of their own.
@@ -167,7 +171,7 @@ class Examination {
     return false;
   }
 
-  /// The gradients decided between forwards that out and lse could not tell apart.
+  /// The gradients decide between forwards that out and lse could not tell apart.
   void settle(const Explanation& forward) {
     if (forward_.state == State::named) forward_.explanations = {forward};
   }

@@ -65,28 +65,31 @@ Shape Case::shape_of(Array array) const {
 }
 
 std::vector<Case> ladder(const Job& job) {
-  // Tokens that all placements can share out equally, and heads that the ranks of Ulysses can share.
+  // Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
+  // number than of heads or of columns, so that the axes of its arrays can be told apart.
+  Case full{.name = "full", .tests = "no mask"};
+  full.heads = full.kv_heads = job.ulysses > 2 ? 2 * job.ulysses : 4;
   const Index part = 2 * job.ranks;
-  const Index tokens = (24 + part - 1) / part * part;
-  const Index heads = job.ulysses > 2 ? 2 * job.ulysses : 4;
-  const Case full{.name = "full", .tests = "no mask", .tokens = tokens, .heads = heads, .kv_heads = heads};
+  full.tokens = (24 + part - 1) / part * part;
+  while (full.tokens == full.heads * job.ranks || full.tokens == full.dim * job.ranks) full.tokens += part;
   std::vector<Case> cases{full};
   const auto add = [&](const char* name, const char* tests, bool causal) -> Case& {
     Case added = full;
     added.name = name;
     added.tests = tests;
     added.causal = causal;
+    added.number = cases.size();
     cases.push_back(added);
     return cases.back();
   };
   add("causal", "a causal mask", true);
-  add("gqa", "query heads that share KV heads; causal", true).kv_heads = heads / 2;
+  add("gqa", "query heads that share KV heads; causal", true).kv_heads = full.heads / 2;
   add("window", "a sliding window; causal", true).window = 5;
-  add("documents", "packed documents; causal", true).documents = {0, 5, 14, tokens};
+  add("documents", "packed documents; causal", true).documents = {0, 5, 14, full.tokens};
   add("alibi", "the ALiBi bias; causal", true).alibi = true;
   add("bias", "a dense bias", false).bias = true;
   add("sinks", "a logit without a value in each head; causal", true).sinks = true;
-  add("uneven", "a length that the ranks cannot share out equally", false).tokens = tokens - 1;
+  add("uneven", "a length that the ranks cannot share out equally", false).tokens -= 1;
   add("padding", "keys that no query sees", false).padding = 3;
   add("empty-rows", "queries that see no key; causal", true).padding = 3;
   add("large", "large scores, and scores far below zero; causal", true).large_scores = true;
@@ -94,6 +97,7 @@ std::vector<Case> ladder(const Job& job) {
 }
 
 Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed) : the_case(which), job(ranks) {
+  seed = mix(seed + which.number);
   // Scores have a standard deviation of 2.25: large enough for weights to differ, small enough for all keys to count.
   q = random_array(which.q(), seed, of_q, 1.5);
   k = random_array(which.kv(), seed, of_k, 1.5);

@@ -29,7 +29,8 @@ struct Job {
 /// One problem, in words that a user's code can follow.
 struct Case {
   std::string name;
-  std::string tests;  ///< what it adds to those before it, in a few words
+  std::string tests;         ///< what it adds to those before it, in a few words
+  std::uint64_t number = 0;  ///< in the ladder: no two cases have the same arrays
   Index tokens = 0, heads = 4, kv_heads = 4, dim = 16;
   bool causal = false;
   Index window = 0;                   ///< keys that a query sees, its own included; 0: all

@@ -1,0 +1,206 @@
+#include "program/diagnose/report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/table.hpp"
+#include "program/diagnose/picture.hpp"
+#include "ring_attention/core/text.hpp"
+
+namespace ring_attention {
+namespace {
+
+using diagnose::all_arrays;
+using diagnose::Array;
+using diagnose::Diagnosis;
+using diagnose::Evidence;
+using diagnose::Explanation;
+using diagnose::Mistake;
+using diagnose::Pass;
+using diagnose::State;
+
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+std::string percent(double share) { return format(share > 0.9995 ? "%.0f %%" : "%.1f %%", 100 * share); }
+
+std::string sentence(const Explanation& explanation) {
+  std::vector<std::string> sentences;
+  for (const Mistake* mistake : explanation.hypothesis.mistakes) sentences.push_back(mistake->says);
+  return joined(sentences, "; and ");
+}
+
+/// The largest row error of each array of each case.
+std::string error_table(const std::vector<Evidence>& cases, diagnose::Precision precision) {
+  std::vector<std::string> heading{"case"};
+  for (const Array array : all_arrays) heading.push_back(name(array));
+  Table table(heading);
+  for (const Evidence& one : cases) {
+    const auto largest = one.yardstick.largest(*one.got, one.problem->right);
+    const auto tolerances = one.yardstick.tolerances(precision);
+    std::vector<std::string> cells{one.problem->the_case.name};
+    for (const Array array : all_arrays) {
+      const double error = of(largest, array);
+      const std::string mark = error <= of(tolerances, array) ? " " : "*";
+      cells.push_back(!one.got->has(array)    ? "-"
+                      : !std::isfinite(error) ? "inf*"
+                                              : human_error(error) + mark);
+    }
+    table.row(cells);
+  }
+  return table.text();
+}
+
+/// Where to look, the lesson, who had it.
+std::string about(const Mistake& mistake) {
+  std::string text;
+  if (!mistake.look.empty()) text += "    look at      " + mistake.look + "\n";
+  if (!mistake.lesson.empty()) text += "    lesson       " + mistake.lesson + "\n";
+  if (!mistake.source.empty()) text += "    also in      " + mistake.source + "\n";
+  return text;
+}
+
+/// What a backward does without a mistake of its own; empty when it has one.
+std::string no_mistake_of_its_own(const Explanation& backward, const Pass& forward) {
+  if (backward.is_derivative)
+    return "the derivative of this forward, as autograd finds it: nothing more is wrong";
+  if (backward.hypothesis.mistakes.empty())
+    return backward.given_own ? "right for the out and lse of this forward" : "right";
+  for (const Explanation& one : forward.explanations)
+    if (one.hypothesis.mistakes == backward.hypothesis.mistakes) return "the same mistake, and no other";
+  return "";
+}
+
+std::string pass_text(const std::string& title, const Pass& pass, const Pass& forward) {
+  if (pass.state == State::absent) return "";
+  if (pass.state == State::right)
+    return title + "right, within the rounding of " + name(pass.precision) +
+           (pass.precision > pass.returned ? ", which is more than that of its " + name(pass.returned) +
+                                                 " numbers: what is kept or computed in less?"
+                                           : "") +
+           "\n";
+  if (pass.state == State::unknown) {
+    std::string text = title + "WRONG, by no mistake that is known here\n";
+    for (const Explanation& near : pass.near)
+      text += "    looks like   " + sentence(near) + ": explains " + percent(near.explained) +
+              " of the difference\n";
+    return text;
+  }
+  const bool is_backward = &pass != &forward;
+  if (is_backward)
+    if (const std::string without = no_mistake_of_its_own(pass.explanations.front(), forward);
+        !without.empty())
+      return title + without + "\n";
+  std::string text;
+  for (const Explanation& one : pass.explanations) {
+    text += (text.empty() ? title : std::string(title.size() - 4, ' ') + "or  ") + "WRONG: " + sentence(one) +
+            "\n";
+    for (const Mistake* mistake : one.hypothesis.mistakes) text += about(*mistake);
+    text += "    explains     " + percent(one.explained) +
+            " of the difference, every row within the rounding of " + name(pass.precision) + "\n";
+  }
+  if (pass.explanations.size() > 1)
+    text +=
+        "    These give the same numbers in these cases. More cases, or three ranks or more, may tell them "
+        "apart.\n";
+  return text;
+}
+
+std::string not_tested_text(const Diagnosis& diagnosis) {
+  if (diagnosis.not_tested.empty()) return "";
+  std::vector<std::string> ids;
+  for (const Mistake* mistake : diagnosis.not_tested) ids.push_back(mistake->id);
+  return format("%d known mistakes would not show in these cases: ", static_cast<int>(ids.size())) +
+         joined(ids, ", ") + "\n";
+}
+
+std::vector<Evidence> evidence_of(const Submission& submission) {
+  std::vector<Evidence> cases;
+  cases.reserve(submission.answers.size());
+  for (const diagnose::Answer& answer : submission.answers) cases.emplace_back(answer);
+  return cases;
+}
+
+/// The case that is furthest from right.
+const Evidence& worst_of(const std::vector<Evidence>& cases, diagnose::Precision precision) {
+  return *std::ranges::max_element(cases, {}, [=](const Evidence& one) {
+    return one.yardstick
+                       .residual(*one.got, one.problem->right, all_arrays,
+                                 one.yardstick.tolerances(precision))
+                       .worst > 1
+               ? 1 - static_cast<double>(one.problem->the_case.number) / 100
+               : 0;
+  });
+}
+
+}  // namespace
+
+std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
+  const std::vector<Evidence> cases = evidence_of(submission);
+  const diagnose::Job& job = cases.front().problem->job;
+  const diagnose::Precision precision = std::max(diagnosis.forward.precision, diagnosis.backward.precision);
+  std::string text = "Results of " + counted(std::ssize(cases), "case") + " on " +
+                     counted(job.ranks, "rank") + ", " + name(job.placement) +
+                     "; the largest error of a row, * for more than rounding:\n";
+  text += error_table(cases, precision) + "\n";
+  for (const std::string& line : submission.layouts) text += "read: " + line + "\n";
+  for (const std::string& line : diagnosis.conventions) text += "read: " + line + "\n";
+  if (!submission.layouts.empty() || !diagnosis.conventions.empty()) text += "\n";
+  text += pass_text("forward     ", diagnosis.forward, diagnosis.forward);
+  text += pass_text("backward    ", diagnosis.backward, diagnosis.forward);
+  if (!diagnosis.explained()) text += "\n" + picture_of(worst_of(cases, precision), precision);
+  if (diagnosis.right()) text += "\nRIGHT in these cases. " + not_tested_text(diagnosis);
+  return text;
+}
+
+namespace {
+
+nlohmann::ordered_json json_of(const Pass& pass) {
+  constexpr std::array states{"absent", "right", "wrong", "unknown"};
+  const auto list = [](const std::vector<Explanation>& all) {
+    nlohmann::ordered_json array = nlohmann::ordered_json::array();
+    for (const Explanation& one : all) {
+      std::vector<std::string> ids;
+      for (const Mistake* mistake : one.hypothesis.mistakes) ids.push_back(mistake->id);
+      array.push_back({{"mistakes", ids},
+                       {"sentence", sentence(one)},
+                       {"explained", one.explained},
+                       {"given_own_out_and_lse", one.given_own},
+                       {"is_derivative_of_forward", one.is_derivative}});
+    }
+    return array;
+  };
+  return {{"state", states.at(static_cast<std::size_t>(pass.state))},
+          {"numbers", name(pass.returned)},
+          {"within_rounding_of", name(pass.precision)},
+          {"explanations", list(pass.explanations)},
+          {"near", list(pass.near)}};
+}
+
+}  // namespace
+
+std::string to_json(const Diagnosis& diagnosis, const Submission& submission) {
+  const std::vector<Evidence> cases = evidence_of(submission);
+  nlohmann::ordered_json json{{"right", diagnosis.right()}, {"explained", diagnosis.explained()}};
+  json["forward"] = json_of(diagnosis.forward);
+  json["backward"] = json_of(diagnosis.backward);
+  json["conventions"] = diagnosis.conventions;
+  json["layouts"] = submission.layouts;
+  for (const Evidence& one : cases) {
+    const auto largest = one.yardstick.largest(*one.got, one.problem->right);
+    nlohmann::ordered_json errors;  // null: not finite
+    for (const Array array : all_arrays)
+      if (one.got->has(array)) errors[name(array)] = of(largest, array);
+    json["errors"][one.problem->the_case.name] = errors;
+  }
+  json["cases_without_results"] = submission.without;
+  json["not_tested"] = nlohmann::ordered_json::array();
+  for (const Mistake* mistake : diagnosis.not_tested) json["not_tested"].push_back(mistake->id);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace ring_attention
