@@ -50,6 +50,7 @@ std::vector<Explanation> singles(const std::vector<const Mistake*>& mistakes, bo
   for (const Mistake* mistake : mistakes) {
     if (!(backward ? mistake->in_backward() : mistake->in_forward()) || base.hypothesis.has(mistake))
       continue;
+    if (mistake->loses_digits && !base.hypothesis.mistakes.empty()) continue;
     Explanation one = base;
     one.hypothesis.mistakes.push_back(mistake);
     const bool directed = ring > 2 && one.hypothesis.directed();
@@ -69,7 +70,7 @@ std::vector<Explanation> singles(const std::vector<const Mistake*>& mistakes, bo
 std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Search& search) {
   std::vector<Explanation> shown;
   for (const Explanation& one : singles)
-    if (search.shows_first(one)) shown.push_back(one);
+    if (!one.hypothesis.loses_digits() && search.shows_first(one)) shown.push_back(one);
   std::vector<Explanation> all;
   for (std::size_t i = 0; i < shown.size(); ++i)
     for (std::size_t j = 0; j < i; ++j) {

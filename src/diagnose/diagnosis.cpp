@@ -190,13 +190,30 @@ std::vector<Evidence> evidence_of(const std::vector<Answer>& answers) {
   return all;
 }
 
+/// The cases that are wrong and can be explained by themselves.
+std::vector<CaseAlone> cases_alone(std::span<const Evidence> cases, const Options& options) {
+  std::vector<CaseAlone> all;
+  for (const Evidence& one : cases) {
+    Examination examination(std::span(&one, 1), options);
+    examination.run(false);
+    const Pass &forward = examination.forward(), &backward = examination.backward();
+    const bool wrong = forward.state > State::right || backward.state > State::right;
+    if (wrong && forward.state != State::unknown && backward.state != State::unknown)
+      all.push_back({one.problem->the_case.name, forward, backward});
+  }
+  return all;
+}
+
 Diagnosis diagnosed(const std::vector<Answer>& answers, const Options& options, bool with_pairs) {
   const std::vector<Evidence> cases = evidence_of(answers);
   Examination examination(cases, options);
   examination.run(with_pairs);
-  Diagnosis result{examination.forward(), examination.backward(), {}, {}};
-  result.not_tested =
-      not_tested_by(cases, options, std::max(result.forward.returned, result.backward.returned));
+  Diagnosis result;
+  result.forward = examination.forward();
+  result.backward = examination.backward();
+  const Precision returned = std::max(result.forward.returned, result.backward.returned);
+  if (!result.explained()) result.alone = cases_alone(cases, options);
+  if (result.right() && options.lists_not_tested) result.not_tested = not_tested_by(cases, options, returned);
   return result;
 }
 

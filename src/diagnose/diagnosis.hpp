@@ -28,8 +28,15 @@ struct Pass {
   std::vector<Explanation> near = {};          ///< of an unknown one: those that explain most
 };
 
+/// A wrong case by itself, where no mistake explains all cases: codes often take one wrong way for several masks.
+struct CaseAlone {
+  std::string name;
+  Pass forward, backward;
+};
+
 struct Diagnosis {
   Pass forward, backward;
+  std::vector<CaseAlone> alone;          ///< of those that are explained by themselves
   std::vector<std::string> conventions;  ///< translated, one sentence each
   /// Mistakes that none of these cases and arrays would show.
   std::vector<const Mistake*> not_tested;
@@ -43,6 +50,7 @@ struct Diagnosis {
 struct Options {
   std::vector<const Mistake*> mistakes;  ///< to look for
   bool pairs = true;
+  bool lists_not_tested = true;
   std::function<void(const std::string&)> progress = [](const std::string&) {};
 
   Options();  ///< all mistakes

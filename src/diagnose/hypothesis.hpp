@@ -35,6 +35,9 @@ struct Hypothesis {
   [[nodiscard]] bool directed() const {
     return std::ranges::any_of(mistakes, [](const Mistake* mistake) { return mistake->directed; });
   }
+  [[nodiscard]] bool loses_digits() const {
+    return std::ranges::any_of(mistakes, [](const Mistake* mistake) { return mistake->loses_digits; });
+  }
   [[nodiscard]] bool has(const Mistake* mistake) const {
     return std::ranges::find(mistakes, mistake) != mistakes.end();
   }

@@ -159,10 +159,6 @@ struct Rules {
 
   /// Those of a right ring.
   Rules();
-
-  /// Does it round sums between steps? Then its results differ from right ones by rounding errors, which are others in
-  /// every code.
-  [[nodiscard]] bool loses_digits() const { return out_kept_in || lse_kept_in || dq_kept_in || dkdv_kept_in; }
 };
 
 }  // namespace ring_attention::diagnose

@@ -63,8 +63,12 @@ Residual Search::residual(const Evidence& one, const Explanation& explanation) c
   PerArray tolerances = one.yardstick.tolerances(precision_);
   Residual first = one.yardstick.residual(*one.got, wanted, which_, tolerances);
   if (first.worst <= 1 || first.quantile(0.5) > far_off) return first;
-  if (explanation.hypothesis.rules().loses_digits()) {  // it is nothing but rounding
-    widen(tolerances, one.yardstick.largest(wanted, one.problem->right));
+  if (explanation.hypothesis.loses_digits()) {  // it is nothing but rounding: as large in every case
+    const Arrays& right = one.problem->right;
+    const double expected = one.yardstick.residual(wanted, right, which_, tolerances).quantile(0.5);
+    if (one.yardstick.residual(*one.got, right, which_, tolerances).quantile(0.5) < expected / 10)
+      return first;
+    widen(tolerances, one.yardstick.largest(wanted, right));
     return one.yardstick.residual(*one.got, wanted, which_, tolerances);
   }
   // Wrong results may be larger, and rounding moves them further.
@@ -107,7 +111,7 @@ std::vector<Explanation> Search::fitting(const std::vector<Explanation>& candida
   std::vector<Explanation> fitting;
   for (const auto& [mistakes, explanation] : best) fitting.push_back(explanation);
   if (fitting.empty()) return fitting;
-  const auto loses_digits = [](const Explanation& one) { return one.hypothesis.rules().loses_digits(); };
+  const auto loses_digits = [](const Explanation& one) { return one.hypothesis.loses_digits(); };
   if (!std::ranges::all_of(fitting, loses_digits)) std::erase_if(fitting, loses_digits);
   std::ranges::sort(fitting, {}, &Explanation::worst);
   const double alike = std::max(alike_below * fitting.front().worst, 1 / alike_below);

@@ -48,6 +48,12 @@ bool moves_content(const Edit& edit) {
   });
 }
 
+bool loses_digits(const Edit& edit) {
+  Rules rules;
+  edit.make(rules);
+  return rules.out_kept_in || rules.lse_kept_in || rules.dq_kept_in || rules.dkdv_kept_in;
+}
+
 /// The edits of a file. Those that concern the order of the steps depend on the direction of the ring.
 void add(std::map<std::string, Mistake>& edits, const std::vector<Edit>& of_file, bool directed) {
   for (const Edit& edit : of_file) {
@@ -55,6 +61,7 @@ void add(std::map<std::string, Mistake>& edits, const std::vector<Edit>& of_file
     mistake.edit = edit.make;
     mistake.directed = directed;
     mistake.moves_content = moves_content(edit);
+    mistake.loses_digits = loses_digits(edit);
     require(edits.emplace(edit.id, mistake).second, "two edits are called " + edit.id);
   }
 }
@@ -77,6 +84,7 @@ std::vector<Mistake> read() {
     require(edit != edits.end(), "mistakes.tsv: there is no edit for " + mistake.id);
     mistake.edit = edit->second.edit;
     mistake.directed = edit->second.directed;
+    mistake.loses_digits = edit->second.loses_digits;
     mistake.moves_content = edit->second.moves_content;
     edits.erase(edit);
     mistakes.push_back(mistake);

@@ -28,6 +28,8 @@ struct Mistake {
   std::string source;     ///< who made it; or empty
   void (*edit)(Rules&) = nullptr;
   bool directed = false;       ///< does it depend on the way in which parcels travel?
+  /// Does it only round sums? Then it is no explanation of anything larger, alone or with other mistakes.
+  bool loses_digits = false;
   bool moves_content = false;  ///< are the K,V at hand those of another rank than they should be?
 
   [[nodiscard]] bool in_forward() const { return phase != Phase::backward; }

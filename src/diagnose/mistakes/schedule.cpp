@@ -21,8 +21,8 @@ void positions_of(Rules& rules, int (*hops)(int step)) {
 }
 
 void of_steps(Rules& rules, void (*change)(Steps&)) {
-  rules.schedule.push_back([=](const Turn& turn, Steps& steps) {
-    if (turn.ring.size > 1) change(steps);
+  rules.schedule.push_back([=](const Turn&, Steps& steps) {
+    if (steps.size() > 1) change(steps);
   });
 }
 

@@ -118,6 +118,27 @@ std::string not_tested_text(const Diagnosis& diagnosis) {
          joined(ids, ", ") + "\n";
 }
 
+/// "causal, gqa    the mask compares places in the shard"
+std::string alone_text(const Diagnosis& diagnosis) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_mistake;
+  for (const diagnose::CaseAlone& one : diagnosis.alone) {
+    const Pass& wrong = one.forward.state == State::named ? one.forward : one.backward;
+    const std::string says =
+        sentence(wrong.explanations.front()) + (wrong.explanations.size() > 1 ? ", or another" : "");
+    const auto found = std::ranges::find(by_mistake, says, [](const auto& entry) { return entry.first; });
+    if (found == by_mistake.end())
+      by_mistake.push_back({says, {one.name}});
+    else
+      found->second.push_back(one.name);
+  }
+  std::string text;
+  for (const auto& [says, names] : by_mistake)
+    text += "    " + joined(names, ", ") + (names.size() == 1 ? " alone: " : ", each alone: ") + says + "\n";
+  return text.empty()
+             ? ""
+             : "No mistake explains all wrong cases. Some of them are explained by themselves:\n" + text;
+}
+
 std::vector<Evidence> evidence_of(const Submission& submission) {
   std::vector<Evidence> cases;
   cases.reserve(submission.answers.size());
@@ -152,7 +173,10 @@ std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
   if (!submission.layouts.empty() || !diagnosis.conventions.empty()) text += "\n";
   text += pass_text("forward     ", diagnosis.forward, diagnosis.forward);
   text += pass_text("backward    ", diagnosis.backward, diagnosis.forward);
-  if (!diagnosis.explained()) text += "\n" + picture_of(worst_of(cases, precision), precision);
+  if (!diagnosis.explained()) {
+    if (!diagnosis.alone.empty()) text += "\n" + alone_text(diagnosis);
+    text += "\n" + picture_of(worst_of(cases, precision), precision);
+  }
   if (diagnosis.right()) text += "\nRIGHT in these cases. " + not_tested_text(diagnosis);
   return text;
 }
