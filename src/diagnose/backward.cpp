@@ -59,20 +59,20 @@ class BackwardRing {
   /// All heads of a rank at one step.
   void compute(int rank, int number, const Step& step) {
     const std::vector<Matrix<double>> scores = scorer_.scores(rank, step);
+    const double dq_scale = scorer_.scale() * rules_.dq_factor(problem_.the_case);
+    const double dk_scale = scorer_.scale() * rules_.dk_factor(problem_.the_case);
     for (Index head = 0; head < problem_.the_case.heads; ++head) {
       const Matrix<double>& dout = dout_.at(rank, head);
       const Matrix<double> p = probabilities(scores[static_cast<std::size_t>(head)], lse(rank, number, head));
-      const Matrix<double> dp = dout * scorer_.values(step, head).transpose();
+      const Matrix<double> dp = product(dout, scorer_.values(step, head).transpose(), sums_);
       const Matrix<double> ds =
           low(p.cwiseProduct(dp.colwise() - delta(rank, number, head, dout)), precision_);
-      rules_.add_dq(dq_.at(rank, head),
-                    (scorer_.scale() * rules_.dq_factor(problem_.the_case)) * (ds * scorer_.keys(step, head)),
-                    number);
+      rules_.add_dq(dq_.at(rank, head), dq_scale * product(ds, scorer_.keys(step, head), sums_), number);
       dq_.at(rank, head) = low(dq_.at(rank, head), rules_.dq_kept_in.value_or(sums_));
       hand_out(step.dk_to, number, dk_part_.at(rank, head), dk_, head,
-               (scorer_.scale() * rules_.dk_factor(problem_.the_case)) *
-                   (ds.transpose() * scorer_.queries(rank, head)));
-      hand_out(step.dv_to, number, dv_part_.at(rank, head), dv_, head, low(p, precision_).transpose() * dout);
+               dk_scale * product(ds.transpose(), scorer_.queries(rank, head), sums_));
+      hand_out(step.dv_to, number, dv_part_.at(rank, head), dv_, head,
+               product(low(p, precision_).transpose(), dout, sums_));
     }
   }
 
@@ -99,10 +99,10 @@ class BackwardRing {
 
   [[nodiscard]] Vector<double> delta(int rank, int number, Index head, const Matrix<double>& dout) const {
     if (rules_.delta_from == Source::none) return Vector<double>::Zero(dout.rows());
-    if (rules_.delta_from == Source::whole) return dout.cwiseProduct(out_.at(rank, head)).rowwise().sum();
-    return dout.cwiseProduct(piece(rank, rules_.delta_from == Source::step ? number : 0, head).out)
-        .rowwise()
-        .sum();
+    const bool whole = rules_.delta_from == Source::whole;
+    const Matrix<double>& out =
+        whole ? out_.at(rank, head) : piece(rank, rules_.delta_from == Source::step ? number : 0, head).out;
+    return low(dout.cwiseProduct(out).rowwise().sum(), sums_);
   }
 
   [[nodiscard]] Matrix<double> probabilities(const Matrix<double>& scores, const Vector<double>& lse) const {

@@ -21,6 +21,20 @@ Forward simulated(const Problem& problem, const Explanation& forward, Precision 
   return simulate_forward(problem, forward.hypothesis.rules(), precision);
 }
 
+bool has_nan(const Arrays& arrays) {
+  return std::ranges::any_of(of_forward, [&](Array array) {
+    const auto all = arrays[array].view().elements();
+    return std::any_of(all.begin(), all.end(), [](double x) { return std::isnan(x); });
+  });
+}
+
+/// Where NaN of a forward goes depends on whether a code multiplies it by the zeros of hidden pairs: nothing can be said.
+void forget_nan(Arrays& gradients) {
+  for (const Array array : of_backward)
+    for (double& x : gradients[array].view().elements())
+      if (std::isnan(x)) x = beyond_float;
+}
+
 /// What a wrong forward returned: what the user has, or else what is simulated.
 Forward own_forward(const Evidence& one, const Explanation& forward, Precision precision) {
   Forward own = simulated(*one.problem, forward, precision);
@@ -102,7 +116,10 @@ Search::Simulate backward_of(const Explanation& forward) {
     }
     const Key key{&one, precision};
     if (!known->contains(key)) known->emplace(key, own_forward(one, forward, precision));
-    return simulate_backward(*one.problem, explanation.hypothesis.rules(), known->at(key), precision);
+    Arrays arrays =
+        simulate_backward(*one.problem, explanation.hypothesis.rules(), known->at(key), precision);
+    if (has_nan(known->at(key).arrays)) forget_nan(arrays);
+    return arrays;
   };
 }
 

@@ -12,6 +12,7 @@ namespace {
 struct RowStep {
   RowState state;
   RowVector o;
+  bool skipped = false;
 
   [[nodiscard]] RowVector out(bool guarded) const {
     return state.l > 0 || !guarded ? RowVector(o / state.l) : RowVector(RowVector::Zero(o.size()));
@@ -64,12 +65,13 @@ class ForwardRing {
       const std::vector<Matrix<double>> scores = scorer_.scores(rank, step);
       for (std::size_t head = 0; head < heads; ++head) {
         Matrix<double> p = scores[head];
+        const bool skipped = rules_.skips_hidden_tiles && p.maxCoeff() == minus_infinity;
         for (Index slot = 0; slot < p.rows(); ++slot) {
-          RowState state = exponentiate(p.row(slot));
-          rows[head][static_cast<std::size_t>(slot)].push_back({state, {}});
+          const RowState state = exponentiate(p.row(slot), rules_.guarded || skipped);
+          rows[head][static_cast<std::size_t>(slot)].push_back({state, {}, skipped});
         }
-        const Matrix<double> o =
-            p.unaryExpr([&](double x) { return low(x); }) * scorer_.values(step, static_cast<Index>(head));
+        const Matrix<double> o = product(p.unaryExpr([&](double x) { return low(x); }),
+                                         scorer_.values(step, static_cast<Index>(head)), sums_);
         for (Index slot = 0; slot < p.rows(); ++slot)
           rows[head][static_cast<std::size_t>(slot)].back().o =
               o.row(slot).unaryExpr([&](double x) { return sum(x); });
@@ -79,10 +81,10 @@ class ForwardRing {
   }
 
   /// Replaces the scores of a row by e^{score - m}.
-  [[nodiscard]] RowState exponentiate(auto row) const {
+  [[nodiscard]] RowState exponentiate(auto row, bool guarded) const {
     RowState state;
     state.m = rules_.maximum(row.maxCoeff());
-    const bool nothing = state.m == minus_infinity && rules_.guarded;
+    const bool nothing = state.m == minus_infinity && guarded;
     for (double& score : row) score = nothing ? 0 : sum(std::exp(score - state.m));
     state.l = sum(row.sum());
     return state;
@@ -110,6 +112,7 @@ class ForwardRing {
     RowStep all = steps.front();
     for (std::size_t i = 1; i < steps.size(); ++i) {
       const RowState& add = steps[i].state;
+      if (steps[i].skipped) continue;
       const double m = std::max(all.state.m, add.m);
       const Factors factor = rules_.factors(all.state.m, add.m, m);
       all.o = (factor.o * all.o + factor.new_o * steps[i].o).unaryExpr([&](double x) { return sum(x); });
@@ -125,7 +128,7 @@ class ForwardRing {
     PieceState all;
     for (const RowStep& step : steps) {
       const bool has_keys = step.state.l > 0;
-      const PieceState piece{has_keys ? step.state.lse() / rules_.lse_unit : rules_.lse_of_nothing,
+      const PieceState piece{has_keys ? sum(step.state.lse() / rules_.lse_unit) : rules_.lse_of_nothing,
                              step.state.m, has_keys ? 1 : 0};
       if (piece.lse == minus_infinity) continue;
       if (all.lse == minus_infinity) {

@@ -129,16 +129,22 @@ Problem Problem::moved(Array gradient, const Tensor<double>& direction, double s
   return other;
 }
 
+Scoring Problem::scoring() const {
+  Scoring how;
+  how.scale = the_case.scale();
+  how.alibi_slopes = slopes;
+  how.sinks = sinks;
+  if (the_case.causal) how.mask = Mask::causal();
+  if (the_case.window > 0) how.mask.left = the_case.window - 1;
+  if (!the_case.documents.empty()) how.mask.documents = std::make_shared<const Documents>(the_case.documents);
+  return how;
+}
+
 void Problem::find_right_results() {
-  Scoring scoring{.scale = the_case.scale(), .alibi_slopes = slopes, .sinks = sinks};
-  if (the_case.causal) scoring.mask = Mask::causal();
-  if (the_case.window > 0) scoring.mask.left = the_case.window - 1;
-  if (!the_case.documents.empty())
-    scoring.mask.documents = std::make_shared<const Documents>(the_case.documents);
   const Tensor<double> hidden = the_case.padding > 0 ? hides(the_case) : Tensor<double>();
   const View<const double> added = the_case.padding > 0 ? hidden.view() : bias.view();
-  Reference forward = reference_forward(q, k, v, scoring, added);
-  ReferenceGradients gradients = reference_backward(q, k, v, dout, scoring, added);
+  Reference forward = reference_forward(q, k, v, scoring(), added);
+  ReferenceGradients gradients = reference_backward(q, k, v, dout, scoring(), added);
   right[Array::out] = std::move(forward.out);
   right[Array::lse] = std::move(forward.lse);
   right[Array::dq] = std::move(gradients.q);

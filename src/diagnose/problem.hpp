@@ -55,6 +55,9 @@ struct Problem {
   /// The same with other arrays, and without right results: for derivatives.
   [[nodiscard]] Problem moved(Array gradient, const Tensor<double>& direction, double step) const;
 
+  /// How scores are formed, but for the bias and the padding.
+  [[nodiscard]] Scoring scoring() const;
+
   Case the_case;
   Job job;
   Tensor<double> q, k, v, dout;

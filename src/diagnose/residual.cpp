@@ -9,8 +9,9 @@
 namespace ring_attention::diagnose {
 namespace {
 
-constexpr double huge = 1e25;  // float is about to overflow: any larger number, infinity or NaN may follow
+constexpr double huge = 1e25;  // float is about to overflow, and every code makes something else of it
 constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr double nothing_said = -1;  // the error of a row that no code in float can have
 
 /// A row of a wrong result that rounding moves further than this says nothing.
 constexpr double unstable = 0.03;
@@ -29,8 +30,15 @@ double root_mean_square(std::span<const double> numbers) {
 /// What codes return for the lse of no key: -inf, or a number that stands for it.
 bool is_nothing(double lse) { return lse < -1e20; }
 
-bool has_left_float(std::span<const double> row) {
-  return std::ranges::any_of(row, [](double x) { return !std::isfinite(x) || std::abs(x) > huge; });
+bool is_huge(double x) { return std::isfinite(x) && std::abs(x) > huge; }
+
+bool is_finite(std::span<const double> row) {
+  return std::ranges::all_of(row, [](double x) { return std::isfinite(x); });
+}
+
+/// What codes make of 0 / 0, where they guard the division.
+bool is_zero(std::span<const double> row) {
+  return std::ranges::all_of(row, [](double x) { return x == 0; });
 }
 
 /// The least errors, however small the simulated ones are.
@@ -74,7 +82,12 @@ double Yardstick::size(Array array, Index head) const {
 double Yardstick::row_error(Array array, Index head, std::span<const double> got,
                             std::span<const double> want) const {
   if (array == Array::lse && is_nothing(want[0])) return is_nothing(got[0]) ? 0 : infinite;
-  if (has_left_float(want)) return has_left_float(got) ? 0 : infinite;
+  if (std::ranges::any_of(want, is_huge)) return nothing_said;
+  if (!is_finite(want)) {
+    const bool is_nan = std::ranges::any_of(want, [](double x) { return std::isnan(x); });
+    const bool fits = !is_finite(got) || std::ranges::any_of(got, is_huge) || (is_nan && is_zero(got));
+    return fits ? 0 : infinite;
+  }
   double sum = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (!std::isfinite(got[i])) return infinite;
@@ -122,6 +135,7 @@ Residual Yardstick::residual(const Arrays& got, const Arrays& want, std::span<co
         const auto row = [&](const Arrays& arrays) { return arrays[array].view().row(0, head, token); };
         if (rounded != nullptr && !(row_error(array, head, row(*rounded), row(want)) <= unstable)) continue;
         const double error = row_error(array, head, row(got), row(want));
+        if (error == nothing_said) continue;
         result.rows.push_back(error);
         result.worst = std::max(result.worst, error / of(tolerances, array));
       }

@@ -52,7 +52,7 @@ class Yardstick {
   /// The largest row error of each array, of those rows.
   [[nodiscard]] PerArray largest(const Arrays& got, const Arrays& want,
                                  const Arrays* rounded = nullptr) const;
-  /// The error of one row.
+  /// The error of one row; negative where `want` cannot be had in float, so that nothing can be said.
   [[nodiscard]] double row_error(Array array, Index head, std::span<const double> got,
                                  std::span<const double> want) const;
 
@@ -61,6 +61,9 @@ class Yardstick {
   std::array<std::vector<double>, all_arrays.size()> sizes_;
   mutable std::map<Precision, PerArray> tolerances_;
 };
+
+/// No code in float returns such a number: a row that should have one is not compared.
+inline constexpr double beyond_float = 1e300;
 
 /// Errors of right codes differ by what they sum in which order: a margin over the one that is simulated here.
 inline constexpr double safety = 6;

@@ -4,6 +4,12 @@
 
 namespace ring_attention::diagnose {
 
+Matrix<double> product(const Matrix<double>& a, const Matrix<double>& b, Precision sums) {
+  if (sums == Precision::float64) return a * b;
+  const Matrix<float> in_float = a.cast<float>() * b.cast<float>();
+  return in_float.cast<double>();
+}
+
 Shards::Shards(const Slots& slots, Index heads, Index dim)
     : heads_(heads),
       parts_(static_cast<std::size_t>(slots.ranks() * heads), Matrix<double>::Zero(slots.count(), dim)) {}
@@ -73,7 +79,7 @@ std::vector<Matrix<double>> Scorer::scores(int rank, const Step& step) const {
   std::vector<Matrix<double>> all;
   all.reserve(static_cast<std::size_t>(heads));
   for (Index head = 0; head < heads; ++head)
-    all.emplace_back(scale_ * queries(rank, head) * keys(step, head).transpose());
+    all.push_back(scale_ * product(queries(rank, head), keys(step, head).transpose(), sums_));
   for (Index i = 0; i < count; ++i)
     for (Index j = 0; j < count; ++j) {
       const Pair pair{slots_.at(rank, i), slots_.at(step.positions, j), slots_.at(step.k, j),

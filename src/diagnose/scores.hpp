@@ -6,6 +6,9 @@
 
 namespace ring_attention::diagnose {
 
+/// a b, summed in float unless `sums` is finer.
+[[nodiscard]] Matrix<double> product(const Matrix<double>& a, const Matrix<double>& b, Precision sums);
+
 /// One array: [slots, dim] for each rank and head. A slot that holds no token is zero.
 class Shards {
  public:

@@ -72,9 +72,12 @@ Residual Search::residual(const Evidence& one, const Explanation& explanation) c
     return one.yardstick.residual(*one.got, wanted, which_, tolerances);
   }
   // Wrong results may be larger, and rounding moves them further.
-  const Arrays rounded = simulate_(one, explanation, precision_);
-  widen(tolerances, one.yardstick.largest(rounded, wanted, &rounded));
-  const Residual second = one.yardstick.residual(*one.got, wanted, which_, tolerances, &rounded);
+  const bool overflows =
+      explanation.hypothesis.in_float();  // by design: then the rows that do are the evidence
+  const Arrays other = simulate_(one, explanation, overflows ? Precision::float64 : precision_);
+  widen(tolerances, one.yardstick.largest(other, wanted, &other));
+  const Residual second =
+      one.yardstick.residual(*one.got, wanted, which_, tolerances, overflows ? nullptr : &other);
   return second.rows.empty() ? first : second;
 }
 

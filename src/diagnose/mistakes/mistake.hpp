@@ -27,7 +27,7 @@ struct Mistake {
   std::string mutant;     ///< "lesson 05 step-too-few": code of this project that makes the mistake; or empty
   std::string source;     ///< who made it; or empty
   void (*edit)(Rules&) = nullptr;
-  bool directed = false;       ///< does it depend on the way in which parcels travel?
+  bool directed = false;  ///< does it depend on the way in which parcels travel?
   /// Does it only round sums? Then it is no explanation of anything larger, alone or with other mistakes.
   bool loses_digits = false;
   bool moves_content = false;  ///< are the K,V at hand those of another rank than they should be?

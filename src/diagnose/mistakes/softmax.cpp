@@ -35,6 +35,14 @@ void view_for_transpose(const Problem& problem, Arrays& arrays) {
   }
 }
 
+void unguarded(Rules& rules) {
+  rules.guarded = false;
+  rules.factors = [](double m, double m_new, double m_merged) {
+    const double old_factor = std::exp(m - m_merged), new_factor = std::exp(m_new - m_merged);
+    return Factors{old_factor, old_factor, new_factor, new_factor};
+  };
+}
+
 }  // namespace
 
 std::vector<Edit> softmax_edits() {
@@ -54,13 +62,11 @@ std::vector<Edit> softmax_edits() {
          rules.maximum = [](double m) { return std::max(m, -1e4); };
          rules.guarded = false;
        }},
-      {"unguarded",
+      {"unguarded", unguarded},
+      {"unguarded-row",
        [](Rules& rules) {
-         rules.guarded = false;
-         rules.factors = [](double m, double m_new, double m_merged) {
-           const double old_factor = std::exp(m - m_merged), new_factor = std::exp(m_new - m_merged);
-           return Factors{old_factor, old_factor, new_factor, new_factor};
-         };
+         unguarded(rules);
+         rules.skips_hidden_tiles = true;
        }},
       {"finite-mask-1e4", [](Rules& rules) { rules.hidden_score = -1e4; }},
       {"finite-mask", [](Rules& rules) { rules.hidden_score = -1e30; }},
