@@ -101,26 +101,38 @@ std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Se
   return all;
 }
 
-Arrays forward_arrays(const Evidence& one, const Explanation& explanation, Precision precision) {
-  return std::move(simulated(*one.problem, explanation, precision).arrays);
-}
-
-Search::Simulate backward_of(const Explanation& forward) {
-  // One forward serves all backwards of a case.
-  using Key = std::pair<const Evidence*, Precision>;
-  const auto known = std::make_shared<std::map<Key, Forward>>();
-  return [=](const Evidence& one, const Explanation& explanation, Precision precision) {
-    if (!explanation.given_own) {
-      const Rules rules = explanation.hypothesis.rules();
-      return simulate_backward(*one.problem, rules, one.right, precision);
-    }
-    const Key key{&one, precision};
-    if (!known->contains(key)) known->emplace(key, own_forward(one, forward, precision));
-    Arrays arrays =
-        simulate_backward(*one.problem, explanation.hypothesis.rules(), known->at(key), precision);
-    if (has_nan(known->at(key).arrays)) forget_nan(arrays);
+Search::Simulate Simulations::remembering(Known& known, Simulated simulated) {
+  return [&known, simulated = std::move(simulated)](const Evidence& one, const Explanation& explanation,
+                                                    Precision precision) {
+    if (explanation.hypothesis.mistakes.size() > 1)  // there are many pairs
+      return std::make_shared<const Arrays>(simulated(one, explanation, precision));
+    std::shared_ptr<const Arrays>& arrays =
+        known[{&one, precision, explanation.hypothesis, explanation.given_own}];
+    if (arrays == nullptr) arrays = std::make_shared<const Arrays>(simulated(one, explanation, precision));
     return arrays;
   };
+}
+
+Search::Simulate Simulations::forward() {
+  return remembering(forwards_, [](const Evidence& one, const Explanation& explanation, Precision precision) {
+    return std::move(simulated(*one.problem, explanation, precision).arrays);
+  });
+}
+
+Search::Simulate Simulations::backward(const Explanation& of) {
+  // One forward serves all backwards of a case.
+  const auto forwards = std::make_shared<std::map<std::pair<const Evidence*, Precision>, Forward>>();
+  const auto simulated = [=](const Evidence& one, const Explanation& explanation, Precision precision) {
+    const Rules rules = explanation.hypothesis.rules();
+    if (!explanation.given_own) return simulate_backward(*one.problem, rules, one.right, precision);
+    const std::pair key{&one, precision};
+    if (!forwards->contains(key)) forwards->emplace(key, own_forward(one, of, precision));
+    const Forward& own = forwards->at(key);
+    Arrays arrays = simulate_backward(*one.problem, rules, own, precision);
+    if (has_nan(own.arrays)) forget_nan(arrays);
+    return arrays;
+  };
+  return remembering(backwards_[of.hypothesis], simulated);
 }
 
 bool is_derivative(std::span<const Evidence> cases, const Explanation& forward, Precision precision) {

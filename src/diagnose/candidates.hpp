@@ -2,6 +2,9 @@
 /// Which hypotheses are worth trying, and what each of them returns.
 #pragma once
 
+#include <map>
+#include <tuple>
+
 #include "diagnose/search.hpp"
 
 namespace ring_attention::diagnose {
@@ -13,11 +16,24 @@ namespace ring_attention::diagnose {
 /// All pairs of these, of which both show in the case that `search` looks at first, or one explains it alone.
 [[nodiscard]] std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Search& search);
 
-/// out and lse of a forward.
-[[nodiscard]] Arrays forward_arrays(const Evidence& one, const Explanation& explanation, Precision precision);
+/// What was simulated once, for one type of numbers, is not simulated again for another. It outlives the searches.
+class Simulations {
+ public:
+  /// out and lse of a forward.
+  [[nodiscard]] Search::Simulate forward();
+  /// dq, dk and dv of a backward, whose forward is explained by `of`.
+  [[nodiscard]] Search::Simulate backward(const Explanation& of);
 
-/// dq, dk and dv of a backward, whose forward is explained by `forward`.
-[[nodiscard]] Search::Simulate backward_of(const Explanation& forward);
+ private:
+  /// Case, type, what was made, and of a backward whether it took the forward's own out and lse.
+  using Key = std::tuple<const Evidence*, Precision, Hypothesis, bool>;
+  using Known = std::map<Key, std::shared_ptr<const Arrays>>;
+  using Simulated = std::function<Arrays(const Evidence&, const Explanation&, Precision)>;
+  [[nodiscard]] static Search::Simulate remembering(Known& known, Simulated simulated);
+
+  Known forwards_;
+  std::map<Hypothesis, Known> backwards_;  // by their forward
+};
 
 /// Are the gradients the derivative of a wrong forward? Along a few directions, by differences.
 [[nodiscard]] bool is_derivative(std::span<const Evidence> cases, const Explanation& forward,

@@ -28,7 +28,8 @@ void from_rank_order(const Problem& problem, Arrays& arrays) {
   }
 }
 
-/// Are these arrays right in all cases, if `translate` is applied to them?
+/// Are these arrays right in all cases, if `translate` is applied to them? In float at least: who saves products of floats
+/// may save them in double.
 bool right_after(const std::vector<Answer>& answers, std::span<const Array> which, const auto& translate) {
   bool looked = false;
   for (const Answer& answer : answers) {
@@ -38,7 +39,8 @@ bool right_after(const std::vector<Answer>& answers, std::span<const Array> whic
     for (const Array array : all_arrays) translated[array] = answer.arrays[array].clone();
     translate(*answer.problem, translated);
     const Yardstick yardstick(*answer.problem);
-    const PerArray tolerances = yardstick.tolerances(precision_of(answer.arrays, which));
+    const PerArray tolerances =
+        yardstick.tolerances(std::max(precision_of(answer.arrays, which), Precision::float32));
     if (!(yardstick.residual(translated, answer.problem->right, which, tolerances).worst <= 1)) return false;
   }
   return looked;

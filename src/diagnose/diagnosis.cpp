@@ -15,7 +15,8 @@ constexpr std::size_t forwards_to_try = 6;
 
 class Examination {
  public:
-  Examination(std::span<const Evidence> cases, const Options& options) : cases_(cases), options_(options) {
+  Examination(std::span<const Evidence> cases, const Options& options, Simulations& simulations)
+      : cases_(cases), options_(options), simulations_(simulations) {
     ring_ = cases.front().problem->job.ring();
     for (const Evidence& one : cases) {
       has_forward_ = has_forward_ || one.got->has_any(of_forward);
@@ -68,7 +69,7 @@ class Examination {
 
   void examine_forward(bool with_pairs) {
     for_precisions(forward_, [&](Precision precision, bool spread) {
-      const Search search(cases_, of_forward, precision, spread, forward_arrays);
+      const Search search(cases_, of_forward, precision, spread, simulations_.forward());
       if (search.right()) {
         forward_.state = State::right;
         return true;
@@ -83,7 +84,7 @@ class Examination {
 
   void examine_backward(bool with_pairs) {
     for_precisions(backward_, [&](Precision precision, bool spread) {
-      const Search search(cases_, of_backward, precision, spread, backward_of({}));
+      const Search search(cases_, of_backward, precision, spread, simulations_.backward({}));
       if (search.right()) {
         backward_.state = State::right;
         return true;
@@ -100,7 +101,7 @@ class Examination {
     if (forward_.state == State::right || forward_.state == State::absent) return false;
     std::vector<Explanation> settled, backwards;
     for (const Explanation& forward : forwards) {
-      const Search search(cases_, of_backward, precision, spread, backward_of(forward));
+      const Search search(cases_, of_backward, precision, spread, simulations_.backward(forward));
       for (const Explanation& one :
            with_the_same_mistakes(forward)) {  // the first that fits: without a mistake
         const Explanation result = search.judged(one);
@@ -147,7 +148,7 @@ class Examination {
   [[nodiscard]] bool has_its_own(const std::vector<Explanation>& forwards, Precision precision, bool spread,
                                  bool with_pairs) {
     for (const Explanation& forward : forwards) {
-      const Search search(cases_, of_backward, precision, spread, backward_of(forward));
+      const Search search(cases_, of_backward, precision, spread, simulations_.backward(forward));
       std::vector<Explanation> bases{{}};
       if (forward_.state == State::named || forward_.state == State::unknown)
         for (Explanation& same : with_the_same_mistakes(forward)) bases.push_back(same);
@@ -178,6 +179,7 @@ class Examination {
 
   std::span<const Evidence> cases_;
   const Options& options_;
+  Simulations& simulations_;
   int ring_ = 1;
   bool has_forward_ = false, has_backward_ = false;
   Pass forward_, backward_;
@@ -191,10 +193,11 @@ std::vector<Evidence> evidence_of(const std::vector<Answer>& answers) {
 }
 
 /// The cases that are wrong and can be explained by themselves.
-std::vector<CaseAlone> cases_alone(std::span<const Evidence> cases, const Options& options) {
+std::vector<CaseAlone> cases_alone(std::span<const Evidence> cases, const Options& options,
+                                   Simulations& simulations) {
   std::vector<CaseAlone> all;
   for (const Evidence& one : cases) {
-    Examination examination(std::span(&one, 1), options);
+    Examination examination(std::span(&one, 1), options, simulations);
     examination.run(false);
     const Pass &forward = examination.forward(), &backward = examination.backward();
     const bool wrong = forward.state > State::right || backward.state > State::right;
@@ -206,13 +209,14 @@ std::vector<CaseAlone> cases_alone(std::span<const Evidence> cases, const Option
 
 Diagnosis diagnosed(const std::vector<Answer>& answers, const Options& options, bool with_pairs) {
   const std::vector<Evidence> cases = evidence_of(answers);
-  Examination examination(cases, options);
+  Simulations simulations;
+  Examination examination(cases, options, simulations);
   examination.run(with_pairs);
   Diagnosis result;
   result.forward = examination.forward();
   result.backward = examination.backward();
   const Precision returned = std::max(result.forward.returned, result.backward.returned);
-  if (!result.explained()) result.alone = cases_alone(cases, options);
+  if (!result.explained()) result.alone = cases_alone(cases, options, simulations);
   if (result.right() && options.lists_not_tested) result.not_tested = not_tested_by(cases, options, returned);
   return result;
 }
@@ -248,12 +252,13 @@ Diagnosis diagnose(const std::vector<Answer>& answers, const Options& options) {
 std::vector<const Mistake*> not_tested_by(std::span<const Evidence> cases, const Options& options,
                                           Precision precision) {
   std::vector<const Mistake*> unseen;
+  Simulations simulations;
   const int ring = cases.front().problem->job.ring();
   const auto shows = [&](const Mistake* mistake, bool backward, std::span<const Array> which) {
     for (const Explanation& one : singles({mistake}, backward, ring))
       for (const Evidence& evidence : cases) {
         const Search search(std::span(&evidence, 1), which, precision, false,
-                            backward ? backward_of({}) : Search::Simulate(forward_arrays));
+                            backward ? simulations.backward({}) : simulations.forward());
         if (evidence.got->has_any(which) && search.shows_first(one)) return true;
       }
     return false;

@@ -2,6 +2,7 @@
 /// `Hypothesis`: mistakes that may explain what a code returned.
 #pragma once
 
+#include <compare>
 #include <vector>
 
 #include "diagnose/mistakes/mistake.hpp"
@@ -15,6 +16,8 @@ struct Hypothesis {
   /// The gradients of K,V go to the rank whose K,V were used, as autograd sends them, not to the one that should have
   /// been used.
   bool follows_content = false;
+
+  friend auto operator<=>(const Hypothesis&, const Hypothesis&) = default;
 
   [[nodiscard]] Rules rules() const {
     Rules rules;

@@ -111,15 +111,11 @@ PerArray Yardstick::tolerances(Precision precision) const {
   most.fill(floor_of(precision));
   if (precision == Precision::half || precision == Precision::bf16)
     of(most, Array::lse) = floor_of(precision) / 2;  // it does not pass through a product
-  for (const int direction : {1, -1}) {
-    Rules rules;
-    rules.direction = direction;
-    const Forward forward = simulate_forward(*problem_, rules, precision);
-    Arrays arrays = simulate_backward(*problem_, rules, forward, precision);
-    for (const Array array : of_forward) arrays[array] = forward.arrays[array].clone();
-    const PerArray errors = largest(arrays, problem_->right);
-    for (const Array array : all_arrays) of(most, array) = std::max(of(most, array), of(errors, array));
-  }
+  const Forward forward = simulate_forward(*problem_, Rules(), precision);
+  Arrays arrays = simulate_backward(*problem_, Rules(), forward, precision);
+  for (const Array array : of_forward) arrays[array] = forward.arrays[array].clone();
+  const PerArray errors = largest(arrays, problem_->right);
+  for (const Array array : all_arrays) of(most, array) = std::max(of(most, array), of(errors, array));
   for (double& error : most) error *= safety;
   return tolerances_[precision] = most;
 }

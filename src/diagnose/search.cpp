@@ -53,13 +53,14 @@ Search::Search(std::span<const Evidence> cases, std::span<const Array> which, Pr
   }
 }
 
-Arrays Search::exact(const Evidence& one, const Explanation& explanation) const {
+std::shared_ptr<const Arrays> Search::exact(const Evidence& one, const Explanation& explanation) const {
   return simulate_(one, explanation,
                    explanation.hypothesis.in_float() ? Precision::float32 : Precision::float64);
 }
 
 Residual Search::residual(const Evidence& one, const Explanation& explanation) const {
-  const Arrays wanted = exact(one, explanation);
+  const std::shared_ptr<const Arrays> exactly = exact(one, explanation);
+  const Arrays& wanted = *exactly;
   PerArray tolerances = one.yardstick.tolerances(precision_);
   Residual first = one.yardstick.residual(*one.got, wanted, which_, tolerances);
   if (first.worst <= 1 || first.quantile(0.5) > far_off) return first;
@@ -74,7 +75,8 @@ Residual Search::residual(const Evidence& one, const Explanation& explanation) c
   // Wrong results may be larger, and rounding moves them further.
   const bool overflows =
       explanation.hypothesis.in_float();  // by design: then the rows that do are the evidence
-  const Arrays other = simulate_(one, explanation, overflows ? Precision::float64 : precision_);
+  const auto otherwise = simulate_(one, explanation, overflows ? Precision::float64 : precision_);
+  const Arrays& other = *otherwise;
   widen(tolerances, one.yardstick.largest(other, wanted, &other));
   const Residual second =
       one.yardstick.residual(*one.got, wanted, which_, tolerances, overflows ? nullptr : &other);
@@ -140,10 +142,10 @@ std::vector<Explanation> Search::nearest(const std::vector<Explanation>& candida
 
 bool Search::shows_first(const Explanation& explanation) const {
   const Evidence& one = *cases_.front();
-  const Arrays arrays = exact(one, explanation);
+  const auto arrays = exact(one, explanation);
   Arrays wanted;
   for (const Array array : which_)
-    if (one.got->has(array)) wanted[array] = arrays[array].clone();
+    if (one.got->has(array)) wanted[array] = (*arrays)[array].clone();
   return one.yardstick.residual(wanted, one.problem->right, which_, one.yardstick.tolerances(precision_))
              .worst > 1;
 }

@@ -45,7 +45,8 @@ struct Evidence {
 class Search {
  public:
   /// The arrays of an explanation for one case.
-  using Simulate = std::function<Arrays(const Evidence&, const Explanation&, Precision)>;
+  using Simulate =
+      std::function<std::shared_ptr<const Arrays>(const Evidence&, const Explanation&, Precision)>;
 
   /// \param which  arrays that are to be explained
   /// \param spread  the type is coarser than that of the numbers: only errors that are everywhere are rounding
@@ -69,7 +70,8 @@ class Search {
   [[nodiscard]] bool shows_first(const Explanation& explanation) const;
 
  private:
-  [[nodiscard]] Arrays exact(const Evidence& one, const Explanation& explanation) const;
+  [[nodiscard]] std::shared_ptr<const Arrays> exact(const Evidence& one,
+                                                    const Explanation& explanation) const;
   /// The residual against a hypothesis, with the tolerance of the hypothesis' own results where they need a larger one.
   [[nodiscard]] Residual residual(const Evidence& one, const Explanation& explanation) const;
 

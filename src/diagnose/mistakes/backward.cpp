@@ -64,22 +64,23 @@ std::vector<Edit> backward_edits() {
          dkdv_go_to(rules, [](const Turn& turn, int owner) {
            return Ring{owner, turn.ring.size}.owner(turn.direction);
          });
-       }},
+       },
+       directed},
       {"dkdv-own-only",
        [](Rules& rules) {
          dkdv_go_to(rules, [](const Turn& turn, int owner) {
            return owner == turn.ring.rank ? owner : Step::nobody;
          });
        }},
-      {"dkdv-overwritten", [](Rules& rules) { rules.add_dkdv = overwrite; }},
-      {"dq-overwritten", [](Rules& rules) { rules.add_dq = overwrite; }},
+      {"dkdv-overwritten", [](Rules& rules) { rules.add_dkdv = overwrite; }, directed},
+      {"dq-overwritten", [](Rules& rules) { rules.add_dq = overwrite; }, directed},
       {"dq-own-step",
        [](Rules& rules) {
          rules.add_dq = [](Matrix<double>& sum, const Matrix<double>& part, int step) {
            if (step == 0) sum += part;
          };
        }},
-      {"part-not-zeroed", [](Rules& rules) { rules.part_zeroed = false; }},
+      {"part-not-zeroed", [](Rules& rules) { rules.part_zeroed = false; }, directed},
       {"no-delta", [](Rules& rules) { rules.delta_from = Source::none; }},
       {"delta-own-shard", [](Rules& rules) { rules.delta_from = Source::own_shard; }},
       {"delta-of-step", [](Rules& rules) { rules.delta_from = Source::step; }},
@@ -128,7 +129,7 @@ std::vector<Edit> backward_edits() {
            std::swap(arrays[Array::dk], arrays[Array::dv]);
          });
        }},
-      {"dkdv-pair-added", [](Rules& rules) { rules.after_backward.push_back(pair_added); }},
+      {"dkdv-pair-added", [](Rules& rules) { rules.after_backward.push_back(pair_added); }, directed},
       {"dkdv-over-ranks",
        [](Rules& rules) {
          scale_arrays(rules, {Array::dk, Array::dv}, one_over_ranks);
@@ -146,8 +147,8 @@ std::vector<Edit> backward_edits() {
          scale_arrays(rules, {Array::dq, Array::dk, Array::dv}, ranks);
        }},
       {"unguarded-backward", [](Rules& rules) { rules.guarded = false; }},
-      {"dkdv-bf16", [](Rules& rules) { rules.dkdv_kept_in = Precision::bf16; }},
-      {"dq-bf16", [](Rules& rules) { rules.dq_kept_in = Precision::bf16; }},
+      {"dkdv-bf16", [](Rules& rules) { rules.dkdv_kept_in = Precision::bf16; }, directed},
+      {"dq-bf16", [](Rules& rules) { rules.dq_kept_in = Precision::bf16; }, directed},
   };
 }
 

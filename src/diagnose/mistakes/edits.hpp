@@ -12,7 +12,9 @@ namespace ring_attention::diagnose {
 struct Edit {
   std::string id;
   void (*make)(Rules&);
+  bool directed = false;  ///< does it depend on the way in which parcels travel?
 };
+inline constexpr bool directed = true;
 
 [[nodiscard]] std::vector<Edit> schedule_edits();
 [[nodiscard]] std::vector<Edit> mask_edits();

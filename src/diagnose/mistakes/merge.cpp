@@ -59,7 +59,8 @@ std::vector<Edit> merge_edits() {
       {"average-in-turn",
        [](Rules& rules) {
          weights(rules, [](const PieceState&, const PieceState&) { return Weights{0.5, 0.5, 0}; });
-       }},
+       },
+       directed},
       {"sum-normalised",
        [](Rules& rules) {
          weights(rules, [](const PieceState&, const PieceState&) { return Weights{1, 1, 0}; });
@@ -70,7 +71,8 @@ std::vector<Edit> merge_edits() {
            const Weights right = right_weights(before, piece);
            return Weights{right.new_out, right.out, 0};
          });
-       }},
+       },
+       directed},
       {"merge-by-max",
        [](Rules& rules) {
          weights(rules, [](const PieceState& before, const PieceState& piece) {
@@ -81,7 +83,8 @@ std::vector<Edit> merge_edits() {
       {"last-wins",
        [](Rules& rules) {
          rules.weights = [](const PieceState&, const PieceState& piece) { return Weights{0, 1, piece.lse}; };
-       }},
+       },
+       directed},
       {"merge-base-2",
        [](Rules& rules) {
          rules.weights = right_weights;
@@ -95,26 +98,32 @@ std::vector<Edit> merge_edits() {
            const double lse = in_float(before.lse + std::log(1 + in_float(std::exp(piece.lse - before.lse))));
            return Weights{std::exp(before.lse - lse), std::exp(piece.lse - lse), lse};
          };
-       }},
+       },
+       directed},
       {"empty-lse-inf",
        [](Rules& rules) {
          rules.weights = right_weights;
          rules.lse_of_nothing = -minus_infinity;
-       }},
+       },
+       directed},
       {"bf16-lse",
        [](Rules& rules) {
          rules.weights = right_weights;
          rules.lse_kept_in = Precision::bf16;
-       }},
+       },
+       directed},
       {"bf16-out",
        [](Rules& rules) {
          rules.weights = right_weights;
          rules.out_kept_in = Precision::bf16;
-       }},
-      {"o-not-rescaled", [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.o = 1; }); }},
-      {"l-not-rescaled", [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.l = 1; }); }},
+       },
+       directed},
+      {"o-not-rescaled", [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.o = 1; }); },
+       directed},
+      {"l-not-rescaled", [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.l = 1; }); },
+       directed},
       {"neither-rescaled",
-       [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.o = f.l = 1; }); }},
+       [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.o = f.l = 1; }); }, directed},
       {"new-not-rescaled",
        [](Rules& rules) { factors(rules, [](Factors& f, double, double) {
                             f = {1, 1, 1, 1};
@@ -124,7 +133,8 @@ std::vector<Edit> merge_edits() {
          factors(rules, [](Factors& f, double m, double m_merged) {
            f.o = f.l = m == minus_infinity ? 0 : std::exp(m_merged - m);
          });
-       }},
+       },
+       directed},
   };
 }
 

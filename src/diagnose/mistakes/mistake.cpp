@@ -1,6 +1,7 @@
 #include "diagnose/mistakes/mistake.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <sstream>
 
@@ -54,26 +55,17 @@ bool loses_digits(const Edit& edit) {
   return rules.out_kept_in || rules.lse_kept_in || rules.dq_kept_in || rules.dkdv_kept_in;
 }
 
-/// The edits of a file. Those that concern the order of the steps depend on the direction of the ring.
-void add(std::map<std::string, Mistake>& edits, const std::vector<Edit>& of_file, bool directed) {
-  for (const Edit& edit : of_file) {
-    Mistake mistake;
-    mistake.edit = edit.make;
-    mistake.directed = directed;
-    mistake.moves_content = moves_content(edit);
-    mistake.loses_digits = loses_digits(edit);
-    require(edits.emplace(edit.id, mistake).second, "two edits are called " + edit.id);
-  }
+std::map<std::string, Edit> all_edits() {
+  std::map<std::string, Edit> edits;
+  for (const auto& of_file :
+       {schedule_edits(), mask_edits(), score_edits(), merge_edits(), softmax_edits(), backward_edits()})
+    for (const Edit& edit : of_file)
+      require(edits.emplace(edit.id, edit).second, "two edits are called " + edit.id);
+  return edits;
 }
 
 std::vector<Mistake> read() {
-  std::map<std::string, Mistake> edits;
-  add(edits, schedule_edits(), true);
-  add(edits, mask_edits(), false);
-  add(edits, score_edits(), false);
-  add(edits, merge_edits(), true);
-  add(edits, softmax_edits(), true);
-  add(edits, backward_edits(), true);
+  std::map<std::string, Edit> edits = all_edits();
   std::vector<Mistake> mistakes;
   std::istringstream lines{std::string(mistakes_text)};
   std::string line;
@@ -82,10 +74,10 @@ std::vector<Mistake> read() {
     Mistake mistake = mistake_of(line);
     const auto edit = edits.find(mistake.id);
     require(edit != edits.end(), "mistakes.tsv: there is no edit for " + mistake.id);
-    mistake.edit = edit->second.edit;
+    mistake.edit = edit->second.make;
     mistake.directed = edit->second.directed;
-    mistake.loses_digits = edit->second.loses_digits;
-    mistake.moves_content = edit->second.moves_content;
+    mistake.moves_content = moves_content(edit->second);
+    mistake.loses_digits = loses_digits(edit->second);
     edits.erase(edit);
     mistakes.push_back(mistake);
   }

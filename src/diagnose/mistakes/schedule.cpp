@@ -30,7 +30,8 @@ void of_steps(Rules& rules, void (*change)(Steps&)) {
 
 std::vector<Edit> schedule_edits() {
   return {
-      {"steps-short", [](Rules& rules) { of_steps(rules, [](Steps& steps) { steps.pop_back(); }); }},
+      {"steps-short", [](Rules& rules) { of_steps(rules, [](Steps& steps) { steps.pop_back(); }); },
+       directed},
       {"skip-own", [](Rules& rules) { of_steps(rules, [](Steps& steps) { steps.erase(steps.begin()); }); }},
       {"extra-step",
        [](Rules& rules) { of_steps(rules, [](Steps& steps) { steps.push_back(steps.front()); }); }},
@@ -56,17 +57,22 @@ std::vector<Edit> schedule_edits() {
       {"early-swap",
        [](Rules& rules) {
          each_step(rules, [](Step& step, const Step&, const Step& after) { step.k = step.v = after.k; });
-       }},
+       },
+       directed},
       {"step-before",
        [](Rules& rules) {
          each_step(rules, [](Step& step, const Step& before, const Step&) { step.k = step.v = before.k; });
-       }},
+       },
+       directed},
       {"v-step-before",
        [](Rules& rules) {
          each_step(rules, [](Step& step, const Step& before, const Step&) { step.v = before.v; });
-       }},
-      {"owner-wrong-way", [](Rules& rules) { positions_of(rules, [](int step) { return -step; }); }},
-      {"owner-off-by-one", [](Rules& rules) { positions_of(rules, [](int step) { return step + 1; }); }},
+       },
+       directed},
+      {"owner-wrong-way", [](Rules& rules) { positions_of(rules, [](int step) { return -step; }); },
+       directed},
+      {"owner-off-by-one", [](Rules& rules) { positions_of(rules, [](int step) { return step + 1; }); },
+       directed},
   };
 }
 

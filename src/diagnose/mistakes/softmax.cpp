@@ -62,12 +62,13 @@ std::vector<Edit> softmax_edits() {
          rules.maximum = [](double m) { return std::max(m, -1e4); };
          rules.guarded = false;
        }},
-      {"unguarded", unguarded},
+      {"unguarded", unguarded, directed},
       {"unguarded-row",
        [](Rules& rules) {
          unguarded(rules);
          rules.skips_hidden_tiles = true;
-       }},
+       },
+       directed},
       {"finite-mask-1e4", [](Rules& rules) { rules.hidden_score = -1e4; }},
       {"finite-mask", [](Rules& rules) { rules.hidden_score = -1e30; }},
       {"out-not-normalised", [](Rules& rules) { rules.normalised = false; }},
@@ -86,7 +87,8 @@ std::vector<Edit> softmax_edits() {
       {"lse-of-last-step",
        [](Rules& rules) {
          rules.returned_lse = [](const std::vector<RowState>& steps, double) { return steps.back().lse(); };
-       }},
+       },
+       directed},
       {"lse-is-max",
        [](Rules& rules) {
          rules.returned_lse = [](const std::vector<RowState>& steps, double) {
