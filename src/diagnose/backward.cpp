@@ -52,8 +52,12 @@ class BackwardRing {
   }
 
  private:
-  [[nodiscard]] Matrix<double> low(const Matrix<double>& m, Precision precision) const {
-    return m.unaryExpr([=](double x) { return rounded(x, precision); });
+  static void round_to(Matrix<double>& m, Precision precision) {
+    if (precision != Precision::float64) m = m.unaryExpr([=](double x) { return rounded(x, precision); });
+  }
+  [[nodiscard]] static Matrix<double> low(Matrix<double> m, Precision precision) {
+    round_to(m, precision);
+    return m;
   }
 
   /// All heads of a rank at one step.
@@ -68,7 +72,7 @@ class BackwardRing {
       const Matrix<double> ds =
           low(p.cwiseProduct(dp.colwise() - delta(rank, number, head, dout)), precision_);
       rules_.add_dq(dq_.at(rank, head), dq_scale * product(ds, scorer_.keys(step, head), sums_), number);
-      dq_.at(rank, head) = low(dq_.at(rank, head), rules_.dq_kept_in.value_or(sums_));
+      round_to(dq_.at(rank, head), rules_.dq_kept_in.value_or(sums_));
       hand_out(step.dk_to, number, dk_part_.at(rank, head), dk_, head,
                dk_scale * product(ds.transpose(), scorer_.queries(rank, head), sums_));
       hand_out(step.dv_to, number, dv_part_.at(rank, head), dv_, head,
@@ -83,7 +87,7 @@ class BackwardRing {
     part += given;
     if (to == Step::nobody) return;
     rules_.add_dkdv(sums.at(to, head), part, number);
-    sums.at(to, head) = low(sums.at(to, head), rules_.dkdv_kept_in.value_or(sums_));
+    round_to(sums.at(to, head), rules_.dkdv_kept_in.value_or(sums_));
   }
 
   [[nodiscard]] const Forward::Piece& piece(int rank, int number, Index head) const {

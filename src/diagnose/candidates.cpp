@@ -124,7 +124,7 @@ Search::Simulate Simulations::backward(const Explanation& of) {
   const auto forwards = std::make_shared<std::map<std::pair<const Evidence*, Precision>, Forward>>();
   const auto simulated = [=](const Evidence& one, const Explanation& explanation, Precision precision) {
     const Rules rules = explanation.hypothesis.rules();
-    if (!explanation.given_own) return simulate_backward(*one.problem, rules, one.right, precision);
+    if (!explanation.given_own) return simulate_backward(*one.problem, rules, *one.right, precision);
     const std::pair key{&one, precision};
     if (!forwards->contains(key)) forwards->emplace(key, own_forward(one, of, precision));
     const Forward& own = forwards->at(key);
@@ -145,7 +145,7 @@ bool is_derivative(std::span<const Evidence> cases, const Explanation& forward, 
     for (const Array gradient : of_backward) {
       if (!one.got->has(gradient)) continue;
       const Tensor<double>& got = (*one.got)[gradient];
-      const double tolerance = std::max(safety * least, of(one.yardstick.tolerances(precision), gradient));
+      const double tolerance = std::max(safety * least, of(one.yardstick->tolerances(precision), gradient));
       for (int i = 0; i < directions; ++i) {
         Tensor<double> direction(got.shape());
         fill_random(direction.view(), RandomFill{static_cast<std::uint64_t>(i), 99});

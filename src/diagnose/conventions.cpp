@@ -30,18 +30,20 @@ void from_rank_order(const Problem& problem, Arrays& arrays) {
 
 /// Are these arrays right in all cases, if `translate` is applied to them? In float at least: who saves products of floats
 /// may save them in double.
-bool right_after(const std::vector<Answer>& answers, std::span<const Array> which, const auto& translate) {
+bool right_after(std::span<const Evidence> known, const std::vector<Answer>& answers,
+                 std::span<const Array> which, const auto& translate) {
   bool looked = false;
-  for (const Answer& answer : answers) {
-    if (!answer.arrays.has_any(which)) continue;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const Arrays& arrays = answers[i].arrays;
+    if (!arrays.has_any(which)) continue;
     looked = true;
     Arrays translated;
-    for (const Array array : all_arrays) translated[array] = answer.arrays[array].clone();
-    translate(*answer.problem, translated);
-    const Yardstick yardstick(*answer.problem);
+    for (const Array array : which) translated[array] = arrays[array].clone();
+    translate(translated);
     const PerArray tolerances =
-        yardstick.tolerances(std::max(precision_of(answer.arrays, which), Precision::float32));
-    if (!(yardstick.residual(translated, answer.problem->right, which, tolerances).worst <= 1)) return false;
+        known[i].yardstick->tolerances(std::max(precision_of(arrays, which), Precision::float32));
+    const Arrays& right = known[i].problem->right;
+    if (!(known[i].yardstick->residual(translated, right, which, tolerances).worst <= 1)) return false;
   }
   return looked;
 }
@@ -52,18 +54,18 @@ struct Unit {
 };
 
 /// Multiplies arrays by the first factor that makes them right in all cases. One that is right as it is stays.
-void find_unit(std::vector<Answer>& answers, std::span<const Array> which, const std::vector<Unit>& units,
-               std::vector<std::string>& said) {
+void find_unit(std::span<const Evidence> known, std::vector<Answer>& answers, std::span<const Array> which,
+               const std::vector<Unit>& units, std::vector<std::string>& said) {
   const auto times = [&](double factor) {
-    return [&which, factor](const Problem&, Arrays& arrays) {
+    return [=](Arrays& arrays) {
       for (const Array array : which)
         if (arrays.has(array)) multiply(arrays[array], factor);
     };
   };
-  if (right_after(answers, which, times(1))) return;
+  if (right_after(known, answers, which, times(1))) return;
   for (const Unit& unit : units) {
-    if (!right_after(answers, which, times(unit.factor))) continue;
-    for (Answer& answer : answers) times(unit.factor)(*answer.problem, answer.arrays);
+    if (!right_after(known, answers, which, times(unit.factor))) continue;
+    for (Answer& answer : answers) times(unit.factor)(answer.arrays);
     said.push_back(unit.says);
     return;
   }
@@ -81,26 +83,22 @@ std::vector<Convention> conventions_for(const Problem& problem) {
   return all;
 }
 
-std::vector<std::string> translate_units(std::vector<Answer>& answers) {
+void translate_units(std::span<const Evidence> known, std::vector<Answer>& answers,
+                     std::vector<std::string>& said) {
   const Problem& problem = *answers.front().problem;
   const double ranks = problem.job.ranks, scale = problem.the_case.scale();
-  std::vector<std::string> said;
   const std::array lse{Array::lse};
-  find_unit(answers, lse,
+  find_unit(known, answers, lse,
             {{"lse is in base 2", std::numbers::ln2},
              {"lse is divided by the scale", scale},
              {"lse is multiplied by the scale", 1 / scale}},
             said);
-  if (problem.job.ranks > 1)
-    find_unit(
-        answers, of_backward,
-        {{format("dq, dk and dv are %g times the gradients of sum(out * dout): %g is the number of ranks",
-                 ranks, ranks),
-          1 / ranks},
-         {format("dq, dk and dv are the gradients of sum(out * dout) by %g, the number of ranks", ranks),
-          ranks}},
-        said);
-  return said;
+  if (problem.job.ranks == 1) return;
+  const std::string gradients = "dq, dk and dv are the gradients of sum(out * dout) ";
+  find_unit(known, answers, of_backward,
+            {{gradients + format("times %g, the number of ranks", ranks), 1 / ranks},
+             {gradients + format("by %g, the number of ranks", ranks), ranks}},
+            said);
 }
 
 std::vector<Answer> copies(const std::vector<Answer>& answers) {

@@ -21,8 +21,10 @@ struct Convention {
 
 /// Undoes units in which right lse and right gradients may be: lse in base 2, or of scores without the scale; gradients N
 /// times the right ones, or by N; tokens in the order of the ranks. Only where the array is right then.
-/// \returns what was found, one sentence each
-std::vector<std::string> translate_units(std::vector<Answer>& answers);
+/// \param known  of the same problems
+/// \param said  gets what was found, one sentence each
+void translate_units(std::span<const Evidence> known, std::vector<Answer>& answers,
+                     std::vector<std::string>& said);
 
 [[nodiscard]] std::vector<Answer> copies(const std::vector<Answer>& answers);
 

@@ -185,13 +185,6 @@ class Examination {
   Pass forward_, backward_;
 };
 
-std::vector<Evidence> evidence_of(const std::vector<Answer>& answers) {
-  std::vector<Evidence> all;
-  all.reserve(answers.size());
-  for (const Answer& answer : answers) all.emplace_back(answer);
-  return all;
-}
-
 /// The cases that are wrong and can be explained by themselves.
 std::vector<CaseAlone> cases_alone(std::span<const Evidence> cases, const Options& options,
                                    Simulations& simulations) {
@@ -207,8 +200,11 @@ std::vector<CaseAlone> cases_alone(std::span<const Evidence> cases, const Option
   return all;
 }
 
-Diagnosis diagnosed(const std::vector<Answer>& answers, const Options& options, bool with_pairs) {
-  const std::vector<Evidence> cases = evidence_of(answers);
+/// \param known  of the same problems
+Diagnosis diagnosed(std::span<const Evidence> known, const std::vector<Answer>& answers,
+                    const Options& options, bool with_pairs) {
+  std::vector<Evidence> cases;
+  for (std::size_t i = 0; i < answers.size(); ++i) cases.emplace_back(known[i], answers[i]);
   Simulations simulations;
   Examination examination(cases, options, simulations);
   examination.run(with_pairs);
@@ -228,25 +224,24 @@ Options::Options() {
 }
 
 Diagnosis diagnose(const std::vector<Answer>& answers, const Options& options) {
-  std::vector<Answer> as_they_are = copies(answers);
-  std::vector<std::string> said = translate_units(as_they_are);
-  Diagnosis first = diagnosed(as_they_are, options, false);
-  first.conventions = said;
-  if (first.explained()) return first;
-  for (const Convention& convention : conventions_for(*answers.front().problem)) {
+  const std::vector<Evidence> known = evidence_of(answers);
+  const auto attempt = [&](const Convention* convention, bool with_pairs) {
     std::vector<Answer> translated = copies(answers);
-    for (Answer& answer : translated) convention.translate(*answer.problem, answer.arrays);
-    std::vector<std::string> more = translate_units(translated);
-    Diagnosis second = diagnosed(translated, options, false);
-    if (!second.explained()) continue;
-    second.conventions = {convention.says};
-    second.conventions.insert(second.conventions.end(), more.begin(), more.end());
-    return second;
-  }
-  if (!options.pairs) return first;
-  Diagnosis last = diagnosed(as_they_are, options, true);
-  last.conventions = said;
-  return last;
+    std::vector<std::string> said;
+    if (convention != nullptr) {
+      said.push_back(convention->says);
+      for (Answer& answer : translated) convention->translate(*answer.problem, answer.arrays);
+    }
+    translate_units(known, translated, said);
+    Diagnosis result = diagnosed(known, translated, options, with_pairs);
+    result.conventions = said;
+    return result;
+  };
+  const Diagnosis plain = attempt(nullptr, false);
+  if (plain.explained()) return plain;
+  for (const Convention& convention : conventions_for(*answers.front().problem))
+    if (Diagnosis result = attempt(&convention, false); result.explained()) return result;
+  return options.pairs ? attempt(nullptr, true) : plain;
 }
 
 std::vector<const Mistake*> not_tested_by(std::span<const Evidence> cases, const Options& options,

@@ -12,20 +12,20 @@ namespace {
 std::vector<Arrays> by_step(const Evidence& one) {
   const Problem& problem = *one.problem;
   const Slots slots(problem);
-  const Shards lse(slots, one.right.arrays[Array::lse]);
+  const Shards lse(slots, one.right->arrays[Array::lse]);
   std::vector<Arrays> steps;
   for (int step = 0; step < slots.ranks(); ++step) {
     Rules rules;
     rules.add_dq = rules.add_dkdv = [step](Matrix<double>& sum, const Matrix<double>& part, int number) {
       if (number == step) sum += part;
     };
-    Arrays arrays = simulate_backward(problem, rules, one.right);
+    Arrays arrays = simulate_backward(problem, rules, *one.right);
     Shards out(slots, problem.the_case.heads, problem.the_case.dim);
     for (int rank = 0; rank < slots.ranks(); ++rank)
       for (Index head = 0; head < problem.the_case.heads; ++head) {
         const Forward::Piece& piece =
-            one.right.pieces[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)]
-                            [static_cast<std::size_t>(head)];
+            one.right->pieces[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)]
+                             [static_cast<std::size_t>(head)];
         for (Index slot = 0; slot < slots.count(); ++slot)
           if (piece.lse(slot) != minus_infinity)
             out.at(rank, head).row(slot) =

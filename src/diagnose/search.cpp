@@ -31,8 +31,16 @@ std::vector<const Mistake*> sorted_mistakes(const Explanation& explanation) {
 Evidence::Evidence(const Answer& answer)
     : problem(answer.problem),
       got(&answer.arrays),
-      yardstick(*answer.problem),
-      right(simulate_forward(*answer.problem, Rules())) {}
+      yardstick(std::make_shared<Yardstick>(*answer.problem)),
+      right(std::make_shared<Forward>(simulate_forward(*answer.problem, Rules()))) {}
+
+Evidence::Evidence(const Evidence& other, const Answer& answer) : Evidence(other) { got = &answer.arrays; }
+
+std::vector<Evidence> evidence_of(const std::vector<Answer>& answers) {
+  std::vector<Evidence> all;
+  for (const Answer& answer : answers) all.emplace_back(answer);
+  return all;
+}
 
 Search::Search(std::span<const Evidence> cases, std::span<const Array> which, Precision precision,
                bool spread, Simulate simulate)
@@ -40,8 +48,8 @@ Search::Search(std::span<const Evidence> cases, std::span<const Array> which, Pr
   std::vector<std::pair<double, const Evidence*>> by_square;
   for (const Evidence& one : cases) {
     if (!one.got->has_any(which)) continue;
-    const PerArray tolerances = one.yardstick.tolerances(precision);
-    const Residual residual = one.yardstick.residual(*one.got, one.problem->right, which, tolerances);
+    const PerArray tolerances = one.yardstick->tolerances(precision);
+    const Residual residual = one.yardstick->residual(*one.got, one.problem->right, which, tolerances);
     right_worst_ = std::max(right_worst_, residual.worst);
     by_square.emplace_back(residual.square(), &one);
     if (spread && residual.quantile(0.5) < least(tolerances) / safety / 50) spreads_ = false;
@@ -61,25 +69,25 @@ std::shared_ptr<const Arrays> Search::exact(const Evidence& one, const Explanati
 Residual Search::residual(const Evidence& one, const Explanation& explanation) const {
   const std::shared_ptr<const Arrays> exactly = exact(one, explanation);
   const Arrays& wanted = *exactly;
-  PerArray tolerances = one.yardstick.tolerances(precision_);
-  Residual first = one.yardstick.residual(*one.got, wanted, which_, tolerances);
+  PerArray tolerances = one.yardstick->tolerances(precision_);
+  Residual first = one.yardstick->residual(*one.got, wanted, which_, tolerances);
   if (first.worst <= 1 || first.quantile(0.5) > far_off) return first;
   if (explanation.hypothesis.loses_digits()) {  // it is nothing but rounding: as large in every case
     const Arrays& right = one.problem->right;
-    const double expected = one.yardstick.residual(wanted, right, which_, tolerances).quantile(0.5);
-    if (one.yardstick.residual(*one.got, right, which_, tolerances).quantile(0.5) < expected / 10)
+    const double expected = one.yardstick->residual(wanted, right, which_, tolerances).quantile(0.5);
+    if (one.yardstick->residual(*one.got, right, which_, tolerances).quantile(0.5) < expected / 10)
       return first;
-    widen(tolerances, one.yardstick.largest(wanted, right));
-    return one.yardstick.residual(*one.got, wanted, which_, tolerances);
+    widen(tolerances, one.yardstick->largest(wanted, right));
+    return one.yardstick->residual(*one.got, wanted, which_, tolerances);
   }
   // Wrong results may be larger, and rounding moves them further.
   const bool overflows =
       explanation.hypothesis.in_float();  // by design: then the rows that do are the evidence
   const auto otherwise = simulate_(one, explanation, overflows ? Precision::float64 : precision_);
   const Arrays& other = *otherwise;
-  widen(tolerances, one.yardstick.largest(other, wanted, &other));
+  widen(tolerances, one.yardstick->largest(other, wanted, &other));
   const Residual second =
-      one.yardstick.residual(*one.got, wanted, which_, tolerances, overflows ? nullptr : &other);
+      one.yardstick->residual(*one.got, wanted, which_, tolerances, overflows ? nullptr : &other);
   return second.rows.empty() ? first : second;
 }
 
@@ -89,7 +97,7 @@ Explanation Search::judged(Explanation explanation) const {
     const Residual left = residual(*cases_[i], explanation);
     if (i == 0) explanation.explained = 1 - left.square() / std::max(right_squares_[0], 1e-300);
     explanation.worst = std::max(explanation.worst, left.worst);
-    const double rounding = least(cases_[i]->yardstick.tolerances(precision_)) / safety;
+    const double rounding = least(cases_[i]->yardstick->tolerances(precision_)) / safety;
     if (spread_ && left.quantile(0.5) < rounding / 50) explanation.worst = 1e9;
     if (!(explanation.worst <= 1)) return explanation;
   }
@@ -146,7 +154,7 @@ bool Search::shows_first(const Explanation& explanation) const {
   Arrays wanted;
   for (const Array array : which_)
     if (one.got->has(array)) wanted[array] = (*arrays)[array].clone();
-  return one.yardstick.residual(wanted, one.problem->right, which_, one.yardstick.tolerances(precision_))
+  return one.yardstick->residual(wanted, one.problem->right, which_, one.yardstick->tolerances(precision_))
              .worst > 1;
 }
 

@@ -34,13 +34,17 @@ struct Explanation {
 
 /// An answer with what is needed to judge it, computed once.
 struct Evidence {
-  Evidence(const Answer& answer);
+  explicit Evidence(const Answer& answer);
+  /// Another answer to the same problem.
+  Evidence(const Evidence& other, const Answer& answer);
 
   const Problem* problem;
   const Arrays* got;
-  Yardstick yardstick;
-  Forward right;  ///< simulated, for its pieces
+  std::shared_ptr<const Yardstick> yardstick;
+  std::shared_ptr<const Forward> right;  ///< simulated, for its pieces
 };
+
+[[nodiscard]] std::vector<Evidence> evidence_of(const std::vector<Answer>& answers);
 
 class Search {
  public:

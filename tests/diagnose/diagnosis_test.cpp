@@ -185,7 +185,7 @@ TEST(Diagnosis, SaysConventionsAndDoesNotCallThemWrong) {
   const std::vector<std::pair<std::string, std::function<void(const Problem&, Arrays&)>>> conventions{
       {"base 2", to_base_2},
       {"order of the ranks", to_rank_order},
-      {"3 times", gradients_times(3)},
+      {"times 3", gradients_times(3)},
       {"by 3", gradients_times(1.0 / 3)}};
   const Trial none{"none", {}, {}},
       wrong{"mask-local", {{&mistake_named("mask-local")}}, {{&mistake_named("mask-local")}}};

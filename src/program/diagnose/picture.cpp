@@ -21,8 +21,8 @@ std::string tokens_line(const Evidence& one, Array array, double tolerance) {
     for (const Index token : positions(problem.job.tokens_of(rank, problem.the_case.tokens))) {
       Index wrong = 0;
       for (Index head = 0; head < got.shape().heads; ++head) {
-        const double error = one.yardstick.row_error(array, head, got.view().row(0, head, token),
-                                                     right.view().row(0, head, token));
+        const double error = one.yardstick->row_error(array, head, got.view().row(0, head, token),
+                                                      right.view().row(0, head, token));
         if (!(error <= tolerance)) ++wrong;
       }
       line += wrong == 0 ? '.' : wrong == got.shape().heads ? 'x' : 'o';
@@ -54,7 +54,7 @@ std::string parts_lines(const Evidence& one, Array array) {
 }  // namespace
 
 std::string picture_of(const Evidence& one, diagnose::Precision precision) {
-  const diagnose::PerArray tolerances = one.yardstick.tolerances(precision);
+  const diagnose::PerArray tolerances = one.yardstick->tolerances(precision);
   std::string text = "Where, in the case " + one.problem->the_case.name +
                      " (a character a token, rank by rank; . right, x wrong, o wrong in some heads):\n";
   for (const Array array : diagnose::all_arrays)

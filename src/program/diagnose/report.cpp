@@ -40,8 +40,8 @@ std::string error_table(const std::vector<Evidence>& cases, diagnose::Precision 
   for (const Array array : all_arrays) heading.push_back(name(array));
   Table table(heading);
   for (const Evidence& one : cases) {
-    const auto largest = one.yardstick.largest(*one.got, one.problem->right);
-    const auto tolerances = one.yardstick.tolerances(precision);
+    const auto largest = one.yardstick->largest(*one.got, one.problem->right);
+    const auto tolerances = one.yardstick->tolerances(precision);
     std::vector<std::string> cells{one.problem->the_case.name};
     for (const Array array : all_arrays) {
       const double error = of(largest, array);
@@ -139,29 +139,19 @@ std::string alone_text(const Diagnosis& diagnosis) {
              : "No mistake explains all wrong cases. Some of them are explained by themselves:\n" + text;
 }
 
-std::vector<Evidence> evidence_of(const Submission& submission) {
-  std::vector<Evidence> cases;
-  cases.reserve(submission.answers.size());
-  for (const diagnose::Answer& answer : submission.answers) cases.emplace_back(answer);
-  return cases;
-}
-
-/// The case that is furthest from right.
-const Evidence& worst_of(const std::vector<Evidence>& cases, diagnose::Precision precision) {
-  return *std::ranges::max_element(cases, {}, [=](const Evidence& one) {
-    return one.yardstick
-                       .residual(*one.got, one.problem->right, all_arrays,
-                                 one.yardstick.tolerances(precision))
-                       .worst > 1
-               ? 1 - static_cast<double>(one.problem->the_case.number) / 100
-               : 0;
+/// The simplest case that is wrong.
+const Evidence& first_wrong(const std::vector<Evidence>& cases, diagnose::Precision precision) {
+  const auto found = std::ranges::find_if(cases, [=](const Evidence& one) {
+    const auto tolerances = one.yardstick->tolerances(precision);
+    return one.yardstick->residual(*one.got, one.problem->right, all_arrays, tolerances).worst > 1;
   });
+  return found == cases.end() ? cases.front() : *found;
 }
 
 }  // namespace
 
 std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
-  const std::vector<Evidence> cases = evidence_of(submission);
+  const std::vector<Evidence> cases = evidence_of(submission.answers);
   const diagnose::Job& job = cases.front().problem->job;
   const diagnose::Precision precision = std::max(diagnosis.forward.precision, diagnosis.backward.precision);
   std::string text = "Results of " + counted(std::ssize(cases), "case") + " on " +
@@ -175,7 +165,7 @@ std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
   text += pass_text("backward    ", diagnosis.backward, diagnosis.forward);
   if (!diagnosis.explained()) {
     if (!diagnosis.alone.empty()) text += "\n" + alone_text(diagnosis);
-    text += "\n" + picture_of(worst_of(cases, precision), precision);
+    text += "\n" + picture_of(first_wrong(cases, precision), precision);
   }
   if (diagnosis.right()) text += "\nRIGHT in these cases. " + not_tested_text(diagnosis);
   return text;
@@ -208,14 +198,14 @@ nlohmann::ordered_json json_of(const Pass& pass) {
 }  // namespace
 
 std::string to_json(const Diagnosis& diagnosis, const Submission& submission) {
-  const std::vector<Evidence> cases = evidence_of(submission);
+  const std::vector<Evidence> cases = evidence_of(submission.answers);
   nlohmann::ordered_json json{{"right", diagnosis.right()}, {"explained", diagnosis.explained()}};
   json["forward"] = json_of(diagnosis.forward);
   json["backward"] = json_of(diagnosis.backward);
   json["conventions"] = diagnosis.conventions;
   json["layouts"] = submission.layouts;
   for (const Evidence& one : cases) {
-    const auto largest = one.yardstick.largest(*one.got, one.problem->right);
+    const auto largest = one.yardstick->largest(*one.got, one.problem->right);
     nlohmann::ordered_json errors;  // null: not finite
     for (const Array array : all_arrays)
       if (one.got->has(array)) errors[name(array)] = of(largest, array);
