@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "ring_attention/core/random.hpp"
 
@@ -56,6 +57,17 @@ double slope(const Problem& problem, const Explanation& forward, Array gradient,
   return (value[1] - value[0]) / (2 * step);
 }
 
+/// Both mistakes, if one ring can make them.
+std::optional<Hypothesis> joined(const Hypothesis& first, const Hypothesis& second) {
+  if (first.has(second.mistakes.back())) return {};
+  if (first.direction != second.direction && first.directed() && second.directed()) return {};
+  Hypothesis both = first;
+  if (!first.directed()) both.direction = second.direction;
+  both.follows_content = first.follows_content || second.follows_content;
+  both.mistakes.push_back(second.mistakes.back());
+  return both;
+}
+
 }  // namespace
 
 std::vector<Explanation> singles(const std::vector<const Mistake*>& mistakes, bool backward, int ring,
@@ -82,21 +94,21 @@ std::vector<Explanation> singles(const std::vector<const Mistake*>& mistakes, bo
 }
 
 std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Search& search) {
-  std::vector<Explanation> shown;
-  for (const Explanation& one : singles)
-    if (!one.hypothesis.loses_digits() && search.shows_first(one)) shown.push_back(one);
   std::vector<Explanation> all;
-  for (std::size_t i = 0; i < shown.size(); ++i)
+  std::vector<bool> shows, explains;  // in the first case, by itself
+  for (const Explanation& one : singles) {
+    shows.push_back(!one.hypothesis.loses_digits() && search.shows_first(one));
+    explains.push_back(shows.back() && search.explains_first(one));
+  }
+  for (std::size_t i = 0; i < singles.size(); ++i)
     for (std::size_t j = 0; j < i; ++j) {
-      Hypothesis both = shown[i].hypothesis;
-      const Hypothesis& other = shown[j].hypothesis;
-      if (both.direction != other.direction && both.directed() && other.directed()) continue;
-      if (both.has(other.mistakes.back())) continue;
-      if (!both.directed()) both.direction = other.direction;
-      both.follows_content = both.follows_content || other.follows_content;
-      both.mistakes.push_back(other.mistakes.back());
-      all.push_back(shown[i]);
-      all.back().hypothesis = both;
+      // What does not show in the first case leaves it to the other to explain it.
+      if (!(shows[i] && shows[j]) && !explains[i] && !explains[j]) continue;
+      if (singles[i].hypothesis.loses_digits() || singles[j].hypothesis.loses_digits()) continue;
+      if (const auto both = joined(singles[j].hypothesis, singles[i].hypothesis)) {
+        all.push_back(singles[i]);
+        all.back().hypothesis = *both;
+      }
     }
   return all;
 }

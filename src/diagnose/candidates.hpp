@@ -13,7 +13,7 @@ namespace ring_attention::diagnose {
 [[nodiscard]] std::vector<Explanation> singles(const std::vector<const Mistake*>& mistakes, bool backward,
                                                int ring, const Explanation& base = {});
 
-/// All pairs of these, of which both show in the case that `search` looks at first, or one explains it alone.
+/// All pairs of these that may explain the case which `search` looks at first.
 [[nodiscard]] std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Search& search);
 
 /// What was simulated once, for one type of numbers, is not simulated again for another. It outlives the searches.

@@ -144,6 +144,7 @@ std::vector<Explanation> Search::nearest(const std::vector<Explanation>& candida
     nearest.push_back(candidate);
     nearest.back().explained = explained(candidate);
   }
+  std::erase_if(nearest, [](const Explanation& one) { return one.explained <= 0; });  // over all cases
   std::ranges::sort(nearest, std::ranges::greater(), &Explanation::explained);
   return nearest;
 }

@@ -72,6 +72,10 @@ class Search {
                                                  std::size_t most) const;
   /// Does this one change the arrays of the case that is looked at first?
   [[nodiscard]] bool shows_first(const Explanation& explanation) const;
+  /// Does it explain that case, whatever it does to the others?
+  [[nodiscard]] bool explains_first(const Explanation& explanation) const {
+    return residual(*cases_.front(), explanation).worst <= 1;
+  }
 
  private:
   [[nodiscard]] std::shared_ptr<const Arrays> exact(const Evidence& one,

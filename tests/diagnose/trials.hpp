@@ -53,8 +53,9 @@ inline std::vector<Problem> problems_of(const Job& job, const std::vector<std::s
 }
 
 /// How a trial went.
-enum class Outcome { named, group, convention, wrong, unknown, invisible };
-inline constexpr std::array outcome_names{"named", "group", "convention", "wrong", "unknown", "invisible"};
+enum class Outcome { named, group, convention, hidden, wrong, unknown, invisible };
+inline constexpr std::array outcome_names{"named", "group",   "convention", "hidden",
+                                          "wrong", "unknown", "invisible"};
 
 /// Does one pass say what the trial did? The set of explanations, or nothing to explain.
 inline bool says(const Pass& pass, const std::vector<const Mistake*>& wanted) {
@@ -68,18 +69,34 @@ inline bool says(const Pass& pass, const std::vector<const Mistake*>& wanted) {
   return false;
 }
 
+/// Are all explanations parts of what was wrong? Then the rest of it changes nothing: one mistake hides another.
+inline bool is_less(const Pass& pass, const std::vector<const Mistake*>& wanted) {
+  return std::ranges::all_of(pass.explanations, [&](const Explanation& one) {
+    return std::ranges::all_of(one.hypothesis.mistakes, [&](const Mistake* mistake) {
+      return std::ranges::find(wanted, mistake) != wanted.end();
+    });
+  });
+}
+
 inline Outcome outcome_of(const Trial& trial, const Diagnosis& diagnosis) {
   if (diagnosis.right()) return diagnosis.conventions.empty() ? Outcome::invisible : Outcome::convention;
   if (!diagnosis.explained()) return Outcome::unknown;
   const Pass &forward = diagnosis.forward, &backward = diagnosis.backward;
   const bool forward_ok = forward.state == State::right || says(forward, trial.forward.mistakes);
+  // Forwards that are the same have the same backward; one of them stands for all.
+  const bool same = forward_ok && forward.explanations.size() > 1 && backward.explanations.size() == 1 &&
+                    trial.forward.mistakes == trial.backward.mistakes &&
+                    says(forward, backward.explanations.front().hypothesis.mistakes);
   // A backward that is right for its forward, or does what autograd would do, has no mistake of its own.
   const bool nothing_more =
       !backward.explanations.empty() && (backward.explanations.front().is_derivative ||
                                          backward.explanations.front().hypothesis.mistakes.empty());
   const bool backward_ok =
-      backward.state != State::named || nothing_more || says(backward, trial.backward.mistakes);
-  if (!forward_ok || !backward_ok) return Outcome::wrong;
+      backward.state != State::named || nothing_more || same || says(backward, trial.backward.mistakes);
+  if (!forward_ok || !backward_ok) {
+    const bool less = is_less(forward, trial.forward.mistakes) && is_less(backward, trial.backward.mistakes);
+    return less ? Outcome::hidden : Outcome::wrong;
+  }
   const bool one = forward.explanations.size() <= 1 && backward.explanations.size() <= 1;
   return one ? Outcome::named : Outcome::group;
 }
