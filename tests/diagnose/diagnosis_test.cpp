@@ -115,7 +115,7 @@ TEST(Diagnosis, GivesNoNameToAMistakeThatIsNotListed) {
   std::string which;
   const std::vector<Problem> problems =
       problems_of({3, PlacementKind::zigzag}, {"full", "causal", "gqa", "sinks"});
-  for (const Trial& trial : sample(trials_of(Options().mistakes), 12)) {
+  for (const Trial& trial : sample(trials_of(Options().mistakes), 23)) {
     Options options = quick();
     std::erase_if(options.mistakes, [&](const Mistake* mistake) {
       return trial.forward.has(mistake) || trial.backward.has(mistake);

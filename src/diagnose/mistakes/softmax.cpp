@@ -9,8 +9,8 @@ namespace {
 
 /// The head that stands in the place of `head` when the all-to-all was not undone: ranks first, then their heads.
 Index head_before_return(const Problem& problem, Index head) {
-  const Index ranks = problem.job.ulysses, own = problem.the_case.heads / ranks;
-  return head % ranks * own + head / ranks;
+  const Index group = problem.job.ulysses, own = problem.the_case.heads / group;
+  return head % group * own + head / group;
 }
 
 void permute_heads(const Problem& problem, Tensor<double>& array) {
