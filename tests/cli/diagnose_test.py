@@ -98,7 +98,7 @@ class DiagnoseTest(harness.CommandTest):
                 part = [1, len(here), heads] + ([dim] if name != "lse" else [])
                 npy.write(self.path(f"mine/causal/{name}.{rank}.npy"), part, sum(rows, []), dtype)
         text = self.diagnose(0)
-        self.assertIn("read: out: axes are [S, H, D]", text)
+        self.assertIn("read: out, dq, dk, dv: axes are [S, H, D]", text)
         self.assertIn("RIGHT", text)
 
     def test_conventions(self):

@@ -75,47 +75,97 @@ std::string no_mistake_of_its_own(const Explanation& backward, const Pass& forwa
   return "";
 }
 
-std::string pass_text(const std::string& title, const Pass& pass, const Pass& forward) {
-  if (pass.state == State::absent) return "";
-  if (pass.state == State::right)
-    return title + "right, within the rounding of " + name(pass.precision) +
-           (pass.precision > pass.returned ? ", which is more than that of its " + name(pass.returned) +
-                                                 " numbers: what is kept or computed in less?"
-                                           : "") +
-           "\n";
-  if (pass.state == State::unknown) {
-    std::string text = title + "WRONG, by no mistake that is known here\n";
-    for (const Explanation& near : pass.near)
-      text += "    looks like   " + sentence(near) + ": explains " + percent(near.explained) +
-              " of the difference\n";
-    return text;
+std::string right_text(const Pass& pass) {
+  std::string text = "right, within the rounding of " + name(pass.precision);
+  if (pass.precision > pass.returned)
+    text += ", which is more than that of its " + name(pass.returned) +
+            " numbers: is something kept or computed in less?";
+  return text + "\n";
+}
+
+std::string unknown_text(const Pass& pass) {
+  std::string text = "WRONG, by no mistake that is known here\n";
+  for (const Explanation& near : pass.near)
+    text += "    looks like   " + sentence(near) + ": explains " + percent(near.explained) +
+            " of the difference\n";
+  return text;
+}
+
+/// \param said  mistakes of the forward, which need not be explained again
+std::string explanation_text(const Explanation& one, const Pass& pass,
+                             const std::vector<const Mistake*>& said) {
+  std::vector<std::string> sentences;
+  std::string where;
+  for (const Mistake* mistake : one.hypothesis.mistakes) {
+    const bool again = std::ranges::find(said, mistake) != said.end();
+    sentences.push_back(again ? "the same mistake" : mistake->says);
+    if (!again) where += about(*mistake);
   }
+  return "WRONG: " + joined(sentences, "; and ") + "\n" + where + "    explains     " +
+         percent(one.explained) + " of the difference, every row within the rounding of " +
+         name(pass.precision) + "\n";
+}
+
+std::string named_text(const Pass& pass, const Pass& forward) {
   const bool is_backward = &pass != &forward;
   if (is_backward)
-    if (const std::string without = no_mistake_of_its_own(pass.explanations.front(), forward);
-        !without.empty())
-      return title + without + "\n";
+    if (const std::string none = no_mistake_of_its_own(pass.explanations.front(), forward); !none.empty())
+      return none + "\n";
+  std::vector<const Mistake*> said;
+  if (is_backward && !forward.explanations.empty()) said = forward.explanations.front().hypothesis.mistakes;
   std::string text;
-  for (const Explanation& one : pass.explanations) {
-    text += (text.empty() ? title : std::string(title.size() - 4, ' ') + "or  ") + "WRONG: " + sentence(one) +
-            "\n";
-    for (const Mistake* mistake : one.hypothesis.mistakes) text += about(*mistake);
-    text += "    explains     " + percent(one.explained) +
-            " of the difference, every row within the rounding of " + name(pass.precision) + "\n";
-  }
+  for (const Explanation& one : pass.explanations)
+    text += (text.empty() ? "" : "        or  ") + explanation_text(one, pass, said);
   if (pass.explanations.size() > 1)
-    text +=
-        "    These give the same numbers in these cases. More cases, or three ranks or more, may tell them "
-        "apart.\n";
+    text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n";
   return text;
+}
+
+std::string pass_text(const std::string& title, const Pass& pass, const Pass& forward) {
+  switch (pass.state) {
+    case State::absent: return "";
+    case State::right: return title + right_text(pass);
+    case State::unknown: return title + unknown_text(pass);
+    case State::named: return title + named_text(pass, forward);
+  }
+  return "";
+}
+
+/// "out: axes are [S, H, D]" of several arrays: by what is said, in order.
+std::vector<std::pair<std::string, std::vector<std::string>>> by_sentence(
+    const std::vector<std::string>& layouts) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> all;
+  for (const std::string& line : layouts) {
+    const std::size_t colon = line.find(": ");
+    const std::string array = line.substr(0, colon), says = line.substr(colon + 2);
+    const auto found = std::ranges::find(all, says, [](const auto& entry) { return entry.first; });
+    if (found == all.end())
+      all.push_back({says, {array}});
+    else
+      found->second.push_back(array);
+  }
+  return all;
+}
+
+/// Words with commas between them, in lines of at most 100 characters.
+std::string wrapped(const std::vector<std::string>& words) {
+  constexpr std::size_t width = 100;
+  std::string text, line = " ";
+  for (const std::string& word : words) {
+    if (line.size() + word.size() + 2 > width) {
+      text += line + "\n";
+      line = " ";
+    }
+    line += " " + word + (&word == &words.back() ? "" : ",");
+  }
+  return text + line + "\n";
 }
 
 std::string not_tested_text(const Diagnosis& diagnosis) {
   if (diagnosis.not_tested.empty()) return "";
   std::vector<std::string> ids;
   for (const Mistake* mistake : diagnosis.not_tested) ids.push_back(mistake->id);
-  return format("%d known mistakes would not show in these cases: ", static_cast<int>(ids.size())) +
-         joined(ids, ", ") + "\n";
+  return format("%d known mistakes would not show in them:\n", static_cast<int>(ids.size())) + wrapped(ids);
 }
 
 /// "causal, gqa    the mask compares places in the shard"
@@ -158,7 +208,8 @@ std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
                      counted(job.ranks, "rank") + ", " + name(job.placement) +
                      "; the largest error of a row, * for more than rounding:\n";
   text += error_table(cases, precision) + "\n";
-  for (const std::string& line : submission.layouts) text += "read: " + line + "\n";
+  for (const auto& [says, arrays] : by_sentence(submission.layouts))
+    text += "read: " + joined(arrays, ", ") + ": " + says + "\n";
   for (const std::string& line : diagnosis.conventions) text += "read: " + line + "\n";
   if (!submission.layouts.empty() || !diagnosis.conventions.empty()) text += "\n";
   text += pass_text("forward     ", diagnosis.forward, diagnosis.forward);
