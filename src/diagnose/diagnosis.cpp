@@ -154,7 +154,9 @@ class Examination {
         for (Explanation& same : with_the_same_mistakes(forward)) bases.push_back(same);
       std::vector<Explanation> all;
       for (const Explanation& base : bases)
-        for (Explanation& one : singles(options_.mistakes, true, ring_, base)) all.push_back(one);
+        for (Explanation& one : singles(options_.mistakes, true, ring_, base))
+          if (bases.size() == 1 || !one.hypothesis.loses_digits())
+            all.push_back(one);  // not what is left unexplained
       all = judged(search, all);
       if (named(backward_, search.fitting(all))) {
         settle(forward);

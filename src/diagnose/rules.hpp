@@ -23,8 +23,11 @@ struct Turn {
   Ring ring;
   int direction = 1;
 
-  /// The rank whose K,V are here after so many hops.
-  [[nodiscard]] int owner(int hops) const { return ring.owner(direction * hops); }
+  /// The rank whose K,V are here after so many hops, also after more than a turn.
+  [[nodiscard]] int owner(int hops) const {
+    while (hops >= ring.size) hops -= ring.size;
+    return ring.owner(direction * hops);
+  }
 };
 
 /// What a rank does at one step of the ring. In a right ring all of these are the owner.

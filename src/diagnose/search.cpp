@@ -74,10 +74,12 @@ Residual Search::residual(const Evidence& one, const Explanation& explanation) c
   if (first.worst <= 1 || first.quantile(0.5) > far_off) return first;
   if (explanation.hypothesis.loses_digits()) {  // it is nothing but rounding: as large in every case
     const Arrays& right = one.problem->right;
+    const PerArray lost = one.yardstick->largest(wanted, right);
+    if (*std::ranges::max_element(lost) > far_off) return first;  // the hypothesis does more than lose digits
     const double expected = one.yardstick->residual(wanted, right, which_, tolerances).quantile(0.5);
     if (one.yardstick->residual(*one.got, right, which_, tolerances).quantile(0.5) < expected / 10)
       return first;
-    widen(tolerances, one.yardstick->largest(wanted, right));
+    widen(tolerances, lost);
     return one.yardstick->residual(*one.got, wanted, which_, tolerances);
   }
   // Wrong results may be larger, and rounding moves them further.

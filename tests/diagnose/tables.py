@@ -58,17 +58,34 @@ def confusion(mode, ranks, placement, number_type, ulysses=1, cases=""):
     return counts, lines
 
 
-def confusion_table():
-    lines = ["| ranks | placement | numbers | " + " | ".join(OUTCOMES) + " |", "|---|---|---|" + "---|" * len(OUTCOMES)]
-    jobs = [(ranks, placement, kind, 1) for kind in ("float32", "bf16") for ranks in (3, 4, 2)
-            for placement in ("contiguous", "striped", "zigzag")]
-    jobs += [(4, "zigzag", "float32", 2), (6, "zigzag", "float32", 2), (3, "contiguous", "float32", 3)]
-    for ranks, placement, kind, ulysses in jobs:
-        counts, _ = confusion("known", ranks, placement, kind, ulysses)
+def jobs():
+    """(ranks, placement, type of the numbers, ranks of Ulysses)"""
+    for kind in ("float32", "bf16"):
+        for ranks in (3, 4, 2):
+            for placement in ("contiguous", "striped", "zigzag"):
+                yield ranks, placement, kind, 1
+    yield from ((4, "zigzag", "float32", 2), (6, "zigzag", "float32", 2), (3, "contiguous", "float32", 3))
+
+
+def confusion_tables():
+    """How many of the trials went how; and which mistakes do not show, in float32 and in both passes."""
+    counted = ["| ranks | placement | numbers | " + " | ".join(OUTCOMES) + " |", "|---|---|---|" + "---|" * len(OUTCOMES)]
+    unseen = {}
+    for ranks, placement, kind, ulysses in jobs():
+        counts, lines = confusion("known", ranks, placement, kind, ulysses)
         what = f"{ranks}" + (f", U = {ulysses}" if ulysses > 1 else "")
-        lines.append(f"| {what} | {placement} | {kind} | " + " | ".join(str(counts.get(word, 0)) for word in OUTCOMES) + " |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines)
+        counted.append(f"| {what} | {placement} | {kind} | " + " | ".join(str(counts.get(word, 0)) for word in OUTCOMES) + " |")
+        print(counted[-1], flush=True)
+        hidden = [name for outcome, name, *_ in lines if outcome == "invisible" and "(" not in name]
+        if ranks == 3 and ulysses == 1:
+            for name in hidden:
+                unseen.setdefault(name, {}).setdefault(kind, []).append(placement)
+    lists = ["| mistake | does not show on 3 ranks, float32 | bf16 |", "|---|---|---|"]
+    for name, by_kind in unseen.items():
+        places = [" and ".join(by_kind.get(kind, [])) if len(by_kind.get(kind, [])) < 3 else "all placements"
+                  for kind in ("float32", "bf16")]
+        lists.append(f"| `{name}` | {places[0]} | {places[1]} |")
+    return "\n".join(counted), "\n".join(lists)
 
 
 def replaced(text, name, table):
@@ -98,7 +115,8 @@ def main():
         print("\n".join(complaints) or f"{len(mistakes())} mistakes")
         return 1 if complaints else 0
     if sys.argv[1:] == ["confusion"]:
-        new = replaced(new, "confusion", confusion_table())
+        counted, unseen = confusion_tables()
+        new = replaced(replaced(new, "confusion", counted), "invisible", unseen)
     PAGE.write_text(new, encoding="utf-8")
     return 0
 
