@@ -1,6 +1,7 @@
 """`ring-attention diagnose`: writes cases, and says what is wrong with the results of a code. The code here is `run`,
 with flags that a case asks for, or with wrong ones."""
 
+import itertools
 import json
 import math
 import os
@@ -42,7 +43,9 @@ class DiagnoseTest(harness.CommandTest):
 
     def assert_named(self, mistake, phase="forward"):
         answer = self.answer(1)
-        self.assertEqual([one["mistakes"] for one in answer[phase]["explanations"]], [[mistake]], json.dumps(answer, indent=1))
+        self.assertEqual(
+            [one["mistakes"] for one in answer[phase]["explanations"]], [[mistake]], json.dumps(answer, indent=1)
+        )
         self.assertTrue(answer["explained"])
 
     def test_right(self):
@@ -53,7 +56,13 @@ class DiagnoseTest(harness.CommandTest):
         self.attend("full")
         self.attend("causal", "--causal")
         text = self.diagnose(0)
-        for words in ("2 cases on 3 ranks, zigzag", "RIGHT in these cases", "would not show", "gqa-modulo", "window-plus-one"):
+        for words in (
+            "2 cases on 3 ranks, zigzag",
+            "RIGHT in these cases",
+            "would not show",
+            "gqa-modulo",
+            "window-plus-one",
+        ):
             self.assertIn(words, text)
         answer = self.answer(0)
         self.assertTrue(answer["right"])
@@ -77,8 +86,11 @@ class DiagnoseTest(harness.CommandTest):
         """One wrong flag, one mistake."""
         self.cases("--only", "causal,window")
         self.attend("causal", "--causal")
-        for flags, mistake in ((("--window", "5,0"), "window-plus-one"), (("--window", "3,0"), "window-minus-one"),
-                               (("--causal",), "window-ignored")):
+        for flags, mistake in (
+            (("--window", "5,0"), "window-plus-one"),
+            (("--window", "3,0"), "window-minus-one"),
+            (("--causal",), "window-ignored"),
+        ):
             self.attend("window", *flags)
             self.assert_named(mistake)
         self.attend("window", "--window", "4,0")
@@ -96,7 +108,7 @@ class DiagnoseTest(harness.CommandTest):
             for rank, here in enumerate(cases["cases"][0]["tokens_of_rank"]):
                 rows = [elements[(h * tokens + t) * dim :][:dim] for t in here for h in range(heads)]
                 part = [1, len(here), heads] + ([dim] if name != "lse" else [])
-                npy.write(self.path(f"mine/causal/{name}.{rank}.npy"), part, sum(rows, []), dtype)
+                npy.write(self.path(f"mine/causal/{name}.{rank}.npy"), part, list(itertools.chain(*rows)), dtype)
         text = self.diagnose(0)
         self.assertIn("read: out, dq, dk, dv: axes are [S, H, D]", text)
         self.assertIn("RIGHT", text)
@@ -119,7 +131,12 @@ class DiagnoseTest(harness.CommandTest):
         self.attend("causal", "--causal")
         self.change("mine/causal/dk.npy", lambda dk: dk[: len(dk) * 3 // 4] + [0.1] * (len(dk) // 4))
         text = self.diagnose(1)
-        for words in ("forward     right", "WRONG, by no mistake that is known", "Where, in the case causal", "dk   oooo"):
+        for words in (
+            "forward     right",
+            "WRONG, by no mistake that is known",
+            "Where, in the case causal",
+            "dk   oooo",
+        ):
             self.assertIn(words, text)
         self.assertFalse(self.answer(1)["explained"])
 
@@ -172,22 +189,30 @@ class DiagnoseTest(harness.CommandTest):
         self.refuse("mine/cases.json", "is no JSON")
 
     def test_bad_flags(self):
-        for words, says in ((("cases", "--only", "full,nothing"), ("nothing", "empty-rows")),
-                            (("cases", "--parallel", "hybrid", "--ulysses", "3", "--ranks", "4"), ("Ulysses", "divides")),
-                            (("cases", "--ranks", "0"), ("--ranks", "from 1")),
-                            (("cases", "--placement", "snake"), ("--placement", "zigzag")),
-                            ((), ("no directory",)), (("mine", "--bogus"), ("--bogus",))):
+        for words, says in (
+            (("cases", "--only", "full,nothing"), ("nothing", "empty-rows")),
+            (("cases", "--parallel", "hybrid", "--ulysses", "3", "--ranks", "4"), ("Ulysses", "divides")),
+            (("cases", "--ranks", "0"), ("--ranks", "from 1")),
+            (("cases", "--placement", "snake"), ("--placement", "zigzag")),
+            ((), ("no directory",)),
+            (("mine", "--bogus"), ("--bogus",)),
+        ):
             with self.subTest(words=words):
                 self.assert_refused(self.run_ranks(1, "diagnose", *words, launcher=False), *says)
         self.assertEqual(self.files_in(), [])
 
     def test_every_partition_and_placement_has_cases(self):
-        for words in (("--parallel", "ulysses", "--ranks", "4"), ("--parallel", "hybrid", "--ranks", "6"),
-                      ("--parallel", "all-gather", "--placement", "striped"), ("--ranks", "1"), ("--ranks", "7")):
+        for words in (
+            ("--parallel", "ulysses", "--ranks", "4"),
+            ("--parallel", "hybrid", "--ranks", "6"),
+            ("--parallel", "all-gather", "--placement", "striped"),
+            ("--ranks", "1"),
+            ("--ranks", "7"),
+        ):
             cases = self.cases(*words)["cases"]
             self.assertEqual(len(cases), 12)
             for case in cases:
-                self.assertEqual(sorted(sum(case["tokens_of_rank"], [])), list(range(case["tokens"])))
+                self.assertEqual(sorted(itertools.chain(*case["tokens_of_rank"])), list(range(case["tokens"])))
 
 
 if __name__ == "__main__":

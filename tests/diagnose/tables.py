@@ -1,9 +1,9 @@
 """The generated parts of docs/diagnose.md.
 
-    tables.py                 writes the table of mistakes from src/diagnose/mistakes/mistakes.tsv
-    tables.py confusion       the same, and simulates every mistake, lets it be diagnosed, and counts (ten minutes)
-    tables.py --check         writes nothing; fails when the table of mistakes is out of date, or a mutant that a line
-                              names is gone
+tables.py                 writes the table of mistakes from src/diagnose/mistakes/mistakes.tsv
+tables.py confusion       the same, and simulates every mistake, lets it be diagnosed, and counts (ten minutes)
+tables.py --check         writes nothing; fails when the table of mistakes is out of date, or a mutant that a line
+                          names is gone
 """
 
 import csv
@@ -32,6 +32,7 @@ def lesson_link(number):
 
 def source_link(source):
     """`owner/name#7` as a link to the issue, `owner/name` to the repository; the rest as it is."""
+
     def link(match):
         repository, number = match[1], match[2]
         address = f"https://github.com/{repository}" + (f"/issues/{number}" if number else "")
@@ -43,7 +44,14 @@ def source_link(source):
 def mistakes_table():
     lines = ["| mistake | in | what is wrong | look at | lesson | seen in |", "|---|---|---|---|---|---|"]
     for row in mistakes():
-        cells = (f"`{row['id']}`", row["phase"], row["says"], row["look"], lesson_link(row["lesson"]), source_link(row["source"]))
+        cells = (
+            f"`{row['id']}`",
+            row["phase"],
+            row["says"],
+            row["look"],
+            lesson_link(row["lesson"]),
+            source_link(row["source"]),
+        )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
@@ -69,12 +77,17 @@ def jobs():
 
 def confusion_tables():
     """How many of the trials went how; and which mistakes do not show, in float32 and in both passes."""
-    counted = ["| ranks | placement | numbers | " + " | ".join(OUTCOMES) + " |", "|---|---|---|" + "---|" * len(OUTCOMES)]
+    counted = [
+        "| ranks | placement | numbers | " + " | ".join(OUTCOMES) + " |",
+        "|---|---|---|" + "---|" * len(OUTCOMES),
+    ]
     unseen = {}
     for ranks, placement, kind, ulysses in jobs():
         counts, lines = confusion("known", ranks, placement, kind, ulysses)
         what = f"{ranks}" + (f", U = {ulysses}" if ulysses > 1 else "")
-        counted.append(f"| {what} | {placement} | {kind} | " + " | ".join(str(counts.get(word, 0)) for word in OUTCOMES) + " |")
+        counted.append(
+            f"| {what} | {placement} | {kind} | " + " | ".join(str(counts.get(word, 0)) for word in OUTCOMES) + " |"
+        )
         print(counted[-1], flush=True)
         hidden = [name for outcome, name, *_ in lines if outcome == "invisible" and "(" not in name]
         if ranks == 3 and ulysses == 1:
@@ -82,8 +95,10 @@ def confusion_tables():
                 unseen.setdefault(name, {}).setdefault(kind, []).append(placement)
     lists = ["| mistake | does not show on 3 ranks, float32 | bf16 |", "|---|---|---|"]
     for name, by_kind in unseen.items():
-        places = [" and ".join(by_kind.get(kind, [])) if len(by_kind.get(kind, [])) < 3 else "all placements"
-                  for kind in ("float32", "bf16")]
+        places = [
+            " and ".join(by_kind.get(kind, [])) if len(by_kind.get(kind, [])) < 3 else "all placements"
+            for kind in ("float32", "bf16")
+        ]
         lists.append(f"| `{name}` | {places[0]} | {places[1]} |")
     return "\n".join(counted), "\n".join(lists)
 
@@ -101,7 +116,9 @@ def missing_mutants():
             continue
         place, name = row["mutant"].rsplit(" ", 1)
         folder = f"lessons/{place.split()[1]}_*/**/*.*pp" if place.startswith("lesson") else f"{place}/*.hpp"
-        if not any(re.search(rf"(\"|struct |class ){name}\b", file.read_text(encoding="utf-8")) for file in SOURCE.glob(folder)):
+        if not any(
+            re.search(rf"(\"|struct |class ){name}\b", file.read_text(encoding="utf-8")) for file in SOURCE.glob(folder)
+        ):
             yield f"{row['id']}: there is no {row['mutant']}"
 
 
