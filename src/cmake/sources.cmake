@@ -84,6 +84,7 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/candidates.cpp
     diagnose/conventions.cpp
     diagnose/diagnosis.cpp
+    diagnose/examination.cpp
     diagnose/forward.cpp
     diagnose/layout.cpp
     diagnose/mistakes/backward.cpp

@@ -134,8 +134,7 @@ struct Rules {
   // The softmax of a step: its maximum, of that of its scores; and a guard of e^{-inf - (-inf)}.
   std::function<double(double)> maximum;
   bool guarded = true;
-  bool skips_hidden_tiles =
-      false;  ///< steps of which a rank sees nothing; in a right ring that changes nothing
+  bool skips_hidden_tiles = false;  ///< steps of which a rank sees nothing
 
   // The merge of a step: of states, or of normalised pieces where there is such a rule.
   std::function<Factors(double m, double m_new, double m_merged)> factors;

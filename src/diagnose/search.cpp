@@ -10,6 +10,7 @@ namespace {
 constexpr double named_above = 5;  // a mistake explains that many times better than "right"
 constexpr double alike_below = 5;  // explanations that are worse by more are no ties
 constexpr double far_off = 0.2;    // errors of half of the rows: no rounding
+constexpr double no_better = 0.9;  // than "right": what is left of the squares
 
 double least(const PerArray& numbers) { return *std::ranges::min_element(numbers); }
 
@@ -66,12 +67,14 @@ std::shared_ptr<const Arrays> Search::exact(const Evidence& one, const Explanati
                    explanation.hypothesis.in_float() ? Precision::float32 : Precision::float64);
 }
 
-Residual Search::residual(const Evidence& one, const Explanation& explanation) const {
+Residual Search::residual(std::size_t i, const Explanation& explanation) const {
+  const Evidence& one = *cases_[i];
   const std::shared_ptr<const Arrays> exactly = exact(one, explanation);
   const Arrays& wanted = *exactly;
   PerArray tolerances = one.yardstick->tolerances(precision_);
   Residual first = one.yardstick->residual(*one.got, wanted, which_, tolerances);
-  if (first.worst <= 1 || first.quantile(0.5) > far_off) return first;
+  if (first.worst <= 1 || first.quantile(0.5) > far_off || first.square() > no_better * right_squares_[i])
+    return first;
   if (explanation.hypothesis.loses_digits()) {  // it is nothing but rounding: as large in every case
     const Arrays& right = one.problem->right;
     const PerArray lost = one.yardstick->largest(wanted, right);
@@ -96,7 +99,7 @@ Residual Search::residual(const Evidence& one, const Explanation& explanation) c
 Explanation Search::judged(Explanation explanation) const {
   explanation.worst = 0;
   for (std::size_t i = 0; i < cases_.size(); ++i) {
-    const Residual left = residual(*cases_[i], explanation);
+    const Residual left = residual(i, explanation);
     if (i == 0) explanation.explained = 1 - left.square() / std::max(right_squares_[0], 1e-300);
     explanation.worst = std::max(explanation.worst, left.worst);
     const double rounding = least(cases_[i]->yardstick->tolerances(precision_)) / safety;
@@ -110,7 +113,7 @@ Explanation Search::judged(Explanation explanation) const {
 double Search::explained(const Explanation& explanation) const {
   double left = 0, all = 0;
   for (std::size_t i = 0; i < cases_.size(); ++i) {
-    left += residual(*cases_[i], explanation).square();
+    left += residual(i, explanation).square();
     all += right_squares_[i];
   }
   return 1 - left / std::max(all, 1e-300);
@@ -119,7 +122,8 @@ double Search::explained(const Explanation& explanation) const {
 std::vector<Explanation> Search::fitting(const std::vector<Explanation>& candidates) const {
   std::map<std::vector<const Mistake*>, Explanation> best;
   for (const Explanation& candidate : candidates) {
-    if (!candidate.fits()) continue;
+    // What changes nothing explains nothing, even if a wider tolerance lets it fit.
+    if (!candidate.fits() || !shows_somewhere(candidate)) continue;
     const auto [at, is_new] = best.emplace(sorted_mistakes(candidate), candidate);
     if (!is_new && candidate.worst < at->second.worst) at->second = candidate;
   }
@@ -151,14 +155,20 @@ std::vector<Explanation> Search::nearest(const std::vector<Explanation>& candida
   return nearest;
 }
 
-bool Search::shows_first(const Explanation& explanation) const {
-  const Evidence& one = *cases_.front();
+bool Search::shows(std::size_t number, const Explanation& explanation) const {
+  const Evidence& one = *cases_[number];
   const auto arrays = exact(one, explanation);
   Arrays wanted;
   for (const Array array : which_)
     if (one.got->has(array)) wanted[array] = (*arrays)[array].clone();
   return one.yardstick->residual(wanted, one.problem->right, which_, one.yardstick->tolerances(precision_))
              .worst > 1;
+}
+
+bool Search::shows_somewhere(const Explanation& explanation) const {
+  for (std::size_t i = 0; i < cases_.size(); ++i)
+    if (shows(i, explanation)) return true;
+  return false;
 }
 
 }  // namespace ring_attention::diagnose

@@ -71,17 +71,20 @@ class Search {
   [[nodiscard]] std::vector<Explanation> nearest(const std::vector<Explanation>& candidates,
                                                  std::size_t most) const;
   /// Does this one change the arrays of the case that is looked at first?
-  [[nodiscard]] bool shows_first(const Explanation& explanation) const;
+  [[nodiscard]] bool shows_first(const Explanation& explanation) const { return shows(0, explanation); }
   /// Does it explain that case, whatever it does to the others?
   [[nodiscard]] bool explains_first(const Explanation& explanation) const {
-    return residual(*cases_.front(), explanation).worst <= 1;
+    return residual(0, explanation).worst <= 1;
   }
 
  private:
   [[nodiscard]] std::shared_ptr<const Arrays> exact(const Evidence& one,
                                                     const Explanation& explanation) const;
-  /// The residual against a hypothesis, with the tolerance of the hypothesis' own results where they need a larger one.
-  [[nodiscard]] Residual residual(const Evidence& one, const Explanation& explanation) const;
+  /// Does it change the arrays of a case, or of any?
+  [[nodiscard]] bool shows(std::size_t number, const Explanation& explanation) const;
+  [[nodiscard]] bool shows_somewhere(const Explanation& explanation) const;
+  /// The residual of a case against a hypothesis. Where the wrong results need it, with a wider tolerance: theirs.
+  [[nodiscard]] Residual residual(std::size_t number, const Explanation& explanation) const;
 
   std::vector<const Evidence*> cases_;  // the one that is furthest from right first
   std::span<const Array> which_;
