@@ -79,6 +79,27 @@ set(plan_sources
     ring_attention/plan/search.cpp
     ring_attention/plan/step_time.cpp
     ring_attention/plan/volume.cpp)
+set(diagnose_sources # above the library, for the program and the Python module
+    diagnose/backward.cpp
+    diagnose/candidates.cpp
+    diagnose/conventions.cpp
+    diagnose/diagnosis.cpp
+    diagnose/examination.cpp
+    diagnose/forward.cpp
+    diagnose/layout.cpp
+    diagnose/mistakes/backward.cpp
+    diagnose/mistakes/masks.cpp
+    diagnose/mistakes/merge.cpp
+    diagnose/mistakes/mistake.cpp
+    diagnose/mistakes/schedule.cpp
+    diagnose/mistakes/scores.cpp
+    diagnose/mistakes/softmax.cpp
+    diagnose/parts.cpp
+    diagnose/problem.cpp
+    diagnose/residual.cpp
+    diagnose/rules.cpp
+    diagnose/scores.cpp
+    diagnose/search.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
@@ -131,6 +152,10 @@ set(program_parts_sources # what the tests use, too
     program/bench/report.cpp
     program/decode/options.cpp
     program/decode/report.cpp
+    program/diagnose/files.cpp
+    program/diagnose/options.cpp
+    program/diagnose/picture.cpp
+    program/diagnose/report.cpp
     program/output_directory.cpp
     program/partition_options.cpp
     program/plan/options.cpp
@@ -147,6 +172,7 @@ set(program_parts_sources # what the tests use, too
 set(program_sources
     program/bench/command.cpp
     program/decode/command.cpp
+    program/diagnose/command.cpp
     program/example/command.cpp
     program/main.cpp
     program/plan/command.cpp
@@ -174,7 +200,7 @@ set(python_without_gpu_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
+  ITEMS core mpi io attention cpu ring parallel model plan diagnose api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
         program program_cuda program_without_cuda python
         python_gpu python_without_gpu)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")

@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
+#include "program/diagnose/command.hpp"
 #include "program/example/command.hpp"
 #include "program/plan/command.hpp"
 #include "program/run/command.hpp"
@@ -28,14 +30,20 @@ struct Verb {
   std::function<void()> validate = [] {};
 };
 
-/// What only rank 0 does.
-template <class Options>
-auto on_rank_0(void (*command)(const Options&)) {
+/// What only rank 0 does. Its exit code, if it has one, is that of the job.
+template <class Result, class Options>
+auto on_rank_0(Result (*command)(const Options&)) {
   return [command](const Communicator& comm, const Options& options, Activity&) {
+    int code = 0;
     agree(comm, [&] {
-      if (comm.rank() == 0) command(options);
+      if (comm.rank() != 0) return;
+      if constexpr (std::is_void_v<Result>)
+        command(options);
+      else
+        code = command(options);
     });
-    return 0;
+    broadcast(comm, code);
+    return code;
   };
 }
 
@@ -55,6 +63,10 @@ class Program {
         on_rank_0(plan_command));
     add(words_, "decode", "A prompt, then its next tokens one by one against a cache that is sharded",
         declare_decode_options, decode_command);
+    CommandLine& diagnose = add(words_, "diagnose", "What is wrong with the results of somebody's ring",
+                                declare_diagnose_options, on_rank_0(diagnose_command));
+    add(diagnose, "cases", "Small problems for a ring that is to be diagnosed",
+        declare_diagnose_cases_options, on_rank_0(diagnose_cases_command));
     add(words_, "train", "Train a small transformer, sharded four ways, on a task of long contexts",
         declare_train_options, train_command);
     try {

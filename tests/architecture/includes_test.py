@@ -22,7 +22,7 @@ FOLDERS = {  # a folder of the library and what it may include besides itself
     "model": RING | {"parallel"},
     "plan": RING | {"parallel"},
 }
-ABOVE = r"(cli|program|python|common)/"  # what no file of the library may include
+ABOVE = r"(cli|program|python|common|diagnose)/"  # what no file of the library may include
 
 SOURCE = "src/ring_attention/"
 MPI_FILES = r"src/ring_attention/(mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
@@ -71,6 +71,9 @@ def complaints(name, text):
     if name.startswith(SOURCE):
         for match in re.finditer(FLAG, re.sub(r"//[^\n]*", "", text)):
             yield text.count("\n", 0, match.start()) + 1, f"{match[0]}: no file of the library names a flag"
+    if name.startswith("src/diagnose/"):
+        for match in re.finditer(r'^#include "(cli|program|python)/', text, re.MULTILINE):
+            yield text.count("\n", 0, match.start()) + 1, f"diagnose must not include {match[1]}"
     for match in re.finditer(FAST_MATH, text):
         yield text.count("\n", 0, match.start()) + 1, "fast-math makes NaN and -inf undefined"
 
@@ -98,6 +101,8 @@ MUST_FAIL = [
     ("src/ring_attention/cpu/a.cpp", '#include "ring_attention/cuda/stream.hpp"\n'),
     ("src/ring_attention/mpi/a.cpp", '#include "ring_attention/attention/mask.hpp"\n'),
     ("src/ring_attention/ring/a.cpp", '#include "cli/table.hpp"\n'),
+    ("src/ring_attention/ring/a.cpp", '#include "diagnose/rules.hpp"\n'),
+    ("src/diagnose/rules.cpp", '#include "cli/table.hpp"\n'),
     ("src/ring_attention/cellar/a.hpp", "\n"),
     ("src/ring_attention/ring/transports/loopback.cpp", "MPI_Barrier(comm);\n"),
     ("src/ring_attention/cuda/a.cpp", "kernel<<<1, 2>>>();\n"),

@@ -1,0 +1,219 @@
+"""`ring-attention diagnose`: writes cases, and says what is wrong with the results of a code. The code here is `run`,
+with flags that a case asks for, or with wrong ones."""
+
+import itertools
+import json
+import math
+import os
+
+import harness
+import npy
+
+GRADIENTS = ("dq", "dk", "dv")
+RESULTS = ("out", "lse", *GRADIENTS)
+
+
+class DiagnoseTest(harness.CommandTest):
+    def cases(self, *words):
+        self.run_well(1, "diagnose", "cases", "--out", "mine", *words, launcher=False)
+        with open(self.path("mine/cases.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def attend(self, case, *flags, gradients=True):
+        """Attention of a case by `run`: its results lie beside its arrays."""
+        folder = f"mine/{case}"
+        files = [word for name in ("q", "k", "v") for word in (f"--{name}", f"{folder}/{name}.npy")]
+        if gradients:
+            files += ["--dout", f"{folder}/dout.npy"]
+        self.run_well(1, "run", *files, "--out", folder, *flags, launcher=False)
+
+    def change(self, name, function, shape=None):
+        """Replaces an array of results by function(its elements)."""
+        old_shape, dtype, elements = self.array(name)
+        npy.write(self.path(name), shape or old_shape, function(elements), dtype)
+
+    def diagnose(self, code, *words):
+        result = self.run_ranks(1, "diagnose", "mine", *words, launcher=False)
+        self.assertEqual(result.code, code, str(result))
+        self.assertEqual(result.err, "", str(result))
+        return result.out
+
+    def answer(self, code):
+        return json.loads(self.diagnose(code, "--json"))
+
+    def assert_named(self, mistake, phase="forward"):
+        answer = self.answer(1)
+        self.assertEqual(
+            [one["mistakes"] for one in answer[phase]["explanations"]], [[mistake]], json.dumps(answer, indent=1)
+        )
+        self.assertTrue(answer["explained"])
+
+    def test_right(self):
+        cases = self.cases("--only", "full,causal,gqa", "--placement", "zigzag")
+        self.assertEqual([case["name"] for case in cases["cases"]], ["full", "causal", "gqa"])
+        self.assertEqual(cases["cases"][0]["tokens_of_rank"][0], [0, 1, 2, 3, 20, 21, 22, 23])
+        self.assertEqual(self.files_in("mine/gqa"), ["dout.npy", "k.npy", "q.npy", "v.npy"])
+        self.attend("full")
+        self.attend("causal", "--causal")
+        text = self.diagnose(0)
+        for words in (
+            "2 cases on 3 ranks, zigzag",
+            "RIGHT in these cases",
+            "would not show",
+            "gqa-modulo",
+            "window-plus-one",
+        ):
+            self.assertIn(words, text)
+        answer = self.answer(0)
+        self.assertTrue(answer["right"])
+        self.assertEqual(answer["cases_without_results"], ["gqa"])
+        self.assertIn("sink-ignored", answer["not_tested"])
+        self.assertLess(answer["errors"]["causal"]["dq"], 1e-5)
+
+    def test_wrong(self):
+        self.cases("--only", "full,causal,window")
+        self.attend("full")
+        self.attend("causal")
+        self.assert_named("no-mask")
+        text = self.diagnose(1)
+        self.assertIn("WRONG: no mask", text)
+        self.assertIn("100 % of the difference", text)
+        self.attend("window", "--causal", "--window", "4,0")
+        self.assertFalse(self.answer(1)["explained"])  # the window has a mask
+        self.assertIn("causal alone: no mask", self.diagnose(1))
+
+    def test_flags(self):
+        """One wrong flag, one mistake."""
+        self.cases("--only", "causal,window")
+        self.attend("causal", "--causal")
+        for flags, mistake in (
+            (("--window", "5,0"), "window-plus-one"),
+            (("--window", "3,0"), "window-minus-one"),
+            (("--causal",), "window-ignored"),
+        ):
+            self.attend("window", *flags)
+            self.assert_named(mistake)
+        self.attend("window", "--window", "4,0")
+        self.attend("causal", "--causal", "--scale", "1")
+        self.attend("window", "--window", "4,0", "--scale", "1")
+        self.assert_named("no-scale")
+
+    def test_files_of_ranks_in_another_order_of_axes(self):
+        cases = self.cases("--only", "causal", "--placement", "striped")
+        self.attend("causal", "--causal")
+        for name in RESULTS:
+            shape, dtype, elements = self.array(f"mine/causal/{name}.npy")
+            os.remove(self.path(f"mine/causal/{name}.npy"))
+            heads, tokens, dim = shape[1], shape[2], math.prod(shape[3:])
+            for rank, here in enumerate(cases["cases"][0]["tokens_of_rank"]):
+                rows = [elements[(h * tokens + t) * dim :][:dim] for t in here for h in range(heads)]
+                part = [1, len(here), heads] + ([dim] if name != "lse" else [])
+                npy.write(self.path(f"mine/causal/{name}.{rank}.npy"), part, list(itertools.chain(*rows)), dtype)
+        text = self.diagnose(0)
+        self.assertIn("read: out, dq, dk, dv: axes are [S, H, D]", text)
+        self.assertIn("RIGHT", text)
+
+    def test_conventions(self):
+        self.cases("--only", "full,causal")
+        self.attend("full")
+        self.attend("causal", "--causal")
+        for case in ("full", "causal"):
+            self.change(f"mine/{case}/lse.npy", lambda lse: [x / math.log(2) for x in lse])
+            for name in GRADIENTS:
+                self.change(f"mine/{case}/{name}.npy", lambda grad: [3 * x for x in grad])
+        text = self.diagnose(0)
+        self.assertIn("lse is in base 2", text)
+        self.assertIn("times 3, the number of ranks", text)
+
+    def test_a_mistake_that_is_not_known(self):
+        """dK without the last head: every other head is right."""
+        self.cases("--only", "causal")
+        self.attend("causal", "--causal")
+        self.change("mine/causal/dk.npy", lambda dk: dk[: len(dk) * 3 // 4] + [0.1] * (len(dk) // 4))
+        text = self.diagnose(1)
+        for words in (
+            "forward     right",
+            "WRONG, by no mistake that is known",
+            "Where, in the case causal",
+            "dk   oooo",
+        ):
+            self.assertIn(words, text)
+        self.assertFalse(self.answer(1)["explained"])
+
+    def test_forward_alone(self):
+        self.cases("--only", "full,causal")
+        self.attend("full", gradients=False)
+        self.attend("causal", "--causal", gradients=False)
+        os.remove(self.path("mine/full/lse.npy"))
+        answer = self.answer(0)
+        self.assertEqual(answer["backward"]["state"], "absent")
+        self.assertIn("no-delta", answer["not_tested"])
+
+    def test_nan_is_evidence(self):
+        self.cases("--only", "causal")
+        self.attend("causal", "--causal")
+        self.change("mine/causal/out.npy", lambda out: [math.nan] * 7 + out[7:])
+        self.assertIn("inf*", self.diagnose(1))
+
+    def refuse(self, *words, directory="mine"):
+        self.assert_refused(self.run_ranks(1, "diagnose", directory, launcher=False), *words)
+
+    def test_bad_input(self):
+        self.refuse("nowhere/cases.json", "cannot be read", directory="nowhere")
+        self.cases("--only", "full,causal")
+        self.refuse("mine", "no case has out.npy")
+        self.attend("full")
+        self.attend("causal", "--causal")
+        self.assertEqual(json.loads(self.diagnose(0, "--json"))["right"], True)
+
+        good = {name: self.array(f"mine/full/{name}.npy") for name in ("q", "out")}
+        shape, _, out = good["out"]
+        npy.write(self.path("mine/full/out.npy"), (1, 4, 12, 16), out[: len(out) // 2], "<f4")
+        self.refuse("mine/full/out.npy", "[1, 4, 12, 16]", "[4, 24, 16]")
+        npy.write(self.path("mine/full/out.npy"), shape, [int(x) for x in out], "<i8")
+        self.refuse("mine/full/out.npy", "integers")
+        npy.write(self.path("mine/full/out.npy"), shape, self.array("mine/causal/out.npy")[2], "<f4")
+        self.refuse("results of full", "are those of the case causal")
+        os.remove(self.path("mine/full/out.npy"))
+        npy.write(self.path("mine/full/out.1.npy"), (1, 4, 8, 16), out[: len(out) // 3], "<f4")
+        self.refuse("is missing", "every rank")
+        os.remove(self.path("mine/full/out.1.npy"))
+
+        npy.write(self.path("mine/full/q.npy"), good["q"][0], [2 * x for x in good["q"][2]], "<f4")
+        self.refuse("mine/full/q.npy", "not the array of this case", "--seed")
+        with open(self.path("mine/cases.json"), "w", encoding="utf-8") as file:
+            file.write('{"ranks": 3}')
+        self.refuse("mine/cases.json", "not a file of `diagnose cases`")
+        with open(self.path("mine/cases.json"), "w", encoding="utf-8") as file:
+            file.write("hello")
+        self.refuse("mine/cases.json", "is no JSON")
+
+    def test_bad_flags(self):
+        for words, says in (
+            (("cases", "--only", "full,nothing"), ("nothing", "empty-rows")),
+            (("cases", "--parallel", "hybrid", "--ulysses", "3", "--ranks", "4"), ("Ulysses", "divides")),
+            (("cases", "--ranks", "0"), ("--ranks", "from 1")),
+            (("cases", "--placement", "snake"), ("--placement", "zigzag")),
+            ((), ("no directory",)),
+            (("mine", "--bogus"), ("--bogus",)),
+        ):
+            with self.subTest(words=words):
+                self.assert_refused(self.run_ranks(1, "diagnose", *words, launcher=False), *says)
+        self.assertEqual(self.files_in(), [])
+
+    def test_every_partition_and_placement_has_cases(self):
+        for words in (
+            ("--parallel", "ulysses", "--ranks", "4"),
+            ("--parallel", "hybrid", "--ranks", "6"),
+            ("--parallel", "all-gather", "--placement", "striped"),
+            ("--ranks", "1"),
+            ("--ranks", "7"),
+        ):
+            cases = self.cases(*words)["cases"]
+            self.assertEqual(len(cases), 12)
+            for case in cases:
+                self.assertEqual(sorted(itertools.chain(*case["tokens_of_rank"])), list(range(case["tokens"])))
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,90 @@
+// confusion MODE RANKS PLACEMENT TYPE [ULYSSES] [CASE,...]: wrong results are simulated and diagnosed, and counted by how
+// that went; each one that is not named first is printed.
+//
+// known: every mistake, in both passes and in one. unlisted: the same, after the mistake was taken out of the list.
+// pairs: all pairs of 30 common mistakes.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "diagnose/trials.hpp"
+
+using namespace ring_attention;
+using namespace ring_attention::diagnose;
+
+namespace {
+
+/// Mistakes that public projects had, or that a first implementation makes.
+const std::vector<std::string> common{
+    "steps-short",   "extra-step",       "not-sent",        "step-before",
+    "v-stays",       "owner-wrong-way",  "mask-local",      "queries-local",
+    "no-mask",       "causal-strict",    "remote-unmasked", "gqa-modulo",
+    "no-scale",      "scale-all-heads",  "average",         "sum-normalised",
+    "merge-base-2",  "swapped-sigmoid",  "o-not-rescaled",  "l-not-rescaled",
+    "lse-added",     "lse-of-own-shard", "dkdv-stay-local", "hop-short",
+    "dkdv-own-only", "no-delta",         "delta-own-shard", "lse-own-shard-backward",
+    "dk-no-scale",   "dkdv-over-ranks"};
+
+std::vector<Trial> pairs_of(const std::vector<std::string>& ids) {
+  std::vector<Trial> trials;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      Trial trial{ids[j] + " + " + ids[i], {}, {}};
+      for (const std::string& id : {ids[j], ids[i]}) {
+        const Mistake& mistake = mistake_named(id);
+        if (mistake.in_forward()) trial.forward.mistakes.push_back(&mistake);
+        if (mistake.in_backward()) trial.backward.mistakes.push_back(&mistake);
+      }
+      trials.push_back(trial);
+    }
+  return trials;
+}
+
+Precision precision_named(const std::string& word) {
+  for (const Precision precision : all_precisions)
+    if (name(precision) == word) return precision;
+  return Precision::float32;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto word = [&](int i, const char* otherwise) { return std::string(argc > i ? argv[i] : otherwise); };
+  const std::string mode = word(1, "known");
+  const Job job{std::atoi(word(2, "3").c_str()), placement_kind_named(word(3, "zigzag")),
+                std::atoi(word(5, "1").c_str())};
+  const Precision precision = precision_named(word(4, "float32"));
+  std::vector<std::string> only;
+  std::istringstream names(word(6, ""));
+  for (std::string one; std::getline(names, one, ',');) only.push_back(one);
+  const std::vector<Problem> problems = problems_of(job, only);
+
+  std::map<Outcome, int> count;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Trial& trial : mode == "pairs" ? pairs_of(common) : trials_of(Options().mistakes)) {
+    Options options;
+    options.pairs = mode == "pairs";
+    if (mode == "unlisted")
+      std::erase_if(options.mistakes, [&](const Mistake* mistake) {
+        return trial.forward.has(mistake) || trial.backward.has(mistake);
+      });
+    const Diagnosis diagnosis = diagnose::diagnose(answers_of(trial, problems, precision), options);
+    const Outcome outcome = outcome_of(trial, diagnosis);
+    ++count[outcome];
+    if (outcome == (mode == "unlisted" ? Outcome::unknown : Outcome::named)) continue;
+    std::string conventions;
+    for (const std::string& one : diagnosis.conventions) conventions += " [" + one + "]";
+    std::printf("%s\t%s\t%s / %s%s\t%s, %s\n", outcome_names[static_cast<std::size_t>(outcome)],
+                trial.name.c_str(), text_of(diagnosis.forward).c_str(), text_of(diagnosis.backward).c_str(),
+                conventions.c_str(), name(diagnosis.forward.precision).c_str(),
+                name(diagnosis.backward.precision).c_str());
+    std::fflush(stdout);
+  }
+  std::printf("# %s, %d ranks, %s, U = %d, %s:", mode.c_str(), job.ranks, name(job.placement).c_str(),
+              job.ulysses, name(precision).c_str());
+  for (const auto& [outcome, n] : count)
+    std::printf(" %s %d", outcome_names[static_cast<std::size_t>(outcome)], n);
+  std::printf("; %.0f s\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
