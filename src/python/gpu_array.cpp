@@ -73,8 +73,8 @@ GpuArray::GpuArray(const std::vector<Index>& shape, int device, StreamNumber str
     int before = 0;
     (void)cudaGetDevice(&before);
     (void)cudaSetDevice(device);
-    (void)
-        cudaDeviceSynchronize();  // consumers may be on any stream, and cudaFree does not wait for this memory
+    // Consumers may be on any stream, and cudaFree does not wait for this memory.
+    (void)cudaDeviceSynchronize();
     (void)cudaFree(memory);
     (void)cudaSetDevice(before);
   });
