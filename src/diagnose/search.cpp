@@ -7,6 +7,7 @@
 namespace ring_attention::diagnose {
 namespace {
 
+constexpr double no_fit = 1e9;     // of an explanation that is ruled out
 constexpr double named_above = 5;  // a mistake explains that many times better than "right"
 constexpr double alike_below = 5;  // explanations that are worse by more are no ties
 constexpr double far_off = 0.2;    // errors of half of the rows: no rounding
@@ -73,8 +74,7 @@ Residual Search::residual(std::size_t i, const Explanation& explanation) const {
   const Arrays& wanted = *exactly;
   PerArray tolerances = one.yardstick->tolerances(precision_);
   Residual first = one.yardstick->residual(*one.got, wanted, which_, tolerances);
-  if (first.worst <= 1 || first.quantile(0.5) > far_off || first.square() > no_better * right_squares_[i])
-    return first;
+  if (first.worst <= 1) return first;
   if (explanation.hypothesis.loses_digits()) {  // it is nothing but rounding: as large in every case
     const Arrays& right = one.problem->right;
     const PerArray lost = one.yardstick->largest(wanted, right);
@@ -85,9 +85,10 @@ Residual Search::residual(std::size_t i, const Explanation& explanation) const {
     widen(tolerances, lost);
     return one.yardstick->residual(*one.got, wanted, which_, tolerances);
   }
-  // Wrong results may be larger, and rounding moves them further.
-  const bool overflows =
-      explanation.hypothesis.in_float();  // by design: then the rows that do are the evidence
+  if (first.quantile(0.5) > far_off || first.square() > no_better * right_squares_[i]) return first;
+  // Wrong results may be larger, and rounding moves them further. Where the mistake is an overflow, the rows that do so
+  // are the evidence.
+  const bool overflows = explanation.hypothesis.in_float();
   const auto otherwise = simulate_(one, explanation, overflows ? Precision::float64 : precision_);
   const Arrays& other = *otherwise;
   widen(tolerances, one.yardstick->largest(other, wanted, &other));
@@ -103,10 +104,10 @@ Explanation Search::judged(Explanation explanation) const {
     if (i == 0) explanation.explained = 1 - left.square() / std::max(right_squares_[0], 1e-300);
     explanation.worst = std::max(explanation.worst, left.worst);
     const double rounding = least(cases_[i]->yardstick->tolerances(precision_)) / safety;
-    if (spread_ && left.quantile(0.5) < rounding / 50) explanation.worst = 1e9;
+    if (spread_ && left.quantile(0.5) < rounding / 50) explanation.worst = no_fit;
     if (!(explanation.worst <= 1)) return explanation;
   }
-  if (right_worst_ < named_above * explanation.worst) explanation.worst = 1e9;
+  if (right_worst_ < named_above * explanation.worst) explanation.worst = no_fit;
   return explanation;
 }
 
