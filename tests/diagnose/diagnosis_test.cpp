@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <ctime>
 #include <numbers>
 
 #include "diagnose/trials.hpp"
@@ -211,24 +210,6 @@ TEST(Diagnosis, ListsWhatTheCasesDoNotTest) {
   for (const char* id : {"causal-strict", "gqa-modulo", "window-plus-one", "sink-ignored"})
     EXPECT_TRUE(lists(id)) << id;
   for (const char* id : {"steps-short", "no-scale", "no-delta", "average"}) EXPECT_FALSE(lists(id)) << id;
-}
-
-TEST(Diagnosis, TakesNoTwentyTimesTheRightResults) {
-  const auto seconds_of = [](const auto& work) {
-    const std::clock_t begin = std::clock();
-    work();
-    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-  };
-  std::vector<Problem> problems;
-  double right = 1e9, singles = 1e9;
-  for (int i = 0; i < 5; ++i)
-    right = std::min(right, seconds_of([&] { problems = problems_of({4, PlacementKind::zigzag}); }));
-  const Trial trial{"no-delta", {}, {{&mistake_named("no-delta")}}};
-  const std::vector<Answer> answers = answers_of(trial, problems, Precision::float32);
-  for (int i = 0; i < 3; ++i)
-    singles = std::min(singles, seconds_of([&] { (void)diagnose(answers, quick()); }));
-  RecordProperty("times", std::to_string(singles / right));
-  EXPECT_LE(singles, 20 * right) << singles << " s, " << right << " s";
 }
 
 }  // namespace
