@@ -5,8 +5,11 @@ SETUP ?= sh setup.sh
 BUILD := build/release
 JOBS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
-# Tracked C++ files, and new ones that git does not ignore.
-CXX_FILES = git ls-files -co --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh'
+# Tracked C++ files, and new ones that git does not ignore; in a source archive, which has no git, all.
+CXX_FILES = { git ls-files -co --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh' 2>/dev/null || \
+  find . -path ./build -prune -o \( -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' \) -print | sed 's|^[.]/||'; }
+
+VERSION = $(shell sed -n 's/^  VERSION //p' CMakeLists.txt)
 
 # clang-format and clang-tidy 16 where they are; versions differ in small things.
 CLANG_FORMAT ?= $(shell command -v clang-format-16 || echo clang-format)
@@ -19,7 +22,7 @@ COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 # One more than there are cores, since some tests wait for most of their time.
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(shell expr $(JOBS) + 1)
 
-.PHONY: help run test test-long lessons python bench bench-report docs notebooks format format-check lint clean
+.PHONY: help run test test-long lessons python bench bench-report docs notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -103,6 +106,10 @@ lint: format-check ## the format check, and clang-tidy over every file that is c
 	@$(CXX_FILES) | grep -E '^(src/(ring_attention|cli|program)|lessons|tests)/.*\.cpp$$' | grep -vE '^tests/(install/|emulator/nccl_waits)|/without_' \
 	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p build/lint --quiet --extra-arg=-Wno-unknown-warning-option \
 	    --extra-arg=-Wno-unused-command-line-argument
+
+dist: ## the source archive of the last commit, in build/dist
+	@mkdir -p build/dist
+	git archive --format=tar.gz --prefix=ring-attention-$(VERSION)/ -o build/dist/ring-attention-$(VERSION).tar.gz HEAD
 
 clean: ## remove build/
 	rm -rf build

@@ -1,4 +1,5 @@
-# `cmake --install`: headers, library (without `model` and `plan`), and a package that find_package(ring_attention) finds.
+# `cmake --install`: headers, library (without `model` and `plan`), and what find_package(ring_attention) and
+# pkg-config find.
 
 include(CMakePackageConfigHelpers)
 
@@ -47,8 +48,19 @@ configure_package_config_file(
   cmake/ring_attentionConfig.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfig.cmake"
   INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfigVersion.cmake"
-                                 COMPATIBILITY SameMinorVersion)
+                                 COMPATIBILITY SameMajorVersion)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfigVersion.cmake"
               cmake/ring_attention_find_mpi.cmake
         DESTINATION "${package_dir}")
+
+# ring_attention.pc, for pkg-config.
+file(RELATIVE_PATH ring_attention_pc_include "${CMAKE_INSTALL_FULL_LIBDIR}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
+set(ring_attention_pc_cflags "")
+foreach(folder IN LISTS MPI_CXX_INCLUDE_DIRS)
+  string(APPEND ring_attention_pc_cflags " -I${folder}")
+endforeach()
+list(JOIN MPI_CXX_LIBRARIES " " ring_attention_pc_libs)
+string(STRIP "${ring_attention_pc_cflags}" ring_attention_pc_cflags)
+configure_file(cmake/ring_attention.pc.in "${CMAKE_CURRENT_BINARY_DIR}/ring_attention.pc" @ONLY)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/ring_attention.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

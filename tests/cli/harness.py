@@ -45,7 +45,7 @@ class Result:
 class Job:
     """A running job: `with Job(4, "run", ...) as job`. Leaves no process behind, stopped ones neither.
 
-    `before`: words that start the launcher; `hosts`: its words about hosts.
+    `before`: words that start the launcher, or the program where it has none; `hosts`: the launcher's words about hosts.
     """
 
     def __init__(self, ranks, *words, launcher=True, before=(), hosts=(), environment=None, **popen_words):
@@ -53,7 +53,7 @@ class Job:
         # Files, not pipes: a survivor that holds a pipe would make us wait for it.
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
-        command = [*before, MPIRUN, *hosts, "-n", str(ranks), PROGRAM] if launcher else [PROGRAM]
+        command = [*before, MPIRUN, *hosts, "-n", str(ranks), PROGRAM] if launcher else [*before, PROGRAM]
         self._begin = time.monotonic()
         self._process = subprocess.Popen(
             command + [str(word) for word in words],

@@ -50,6 +50,18 @@ cat "$work/printed"
 [ "$(cut -d, -f1 "$work/printed" | tr '\n' ' ')" = \
   "rank 0: out 1 rank 1: out 1 rank 2: out 1 " ]
 
+# The same program without CMake.
+if command -v pkg-config >/dev/null && pkg-config --exists eigen3; then
+  PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name ring_attention.pc)")
+  export PKG_CONFIG_PATH
+  "$1" ${2-} -std=c++20 "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" -o "$work/own_program" \
+    $(pkg-config --cflags --libs ring_attention)
+  "$MPIRUN" -n 3 "$work/own_program" | sort | diff "$work/printed" -
+  grep -q "^  VERSION $(pkg-config --modversion ring_attention)\$" "$RING_ATTENTION_SOURCE/CMakeLists.txt"
+else
+  echo 'not tried: pkg-config, or its file of Eigen, is not here'
+fi
+
 [ "$("$MPIRUN" --version)" = "$("$(cat "$work/build/mpiexec.txt")" --version)" ] || {
   echo "the package names another launcher than the build uses" >&2
   exit 1
