@@ -101,6 +101,7 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/scores.cpp
     diagnose/search.cpp)
 set(api_sources # the one call for users of the library
+    ring_attention/attention_state.cpp
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)
 

@@ -9,7 +9,7 @@
 
 namespace ring_attention::diagnose {
 
-/// What somebody's attention may hand back.
+/// What the attention under test may hand back.
 enum class Array { out, lse, dq, dk, dv };
 
 inline constexpr std::array all_arrays{Array::out, Array::lse, Array::dq, Array::dk, Array::dv};

@@ -85,7 +85,7 @@ class BackwardRing {
                 const Matrix<double>& given) {
     if (rules_.part_zeroed) part.setZero();
     part += given;
-    if (to == Step::nobody) return;
+    if (to == Step::no_rank) return;
     rules_.add_dkdv(sums.at(to, head), part, number);
     round_to(sums.at(to, head), rules_.dkdv_kept_in.value_or(sums_));
   }

@@ -32,7 +32,7 @@ struct Turn {
 
 /// What a rank does at one step of the ring. In a right ring all of these are the owner.
 struct Step {
-  static constexpr int nobody = -1;
+  static constexpr int no_rank = -1;
 
   int k, v;          ///< whose keys, whose values it computes with
   int positions;     ///< whose positions it takes the keys to have

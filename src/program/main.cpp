@@ -63,7 +63,7 @@ class Program {
         on_rank_0(plan_command));
     add(words_, "decode", "A prompt, then its next tokens one by one against a cache that is sharded",
         declare_decode_options, decode_command);
-    CommandLine& diagnose = add(words_, "diagnose", "What is wrong with the results of somebody's ring",
+    CommandLine& diagnose = add(words_, "diagnose", "What is wrong with the results of another ring",
                                 declare_diagnose_options, on_rank_0(diagnose_command));
     add(diagnose, "cases", "Small problems for a ring that is to be diagnosed",
         declare_diagnose_cases_options, on_rank_0(diagnose_cases_command));

@@ -152,13 +152,13 @@ const std::vector<NewMistake> new_mistakes{
     {"dK of the first step is lost", false, true,
      [](Rules& r) {
        each_step(r, [](const Turn&, Step& step, int number) {
-         if (number == 0) step.dk_to = Step::nobody;
+         if (number == 0) step.dk_to = Step::no_rank;
        });
      }},
     {"dK, dV of the last step are lost", false, true,
      [](Rules& r) {
        each_step(r, [](const Turn& turn, Step& step, int number) {
-         if (number + 1 == turn.ring.size) step.dk_to = step.dv_to = Step::nobody;
+         if (number + 1 == turn.ring.size) step.dk_to = step.dv_to = Step::no_rank;
        });
      }},
     {"dQ without its last step", false, true,

@@ -69,7 +69,7 @@ std::vector<Edit> backward_edits() {
       {"dkdv-own-only",
        [](Rules& rules) {
          dkdv_go_to(rules, [](const Turn& turn, int owner) {
-           return owner == turn.ring.rank ? owner : Step::nobody;
+           return owner == turn.ring.rank ? owner : Step::no_rank;
          });
        }},
       {"dkdv-overwritten", [](Rules& rules) { rules.add_dkdv = overwrite; }, directed},

@@ -44,7 +44,7 @@ bool moves_content(const Edit& edit) {
   Steps steps{{0, 0, 0, 0, 0}, {2, 2, 2, 2, 2}, {1, 1, 1, 1, 1}};
   for (const auto& change : rules.schedule) change(turn, steps);
   return std::ranges::any_of(steps, [](const Step& step) {
-    return step.dk_to != Step::nobody && step.dk_to == step.positions &&
+    return step.dk_to != Step::no_rank && step.dk_to == step.positions &&
            (step.k != step.dk_to || step.v != step.dv_to);
   });
 }

@@ -1,5 +1,5 @@
 /// \file
-/// `Mistake`: one that somebody made in a ring. mistakes.tsv lists them all; an edit of the rules simulates each.
+/// `Mistake`: a known mistake in a ring. mistakes.tsv lists all of them; an edit of the rules simulates each one.
 #pragma once
 
 #include <string>

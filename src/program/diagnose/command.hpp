@@ -1,5 +1,5 @@
 /// \file
-/// `ring-attention diagnose`: what is wrong with somebody's ring.
+/// `ring-attention diagnose`: finds the mistake in the results of another ring.
 #pragma once
 
 #include "program/diagnose/options.hpp"
