@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -44,6 +45,14 @@ def run(ranks, script, *arguments, limit=60, **words):
     command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=limit,
                           stdin=subprocess.DEVNULL, **words)
+
+
+def run_text(ranks, program):
+    """Runs the text of a program on some ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.py"
+        script.write_text(program, encoding="utf-8")
+        return run(ranks, script)
 
 
 def lines_for_torch():

@@ -5,9 +5,7 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 import harness
 
@@ -59,10 +57,7 @@ class Mpi4py(unittest.TestCase):
         one, _, pairs, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         program = (one + "want = out\n" + pairs + "assert (out is None) == (ra.rank() % 2 == 1)\n"
                    "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
-        with tempfile.TemporaryDirectory() as folder:
-            script = f"{folder}/script.py"
-            Path(script).write_text(program, encoding="utf-8")
-            done = harness.run(4, script)
+        done = harness.run_text(4, program)
         self.assertEqual((done.returncode, done.stdout), (0, "4\n"), done.stderr)
 
     def test_communicators_do_not_leak(self):

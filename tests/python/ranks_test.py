@@ -72,10 +72,7 @@ class Ranks(unittest.TestCase):
         program = (one + "want = out\n" + ring + "assert out is None or abs(out - want).max() < 1e-12\n" +
                    kernel + "out = ra.gather(out, seq=1000)\n"
                    "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
-        with tempfile.TemporaryDirectory() as folder:
-            script = f"{folder}/script.py"
-            Path(script).write_text(program, encoding="utf-8")
-            done = harness.run(4, script)
+        done = harness.run_text(4, program)
         self.assertEqual((done.returncode, done.stdout), (0, "4\n"), done.stderr)
 
     def test_an_error_of_one_rank_ends_the_job(self):
