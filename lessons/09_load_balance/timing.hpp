@@ -13,7 +13,7 @@ namespace ring_attention {
 inline constexpr int repetitions = 5;
 
 /// The engine takes this many queries of a head at a time, one in each SIMD lane.
-inline Index tile_queries() { return kernels<float>(best_isa()).forward.lanes; }
+inline Index tile_queries() { return kernels<float>(best_isa()).forward.many.lanes; }
 
 /// The pairs that the engine computes: every lane of a tile meets all keys up to the last one that the last query sees.
 inline std::vector<std::vector<Index>> tile_pairs(PlacementKind kind, Index seq, int ranks) {

@@ -50,6 +50,7 @@ foreach(isa IN LISTS kernel_isas)
     target_compile_definitions(ring_attention_kernels_${isa}_${real} PRIVATE
                                RING_ATTENTION_REAL=${real} RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}})
   endforeach()
+  target_sources(ring_attention_kernels_${isa}_float PRIVATE ring_attention/cpu/exact_sum_kernel.cpp)
   if(NOT isa STREQUAL x86_64) # it has core's product: isa.cpp
     ring_attention_cpu_kernels(${isa} products ring_attention/cpu/product_kernel.cpp) # of both types: Eigen takes long to read
     target_compile_definitions(ring_attention_kernels_${isa}_products PRIVATE Eigen=Eigen_${isa}) # see product_kernel.cpp

@@ -53,7 +53,8 @@ std::vector<Scoring> scorings_to_the_right(Index offset) {
 // Few queries have a kernel of their own. A mask without a left end: the blocks of keys begin with key 0 in both.
 TYPED_TEST(CpuEngineIn, FewQueriesHaveTheBitsThatTheyHaveAmongMany) {
   for_each_isa([](Isa isa) {
-    const Index one = kernels<TypeParam>(isa).few[0].lanes, two = kernels<TypeParam>(isa).few[1].lanes;
+    const Index one = kernels<TypeParam>(isa).forward.few[0].lanes,
+                two = kernels<TypeParam>(isa).forward.few[1].lanes;
     for (const Index dim : {1, 20, 64, 129})
       for (const Index keys : {3, 95, 96, 97, 230}) {
         Case what{.kv_heads = 2, .group = 2, .queries = two + 1, .keys = keys, .dim = dim, .spike_every = 8};

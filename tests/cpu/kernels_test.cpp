@@ -11,21 +11,21 @@ namespace {
 
 TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
   for_each_isa([](Isa isa) {
-    EXPECT_GE(kernels<float>(isa).forward.lanes, 1);
-    EXPECT_LE(kernels<float>(isa).forward.lanes, cpu::max_lanes);
+    EXPECT_GE(kernels<float>(isa).forward.many.lanes, 1);
+    EXPECT_LE(kernels<float>(isa).forward.many.lanes, cpu::max_lanes);
     EXPECT_LE(kernels<float>(isa).backward.lanes, cpu::max_lanes);
-    EXPECT_EQ(kernels<double>(isa).forward.lanes, 2 * kernels<float>(isa).forward.lanes);
+    EXPECT_EQ(kernels<double>(isa).forward.many.lanes, 2 * kernels<float>(isa).forward.many.lanes);
     EXPECT_EQ(kernels<double>(isa).backward.lanes, 2 * kernels<float>(isa).backward.lanes);
-    EXPECT_LE(kernels<double>(isa).forward.lanes, cpu::max_lanes);
+    EXPECT_LE(kernels<double>(isa).forward.many.lanes, cpu::max_lanes);
     EXPECT_LE(kernels<double>(isa).backward.lanes, cpu::max_lanes);
   });
 }
 
 TEST(Kernels, ThoseForFewQueriesHaveFewerLanes) {
   const auto ascend = [](const auto& kernels) {
-    EXPECT_GE(kernels.few[0].lanes, 1);
-    EXPECT_EQ(kernels.few[1].lanes, 2 * kernels.few[0].lanes);
-    EXPECT_LE(kernels.few[1].lanes, kernels.forward.lanes);
+    EXPECT_GE(kernels.forward.few[0].lanes, 1);
+    EXPECT_EQ(kernels.forward.few[1].lanes, 2 * kernels.forward.few[0].lanes);
+    EXPECT_LE(kernels.forward.few[1].lanes, kernels.forward.many.lanes);
   };
   for_each_isa([&](Isa isa) {
     ascend(kernels<float>(isa));

@@ -38,6 +38,8 @@ class Documents {
   [[nodiscard]] Index end(Index document) const {
     return boundaries_[static_cast<std::size_t>(document) + 1];
   }
+  /// Where the last document ends.
+  [[nodiscard]] Index end() const { return boundaries_.back(); }
 
  private:
   std::vector<Index> boundaries_;

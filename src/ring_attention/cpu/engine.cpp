@@ -23,7 +23,7 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
-  kernel_ = &forward_kernel(kernels_, static_cast<cpu::Size>(q.shape().seq));
+  kernel_ = &forward_kernel(kernels_.forward, static_cast<cpu::Size>(q.shape().seq));
   tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
   state_ = Partial<T>::empty(q.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_->workspace(static_cast<int>(q.shape().dim)));

@@ -19,6 +19,9 @@
 /// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
 /// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
 /// namespace RING_ATTENTION_ISA.
+#if RING_ATTENTION_REAL_BYTES == 4
+#include "ring_attention/cpu/exact_panel.hpp"
+#endif
 #include "ring_attention/cpu/span.hpp"
 
 namespace ring_attention::cpu {
@@ -83,15 +86,26 @@ void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset d
   });
 }
 
+/// Rounded up. From 2^23 on a float is an integer.
+inline Vector ceiling(Vector x) {
+  const auto small = absolute(x) < static_cast<Real>(1 << 23);
+  const Vector cut = __builtin_convertvector(__builtin_convertvector(small ? x : broadcast(0), Integers),
+                                             Vector);  // towards 0
+  return small ? (cut < x ? cut + 1 : cut) : x;
+}
+
 /// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a. `values` are what
 /// step 4 reads next.
+/// \param exact  m is an integer, so that the factors a are powers of two
+template <bool exact>
 void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
                   const Vector (&top)[tile_vectors], Vector (&a)[tile_vectors], bool fetch) {
   Vector from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
     const Vector before = load(panel.m + v * width);
-    const Vector m = larger(top[v] * log2_e, before);
+    const Vector highest = larger(top[v] * log2_e, before);
+    const Vector m = exact ? ceiling(highest) : highest;
     from[v] = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
     a[v] = exp2(before - from[v]);
     store(panel.m + v * width, m);
@@ -143,6 +157,7 @@ void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile
 
 /// All steps for the keys j .. j + n - 1 of the span.
 /// \param fetch  for the first panel of a tile: the others find the keys and values in the caches
+template <bool exact>
 void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
                   bool fetch) {
   Vector top[tile_vectors], a[tile_vectors];
@@ -151,7 +166,7 @@ void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Of
     scores<false>(span, j, n, masked, dim, panel, top);
   else
     scores<true>(span, j, n, masked, dim, panel, top);
-  exponentiate(span.v + j * dim, n, dim, panel, top, a, fetch);
+  exponentiate<exact>(span.v + j * dim, n, dim, panel, top, a, fetch);
   if (span.dropout.low != nullptr) drop(span.dropout, j, n, panel);
   accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim, fetch);
 }
@@ -170,28 +185,93 @@ void store_tile(const QueryRows<Real>& rows, Real* workspace) {
   });
 }
 
+/// \param exact  as above, and the blocks begin at multiples: those of a row do not depend on what other lanes see
+template <bool exact>
 void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
   const SeenKeys seen(span, panels * lanes);
-  for (Offset j = seen.begin; j < seen.end; j += block) {
+  for (Offset j = exact ? seen.begin / block * block : seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     bool fetch = true;
     for_panels_that_see(span, seen, j, j + n, rows,
                         [&](const QueryRows<Real>& part, const KeySpan<Real>& own, int first, bool masked) {
-                          attend_block(own, j, n, masked, part.dim, Panel(workspace, part.dim, first), fetch);
+                          attend_block<exact>(own, j, n, masked, part.dim, Panel(workspace, part.dim, first),
+                                              fetch);
                           fetch = false;
                         });
   }
 }
+
+#if RING_ATTENTION_REAL_BYTES == 4
+// Exact sums: each tile of keys is attended to by itself, and (o, m, l) of its panel are then terms o 2^m and l 2^m.
+
+/// Behind the panel in the workspace.
+struct ExactPanel : Panel {
+  ExactPanel(Real* workspace, Offset dim)
+      : Panel(workspace, dim, 0),
+        o_sums(ot + dim * lanes, dim),
+        l_sums(ot + (dim + PanelSums::elements(dim)) * lanes, 1) {}
+  static Offset elements(Offset dim) {
+    return Panel::elements(dim) + PanelSums::elements(dim) + PanelSums::elements(1);
+  }
+  PanelSums o_sums, l_sums;
+};
+
+Size exact_workspace(int dim) { return static_cast<Size>(ExactPanel::elements(dim) * lanes); }
+
+/// The queries, and no term.
+void load_exact(const QueryRows<Real>& rows, Real* workspace) {
+  const ExactPanel panel(workspace, rows.dim);
+  for (Offset i = 0; i < static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;
+  transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
+  const Vector scale = broadcast(rows.scale);
+  for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
+  clear(panel.o_sums);
+  clear(panel.l_sums);
+}
+
+void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
+  const ExactPanel panel(workspace, rows.dim);
+  for (Offset i = 0; i < rows.dim * lanes; ++i) panel.ot[i] = 0;
+  for (int i = 0; i < lanes; ++i) {
+    panel.m[i] = -infinity;
+    panel.l[i] = 0;
+  }
+  attend<true>(span, rows, workspace);
+  int exponent[lanes];
+  bool present[lanes];
+  for (int i = 0; i < lanes; ++i) {
+    constexpr Real most = 1 << 30;
+    const Real m = panel.m[i];
+    present[i] = i < rows.queries && m != -infinity;  // a hidden tile is no term
+    exponent[i] = m > -most ? (m < most ? static_cast<int>(m) : 1 << 30) : -(1 << 30);
+  }
+  add(panel.o_sums, panel.ot, exponent, present);
+  add(panel.l_sums, panel.l, exponent, present);
+}
+
+void store_exact(const QueryRows<Real>& rows, Real* workspace) {
+  const ExactPanel panel(workspace, rows.dim);
+  const Offset of_o = PanelSums::elements(rows.dim), both = of_o + PanelSums::elements(1);
+  store_rows(panel.o_sums, rows.queries, rows.o, both);
+  store_rows(panel.l_sums, rows.queries, rows.o + of_o, both);
+}
+#endif
 
 }  // namespace
 
 namespace RING_ATTENTION_ISA {
 #if !defined(RING_ATTENTION_FORWARD)
 #define RING_ATTENTION_FORWARD forward
+#define RING_ATTENTION_EXACT_FORWARD exact_forward
 #endif
 extern const ForwardKernel<Real> RING_ATTENTION_FORWARD;
-const ForwardKernel<Real> RING_ATTENTION_FORWARD{panels * lanes, workspace_elements, load_tile, attend,
+const ForwardKernel<Real> RING_ATTENTION_FORWARD{panels * lanes, workspace_elements, load_tile, attend<false>,
                                                  store_tile};
+#if RING_ATTENTION_REAL_BYTES == 4
+extern const ForwardKernel<Real> RING_ATTENTION_EXACT_FORWARD;
+const ForwardKernel<Real> RING_ATTENTION_EXACT_FORWARD{lanes, exact_workspace, load_exact, attend_exact,
+                                                       store_exact};
+#endif
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu

@@ -8,33 +8,41 @@
 namespace ring_attention {
 namespace cpu {
 
-#define RING_ATTENTION_DECLARE(isa)                                           \
-  namespace isa##_float {                                                     \
-    extern const ForwardKernel<float> forward, forward_1, forward_2;          \
-    extern const BackwardKernel<float> backward;                              \
-  }                                                                           \
-  namespace isa##_double {                                                    \
-    extern const ForwardKernel<double> forward, forward_1, forward_2;         \
-    extern const BackwardKernel<double> backward;                             \
-  }                                                                           \
-  namespace isa##_products {                                                  \
-    extern const AddProducts add_product;                                     \
-  }                                                                           \
-  template <class T>                                                          \
-  const Kernels<T>& isa() {                                                   \
-    static const Kernels<T> kernels = [] {                                    \
-      if constexpr (sizeof(T) == sizeof(float))                               \
-        return Kernels<T>{isa##_float::forward,                               \
-                          {isa##_float::forward_1, isa##_float::forward_2},   \
-                          isa##_float::backward,                              \
-                          isa##_products::add_product.in_float};              \
-      else                                                                    \
-        return Kernels<T>{isa##_double::forward,                              \
-                          {isa##_double::forward_1, isa##_double::forward_2}, \
-                          isa##_double::backward,                             \
-                          isa##_products::add_product.in_double};             \
-    }();                                                                      \
-    return kernels;                                                           \
+#define RING_ATTENTION_DECLARE(isa)                                                               \
+  namespace isa##_float {                                                                         \
+    extern const ForwardKernel<float> forward, forward_1, forward_2;                              \
+    extern const BackwardKernel<float> backward;                                                  \
+    extern const ForwardKernel<float> exact_forward, exact_forward_1, exact_forward_2;            \
+    extern const BackwardKernel<float> exact_backward;                                            \
+    extern const AddExactTerms add_exact_terms;                                                   \
+  }                                                                                               \
+  namespace isa##_double {                                                                        \
+    extern const ForwardKernel<double> forward, forward_1, forward_2;                             \
+    extern const BackwardKernel<double> backward;                                                 \
+  }                                                                                               \
+  namespace isa##_products {                                                                      \
+    extern const AddProducts add_product;                                                         \
+  }                                                                                               \
+  template <class T>                                                                              \
+  const Kernels<T>& isa() {                                                                       \
+    static const Kernels<T> kernels = [] {                                                        \
+      Kernels<T> of{};                                                                            \
+      if constexpr (sizeof(T) == sizeof(float)) {                                                 \
+        of.forward = {isa##_float::forward, {isa##_float::forward_1, isa##_float::forward_2}};    \
+        of.backward = isa##_float::backward;                                                      \
+        of.add_product = isa##_products::add_product.in_float;                                    \
+      } else {                                                                                    \
+        of.forward = {isa##_double::forward, {isa##_double::forward_1, isa##_double::forward_2}}; \
+        of.backward = isa##_double::backward;                                                     \
+        of.add_product = isa##_products::add_product.in_double;                                   \
+      }                                                                                           \
+      of.exact_forward = {isa##_float::exact_forward,                                             \
+                          {isa##_float::exact_forward_1, isa##_float::exact_forward_2}};          \
+      of.exact_backward = isa##_float::exact_backward;                                            \
+      of.add_exact_terms = isa##_float::add_exact_terms;                                          \
+      return of;                                                                                  \
+    }();                                                                                          \
+    return kernels;                                                                               \
   }
 #if defined(__x86_64__)
 // The instructions are those of all other files, so the product is the library's own.

@@ -31,12 +31,13 @@ enum class Isa {
 template <class T>
 [[nodiscard]] const cpu::Kernels<T>& kernels(Isa isa);
 
-/// Of an instruction set, the forward kernel for so many queries: one with few lanes where it has enough of them.
+/// The kernel for so many queries: one with few lanes where it has enough of them.
 template <class T>
-[[nodiscard]] const cpu::ForwardKernel<T>& forward_kernel(const cpu::Kernels<T>& kernels, cpu::Size queries) {
+[[nodiscard]] const cpu::ForwardKernel<T>& forward_kernel(const cpu::ForwardKernels<T>& kernels,
+                                                          cpu::Size queries) {
   for (const cpu::ForwardKernel<T>& few : kernels.few)
     if (queries <= static_cast<cpu::Size>(few.lanes)) return few;
-  return kernels.forward;
+  return kernels.many;
 }
 
 }  // namespace ring_attention

@@ -2,10 +2,12 @@
 /// The interface between the portable engines and the kernels, which are compiled once for every instruction set and
 /// type T of the arithmetic, float or double.
 ///
-/// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `span.hpp`
-/// and `dropout_hash.hpp`, and nothing else: an inline function of the standard library or of Eigen, compiled there
+/// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `span.hpp`,
+/// `dropout_hash.hpp` and `exact_digits.hpp`, and nothing else: an inline function of the standard library or of Eigen, compiled there
 /// with wide instructions, could be the copy that the linker keeps for the whole program.
 #pragma once
+
+#include "ring_attention/attention/exact_digits.hpp"
 
 namespace ring_attention::cpu {
 
@@ -112,13 +114,34 @@ struct AddProducts {
   AddProduct<double> in_double;
 };
 
+/// Rows of terms, [rows][dim], and the exact sums to which each is added, [rows][words] (attention/exact_sum.hpp): one term
+/// a row, for which there is room.
+struct ExactTerms {
+  const float* terms;
+  float* sums;
+  Offset rows, dim, words;
+};
+using AddExactTerms = void (*)(const ExactTerms&);
+
+/// The forward of some queries: a tile takes as long for one query as for all its lanes.
 template <class T>
-struct Kernels {
-  ForwardKernel<T> forward;
+struct ForwardKernels {
+  ForwardKernel<T> many;
   ForwardKernel<T>
       few[2];  ///< for at most so many queries as they have lanes, ascending: the same bits, sooner
+};
+
+template <class T>
+struct Kernels {
+  ForwardKernels<T> forward;
   BackwardKernel<T> backward;
   AddProduct<T> add_product;
+
+  // Exact sums of floats: the same kernels, where `attend` takes one tile of keys and `store` writes rows of sums, not wide:
+  // [queries][words of o, then those of l] in place of o, and [queries][words of dQ] in place of dQ.
+  ForwardKernels<float> exact_forward;
+  BackwardKernel<float> exact_backward;
+  AddExactTerms add_exact_terms;
 };
 
 }  // namespace ring_attention::cpu

@@ -97,7 +97,8 @@ void all_gather_backward(BackwardEngine<T>& engine, AllToAll& link, KvShards<T>&
   }
   link.exchange(pieces);
   for (Ring from{ring.next(), ring.size}; from.rank != ring.rank; from.rank = from.next())
-    kv.memory().add(own, std::span<const G>(parts[static_cast<std::size_t>(from.rank)].view().elements()));
+    gradients.memory().add(own,
+                           std::span<const G>(parts[static_cast<std::size_t>(from.rank)].view().elements()));
 }
 
 }  // namespace ring_attention

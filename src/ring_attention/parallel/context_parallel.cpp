@@ -25,7 +25,9 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
               device.memory()),
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
-      kv_(shared_.kv) {
+      kv_(shared_.kv),
+      sums_(device.key_sums(shared_.kv.dim,
+                            shared_.tokens.queries.pieces() * shared_.q.heads / shared_.kv.heads)) {
   kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;
 }
 
@@ -111,9 +113,17 @@ auto ContextParallel<Input, T>::finish(Backward& backward, Index bias_heads) con
   backward.sums.keep_own();
   const View<const Value> k = backward.sums.k(), v = backward.sums.v();
   auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
-  auto held_k = layout_.keys_to_sequence<Value>(k), held_v = layout_.keys_to_sequence<Value>(v);
+  auto held_k = held_sums(k), held_v = held_sums(v);
   return {std::move(held_q), std::move(held_k), std::move(held_v),
           layout_.bias_to_sequence<Value>(std::move(bias), bias_heads)};
+}
+
+template <class Input, class T>
+auto ContextParallel<Input, T>::held_sums(View<const Value> sums) const -> MaybeOwned<Value> {
+  auto held = layout_.keys_to_sequence<Value>(sums, *sums_.memory);
+  if constexpr (std::is_same_v<Value, float>)
+    if (sums_.exact) return exact_values(*sums_.exact, held.view());
+  return held;
 }
 
 template <class Input, class T>
@@ -136,16 +146,17 @@ template <class Input, class T>
 auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv, View<const Value> bias)
     -> Forward {
   return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv),
-          transport<T>(Channel::kv)};
+          transport<T>(Channel::kv, kv_.dim)};
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv)
     -> Backward {
-  KvExchange<Value> sums(shared_.gathers, kv_, shared_.tokens.keys, ring().rank, device_.memory());
+  const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
+  KvExchange<Value> sums(shared_.gathers, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
   return {device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv), std::move(sums),
-          transport<T>(Channel::kv), transport<Value>(Channel::gradients)};
+          transport<T>(Channel::kv, kv_.dim), transport<Value>(Channel::gradients, sums_.dim)};
 }
 
 namespace {
@@ -219,9 +230,11 @@ ExpectedKeys ContextParallel<Input, T>::expected_keys() const {
 
 template <class Input, class T>
 template <class E>
-std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel) {
+std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel, Index dim) {
   if (shared_.gathers) return nullptr;
-  return links_.transport(channel, static_cast<std::size_t>(2 * expected_keys().largest.size()) * sizeof(E));
+  Shape largest = expected_keys().largest;
+  largest.dim = dim;
+  return links_.transport(channel, static_cast<std::size_t>(2 * largest.size()) * sizeof(E));
 }
 
 template class ContextParallel<float>;

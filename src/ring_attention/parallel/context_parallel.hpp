@@ -116,7 +116,9 @@ class ContextParallel {
   [[nodiscard]] ExpectedKeys expected_keys() const;
   /// The transport of a ring, of whose parcels the elements have type E; none for an all-gather.
   template <class E>
-  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel);
+  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, Index dim);
+  /// dK or dV after the last hop, as this rank holds them.
+  [[nodiscard]] MaybeOwned<Value> held_sums(View<const Value> sums) const;
   void count(Channel channel, const Transport& transport) {
     hops_[static_cast<std::size_t>(channel)] += transport.statistics();
   }
@@ -128,6 +130,7 @@ class ContextParallel {
   TokenRanges query_ranges_;
   Scoring scoring_;
   Shape kv_;                                 // of the heads of this rank
+  KeySums sums_;                             // of its dK,dV
   std::array<TransportStatistics, 2> hops_;  // of the channels
 };
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/ring/widening_engine.hpp"
 
@@ -17,7 +18,11 @@ template <class Input, class T = Input>
 class CpuDevice : public Device<Input, T> {
  public:
   /// \param block  tokens in a tile of the readable engines; 0: the fast ones
-  explicit CpuDevice(const CpuOptions& options = {}, Index block = 0) : options_(options), block_(block) {}
+  /// \throws InputError for options.same_bits in double
+  explicit CpuDevice(const CpuOptions& options = {}, Index block = 0) : options_(options), block_(block) {
+    if (options.same_bits > 0 && !std::is_same_v<Input, float>)
+      throw InputError("the same bits on any number of ranks are for float32 alone");
+  }
 
   [[nodiscard]] const Memory& memory() const override { return host_memory(); }
 
@@ -28,6 +33,8 @@ class CpuDevice : public Device<Input, T> {
       engine->begin(q, ranges, bias);
       return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
     };
+    if constexpr (std::is_same_v<Input, float>)
+      if (options_.same_bits > 0) return begin(std::make_unique<SameBitsEngine>(scoring, options_, block_));
     return block_ > 0 ? begin(std::make_unique<BlockwiseEngine<Input>>(scoring, block_))
                       : begin(std::make_unique<CpuEngine<Input>>(scoring, options_));
   }
@@ -39,8 +46,16 @@ class CpuDevice : public Device<Input, T> {
       engine->begin(inputs, ranges);
       return widened<WideningBackward>(std::unique_ptr<BackwardEngine<Input>>(std::move(engine)), keys);
     };
+    if constexpr (std::is_same_v<Input, float>)
+      if (options_.same_bits > 0) return begin(std::make_unique<SameBitsBackward>(scoring, options_, block_));
     return block_ > 0 ? begin(std::make_unique<BlockwiseBackward<Input>>(scoring, block_))
                       : begin(std::make_unique<CpuBackward<Input>>(scoring, options_));
+  }
+
+  [[nodiscard]] KeySums key_sums(Index dim, Index terms) const override {
+    if (options_.same_bits == 0) return Device<Input, T>::key_sums(dim, terms);
+    const ExactFormat format{dim, terms > ExactFormat::most_terms};
+    return {std::make_shared<ExactMemory>(format), format.words(), format};
   }
 
   void place(View<T> shard, View<const Input> array) const override {

@@ -4,8 +4,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/exact_sum.hpp"
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 
@@ -15,6 +17,13 @@ namespace ring_attention {
 struct ExpectedKeys {
   Shape largest;   ///< of K of one piece, `[batch, kv_heads, tokens, dim]`
   int pieces = 0;  ///< how many there are; 0: not known
+};
+
+/// How dK,dV of a device lie in memory while ranks add to them: as the numbers that they are, or as rows of exact sums.
+struct KeySums {
+  std::shared_ptr<const Memory> memory;  ///< whose add() joins them
+  Index dim;                             ///< numbers or words a row
+  std::optional<ExactFormat> exact = {};
 };
 
 /// Makes engines for arrays of type Input in its memory. K,V travel as T; sums and results are SumOf<Input>.
@@ -34,6 +43,10 @@ class Device {
                                                                     const BackwardInputs<Input>& inputs,
                                                                     const TokenRanges& ranges,
                                                                     const ExpectedKeys& keys) const = 0;
+  /// \param terms  how many tiles of queries add to a row, over all ranks
+  [[nodiscard]] virtual KeySums key_sums(Index dim, [[maybe_unused]] Index terms) const {
+    return {{std::shared_ptr<void>(), &memory()}, dim};
+  }
   /// Writes K or V to where messages take it, rounded to T.
   virtual void place(View<T> shard, View<const Input> array) const = 0;
   /// Waits until everything is computed.

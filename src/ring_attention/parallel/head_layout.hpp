@@ -56,10 +56,15 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> queries_to_sequence(MaybeOwned<T> y) const {
     return to_sequence(std::move(y), share_.query, query_tokens_);
   }
-  /// dK, dV: back. A head of several ranks is the sum of theirs, in the order of the ranks.
+  /// dK, dV: back. A head of several ranks is the sum of theirs, in the order of the ranks. \param memory  adds them
+  template <class T>
+  [[nodiscard]] MaybeOwned<T> keys_to_sequence(MaybeOwned<T> y, const Memory& memory) const {
+    if (!shares_heads()) return y;
+    return ring_attention::to_sequence(group_, y.view(), share_.kv, key_tokens_, memory);
+  }
   template <class T>
   [[nodiscard]] MaybeOwned<T> keys_to_sequence(MaybeOwned<T> y) const {
-    return to_sequence(std::move(y), share_.kv, key_tokens_);
+    return keys_to_sequence<T>(std::move(y), memory_);
   }
   /// The gradient of a bias, back. \param heads  1, where the bias broadcasts over heads: the sum over the ranks
   template <class T>

@@ -8,12 +8,6 @@
 namespace ring_attention {
 namespace {
 
-/// Chunk `piece` of `pieces` nearly equal chunks of [0, seq).
-TokenRange chunk(Index seq, int piece, int pieces) {
-  const Interval tokens = piece_of(seq, piece, pieces);
-  return {tokens.begin, 1, tokens.end - tokens.begin};
-}
-
 /// Joins a range to the one before it if it continues that one: the two chunks of the last zigzag rank.
 TokenRanges joined(const TokenRanges& ranges) {
   TokenRanges result;
@@ -45,15 +39,29 @@ Placement::Placement(PlacementKind kind, Index seq, int ranks) : kind_(kind), se
   require(seq >= 0, "a sequence has at least zero tokens");
 }
 
+Placement::Placement(PlacementKind kind, Index seq, int ranks, const Tiling& tiling)
+    : Placement(kind, seq, ranks) {
+  cuts_ = std::make_shared<const std::vector<Index>>(tiling.cuts(seq));
+}
+
+TokenRange Placement::tokens_of(const Interval& pieces) const {
+  const auto at = [this](Index piece) { return cuts_ ? (*cuts_)[static_cast<std::size_t>(piece)] : piece; };
+  return {at(pieces.begin), 1, at(pieces.end) - at(pieces.begin)};
+}
+
 TokenRanges Placement::ranges(int rank) const {
   require(rank >= 0 && rank < ranks_, "Placement: no such rank");
   TokenRanges ranges;
   switch (kind_) {
-    case PlacementKind::contiguous: ranges.push_back(chunk(seq_, rank, ranks_)); break;
-    case PlacementKind::striped: ranges.push_back({rank, ranks_, (seq_ - rank + ranks_ - 1) / ranks_}); break;
+    case PlacementKind::contiguous: ranges.push_back(tokens_of(piece_of(pieces(), rank, ranks_))); break;
+    case PlacementKind::striped:
+      if (!cuts_) ranges.push_back({rank, ranks_, (seq_ - rank + ranks_ - 1) / ranks_});
+      for (Index tile = rank; cuts_ && tile < pieces(); tile += ranks_)
+        ranges.push_back(tokens_of({tile, tile + 1}));
+      break;
     case PlacementKind::zigzag:
-      ranges.push_back(chunk(seq_, rank, 2 * ranks_));
-      ranges.push_back(chunk(seq_, 2 * ranks_ - 1 - rank, 2 * ranks_));
+      ranges.push_back(tokens_of(piece_of(pieces(), rank, 2 * ranks_)));
+      ranges.push_back(tokens_of(piece_of(pieces(), 2 * ranks_ - 1 - rank, 2 * ranks_)));
       break;
   }
   std::erase_if(ranges, [](const TokenRange& range) { return range.count <= 0; });
@@ -67,7 +75,8 @@ Index Placement::max_tokens() const {
 }
 
 TokenRanges part(const TokenRanges& shard, int piece, int pieces) {
-  TokenRange left = chunk(count(shard), piece, pieces);  // what is still to be found, counted from `range` on
+  const Interval wanted = piece_of(count(shard), piece, pieces);
+  TokenRange left{wanted.begin, 1, wanted.end - wanted.begin};  // still to be found, counted from `range` on
   TokenRanges ranges;
   for (const TokenRange& range : shard) {
     const Index first = std::min(left.begin, range.count);

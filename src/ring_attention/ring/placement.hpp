@@ -2,8 +2,11 @@
 /// `Placement`: which tokens of a sequence each rank holds, as ranges.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
@@ -26,10 +29,15 @@ class Placement {
  public:
   /// \throws Error when ranks < 1 or seq < 0
   Placement(PlacementKind kind, Index seq, int ranks);
+  /// The same where ranks hold whole tiles, as the same bits need them (cpu/same_bits.hpp): tiles in place of tokens in what
+  /// PlacementKind says. With more ranks than tiles the last ranks hold none.
+  Placement(PlacementKind kind, Index seq, int ranks, const Tiling& tiling);
 
   [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
+  /// How many pieces of the sequence it distributes: tokens, or tiles.
+  [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : seq_; }
 
   /// The ranges of `rank`, in memory order.
   [[nodiscard]] TokenRanges ranges(int rank) const;
@@ -39,9 +47,13 @@ class Placement {
   [[nodiscard]] Index max_tokens() const;
 
  private:
+  /// Some consecutive pieces.
+  [[nodiscard]] TokenRange tokens_of(const Interval& pieces) const;
+
   PlacementKind kind_;
   Index seq_;
   int ranks_;
+  std::shared_ptr<const std::vector<Index>> cuts_;  // Tiling::cuts(); null: pieces are tokens
 };
 
 /// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in the order of its memory: the first ones have one

@@ -1,0 +1,60 @@
+/// \file
+/// Arrays of exact sums, and `ExactPartial`: attention over the keys seen so far whose merge is exactly associative and
+/// commutative.
+///
+/// Partial (partial.hpp) has the same algebra up to rounding. Here the terms are the partial results of single tiles of keys
+/// (tiling.hpp), each computed by an engine as ever, and only how they are added differs.
+#pragma once
+
+#include <vector>
+
+#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/exact_sum.hpp"
+
+namespace ring_attention {
+
+/// An exact sum in place of every row of an array `[batch, heads, seq, dim]` of floats.
+class ExactRows {
+ public:
+  ExactRows() = default;
+  explicit ExactRows(const Shape& shape, bool wide = false);
+
+  /// The sums of a row.
+  [[nodiscard]] ExactSum at(Index batch, Index head, Index row) {
+    return {format_, words_.view().row(batch, head, row).data()};
+  }
+  [[nodiscard]] const ExactFormat& format() const { return format_; }
+  /// `[batch, heads, seq, words]`.
+  [[nodiscard]] Tensor<float>& words() { return words_; }
+  /// Makes room for more than 1023 terms a row.
+  void widen();
+  void merge(const ExactRows& other);
+  /// `[batch, heads, seq, dim]`.
+  [[nodiscard]] Tensor<float> values() const;
+
+ private:
+  ExactFormat format_;
+  Tensor<float> words_;
+};
+
+/// The sums l = sum 2^(s log2 e) and o = sum 2^(s log2 e) v of rows. A row without a key has no term.
+struct ExactPartial {
+  ExactRows o;  ///< of `[batch, heads, seq, dim]`
+  ExactRows l;  ///< of `[batch, heads, seq, 1]`
+
+  [[nodiscard]] static ExactPartial empty(const Shape& queries, bool wide = false) {
+    return {ExactRows(queries, wide), ExactRows(queries.per_row(), wide)};
+  }
+  void widen();
+  void merge(const ExactPartial& other);
+
+  /// Adds the sinks (sink.hpp), once for all ranks; out = o / l and lse = log l, rounded once. Ends the work.
+  [[nodiscard]] AttentionResult<float> finish(const std::vector<double>& sinks);
+};
+
+/// A partial result (o, m, l) of one row over one tile, as terms: o 2^m and l 2^m, m in units of log 2. They are rounded to
+/// multiples of the power of two above 2^m here, because a sum moves a term by powers of two only. m = -inf: no key, no term.
+/// \param o  is changed
+void add_partial(ExactSum o_sum, ExactSum l_sum, std::span<float> o, double m, float l);
+
+}  // namespace ring_attention

@@ -1,0 +1,338 @@
+#include "ring_attention/cpu/same_bits.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numbers>
+
+#include "ring_attention/cpu/threads.hpp"
+
+namespace ring_attention {
+namespace {
+
+using cpu::Offset;
+using cpu::QueryTile;
+
+/// The scoring as a readable engine for one head of one element of the batch sees it. The state adds the sinks.
+Scoring scoring_of(const Scoring& scoring, Index batch, Index head) {
+  Scoring own = scoring.of_heads({head, head + 1});
+  own.sinks.clear();
+  own.dropout.first_batch += batch;
+  return own;
+}
+
+/// The rows of a tile in an array of one head.
+template <class T>
+View<T> rows_of(const View<T>& array, Index batch, Index head, const TokenTile& tile) {
+  return {array.row(batch, head, tile.first).data(), {1, 1, tile.tokens.count, array.shape().dim}};
+}
+
+/// The same of a bias (bias.hpp), which may be empty.
+template <class T>
+View<T> bias_of(const View<T>& bias, Index batch, Index head, const TokenTile& tile) {
+  if (bias.size() == 0) return {};
+  return {bias_row(bias, batch, head, tile.first), {1, 1, tile.tokens.count, bias.shape().dim}};
+}
+
+KeyValue<float> keys_of(const KeyValue<float>& kv, Index batch, Index head, const TokenTile& tile) {
+  return {rows_of(kv.k, batch, head, tile), rows_of(kv.v, batch, head, tile), {tile.tokens}};
+}
+
+std::vector<TokenTile> key_tiles(const KeyValue<float>& kv, const Tiling& tiling) {
+  require(kv.k.shape().seq == count(kv.ranges), "the keys have other tokens than their ranges");
+  return tiles_of(kv.ranges, tiling);
+}
+
+/// Merges rows of sums that a kernel has stored, not wide, `stride` words from one to the next.
+void merge_rows(ExactRows& into, Index batch, Index head, const TokenTile& tile, float* stored,
+                Index stride) {
+  const ExactFormat narrow{into.format().dim, false};
+  for (Index i = 0; i < tile.tokens.count; ++i)
+    into.at(batch, head, tile.first + i).merge(ExactSum(narrow, stored + i * stride));
+}
+
+}  // namespace
+
+SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block)
+    : scoring_(std::move(scoring)),
+      options_(options),
+      block_(block),
+      query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
+      key_tiling_(options.same_bits, scoring_.mask.documents) {
+  require(options.threads >= 1, "SameBitsEngine: at least one thread");
+}
+
+void SameBitsEngine::begin(View<const float> q, TokenRanges ranges, View<const float> bias) {
+  require(q.shape().seq == count(ranges), "SameBitsEngine: q has other tokens than its ranges");
+  require_bias_shape(bias.shape(), q.shape());
+  q_ = q;
+  bias_ = bias;
+  key_tiles_ = 0;
+  state_ = ExactPartial::empty(q.shape());
+  queries_.clear();
+  if (block_ > 0) {
+    queries_ = tiles_of(ranges, query_tiling_);
+    return;
+  }
+  kernel_ =
+      &forward_kernel(kernels<float>(options_.isa).exact_forward, static_cast<cpu::Size>(q.shape().seq));
+  for (const QueryTile& tile : cpu::query_tiles(ranges, kernel_->lanes))
+    queries_.push_back({tile.queries, tile.first});
+  const auto words = static_cast<cpu::Size>(state_.o.format().words() + state_.l.format().words());
+  workspace_ = cpu::workspaces<float>(options_.threads, kernel_->workspace(static_cast<int>(q.shape().dim)) +
+                                                            static_cast<cpu::Size>(kernel_->lanes) * words);
+}
+
+void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
+  const Shape& q = q_.shape();
+  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
+  key_tiles_ += std::ssize(keys);
+  if (key_tiles_ > ExactFormat::most_terms) state_.widen();
+
+  // In CpuEngine's order: the heads of a group share K,V in the cache, and long rows come first.
+  const auto tiles = std::ssize(queries_);
+  for_each_task(q.batch * q.heads * tiles, options_.threads, [&](Index index, int worker) {
+    const Index in_group = index % group, pair = index / group / tiles;
+    const Index batch = pair / kv.k.shape().heads, kv_head = pair % kv.k.shape().heads;
+    const TokenTile& queries = queries_[static_cast<std::size_t>(tiles - 1 - index / group % tiles)];
+    const Task task{batch, kv_head * group + in_group, kv_head, queries, worker};
+    if (block_ > 0)
+      attend_readably(task, kv, keys);
+    else
+      attend(task, kv, keys);
+    if (progress && worker == 0) progress();
+  });
+}
+
+void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys) {
+  const auto& [batch, head, kv_head, queries, worker] = task;
+  float* const workspace = workspace_.view().row(0, 0, worker).data();
+  float* const stored = workspace + kernel_->workspace(static_cast<int>(q_.shape().dim));
+  const ExactFormat of_o{q_.shape().dim}, of_l{1};
+  const cpu::QueryRows<float> rows{static_cast<int>(queries.tokens.count),
+                                   static_cast<int>(q_.shape().dim),
+                                   static_cast<float>(scoring_.scale),
+                                   q_.row(batch, head, queries.first).data(),
+                                   stored,
+                                   nullptr,
+                                   nullptr};
+  Index terms = 0;
+  const auto store = [&] {
+    kernel_->store(rows, workspace);
+    merge_rows(state_.o, batch, head, queries, stored, of_o.words() + of_l.words());
+    merge_rows(state_.l, batch, head, queries, stored + of_o.words(), of_o.words() + of_l.words());
+    terms = 0;
+  };
+  cpu::Lanes<float> lanes;
+  for (const TokenTile& tile : keys) {
+    if (!lanes.look(scoring_, batch, head, {queries.tokens, queries.first}, tile.tokens,
+                    kv.k.row(batch, kv_head, tile.first).data(), kv.v.row(batch, kv_head, tile.first).data(),
+                    bias_))
+      continue;
+    if (terms++ == 0) kernel_->load(rows, workspace);
+    kernel_->attend(lanes.span(), rows, workspace);
+    if (terms == ExactFormat::terms_at_once) store();
+  }
+  if (terms > 0) store();
+}
+
+void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv,
+                                     const std::vector<TokenTile>& keys) {
+  const auto& [batch, head, kv_head, queries, worker] = task;
+  BlockwiseEngine<float> engine(scoring_of(scoring_, batch, head), block_);
+  for (const TokenTile& tile : keys) {
+    if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
+    engine.begin(rows_of(q_, batch, head, queries), {queries.tokens}, bias_of(bias_, batch, head, queries));
+    engine.accumulate(keys_of(kv, batch, kv_head, tile));
+    const Partial<float>& leaf = engine.to_partial();
+    for (Index i = 0; i < queries.tokens.count; ++i) {
+      const std::span<const float> o = leaf.o.view().row(0, 0, i);
+      std::vector<float> scaled(o.begin(), o.end());
+      add_partial(state_.o.at(batch, head, queries.first + i), state_.l.at(batch, head, queries.first + i),
+                  scaled, std::numbers::log2e * static_cast<double>(leaf.m.view()(0, 0, i)),
+                  leaf.l.view()(0, 0, i));
+    }
+  }
+}
+
+SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block)
+    : scoring_(std::move(scoring)),
+      options_(options),
+      block_(block),
+      query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
+      key_tiling_(options.same_bits, scoring_.mask.documents),
+      kernels_(kernels<float>(options.isa)) {
+  require(options.threads >= 1, "SameBitsBackward: at least one thread");
+}
+
+/// What a thread of the fast engine needs: the panels of a tile of queries, one after the other; dK and dV of a tile of keys;
+/// and the rows that a panel stores.
+struct SameBitsBackward::Panels {
+  Panels(const SameBitsBackward& of, Index dim)
+      : lanes(of.kernels_.exact_backward.lanes),
+        count((of.options_.same_bits + lanes - 1) / lanes),
+        each(
+            static_cast<Index>((of.kernels_.exact_backward.workspace(static_cast<int>(dim)) + 15) / 16 * 16)),
+        keys(of.options_.same_bits * dim) {}
+
+  [[nodiscard]] Index elements(Index dim) const {
+    return count * each + 2 * keys + lanes * ExactFormat{dim}.words();
+  }
+  Index lanes, count, each, keys;
+};
+
+void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRanges& ranges) {
+  const Shape& q = forward.q.shape();
+  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
+              q.seq == count(ranges),
+          "SameBitsBackward: q, out, dO and lse belong to the same queries");
+  require_bias_shape(forward.bias.shape(), q);
+  forward_ = forward;
+  queries_ = tiles_of(ranges, query_tiling_);
+  key_tiles_ = 0;
+  grad_q_ = ExactRows(q);
+  grad_bias_ = Tensor<float>(forward.bias.shape());
+  if (block_ > 0) return;
+  delta_ = row_dot(forward.grad_out, forward.out);
+  workspace_ =
+      cpu::workspaces<float>(options_.threads, static_cast<cpu::Size>(Panels(*this, q.dim).elements(q.dim)));
+}
+
+void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                                  const Progress& progress) {
+  const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.bias.shape();
+  const Index group = require_attention_shapes(q, k, kv.v.shape()), pairs = q.batch * k.heads;
+  const ExactFormat narrow{k.dim}, wide{k.dim, true};
+  require(gradient.k.shape().dim == narrow.words() || gradient.k.shape().dim == wide.words(),
+          "SameBitsBackward: dK and dV are rows of exact sums");
+  const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
+  key_tiles_ += std::ssize(keys);
+  if (key_tiles_ > ExactFormat::most_terms) grad_q_.widen();
+
+  // With fewer pairs of (batch, KV head) than threads, each is cut into parts of queries and of keys. In round t part p of
+  // the keys meets part p + t of the queries: no two tasks add to the same rows, and, as in a ring, all meet all. A bias that
+  // broadcasts has one order of batches and heads, so its pairs come one after the other.
+  const bool in_order = forward_.bias.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
+  const Index together = in_order ? 1 : std::max<Index>(pairs, 1);
+  const Index parts = (options_.threads + together - 1) / together;
+  const auto part_of = [&](const std::vector<TokenTile>& tiles, Index part) {
+    const auto [begin, end] = piece_of(std::ssize(tiles), static_cast<int>(part), static_cast<int>(parts));
+    return std::span(tiles).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  };
+  for (Index first = 0; first < pairs; first += together)
+    for (Index round = 0; round < parts; ++round)
+      for_each_task(together * parts, options_.threads, [&](Index index, int worker) {
+        const Index pair = first + index / parts, part = index % parts;
+        for (Index in_group = 0; in_group < group; ++in_group)
+          for (const TokenTile& queries : part_of(queries_, (part + round) % parts)) {
+            const Task task{pair / k.heads,      pair % k.heads * group + in_group,
+                            pair % k.heads,      queries,
+                            part_of(keys, part), worker};
+            if (block_ > 0)
+              differentiate_readably(task, kv, gradient);
+            else
+              differentiate(task, kv, gradient, worker == 0 ? progress : Progress());
+            if (progress && worker == 0) progress();
+          }
+      });
+}
+
+namespace {
+
+/// Adds a term to each of the rows of a tile.
+void add_terms(const cpu::AddExactTerms& add, const View<float>& sums, Index batch, Index head,
+               const TokenTile& tile, Index dim, const float* terms) {
+  const Index words = sums.shape().dim;
+  const ExactFormat format{dim, words != ExactFormat{dim}.words()};
+  float* const rows = sums.row(batch, head, tile.first).data();
+  for (Index i = 0; i < tile.tokens.count; ++i) ExactSum(format, rows + i * words).make_room();
+  if (add != nullptr)
+    add({terms, rows, tile.tokens.count, dim, words});
+  else
+    for (Index i = 0; i < tile.tokens.count; ++i)
+      ExactSum(format, rows + i * words).add({terms + i * dim, static_cast<std::size_t>(dim)});
+}
+
+}  // namespace
+
+void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv,
+                                     const KeyValueGradient<float>& gradient, const Progress& progress) {
+  const auto& [batch, head, kv_head, queries, keys, worker] = task;
+  const Index dim = kv.k.shape().dim;
+  const Panels panels(*this, dim);
+  float* const workspace = workspace_.view().row(0, 0, worker).data();
+  float* const grad_k = workspace + panels.count * panels.each;
+  float* const grad_v = grad_k + panels.keys;
+  float* const stored = grad_v + panels.keys;
+  const cpu::BackwardKernel<float>& kernel = kernels_.exact_backward;
+
+  struct Panel {
+    TokenTile queries;
+    cpu::GradientRows<float> rows;
+    float* workspace;
+    Index terms = 0;
+  };
+  std::vector<Panel> all;
+  for (Index i = 0; i < queries.tokens.count; i += panels.lanes) {
+    const TokenTile own{queries.tokens.slice(i, std::min(panels.lanes, queries.tokens.count - i)),
+                        queries.first + i};
+    all.push_back(
+        {own,
+         {static_cast<int>(own.tokens.count), static_cast<int>(dim), static_cast<float>(scoring_.scale),
+          forward_.q.row(batch, head, own.first).data(), forward_.grad_out.row(batch, head, own.first).data(),
+          &forward_.lse(batch, head, own.first), &delta_.view()(batch, head, own.first), stored},
+         workspace + std::ssize(all) * panels.each});
+  }
+  const auto store = [&](Panel& panel) {
+    kernel.store(panel.rows, panel.workspace);
+    merge_rows(grad_q_, batch, head, panel.queries, stored, ExactFormat{dim}.words());
+    panel.terms = 0;
+  };
+  cpu::Lanes<float> lanes;
+  for (const TokenTile& tile : keys) {
+    bool seen = false;
+    for (Panel& panel : all) {
+      if (!lanes.look(scoring_, batch, head, {panel.queries.tokens, panel.queries.first}, tile.tokens,
+                      kv.k.row(batch, kv_head, tile.first).data(),
+                      kv.v.row(batch, kv_head, tile.first).data(), forward_.bias, grad_bias_.view()))
+        continue;
+      if (!std::exchange(seen, true)) std::fill_n(grad_k, 2 * panels.keys, 0.0F);
+      if (panel.terms++ == 0) kernel.load(panel.rows, panel.workspace);
+      kernel.attend(lanes.span(), panel.rows, grad_k, grad_v, panel.workspace);
+      if (panel.terms == ExactFormat::terms_at_once) store(panel);
+    }
+    if (!seen) continue;
+    add_terms(kernels_.add_exact_terms, gradient.k, batch, kv_head, tile, dim, grad_k);
+    add_terms(kernels_.add_exact_terms, gradient.v, batch, kv_head, tile, dim, grad_v);
+    if (progress) progress();
+  }
+  for (Panel& panel : all)
+    if (panel.terms > 0) store(panel);
+}
+
+void SameBitsBackward::differentiate_readably(const Task& task, const KeyValue<float>& kv,
+                                              const KeyValueGradient<float>& gradient) {
+  const auto& [batch, head, kv_head, queries, keys, worker] = task;
+  const Index dim = kv.k.shape().dim;
+  BlockwiseBackward<float> engine(scoring_of(scoring_, batch, head), block_);
+  for (const TokenTile& tile : keys) {
+    if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
+    engine.begin(
+        {rows_of(forward_.q, batch, head, queries), rows_of(forward_.out, batch, head, queries),
+         rows_of(forward_.lse, batch, head, queries), rows_of(forward_.grad_out, batch, head, queries),
+         bias_of(forward_.bias, batch, head, queries)},
+        {queries.tokens});
+    const Shape due{1, 1, tile.tokens.count, dim};
+    Tensor<float> grad_k(due), grad_v(due);
+    engine.accumulate(keys_of(kv, batch, kv_head, tile), {grad_k, grad_v});
+    const Tensor<float> grad_q = engine.finish(), grad_bias = engine.bias_gradient();
+    add_terms(nullptr, grad_q_.words().view(), batch, head, queries, dim, grad_q.data());
+    add_terms(nullptr, gradient.k, batch, kv_head, tile, dim, grad_k.data());
+    add_terms(nullptr, gradient.v, batch, kv_head, tile, dim, grad_v.data());
+    if (grad_bias.size() == 0) continue;
+    const View<float> sum = bias_of(grad_bias_.view(), batch, head, queries);
+    std::ranges::transform(sum.elements(), grad_bias.view().elements(), sum.data(), std::plus<>());
+  }
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,108 @@
+/// \file
+/// `SameBitsEngine` and `SameBitsBackward`: attention whose bits do not depend on how many ranks and threads compute it.
+///
+/// The sums over keys, and those over queries in dK and dV, are cut at fixed positions (tiling.hpp). A pair of tiles is
+/// computed as ever, so it has the same bits wherever that is, and the tiles are added as exact sums (exact_sum.hpp), in any
+/// order. The fast engines differ between instruction sets: the forward and dQ are the same with AVX2 and AVX-512, without a
+/// fused multiply-add they are not, and dK, dV depend on the lanes.
+#pragma once
+
+#include <memory>
+
+#include "ring_attention/attention/exact_rows.hpp"
+#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/cpu/backward.hpp"
+
+namespace ring_attention {
+
+/// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish().
+///
+/// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. So do those of queries for
+/// a readable engine; with the fast one a row does not depend on the other rows.
+/// Memory: the state, 8 (dim + 4) bytes a query, 16 (dim + 3) beyond 1023 tiles of keys; and a tile a thread.
+class SameBitsEngine : public Engine<float> {
+ public:
+  /// \param options  same_bits is the tile
+  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
+  /// \throws InputError when the tile has no token
+  explicit SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block = 0);
+
+  /// See CpuEngine. \throws InputError when a range does not begin with a tile
+  void begin(View<const float> q, TokenRanges ranges, View<const float> bias = {});
+  void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
+  [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
+
+  [[nodiscard]] const ExactPartial& state() const { return state_; }
+
+ private:
+  /// One head of a tile of queries, and all keys of a piece.
+  struct Task {
+    Index batch, head, kv_head;
+    TokenTile queries;
+    int worker;
+  };
+  void attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
+  void attend_readably(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
+
+  Scoring scoring_;
+  CpuOptions options_;
+  Index block_;
+  Tiling query_tiling_, key_tiling_;
+  const cpu::ForwardKernel<float>* kernel_ = nullptr;  // of these queries
+  View<const float> q_, bias_;
+  std::vector<TokenTile> queries_;
+  Index key_tiles_ = 0;  // seen so far
+  ExactPartial state_;
+  Tensor<float> workspace_;  // [1, 1, threads, elements of a tile]
+};
+
+/// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
+///
+/// Every range of queries and of keys begins with a tile. dK and dV are added to rows of exact sums: `gradient` is
+/// `[batch, kv_heads, tokens, words]` (ExactFormat, wide or not). dQ of a pair of tiles is one term, and so are dK and dV for
+/// each query head. dBias has one term for each pair of tokens and head; where it broadcasts, they are added in the order of
+/// batch and head.
+/// Memory: 8 (dim + 1) bytes a query for dQ, 16 (dim + 1) beyond 1023 tiles of keys; and a tile of queries a thread.
+class SameBitsBackward : public BackwardEngine<float> {
+ public:
+  /// \param options  same_bits is the tile
+  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
+  /// \throws InputError when the tile has no token
+  explicit SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block = 0);
+
+  /// See CpuBackward. \throws InputError when a range does not begin with a tile
+  void begin(const BackwardInputs<float>& forward, const TokenRanges& ranges);
+  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                  const Progress& progress = {}) override;
+  [[nodiscard]] Tensor<float> finish() override { return grad_q_.values(); }
+  [[nodiscard]] Tensor<float> bias_gradient() override { return std::move(grad_bias_); }
+
+ private:
+  /// One head of a tile of queries, and some keys of a piece.
+  struct Task {
+    Index batch, head, kv_head;
+    TokenTile queries;
+    std::span<const TokenTile> keys;
+    int worker;
+  };
+  struct Panels;
+  void differentiate(const Task& task, const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
+                     const Progress& progress);
+  void differentiate_readably(const Task& task, const KeyValue<float>& kv,
+                              const KeyValueGradient<float>& gradient);
+
+  Scoring scoring_;
+  CpuOptions options_;
+  Index block_;
+  Tiling query_tiling_, key_tiling_;
+  const cpu::Kernels<float>& kernels_;
+  BackwardInputs<float> forward_;
+  std::vector<TokenTile> queries_;
+  Index key_tiles_ = 0;
+  Tensor<float> delta_;  // [batch, heads, seq, 1]
+  ExactRows grad_q_;
+  Tensor<float> grad_bias_;
+  Tensor<float> workspace_;
+};
+
+}  // namespace ring_attention

@@ -1,0 +1,108 @@
+// With whole tiles and exact sums the bits do not depend on how many ranks and threads compute, nor on placement and
+// partition; and the results agree with the dense reference in double.
+
+#include <gtest/gtest.h>
+
+#include "ring_attention/parallel/cpu_device.hpp"
+#include "support/input_error.hpp"
+#include "support/parallel_runs.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+/// Who computes.
+struct Team {
+  int ulysses = 1, rings = 1;
+  bool gathers = false;
+  PlacementKind kind = PlacementKind::contiguous;
+  int threads = 1;
+};
+
+std::string to_string(const Team& team) {
+  return "U = " + std::to_string(team.ulysses) + ", R = " + std::to_string(team.rings) +
+         (team.gathers ? ", all-gather, " : ", ") + name(team.kind) + ", " + std::to_string(team.threads) +
+         " threads";
+}
+
+/// \param tile   tokens
+/// \param block  of the readable engines; 0: the fast ones
+Whole<float> run(const GradientProblem<float>& problem, const Team& team, Index tile, Index block) {
+  const Case& what = problem.what();
+  const Problem<float>& p = problem.forward;
+  const Mask& mask = what.scoring.mask;
+  const Placement queries(team.kind, what.queries, team.rings, Tiling(tile, mask.documents, mask.offset)),
+      keys(team.kind, what.keys, team.rings, Tiling(tile, mask.documents));
+  const CpuDevice<float> device({team.threads, best_isa(), tile}, block);
+  const int ranks = team.ulysses * team.rings;
+  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
+  std::vector<std::pair<AttentionResult<float>, Gradients<float>>> results(static_cast<std::size_t>(ranks));
+  world.run([&](int rank) {
+    const RankGrid grid(rank, ranks, team.ulysses);
+    LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
+    ContextParallel<float> attention(
+        device, links, {grid, team.gathers, {queries, keys}, what.q(), what.kv(), what.scoring});
+    const TokenRanges rows = grid.slice(queries), columns = grid.slice(keys);
+    const Tensor<float> q = rows_of(p.q, rows), k = rows_of(p.k, columns), v = rows_of(p.v, columns),
+                        grad_out = rows_of(problem.grad_out, rows),
+                        bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<float>();
+    auto& [attended, gradients] = results[static_cast<std::size_t>(rank)];
+    attended = attention.forward(q, k, v, bias);
+    const BackwardInputs<float> inputs{q, attended.out, attended.lse, grad_out, bias};
+    gradients = attention.backward(inputs, k, v);
+    gradients.sinks = sink_gradient<float>(inputs, what.scoring.sinks);
+  });
+  Whole<float> all = zeros<float>(what);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const RankGrid grid(rank, ranks, team.ulysses);
+    const auto& [attended, gradients] = results[static_cast<std::size_t>(rank)];
+    put_rank(all, attended, gradients, grid.slice(queries), grid.slice(keys));
+  }
+  return all;
+}
+
+/// A team that can have the problem.
+Team random_team(Dice& dice, const Case& what) {
+  Team team;
+  team.kind = dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag});
+  team.threads = static_cast<int>(dice.between(1, 3));
+  team.rings = static_cast<int>(dice.of<Index>({1, 2, 3, 4, 5, 6, 7, 8, 11, 13}));
+  team.gathers = dice.one_in(4);
+  if (team.gathers) return team;
+  team.ulysses = static_cast<int>(dice.between(1, 4));
+  // The gradient of a bias that broadcasts over heads is a sum over the ranks of Ulysses.
+  const bool shared_bias = what.bias_batch > 0 && what.bias_heads == 1;
+  if (shared_bias || !can_share_heads(what.q().heads, what.kv_heads, team.ulysses)) team.ulysses = 1;
+  while (team.ulysses * team.rings > 13) --team.rings;
+  return team;
+}
+
+TEST(AnyRanks, RandomProblemsAndTeams) {
+  for_each_case(120, [&](Dice& dice, Index index) {
+    Case what = random_case(dice, index, 4);
+    what.kv_heads = dice.between(1, 3);
+    what.group = dice.between(1, 3);
+    if (what.scoring.has_alibi()) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
+    if (dice.one_in(3)) what.scoring.sinks.assign(static_cast<std::size_t>(what.q().heads), 0.5);
+    if (dice.one_in(3)) what.scoring.dropout = {.probability = 0.3, .seed = 5};
+    if (dice.one_in(3)) {
+      what.bias_batch = dice.of<Index>({1, what.batch});
+      what.bias_heads = dice.of<Index>({1, what.q().heads});
+    }
+    const auto problem = make_gradient_problem<float>(what);
+    const Index tile = dice.of<Index>({1, 2, 5, 8, 16, 40}), block = dice.one_in(4) ? 3 : 0;
+    SCOPED_TRACE(to_string(what) + ", tiles of " + std::to_string(tile));
+    const Whole<float> one = run(problem, {}, tile, block);
+    if (most_visible_keys(what) > 4) {  // else a gradient may be exactly 0
+      EXPECT_TRUE(agrees(one, problem));
+    }
+    for (int i = 0; i < 3; ++i) {
+      const Team team = random_team(dice, what);
+      const Whole<float> got = run(problem, team, tile, block);
+      EXPECT_TRUE(same_bits(got, one)) << to_string(team);
+      EXPECT_TRUE(bitwise_equal(got.gradients.bias, one.gradients.bias)) << to_string(team);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ring_attention::test
