@@ -41,6 +41,15 @@ void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.flag("--share-gpu", options.share_gpu, "More ranks than GPUs, to try things out: correctness only");
 }
 
+void declare_same_bits(CommandLine& command, DeviceOptions& options) {
+  command.flag(
+      "--same-bits", options.same_bits,
+      "The same bits on any number of ranks and threads, and for every placement and partition: ranks "
+      "hold whole tiles, which are added as integers (lesson 16). float32 only");
+  command.option("--tile", options.tile, "Tokens of a tile; another number has other bits", {1, 1 << 20});
+  command.needs("--tile", "--same-bits");
+}
+
 void validate_device(const DeviceOptions& options) {
   struct Flag {
     const char* name;
@@ -54,6 +63,7 @@ void validate_device(const DeviceOptions& options) {
                          {"--threads", options.threads != defaults.threads},
                          {"--isa", options.isa != defaults.isa},
                          {"--block", options.block != defaults.block},
+                         {"--same-bits", options.same_bits},
                          {transport_flag.c_str(), transport == "overlapped" || transport == "odd-even"},
                          {"--wire", options.wire != defaults.wire, " (K,V travel in --type)"}};
   const Flag of_gpu[] = {{"--type", options.type != defaults.type},

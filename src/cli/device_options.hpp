@@ -35,6 +35,8 @@ struct DeviceOptions : JobOptions, CpuFlags {
   std::string engine = "auto";
   std::string wire = "same";  ///< type of K,V in messages
   Index block = 64;           ///< of the readable engine
+  bool same_bits = false;     ///< on any number of ranks
+  Index tile = 256;           ///< tokens
 };
 
 /// Adds --timeout and --np under "Job".
@@ -45,6 +47,9 @@ void declare_cpu_options(CommandLine& command, CpuFlags& options);
 
 /// Adds --transport under the present heading, then --device, --type, --kernel and --share-gpu under "GPU".
 void declare_device_options(CommandLine& command, DeviceOptions& options);
+
+/// Adds --same-bits and --tile under the present heading.
+void declare_same_bits(CommandLine& command, DeviceOptions& options);
 
 /// \throws InputError, one line, for a --timeout that is not positive
 void validate_job(const JobOptions& options);

@@ -32,12 +32,24 @@ struct BackendDescription {
   std::string transport = "overlapped";  ///< the one that is used
   std::string warning;                   ///< empty: none
   Index threads = 1;                     ///< of this rank
+  Index same_bits = 0;                   ///< tokens of a tile (CpuOptions::same_bits); 0: none
 };
 
 /// What computes: `fast, avx2, 2 threads per rank`.
 [[nodiscard]] inline std::string words_of(const BackendDescription& backend, Index threads) {
   return backend.engine + (backend.isa.empty() ? "" : ", " + backend.isa) +
-         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "");
+         (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "") +
+         (backend.same_bits > 0
+              ? ", the same bits on any ranks (tiles of " + std::to_string(backend.same_bits) + " tokens)"
+              : "");
+}
+
+/// Which rank of a ring holds which tokens, as the flags ask for it.
+[[nodiscard]] inline Placements placements_of(const DeviceOptions& options, PlacementKind kind, Index queries,
+                                              Index keys, int ranks, const Mask& mask) {
+  if (!options.same_bits) return {{kind, queries, ranks}, {kind, keys, ranks}};
+  return {{kind, queries, ranks, Tiling(options.tile, mask.documents, mask.offset)},
+          {kind, keys, ranks, Tiling(options.tile, mask.documents)}};
 }
 
 /// \tparam Input, T  as of a Device

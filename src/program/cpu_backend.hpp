@@ -49,12 +49,15 @@ template <class T>
           .wire = std::is_same_v<T, Bf16> ? "bf16" : dtype_name<T>(),
           .transport = options.transport == "odd-even" ? "odd-even" : "overlapped",
           .warning = {},
-          .threads = cpu.threads};
+          .threads = cpu.threads,
+          .same_bits = cpu.same_bits};
 }
 
-/// The instruction set and the threads that the fast engines take; the readable ones take neither.
+/// The instruction set and the threads that the fast engines take, and the tile; the readable ones take the tile alone.
 [[nodiscard]] inline CpuOptions engine_options(const Communicator& comm, const DeviceOptions& options) {
-  return is_fast(options) ? cpu_options(comm, options) : CpuOptions{};
+  CpuOptions cpu = is_fast(options) ? cpu_options(comm, options) : CpuOptions{};
+  if (options.same_bits) cpu.same_bits = options.tile;
+  return cpu;
 }
 template <class Input, class T = Input>
 [[nodiscard]] CpuDevice<Input, T> cpu_device(const DeviceOptions& options, const CpuOptions& cpu) {
@@ -86,10 +89,11 @@ class CpuBackend : public Backend<Input, T> {
   void require_memory() const override {
     const Workload& work = context_.work;
     const Index bias = work.bias_values() * value_bytes + work.check_bytes;
+    const Index exact = cpu_.same_bits > 0 ? exact_bytes(work.shared, work.gradients) : 0;
     const Index widened = is_narrow ? 2 * computed_keys(work.shared).size() * value_bytes : 0;
     require_host_memory(context_.comm,
                         context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
-                            widened + bias + work.besides * value_bytes,
+                            exact + widened + bias + work.besides * value_bytes,
                         bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
   }
 

@@ -49,6 +49,23 @@ void check_scoring(const Check& check, const Scoring& scoring, Index heads, doub
         format("dropout.probability is %g: it must be from 0 to below 1", dropout.probability));
 }
 
+/// What options.same_bits needs.
+template <class T>
+void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& call) {
+  const Index tile = call.options.same_bits;
+  if (tile == 0) return;
+  check(tile > 0, "options.same_bits is a number of tokens, and at least 1; 0 for none");
+  check(std::is_same_v<T, float>, "options.same_bits is for arrays of float in the memory of the host");
+  check(call.bias.shape().heads > 1 || !call.has_bias() || call.q.shape().heads == 1 ||
+            grid.ulysses.size == 1 || call.name != std::string("backward"),
+        "options.same_bits: the gradient of a bias that broadcasts over heads is a sum over the ranks that "
+        "share "
+        "heads, and depends on how many they are: take Partition::ring or all_gather");
+  const Mask& mask = call.scoring.mask;
+  (void)tiles_of(grid.shard(call.placement.queries), Tiling(tile, mask.documents, mask.offset));
+  (void)tiles_of(grid.shard(call.placement.keys), Tiling(tile, mask.documents));
+}
+
 }  // namespace
 
 template <class T>
@@ -65,8 +82,9 @@ std::string shared_arguments(const Call<T>& call) {
        << mask.left << "\nmask.right " << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
        << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
        << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
-       << "\noptions.gpu.transport " << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel "
-       << gpu.kernel << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "
+       << "\noptions.same_bits " << call.options.same_bits << "\noptions.gpu.transport "
+       << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel " << gpu.kernel
+       << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "
        << gpu.share_gpu << "\noptions.gpu.timeout " << gpu.timeout.count() << '\n'
        << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
        << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
@@ -117,6 +135,7 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
     check.array("bias", call.bias,
                 {bias.batch == 1 ? 1 : q.batch, bias.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
   check_scoring(check, call.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
+  check_same_bits(check, grid, call);
 }
 
 template std::string shared_arguments(const Call<float>&);

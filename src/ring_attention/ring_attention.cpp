@@ -22,7 +22,8 @@ void require_memory(const SharedAttention& shared, const Call<T>& call, bool gra
       call.bias.shape();  // in the layout that is computed: itself, its gradient, and each on its way
   if (bias.heads > 1) bias.heads /= shared.grid.ulysses.size;
   const Index bias_arrays = call.has_bias() ? (gradients ? 5 : 3) : 0;
-  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) +
+  const Index exact = call.options.same_bits > 0 ? exact_bytes(shared, gradients) : 0;
+  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) + exact +
                              bias_arrays * bias.with_seq(shared.tokens.queries.max_tokens()).size() * bytes))
     throw std::bad_alloc();
 }
@@ -68,7 +69,7 @@ auto with_attention(AttentionState& state, const Call<T>& call, const Device<T>&
 
 template <class T>
 CpuDevice<T> cores_of(const AttentionState& state) {
-  return CpuDevice<T>({state.options.threads, state.options.isa});
+  return CpuDevice<T>({state.options.threads, state.options.isa, state.options.same_bits});
 }
 
 template <class T>
@@ -139,7 +140,10 @@ AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const 
                                       const Placements& placement, const Scoring& scoring) {
   const Call<T> call = call_of("forward with a function", *state_, arrays, placement, scoring);
   return with_attention<T>(
-      *state_, call, FunctionDevice<T>(kernel), false, [](const Check&) {},
+      *state_, call, FunctionDevice<T>(kernel), false,
+      [&](const Check& check) {
+        check(call.options.same_bits == 0, "options.same_bits does not go with a function of the caller");
+      },
       [&](ContextParallel<T>& attention, const Together& together) {
         return attention.forward(call.q, call.k, call.v, call.bias, together);
       });

@@ -237,7 +237,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   const auto shared = [&](PlacementKind kind) {
     return SharedAttention{grid,
                            options.partition() == Partition::all_gather,
-                           Placement(kind, options.seq, ranks),
+                           placements_of(options, kind, options.seq, options.seq, ranks, scoring.mask),
                            options.q(),
                            options.kv(),
                            scoring,

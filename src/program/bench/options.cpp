@@ -55,6 +55,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
       "Kernel of the backward, by its name in lesson 11; auto takes the fastest that is deterministic",
       "WORD");
   declare_cpu_options(command, options);
+  declare_same_bits(command, options);
   declare_job_options(command, options);
   command.footer(bench_notes);
 }

@@ -21,6 +21,11 @@ Index agreed_prompt(const Communicator& comm, const DecodeOptions& options, cons
 
 int decode_command(const Communicator& comm, const DecodeOptions& options, Activity& activity) {
   const RunInput input(comm, options);
+  agree(comm, [&] {
+    if (options.same_bits && input.is_double())
+      throw InputError(
+          "--same-bits goes with float32, and the arrays are float64: convert them, or leave it out");
+  });
   const Index prompt = agreed_prompt(comm, options, input);
   return input.is_double() ? DecodeJob<double>(comm, options, input, prompt, activity)()
                            : DecodeJob<float>(comm, options, input, prompt, activity)();

@@ -25,11 +25,15 @@ class DecodeJob {
         options_(options),
         input_(input),
         activity_(activity),
-        prompt_(placement_kind_named(options.placement), prompt, comm.size()),
+        prompt_(placements_of(options, placement_kind_named(options.placement), prompt, prompt, comm.size(),
+                              input.scoring().mask)
+                    .keys),
         shared_{{comm.rank(), comm.size(), 1}, false, prompt_, input.q(), input.kv(), input.scoring()},
         new_tokens_{{prompt, 1, input.q().seq - prompt}},
         cpu_(cpu_options(comm, options)),
+        tiling_(options.same_bits ? std::optional(Tiling(options.tile)) : std::nullopt),
         files_(comm, options, input, activity, report_) {
+    if (options.same_bits) cpu_.same_bits = options.tile;
     report_.prompt = prompt;
     report_.backend = describe_cpu<T>(options, cpu_);
     mine_.threads = cpu_.threads;
@@ -82,7 +86,7 @@ class DecodeJob {
     KvExchange<T> kv = attention.empty_kv();
     device.place(kv.k(), files_.read(InputArray::k, own));
     device.place(kv.v(), files_.read(InputArray::v, own));
-    Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v());
+    Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v(), tiling_);
     new_q_ = read_new(InputArray::q);
     new_k_ = read_new(InputArray::k);
     new_v_ = read_new(InputArray::v);
@@ -151,6 +155,7 @@ class DecodeJob {
   TokenRanges new_tokens_;  // one range
   bool fast_ = is_fast(options_);
   CpuOptions cpu_;
+  std::optional<Tiling> tiling_;     // for the same bits
   Tensor<T> new_q_, new_k_, new_v_;  // of all ranks
   AttentionResult<T> results_;       // of this rank's tokens, in the order of its cache
   DecodeReport report_;

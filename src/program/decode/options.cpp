@@ -51,6 +51,7 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD; readable: lesson 03's tiles");
+  declare_same_bits(command, options);
   declare_job_options(command, options);
   for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed"}) command.needs(word, "--random");

@@ -18,6 +18,9 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
     if (options.wire == "bf16")
       throw InputError(
           "--wire bf16 goes with float32, and the arrays are float64: convert them, or leave it out");
+    if (options.same_bits)
+      throw InputError(
+          "--same-bits goes with float32, and the arrays are float64: convert them, or leave it out");
   });
 }
 

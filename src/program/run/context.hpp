@@ -25,8 +25,8 @@ struct RunContext {
         activity(watched),
         shared{grid,
                given.partition() == Partition::all_gather,
-               {{placement_kind_named(given.placement), arrays.q().seq, grid.ring.size},
-                {placement_kind_named(given.placement), arrays.kv().seq, grid.ring.size}},
+               placements_of(given, placement_kind_named(given.placement), arrays.q().seq, arrays.kv().seq,
+                             grid.ring.size, arrays.scoring().mask),
                arrays.q(),
                arrays.kv(),
                arrays.scoring()} {}

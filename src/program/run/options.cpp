@@ -96,6 +96,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD and threads; readable: lesson 03's tiles, one thread");
   command.option("--block", options.block, "Tokens of a tile of the readable engine", {1, 1 << 20});
+  declare_same_bits(command, options);
   declare_job_options(command, options);
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");

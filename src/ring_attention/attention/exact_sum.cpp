@@ -80,6 +80,8 @@ void ExactSum::merge(const ExactSum& other) {
   if (format_.wide) carry();
 }
 
+void ExactSum::merge(const float* other) { merge(read(format_, other)); }
+
 /// Leaves the digits of a row that is not finite as they are: nobody reads them.
 void ExactSum::raise(ExactWord to) {
   const ExactWord before = level();
@@ -124,8 +126,7 @@ void ExactSum::values(std::span<float> to) const {
 void ExactMemory::add(std::span<float> sum, std::span<const float> term) const {
   const auto words = static_cast<std::size_t>(format_.words());
   require(sum.size() == term.size() && sum.size() % words == 0, "ExactMemory: whole rows");
-  for (std::size_t at = 0; at < sum.size(); at += words)
-    ExactSum(format_, &sum[at]).merge(read(format_, &term[at]));
+  for (std::size_t at = 0; at < sum.size(); at += words) ExactSum(format_, &sum[at]).merge(&term[at]);
 }
 
 Tensor<float> exact_values(const ExactFormat& format, View<const float> rows) {

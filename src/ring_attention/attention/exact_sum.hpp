@@ -72,6 +72,8 @@ class ExactSum {
   /// Adds the sums of another row of as many elements: one that is wide takes one that is not, too.
   /// \throws Error when there are too many terms, or only the other row is wide
   void merge(const ExactSum& other);
+  /// The same for the words of a row of the same format.
+  void merge(const float* other);
 
   [[nodiscard]] bool empty() const { return level() == 0; }
   /// The sum of element c is digits(c) 2^unit(): NaN when a term was not finite.

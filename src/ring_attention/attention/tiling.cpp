@@ -39,7 +39,7 @@ std::vector<TokenTile> tiles_of(const TokenRanges& shard, const Tiling& tiling) 
     for (Index i = 0; i < range.count;) {
       const Index begin = range.position(i);
       const Interval tile = tiling.of(begin);
-      if (tile.begin != begin || (range.stride > 1 && range.count > 1))
+      if (range.stride != 0 && (tile.begin != begin || (range.stride > 1 && range.count > 1)))
         throw InputError("the same bits: the token at " + std::to_string(begin) +
                          " begins a part of a shard and no tile of " + std::to_string(tiling.size()) +
                          " tokens: make the placement with the tiling");

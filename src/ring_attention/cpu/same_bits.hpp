@@ -32,7 +32,8 @@ class SameBitsEngine : public Engine<float> {
   void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
   [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
 
-  [[nodiscard]] const ExactPartial& state() const { return state_; }
+  /// The state, in place of finish(): without the sinks.
+  [[nodiscard]] ExactPartial take_state() { return std::move(state_); }
 
  private:
   /// One head of a tile of queries, and all keys of a piece.

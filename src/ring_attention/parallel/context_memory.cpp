@@ -42,6 +42,18 @@ Shape computed_keys(const SharedAttention& shared) {
   return {shared.kv.batch, share.kv.front().end, shared.tokens.keys.max_tokens(), shared.kv.dim};
 }
 
+Index exact_bytes(const SharedAttention& shared, bool gradients) {
+  const Shape q = computed_queries(shared), kv = computed_keys(shared);
+  const Index terms = shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads;
+  const bool wide = std::max(terms, shared.tokens.keys.pieces()) > ExactFormat::most_terms;
+  const auto words = [&](Index dim) { return ExactFormat{dim, wide}.words(); };
+  const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
+  const Index state = q.per_row().size() * (words(q.dim) + words(1)),
+              dkdv_beyond_floats = 6 * kv.per_row().size() * (words(kv.dim) - kv.dim),
+              own_dkdv = gradients ? 2 * kv.size() : 0;
+  return bytes(state + (gradients ? dkdv_beyond_floats + own_dkdv : 0));
+}
+
 Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes) {
   const Shape q = computed_queries(shared), kv = computed_keys(shared);
   Index all = ring_bytes(q, kv, gradients, bytes);

@@ -19,6 +19,9 @@ struct ElementBytes {
 /// What ranks that share heads have besides.
 [[nodiscard]] Index ulysses_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes);
 
+/// What exact sums need besides (CpuOptions::same_bits): the state or dQ, and dK,dV.
+[[nodiscard]] Index exact_bytes(const SharedAttention& shared, bool gradients);
+
 /// The shapes of the largest shard, with the heads that one rank computes: of q, and of k and v.
 [[nodiscard]] Shape computed_queries(const SharedAttention& shared);
 [[nodiscard]] Shape computed_keys(const SharedAttention& shared);

@@ -73,6 +73,21 @@ Partial<T> state_of(const Tensor<T>& rows, Index token) {
   return state;
 }
 
+/// Out and lse of every row, once for each rank: `[batch, heads, ranks, dim + 1]`.
+template <class T>
+Tensor<T> once_for_each_rank(const AttentionResult<T>& result, Index ranks) {
+  const Shape& all = result.out.shape();
+  Tensor<T> rows({all.batch, all.heads, ranks, all.dim + 1});
+  for (Index b = 0; b < all.batch; ++b)
+    for (Index h = 0; h < all.heads; ++h)
+      for (Index rank = 0; rank < ranks; ++rank) {
+        const std::span<T> row = rows.view().row(b, h, rank);
+        std::ranges::copy(result.out.view().row(b, h, 0), row.begin());
+        row.back() = result.lse.view()(b, h, 0);
+      }
+  return rows;
+}
+
 /// \param states  those of some heads, of all ranks: `[batch, heads, ranks, dim + 2]`
 /// \param sinks   of these heads
 /// \returns out and lse of every row, once for each rank: `[batch, heads, ranks, dim + 1]`
@@ -82,16 +97,7 @@ Tensor<T> merged(const Tensor<T>& states, const std::vector<double>& sinks) {
   auto sum = Partial<T>::empty({all.batch, all.heads, 1, all.dim - 2});
   for (Index rank = 0; rank < all.seq; ++rank) merge(sum, state_of(states, rank));
   add_sinks(sum, sinks);
-  const AttentionResult<T> result = finish(std::move(sum));
-  Tensor<T> rows({all.batch, all.heads, all.seq, all.dim - 1});
-  for (Index b = 0; b < all.batch; ++b)
-    for (Index h = 0; h < all.heads; ++h)
-      for (Index rank = 0; rank < all.seq; ++rank) {
-        const std::span<T> row = rows.view().row(b, h, rank);
-        std::ranges::copy(result.out.view().row(b, h, 0), row.begin());
-        row.back() = result.lse.view()(b, h, 0);
-      }
-  return rows;
+  return once_for_each_rank(finish(std::move(sum)), all.seq);
 }
 
 /// \param rows  out and lse: `[batch, heads, 1, dim + 1]`
@@ -111,18 +117,94 @@ AttentionResult<T> unpacked(const Tensor<T>& rows) {
 
 }  // namespace
 
+namespace {
+
+/// \param states  of all heads, `[batch, heads, 1, words]`
+/// \param merge   merged() for states of this kind
 template <class T>
-AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local, const Scoring& scoring) {
-  const Index all_heads = local.o.shape().heads;
+AttentionResult<T> merge_by_heads(AllToAll& link, const Tensor<T>& states, const Scoring& scoring,
+                                  const auto& merge) {
+  const Index all_heads = states.shape().heads;
   std::vector<Interval> heads;  // of each rank: those that it merges
   for (Index rank = 0; rank < link.size(); ++rank)
     heads.push_back({rank * all_heads / link.size(), (rank + 1) * all_heads / link.size()});
   const std::vector<Index> one_each(heads.size(), 1);  // to the all-to-all the ranks are tokens of a sequence
   const Interval& own = heads[static_cast<std::size_t>(link.rank())];
 
-  const Tensor<T> states = to_heads<T>(link, packed(local).view(), heads, one_each);
-  const Tensor<T> rows = merged(states, scoring.of_heads(own).sinks);
+  const Tensor<T> of_ranks = to_heads<T>(link, states.view(), heads, one_each);
+  const Tensor<T> rows = merge(of_ranks, scoring.of_heads(own).sinks);
   return unpacked(to_sequence<T>(link, rows.view(), heads, one_each));
+}
+
+}  // namespace
+
+template <class T>
+AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local, const Scoring& scoring) {
+  return merge_by_heads(link, packed(local), scoring, merged<T>);
+}
+
+ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache, const Scoring& scoring,
+                             const CpuOptions& options, Index block) {
+  const Shape kv = cache.shape();
+  const Index group = require_attention_shapes(q.shape(), kv, kv), position = cache.size() - 1;
+  require(q.shape().seq == 1 && position >= 0, "decode: one query, and at least its own key");
+  require(!scoring.dropout.drops(), "decode: a dropout is for training");
+  const Shape grouped = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
+  const TokenRanges query{{position, 0, grouped.seq}};  // all at one position
+  const Tiling tiling(options.same_bits, scoring.mask.documents);
+  const std::vector<TokenTile> tiles = tiles_of(cache.ranges(), tiling);
+  const Index at_once = std::max<Index>(decode_piece / options.same_bits, 1), all = std::ssize(tiles),
+              pieces = (all + at_once - 1) / at_once;
+
+  // A task is some tiles of one KV head. Which ones, and in which order they are merged, makes no difference.
+  const bool wide = std::ssize(tiling.cuts(cache.size())) - 1 > ExactFormat::most_terms;
+  std::vector<ExactPartial> states;
+  for (Index i = 0; i < pieces; ++i) states.push_back(ExactPartial::empty(q.shape(), wide));
+  for_each_task(kv.batch * kv.heads * pieces, options.threads, [&](Index task, int) {
+    const Index piece = task % pieces, batch = task / pieces / kv.heads, head = task / pieces % kv.heads;
+    SameBitsEngine engine(scoring.of_heads({head * group, (head + 1) * group}),
+                          {1, options.isa, options.same_bits}, block);
+    engine.begin({q.head(batch, head * group), grouped}, query);
+    for (Index i = piece * at_once; i < std::min((piece + 1) * at_once, all); ++i) {
+      const TokenTile& tile = tiles[static_cast<std::size_t>(i)];
+      engine.accumulate(cache.keys(batch, head, tile.first, tile.tokens));
+    }
+    ExactPartial state = engine.take_state();
+    for (Index i = 0; i < group; ++i) {
+      const bool one_head = scoring.has_alibi();  // then the group are heads, else rows
+      const Index from_head = one_head ? i : 0, from_row = one_head ? 0 : i;
+      ExactPartial& to = states[static_cast<std::size_t>(piece)];
+      to.o.at(batch, head * group + i, 0).merge(state.o.at(0, from_head, from_row));
+      to.l.at(batch, head * group + i, 0).merge(state.l.at(0, from_head, from_row));
+    }
+  });
+  ExactPartial sum = ExactPartial::empty(q.shape(), wide);
+  for (const ExactPartial& state : states) sum.merge(state);
+  return sum;
+}
+
+AttentionResult<float> merge_over_ranks(AllToAll& link, ExactPartial& local, const Scoring& scoring) {
+  const auto [batch, all_heads, seq, words] = local.o.words().shape();
+  const Index l_words = local.l.words().shape().dim;
+  Tensor<float> packed({batch, all_heads, seq, words + l_words});  // as packed() does
+  for (Index row = 0; row < batch * all_heads * seq; ++row) {
+    float* to =
+        std::copy_n(local.o.words().data() + row * words, words, packed.data() + row * (words + l_words));
+    std::copy_n(local.l.words().data() + row * l_words, l_words, to);
+  }
+  return merge_by_heads(link, packed, scoring, [&](const Tensor<float>& states, const auto& sinks) {
+    const Shape& all = states.shape();
+    const Index dim = local.o.format().dim;
+    auto sum = ExactPartial::empty({all.batch, all.heads, 1, dim}, local.o.format().wide);
+    for (Index b = 0; b < all.batch; ++b)
+      for (Index h = 0; h < all.heads; ++h)
+        for (Index rank = 0; rank < all.seq; ++rank) {
+          const float* row = states.view().row(b, h, rank).data();
+          sum.o.at(b, h, 0).merge(row);
+          sum.l.at(b, h, 0).merge(row + words);
+        }
+    return once_for_each_rank(sum.finish(sinks), all.seq);
+  });
 }
 
 template AttentionResult<float> merge_over_ranks(AllToAll&, const Partial<float>&, const Scoring&);

@@ -9,7 +9,7 @@
 /// et al., Helix Parallelism, arXiv 2507.07120, for ranks: the all-to-all by heads is Helix's.
 #pragma once
 
-#include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/parallel/sharded_cache.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
 
@@ -45,11 +45,26 @@ template <class T>
 [[nodiscard]] AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local,
                                                   const Scoring& scoring);
 
+/// The same where the state is of exact sums: the bits do not depend on the number of ranks and threads. With the fast engine
+/// they are those of the query's row in a forward (cpu/same_bits.hpp).
+/// \param cache    of whole tiles of options.same_bits tokens
+/// \param block    0: the fast engine
+[[nodiscard]] ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache,
+                                           const Scoring& scoring, const CpuOptions& options, Index block);
+[[nodiscard]] AttentionResult<float> merge_over_ranks(AllToAll& link, ExactPartial& local,
+                                                      const Scoring& scoring);
+
 /// Attention of the newest token of each sequence to all keys of the cache. All ranks give the same q and get the same
-/// result. The parameters are those of the two functions above.
+/// result. The parameters are those of the functions above.
 template <class Engine, class T = typename Engine::value_type>
 [[nodiscard]] AttentionResult<T> decode(AllToAll& link, View<const T> q, const ShardedCache<T>& cache,
                                         const Scoring& scoring, const CpuOptions& options = {}) {
+  if constexpr (std::is_same_v<T, float>)
+    if (options.same_bits > 0) {
+      constexpr Index block = std::is_same_v<Engine, CpuEngine<float>> ? 0 : 64;
+      ExactPartial local = attend_to_cache(q, cache, scoring, options, block);
+      return merge_over_ranks(link, local, scoring);
+    }
   return merge_over_ranks(link, attend_to_cache<Engine>(q, cache, scoring, options), scoring);
 }
 

@@ -1,5 +1,6 @@
 #include "ring_attention/parallel/sharded_cache.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "ring_attention/core/error.hpp"
@@ -8,13 +9,34 @@
 namespace ring_attention {
 namespace {
 
-/// The tokens of `rank` from `begin` on, of a striped sequence of `end` tokens.
-TokenRange stripe(Index begin, Index end, int rank, int ranks) {
-  require(begin <= end, "stripe: it ends before it begins");
-  const TokenRanges all = Placement(PlacementKind::striped, end, ranks).ranges(rank);
-  if (all.empty()) return {};
-  const Index before = all[0].before(begin);
-  return all[0].slice(before, all[0].count - before);
+/// The tokens that come to `rank` behind a prompt.
+TokenRanges tokens_behind(const Placement& prompt, Index capacity, int rank,
+                          const std::optional<Tiling>& tiling) {
+  TokenRanges tokens;
+  if (!tiling) {
+    const TokenRanges all = Placement(PlacementKind::striped, capacity, prompt.ranks()).ranges(rank);
+    if (all.empty()) return {};
+    const Index before = all[0].before(prompt.seq());
+    if (before < all[0].count) tokens.push_back(all[0].slice(before, all[0].count - before));
+    return tokens;
+  }
+  const std::vector<Index> cuts = tiling->cuts(capacity);
+  for (std::size_t tile = 0; tile + 1 < cuts.size(); ++tile) {
+    const Index begin = std::max(cuts[tile], prompt.seq()), end = cuts[tile + 1];
+    if (begin >= end) continue;
+    const auto holds = [&](const TokenRange& range) { return range.before(begin) > range.before(begin - 1); };
+    const bool own = begin > cuts[tile] ? std::ranges::any_of(prompt.ranges(rank), holds)
+                                        : static_cast<Index>(tile) % prompt.ranks() == rank;
+    if (own) tokens.push_back({begin, 1, end - begin});
+  }
+  return tokens;
+}
+
+/// How many of them come before `position`.
+Index before(const TokenRanges& tokens, Index position) {
+  Index all = 0;
+  for (const TokenRange& range : tokens) all += range.before(position);
+  return all;
 }
 
 Index checked_capacity(Index capacity, const Placement& prompt) {
@@ -29,12 +51,12 @@ Index checked_capacity(Index capacity, const Placement& prompt) {
 
 template <class T>
 ShardedCache<T>::ShardedCache(Index capacity, const Placement& prompt, int rank, View<const T> k,
-                              View<const T> v)
+                              View<const T> v, const std::optional<Tiling>& tiling)
     : capacity_(checked_capacity(capacity, prompt)),
       size_(prompt.seq()),
       prompt_(prompt.ranges(rank)),
-      stripe_(stripe(size_, capacity, rank, prompt.ranks())),
-      k_(k.shape().with_seq(count(prompt_) + stripe_.count)),
+      next_(tokens_behind(prompt, capacity, rank, tiling)),
+      k_(k.shape().with_seq(count(prompt_) + count(next_))),
       v_(k_.shape()) {
   require(k.shape().seq == count(prompt_), "ShardedCache: k has other tokens than this rank's of the prompt");
   store(k, v, 0);
@@ -45,8 +67,8 @@ bool ShardedCache<T>::append(View<const T> k, View<const T> v) {
   require(size_ < capacity_, "ShardedCache: it is full");
   require(k.shape() == k_.shape().with_seq(1) && v.shape() == k.shape(),
           "ShardedCache: k and v of a token are " + to_string(k_.shape().with_seq(1)));
-  const Index held = stripe_.before(size_++);
-  const bool keeps = stripe_.before(size_) > held;
+  const Index held = before(next_, size_++);
+  const bool keeps = before(next_, size_) > held;
   if (keeps) store(k, v, count(prompt_) + held);
   return keeps;
 }
@@ -54,14 +76,16 @@ bool ShardedCache<T>::append(View<const T> k, View<const T> v) {
 template <class T>
 TokenRanges ShardedCache<T>::ranges() const {
   TokenRanges ranges = prompt_;
-  const TokenRange appended = stripe_.slice(0, stripe_.before(size_));
-  if (appended.count == 0) return ranges;
-  const bool goes_on = !ranges.empty() && ranges.back().stride == appended.stride &&
-                       ranges.back().position(ranges.back().count) == appended.begin;
-  if (goes_on)
-    ranges.back().count += appended.count;
-  else
-    ranges.push_back(appended);
+  for (const TokenRange& range : next_) {
+    const TokenRange appended = range.slice(0, range.before(size_));
+    if (appended.count == 0) break;
+    const bool goes_on = !ranges.empty() && ranges.back().stride == appended.stride &&
+                         ranges.back().position(ranges.back().count) == appended.begin;
+    if (goes_on)
+      ranges.back().count += appended.count;
+    else
+      ranges.push_back(appended);
+  }
   return ranges;
 }
 

@@ -2,6 +2,8 @@
 /// `ShardedCache`: the keys and values of a sequence that grows, sharded over ranks.
 #pragma once
 
+#include <optional>
+
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/ring/placement.hpp"
 
@@ -11,7 +13,8 @@ namespace ring_attention {
 ///
 /// The token at position p goes to rank p mod N and lies behind what that rank holds. No key moves, because an engine
 /// takes positions and does not ask for an order of memory. The new tokens of a rank are one token range of stride N,
-/// so all ranks grow at the same rate.
+/// so all ranks grow at the same rate. For the same bits on any number of ranks (Tiling) tile t goes to rank t mod N, and what
+/// is left of the prompt's last tile to the rank that has its beginning.
 ///
 /// Memory: 2 * batch * kv_heads * own_capacity() * dim elements, allocated by the constructor.
 template <class T>
@@ -21,7 +24,9 @@ class ShardedCache {
   /// \param prompt    which rank holds which tokens of the prompt; it may have none
   /// \param k, v      this rank's tokens of the prompt, `[batch, kv_heads, tokens, dim]`; copied
   /// \throws InputError when the prompt is longer than the capacity; Error when k and v are not this rank's tokens
-  ShardedCache(Index capacity, const Placement& prompt, int rank, View<const T> k, View<const T> v);
+  /// \param tiling  that of the prompt's placement, or none
+  ShardedCache(Index capacity, const Placement& prompt, int rank, View<const T> k, View<const T> v,
+               const std::optional<Tiling>& tiling = {});
 
   /// The next token, at position size(), `[batch, kv_heads, 1, dim]`. All ranks call; one of them keeps it.
   /// \returns whether this rank keeps it
@@ -52,7 +57,7 @@ class ShardedCache {
 
   Index capacity_, size_;
   TokenRanges prompt_;  // of this rank
-  TokenRange stripe_;   // what this rank comes to hold behind the prompt
+  TokenRanges next_;    // what this rank comes to hold behind the prompt
   Tensor<T> k_, v_;     // [batch, kv_heads, own_capacity(), dim]
 };
 

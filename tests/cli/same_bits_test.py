@@ -1,0 +1,64 @@
+"""--same-bits: the files are the same bytes for every number of ranks, placement, partition, transport and number of threads."""
+
+import hashlib
+
+import harness
+import npy
+from attention import random_values
+
+TILE = ("--same-bits", "--tile", "16")
+
+
+class SameBitsTest(harness.CommandTest):
+    def digest(self, ranks, *words):
+        """Of the arrays that a job writes."""
+        self.run_well(ranks, *words, "--out", "results")
+        digest = hashlib.sha256()
+        for name in ("out", "lse", "dq", "dk", "dv") if "--backward" in words else ("out", "lse"):
+            with open(self.path(f"results/{name}.npy"), "rb") as file:
+                digest.update(file.read())
+        return digest.hexdigest()
+
+    def test_run(self):
+        problem = ("run", "--random", "1,4,300,8", "--kv-heads", "2", "--causal", "--backward", *TILE)
+        one = self.digest(1, *problem, "--check")
+        teams = (
+            (3, "--placement", "zigzag", "--threads", "2"),
+            (4, "--parallel", "ulysses"),  # two ranks have one K,V head
+            (2, "--placement", "striped", "--transport", "odd-even"),
+            (4, "--parallel", "hybrid", "--ulysses", "2", "--placement", "zigzag"),
+            (3, "--parallel", "all-gather"),
+            *((ranks, "--placement", "zigzag") for ranks in (5, 6, 7, 8, 11, 13)),
+        )
+        for ranks, *team in harness.first(5, *teams):
+            with self.subTest(ranks=ranks, team=team):
+                self.assertEqual(self.digest(ranks, *problem, *team), one)
+        without = [word for word in problem if word not in TILE]
+        self.assertNotEqual(self.digest(2, *without), self.digest(3, *without))
+
+    def test_a_decoded_row_is_the_row_of_a_forward(self):
+        problem = ("--random", "1,4,150,8", "--kv-heads", "2", "--window", "60,0", *TILE)
+        one = self.digest(2, "run", *problem)
+        for ranks, placement in harness.first(2, (3, "zigzag"), (2, "striped"), (1, "contiguous"), (4, "striped")):
+            words = ("--placement", placement, "--prompt", "40")
+            self.assertEqual(self.digest(ranks, "decode", *problem, *words), one)
+
+    def test_the_report_says_it(self):
+        result = self.run_well(2, "run", "--random", "1,2,40,8", "--check", *TILE)
+        self.assertIn("the same bits on any ranks (tiles of 16 tokens)", result.out)
+
+    def test_refused(self):
+        for name in "qkv":
+            npy.write(self.path(name + ".npy"), (1, 8, 4), random_values((1, 8, 4), 1), "<f8")
+        files = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "results")
+        for words, message in (
+            (("run", *files, "--same-bits"), "--same-bits goes with float32"),
+            (("decode", *files, "--same-bits"), "--same-bits goes with float32"),
+            (("run", "--random", "1,1,8,4", "--check", "--device", "cuda", "--same-bits"), "--same-bits goes with --device cpu"),
+            (("run", "--random", "1,1,8,4", "--check", "--tile", "8"), "--same-bits"),
+        ):
+            self.assert_refused(self.run_ranks(2, *words), message)
+
+
+if __name__ == "__main__":
+    harness.main()
