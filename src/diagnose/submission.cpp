@@ -47,7 +47,7 @@ Arrays arrays_of(const Problem& problem, const GivenArrays& given, std::vector<s
   return arrays;
 }
 
-/// Is the output that of another case?
+/// Is the output that of another case, or of the case with the arrays of another seed?
 void check_origin(const Answer& answer, const std::vector<Problem>& problems) {
   if (!answer.arrays.has(Array::out)) return;
   const Problem& own = *answer.problem;
@@ -62,6 +62,12 @@ void check_origin(const Answer& answer, const std::vector<Problem>& problems) {
     if (&other != &own && fits(other))
       throw InputError("results of " + own.the_case.name, "are those of the case " + other.the_case.name,
                        "write them into the folder of that case");
+  constexpr std::uint64_t seeds = 100;  // those that users take
+  for (std::uint64_t seed = 0; seed < seeds; ++seed)
+    if (seed != own.seed && fits(Problem(own.the_case, own.job, seed)))
+      throw InputError("results of " + own.the_case.name,
+                       "are those for the arrays of seed " + std::to_string(seed),
+                       "these cases have seed " + std::to_string(own.seed) + ": compute them again");
 }
 
 }  // namespace

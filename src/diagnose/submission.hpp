@@ -33,7 +33,7 @@ struct Submission {
 };
 
 /// \param given  for each problem
-/// \throws InputError, one line: for a shape that does not fit, results of another case
+/// \throws InputError, one line: for a shape that does not fit, results of another case or of another seed
 [[nodiscard]] Submission submission_of(std::vector<Problem> problems, const std::vector<GivenArrays>& given);
 
 }  // namespace ring_attention::diagnose

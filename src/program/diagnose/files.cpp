@@ -141,8 +141,12 @@ void write_cases(const DiagnoseCasesOptions& options) {
             {"seed", options.seed},         {"hand_back", {"out", "lse", "dq", "dk", "dv"}},
             {"explanations", explanations}, {"cases", Json::array()}};
   std::vector<Problem> problems;
-  for (const Case& one : options.cases())
-    problems.emplace_back(one, job, static_cast<std::uint64_t>(options.seed));
+  for (const Case& one : options.cases()) {
+    const Problem& problem = problems.emplace_back(one, job, static_cast<std::uint64_t>(options.seed));
+    const std::string folder = options.out + "/" + one.name;
+    if (!other_input(problem, folder).empty() && has_results(read_results(problem, folder)))
+      refuse(folder, "has results for other arrays", "remove them, or give another --out");
+  }
   make_output_directory(options.out);
   for (const Problem& problem : problems) {
     const std::string folder = options.out + "/" + problem.the_case.name;

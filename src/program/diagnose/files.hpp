@@ -10,7 +10,7 @@
 namespace ring_attention {
 
 /// Writes OUT/cases.json, and for each case OUT/NAME with q.npy, k.npy, v.npy, dout.npy and, of some cases, bias.npy.
-/// \throws InputError when a file cannot be written
+/// \throws InputError when a file cannot be written, or OUT has results for other arrays
 void write_cases(const DiagnoseCasesOptions& options);
 
 /// \throws InputError, one line: for a directory without cases, arrays that are not those of cases.json, results of no
