@@ -193,6 +193,7 @@ set(program_without_cuda_sources #
 # The Python module, above the library.
 set(python_sources
     program/watchdog.cpp
+    python/diagnose.cpp
     python/job.cpp
     python/module.cpp
     python/mpi_libraries.cpp

@@ -61,7 +61,7 @@ void check_origin(const Answer& answer, const std::vector<Problem>& problems) {
   for (const Problem& other : problems)
     if (&other != &own && fits(other))
       throw InputError("results of " + own.the_case.name, "are those of the case " + other.the_case.name,
-                       "write them into the folder of that case");
+                       "hand them back for that case");
   constexpr std::uint64_t seeds = 100;  // those that users take
   for (std::uint64_t seed = 0; seed < seeds; ++seed)
     if (seed != own.seed && fits(Problem(own.the_case, own.job, seed)))
