@@ -71,8 +71,8 @@ function(ring_attention_python_package target folder)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${folder}/ring_attention"
                                              UNITY_BUILD ON)
-  foreach(file IN ITEMS __init__.py _arrays.py _diagnose.py _exchange.py _ranks.py
-                   _rank_processes.py torch.py _core.pyi py.typed)
+  foreach(file IN ITEMS __init__.py _arrays.py _diagnose.py _exchange.py _own_job.py _rank_processes.py _ranks.py torch.py
+                        _core.pyi py.typed)
     configure_file("${PROJECT_SOURCE_DIR}/src/python/ring_attention/${file}" "${folder}/ring_attention/${file}" COPYONLY)
   endforeach()
 endfunction()

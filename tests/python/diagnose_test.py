@@ -63,6 +63,15 @@ class NumPy(unittest.TestCase):
 
         self.assertEqual(ra.diagnose(forward, only="full").json["backward"]["state"], "absent")
 
+    def test_whole_arrays(self):
+        def dense(q, k, v, case):
+            self.assertEqual((case.ranks, case.comm, case.positions), (4, None, list(range(24))))
+            return ra.attention(q, k, v, scale=case.scale)
+
+        found = ra.diagnose(dense, ranks=4, placement="zigzag", whole=True, only="full,causal")
+        self.assertEqual(mistakes(found), [["no-mask"]])
+        self.assertIn("on 4 ranks, zigzag", found.report)
+
     def test_every_case_says_what_it_is(self):
         """The library's own attention with these words, and the same report as from the command line."""
         def attention(q, k, v, case):
@@ -124,6 +133,7 @@ class NumPy(unittest.TestCase):
         for text, words in (("there is none: take some of full, causal", {"only": "full,none"}),
                             ("ranks is 0", {"ranks": 0}), ("placement is 'snake'", {"placement": "snake"}),
                             ('only "gloo"', {"backend": "nccl"}), ("group is int", {"group": 3}),
+                            ("give one of them", {"whole": True, "backend": "gloo"}),
                             ("divides", {"parallel": "hybrid", "ulysses": 2})):
             with self.subTest(text=text), self.assertRaisesRegex((TypeError, ValueError), text):
                 ra.diagnose(rings.numpy_ring, **words)

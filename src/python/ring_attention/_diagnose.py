@@ -6,14 +6,11 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
-import sys
-import threading
 
 import numpy as np
 
-from . import _core, _exchange, _rank_processes
-from ._ranks import _require_place, _timeout
+from . import _core, _exchange, _own_job, _rank_processes
+from ._ranks import _require_place
 
 RESULTS = ("out", "lse", "dq", "dk", "dv")
 
@@ -38,7 +35,7 @@ class Case:
     ranks: int
     positions: list[int]  #: tokens_of_rank[rank]: those of this rank's q, k, v and dout
     dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks
-    comm: object  #: the communicator: `group`, or that of the ranks that were started
+    comm: object  #: the communicator: `group`, or that of the ranks that were started; None for whole arrays
     window: int | None = None  #: the last so many keys, its own included, that a query sees
     cu_seqlens: list[int] | None = None  #: where packed documents begin, and the end
     hidden_keys: int = 0  #: the first so many keys are padding that no query sees
@@ -63,6 +60,7 @@ class Diagnosis:
 
     def assert_right(self) -> None:
         """AssertionError with the report unless the results are right."""
+        __tracebackhide__ = True  # pytest shows the caller
         if not self.right:
             raise AssertionError("\n" + self.report)
 
@@ -81,7 +79,7 @@ class _NumPy:
 
     @staticmethod
     def on_host(array):
-        return np.ascontiguousarray(array, np.float64)
+        return np.array(array, np.float64, order="C")  # a copy: the function may use its buffers again
 
 
 class _Torch:
@@ -108,7 +106,7 @@ class _Torch:
                 for name, of, gradient in zip(("dq", "dk", "dv"), inputs, found)}
 
     def on_host(self, tensor):
-        return np.ascontiguousarray(self._torch.as_tensor(tensor).detach().to("cpu", self._torch.float64).numpy())
+        return _NumPy.on_host(self._torch.as_tensor(tensor).detach().to("cpu", self._torch.float64).numpy())
 
 
 def _in_order_of(dout, shape):
@@ -177,7 +175,7 @@ class _Work:
 
     def _run(self, words, arrays, rank, comm):
         kind = _Torch(self.dtype, self.device) if self.library == "torch" else _NumPy(self.dtype)
-        here = words["tokens_of_rank"][rank]
+        here = list(range(words["tokens"])) if comm is None else words["tokens_of_rank"][rank]
         for name in ("alibi_slopes", "sinks"):
             if name in words:
                 words[name] = kind.array(np.array(words[name]))
@@ -209,115 +207,8 @@ class _Work:
         return Diagnosis(right, text, json.loads(as_json))
 
 
-class _TorchGroup:
-    """The ranks of a ProcessGroup, in the user's own job."""
-
-    library = "torch"
-
-    def __init__(self, group):
-        import torch.distributed as dist
-
-        self._dist = dist
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        # Of its own: no message of the function meets one of the tool, and objects need no GPU.
-        self._group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
-
-    def of_all(self, mine):
-        """What each rank gives. Collective."""
-        everything = [None] * self.size
-        self._dist.all_gather_object(everything, mine, group=self._group)
-        return everything
-
-    def free(self):
-        self._dist.destroy_process_group(self._group)
-
-    @staticmethod
-    def abort():
-        os._exit(1)
-
-
-class _MpiGroup:
-    """The same of a communicator of mpi4py, of any MPI."""
-
-    library = "numpy"
-
-    def __init__(self, comm):
-        self._comm = comm.Dup()
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-
-    def of_all(self, mine):
-        return self._comm.allgather(mine)
-
-    def free(self):
-        self._comm.Free()
-
-    def abort(self):
-        self._comm.Abort(1)
-
-
-def _group_of(group):
-    torch, mpi = sys.modules.get("torch"), sys.modules.get("mpi4py.MPI")
-    if torch is not None and torch.distributed.is_available() and isinstance(group, torch.distributed.ProcessGroup):
-        return _TorchGroup(group)
-    if mpi is not None and isinstance(group, mpi.Comm):
-        return _MpiGroup(group)
-    raise TypeError(f"group is {type(group).__name__}: it must be a ProcessGroup of torch.distributed, or a communicator of mpi4py")
-
-
-def _in_own_job(work, ranks, group):
-    """All ranks of the group call it; each gets the same Diagnosis, or the same error."""
-    problem = "" if work.job[0] == ranks.size else f"ranks is {work.job[0]} and the group has {ranks.size}"
-    try:
-        work.names()
-    except Exception as error:
-        problem = problem or str(error)
-    asked = ranks.of_all((problem, repr(dataclasses.replace(work, function=None))))
-    for problem, words in asked:
-        if problem or words != asked[0][1]:
-            raise ValueError(problem or "the ranks gave different arguments to diagnose")
-    results, failure, cause = [], "", None
-    try:
-        results = list(work(ranks.rank, group))
-    except Exception as error:
-        failure, cause = str(error), error.__cause__
-    with _Limit(ranks, failure):
-        everything = ranks.of_all((failure, results))
-    for text in (text for text, _ in everything if text):
-        raise RuntimeError(text) from (cause if text == failure else None)
-    answer = None
-    if ranks.rank == 0:
-        try:
-            answer = work.judged([results for _, results in everything])
-        except ValueError as error:
-            answer = error
-    answer = ranks.of_all(answer)[0]
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-class _Limit:
-    """A rank that failed may have left others that wait for its messages: then it ends the job after a while."""
-
-    def __init__(self, ranks, failure):
-        self._timer = threading.Timer(_timeout(), self._end, (ranks, failure)) if failure else None
-
-    @staticmethod
-    def _end(ranks, failure):
-        print(f"[rank {ranks.rank}] error: {failure}; the other ranks did not end the case", file=sys.stderr, flush=True)
-        ranks.abort()
-
-    def __enter__(self):
-        if self._timer:
-            self._timer.start()
-
-    def __exit__(self, *_):
-        if self._timer:
-            self._timer.cancel()
-
-
 def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", ulysses=1, group=None, backend=None,
-             only=None, dtype="float32", device=None, gradients=True, seed=1) -> Diagnosis:
+             whole=False, only=None, dtype="float32", device=None, gradients=True, seed=1) -> Diagnosis:
     """What is wrong with an attention that several ranks share: calls it on small problems and names its mistake.
 
     function(q, k, v, case) is called once a rank for each case, with the rank's tokens: q [1, heads, tokens, dim],
@@ -335,6 +226,8 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
                level of a module, and a script has if __name__ == "__main__":
     group      the ranks of your own job instead: a ProcessGroup of torch.distributed, or a communicator of mpi4py, whose
                ranks all make this call. case.comm is the group. Each rank gets the same result
+    whole      True: one process computes for all ranks, as JAX with several devices. The function is called once for each
+               case, with whole arrays of NumPy in the order of positions, and returns whole arrays
     only       names of cases, those that the function supports: "full,causal" or a list; default all
     dtype      of q, k, v: "float32", "float64", "float16", "bfloat16" (of PyTorch), or a type of NumPy or PyTorch
     device     of tensors; default the CPU
@@ -346,13 +239,13 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     RING_ATTENTION_TIMEOUT seconds (environment; default 60).
     """
     _require_place(placement, parallel)
-    if group is not None and backend is not None:
-        raise ValueError("backend is that of the ranks that are started, and group those of your own job: give one of them")
+    if (group is not None) + (backend is not None) + bool(whole) > 1:
+        raise ValueError("group, backend and whole are three ways to run the ranks: give one of them")
     if backend not in (None, "gloo"):
         raise ValueError(f"backend is {backend!r}: only \"gloo\" is started; for others give the group of your own job")
     if ranks is not None and ranks < 1:
         raise ValueError(f"ranks is {ranks}: it must be at least 1")
-    own = None if group is None else _group_of(group)
+    own = None if group is None else _own_job.group_of(group)
     try:
         if ranks is None:
             ranks = 3 if own is None else own.size
@@ -361,11 +254,12 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
         work = _Work(function, (int(ranks), placement, parallel, int(ulysses), tuple(names), int(seed)), library, dtype,
                      device or "cpu", bool(gradients))
         if own is not None:
-            return _in_own_job(work, own, group)
+            return _own_job.run(work, own, group)
         if backend is not None:
             return work.judged(_rank_processes.run_ranks(ranks, work, work.names()))
-        cases = range(len(work.names()))
-        by_case = [_exchange.run_ranks(ranks, lambda rank, comm: work.results(case, rank, comm)) for case in cases]
+        if whole:
+            return work.judged([list(work(0, None))])
+        by_case = [_exchange.run_ranks(ranks, functools.partial(work.results, number)) for number, _ in enumerate(work.names())]
         return work.judged(list(zip(*by_case)))
     finally:
         if own is not None:
