@@ -87,9 +87,11 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/backward.cpp
     diagnose/candidates.cpp
     diagnose/conventions.cpp
+    diagnose/description.cpp
     diagnose/diagnosis.cpp
     diagnose/examination.cpp
     diagnose/forward.cpp
+    diagnose/json.cpp
     diagnose/layout.cpp
     diagnose/mistakes/backward.cpp
     diagnose/mistakes/masks.cpp
@@ -99,11 +101,15 @@ set(diagnose_sources # above the library, for the program and the Python module
     diagnose/mistakes/scores.cpp
     diagnose/mistakes/softmax.cpp
     diagnose/parts.cpp
+    diagnose/picture.cpp
     diagnose/problem.cpp
+    diagnose/report.cpp
+    diagnose/report_json.cpp
     diagnose/residual.cpp
     diagnose/rules.cpp
     diagnose/scores.cpp
-    diagnose/search.cpp)
+    diagnose/search.cpp
+    diagnose/submission.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/attention_state.cpp
     ring_attention/call_arguments.cpp
@@ -159,8 +165,6 @@ set(program_parts_sources # what the tests use, too
     program/decode/report.cpp
     program/diagnose/files.cpp
     program/diagnose/options.cpp
-    program/diagnose/picture.cpp
-    program/diagnose/report.cpp
     program/output_directory.cpp
     program/partition_options.cpp
     program/plan/options.cpp
@@ -193,6 +197,7 @@ set(program_without_cuda_sources #
 # The Python module, above the library.
 set(python_sources
     program/watchdog.cpp
+    python/diagnose.cpp
     python/job.cpp
     python/module.cpp
     python/mpi_libraries.cpp

@@ -1,11 +1,14 @@
 #include "diagnose/problem.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ring_attention/attention/reference.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/bf16.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/random.hpp"
+#include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention::diagnose {
 namespace {
@@ -64,6 +67,11 @@ Shape Case::shape_of(Array array) const {
   return array == Array::dk || array == Array::dv ? kv() : q();
 }
 
+Job job_of(int ranks, const std::string& placement, const std::string& parallel, int ulysses) {
+  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, 0, ranks);
+  return {ranks, placement_kind_named(placement), grid.ulysses.size};
+}
+
 std::vector<Case> ladder(const Job& job) {
   // Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
   // number than of heads or of columns, so that the axes of its arrays can be told apart.
@@ -96,18 +104,32 @@ std::vector<Case> ladder(const Job& job) {
   return cases;
 }
 
-Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed) : the_case(which), job(ranks) {
-  seed = mix(seed + which.number);
+std::vector<Case> ladder(const Job& job, const std::vector<std::string>& names) {
+  std::vector<Case> all = ladder(job);
+  if (names.empty()) return all;
+  for (const std::string& name : names)
+    if (std::ranges::find(all, name, &Case::name) == all.end()) {
+      std::string known;
+      for (const Case& one : all) known += (known.empty() ? "" : ", ") + one.name;
+      throw InputError("case '" + name + "'", "there is none", "take some of " + known);
+    }
+  std::erase_if(all, [&](const Case& one) { return std::ranges::find(names, one.name) == names.end(); });
+  return all;
+}
+
+Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arrays)
+    : the_case(which), job(ranks), seed(seed_of_arrays) {
+  const std::uint64_t mixed = mix(seed + which.number);
   // Scores have a standard deviation of 2.25: large enough for weights to differ, small enough for all keys to count.
-  q = random_array(which.q(), seed, of_q, 1.5);
-  k = random_array(which.kv(), seed, of_k, 1.5);
-  v = random_array(which.kv(), seed, of_v, 1);
-  dout = random_array(which.q(), seed, of_dout, 1);
+  q = random_array(which.q(), mixed, of_q, 1.5);
+  k = random_array(which.kv(), mixed, of_k, 1.5);
+  v = random_array(which.kv(), mixed, of_v, 1);
+  dout = random_array(which.q(), mixed, of_dout, 1);
   if (which.large_scores) enlarge_scores(*this);
-  if (which.bias) bias = random_array({1, which.heads, which.tokens, which.tokens}, seed, of_bias, 1);
+  if (which.bias) bias = random_array({1, which.heads, which.tokens, which.tokens}, mixed, of_bias, 1);
   if (which.alibi) slopes = alibi_slopes(which.heads);
   if (which.sinks) {
-    const Tensor<double> numbers = random_array({1, which.heads, 1, 1}, seed, of_sinks, 1);
+    const Tensor<double> numbers = random_array({1, which.heads, 1, 1}, mixed, of_sinks, 1);
     for (const double number : numbers.view().elements()) sinks.push_back(1 + number);
   }
   find_right_results();
@@ -117,6 +139,7 @@ Problem Problem::moved(Array gradient, const Tensor<double>& direction, double s
   Problem other;
   other.the_case = the_case;
   other.job = job;
+  other.seed = seed;
   other.q = q.clone();
   other.k = k.clone();
   other.v = v.clone();

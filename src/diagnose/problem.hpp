@@ -26,6 +26,11 @@ struct Job {
   }
 };
 
+/// \param placement  "contiguous", "striped" or "zigzag"
+/// \param parallel   "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or "all-gather"
+/// \throws InputError for ranks that cannot be divided so
+[[nodiscard]] Job job_of(int ranks, const std::string& placement, const std::string& parallel, int ulysses);
+
 /// One problem, in words that a user's code can follow.
 struct Case {
   std::string name;
@@ -48,10 +53,12 @@ struct Case {
 
 /// The cases for a job, the simplest first. Each adds one thing to `full` or to `causal`.
 [[nodiscard]] std::vector<Case> ladder(const Job& job);
+/// Those with these names; all, if there are none. \throws InputError for a name that no case has
+[[nodiscard]] std::vector<Case> ladder(const Job& job, const std::vector<std::string>& names);
 
 /// A case with its arrays. Their elements are exact in bf16 and in fp16: a code of any type gets the same problem.
 struct Problem {
-  Problem(const Case& which, const Job& ranks, std::uint64_t seed);
+  Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arrays);
   /// The same with other arrays, and without right results: for derivatives.
   [[nodiscard]] Problem moved(Array gradient, const Tensor<double>& direction, double step) const;
 
@@ -60,6 +67,7 @@ struct Problem {
 
   Case the_case;
   Job job;
+  std::uint64_t seed = 0;
   Tensor<double> q, k, v, dout;
   Tensor<double> bias;                ///< [1, heads, tokens, tokens], or empty
   std::vector<double> slopes, sinks;  ///< one a head, or none

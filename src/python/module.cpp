@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "python/arrays.hpp"
+#include "python/diagnose.hpp"
 #include "python/gpu.hpp"
 #include "python/ranks.hpp"
 #include "python/rendezvous.hpp"
@@ -157,6 +158,7 @@ PYBIND11_MODULE(_core, module) {
   });
   bind_ranks(module);
   bind_gpu(module);
+  bind_diagnose(module);
 }
 
 }  // namespace ring_attention::python

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 
 import harness
 import npy
@@ -158,6 +159,15 @@ class DiagnoseTest(harness.CommandTest):
     def refuse(self, *words, directory="mine"):
         self.assert_refused(self.run_ranks(1, "diagnose", directory, launcher=False), *words)
 
+    def results_of_seed_7(self):
+        """The output of another seed's `full` among the cases of this one."""
+        os.rename(self.path("mine"), self.path("kept"))
+        self.cases("--seed", "7", "--only", "full")
+        self.attend("full")
+        os.replace(self.path("mine/full/out.npy"), self.path("kept/full/out.npy"))
+        shutil.rmtree(self.path("mine"))
+        os.rename(self.path("kept"), self.path("mine"))
+
     def test_bad_input(self):
         self.refuse("nowhere/cases.json", "cannot be read", directory="nowhere")
         self.cases("--only", "full,causal")
@@ -174,6 +184,12 @@ class DiagnoseTest(harness.CommandTest):
         self.refuse("mine/full/out.npy", "integers")
         npy.write(self.path("mine/full/out.npy"), shape, self.array("mine/causal/out.npy")[2], "<f4")
         self.refuse("results of full", "are those of the case causal")
+        self.results_of_seed_7()
+        self.refuse("results of full", "those for the arrays of seed 7", "these cases have seed 1")
+        self.assert_refused(
+            self.run_ranks(1, "diagnose", "cases", "--seed", "2", "--out", "mine", launcher=False),
+            *("mine/full", "has results for other arrays"),
+        )
         os.remove(self.path("mine/full/out.npy"))
         npy.write(self.path("mine/full/out.1.npy"), (1, 4, 8, 16), out[: len(out) // 3], "<f4")
         self.refuse("is missing", "every rank")

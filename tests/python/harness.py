@@ -1,6 +1,7 @@
 """Finds the package and NumPy, or skips the tests with a reason; starts jobs on several ranks."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,11 @@ def run_text(ranks, program):
         script = Path(folder) / "script.py"
         script.write_text(program, encoding="utf-8")
         return run(ranks, script)
+
+
+def python_blocks(page):
+    """The programs that a page shows between ```python and ```."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def lines_for_torch():

@@ -2,6 +2,7 @@
 it: mpi4py or ring_attention. Each case is a function of this file with its arguments, such as `late:used`.
 """
 
+import functools
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ if sys.argv[1] == "ring_attention":
     ra.size()
 from mpi4py import MPI
 
+import diagnose_rings
 import reference
 from harness import largest_difference
 
@@ -165,6 +167,32 @@ def broken():
     if WORLD.rank == WORLD.size - 1:
         raise RuntimeError("this rank is broken")
     ones(comm)
+
+
+def diagnosed():
+    """diagnose in a job of the user's own: the library is right, and errors are the same on all ranks."""
+    comm = WORLD.Split(0, -WORLD.rank)
+
+    def attention(q, k, v, case):
+        words = {"seq": case.tokens, "causal": case.causal, "threads": 1, "placement": "striped", "comm": case.comm}
+        result = ra.ring_attention(q, k, v, **words)
+        return *result, *ra.ring_attention_backward(case.dout, q, k, v, *result, **words)[:3]
+
+    words = {"group": comm, "placement": "striped"}
+    found = ra.diagnose(attention, only="full,causal,gqa,uneven", **words)
+    check(found.right and found.json["backward"]["state"] == "right", found)
+    wrong = ra.diagnose(functools.partial(diagnose_rings.numpy_ring, wrong=["mask-local"]), only="full,causal", **words)
+    check("WRONG: the mask compares places in the shards" in WORLD.bcast(str(wrong)), wrong)
+    refused(RuntimeError, "rank 1 failed in the case full: ValueError: this rank is broken",
+            lambda: ra.diagnose(diagnose_rings.one_fails, only="full", **words))
+    refused(ValueError, "ranks is 7 and the group has 3", lambda: ra.diagnose(attention, ranks=7 if comm.rank else 3, **words))
+    refused(ValueError, "gave different arguments", lambda: ra.diagnose(attention, seed=comm.rank, **words))
+    comm.Free()
+
+
+def stuck():
+    """A rank fails, for whose message the others wait."""
+    ra.diagnose(diagnose_rings.broken, only="full,causal", group=WORLD)
 
 
 def finalised():

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import os
-import re
 import subprocess
 import sys
 import unittest
@@ -53,8 +52,7 @@ class Mpi4py(unittest.TestCase):
         self.well(4, "mpi4py", "some", "groups")  # at first, one rank makes no call
 
     def test_the_page_shows_code_that_runs(self):
-        page = (harness.HERE.parents[1] / "docs/python.md").read_text(encoding="utf-8")
-        one, _, pairs, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        one, _, pairs, *_ = harness.python_blocks(harness.HERE.parents[1] / "docs/python.md")
         program = (one + "want = out\n" + pairs + "assert (out is None) == (ra.rank() % 2 == 1)\n"
                    "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
         done = harness.run_text(4, program)
@@ -85,6 +83,15 @@ class Mpi4py(unittest.TestCase):
                     done = self.run_case(3, order, case)
                     self.assertNotEqual(done.returncode, 0)
                     self.assertEqual(done.stderr.count(text), 1, done.stderr)
+
+    def test_diagnose(self):
+        self.well(3, "mpi4py", "diagnosed")
+        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = "2"
+        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        done = self.run_case(3, "mpi4py", "stuck")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("[rank 1] error: rank 1 failed in the case causal: ValueError: this rank is broken; the other ranks",
+                      done.stderr)
 
     def test_the_program_may_end_mpi(self):
         for order in ("mpi4py", "ring_attention"):

@@ -3,7 +3,6 @@
 import concurrent.futures
 import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -64,8 +63,7 @@ class Ranks(unittest.TestCase):
 
     def test_the_pages_show_code_that_runs(self):
         source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
-        blocks = re.findall(r"```python\n(.*?)```", (source / "docs/python.md").read_text(encoding="utf-8"), re.DOTALL)
-        one, ring, _, torch, _, kernel = blocks  # mpi4py_test.py and attention_test.py run the others
+        one, ring, _, torch, _, kernel = harness.python_blocks(source / "docs/python.md")  # mpi4py_test.py and attention_test.py run the others
         shown = (source / "README.md").read_text(encoding="utf-8")
         self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
         self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls

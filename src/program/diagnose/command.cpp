@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
-#include "program/diagnose/report.hpp"
+#include "diagnose/report.hpp"
+#include "program/diagnose/files.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -12,7 +14,7 @@ int diagnose_command(const DiagnoseOptions& options) {
   if (options.directory.empty())
     throw InputError("diagnose", "no directory",
                      "`diagnose cases --out DIR` makes one, `diagnose DIR` reads it");
-  const Submission submission = read_submission(options.directory);
+  const diagnose::Submission submission = read_submission(options.directory);
   const bool shows_progress = isatty(STDERR_FILENO) == 1;
   diagnose::Options how;
   how.progress = [=](const std::string& line) {
@@ -20,8 +22,10 @@ int diagnose_command(const DiagnoseOptions& options) {
   };
   const diagnose::Diagnosis diagnosis = diagnose::diagnose(submission.answers, how);
   if (shows_progress) std::fputs("\r", stderr);
-  std::fputs((options.json ? to_json(diagnosis, submission) : to_text(diagnosis, submission)).c_str(),
-             stdout);
+  const std::string answer =
+      options.json ? nlohmann::ordered_json::parse(to_json(diagnosis, submission)).dump(2) + "\n"
+                   : to_text(diagnosis, submission);
+  std::fputs(answer.c_str(), stdout);
   return diagnosis.right() ? 0 : 1;
 }
 

@@ -5,44 +5,22 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "diagnose/layout.hpp"
+#include "diagnose/description.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/text.hpp"
 #include "ring_attention/io/npy.hpp"
 
 namespace ring_attention {
 namespace {
 
 using diagnose::all_arrays;
-using diagnose::Answer;
 using diagnose::Array;
 using diagnose::Case;
+using diagnose::Given;
+using diagnose::GivenArrays;
 using diagnose::Job;
 using diagnose::Problem;
 using Json = nlohmann::ordered_json;
-
-/// The inputs of a case, by the names of their files.
-std::vector<std::pair<std::string, const Tensor<double>*>> inputs_of(const Problem& problem) {
-  std::vector<std::pair<std::string, const Tensor<double>*>> inputs{
-      {"q.npy", &problem.q}, {"k.npy", &problem.k}, {"v.npy", &problem.v}, {"dout.npy", &problem.dout}};
-  if (problem.bias.size() > 0) inputs.emplace_back("bias.npy", &problem.bias);
-  return inputs;
-}
-
-Json json_of(const Problem& problem) {
-  const Case& c = problem.the_case;
-  Json json{{"name", c.name},     {"tests", c.tests}, {"heads", c.heads},   {"kv_heads", c.kv_heads},
-            {"tokens", c.tokens}, {"dim", c.dim},     {"scale", c.scale()}, {"causal", c.causal}};
-  if (c.window > 0) json["window"] = c.window;
-  if (!c.documents.empty()) json["cu_seqlens"] = c.documents;
-  if (c.padding > 0) json["hidden_keys"] = c.padding;
-  if (c.alibi) json["alibi_slopes"] = problem.slopes;
-  if (c.sinks) json["sinks"] = problem.sinks;
-  for (int rank = 0; rank < problem.job.ranks; ++rank)
-    json["tokens_of_rank"].push_back(positions(problem.job.tokens_of(rank, c.tokens)));
-  return json;
-}
 
 const std::vector<std::string> explanations{
     "A query of head h uses the K,V of head h / (heads / kv_heads). score = scale q.k + bias; out = "
@@ -78,87 +56,49 @@ diagnose::RawArray read_raw(const std::string& path) {
   return raw;
 }
 
-/// Reads results of one case.
-class ResultReader {
- public:
-  ResultReader(const Problem& problem, std::string folder, std::vector<std::string>& layouts)
-      : problem_(problem), folder_(std::move(folder)), layouts_(layouts) {}
+std::string path_of(const std::string& folder, Array array, const std::string& rank) {
+  return folder + "/" + name(array) + rank + ".npy";
+}
 
-  /// Empty when there is none.
-  [[nodiscard]] Tensor<double> read(Array array) const {
-    const Index tokens = problem_.the_case.tokens;
-    const std::string whole = path(array, "");
-    if (std::filesystem::exists(whole)) return part(whole, array, tokens);
-    std::vector<Tensor<double>> parts;
+/// The files with results of a case.
+GivenArrays read_results(const Problem& problem, const std::string& folder) {
+  GivenArrays given;
+  for (const Array array : all_arrays) {
+    std::vector<Given>& pieces = given[static_cast<std::size_t>(array)];
+    const std::string whole = path_of(folder, array, "");
+    if (std::filesystem::exists(whole)) {
+      pieces.push_back({whole, read_raw(whole)});
+      continue;
+    }
     std::string missing;
-    for (int rank = 0; rank < problem_.job.ranks; ++rank) {
-      const std::string file = path(array, "." + std::to_string(rank));
+    for (int rank = 0; rank < problem.job.ranks; ++rank) {
+      const std::string file = path_of(folder, array, "." + std::to_string(rank));
       if (std::filesystem::exists(file))
-        parts.push_back(part(file, array, count(problem_.job.tokens_of(rank, tokens))));
+        pieces.push_back({file, read_raw(file)});
       else
         missing = file;
     }
-    if (parts.empty()) return {};
-    if (!missing.empty())
+    if (!pieces.empty() && !missing.empty())
       refuse(missing, "is missing; other ranks wrote theirs", "every rank has to write its rows");
-    return diagnose::joined(problem_, parts);
   }
+  return given;
+}
 
- private:
-  [[nodiscard]] std::string path(Array array, const std::string& rank) const {
-    return folder_ + "/" + name(array) + rank + ".npy";
-  }
+bool has_results(const GivenArrays& given) {
+  return std::ranges::any_of(given, [](const auto& pieces) { return !pieces.empty(); });
+}
 
-  [[nodiscard]] Tensor<double> part(const std::string& file, Array array, Index tokens) const {
-    const diagnose::RawArray raw = read_raw(file);
-    auto found = arranged(problem_.the_case, array, tokens, raw);
-    const Shape& wanted = problem_.the_case.shape_of(array);
-    if (!found)
-      refuse(file,
-             "the shape " + diagnose::shape_text(raw.extents) + " is not " +
-                 diagnose::shape_text(array == Array::lse
-                                          ? std::vector<Index>{wanted.heads, tokens}
-                                          : std::vector<Index>{wanted.heads, tokens, wanted.dim}) +
-                 " in some order of the axes",
-             "reshape the array before np.save");
-    const std::string line = name(array) + ": " + found->says;
-    if (!found->says.empty() && std::ranges::find(layouts_, line) == layouts_.end()) layouts_.push_back(line);
-    return std::move(found->array);
-  }
-
-  const Problem& problem_;
-  std::string folder_;
-  std::vector<std::string>& layouts_;
-};
-
-/// Is the file still what `diagnose cases` wrote?
-void check_inputs(const Problem& problem, const std::string& folder) {
-  for (const auto& [file, array] : inputs_of(problem)) {
-    const std::string path = folder + "/" + file;
+/// The file of an input that is not the array of the problem; empty if all are, or there is none.
+std::string other_input(const Problem& problem, const std::string& folder) {
+  for (const auto& [input, array] : inputs_of(problem)) {
+    const std::string path = folder + "/" + input + ".npy";
+    if (!std::filesystem::exists(path)) continue;
     const Tensor<double> got = read_npy<double>(path);
     if (!(got.shape() == array->shape()) ||
         !std::ranges::equal(got.view().elements(), array->view().elements()))
-      refuse(path, "is not the array of this case",
-             "write the cases again; was it made with another --seed?");
+      return path;
   }
-}
-
-/// Results that were written into the folder of another case.
-void check_case(const Answer& answer, const std::vector<Problem>& problems) {
-  if (!answer.arrays.has(Array::out)) return;
-  const auto is_right = [&](const Problem& problem) {
-    const diagnose::Yardstick yardstick(problem);
-    return problem.right[Array::out].shape() == answer.arrays[Array::out].shape() &&
-           yardstick
-                   .residual(answer.arrays, problem.right, std::array{Array::out},
-                             yardstick.tolerances(diagnose::Precision::bf16))
-                   .worst <= 1;
-  };
-  if (is_right(*answer.problem)) return;
-  for (const Problem& other : problems)
-    if (&other != answer.problem && is_right(other))
-      refuse("results of " + answer.problem->the_case.name, "are those of the case " + other.the_case.name,
-             "write them into the folder of that case");
+  return "";
 }
 
 Json read_json(const std::string& path) {
@@ -200,13 +140,20 @@ void write_cases(const DiagnoseCasesOptions& options) {
             {"parallel", options.parallel}, {"ulysses", job.ulysses},
             {"seed", options.seed},         {"hand_back", {"out", "lse", "dq", "dk", "dv"}},
             {"explanations", explanations}, {"cases", Json::array()}};
-  make_output_directory(options.out);
+  std::vector<Problem> problems;
   for (const Case& one : options.cases()) {
-    const Problem problem(one, job, static_cast<std::uint64_t>(options.seed));
-    make_output_directory(options.out + "/" + one.name);
-    for (const auto& [file, array] : inputs_of(problem))
-      write_npy<float>(options.out + "/" + one.name + "/" + file, converted<float>(*array));
-    json["cases"].push_back(json_of(problem));
+    const Problem& problem = problems.emplace_back(one, job, static_cast<std::uint64_t>(options.seed));
+    const std::string folder = options.out + "/" + one.name;
+    if (!other_input(problem, folder).empty() && has_results(read_results(problem, folder)))
+      refuse(folder, "has results for other arrays", "remove them, or give another --out");
+  }
+  make_output_directory(options.out);
+  for (const Problem& problem : problems) {
+    const std::string folder = options.out + "/" + problem.the_case.name;
+    make_output_directory(folder);
+    for (const auto& [input, array] : inputs_of(problem))
+      write_npy<float>(folder + "/" + input + ".npy", converted<float>(*array));
+    json["cases"].push_back(Json::parse(description_of(problem)));
   }
   std::ofstream file(options.out + "/cases.json");
   file << json.dump(1) << '\n';
@@ -214,29 +161,21 @@ void write_cases(const DiagnoseCasesOptions& options) {
   if (!file) refuse(options.out + "/cases.json", "cannot be written", "give another --out");
 }
 
-Submission read_submission(const std::string& directory) {
-  Submission submission;
-  std::vector<Problem> all = problems_of(directory + "/cases.json");
-  for (Problem& problem : all) {
+diagnose::Submission read_submission(const std::string& directory) {
+  std::vector<Problem> problems = problems_of(directory + "/cases.json");
+  std::vector<GivenArrays> given;
+  for (const Problem& problem : problems) {
     const std::string folder = directory + "/" + problem.the_case.name;
-    Answer answer{nullptr, {}};
-    const ResultReader reader(problem, folder, submission.layouts);
-    for (const Array array : all_arrays) answer.arrays[array] = reader.read(array);
-    if (!answer.arrays.has_any(all_arrays)) {
-      submission.without.push_back(problem.the_case.name);
-      continue;
-    }
-    check_inputs(problem, folder);
-    submission.problems.push_back(std::move(problem));
-    submission.answers.push_back(std::move(answer));
+    given.push_back(read_results(problem, folder));
+    if (!has_results(given.back())) continue;
+    if (const std::string path = other_input(problem, folder); !path.empty())
+      refuse(path, "is not the array of this case",
+             "write the cases again; was it made with another --seed?");
   }
-  if (submission.answers.empty())
+  if (std::ranges::none_of(given, has_results))
     refuse(directory, "no case has out.npy, lse.npy, dq.npy, dk.npy or dv.npy (or out.0.npy, out.1.npy, ...)",
            "let your code write its results into the folders of the cases");
-  for (std::size_t i = 0; i < submission.answers.size(); ++i)
-    submission.answers[i].problem = &submission.problems[i];
-  for (const Answer& answer : submission.answers) check_case(answer, submission.problems);
-  return submission;
+  return submission_of(std::move(problems), given);
 }
 
 }  // namespace ring_attention

@@ -1,10 +1,6 @@
 #include "program/diagnose/options.hpp"
 
-#include <algorithm>
 #include <sstream>
-
-#include "ring_attention/core/error.hpp"
-#include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention {
 namespace {
@@ -25,25 +21,14 @@ Exit codes: 0 right (within the rounding of its type), 1 wrong, 2 bad input.)";
 }  // namespace
 
 diagnose::Job DiagnoseCasesOptions::job() const {
-  const auto together = static_cast<int>(ulysses), all = static_cast<int>(ranks);
-  const RankGrid grid = rank_grid(partition_named(parallel), together, 0, all);
-  return {all, placement_kind_named(placement), grid.ulysses.size};
+  return diagnose::job_of(static_cast<int>(ranks), placement, parallel, static_cast<int>(ulysses));
 }
 
 std::vector<diagnose::Case> DiagnoseCasesOptions::cases() const {
-  std::vector<diagnose::Case> all = diagnose::ladder(job());
-  if (only.empty()) return all;
   std::vector<std::string> names;
   std::istringstream text(only);
   for (std::string name; std::getline(text, name, ',');) names.push_back(name);
-  for (const std::string& name : names)
-    if (std::ranges::find(all, name, &diagnose::Case::name) == all.end()) {
-      std::string known;
-      for (const diagnose::Case& one : all) known += (known.empty() ? "" : ", ") + one.name;
-      throw InputError("--only " + only, "no case is called '" + name + "'", "take some of " + known);
-    }
-  std::erase_if(all, [&](const auto& one) { return std::ranges::find(names, one.name) == names.end(); });
-  return all;
+  return diagnose::ladder(job(), names);
 }
 
 void declare_diagnose_options(CommandLine& command, DiagnoseOptions& options) {

@@ -38,6 +38,10 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
 The functions of several ranks take `comm`, a communicator of mpi4py that uses the same MPI: its ranks call together, and
 rank and size are those in it. Default: all ranks of the job. The first call with it duplicates it; comm.Free() frees both.
 
+`diagnose` calls an attention of yours on several ranks, on small problems, and names its mistake:
+
+    ring_attention.diagnose(my_ring_attention, ranks=3, only="full,causal").assert_right()
+
 Errors: TypeError and ValueError name the argument; InputError (a ValueError) and Error have the text of the library. On
 several ranks all of them raise the same AgreedError (an InputError) for a bad argument of one rank. A rank that does not make
 the call is a TimeoutError on the others after RING_ATTENTION_TIMEOUT seconds (environment; default 60). A rank that stops
@@ -58,11 +62,12 @@ for _nccl in (os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in
 from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
 from ._core import AgreedError, Error, InputError, __version__
+from ._diagnose import diagnose
 from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, wait
 
 __all__ = [
-    "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward", "gather",
-    "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
+    "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward",
+    "diagnose", "gather", "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
     "wait",
 ]
 

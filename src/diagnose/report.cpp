@@ -1,24 +1,13 @@
-#include "program/diagnose/report.hpp"
+#include "diagnose/report.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "cli/table.hpp"
-#include "program/diagnose/picture.hpp"
+#include "diagnose/picture.hpp"
 #include "ring_attention/core/text.hpp"
 
-namespace ring_attention {
+namespace ring_attention::diagnose {
 namespace {
-
-using diagnose::all_arrays;
-using diagnose::Array;
-using diagnose::Diagnosis;
-using diagnose::Evidence;
-using diagnose::Explanation;
-using diagnose::Mistake;
-using diagnose::Pass;
-using diagnose::State;
 
 std::string joined(const std::vector<std::string>& words, const std::string& between) {
   std::string text;
@@ -28,31 +17,29 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
 
 std::string percent(double share) { return format(share > 0.9995 ? "%.0f %%" : "%.1f %%", 100 * share); }
 
-std::string sentence(const Explanation& explanation) {
-  std::vector<std::string> sentences;
-  for (const Mistake* mistake : explanation.hypothesis.mistakes) sentences.push_back(mistake->says);
-  return joined(sentences, "; and ");
-}
-
 /// The largest row error of each array of each case.
-std::string error_table(const std::vector<Evidence>& cases, diagnose::Precision precision) {
-  std::vector<std::string> heading{"case"};
-  for (const Array array : all_arrays) heading.push_back(name(array));
-  Table table(heading);
+std::string error_table(const std::vector<Evidence>& cases, Precision precision) {
+  std::size_t width = 4;
+  for (const Evidence& one : cases) width = std::max(width, one.problem->the_case.name.size());
+  std::string text;
+  const auto row = [&](const std::string& first, const auto& cell_of) {
+    std::string line = "  " + first + std::string(width - first.size(), ' ');
+    for (const Array array : all_arrays) line += format("  %8s", cell_of(array).c_str());
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  };
+  row("case", [](Array array) { return name(array) + " "; });
   for (const Evidence& one : cases) {
     const auto largest = one.yardstick->largest(*one.got, one.problem->right);
     const auto tolerances = one.yardstick->tolerances(precision);
-    std::vector<std::string> cells{one.problem->the_case.name};
-    for (const Array array : all_arrays) {
+    row(one.problem->the_case.name, [&](Array array) -> std::string {
       const double error = of(largest, array);
-      const std::string mark = error <= of(tolerances, array) ? " " : "*";
-      cells.push_back(!one.got->has(array)    ? "-"
-                      : !std::isfinite(error) ? "inf*"
-                                              : human_error(error) + mark);
-    }
-    table.row(cells);
+      if (!one.got->has(array)) return "- ";
+      if (!std::isfinite(error)) return "inf*";
+      return format("%.1e", error) + (error <= of(tolerances, array) ? " " : "*");
+    });
   }
-  return table.text();
+  return text;
 }
 
 /// Where to look, the lesson, who had it.
@@ -171,7 +158,7 @@ std::string not_tested_text(const Diagnosis& diagnosis) {
 /// "causal, gqa    the mask compares places in the shard"
 std::string alone_text(const Diagnosis& diagnosis) {
   std::vector<std::pair<std::string, std::vector<std::string>>> by_mistake;
-  for (const diagnose::CaseAlone& one : diagnosis.alone) {
+  for (const CaseAlone& one : diagnosis.alone) {
     const Pass& wrong = one.forward.state == State::named ? one.forward : one.backward;
     const std::string says =
         sentence(wrong.explanations.front()) + (wrong.explanations.size() > 1 ? ", or another" : "");
@@ -190,7 +177,7 @@ std::string alone_text(const Diagnosis& diagnosis) {
 }
 
 /// The simplest case that is wrong.
-const Evidence& first_wrong(const std::vector<Evidence>& cases, diagnose::Precision precision) {
+const Evidence& first_wrong(const std::vector<Evidence>& cases, Precision precision) {
   const auto found = std::ranges::find_if(cases, [=](const Evidence& one) {
     const auto tolerances = one.yardstick->tolerances(precision);
     return one.yardstick->residual(*one.got, one.problem->right, all_arrays, tolerances).worst > 1;
@@ -200,10 +187,16 @@ const Evidence& first_wrong(const std::vector<Evidence>& cases, diagnose::Precis
 
 }  // namespace
 
+std::string sentence(const Explanation& explanation) {
+  std::vector<std::string> sentences;
+  for (const Mistake* mistake : explanation.hypothesis.mistakes) sentences.push_back(mistake->says);
+  return joined(sentences, "; and ");
+}
+
 std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
   const std::vector<Evidence> cases = evidence_of(submission.answers);
-  const diagnose::Job& job = cases.front().problem->job;
-  const diagnose::Precision precision = std::max(diagnosis.forward.precision, diagnosis.backward.precision);
+  const Job& job = cases.front().problem->job;
+  const Precision precision = std::max(diagnosis.forward.precision, diagnosis.backward.precision);
   std::string text = "Results of " + counted(std::ssize(cases), "case") + " on " +
                      counted(job.ranks, "rank") + ", " + name(job.placement) +
                      "; the largest error of a row, * for more than rounding:\n";
@@ -222,50 +215,4 @@ std::string to_text(const Diagnosis& diagnosis, const Submission& submission) {
   return text;
 }
 
-namespace {
-
-nlohmann::ordered_json json_of(const Pass& pass) {
-  constexpr std::array states{"absent", "right", "wrong", "unknown"};
-  const auto list = [](const std::vector<Explanation>& all) {
-    nlohmann::ordered_json array = nlohmann::ordered_json::array();
-    for (const Explanation& one : all) {
-      std::vector<std::string> ids;
-      for (const Mistake* mistake : one.hypothesis.mistakes) ids.push_back(mistake->id);
-      array.push_back({{"mistakes", ids},
-                       {"sentence", sentence(one)},
-                       {"explained", one.explained},
-                       {"given_own_out_and_lse", one.given_own},
-                       {"is_derivative_of_forward", one.is_derivative}});
-    }
-    return array;
-  };
-  return {{"state", states.at(static_cast<std::size_t>(pass.state))},
-          {"numbers", name(pass.returned)},
-          {"within_rounding_of", name(pass.precision)},
-          {"explanations", list(pass.explanations)},
-          {"near", list(pass.near)}};
-}
-
-}  // namespace
-
-std::string to_json(const Diagnosis& diagnosis, const Submission& submission) {
-  const std::vector<Evidence> cases = evidence_of(submission.answers);
-  nlohmann::ordered_json json{{"right", diagnosis.right()}, {"explained", diagnosis.explained()}};
-  json["forward"] = json_of(diagnosis.forward);
-  json["backward"] = json_of(diagnosis.backward);
-  json["conventions"] = diagnosis.conventions;
-  json["layouts"] = submission.layouts;
-  for (const Evidence& one : cases) {
-    const auto largest = one.yardstick->largest(*one.got, one.problem->right);
-    nlohmann::ordered_json errors;  // null: not finite
-    for (const Array array : all_arrays)
-      if (one.got->has(array)) errors[name(array)] = of(largest, array);
-    json["errors"][one.problem->the_case.name] = errors;
-  }
-  json["cases_without_results"] = submission.without;
-  json["not_tested"] = nlohmann::ordered_json::array();
-  for (const Mistake* mistake : diagnosis.not_tested) json["not_tested"].push_back(mistake->id);
-  return json.dump(2) + "\n";
-}
-
-}  // namespace ring_attention
+}  // namespace ring_attention::diagnose

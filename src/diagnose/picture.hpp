@@ -6,9 +6,9 @@
 
 #include "diagnose/search.hpp"
 
-namespace ring_attention {
+namespace ring_attention::diagnose {
 
 /// For each array a character a token, and what the array is made of, by ranks. \param precision  of the code
-[[nodiscard]] std::string picture_of(const diagnose::Evidence& one, diagnose::Precision precision);
+[[nodiscard]] std::string picture_of(const Evidence& one, Precision precision);
 
-}  // namespace ring_attention
+}  // namespace ring_attention::diagnose

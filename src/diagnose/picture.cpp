@@ -1,19 +1,16 @@
-#include "program/diagnose/picture.hpp"
+#include "diagnose/picture.hpp"
 
 #include <cmath>
 
 #include "diagnose/parts.hpp"
 #include "ring_attention/core/text.hpp"
 
-namespace ring_attention {
+namespace ring_attention::diagnose {
 namespace {
-
-using diagnose::Array;
-using diagnose::Evidence;
 
 /// '.' right in all heads, 'x' wrong in all heads, 'o' wrong in some; a space between the tokens of two ranks.
 std::string tokens_line(const Evidence& one, Array array, double tolerance) {
-  const diagnose::Problem& problem = *one.problem;
+  const Problem& problem = *one.problem;
   const Tensor<double>&got = (*one.got)[array], &right = problem.right[array];
   std::string line;
   for (int rank = 0; rank < problem.job.ranks; ++rank) {
@@ -34,7 +31,7 @@ std::string tokens_line(const Evidence& one, Array array, double tolerance) {
 /// Rows of factors, or why there are none.
 std::string parts_lines(const Evidence& one, Array array) {
   constexpr double small = 1e-2;
-  const diagnose::Parts parts = diagnose::parts_of(one, array);
+  const Parts parts = parts_of(one, array);
   if (!(parts.left <= small)) return "";
   const bool all_one =
       parts.factors.unaryExpr([](double x) { return std::isnan(x) || std::abs(x - 1) < small ? 0.0 : 1.0; })
@@ -53,11 +50,11 @@ std::string parts_lines(const Evidence& one, Array array) {
 
 }  // namespace
 
-std::string picture_of(const Evidence& one, diagnose::Precision precision) {
-  const diagnose::PerArray tolerances = one.yardstick->tolerances(precision);
+std::string picture_of(const Evidence& one, Precision precision) {
+  const PerArray tolerances = one.yardstick->tolerances(precision);
   std::string text = "Where, in the case " + one.problem->the_case.name +
                      " (a character a token, rank by rank; . right, x wrong, o wrong in some heads):\n";
-  for (const Array array : diagnose::all_arrays)
+  for (const Array array : all_arrays)
     if (one.got->has(array))
       text += format("  %-3s  ", name(array).c_str()) + tokens_line(one, array, of(tolerances, array)) + "\n";
   for (const Array array : {Array::out, Array::dq, Array::dk, Array::dv}) {
@@ -69,4 +66,4 @@ std::string picture_of(const Evidence& one, diagnose::Precision precision) {
   return text;
 }
 
-}  // namespace ring_attention
+}  // namespace ring_attention::diagnose

@@ -1,0 +1,266 @@
+"""`diagnose`: what is wrong with an attention over several ranks that a user wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+
+import numpy as np
+
+from . import _core, _exchange, _own_job, _rank_processes
+from ._ranks import _require_place
+
+RESULTS = ("out", "lse", "dq", "dk", "dv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A small problem, as the function gets it on one rank. The words are those of cases.json (docs/diagnose.md).
+
+    Arrays are like q: of NumPy or PyTorch, and of its type.
+    """
+
+    name: str
+    tests: str  #: what it adds to those before it
+    heads: int
+    kv_heads: int  #: a query of head h uses the K,V of head h // (heads // kv_heads)
+    tokens: int  #: on all ranks together
+    dim: int
+    scale: float
+    causal: bool
+    tokens_of_rank: list[list[int]]  #: positions, in the order of the rank's memory
+    rank: int
+    ranks: int
+    positions: list[int]  #: tokens_of_rank[rank]: those of this rank's q, k, v and dout
+    dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks
+    comm: object  #: the communicator: `group`, or that of the ranks that were started; None for whole arrays
+    window: int | None = None  #: the last so many keys, its own included, that a query sees
+    cu_seqlens: list[int] | None = None  #: where packed documents begin, and the end
+    hidden_keys: int = 0  #: the first so many keys are padding that no query sees
+    alibi_slopes: object = None  #: one a head; the bias -slope |position of the key - position of the query|
+    bias: object = None  #: [1, heads, tokens of this rank, tokens]: a row for each query here, a column for each key
+    sinks: object = None  #: one logit a head, which takes part in the softmax and has no value
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found."""
+
+    right: bool  #: within the rounding of the type of the numbers
+    report: str  #: the text of `ring-attention diagnose`
+    json: dict  #: that of `ring-attention diagnose --json`
+
+    def __bool__(self):
+        return self.right
+
+    def __str__(self):
+        return self.report
+
+    def assert_right(self) -> None:
+        """AssertionError with the report unless the results are right."""
+        __tracebackhide__ = True  # pytest shows the caller
+        if not self.right:
+            raise AssertionError("\n" + self.report)
+
+
+class _NumPy:
+    """Arrays of NumPy, which have no gradients of their own."""
+
+    def __init__(self, dtype):
+        self._dtype = np.dtype(dtype)
+
+    def array(self, array, requires_grad=False):
+        return np.ascontiguousarray(array, self._dtype)
+
+    def gradients(self, named, inputs, dout):
+        return {}
+
+    @staticmethod
+    def on_host(array):
+        return np.array(array, np.float64, order="C")  # a copy: the function may use its buffers again
+
+
+class _Torch:
+    """Tensors of PyTorch."""
+
+    def __init__(self, dtype, device):
+        import torch
+
+        self._torch = torch
+        self._dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        self._device = device
+
+    def array(self, array, requires_grad=False):
+        tensor = self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)
+        return tensor.requires_grad_(requires_grad)
+
+    def gradients(self, named, inputs, dout):
+        """By autograd, where out has a graph. An input that out does not depend on has zeros."""
+        out = named.get("out")
+        if out is None or not out.requires_grad:
+            return {}
+        found = self._torch.autograd.grad(out, inputs, _in_order_of(dout, out.shape).to(out.dtype), allow_unused=True)
+        return {name: self._torch.zeros_like(of) if gradient is None else gradient
+                for name, of, gradient in zip(("dq", "dk", "dv"), inputs, found)}
+
+    def on_host(self, tensor):
+        return _NumPy.on_host(self._torch.as_tensor(tensor).detach().to("cpu", self._torch.float64).numpy())
+
+
+def _in_order_of(dout, shape):
+    """dout [1, H, S, D] with the axes of an out that has this shape."""
+    extents = [extent for extent in shape if extent != 1]
+    for order in itertools.permutations((1, 2, 3)):
+        turned = dout[0].permute([axis - 1 for axis in order])
+        if [extent for extent in turned.shape if extent != 1] == extents:
+            return turned.reshape(shape)
+    by_token = dout[0].permute(1, 0, 2)
+    if extents == [by_token.shape[0], by_token[0].numel()]:
+        return by_token.reshape(shape)
+    raise ValueError(f"out is {list(shape)} where the axes of {list(dout.shape)} are due, in any order")
+
+
+def _named(returned):
+    """What the function returned, by name."""
+    if not isinstance(returned, (dict, tuple, list)):
+        returned = (returned,)
+    if not isinstance(returned, dict):
+        if len(returned) not in (1, 2, 5):
+            raise ValueError(f"the function returned {len(returned)} things: out, or (out, lse), or (out, lse, dq, dk, dv), or "
+                             "a dict with these names")
+        returned = dict(zip(RESULTS, returned))
+    unknown = set(returned) - set(RESULTS)
+    if unknown:
+        raise ValueError(f"the function returned {', '.join(sorted(map(str, unknown)))}: the names are {', '.join(RESULTS)}")
+    return {name: array for name, array in returned.items() if array is not None}
+
+
+@functools.lru_cache(maxsize=1)
+def _inputs(job):
+    """For each case its words and its whole arrays, by name."""
+    return [(json.loads(words), {name: np.asarray(array) for name, array in arrays.items()})
+            for words, arrays in _core.Cases(*job).inputs()]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What every rank does. It is sent to the processes of ranks."""
+
+    function: object
+    job: tuple  # the arguments of _core.Cases
+    library: str  # "numpy" or "torch"
+    dtype: object
+    device: object
+    gradients: bool
+
+    def names(self):
+        return [words["name"] for words, _ in _inputs(self.job)]
+
+    def __call__(self, rank, comm):
+        """Yields the results for each case."""
+        for number, _ in enumerate(self.names()):
+            yield self.results(number, rank, comm)
+
+    def results(self, number, rank, comm):
+        """{"out": float64 array, ...} of one rank for one case."""
+        words, arrays = _inputs(self.job)[number]
+        try:
+            return self._run(dict(words), arrays, rank, comm)
+        except _exchange.StoppedError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise RuntimeError(f"rank {rank} failed in the case {words['name']}: {type(error).__name__}: {error}") from error
+
+    def _run(self, words, arrays, rank, comm):
+        kind = _Torch(self.dtype, self.device) if self.library == "torch" else _NumPy(self.dtype)
+        here = list(range(words["tokens"])) if comm is None else words["tokens_of_rank"][rank]
+        for name in ("alibi_slopes", "sinks"):
+            if name in words:
+                words[name] = kind.array(np.array(words[name]))
+        if "bias" in arrays:
+            words["bias"] = kind.array(arrays["bias"][:, :, here])
+        inputs = [kind.array(arrays[name][:, :, here], self.gradients) for name in "qkv"]
+        dout = kind.array(arrays["dout"][:, :, here])
+        case = Case(rank=rank, ranks=len(words["tokens_of_rank"]), positions=here, dout=dout, comm=comm, **words)
+        named = _named(self.function(*inputs, case))
+        if self.gradients and not {"dq", "dk", "dv"} & set(named):
+            named.update(kind.gradients(named, inputs, dout))
+        return {name: kind.on_host(array) for name, array in named.items()}
+
+    def judged(self, of_ranks):
+        """The Diagnosis of the results, for each rank and each case."""
+        given = []
+        for number, name in enumerate(self.names()):
+            pieces = {}
+            for array in RESULTS:
+                have = [rank for rank, results in enumerate(of_ranks) if array in results[number]]
+                if have and len(have) < len(of_ranks):
+                    without = next(rank for rank in range(len(of_ranks)) if rank not in have)
+                    raise ValueError(f"rank {without} returned no {array} in the case {name}, and rank {have[0]} did")
+                if have:
+                    pieces[array] = [(f"{array} of rank {rank} in the case {name}", results[number][array])
+                                     for rank, results in enumerate(of_ranks)]
+            given.append(pieces)
+        right, text, as_json = _core.Cases(*self.job).diagnose(given)
+        return Diagnosis(right, text, json.loads(as_json))
+
+
+def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", ulysses=1, group=None, backend=None,
+             whole=False, only=None, dtype="float32", device=None, gradients=True, seed=1) -> Diagnosis:
+    """What is wrong with an attention that several ranks share: calls it on small problems and names its mistake.
+
+    function(q, k, v, case) is called once a rank for each case, with the rank's tokens: q [1, heads, tokens, dim],
+    k and v [1, kv_heads, tokens, dim]. `case`, a Case, says mask, scale and positions, and has `comm` for the messages.
+    It returns out, or (out, lse), or (out, lse, dq, dk, dv), or a dict with these names, of this rank's tokens and in any
+    order of the axes. Where out is a tensor that requires grad, the gradients of q, k and v are found by autograd.
+
+    ranks      how many; default 3, or those of the group
+    placement  which tokens a rank holds: "contiguous", "striped" or "zigzag"
+    parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
+               "all-gather"
+    backend    None: the ranks are threads of this process, with arrays of NumPy; case.comm has send, recv, sendrecv,
+               alltoall, allgather, bcast and barrier with the words of mpi4py. "gloo": they are processes with
+               torch.distributed and tensors, and case.comm is the ProcessGroup. Then the function is defined at the top
+               level of a module, and a script has if __name__ == "__main__":
+    group      the ranks of your own job instead: a ProcessGroup of torch.distributed, or a communicator of mpi4py, whose
+               ranks all make this call. case.comm is the group. Each rank gets the same result
+    whole      True: one process computes for all ranks, as JAX with several devices. The function is called once for each
+               case, with whole arrays of NumPy in the order of positions, and returns whole arrays
+    only       names of cases, those that the function supports: "full,causal" or a list; default all
+    dtype      of q, k, v: "float32", "float64", "float16", "bfloat16" (of PyTorch), or a type of NumPy or PyTorch
+    device     of tensors; default the CPU
+    gradients  False: the forward alone
+    seed       of the arrays
+
+    An error of the function on one rank is a RuntimeError that names rank and case. Ranks that were started then end. In a
+    job of your own the others get the same error; where they wait for a message of the rank that failed, the job ends after
+    RING_ATTENTION_TIMEOUT seconds (environment; default 60).
+    """
+    _require_place(placement, parallel)
+    if (group is not None) + (backend is not None) + bool(whole) > 1:
+        raise ValueError("group, backend and whole are three ways to run the ranks: give one of them")
+    if backend not in (None, "gloo"):
+        raise ValueError(f"backend is {backend!r}: only \"gloo\" is started; for others give the group of your own job")
+    if ranks is not None and ranks < 1:
+        raise ValueError(f"ranks is {ranks}: it must be at least 1")
+    own = None if group is None else _own_job.group_of(group)
+    try:
+        if ranks is None:
+            ranks = 3 if own is None else own.size
+        names = [] if only is None else only.split(",") if isinstance(only, str) else list(only)
+        library = own.library if own else "torch" if backend else "numpy"
+        work = _Work(function, (int(ranks), placement, parallel, int(ulysses), tuple(names), int(seed)), library, dtype,
+                     device or "cpu", bool(gradients))
+        if own is not None:
+            return _own_job.run(work, own, group)
+        if backend is not None:
+            return work.judged(_rank_processes.run_ranks(ranks, work, work.names()))
+        if whole:
+            return work.judged([list(work(0, None))])
+        by_case = [_exchange.run_ranks(ranks, functools.partial(work.results, number)) for number, _ in enumerate(work.names())]
+        return work.judged(list(zip(*by_case)))
+    finally:
+        if own is not None:
+            own.free()
