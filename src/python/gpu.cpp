@@ -110,6 +110,7 @@ Scoring checked(const char* name, const AttentionArrays<T>& arrays, const Scorin
                              Placement(PlacementKind::contiguous, keys, 1));
   Scoring scoring = scoring_of(words, arrays.q.shape(), queries, keys);
   const Options options;
+  Check()(words.same_bits == 0, "same_bits has no kernel of a GPU: give arrays of the host");
   check_arguments(Check(), 0, 1,
                   Call<T>{name, arrays.q, arrays.k, arrays.v, placement, scoring, options, arrays.bias});
   return scoring;

@@ -12,8 +12,8 @@
 #include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/call_arguments.hpp"
-#include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/threads.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -44,7 +44,8 @@ struct OneProcess {
                   Placement(PlacementKind::contiguous, k.shape().seq, 1)),
         scoring(scoring_of(words, q.shape(), q.shape().seq, k.shape().seq)),
         call{name, q, k, v, placement, scoring, options, bias},
-        cpu{threads > 0 ? threads : usable_cores()} {
+        cpu{threads > 0 ? threads : usable_cores(), best_isa(), words.same_bits} {
+    options.same_bits = words.same_bits;
     check_arguments(check, 0, 1, call);
   }
   OneProcess(const OneProcess&) = delete;
@@ -67,10 +68,10 @@ py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const 
   {
     const py::gil_scoped_release unlocked;
     const OneProcess<T> one("attention", q.view(), k.view(), v.view(), words, threads, bias.view());
-    CpuEngine<T> engine(one.scoring, one.cpu);
-    engine.begin(q.view(), whole(q.view().shape().seq), bias.view());
-    engine.accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
-    result = engine.finish();
+    const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), whole(q.view().shape().seq),
+                                                      bias.view(), ExpectedKeys{});
+    engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
+    result = engine->finish();
   }
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
 }
@@ -93,14 +94,22 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("out", out.view(), shape);
     one.check.array("lse", lse.view(), shape.per_row());
     const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), bias.view()};
-    gradients.k = Tensor<T>(k.view().shape());
-    gradients.v = Tensor<T>(v.view().shape());
-    CpuBackward<T> engine(one.scoring, one.cpu);
-    engine.begin(forward, whole(shape.seq));
-    engine.accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, {gradients.k, gradients.v},
-                      InterruptCheck());
-    gradients.q = engine.finish();
-    gradients.bias = engine.bias_gradient();
+    const CpuDevice<T> device(one.cpu);
+    const KeySums sums = device.key_sums(shape.dim, shape.seq * shape.heads);
+    Shape rows = k.view().shape();
+    rows.dim = sums.dim;
+    gradients.k = Tensor<T>(rows);
+    gradients.v = Tensor<T>(rows);
+    const auto engine = device.backward(one.scoring, forward, whole(shape.seq), ExpectedKeys{});
+    engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, {gradients.k, gradients.v},
+                       InterruptCheck());
+    gradients.q = engine->finish();
+    gradients.bias = engine->bias_gradient();
+    if constexpr (std::is_same_v<T, float>)
+      if (sums.exact) {
+        gradients.k = exact_values(*sums.exact, gradients.k.view());
+        gradients.v = exact_values(*sums.exact, gradients.v.view());
+      }
     gradients.sinks = sink_gradient(forward, one.scoring.sinks);
   }
   return python_gradients(std::move(gradients));
@@ -111,12 +120,13 @@ void bind_words(py::module_& module) {
       .def(py::init([](bool causal, std::optional<std::pair<Index, Index>> window,
                        std::optional<std::vector<Index>> documents, bool alibi, std::optional<double> scale,
                        double dropout, std::uint64_t seed, std::vector<double> sink,
-                       std::optional<Index> q_offset) {
-             return ScoringWords{causal,  window, std::move(documents), alibi,   scale,
-                                 dropout, seed,   std::move(sink),      q_offset};
+                       std::optional<Index> q_offset, Index same_bits) {
+             return ScoringWords{causal,  window, std::move(documents), alibi,    scale,
+                                 dropout, seed,   std::move(sink),      q_offset, same_bits};
            }),
            py::kw_only(), py::arg("causal"), py::arg("window"), py::arg("documents"), py::arg("alibi"),
-           py::arg("scale"), py::arg("dropout"), py::arg("seed"), py::arg("sink"), py::arg("q_offset"));
+           py::arg("scale"), py::arg("dropout"), py::arg("seed"), py::arg("sink"), py::arg("q_offset"),
+           py::arg("same_bits"));
 }
 
 void bind_errors(py::module_& module) {
@@ -145,6 +155,7 @@ PYBIND11_MODULE(_core, module) {
   py::class_<Array>(module, "Array", py::buffer_protocol()).def_buffer(&Array::info);
   bind_words(module);
   module.attr("__version__") = RING_ATTENTION_VERSION;
+  module.attr("default_tile") = Tiling::default_size;
   module.def("attention", [](const py::buffer& q, const py::buffer& k, const py::buffer& v,
                              const ScoringWords& words, const std::optional<py::buffer>& bias, int threads) {
     return (is_double(q) ? attention<double> : attention<float>)(q, k, v, words, bias, threads);

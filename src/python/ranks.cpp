@@ -9,11 +9,20 @@
 namespace ring_attention::python {
 namespace {
 
+/// \param tile    0, or tokens of a tile: of which ranks then hold whole ones
+/// \param offset  of queries in the sequence of the documents
+Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
+                       const std::optional<std::vector<Index>>& documents, Index offset) {
+  if (tile == 0) return {kind, tokens, ranks};
+  const auto packed = documents ? std::make_shared<const Documents>(*documents) : nullptr;
+  return {kind, tokens, ranks, Tiling(tile, packed, offset)};
+}
+
 /// \param transport  of arrays of the host ("overlapped", "odd-even") or of a GPU
 /// \param timeout    of a GPU's messages
 Division make_division(const Ranks& ranks, Index queries, Index keys, const std::string& placement,
                        const std::string& parallel, int ulysses, const std::string& transport, int threads,
-                       double timeout) {
+                       double timeout, const ScoringWords& words) {
   Job& job = Job::started();
   Options options;
   options.partition = partition_named(parallel);
@@ -23,20 +32,25 @@ Division make_division(const Ranks& ranks, Index queries, Index keys, const std:
   if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);
+  options.same_bits = words.same_bits;
   options.progress = [&activity = job.activity()] { activity.beat(); };
   const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
   const PlacementKind kind = placement_kind_named(placement);
-  return {ranks, {Placement(kind, queries, grid.ring.size), Placement(kind, keys, grid.ring.size)}, options};
+  const Index offset = words.q_offset.value_or(keys - queries);
+  return {ranks,
+          {placement_of(kind, queries, grid.ring.size, words.same_bits, words.documents, offset),
+           placement_of(kind, keys, grid.ring.size, words.same_bits, words.documents, 0)},
+          options};
 }
 
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
-std::vector<std::tuple<Index, Index, Index>> token_ranges(const Ranks& ranks, Index seq,
-                                                          const std::string& placement,
-                                                          const std::string& parallel, int ulysses,
-                                                          int rank) {
+std::vector<std::tuple<Index, Index, Index>> token_ranges(
+    const Ranks& ranks, Index seq, const std::string& placement, const std::string& parallel, int ulysses,
+    int rank, Index tile, const std::optional<std::vector<Index>>& documents) {
   const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size);
   std::vector<std::tuple<Index, Index, Index>> ranges;
-  for (const TokenRange& range : grid.slice({placement_kind_named(placement), seq, grid.ring.size}))
+  for (const TokenRange& range :
+       grid.slice(placement_of(placement_kind_named(placement), seq, grid.ring.size, tile, documents, 0)))
     ranges.emplace_back(range.begin, range.stride, range.count);
   return ranges;
 }

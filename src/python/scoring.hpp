@@ -22,6 +22,7 @@ struct ScoringWords {
   std::uint64_t seed = 0;
   std::vector<double> sinks = {};
   std::optional<Index> q_offset = {};  ///< else keys - queries
+  Index same_bits = 0;                 ///< how the sums are added: Options::same_bits
 };
 
 /// \param q        of this rank

@@ -67,6 +67,30 @@ def values():
         run_case(arrays, {"causal": True}, {"placement": "zigzag", "parallel": parallel, "ulysses": ulysses})
 
 
+def same_bits():
+    """The results of any number of ranks are those of one process, byte for byte."""
+    rng = np.random.default_rng(6)
+    q, grad_out = (rng.standard_normal((1, 4, 131, 8)).astype(np.float32) for _ in range(2))
+    k, v = (rng.standard_normal((1, 2, 131, 8)).astype(np.float32) for _ in range(2))
+    words = {"causal": True, "documents": [0, 40, 131], "same_bits": 16}
+    one = ra.attention(q, k, v, threads=1, **words)
+    gradients = ra.attention_backward(grad_out, q, k, v, *one, threads=2, **words)
+    for way in WAYS:
+        place = {word: way[word] for word in ("placement", "parallel")} | {word: words[word] for word in ("same_bits", "documents")}
+        rows = ra.positions(131, **place)
+        mine = [array.take(rows, 2) for array in (q, k, v)]
+        got = ra.ring_attention(*mine, seq=131, **way, **words)
+        back = ra.ring_attention_backward(grad_out.take(rows, 2), *mine, *got, seq=131, **way, **words)
+        for array, due in zip((*got, *back[:3]), (*one, *gradients[:3])):
+            check(array.tobytes() == due.take(rows, 2).tobytes(), "bits", way)
+    check(ra.positions(600, same_bits=True, rank=0).size % 256 in (0, 600 % 256), "tiles of 256")
+    try:
+        ra.attention(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64), same_bits=16)
+        check(False, "no error for float64")
+    except ra.InputError as error:
+        check("arrays of float" in str(error), error)
+
+
 def kernels():
     """The kernel of a user in the ring."""
     calls = []

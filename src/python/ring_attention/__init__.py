@@ -30,6 +30,9 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
     dropout   the probability that a pair is dropped; seed: which pairs are, on any number of ranks the same
     sink      one logit a query head, which takes part in the softmax and has no value
     q_offset  the key position of the first query; default Sk - Sq, which aligns the ends
+    same_bits True, or the tokens of a tile (True: 256): the same bits of all results on any number of ranks and threads, for
+              every placement and partition. Ranks then hold whole tiles: give it to positions, scatter and gather, too,
+              with the documents. float32 only, on the host
     threads   default 0: the cores of this machine, shared out over its ranks; more threads give the same bits
     check     raise an error for NaN and infinity in the arrays
     stream    of a GPU: DLPack's number of it (1 the default stream, 2 that of the thread, -1 the default stream and all
@@ -76,7 +79,7 @@ for _error in (AgreedError, Error, InputError):
 
 
 def attention(q, k, v, *, causal=False, window=None, documents=None, alibi=False, bias=None, scale=None, dropout=0.0,
-              seed=0, sink=None, q_offset=None, threads=0, check=False, stream=None) -> Result:
+              seed=0, sink=None, q_offset=None, same_bits=False, threads=0, check=False, stream=None) -> Result:
     """out = softmax(scale * q k^T + bias) v on this process.
 
     q [B, H, Sq, D]; k, v [B, Hkv, Sk, D], where Hkv divides H; B, or B and H, may be left out. The keywords are those
@@ -87,14 +90,14 @@ def attention(q, k, v, *, causal=False, window=None, documents=None, alibi=False
     k, v = arrays.take("k", k), arrays.take("v", v)
     bias = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
     words = scoring(arrays.heads, arrays.tokens(k), causal=causal, window=window, documents=documents, alibi=alibi,
-                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
+                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
     if check:
         require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
     return arrays.attention(k, v, bias, words, threads)
 
 
 def attention_backward(grad_out, q, k, v, out, lse, *, causal=False, window=None, documents=None, alibi=False,
-                       bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
+                       bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0,
                        check=False, stream=None) -> Gradients:
     """The gradients of sum(out * grad_out), on this process.
 
@@ -107,7 +110,7 @@ def attention_backward(grad_out, q, k, v, out, lse, *, causal=False, window=None
     lse = arrays.take_rows("lse", lse)
     dense = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
     words = scoring(arrays.heads, arrays.tokens(k), causal=causal, window=window, documents=documents, alibi=alibi,
-                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
+                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
     if check:
         require_finite(arrays, grad_out=grad_out, q=arrays.q, k=k, v=v, bias=dense)
     return arrays.attention_backward(grad_out, k, v, out, lse, dense, words, threads, bias)

@@ -230,7 +230,15 @@ def require_finite(arrays, **named):
                              f"the first at [{first}] of [B, H, S, D]")
 
 
-def scoring(heads, keys, *, causal, window, documents, alibi, scale, dropout, seed, sink, q_offset):
+def tile_of(same_bits):
+    """The tokens of a tile that the keyword asks for; 0: none."""
+    tile = _core.default_tile if same_bits is True else int(same_bits)
+    if tile < 0:
+        raise ValueError(f"same_bits is {same_bits}: it must be True, or the number of tokens of a tile")
+    return tile
+
+
+def scoring(heads, keys, *, causal, window, documents, alibi, scale, dropout, seed, sink, q_offset, same_bits):
     """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence."""
     if window is not None:
         window = tuple(int(side) for side in window)
@@ -249,4 +257,4 @@ def scoring(heads, keys, *, causal, window, documents, alibi, scale, dropout, se
     if seed < 0:
         raise ValueError("seed is negative")
     return _core.Scoring(causal=bool(causal), window=window, documents=documents, alibi=bool(alibi), scale=scale,
-                         dropout=float(dropout), seed=int(seed), sink=sink, q_offset=q_offset)
+                         dropout=float(dropout), seed=int(seed), sink=sink, q_offset=q_offset, same_bits=tile_of(same_bits))

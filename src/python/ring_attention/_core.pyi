@@ -4,6 +4,7 @@ from collections.abc import Buffer, Callable, Sequence
 from typing import overload
 
 __version__: str
+default_tile: int
 handle_bytes: int  #: of an MPI_Comm
 
 class Error(RuntimeError): ...
@@ -42,7 +43,7 @@ class Cases:
 class Scoring:
     def __init__(self, *, causal: bool, window: tuple[int, int] | None, documents: list[int] | None, alibi: bool,
                  scale: float | None, dropout: float, seed: int, sink: list[float],
-                 q_offset: int | None) -> None: ...
+                 q_offset: int | None, same_bits: int) -> None: ...
 
 class Ranks:
     """Those of the communicator whose handle is at `address`; None: all ranks of the job."""
@@ -52,8 +53,8 @@ class Ranks:
     are_all: bool
 
     def __init__(self, address: int | None, /) -> None: ...
-    def token_ranges(self, seq: int, placement: str, parallel: str, ulysses: int, rank: int,
-                     /) -> list[tuple[int, int, int]]: ...
+    def token_ranges(self, seq: int, placement: str, parallel: str, ulysses: int, rank: int, tile: int,
+                     documents: list[int] | None, /) -> list[tuple[int, int, int]]: ...
     def begin(self, call: str, problem: str, news: str, timeout: float, /) -> str:
         """Returns the news of rank 0. Raises AgreedError, or TimeoutError when a rank has not come after `timeout` seconds."""
     def send(self, array: Buffer, to: int, /) -> None: ...
@@ -64,7 +65,7 @@ class Division:
     """How the ranks divide a sequence of `queries` and one of `keys`."""
 
     def __init__(self, ranks: Ranks, queries: int, keys: int, placement: str, parallel: str, ulysses: int, transport: str,
-                 threads: int, timeout: float, /) -> None: ...
+                 threads: int, timeout: float, scoring: Scoring, /) -> None: ...
 
 _Kernel = Callable[[Array, Array, Array, Array | None, float], tuple[Buffer, Buffer]]
 _Gradients = tuple[Array, Array, Array, Array, list[float]]

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from . import _core
-from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
+from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, tile_of
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
@@ -139,15 +139,16 @@ class _Ring:
             raise ValueError(f"seq is {seq}: it must not be negative")
         _require_place(placement, parallel)
         _require_word("transport", transport, self.arrays.transports)
-        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, _timeout())
         self.scoring = scoring(self.arrays.heads, keys, **words)
+        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, _timeout(),
+                                       self.scoring)
         if check:
             require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
 
 
 def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parallel="ring", ulysses=1,
                    transport="overlapped", causal=False, window=None, documents=None, alibi=False, bias=None,
-                   scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0, check=False,
+                   scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0, check=False,
                    stream=None, kernel=None, comm=None) -> Result:
     """Attention over a sequence of which each rank holds a shard: the rows of this rank's queries. Collective.
 
@@ -173,7 +174,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
                      stream, causal=causal, window=window, documents=documents, alibi=alibi, scale=scale,
-                     dropout=dropout, seed=seed, sink=sink, q_offset=q_offset)
+                     dropout=dropout, seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
         if kernel is not None and (bias is not None or alibi or dropout):
             raise ValueError("kernel: it gets a mask only, so bias, alibi and dropout are not possible")
         if kernel is not None and not ring.arrays.takes_kernels:
@@ -204,7 +205,7 @@ def _wrapped(kernel):
 
 def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
                             ulysses=1, transport="overlapped", causal=False, window=None, documents=None, alibi=False,
-                            bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, threads=0,
+                            bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0,
                             check=False, stream=None, comm=None) -> Gradients:
     """The gradients of the sum over all ranks of sum(out * grad_out): those of this rank's q, k and v. Collective.
 
@@ -215,7 +216,7 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
                      stream, causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
-                     seed=seed, sink=sink, q_offset=q_offset)
+                     seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
         grad = ring.arrays.take("grad_out", grad_out)
         if check:
             require_finite(ring.arrays, grad_out=grad)
@@ -236,20 +237,24 @@ def wait(comm=None) -> None:
     ranks.wait()
 
 
-def _held(ranks, seq, placement, parallel, ulysses, rank):
+def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents):
     _require_place(placement, parallel)
-    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank)
+    documents = None if documents is None else [int(boundary) for boundary in documents]
+    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), documents)
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
 
 
-def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, comm=None) -> np.ndarray:
+def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None,
+              comm=None) -> np.ndarray:
     """Which tokens of a sequence a rank holds, in the order of its shard. Default: this rank."""
     ranks = _ranks_of(comm)
-    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank)
+    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
+                 documents)
 
 
-def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, comm=None) -> np.ndarray:
+def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None,
+            comm=None) -> np.ndarray:
     """This rank's shard of an array of rank 0; the other ranks give None. `axis`: that of the tokens. Collective.
 
     For trying out: rank 0 holds the whole array and sends one shard after the other. All of the call must end within
@@ -270,7 +275,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, c
         return "" if whole is None else json.dumps([whole.dtype.str, whole.shape])
 
     def held(seq, of_rank):
-        return _held(ranks, seq, placement, parallel, ulysses, of_rank)
+        return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents)
 
     whole, whole_form = _together(ranks, "scatter", prepare, form)
     if ranks.rank == 0:
@@ -284,7 +289,8 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, c
     return shard
 
 
-def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, comm=None) -> np.ndarray | None:
+def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None,
+            comm=None) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is that of `scatter`.
@@ -292,7 +298,7 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
     ranks = _ranks_of(comm)
 
     def held(of_rank):
-        return _held(ranks, seq, placement, parallel, ulysses, of_rank)
+        return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents)
 
     def prepare():
         part, due = np.ascontiguousarray(shard), len(held(ranks.rank))
