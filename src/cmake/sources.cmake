@@ -56,6 +56,7 @@ set(parallel_sources
     ring_attention/parallel/observed_links.cpp
     ring_attention/parallel/partition.cpp
     ring_attention/parallel/sharded_cache.cpp
+    ring_attention/parallel/sinks.cpp
     ring_attention/parallel/sum.cpp)
 set(model_sources
     ring_attention/model/adamw.cpp

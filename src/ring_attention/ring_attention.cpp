@@ -3,11 +3,11 @@
 #include <functional>
 #include <utility>
 
-#include "ring_attention/attention/sink.hpp"
 #include "ring_attention/attention_state.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/observed_links.hpp"
+#include "ring_attention/parallel/sinks.hpp"
 
 namespace ring_attention {
 namespace {
@@ -74,10 +74,9 @@ CpuDevice<T> cores_of(const AttentionState& state) {
 
 template <class T>
 std::vector<double> sinks_of(const AttentionState& state, const BackwardInputs<T>& inputs,
-                             const Scoring& scoring) {
-  std::vector<double> sinks = sink_gradient(inputs, scoring.sinks);
-  sum_over_ranks(state.comm, std::span<double>(sinks));
-  return sinks;
+                             const Call<T>& call) {
+  return sink_gradient_over_ranks(state.comm, inputs, call.scoring.sinks, state.options.same_bits > 0,
+                                  call.q.shape().with_seq(call.placement.queries.seq()));
 }
 
 /// A function of the caller as a device.
@@ -161,7 +160,7 @@ Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultV
       [&](ContextParallel<T>& attention, const Together& together) {
         return attention.backward(inputs, call.k, call.v, together);
       });
-  gradients.sinks = sinks_of(*state_, inputs, scoring);
+  gradients.sinks = sinks_of(*state_, inputs, call);
   return gradients;
 }
 
@@ -180,7 +179,7 @@ std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const 
       [&](ContextParallel<T>& attention, const Together& together) {
         attention.backward(inputs, call.k, call.v, together, to);
       });
-  return sinks_of(*state_, inputs, scoring);
+  return sinks_of(*state_, inputs, call);
 }
 
 template AttentionResult<float> Attention::forward(const AttentionArrays<float>&, const Placements&,

@@ -14,9 +14,10 @@ class SameBitsTest(harness.CommandTest):
         """Of the arrays that a job writes."""
         self.run_well(ranks, *words, "--out", "results")
         digest = hashlib.sha256()
-        for name in ("out", "lse", "dq", "dk", "dv") if "--backward" in words else ("out", "lse"):
-            with open(self.path(f"results/{name}.npy"), "rb") as file:
-                digest.update(file.read())
+        for name in sorted(self.files_in("results")):
+            if name.endswith(".npy"):
+                with open(self.path(f"results/{name}"), "rb") as file:
+                    digest.update(file.read())
         return digest.hexdigest()
 
     def test_run(self):
@@ -35,6 +36,15 @@ class SameBitsTest(harness.CommandTest):
                 self.assertEqual(self.digest(ranks, *problem, *team), one)
         without = [word for word in problem if word not in TILE]
         self.assertNotEqual(self.digest(2, *without), self.digest(3, *without))
+
+    def test_scores(self):
+        npy.write(self.path("sink.npy"), (4,), random_values((4,), 1), "<f4")
+        npy.write(self.path("bias.npy"), (4, 90, 90), random_values((4, 90, 90), 2), "<f4")
+        problem = ("run", "--random", "2,4,90,8", "--kv-heads", "2", "--backward", "--sink", "sink.npy", "--bias", "bias.npy",
+                   "--dropout", "0.2", "--alibi", *TILE)
+        one = self.digest(1, *problem, "--check")
+        for ranks, *team in harness.first(2, (3, "--placement", "zigzag"), (4, "--parallel", "ulysses"), (5, "--placement", "striped")):
+            self.assertEqual(self.digest(ranks, *problem, *team), one)
 
     def test_a_decoded_row_is_the_row_of_a_forward(self):
         problem = ("--random", "1,4,150,8", "--kv-heads", "2", "--window", "60,0", *TILE)

@@ -24,14 +24,15 @@ std::string to_string(const Team& team) {
          " threads";
 }
 
-/// \param tile   tokens
+/// \param tile   tokens; 0: the usual sums
 /// \param block  of the readable engines; 0: the fast ones
 Whole<float> run(const GradientProblem<float>& problem, const Team& team, Index tile, Index block) {
   const Case& what = problem.what();
   const Problem<float>& p = problem.forward;
   const Mask& mask = what.scoring.mask;
-  const Placement queries(team.kind, what.queries, team.rings, Tiling(tile, mask.documents, mask.offset)),
-      keys(team.kind, what.keys, team.rings, Tiling(tile, mask.documents));
+  const Index size = std::max<Index>(tile, 1);
+  const Placement queries(team.kind, what.queries, team.rings, Tiling(size, mask.documents, mask.offset)),
+      keys(team.kind, what.keys, team.rings, Tiling(size, mask.documents));
   const CpuDevice<float> device({team.threads, best_isa(), tile}, block);
   const int ranks = team.ulysses * team.rings;
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
@@ -102,6 +103,57 @@ TEST(AnyRanks, RandomProblemsAndTeams) {
       EXPECT_TRUE(bitwise_equal(got.gradients.bias, one.gradients.bias)) << to_string(team);
     }
   });
+}
+
+/// Sums of squares over all cases: of the errors, relative to the norm of each case's array.
+struct Errors {
+  double out = 0, lse = 0, q = 0, k = 0, v = 0;
+};
+
+double relative_square(const Tensor<float>& got, const Tensor<double>& want) {
+  double error = 0, norm = 0;
+  for (Index i = 0; i < want.size(); ++i) {
+    const double due = want.data()[i];
+    if (!std::isfinite(due)) continue;
+    error += (got.data()[i] - due) * (got.data()[i] - due);
+    norm += due * due;
+  }
+  return norm > 0 ? error / norm : 0;
+}
+
+void add_errors(Errors& sum, const Whole<float>& got, const GradientProblem<float>& problem) {
+  sum.out += relative_square(got.attended.out, problem.forward.want.out);
+  sum.lse += relative_square(got.attended.lse, problem.forward.want.lse);
+  sum.q += relative_square(got.gradients.q, problem.want.q);
+  sum.k += relative_square(got.gradients.k, problem.want.k);
+  sum.v += relative_square(got.gradients.v, problem.want.v);
+}
+
+// The root mean square of the errors against double, over all cases together, beside that of the usual sums.
+TEST(AnyRanks, AsAccurateAsTheUsualSums) {
+  Errors exact, usual;
+  for_each_case(40, [&](Dice& dice, Index index) {
+    const Index tokens = dice.between(100, 400);
+    const Case what{.kv_heads = 2,
+                    .group = dice.between(1, 2),
+                    .queries = tokens,
+                    .keys = tokens,
+                    .dim = dice.of<Index>({16, 24, 64}),
+                    .scoring = {dice.of({0.1, 0.3, 1.0}), index % 2 == 0 ? Mask::causal() : Mask{}},
+                    .seed = dice.bits()};
+    const auto problem = make_gradient_problem<float>(what);
+    add_errors(exact, run(problem, {}, dice.of<Index>({16, 64, 256}), 0), problem);
+    add_errors(usual, run(problem, {}, 0, 0), problem);
+  });
+  const auto ratio = [](double a, double b) { return std::sqrt(a / b); };
+  EXPECT_LE(ratio(exact.out, usual.out), 1.1);
+  EXPECT_LE(ratio(exact.lse, usual.lse), 1.1);
+  EXPECT_LE(ratio(exact.q, usual.q), 1.1);
+  EXPECT_LE(ratio(exact.k, usual.k), 1.1);
+  EXPECT_LE(ratio(exact.v, usual.v), 1.1);
+  std::printf("of the usual rms error: out %.3f, lse %.3f, dq %.3f, dk %.3f, dv %.3f\n",
+              ratio(exact.out, usual.out), ratio(exact.lse, usual.lse), ratio(exact.q, usual.q),
+              ratio(exact.k, usual.k), ratio(exact.v, usual.v));
 }
 
 }  // namespace

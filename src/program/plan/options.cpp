@@ -7,7 +7,7 @@
 namespace ring_attention {
 namespace {
 
-constexpr Bounds sizes{1, Index{1} << 40}, ranks{1, Index{1} << 20};
+constexpr Bounds sizes{1, Index{1} << 40}, rank_numbers{1, Index{1} << 20};
 
 constexpr const char* plan_notes = R"(Examples:
   ring-attention plan --model llama-3-70b --context 1048576 --ranks 256
@@ -54,13 +54,13 @@ void declare_model(CommandLine& command, PlanOptions& options) {
 void declare_machine(CommandLine& command, PlanOptions& options) {
   command.section("Machine (a rate replaces that of the named machine)");
   command.choice("--machine", options.machine, names(plan::named_machines()), "Nodes of these devices");
-  command.option("--ranks", options.ranks, "Devices in all", ranks);
+  command.option("--ranks", options.ranks, "Devices in all", rank_numbers);
   command.option("--flops", options.flops, "TFLOP/s that a device sustains, in attention and elsewhere");
   command.option("--memory", options.memory, "GB of a device");
   command.option("--link", options.link, "GB/s between two devices of a node, in one direction");
   command.option("--nic", options.nic, "GB/s of a NIC, in one direction");
-  command.option("--node", options.node, "Devices of a node", ranks);
-  command.option("--nics", options.nics, "NICs of a node", ranks);
+  command.option("--node", options.node, "Devices of a node", rank_numbers);
+  command.option("--nics", options.nics, "NICs of a node", rank_numbers);
 }
 
 }  // namespace
@@ -106,13 +106,13 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
   command.section("Work");
   command.choice("--phase", options.phase, {"training", "prefill", "decode"}, "One step of what");
   command.option("--context", options.context, "Tokens of a sequence; decode: those in the cache", sizes);
-  command.option("--batch", options.batch, "Sequences at the same time, on all ranks together", ranks);
+  command.option("--batch", options.batch, "Sequences at the same time, on all ranks together", rank_numbers);
   declare_machine(command, options);
   command.section("Mesh (searched, unless given)");
-  command.option("--tensor", options.tensor, "Ranks that share the matrices of a layer", ranks);
-  command.option("--ulysses", options.ulysses, "Ranks that exchange tokens for heads", ranks);
-  command.option("--ring", options.ring, "Ranks of a ring", ranks);
-  command.option("--data", options.data, "Replicas, each with sequences of its own", ranks);
+  command.option("--tensor", options.tensor, "Ranks that share the matrices of a layer", rank_numbers);
+  command.option("--ulysses", options.ulysses, "Ranks that exchange tokens for heads", rank_numbers);
+  command.option("--ring", options.ring, "Ranks of a ring", rank_numbers);
+  command.option("--data", options.data, "Replicas, each with sequences of its own", rank_numbers);
   command.section("Output");
   command.flag("--json", options.json, "Print the plan as one JSON object instead of text");
   command.footer(plan_notes);

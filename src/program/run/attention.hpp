@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "program/run/context.hpp"
-#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/parallel/sinks.hpp"
 
 namespace ring_attention {
 
@@ -76,8 +76,8 @@ class RunAttention {
     Gradients<Value> gradients{
         to_host(std::move(held.q)), to_host(std::move(held.k)), to_host(std::move(held.v)),
         to_host(std::move(held.bias)),
-        sink_gradient<Value>({{}, result().out, result().lse, grad_out}, run_.input.scoring().sinks)};
-    sum_over_ranks(run_.comm, std::span(gradients.sinks));
+        sink_gradient_over_ranks<Value>(run_.comm, {{}, result().out, result().lse, grad_out},
+                                        run_.input.scoring().sinks, run_.options.same_bits, run_.input.q())};
     return gradients;
   }
 

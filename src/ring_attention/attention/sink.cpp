@@ -1,5 +1,7 @@
 #include "ring_attention/attention/sink.hpp"
 
+#include <cmath>
+
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -31,11 +33,14 @@ void add_sinks(Partial<T>& partial, const std::vector<double>& sinks) {
     }
 }
 
+namespace {
+
+/// Calls visit(sink, P_sink delta) for every row of every head.
 template <class T>
-std::vector<double> sink_gradient(const BackwardInputs<T>& forward, const std::vector<double>& sinks) {
+void for_each_sink_term(const BackwardInputs<T>& forward, const std::vector<double>& sinks,
+                        const auto& visit) {
   const Shape& q = forward.out.shape();
   require_one_a_head(sinks, q);
-  std::vector<double> gradient(sinks.size());
   for (Index b = 0; b < q.batch; ++b)
     for (std::size_t head = 0; head < sinks.size(); ++head)
       for (Index s = 0; s < q.seq; ++s) {
@@ -46,14 +51,36 @@ std::vector<double> sink_gradient(const BackwardInputs<T>& forward, const std::v
                    static_cast<double>(forward.out(b, h, s, d));
         const double p = rescale(static_cast<double>(static_cast<T>(sinks[head])),
                                  static_cast<double>(forward.lse(b, h, s)));
-        gradient[head] -= p * delta;
+        visit(head, p * delta);
       }
+}
+
+}  // namespace
+
+template <class T>
+std::vector<double> sink_gradient(const BackwardInputs<T>& forward, const std::vector<double>& sinks,
+                                  double unit) {
+  std::vector<double> gradient(sinks.size());
+  for_each_sink_term(forward, sinks, [&](std::size_t head, double term) {
+    gradient[head] -= unit > 0 ? std::rint(term / unit) * unit : term;
+  });
   return gradient;
+}
+
+template <class T>
+double largest_sink_term(const BackwardInputs<T>& forward, const std::vector<double>& sinks) {
+  double largest = 0;
+  for_each_sink_term(forward, sinks, [&](std::size_t, double term) {
+    if (!(std::abs(term) <= largest)) largest = std::abs(term);
+  });
+  return largest;
 }
 
 template void add_sinks(Partial<float>&, const std::vector<double>&);
 template void add_sinks(Partial<double>&, const std::vector<double>&);
-template std::vector<double> sink_gradient(const BackwardInputs<float>&, const std::vector<double>&);
-template std::vector<double> sink_gradient(const BackwardInputs<double>&, const std::vector<double>&);
+template std::vector<double> sink_gradient(const BackwardInputs<float>&, const std::vector<double>&, double);
+template std::vector<double> sink_gradient(const BackwardInputs<double>&, const std::vector<double>&, double);
+template double largest_sink_term(const BackwardInputs<float>&, const std::vector<double>&);
+template double largest_sink_term(const BackwardInputs<double>&, const std::vector<double>&);
 
 }  // namespace ring_attention

@@ -19,9 +19,13 @@ void add_sinks(Partial<T>& partial, const std::vector<double>& sinks);
 
 /// What these queries contribute to the gradient of every sink: -sum P_sink delta over the rows of its head, with
 /// P_sink = e^{sink - lse} and delta = rowsum(dO * O), as for a key whose value is 0. The ranks' sums add up.
+/// \param unit  every term is rounded to a multiple of it; 0: to none
 /// \returns as many numbers as there are sinks
 template <class T>
 [[nodiscard]] std::vector<double> sink_gradient(const BackwardInputs<T>& forward,
-                                                const std::vector<double>& sinks);
+                                                const std::vector<double>& sinks, double unit = 0);
+/// The largest |P_sink delta| of these rows and heads; 0 without sinks or rows.
+template <class T>
+[[nodiscard]] double largest_sink_term(const BackwardInputs<T>& forward, const std::vector<double>& sinks);
 
 }  // namespace ring_attention
