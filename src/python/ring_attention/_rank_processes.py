@@ -15,22 +15,22 @@ from ._ranks import _timeout
 
 def _serve(work, rank, size, folder, pipe, environment):
     """The process of a rank. It sends (number of the case, its results) for each case, or an error."""
-    import torch
-    import torch.distributed as dist
-
     os.environ.update(environment)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo looks up the name of the host, which may have no address
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     try:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
         for number, result in enumerate(work(rank, dist.group.WORLD)):
             pipe.send((number, result))
         dist.barrier()  # a rank that leaves breaks the connections of the others
+        dist.destroy_process_group()
     except BaseException as error:
         pipe.send((str(error), traceback.format_exc()))
-        pipe.poll(None)  # the others get no error that this one has caused, until this process is ended
-    dist.destroy_process_group()
+        pipe.poll(None)  # until this process is ended: if it left, the others would fail as well, and hide this error
 
 
 def _next_message(pipes, results, names):
