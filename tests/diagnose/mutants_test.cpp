@@ -5,7 +5,9 @@
 #include "diagnose/trials.hpp"
 #include "support/backward_mutants.hpp"
 #include "support/backward_runs.hpp"
+#include "support/hybrid_mutants.hpp"
 #include "support/mutants.hpp"
+#include "support/score_mutants.hpp"
 
 namespace ring_attention::diagnose {
 namespace {
@@ -141,35 +143,41 @@ TEST(RunningRing, ARightOneIsRight) {
     }
 }
 
-/// One mutant and the entry of the list that must be found.
+/// One mutant, as the list calls it; of a wrong ring that is nowhere else, the entry that must be found.
 struct Wrong {
-  std::string id;
+  std::string name;
   Running ring;
   std::vector<std::string> without = {};  ///< cases that the mutant cannot run
+
+  [[nodiscard]] const std::string& id() const {
+    return name.starts_with("tests/") ? mistake_of_mutant(name).id : mistake_named(name).id;
+  }
 };
 
 TEST(RunningRing, AWrongForwardIsNamed) {
   Running early;
   early.forward_link = test::loopback_link<test::SwapsTooEarly>;
   const std::vector<Wrong> mutants{
-      {"steps-short", with_owners<test::OneStepTooFew>()},
+      {"tests/support OneStepTooFew", with_owners<test::OneStepTooFew>()},
       {"no-ring", with_owners<OwnOnly>()},
-      {"owner-off-by-one", with_owners<test::OwnerOffByOne>(), {"uneven"}},
-      {"owner-wrong-way", with_owners<test::OwnerBackwards>(), {"uneven"}},
-      {"early-swap", early, {"uneven"}},
-      {"finite-start", with_forward<test::SmallEngine<float, test::FiniteStart>>()},
-      {"unguarded-row", with_forward<test::SmallEngine<float, test::UnguardedScores>>()},
-      {"neither-rescaled", with_forward<test::SmallEngine<float, test::ForgetsToRescale>>()},
-      {"textbook-lse", with_forward<test::SmallEngine<float, test::OverflowingLseMerge>>()},
-      {"gqa-modulo",
+      {"tests/support OwnerOffByOne", with_owners<test::OwnerOffByOne>(), {"uneven"}},
+      {"tests/support OwnerBackwards", with_owners<test::OwnerBackwards>(), {"uneven"}},
+      {"tests/support SwapsTooEarly", early, {"uneven"}},
+      {"tests/support FiniteStart", with_forward<test::SmallEngine<float, test::FiniteStart>>()},
+      {"tests/support UnguardedScores", with_forward<test::SmallEngine<float, test::UnguardedScores>>()},
+      {"tests/support SinkEveryStep", with_forward<test::EveryStepForward<float, test::SinkEveryStep>>()},
+      {"tests/support ForgetsToRescale", with_forward<test::SmallEngine<float, test::ForgetsToRescale>>()},
+      {"tests/support OverflowingLseMerge",
+       with_forward<test::SmallEngine<float, test::OverflowingLseMerge>>()},
+      {"tests/support InterleavedHeads",
        with_forward<test::SmallEngine<float, test::InterleavedHeads<2>>>(),
        {"full", "causal", "window", "documents", "alibi", "bias", "sinks", "uneven", "large"}},
-      {"mask-local", with_forward<test::LocalForward<CpuEngine<float>>>(), {"alibi", "bias"}},
+      {"tests/support LocalForward", with_forward<test::LocalForward<CpuEngine<float>>>(), {"alibi", "bias"}},
   };
   for (const Wrong& wrong : mutants) {
     const Diagnosis diagnosis = diagnosis_of(wrong.ring, PlacementKind::contiguous, wrong.without);
-    EXPECT_EQ(text_of(diagnosis.forward), wrong.id) << wrong.id;
-    EXPECT_TRUE(diagnosis.explained()) << wrong.id << ": " << described(diagnosis);
+    EXPECT_EQ(text_of(diagnosis.forward), wrong.id()) << wrong.name;
+    EXPECT_TRUE(diagnosis.explained()) << wrong.name << ": " << described(diagnosis);
   }
 }
 
@@ -210,11 +218,11 @@ TEST(RunningRing, AWrongBackwardIsNamed) {
     return ring;
   };
   const std::vector<Wrong> mutants{
-      {"hop-short", link(test::loopback_link<test::NotReturned>), {"uneven"}},
-      {"dkdv-stay-local", link(test::loopback_link<test::LocalGradients>), {"uneven"}},
-      {"step-before", link(test::loopback_link<test::StaleKeysAndValues>), {"uneven"}},
-      {"dk-no-scale", engine(test::make_backward<float, test::KeysWithoutScale<float>>)},
-      {"mask-local",
+      {"tests/support NotReturned", link(test::loopback_link<test::NotReturned>), {"uneven"}},
+      {"tests/support LocalGradients", link(test::loopback_link<test::LocalGradients>), {"uneven"}},
+      {"tests/support StaleKeysAndValues", link(test::loopback_link<test::StaleKeysAndValues>), {"uneven"}},
+      {"tests/support KeysWithoutScale", engine(test::make_backward<float, test::KeysWithoutScale<float>>)},
+      {"tests/support LocalBackward",
        engine(test::make_backward<float, test::LocalBackward<CpuBackward<float>>>),
        {"alibi", "bias"}},
       {"delta-own-shard", own_shard(true), {"sinks"}},
@@ -222,9 +230,51 @@ TEST(RunningRing, AWrongBackwardIsNamed) {
   };
   for (const Wrong& wrong : mutants) {
     const Diagnosis diagnosis = diagnosis_of(wrong.ring, PlacementKind::contiguous, wrong.without);
-    EXPECT_EQ(text_of(diagnosis.forward), "right") << wrong.id;
-    EXPECT_EQ(text_of(diagnosis.backward), wrong.id) << described(diagnosis);
+    EXPECT_EQ(text_of(diagnosis.forward), "right") << wrong.name;
+    EXPECT_EQ(text_of(diagnosis.backward), wrong.id()) << described(diagnosis);
   }
+}
+
+/// A hybrid of 2 x 3 ranks with these rules; right ones in the other passes.
+Answer answer_of_hybrid(const Problem& problem, const test::HybridRules& rules) {
+  const auto gradients = test::make_gradient_problem<float>(
+      test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
+                                converted<float>(problem.v)),
+      converted<float>(problem.dout));
+  const int ulysses = problem.job.ulysses, rings = problem.job.ring();
+  const auto results = test::run_loopback_hybrid(gradients, ulysses, rings, test::fast_engines<float>, rules);
+  const test::Whole<float> all = test::gathered(results, gradients.what(), ulysses, rules);
+  Answer answer{&problem, {}};
+  answer.arrays[Array::out] = converted<double>(all.attended.out);
+  answer.arrays[Array::lse] = converted<double>(all.attended.lse);
+  answer.arrays[Array::dq] = converted<double>(all.gradients.q);
+  answer.arrays[Array::dk] = converted<double>(all.gradients.k);
+  answer.arrays[Array::dv] = converted<double>(all.gradients.v);
+  return answer;
+}
+
+TEST(RunningHybrid, AWrongOneIsNamed) {
+  const Job job{6, PlacementKind::zigzag, 2};
+  const auto named = [&](const std::string& mutant, const test::HybridRules& rules, const char* of_case,
+                         Index heads, Index kv_heads) {
+    std::vector<Case> cases = ladder(job);
+    Case& c = *std::ranges::find(cases, of_case, &Case::name);
+    c.heads = heads;
+    c.kv_heads = kv_heads;
+    const Problem problem(c, job, 1);
+    std::vector<Answer> answers;
+    answers.push_back(answer_of_hybrid(problem, rules));
+    Options options;
+    options.pairs = options.lists_not_tested = false;
+    const Diagnosis diagnosis = diagnose(answers, options);
+    EXPECT_TRUE(diagnosis.explained()) << mutant << ": " << described(diagnosis);
+    const Pass& wrong = diagnosis.forward.state == State::right ? diagnosis.backward : diagnosis.forward;
+    EXPECT_TRUE(says(wrong, {&mistake_of_mutant(mutant)})) << mutant << ": " << described(diagnosis);
+  };
+  named("tests/support HeadsInterleaved", test::HeadsInterleaved(), "gqa", 4, 2);
+  named("tests/support FirstReplicaOnly", test::FirstReplicaOnly(), "gqa", 2, 1);
+  named("tests/support PlacedOverTheWorld", test::PlacedOverTheWorld(), "causal", 4, 4);
+  named("tests/support AxesSwapped", test::AxesSwapped(), "causal", 6, 6);
 }
 
 }  // namespace
