@@ -1,7 +1,7 @@
 """The authors' ringattention (JAX) on the cases of a folder, one process with a device for each rank: authors.py FOLDER
 
-It takes the number of ranks from cases.json, and runs full, causal, documents, bias and large. The package is not needed
-to build or to test this project: pip install jax ringattention==0.1.2
+It takes the number of ranks from cases.json, and runs full, causal, documents, bias and large. No test needs the
+package: pip install jax ringattention==0.1.2
 """
 
 import importlib.util
@@ -17,10 +17,10 @@ with open(f"{FOLDER}/cases.json", encoding="utf-8") as description:
 RANKS = ASKED["ranks"]
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={RANKS}"  # before jax is imported
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 
 def the_ring():
@@ -35,7 +35,8 @@ def the_ring():
 def run(ring_attention, mesh, case):
     place = f"{FOLDER}/{case['name']}"
     q, k, v, dout = (
-        jnp.asarray(np.load(f"{place}/{name}.npy").transpose(0, 2, 1, 3), jnp.float32) for name in ("q", "k", "v", "dout")
+        jnp.asarray(np.load(f"{place}/{name}.npy").transpose(0, 2, 1, 3), jnp.float32)
+        for name in ("q", "k", "v", "dout")
     )
     chunk = case["tokens"] // RANKS
     options = {

@@ -1,7 +1,7 @@
 """ring-attention-pytorch (lucidrains) on the cases of a folder, each rank a process of gloo: lucidrains.py FOLDER
 
-It takes the number of ranks from cases.json, and runs full, causal, gqa and large. The package is not needed to build or
-to test this project: pip install torch ring-attention-pytorch==0.5.20
+It takes the number of ranks from cases.json, and runs full, causal, gqa and large. No test needs the package:
+pip install torch ring-attention-pytorch==0.5.20
 """
 
 import json
@@ -14,6 +14,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
+def load(place, name, tokens):
+    """[1, heads, all tokens, dim] in the file to [1, these tokens, heads, dim]"""
+    array = np.load(f"{place}/{name}.npy")[:, :, tokens]
+    return torch.tensor(array, dtype=torch.float32).transpose(1, 2).contiguous()
+
+
 def rank_main(rank, ranks, folder, cases):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29611")
     torch.set_num_threads(1)
@@ -24,12 +30,9 @@ def rank_main(rank, ranks, folder, cases):
         place = f"{folder}/{case['name']}"
         mine = case["tokens_of_rank"][rank]
 
-        def load(name):  # [1, heads, tokens, dim] to [1, tokens, heads, dim]
-            return torch.tensor(np.load(f"{place}/{name}.npy")[:, :, mine], dtype=torch.float32).transpose(1, 2).contiguous()
-
-        q, k, v = (load(name).requires_grad_() for name in "qkv")
+        q, k, v = (load(place, name, mine).requires_grad_() for name in "qkv")
         out = ring_flash_attn(q, k, v, None, case["causal"], 512, ranks > 1, False)
-        out.backward(load("dout"))
+        out.backward(load(place, "dout", mine))
         for name, array in {"out": out, "dq": q.grad, "dk": k.grad, "dv": v.grad}.items():
             np.save(f"{place}/{name}.{rank}.npy", array.detach().numpy())
     dist.destroy_process_group()
