@@ -1,7 +1,7 @@
 // Mutants of the lessons, run on ranks of MPI with the code of their lesson, are named from their own output.
 #include <gtest/gtest.h>
 
-#include "diagnose/lesson_rings.hpp"
+#include "diagnose/lesson_formulas.hpp"
 
 namespace ring_attention::diagnose {
 namespace {
@@ -99,6 +99,32 @@ TEST_F(LessonMutants, OfTiles) {
   add("lesson 03 skip-diagonal", [](idea_03::Rules& rules) {
     rules.skip = [](Coverage coverage) { return coverage != Coverage::full; };
   });
+  expect_named(comm_, mutants);
+}
+
+TEST_F(LessonMutants, OfFormulas) {
+  std::vector<Mutant> mutants;
+  const auto by_rules = [&](const char* name, const idea_00::Rules& rules) {
+    mutants.push_back({name, {}});
+    for (const Problem& problem : problems(plain))
+      mutants.back().answers.push_back(by_formula(problem, rules));
+  };
+  by_rules("lesson 00 no-scale", {.scale = false});
+  by_rules("lesson 00 future", {.future = 1});
+  const auto by_merge = [&](const char* name, idea_02::lse_forms::Merge merge) {
+    LessonRing ring;
+    ring.engine = [=](const Scoring& scoring, Index, View<const float> q, const TokenRanges& ranges,
+                      View<const float>) {
+      auto engine = std::make_unique<MergingEngine>(scoring, merge);
+      engine->begin(q, ranges);
+      return engine;
+    };
+    mutants.push_back({name, run(ring, problems({"full", "causal", "large"}))});
+    for (Answer& answer : mutants.back().answers)  // the lesson has no backward
+      for (const Array array : of_backward) answer.arrays[array] = {};
+  };
+  by_merge("lesson 02 textbook-lse", idea_02::lse_forms::textbook_form);
+  by_merge("lesson 02 swapped-sign", idea_02::lse_forms::swapped_form);
   expect_named(comm_, mutants);
 }
 
