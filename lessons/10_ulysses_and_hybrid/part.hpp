@@ -60,6 +60,8 @@ class Part {
   [[nodiscard]] const Communicator& ring() const { return ring_; }
   [[nodiscard]] const RankGrid& grid() const { return grid_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
+  /// Where the tokens that this rank holds stand.
+  [[nodiscard]] const TokenRanges& tokens() const { return slice_; }
   /// The heads that this rank computes, by a ring of the library over ring(): no rank shares them.
   [[nodiscard]] SharedAttention own_heads() const {
     const Interval query = own_of(share_.query);
@@ -247,7 +249,7 @@ class Part {
   Communicator heads_, ring_;
   HeadShare share_;
   Placement placement_;
-  TokenRanges slice_;  // where the tokens that this rank holds stand
+  TokenRanges slice_;
 };
 
 }  // namespace ring_attention::lesson_10

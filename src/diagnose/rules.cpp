@@ -17,6 +17,14 @@ Slots::Slots(const Problem& problem) : job_(problem.job), tokens_(problem.the_ca
       places_.push_back(
           {rank, slot, slot < std::ssize(tokens) ? tokens[static_cast<std::size_t>(slot)] : behind++});
   }
+  if (job_.ulysses == 1 || count_ % job_.ulysses != 0) return;
+  const Placement world(job_.placement, ranks() * count_, job_.ranks);
+  taken_.resize(places_.size());
+  for (int rank = 0; rank < job_.ranks; ++rank) {
+    Index n = 0;
+    for (const Index position : positions(world.ranges(rank)))
+      taken_[static_cast<std::size_t>(position)] = nth(job_.tokens_of(rank, ranks() * count_), n++);
+  }
 }
 
 Index Slots::nth(const TokenRanges& tokens, Index n) const {
@@ -28,11 +36,8 @@ Index Slots::position(PlacementKind kind, const Place& place) const {
   return nth(Placement(kind, ranks() * count_, ranks()).ranges(place.rank), place.slot);
 }
 
-Index Slots::position_over_world(const Place& place) const {
-  if (job_.ulysses == 1 || count_ % job_.ulysses != 0) return place.position;
-  const Index slice = count_ / job_.ulysses;
-  const int world = static_cast<int>(place.slot / slice) + job_.ulysses * place.rank;
-  return nth(Placement(job_.placement, ranks() * count_, job_.ranks).ranges(world), place.slot % slice);
+Index Slots::position_if_placed_over_world(const Place& place) const {
+  return taken_.empty() ? place.position : taken_[static_cast<std::size_t>(place.position)];
 }
 
 Index Slots::position_with_swapped_axes(const Place& place) const {

@@ -67,8 +67,8 @@ class Slots {
   }
   /// Where the token would be under another placement.
   [[nodiscard]] Index position(PlacementKind kind, const Place& place) const;
-  /// Where it would be if tokens were placed over all ranks of a hybrid, not over those of its ring.
-  [[nodiscard]] Index position_over_world(const Place& place) const;
+  /// Where the mask takes it to be when tokens are placed over all ranks of a hybrid, not over those of its ring.
+  [[nodiscard]] Index position_if_placed_over_world(const Place& place) const;
   /// And if the axes of Ulysses and of the ring were exchanged.
   [[nodiscard]] Index position_with_swapped_axes(const Place& place) const;
   [[nodiscard]] const Job& job() const { return job_; }
@@ -80,6 +80,7 @@ class Slots {
   Job job_;
   Index tokens_, count_;
   std::vector<Place> places_;
+  std::vector<Index> taken_;  // for position_if_placed_over_world: of each position; empty: all as they are
 };
 
 /// The softmax of one row over the keys of some steps.
@@ -123,6 +124,7 @@ struct Rules {
   Positions mask_positions, bias_positions;
   using Sees = std::function<bool(const Case&, const Pair&)>;
   Sees causal, window, documents, padding;
+  bool skips_partial_tiles = false;  ///< steps of which a rank sees a part
 
   // Scores: scale q k^T + bias.
   std::function<double(const Case&)> scale;

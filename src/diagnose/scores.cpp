@@ -81,17 +81,23 @@ std::vector<Matrix<double>> Scorer::scores(int rank, const Step& step) const {
   all.reserve(static_cast<std::size_t>(heads));
   for (Index head = 0; head < heads; ++head)
     all.push_back(scale_ * product(queries(rank, head), keys(step, head).transpose(), sums_));
+  Index pairs = 0, visible = 0;  // of tokens
   for (Index i = 0; i < count; ++i)
     for (Index j = 0; j < count; ++j) {
       const Pair pair{slots_.at(rank, i), slots_.at(step.positions, j), slots_.at(step.k, j),
                       slots_.at(rank, j)};
       const bool seen = sees(pair);
+      const bool of_tokens = std::max(pair.query.position, pair.content.position) < slots_.tokens();
+      pairs += of_tokens ? 1 : 0;
+      visible += of_tokens && seen ? 1 : 0;
       for (Index head = 0; head < heads; ++head) {
         double& score = all[static_cast<std::size_t>(head)](i, j);
         if (biased) score += bias(pair, head);
         score = seen ? rounded(score, sums_) : rules_.hidden_score;
       }
     }
+  if (rules_.skips_partial_tiles && visible < pairs)
+    for (Matrix<double>& of_head : all) of_head.setConstant(rules_.hidden_score);
   return all;
 }
 

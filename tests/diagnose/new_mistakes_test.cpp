@@ -21,10 +21,10 @@ void each_step(Rules& rules, void (*change)(const Turn&, Step&, int number)) {
 }
 
 const std::vector<NewMistake> new_mistakes{
-    {"a query sees one key after it", true, true,
+    {"a query sees two keys after it", true, true,
      [](Rules& r) {
        r.causal = [](const Case& c, const Pair& p) {
-         return !c.causal || p.key.position <= p.query.position + 1;
+         return !c.causal || p.key.position <= p.query.position + 2;
        };
      }},
     {"a query sees no key of its own shard but itself", true, true,

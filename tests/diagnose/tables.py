@@ -1,9 +1,10 @@
-"""The generated parts of docs/diagnose.md.
+"""The generated parts of docs/diagnose.md and docs/sources.md, from src/diagnose/mistakes/mistakes.tsv.
 
-tables.py                 writes the table of mistakes from src/diagnose/mistakes/mistakes.tsv
+tables.py                 writes the tables of mistakes and of public reports
 tables.py confusion       the same, and simulates every mistake, lets it be diagnosed, and counts (ten minutes)
-tables.py --check         writes nothing; fails when the table of mistakes is out of date, or a mutant that a line
-                          names is gone
+tables.py unlisted        the same, each mistake taken out of the list before (ten minutes)
+tables.py --check         writes nothing; fails when a table is out of date, when a mutant that a line names is gone or
+                          is not run, when no line names a mutant, or when docs/sources.md and the list disagree
 """
 
 import csv
@@ -16,18 +17,33 @@ from pathlib import Path
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 PAGE = SOURCE / "docs/diagnose.md"
+SOURCES = SOURCE / "docs/sources.md"
 LIST = SOURCE / "src/diagnose/mistakes/mistakes.tsv"
 OUTCOMES = ("named", "group", "convention", "invisible", "unknown", "wrong")
+UNLISTED_CASES = "full,causal,gqa,window,sinks"
+# Classes of tests/support/*mutants.hpp that are no mistakes.
+RIGHT_PARTS = {"BothWays", "EngineWithOwners", "EveryStepBackward", "EveryStepForward", "LseRules", "NoChange"}
+RIGHT_PARTS |= {"RightOwners", "StableJoin", "StableLseMerge", "TextbookJoin"}
+RUN_BY_TESTS = ("00", "03", "05", "06", "07", "08", "09", "10", "12")  # lessons whose mutants are run and diagnosed
 
 
-def mistakes():
+def mistakes(unseen=False):
+    """Those that results of attention show, or those that they do not."""
     with open(LIST, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [row for row in rows if (row["phase"] == "unseen") == unseen]
+
+
+def mutants_of(row):
+    return row["mutant"].split(", ") if row["mutant"] else []
 
 
 def lesson_link(number):
     found = sorted((SOURCE / "lessons").glob(f"{number}_*")) if number else []
     return f"[{number}](../lessons/{found[0].name}/README.md)" if found else ""
+
+
+REPORT = re.compile(r"([\w.-]+/[\w.-]+)(?:#(\d+))?")
 
 
 def source_link(source):
@@ -38,22 +54,43 @@ def source_link(source):
         address = f"https://github.com/{repository}" + (f"/issues/{number}" if number else "")
         return f"[{repository.split('/')[1]}{' ' + number if number else ''}]({address})"
 
-    return re.sub(r"([\w.-]+/[\w.-]+)(?:#(\d+))?", link, source)
+    return REPORT.sub(link, source)
+
+
+def table(heading, rows):
+    lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
 
 
 def mistakes_table():
-    lines = ["| mistake | in | what is wrong | look at | lesson | seen in |", "|---|---|---|---|---|---|"]
-    for row in mistakes():
-        cells = (
-            f"`{row['id']}`",
-            row["phase"],
-            row["says"],
-            row["look"],
-            lesson_link(row["lesson"]),
-            source_link(row["source"]),
-        )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    return table(
+        ("mistake", "in", "what is wrong", "look at", "lesson", "seen in"),
+        (
+            (f"`{r['id']}`", r["phase"], r["says"], r["look"], lesson_link(r["lesson"]), source_link(r["source"]))
+            for r in mistakes()
+        ),
+    )
+
+
+def unseen_table():
+    return table(
+        ("mistake", "what is wrong", "why no result shows it", "lesson", "seen in"),
+        (
+            (f"`{r['id']}`", r["says"], r["look"], lesson_link(r["lesson"]), source_link(r["source"]))
+            for r in mistakes(unseen=True)
+        ),
+    )
+
+
+def reports_table():
+    """Public issues and pull requests, by project."""
+    rows = []
+    for row in mistakes() + mistakes(unseen=True):
+        for source in row["source"].split(", "):
+            report = REPORT.match(source)
+            if report and report[2]:
+                rows.append((source_link(source), row["says"], f"`{row['id']}`", lesson_link(row["lesson"])))
+    return table(("report", "what is wrong", "mistake", "lesson"), sorted(rows, key=lambda row: row[0].lower()))
 
 
 def confusion(mode, ranks, placement, number_type, ulysses=1, cases=""):
@@ -103,38 +140,125 @@ def confusion_tables():
     return "\n".join(counted), "\n".join(lists)
 
 
-def replaced(text, name, table):
+def confusions_unlisted():
+    """The same for each mistake after it was taken out of the list: how many got the name of another one."""
+    counted, named = [], {}
+    for kind in ("float32", "bf16"):
+        for ranks in (3, 4):
+            for placement in ("contiguous", "striped", "zigzag"):
+                counts, lines = confusion("unlisted", ranks, placement, kind, cases=UNLISTED_CASES)
+                wrong, unknown = counts.get("wrong", 0), counts.get("unknown", 0)
+                share = f"{100 * wrong / (wrong + unknown):.1f} %"
+                counted.append((str(ranks), placement, kind, str(wrong + unknown), str(unknown), str(wrong), share))
+                print(*counted[-1], flush=True)
+                for outcome, name, said, *_ in lines:
+                    if outcome == "wrong":
+                        said = said.removesuffix(" / (follows)").replace(" | ", "` or `")
+                        named.setdefault((name, said), []).append(f"{ranks} {placement} {kind}")
+    heading = ("ranks", "placement", "numbers", "wrong results", "unknown", "named", "share")
+    who = (
+        (f"`{name}`", f"`{said}`", str(len(where)), where[0] if len(where) == 1 else f"{where[0]} and others")
+        for (name, said), where in sorted(named.items())
+    )
+    return table(heading, counted) + "\n\n" + table(("taken out", "named", "jobs", "which"), who)
+
+
+def lesson_mutants():
+    """`lesson 05 step-too-few` and so on: what the lessons' programs offer."""
+    for folder in sorted((SOURCE / "lessons").glob("[0-9]*")):
+        for file in [*folder.rglob("main.cpp"), folder / "part.hpp", folder / "mistakes.hpp"]:
+            text = file.read_text(encoding="utf-8") if file.exists() else ""
+            for block in re.findall(r"(?:offer_mutants\(\{|\bmutants\{|mistakes?\{)(.*?);", text, re.DOTALL):
+                for name in re.findall(r"\{\s*(?:Mistake::\w+,\s*)?\"([a-z0-9-]+)\",\s*\"", "{" + block):
+                    yield f"lesson {folder.name[:2]} {name}"
+
+
+def test_mutants():
+    """`tests/support OneStepTooFew` and so on: classes of the mutants' headers that replace a rule or a part."""
+    for file in sorted((SOURCE / "tests/support").glob("*mutants.hpp")):
+        text = file.read_text(encoding="utf-8")
+        for name in re.findall(r"^(?:struct|class|using) (\w+)", text, re.MULTILINE):
+            if name not in RIGHT_PARTS:
+                yield f"tests/support {name}"
+
+
+def complaints_of_mutants():
+    """Those that a line names and that are nowhere, that no line names, or that no test of diagnose runs."""
+    offered, listed = {*lesson_mutants(), *test_mutants()}, {}
+    for row in mistakes() + mistakes(unseen=True):
+        for mutant in mutants_of(row):
+            listed[mutant] = row
+    models = "".join(file.read_text(encoding="utf-8") for file in (SOURCE / "tests/models").glob("*.pml"))
+    for mutant in listed:
+        known = mutant.split()[1] in models if mutant.startswith("tests/models ") else mutant in offered
+        if not known:
+            yield f"{listed[mutant]['id']}: there is no {mutant}"
+    yield from (f"mistakes.tsv does not have {mutant}" for mutant in sorted(offered - set(listed)))
+    files = [*(SOURCE / "tests/diagnose").glob("*_test.cpp"), SOURCE / "tests/diagnose/running_rings.hpp"]
+    tests = "".join(file.read_text(encoding="utf-8") for file in files)
+    for mutant, row in listed.items():
+        place, name = mutant.rsplit(" ", 1)
+        runs = place == "tests/support" or place.removeprefix("lesson ") in RUN_BY_TESTS
+        if row["phase"] == "unseen" or not runs:
+            continue
+        if f'"{mutant}"' not in tests and not (place == "lesson 10" and f'add("{name}"' in tests):
+            yield f"tests/diagnose does not run {mutant}"
+
+
+def complaints_of_sources():
+    """A row of docs/sources.md names mistakes, as in diagnose: `no-max`; the list names the row's text or project."""
+    rows = {row["id"]: row for row in mistakes() + mistakes(unseen=True)}
+    by_hand = SOURCES.read_text(encoding="utf-8").split("<!-- reports:begin")[0]
+    named = set()
+    for line in by_hand.splitlines():
+        cells = line.split("|")
+        for ids in re.findall(r"diagnose: ((?:`[\w-]+`(?:, )?)+)", line):
+            for name in re.findall(r"`([\w-]+)`", ids):
+                if name not in rows:
+                    yield f"docs/sources.md: the list has no {name}"
+                    continue
+                project = re.search(r"github.com/([\w.-]+/[\w.-]+)", cells[1])
+                if project and project[1] not in rows[name]["source"]:
+                    yield f"docs/sources.md: mistakes.tsv does not name {project[1]} as a source of {name}"
+                for text in re.findall(r"\b[A-E]\b", cells[1]) or [None]:
+                    named.add((name, text))
+                    if text and f"text {text}" not in rows[name]["source"]:
+                        yield f"docs/sources.md: mistakes.tsv does not name text {text} as a source of {name}"
+    for name, row in rows.items():
+        for text in re.findall(r"text ([A-E])", row["source"]):
+            if (name, text) not in named:
+                yield f"docs/sources.md: no row of text {text} names {name}"
+
+
+def replaced(text, name, new):
     begin, end = f"<!-- {name}:begin, by tests/diagnose/tables.py -->", f"<!-- {name}:end -->"
     before, rest = text.split(begin)
-    return before + begin + "\n" + table + "\n" + end + rest.split(end)[1]
-
-
-def missing_mutants():
-    """Mutants that a line names and that are nowhere: `lesson 05 step-too-few`, `tests/support Name`."""
-    for row in mistakes():
-        if not row["mutant"]:
-            continue
-        place, name = row["mutant"].rsplit(" ", 1)
-        folder = f"lessons/{place.split()[1]}_*/**/*.*pp" if place.startswith("lesson") else f"{place}/*.hpp"
-        if not any(
-            re.search(rf"(\"|struct |class ){name}\b", file.read_text(encoding="utf-8")) for file in SOURCE.glob(folder)
-        ):
-            yield f"{row['id']}: there is no {row['mutant']}"
+    return before + begin + "\n" + new + "\n" + end + rest.split(end)[1]
 
 
 def main():
-    text = PAGE.read_text(encoding="utf-8")
-    new = replaced(text, "mistakes", mistakes_table())
+    old = {page: page.read_text(encoding="utf-8") for page in (PAGE, SOURCES)}
+    new = {
+        PAGE: replaced(replaced(old[PAGE], "mistakes", mistakes_table()), "unseen", unseen_table()),
+        SOURCES: replaced(old[SOURCES], "reports", reports_table()),
+    }
     if sys.argv[1:] == ["--check"]:
-        complaints = list(missing_mutants())
-        if new != text:
-            complaints.append("docs/diagnose.md is out of date: python3 tests/diagnose/tables.py")
-        print("\n".join(complaints) or f"{len(mistakes())} mistakes")
+        complaints = [*complaints_of_mutants(), *complaints_of_sources()]
+        complaints += [
+            f"{page} is out of date: python3 tests/diagnose/tables.py" for page in new if new[page] != old[page]
+        ]
+        print(
+            "\n".join(complaints)
+            or f"{len(mistakes())} mistakes, and {len(mistakes(unseen=True))} that no result shows"
+        )
         return 1 if complaints else 0
     if sys.argv[1:] == ["confusion"]:
         counted, unseen = confusion_tables()
-        new = replaced(replaced(new, "confusion", counted), "invisible", unseen)
-    PAGE.write_text(new, encoding="utf-8")
+        new[PAGE] = replaced(replaced(new[PAGE], "confusion", counted), "invisible", unseen)
+    if sys.argv[1:] == ["unlisted"]:
+        new[PAGE] = replaced(new[PAGE], "unlisted", confusions_unlisted())
+    for page, text in new.items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -5,8 +5,17 @@
 #include <vector>
 
 #include "diagnose/diagnosis.hpp"
+#include "ring_attention/core/error.hpp"
 
 namespace ring_attention::diagnose {
+
+/// The entry of the list for a mutant: "lesson 05 step-too-few".
+/// \throws Error when the list does not have it
+inline const Mistake& mistake_of_mutant(const std::string& mutant) {
+  for (const Mistake& mistake : all_mistakes())
+    if ((", " + mistake.mutant + ",").find(", " + mutant + ",") != std::string::npos) return mistake;
+  throw Error("mistakes.tsv has no mutant " + mutant);
+}
 
 /// A ring with these mistakes.
 struct Trial {

@@ -7,6 +7,7 @@
 
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/core/tensor.hpp"
+#include "ring_attention/parallel/loopback_all_to_all.hpp"
 #include "ring_attention/parallel/mesh.hpp"
 #include "ring_attention/parallel/sum.hpp"
 #include "support/input_error.hpp"

@@ -2,41 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "support/parallel_runs.hpp"
+#include "support/hybrid_mutants.hpp"
 #include "support/thrown_message.hpp"
 
 namespace ring_attention::test {
 namespace {
-
-/// Query heads dealt round-robin, K,V heads in blocks: the groups break.
-struct HeadsInterleaved : HybridRules {
-  [[nodiscard]] Index query_head(Index head, Index heads, int ranks) const override {
-    const Index own = heads / ranks;
-    return head / own + head % own * ranks;
-  }
-};
-
-/// dK and dV of a K,V head that several ranks have are those of the first of these ranks.
-struct FirstReplicaOnly : HybridRules {
-  [[nodiscard]] bool returns_nothing(const std::vector<Interval>& heads, std::size_t own) const override {
-    return own > 0 && heads[own].begin < heads[own - 1].end;
-  }
-};
-
-/// Tokens are placed over all ranks, not over the ranks of a ring.
-struct PlacedOverTheWorld : HybridRules {
-  [[nodiscard]] TokenRanges slice(const RankGrid& held, PlacementKind kind, Index seq) const override {
-    const int ranks = held.ulysses.size * held.ring.size;
-    return Placement(kind, seq, ranks).ranges(held.rank);
-  }
-};
-
-/// The sizes of the two axes are swapped between the placement and the messages.
-struct AxesSwapped : HybridRules {
-  [[nodiscard]] RankGrid computes(const RankGrid& held) const override {
-    return {held.rank, held.ulysses.size * held.ring.size, held.ring.size};
-  }
-};
 
 template <class Rules>
 testing::AssertionResult hybrid_agrees(const Case& what, int ulysses, int rings) {

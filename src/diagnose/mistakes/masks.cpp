@@ -119,8 +119,9 @@ std::vector<Edit> mask_edits() {
        }},
       {"world-placement",
        [](Rules& rules) {
-         moves(rules,
-               [](const Slots& slots, Place& place) { place.position = slots.position_over_world(place); });
+         moves(rules, [](const Slots& slots, Place& place) {
+           place.position = slots.position_if_placed_over_world(place);
+         });
        }},
       {"swapped-axes",
        [](Rules& rules) {
@@ -136,6 +137,11 @@ std::vector<Edit> mask_edits() {
        [](Rules& rules) { causal(rules, [](const Pair& p) { return p.key.position < p.query.position; }); }},
       {"causal-reversed",
        [](Rules& rules) { causal(rules, [](const Pair& p) { return p.key.position >= p.query.position; }); }},
+      {"causal-plus-one",
+       [](Rules& rules) {
+         causal(rules, [](const Pair& p) { return p.key.position <= p.query.position + 1; });
+       }},
+      {"partial-tiles-skipped", [](Rules& rules) { rules.skips_partial_tiles = true; }},
       {"remote-unmasked", [](Rules& rules) { remote_causal(rules, [](const Pair&) { return true; }); }},
       {"zigzag-halves",  // right: of a rank before, the first half of the keys; else the second of the queries
        [](Rules& rules) {

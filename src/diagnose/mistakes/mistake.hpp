@@ -24,8 +24,9 @@ struct Mistake {
   std::string says;       ///< the mistake, in one sentence
   std::string look;       ///< where to look
   std::string lesson;     ///< "05", or empty
-  std::string mutant;     ///< "lesson 05 step-too-few": code of this project that makes the mistake; or empty
-  std::string source;     ///< who made it; or empty
+  std::string
+      mutant;  ///< code of this project that makes it: "lesson 05 step-too-few, tests/support OneStepTooFew"
+  std::string source;  ///< who made it; or empty
   void (*edit)(Rules&) = nullptr;
   bool directed = false;  ///< does it depend on the way in which parcels travel?
   /// Does it only round sums? Then it is no explanation of anything larger, alone or with other mistakes.
@@ -36,7 +37,7 @@ struct Mistake {
   [[nodiscard]] bool in_backward() const { return phase != Phase::forward; }
 };
 
-/// In the order of the file.
+/// In the order of the file; those that results of attention show.
 /// \throws Error when a line has no edit, or an edit has no line
 [[nodiscard]] const std::vector<Mistake>& all_mistakes();
 

@@ -13,6 +13,15 @@ Index local_head(const Problem& problem, Index head) {
   return head % (problem.the_case.heads / problem.job.ulysses);
 }
 
+/// Lets the bias take keys to stand in the order in which they arrive.
+void bias_on_arrival(Rules& rules) {
+  rules.bias_positions.push_back([direction = rules.direction](const Slots& slots, Pair& pair) {
+    const int from = direction > 0 ? pair.key.rank : pair.query.rank,
+              to = direction > 0 ? pair.query.rank : pair.key.rank;
+    pair.key.position = Ring{to, slots.ranks()}.step_of(from) * slots.count() + pair.key.slot;
+  });
+}
+
 /// Lets the bias take query and key to be elsewhere: at their slots.
 void bias_at_slots(Rules& rules, bool query, bool key) {
   rules.bias_positions.push_back([=](const Slots&, Pair& pair) {
@@ -41,6 +50,7 @@ std::vector<Edit> score_edits() {
       {"bias-times-scale",
        [](Rules& rules) { rules.bias = [](const Case& c, double x) { return x * c.scale(); }; }},
       {"bias-local-columns", [](Rules& rules) { bias_at_slots(rules, false, true); }},
+      {"bias-on-arrival", bias_on_arrival, directed},
       {"bias-query-0", [](Rules& rules) { bias_at_slots(rules, true, false); }},
       {"bias-head-0", [](Rules& rules) { rules.bias_head = first_head; }},
       {"alibi-local", [](Rules& rules) { bias_at_slots(rules, true, true); }},

@@ -1,0 +1,224 @@
+// Rings that really run: the library's, in float, on threads, right or with a mutant of tests/support.
+#pragma once
+
+#include "diagnose/trials.hpp"
+#include "support/backward_mutants.hpp"
+#include "support/backward_runs.hpp"
+#include "support/hybrid_mutants.hpp"
+#include "support/mutants.hpp"
+#include "support/score_mutants.hpp"
+
+namespace ring_attention::diagnose {
+
+/// What a ring runs with. The right ones, unless a test replaces them.
+struct Running {
+  std::function<test::MakeForward<float>(const Problem&)> forward = [](const Problem&) {
+    return test::readable_engines<float>.forward;
+  };
+  test::MakeBackward<float> backward = test::readable_engines<float>.backward;
+  test::MakeLoopback forward_link = test::loopback_link<LoopbackTransport>;
+  test::MakeLoopback backward_link = test::loopback_link<LoopbackTransport>;
+  /// Changes what the backward takes from the forward.
+  std::function<void(const test::GradientProblem<float>&, std::vector<test::RankResult<float>>&)> between =
+      [](const auto&, auto&) {};
+};
+
+inline test::Case case_of(const Problem& problem) {
+  const Case& c = problem.the_case;
+  test::Case what;
+  what.kv_heads = c.kv_heads;
+  what.group = c.group();
+  what.queries = what.keys = c.tokens;
+  what.dim = c.dim;
+  what.scoring = problem.scoring();
+  what.kind = problem.job.placement;
+  if (problem.bias.size() > 0) {
+    what.bias_batch = 1;
+    what.bias_heads = c.heads;
+  }
+  return what;
+}
+
+/// The answer of a ring to one problem.
+inline Answer answer_of(const Problem& problem, const Running& ring) {
+  const int ranks = problem.job.ranks;
+  test::Problem<float> forward_problem =
+      test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
+                                converted<float>(problem.v), converted<float>(problem.bias));
+  const auto gradients =
+      test::make_gradient_problem<float>(std::move(forward_problem), converted<float>(problem.dout));
+  auto forward =
+      test::run_loopback_with<float>(gradients.forward, ranks, ring.forward_link, ring.forward(problem));
+  const Placement placement(problem.job.placement, problem.the_case.tokens, ranks);
+  Tensor<float> out(problem.the_case.q()), lse(problem.the_case.q().per_row());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto& attended = forward[static_cast<std::size_t>(rank)].attended;
+    test::put_rows(out, attended.out, placement.ranges(rank));
+    test::put_rows(lse, attended.lse, placement.ranges(rank));
+  }
+  ring.between(gradients, forward);
+  const auto backward =
+      test::run_loopback_backward_with<float>(gradients, forward, ring.backward_link, ring.backward);
+  const Gradients<float> all = test::gathered(backward, gradients);
+  Answer answer{&problem, {}};
+  answer.arrays[Array::out] = converted<double>(out);
+  answer.arrays[Array::lse] = converted<double>(lse);
+  answer.arrays[Array::dq] = converted<double>(all.q);
+  answer.arrays[Array::dk] = converted<double>(all.k);
+  answer.arrays[Array::dv] = converted<double>(all.v);
+  return answer;
+}
+
+/// A ring whose loop asks another topology.
+template <class Owners>
+Running with_owners() {
+  Running ring;
+  ring.forward = [](const Problem& problem) -> test::MakeForward<float> {
+    const Placement placement(problem.job.placement, problem.the_case.tokens, problem.job.ranks);
+    return [=](const Scoring& scoring, Index block, View<const float> q, const TokenRanges& ranges,
+               View<const float> bias) {
+      int rank = 0;
+      while (placement.ranges(rank) != ranges) ++rank;
+      return std::make_unique<test::EngineWithOwners<float, Owners>>(
+          test::make_forward<float, CpuEngine<float>>(scoring, block, q, ranges, bias),
+          Ring{rank, placement.ranks()}, placement);
+    };
+  };
+  return ring;
+}
+
+template <class Engine>
+Running with_forward() {
+  Running ring;
+  ring.forward = [](const Problem&) { return test::make_forward<float, Engine>; };
+  return ring;
+}
+
+struct OwnOnly : test::RightOwners {
+  static int steps(const Ring&) { return 1; }
+};
+
+/// One mutant, as the list calls it; of a wrong ring that is nowhere else, the entry that must be found.
+struct Wrong {
+  std::string name;
+  Running ring;
+  std::vector<std::string> without = {};  ///< cases that the mutant cannot run
+
+  [[nodiscard]] const std::string& id() const {
+    return name.starts_with("tests/") ? mistake_of_mutant(name).id : mistake_named(name).id;
+  }
+};
+
+inline std::vector<Wrong> wrong_forwards() {
+  Running early;
+  early.forward_link = test::loopback_link<test::SwapsTooEarly>;
+  return {
+      {"tests/support OneStepTooFew", with_owners<test::OneStepTooFew>()},
+      {"no-ring", with_owners<OwnOnly>()},
+      {"tests/support OwnerOffByOne", with_owners<test::OwnerOffByOne>(), {"uneven"}},
+      {"tests/support OwnerBackwards", with_owners<test::OwnerBackwards>(), {"uneven"}},
+      {"tests/support SwapsTooEarly", early, {"uneven"}},
+      {"tests/support FiniteStart", with_forward<test::SmallEngine<float, test::FiniteStart>>()},
+      {"tests/support UnguardedScores", with_forward<test::SmallEngine<float, test::UnguardedScores>>()},
+      {"tests/support SinkEveryStep", with_forward<test::EveryStepForward<float, test::SinkEveryStep>>()},
+      {"tests/support ForgetsToRescale", with_forward<test::SmallEngine<float, test::ForgetsToRescale>>()},
+      {"tests/support OverflowingLseMerge",
+       with_forward<test::SmallEngine<float, test::OverflowingLseMerge>>()},
+      {"tests/support InterleavedHeads",
+       with_forward<test::SmallEngine<float, test::InterleavedHeads<2>>>(),
+       {"full", "causal", "window", "documents", "alibi", "bias", "sinks", "uneven", "large"}},
+      {"tests/support LocalForward", with_forward<test::LocalForward<CpuEngine<float>>>(), {"alibi", "bias"}},
+  };
+}
+
+inline std::vector<Wrong> wrong_backwards() {
+  const auto link = [](test::MakeLoopback backward_link) {
+    Running ring;
+    ring.backward_link = backward_link;
+    return ring;
+  };
+  const auto engine = [](test::MakeBackward<float> backward) {
+    Running ring;
+    ring.backward = std::move(backward);
+    return ring;
+  };
+  // The backward takes out, or lse, of a ring that has seen a rank's own keys only.
+  const auto own_shard = [](bool out) {
+    Running ring;
+    ring.between = [=](const auto& problem, auto& forward) {
+      const Placement placement(problem.what().kind, problem.what().keys, static_cast<int>(forward.size()));
+      for (int rank = 0; rank < placement.ranks(); ++rank) {
+        const TokenRanges own = placement.ranges(rank);
+        const auto rows = [&](const Tensor<float>& array) { return test::rows_of(array, own); };
+        const Tensor<float> q = rows(problem.forward.q), k = rows(problem.forward.k),
+                            v = rows(problem.forward.v);
+        const Tensor<float> bias =
+            problem.forward.bias.size() > 0 ? rows(problem.forward.bias) : Tensor<float>();
+        const auto alone =
+            test::make_forward<float, CpuEngine<float>>(problem.what().scoring, 64, q, own, bias);
+        alone->accumulate({k, v, own});
+        AttentionResult<float> result = alone->finish();
+        auto& attended = forward[static_cast<std::size_t>(rank)].attended;
+        if (out)
+          attended.out = std::move(result.out);
+        else
+          attended.lse = std::move(result.lse);
+      }
+    };
+    return ring;
+  };
+  return {
+      {"tests/support NotReturned", link(test::loopback_link<test::NotReturned>), {"uneven"}},
+      {"tests/support LocalGradients", link(test::loopback_link<test::LocalGradients>), {"uneven"}},
+      {"tests/support StaleKeysAndValues", link(test::loopback_link<test::StaleKeysAndValues>), {"uneven"}},
+      {"tests/support KeysWithoutScale", engine(test::make_backward<float, test::KeysWithoutScale<float>>)},
+      {"tests/support LocalBackward",
+       engine(test::make_backward<float, test::LocalBackward<CpuBackward<float>>>),
+       {"alibi", "bias"}},
+      {"delta-own-shard", own_shard(true), {"sinks"}},
+      {"lse-own-shard-backward", own_shard(false), {"sinks"}},
+  };
+}
+
+/// What a hybrid with these rules returns.
+inline Answer answer_of_hybrid(const Problem& problem, const test::HybridRules& rules) {
+  const auto gradients = test::make_gradient_problem<float>(
+      test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
+                                converted<float>(problem.v)),
+      converted<float>(problem.dout));
+  const int ulysses = problem.job.ulysses, rings = problem.job.ring();
+  const auto results = test::run_loopback_hybrid(gradients, ulysses, rings, test::fast_engines<float>, rules);
+  const test::Whole<float> all = test::gathered(results, gradients.what(), ulysses, rules);
+  Answer answer{&problem, {}};
+  answer.arrays[Array::out] = converted<double>(all.attended.out);
+  answer.arrays[Array::lse] = converted<double>(all.attended.lse);
+  answer.arrays[Array::dq] = converted<double>(all.gradients.q);
+  answer.arrays[Array::dk] = converted<double>(all.gradients.k);
+  answer.arrays[Array::dv] = converted<double>(all.gradients.v);
+  return answer;
+}
+
+/// A hybrid that is wrong, and a problem that shows it.
+struct WrongHybrid {
+  std::string name;
+  std::shared_ptr<const test::HybridRules> rules;
+  std::string of_case;
+  Index heads, kv_heads;
+
+  [[nodiscard]] Case the_case(const Job& job) const {
+    std::vector<Case> cases = ladder(job);
+    Case& c = *std::ranges::find(cases, of_case, &Case::name);
+    c.heads = heads;
+    c.kv_heads = kv_heads;
+    return c;
+  }
+};
+
+inline std::vector<WrongHybrid> wrong_hybrids() {
+  return {{"tests/support HeadsInterleaved", std::make_shared<test::HeadsInterleaved>(), "gqa", 4, 2},
+          {"tests/support FirstReplicaOnly", std::make_shared<test::FirstReplicaOnly>(), "gqa", 2, 1},
+          {"tests/support PlacedOverTheWorld", std::make_shared<test::PlacedOverTheWorld>(), "causal", 4, 4},
+          {"tests/support AxesSwapped", std::make_shared<test::AxesSwapped>(), "causal", 6, 6}};
+}
+
+}  // namespace ring_attention::diagnose

@@ -1,0 +1,214 @@
+// smallest [MOST_RANKS]: for each mutant of tests/support the fewest ranks, the fewest tokens and the weakest check that
+// show it, found by running it: a line `mutant TAB ranks TAB tokens TAB check`.
+//
+// Checks from the weakest on: all numbers are finite; V = 1 gives out = 1; out without a mask; out with a causal mask; out
+// of the other cases; lse; gradients. Tokens are multiples of the ranks, because some mutants need shards of one length.
+#include <cstdio>
+#include <cstdlib>
+
+#include "diagnose/running_rings.hpp"
+
+using namespace ring_attention;
+using namespace ring_attention::diagnose;
+
+namespace {
+
+constexpr Index most_tokens_of_a_rank = 8;
+
+/// What shows: the number of a check and its case, the weakest check and the simplest case first, and what it is called.
+using Shown = std::optional<std::pair<int, std::string>>;
+using Run = std::function<Answer(const Problem&)>;
+
+bool finite(const Arrays& arrays) {
+  return std::ranges::all_of(all_arrays, [&](Array array) {
+    return std::ranges::all_of(arrays[array].view().elements(), [&](double x) {
+      return array == Array::lse ? !std::isnan(x) && x < beyond_float : std::isfinite(x);
+    });
+  });
+}
+
+/// Larger than what rounding does to scores as large as those of the cases.
+bool differs(const Tensor<double>& got, const Tensor<double>& want) {
+  double largest = 0, error = 0;
+  for (Index i = 0; i < want.size(); ++i) {
+    if (got.data()[i] == want.data()[i]) continue;  // also -inf
+    largest = std::max(largest, std::abs(want.data()[i]));
+    error = std::max(error, std::abs(got.data()[i] - want.data()[i]));
+  }
+  return !(error <= 1e-3 * std::max(largest, 1.0));
+}
+
+Shown shown_by(const Run& run, const Case& c, const Job& job, int number) {
+  Problem problem(c, job, 1);
+  const Answer answer = run(problem);
+  if (!finite(answer.arrays)) return std::pair(number, "all numbers are finite; " + c.name);
+  const auto wrong = [&](Array array) { return differs(answer.arrays[array], problem.right[array]); };
+  if (wrong(Array::out)) {
+    if (!c.sinks) {
+      problem.v.fill(1);
+      Tensor<double> ones(c.q(), 1);
+      if (differs(run(problem).arrays[Array::out], ones))
+        return std::pair(20 + number, "V = 1 gives out = 1; " + c.name);
+    }
+    return std::pair(40 + number, "out; " + c.name);
+  }
+  for (const Array array : {Array::lse, Array::dq, Array::dk, Array::dv})
+    if (wrong(array))
+      return std::pair(40 + 20 * static_cast<int>(array) + number, name(array) + "; " + c.name);
+  return {};
+}
+
+/// A case with other tokens.
+Case shortened(Case c, Index tokens) {
+  c.tokens = tokens;
+  if (!c.documents.empty()) c.documents = {0, (tokens + 2) / 3, (2 * tokens + 2) / 3, tokens};
+  if (c.window > 0) c.window = std::max(Index{1}, std::min(c.window, tokens / 2));
+  return c;
+}
+
+/// The first job that shows it and not the right one, its fewest tokens, and the weakest check with any number of tokens.
+void print_smallest(const std::string& mutant, const Run& run, const Run& right, const std::vector<Job>& jobs,
+                    const std::function<std::vector<Case>(const Job&)>& cases_of) {
+  for (const Job& job : jobs) {
+    Index fewest = 0;
+    Shown weakest;
+    const std::vector<Case> cases = cases_of(job);
+    const Index unit = job.placement == PlacementKind::zigzag ? 2 * job.ranks : job.ranks;
+    for (Index times = 1; times <= most_tokens_of_a_rank; ++times)
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        const Case c = shortened(cases[i], times * unit);
+        const auto number = static_cast<int>(i);
+        const Shown shown = shown_by(run, c, job, number);
+        if (!shown || shown_by(right, c, job, number)) continue;
+        if (fewest == 0) fewest = times * unit;
+        if (!weakest || *shown < *weakest) weakest = shown;
+      }
+    if (!weakest) continue;
+    const std::string ulysses = job.ulysses > 1 ? ", U = " + std::to_string(job.ulysses) : "";
+    std::printf("%s\t%d%s\t%td\t%s\n", mutant.c_str(), job.ranks, ulysses.c_str(), fewest,
+                weakest->second.c_str());
+    std::fflush(stdout);
+    return;
+  }
+  std::printf("%s\t-\t-\tnone of these\n", mutant.c_str());
+}
+
+/// Mutants that the cases do not show: they need dropout, rows without keys, or a count of messages.
+struct Elsewhere {
+  using Check = std::function<bool(const test::GradientProblem<float>&, int ranks)>;
+  std::string name, check;
+  Check passes, right_one_passes;
+  test::Case what = {.kv_heads = 1, .scoring = {0.5, Mask::causal(), {}, {}, {.probability = 0.5}}};
+};
+
+template <class Engine>
+bool forward_is_right(const test::GradientProblem<float>& problem, int ranks) {
+  return static_cast<bool>(
+      test::all_agree(test::run_loopback<float, Engine>(problem.forward, ranks), problem.forward));
+}
+
+template <class Forward, class Backward>
+bool both_are_right(const test::GradientProblem<float>& problem, int ranks) {
+  return static_cast<bool>(test::both_ways_agree<float, Forward, Backward>(problem, ranks));
+}
+
+template <class Link>
+bool messages_are_right(const test::GradientProblem<float>& problem, int ranks) {
+  const auto results = test::run_loopback<float, CpuEngine<float>, Link>(problem.forward, ranks);
+  for (int rank = 0; rank < ranks; ++rank)
+    if (!test::sent_what_it_should(results[static_cast<std::size_t>(rank)].statistics, problem.forward,
+                                   {rank, ranks}))
+      return false;
+  return true;
+}
+
+template <int ranks>
+constexpr auto reversed_seeds =
+    both_are_right<BlockwiseEngine<float>, test::EveryStepBackward<float, test::SeedPerStepReversed<ranks>>>;
+
+template <class Rules>
+constexpr auto with_rules = forward_is_right<test::SmallEngine<float, Rules>>;
+template <class Change>
+constexpr auto every_step = forward_is_right<test::EveryStepForward<float, Change>>;
+
+std::vector<Elsewhere> elsewhere() {
+  const std::string out = "out; dropout", gradients = "gradients; dropout";
+  const auto rules = with_rules<test::RightRules>;
+  const auto steps = every_step<test::NoChange>;
+  const auto both = both_are_right<BlockwiseEngine<float>, BlockwiseBackward<float>>;
+  const auto reversed = [](const auto& problem, int ranks) {
+    return ranks == 1 ? reversed_seeds<1>(problem, 1)
+                      : (ranks == 2 ? reversed_seeds<2>(problem, 2) : reversed_seeds<3>(problem, 3));
+  };
+  const auto no_gradient = both_are_right<BlockwiseEngine<float>, test::MasksGradientOfScores<float>>;
+  return {{"tests/support DropsBeforeSoftmax", out, with_rules<test::DropsBeforeSoftmax>, rules},
+          {"tests/support DropsTheSum", out, with_rules<test::DropsTheSum>, rules},
+          {"tests/support ScalesTwice", out, with_rules<test::ScalesTwice>, rules},
+          {"tests/support NoScale", out, with_rules<test::NoScale>, rules},
+          {"tests/support SeedPerRank", out, every_step<test::SeedPerRank>, steps},
+          {"tests/support SeedPerStep", out, every_step<test::SeedPerStep>, steps},
+          {"tests/support SeedPerStepReversed", gradients, reversed, both},
+          {"tests/support MasksGradientOfScores", gradients, no_gradient, both},
+          {"tests/support UnguardedMerge",
+           "all numbers are finite; queries before the first key",
+           with_rules<test::UnguardedMerge>,
+           rules,
+           {.kv_heads = 1, .scoring = {0.5, Mask::causal(-1)}}},
+          {"tests/support OneHopTooMany",
+           "messages and bytes",
+           messages_are_right<test::OneHopTooMany>,
+           messages_are_right<LoopbackTransport>,
+           {.kv_heads = 1}}};
+}
+
+void print_elsewhere(const Elsewhere& mutant, int most_ranks) {
+  for (int ranks = 1; ranks <= most_ranks; ++ranks)
+    for (Index tokens = ranks; tokens <= most_tokens_of_a_rank * ranks; ++tokens) {
+      test::Case what = mutant.what;
+      what.queries = what.keys = tokens;
+      const auto problem = test::make_gradient_problem<float>(what);
+      if (mutant.passes(problem, ranks) || !mutant.right_one_passes(problem, ranks)) continue;
+      std::printf("%s\t%d\t%td\t%s\n", mutant.name.c_str(), ranks, tokens, mutant.check.c_str());
+      return;
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int most_ranks = argc > 1 ? std::atoi(argv[1]) : 6;
+  std::vector<Job> rings, hybrids;
+  for (int ranks = 1; ranks <= most_ranks; ++ranks) {
+    if (ranks <= 4) rings.push_back({ranks, PlacementKind::contiguous});
+    for (int ulysses = 2; ulysses <= ranks; ++ulysses)
+      if (ranks % ulysses == 0) hybrids.push_back({ranks, PlacementKind::zigzag, ulysses});
+  }
+  std::vector<Wrong> wrong = wrong_forwards();
+  std::ranges::move(wrong_backwards(), std::back_inserter(wrong));
+  for (const Wrong& mutant : wrong) {
+    if (!mutant.name.starts_with("tests/")) continue;
+    print_smallest(
+        mutant.name, [&](const Problem& problem) { return answer_of(problem, mutant.ring); },
+        [](const Problem& problem) { return answer_of(problem, Running()); }, rings,
+        [&](const Job& job) {
+          std::vector<Case> cases = ladder(job);
+          std::erase_if(cases, [&](const Case& c) {
+            return c.padding > 0 || c.name == "uneven" ||
+                   std::ranges::find(mutant.without, c.name) != mutant.without.end();
+          });
+          return cases;
+        });
+  }
+  for (const Elsewhere& mutant : elsewhere()) print_elsewhere(mutant, std::min(most_ranks, 4));
+  for (const WrongHybrid& mutant : wrong_hybrids()) {
+    std::vector<Job> jobs = hybrids;
+    std::erase_if(jobs, [&](const Job& job) {
+      return !can_share_heads(mutant.heads, mutant.kv_heads, job.ulysses) ||
+             !can_share_heads(mutant.heads, mutant.kv_heads, job.ring());
+    });
+    print_smallest(
+        mutant.name, [&](const Problem& problem) { return answer_of_hybrid(problem, *mutant.rules); },
+        [](const Problem& problem) { return answer_of_hybrid(problem, test::HybridRules()); }, jobs,
+        [&](const Job& job) { return std::vector<Case>{mutant.the_case(job)}; });
+  }
+}
