@@ -17,13 +17,19 @@ Index agreed_prompt(const Communicator& comm, const DecodeOptions& options, cons
   return prompt;
 }
 
+/// \param trace  null: none
+int decode_traced(const Communicator& comm, const DecodeOptions& options, Activity& activity, Trace* trace) {
+  const RunInput input(comm, options);
+  const Index prompt = agreed_prompt(comm, options, input);
+  return input.is_double() ? DecodeJob<double>(comm, options, input, prompt, activity, trace)()
+                           : DecodeJob<float>(comm, options, input, prompt, activity, trace)();
+}
+
 }  // namespace
 
 int decode_command(const Communicator& comm, const DecodeOptions& options, Activity& activity) {
-  const RunInput input(comm, options);
-  const Index prompt = agreed_prompt(comm, options, input);
-  return input.is_double() ? DecodeJob<double>(comm, options, input, prompt, activity)()
-                           : DecodeJob<float>(comm, options, input, prompt, activity)();
+  return with_trace(comm, options.trace, activity,
+                    [&](Trace* trace) { return decode_traced(comm, options, activity, trace); });
 }
 
 }  // namespace ring_attention
