@@ -70,7 +70,7 @@ class TraceTest(harness.CommandTest):
                 stack.append(event)
             elif event["ph"] == "E":
                 begin = stack.pop()
-                if begin["name"] in ("wait", "exchange"):
+                if begin["name"] == "wait":
                     sums[event["pid"]] += event["ts"] - begin["ts"]
         return sums
 

@@ -45,14 +45,14 @@ InputError cannot_write(const std::string& file) {
   return InputError{"--trace: cannot write " + file + ": " + std::strerror(errno)};
 }
 
-/// Piece `piece` of at most 32 of a sequence.
+/// Tokens of one of at most 32 cells; the last may have fewer.
+Index cell_of(Index tokens) { return (tokens + 31) / 32; }
+
 std::vector<TokenRange> cells_of(Index tokens) {
-  const int cells = static_cast<int>(std::min<Index>(tokens, 32));
   std::vector<TokenRange> all;
-  for (int cell = 0; cell < cells; ++cell) {
-    const Interval piece = piece_of(tokens, cell, cells);
-    all.push_back({piece.begin, 1, piece.end - piece.begin});
-  }
+  const Index cell = cell_of(tokens);
+  for (Index begin = 0; begin < tokens; begin += cell)
+    all.push_back({begin, 1, std::min(cell, tokens - begin)});
   return all;
 }
 
@@ -147,12 +147,15 @@ void Trace::describe(const SharedAttention& shared) {
                           : ulysses.size == 1 ? "ring"
                           : ring.size == 1    ? "ulysses"
                                               : "hybrid";
-  metadata("attention",
-           format("\"queries\":%lld,\"keys\":%lld,\"heads\":%lld,\"ranks\":%d,\"ring\":%d,\"ulysses\":%d,"
-                  "\"partition\":\"%s\",\"placement\":\"%s\",\"cells\":[%s\"]",
-                  static_cast<long long>(shared.q.seq), static_cast<long long>(shared.kv.seq),
-                  static_cast<long long>(shared.q.heads), comm_.size(), ring.size, ulysses.size, partition,
-                  name(shared.tokens.queries.kind()).c_str(), cells.c_str()));
+  metadata(
+      "attention",
+      format(
+          "\"queries\":%lld,\"keys\":%lld,\"heads\":%lld,\"ranks\":%d,\"ring\":%d,\"ulysses\":%d,"
+          "\"partition\":\"%s\",\"placement\":\"%s\",\"query_cell\":%lld,\"key_cell\":%lld,\"cells\":[%s\"]",
+          static_cast<long long>(shared.q.seq), static_cast<long long>(shared.kv.seq),
+          static_cast<long long>(shared.q.heads), comm_.size(), ring.size, ulysses.size, partition,
+          name(shared.tokens.queries.kind()).c_str(), static_cast<long long>(cell_of(shared.q.seq)),
+          static_cast<long long>(cell_of(shared.kv.seq)), cells.c_str()));
 }
 
 void Trace::enters(Phase phase) {

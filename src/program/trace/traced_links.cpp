@@ -32,8 +32,9 @@ class TracedTransport : public TransportAdapter {
     TransportAdapter::finish();
     const double end = begin + waited() * 1e6;
     where_.trace.end(where_.track, end);
-    if (receives_) where_.trace.receives(where_.track, where_.at(ring().prev()), end);
-    where_.trace.end(where_.track);
+    const double here = where_.trace.now();
+    if (receives_) where_.trace.receives(where_.track, where_.at(ring().prev()), here);
+    where_.trace.end(where_.track, here);
   }
   /// A GPU counts its waits here.
   void drain() override {
@@ -73,10 +74,13 @@ class TracedAllToAll : public AllToAllAdapter {
                static_cast<long long>(bytes_of_others(pieces.receive, rank()))),
         begin);
     for_others(pieces.send, [&](int other) { where_.trace.sends(where_.track, other, begin); });
+    const double wait = where_.trace.now();
+    where_.trace.begin(where_.track, "wait", "", wait);
     AllToAllAdapter::exchange(pieces);
-    const double end = begin + (statistics().exposed_seconds - exposed) * 1e6;
-    for_others(pieces.receive, [&](int other) { where_.trace.receives(where_.track, other, end); });
-    where_.trace.end(where_.track, end);
+    where_.trace.end(where_.track, wait + (statistics().exposed_seconds - exposed) * 1e6);
+    const double here = where_.trace.now();
+    for_others(pieces.receive, [&](int other) { where_.trace.receives(where_.track, other, here); });
+    where_.trace.end(where_.track, here);
   }
 
  private:

@@ -8,7 +8,7 @@
 namespace ring_attention {
 
 /// Passes every call on to other links. A hop is a slice from start() to the end of finish(), and the wait in finish() a
-/// slice in it, as long as the transport counts it. An exchange of pieces is a slice, all of it a wait.
+/// slice in it, as long as the transport counts it. An exchange of pieces is a slice, with a wait in it.
 class TracedLinks : public Links {
  public:
   /// All outlive this object. \param ulysses, ring  along which `links` were made
