@@ -7,6 +7,7 @@ import functools
 import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+import build
 
 ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[1]))
 PAGE = ROOT / "docs/player/index.html"
@@ -181,6 +184,12 @@ class Checks:
             self.check(page.run("player.time === player.trace.end"), f"{name}: steps do not reach the end")
             self.owners(name)
 
+    def places(self):
+        known = set(self.page.run("player.scenes.map((scene) => scene.name)")
+                    + self.page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)"))
+        for file, place in links():
+            self.check(place in known, f"{file} leads to #{place}, which the page does not have")
+
     def owners(self, name):
         """At step t of a ring of N ranks, rank r has the K,V that the program says: their tokens are the owner's queries."""
         wrong = self.page.run("""player.trace.computes.filter((slice) => slice.owner !== undefined).filter((slice) => {
@@ -285,6 +294,12 @@ class Checks:
         page.look(800)
 
 
+def links():
+    """The places on the page to which the other pages lead."""
+    for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*/*.md")]:
+        yield from ((file.name, place) for place in re.findall(r"player/index\.html#([\w-]+)", file.read_text(encoding="utf-8")))
+
+
 def files_are_small():
     own = [PAGE.parent / name for name in ("trace.js", "views.js", "player.js", "play.js", "player.css")]
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in own)
@@ -299,7 +314,7 @@ def failures_at(page, url, folder):
     page.look(800)
     page.requests = []
     page.open(url)
-    for part in (checks.scenes, checks.playing, checks.dragging, checks.choices, lambda: checks.own_file(folder), checks.looks):
+    for part in (checks.places, checks.scenes, checks.playing, checks.dragging, checks.choices, lambda: checks.own_file(folder), checks.looks):
         part()
     base = url.rsplit("/", 1)[0]
     for request in page.requests:
@@ -317,10 +332,11 @@ def main():
     if chrome is None:
         print("skipped: no browser. Remedy: install chromium, or set CHROME.")
         return 77
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=ROOT / "docs"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     found = list(files_are_small())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        build.copy_player(Path(folder) / "site")  # as on the site
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=f"{folder}/site"))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         for url in (PAGE.as_uri(), f"http://127.0.0.1:{server.server_port}/player/index.html"):
             page = Page(chrome, f"{folder}/{len(url)}")
             try:

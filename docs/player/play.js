@@ -100,16 +100,16 @@ const QUESTIONS = [
    "Three. In the scene “An overlapped ring” each rank begins with its own K,V, and after three hops it has seen those of "
    + "the three others. A fourth hop would return each parcel to its owner, which has used it in step 0."],
   ["A ring under a causal mask, four ranks: which placement balances it?",
-   "Zigzag: the ranks compute 100 % of the time. Striped reaches 92 %, because of the diagonal: rank 3 sees one key more "
-   + "for each query than the mask leaves to rank 0 at a step. Contiguous reaches 58 %: at each step after the first some "
+   "Zigzag: the ranks compute 100 % of the time. Striped reaches 92 %: at a step a query of rank 3 sees up to one key "
+   + "more than its neighbour on rank 0. Contiguous reaches 58 %: at each step after the first some "
    + "ranks see no key."],
   ["A ring, contiguous, causal: rank 3 of four sends nothing. Why?",
    "No rank needs its K,V: all queries of other ranks are before its keys. A parcel travels as far as the last rank with a "
    + "query that sees one of its keys, and no further. The K,V of rank 0 make three hops, those of rank 2 one."],
   ["Which placement balances a window of 8 keys on four ranks, and what does it cost?",
    "Striped: 95 %, contiguous 89 %, zigzag 66 %. But with striped tokens every K,V is needed by all ranks: a rank sends "
-   + "49152 bytes, where contiguous sends 16384 at most. On a slow link contiguous can be faster, and its hops stay with "
-   + "the number of ranks what the window needs."],
+   + "49152 bytes, where contiguous sends 16384 at most. On a slow link contiguous can be faster: a parcel makes no more "
+   + "hops than the window needs."],
   ["Of the two mistakes, a step too few and a hop too few, which one does the square show? What shows the other?",
    "The square shows the step too few: a block of each rank's rows stays empty. With a hop too few the square is complete, "
    + "in both passes: all numbers are computed. But dK,dV of each rank end on the rank before it, one hop from their owner. "

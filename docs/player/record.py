@@ -39,7 +39,7 @@ SCENES = [  # (name, lesson, title, what to see, ranks, words of the program, or
      4, f"run {PROBLEM} --causal --placement striped"),
     ("causal-zigzag", "09", "A causal mask, zigzag", "Each rank has one early and one late piece: the same work for all.",
      4, f"run {PROBLEM} --causal --placement zigzag"),
-    ("window", "12", "A window of 512 keys", "K,V make the hops that a query needs: two instead of three.",
+    ("window", "12", "A window of 512 keys", "K,V make the hops that a query needs: one instead of three.",
      4, f"run {PROBLEM} --window 512,0"),
     ("ulysses", "10", "Ulysses", "Two exchanges of all ranks with all; between them each rank computes some heads of all tokens.",
      4, "run --random 1,4,2048,64 --parallel ulysses"),
