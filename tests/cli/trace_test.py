@@ -133,6 +133,12 @@ class TraceTest(harness.CommandTest):
             self.assertGreater(len(events), 100)
             self.assert_valid(events, 2, whole=False)
 
+    def test_bad_input_leaves_one_file(self):
+        words = "run --q no.npy --k no.npy --v no.npy --check --trace trace.json"
+        self.assert_refused(self.run_ranks(2, *words.split()), "no.npy")
+        self.assertEqual(self.files_in(), ["trace.json"])
+        self.assert_valid(self.events(), 2)
+
     def test_file_that_cannot_be_written(self):
         self.assert_refused(self.run_ranks(2, *"run --random 1,1,8,4 --trace missing/trace.json".split()),
                             "missing/trace.json", "--trace")

@@ -134,7 +134,7 @@ std::string cells_json(const CellsOptions& options) {
   Json json{{"seq", seq}, {"heads", heads}, {"dim", dim}, {"element_bytes", element_bytes}};
   for (const NamedMask& mask : masks()) json["masks"][mask.name] = cells_of(mask.mask);
   for (const Index ranks : options.ranks ? std::vector{*options.ranks} : std::vector<Index>{2, 4, 8}) {
-    if (heads % ranks != 0) throw InputError("--ranks " + std::to_string(ranks) + " does not divide 8 heads");
+    if (!can_share_heads(heads, heads, ranks)) throw InputError("--ranks " + std::to_string(ranks) + " does not divide 8 heads");
     for (const NamedMask& mask : masks())
       for (const Partition partition :
            {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather})

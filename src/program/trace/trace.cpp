@@ -79,7 +79,8 @@ Trace::Trace(const Communicator& comm, std::string file)
 }
 
 void Trace::open() {
-  if (comm_.rank() == 0 && std::ofstream(file_).fail()) throw cannot_write(file_);
+  if (std::filesystem::is_directory(file_))
+    throw InputError("--trace " + file_, "is a directory where a file has to go", "give another");
   out_.reset(std::fopen(own_file_.c_str(), "wb"));
   if (out_ == nullptr) throw cannot_write(own_file_);
   (void)std::setvbuf(out_.get(), nullptr, _IONBF, 0);  // each event goes to the file when it happens
@@ -121,8 +122,9 @@ void Trace::name_line(Track track) {
 
 void Trace::arrow(const char* end, Track track, int from, int to, double at, Index number) {
   const Index pair = static_cast<Index>(from) * comm_.size() + to, most = Index{1} << 24U;
+  const Index id = pair * most + number;
   write(end, "message", at, track,
-        format(",\"cat\":\"%s\",\"id\":%lld%s", name_of(track), static_cast<long long>(pair * most + number),
+        format(",\"cat\":\"%s\",\"id\":%lld%s", name_of(track), static_cast<long long>(id),
                *end == 'f' ? ",\"bp\":\"e\"" : ""));
 }
 void Trace::sends(Track track, int to, double at) {
@@ -186,13 +188,34 @@ void Trace::join() {
   std::filesystem::remove(own_file_);
 }
 
+namespace {
+
+/// An activity that tells a trace its phases, for as long as this object lives.
+class Observed {
+ public:
+  Observed(Activity& activity, Trace& trace) : activity_(activity) { activity_.observe(&trace); }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+  ~Observed() { activity_.observe(nullptr); }
+
+ private:
+  Activity& activity_;
+};
+
+}  // namespace
+
 int with_trace(const Communicator& comm, const std::string& file, Activity& activity,
                const std::function<int(Trace*)>& work) {
   if (file.empty()) return work(nullptr);
   Trace trace(comm, file);
-  activity.observe(&trace);
-  const int code = work(&trace);
-  activity.observe(nullptr);
+  const Observed observed(activity, trace);
+  int code = 0;
+  try {
+    code = work(&trace);
+  } catch (const AgreedError&) {  // of all ranks
+    trace.join();
+    throw;
+  }
   trace.join();
   return code;
 }
