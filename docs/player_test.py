@@ -46,9 +46,21 @@ class Page:
             os.dup2(31, 4)
 
         self.process = subprocess.Popen(
-            [chrome, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             f"--user-data-dir={folder}", "about:blank"],
-            preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [
+                chrome,
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                f"--user-data-dir={folder}",
+                "about:blank",
+            ],
+            preexec_fn=connect,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(to_child)
         os.close(from_child)
         self.number, self.buffer, self.complaints, self.session = 0, b"", [], None
@@ -97,17 +109,21 @@ class Page:
 
     def open(self, url):
         self.call("Page.navigate", url=url)
-        give_up = time.monotonic() + 20
-        while not self.run("document.readyState === 'complete' && location.href !== 'about:blank'"):
-            if time.monotonic() > give_up:
-                raise RuntimeError(f"{url} does not load")
-            time.sleep(0.02)
+        if not self.until("document.readyState === 'complete' && location.href !== 'about:blank'", 20):
+            raise RuntimeError(f"{url} does not load")
 
     def run(self, script):
         done = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
             raise RuntimeError(done["exceptionDetails"].get("exception", {}).get("description", script))
         return done["result"].get("value")
+
+    def until(self, condition, seconds=5):
+        """Does the condition come true?"""
+        give_up = time.monotonic() + seconds
+        while not (true := self.run(condition)) and time.monotonic() < give_up:
+            time.sleep(0.02)
+        return true
 
     def press(self, key, code=None, text=None, modifiers=0):
         words = {"key": key, "code": code or key, "modifiers": modifiers, "windowsVirtualKeyCode": CODES.get(key, 0)}
@@ -170,8 +186,7 @@ class Checks:
         self.check(len(names) >= 13, f"there are {len(names)} scenes")
         for name in names:
             page.run(f"location.hash = '{name}'")
-            page.run("new Promise((done) => setTimeout(done, 30))")
-            self.check(page.run("by('scene').value") == name, f"{name}: the address does not choose it")
+            self.check(page.until(f"by('scene').value === '{name}'"), f"{name}: the address does not choose it")
             # the end by steps: the state of each moment is drawn
             page.run("player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)")
             passes = page.run("""[...Array(passAt(player.trace, player.trace.end) + 1).keys()]
@@ -185,13 +200,15 @@ class Checks:
             self.owners(name)
 
     def places(self):
-        known = set(self.page.run("player.scenes.map((scene) => scene.name)")
-                    + self.page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)"))
+        known = set(
+            self.page.run("player.scenes.map((scene) => scene.name)")
+            + self.page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+        )
         for file, place in links():
             self.check(place in known, f"{file} leads to #{place}, which the page does not have")
 
     def owners(self, name):
-        """At step t of a ring of N ranks, rank r has the K,V that the program says: their tokens are the owner's queries."""
+        """The keys of a step are those of the rank that the program says: where the owner's queries are."""
         wrong = self.page.run("""player.trace.computes.filter((slice) => slice.owner !== undefined).filter((slice) => {
             const of = player.trace.passes.find((pass) => pass.rank === slice.owner && pass.name === "forward");
             return JSON.stringify(slice.keys) !== JSON.stringify(of.queries);
@@ -202,7 +219,7 @@ class Checks:
         """Time goes by itself, with the keyboard alone: Tab to the button, space."""
         page = self.page
         page.run("location.hash = 'overlapped'; document.activeElement.blur(); scrollTo(0, 0)")
-        page.run("new Promise((done) => setTimeout(done, 30))")
+        page.until("by('scene').value === 'overlapped'")
         page.run("player.seek(0)")
         page.press("ArrowRight")
         stepped = page.run("player.time")
@@ -214,20 +231,20 @@ class Checks:
         self.check("nothing is missing" in page.run("by('summary').textContent"), "the end is not said in words")
         page.press("Home")
         page.press(" ", "Space", " ")
-        page.run("new Promise((done) => setTimeout(done, 400))")
-        self.check(page.run("player.playing && player.time > 0"), "space does not play")
+        self.check(page.until("player.playing && player.time > 0"), "space does not play")
         page.press(" ", "Space", " ")
         self.check(page.run("!player.playing"), "space does not stop")
         reached = set()
         for _ in range(40):
             page.press("Tab", text="\t")
             reached.add(page.run("document.activeElement.id || document.activeElement.tagName"))
-        wanted = set("home scene begin back play step end speed time file ranks mask placement partition show SUMMARY".split())
+        wanted = set(
+            "home scene begin back play step end speed time file ranks mask placement partition show SUMMARY".split()
+        )
         self.check(wanted <= reached, f"Tab does not reach {wanted - reached}")
         page.run("by('scene').focus()")
         page.press("ArrowDown")
-        page.run("new Promise((done) => setTimeout(done, 50))")
-        self.check(page.run("location.hash") != "#overlapped", "the keyboard chooses no scene")
+        self.check(page.until("location.hash !== '#overlapped'"), "the keyboard chooses no scene")
         page.run("by('play').focus()")
         page.press("Enter", text="\r")
         self.check(page.run("player.playing"), "Enter on the button does not play")
@@ -236,14 +253,25 @@ class Checks:
 
     def dragging(self):
         page = self.page
-        box = page.run("(() => { const b = by('lanes'); b.scrollIntoView({block: 'center'}); return b.getBoundingClientRect().toJSON() })()")
+        box = page.run(
+            "by('lanes').scrollIntoView({block: 'center'}), by('lanes').getBoundingClientRect().toJSON()"
+        )
         y = box["y"] + box["height"] / 2
         for kind, share in (("mousePressed", 0.2), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
-            page.call("Input.dispatchMouseEvent", type=kind, x=box["x"] + share * box["width"], y=y, button="left", buttons=1,
-                      clickCount=1)
+            page.call(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=box["x"] + share * box["width"],
+                y=y,
+                button="left",
+                buttons=1,
+                clickCount=1,
+            )
         self.check(abs(page.run("player.time / player.trace.end") - 0.5) < 0.02, "dragging in the lanes does not move time")
         page.call("Emulation.setTouchEmulationEnabled", enabled=True)
-        page.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": box["x"] + 0.25 * box["width"], "y": y}])
+        page.call(
+            "Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": box["x"] + 0.25 * box["width"], "y": y}]
+        )
         page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
         self.check(abs(page.run("player.time / player.trace.end") - 0.25) < 0.02, "a touch in the lanes does not move time")
         page.call("Emulation.setTouchEmulationEnabled", enabled=False)
@@ -257,7 +285,9 @@ class Checks:
         self.check(not wrong, f"the square of a choice is not complete: {wrong[:5]}")
         self.page.run("by('mask').value = 'window'; by('mask').dispatchEvent(new Event('change')); by('show').click()")
         self.check("89 %" in self.page.run("by('verdict').textContent"), "a choice is not shown")
-        self.check(self.page.run("document.querySelectorAll('#questions details').length") == 6, "there are not six questions")
+        self.check(
+            self.page.run("document.querySelectorAll('#questions details').length") == 6, "there are not six questions"
+        )
 
     def own_file(self, folder):
         """A trace that the program writes now, and the files of a job that died."""
@@ -265,12 +295,18 @@ class Checks:
         if not program.exists():
             return
         file = Path(folder) / "trace.json"
-        subprocess.run([BUILD / "mpirun", "-n", "2", program, *"run --random 1,2,50,8 --causal --backward --trace".split(), file],
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [BUILD / "mpirun", "-n", "2", program, *"run --random 1,2,50,8 --causal --backward --trace".split(), file],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         self.open_texts([file.read_text(encoding="utf-8")])
         self.check(self.page.run("verdictOf(player.trace).length") == 0, "a trace of now: the square is not complete")
-        died = [f"[{{\"ph\":\"B\",\"pid\":{rank},\"tid\":2,\"ts\":{rank + 1},\"name\":\"hop\",\"args\":{{\"owner\":0}}}},\n"
-                f"{{\"ph\":\"B\",\"pid\":{rank},\"tid\":2,\"ts\":9,\"name\":\"wait\"}},\n{{\"ph\":\"E\",\"pi" for rank in range(2)]
+        died = [
+            f'[{{"ph":"B","pid":{rank},"tid":2,"ts":{rank + 1},"name":"hop","args":{{"owner":0}}}},\n'
+            f'{{"ph":"B","pid":{rank},"tid":2,"ts":9,"name":"wait"}},\n{{"ph":"E","pi'
+            for rank in range(2)
+        ]
         self.open_texts(died)
         self.page.run("player.seek(player.trace.end - 0.5)")
         self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
@@ -282,7 +318,7 @@ class Checks:
         """No horizontal scrolling; contrast in both modes."""
         page = self.page
         page.run("location.hash = 'backward'; document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        page.run("new Promise((done) => setTimeout(done, 30))")
+        page.until("by('scene').value === 'backward'")
         page.run("player.seek(player.trace.end * 0.7)")
         for dark in (False, True):
             for width in WIDTHS:
@@ -290,14 +326,18 @@ class Checks:
                 wide = page.run("[document.documentElement.scrollWidth, innerWidth]")
                 self.check(wide[0] <= width, f"{width} px: the page is {wide[0]} px wide")
             for contrast, text, front, back in page.run(CONTRAST):
-                self.check(contrast >= LEAST_CONTRAST, f"{'dark' if dark else 'light'}: {contrast:.1f}: {text}: {front} on {back}")
+                self.check(
+                    contrast >= LEAST_CONTRAST, f"{'dark' if dark else 'light'}: {contrast:.1f}: {text}: {front} on {back}"
+                )
         page.look(800)
 
 
 def links():
     """The places on the page to which the other pages lead."""
     for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*/*.md")]:
-        yield from ((file.name, place) for place in re.findall(r"player/index\.html#([\w-]+)", file.read_text(encoding="utf-8")))
+        yield from (
+            (file.name, place) for place in re.findall(r"player/index\.html#([\w-]+)", file.read_text(encoding="utf-8"))
+        )
 
 
 def files_are_small():
@@ -314,7 +354,15 @@ def failures_at(page, url, folder):
     page.look(800)
     page.requests = []
     page.open(url)
-    for part in (checks.places, checks.scenes, checks.playing, checks.dragging, checks.choices, lambda: checks.own_file(folder), checks.looks):
+    for part in (
+        checks.places,
+        checks.scenes,
+        checks.playing,
+        checks.dragging,
+        checks.choices,
+        lambda: checks.own_file(folder),
+        checks.looks,
+    ):
         part()
     base = url.rsplit("/", 1)[0]
     for request in page.requests:
@@ -333,7 +381,8 @@ def main():
         print("skipped: no browser. Remedy: install chromium, or set CHROME.")
         return 77
     found = list(files_are_small())
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    folder = tempfile.mkdtemp(prefix="ring_attention_player_")
+    try:
         build.copy_player(Path(folder) / "site")  # as on the site
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=f"{folder}/site"))
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -343,6 +392,8 @@ def main():
                 found += failures_at(page, url, folder)
             finally:
                 page.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # the browser may still write
     print("\n".join(found) or f"{chrome}: nothing to complain about")
     return 1 if found else 0
 

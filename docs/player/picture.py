@@ -25,7 +25,11 @@ def slices(events):
 
 
 def bar(kind, x, y, width, text, text_kind="on"):
-    label = f'<text class="{text_kind}" x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle">{text}</text>' if width > 46 else ""
+    label = (
+        f'<text class="{text_kind}" x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle">{text}</text>'
+        if width > 46
+        else ""
+    )
     return f'  <rect class="{kind}" x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="{HEIGHT}" rx="3"/>{label}'
 
 
@@ -37,8 +41,10 @@ def panel(events, top, heading):
     lines = [f'  <text class="ink" x="20" y="{top}">{heading}; {(last - first) / 1000:.1f} ms</text>']
     for rank in (0, 1):
         y = top + 14 + rank * 70
-        lines += [f'  <text class="ink" x="20" y="{y + 18}">rank {rank}, compute</text>',
-                  f'  <text class="ink" x="20" y="{y + 48}">rank {rank}, K,V</text>']
+        lines += [
+            f'  <text class="ink" x="20" y="{y + 18}">rank {rank}, compute</text>',
+            f'  <text class="ink" x="20" y="{y + 48}">rank {rank}, K,V</text>',
+        ]
         for of, track, name, begin, end in found:
             x, width = LEFT + (begin - first) * scale, (end - begin) * scale
             if of != rank:
@@ -56,8 +62,12 @@ def two_hops(hides, sticks_out):
     lines = panel(hides, 28, "shards of 4096 tokens: the hop hides")
     lines.append('  <path class="line" d="M20 190 L800 190"/>')
     lines += panel(sticks_out, 218, "shards of 512 tokens over the same link: it does not")
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 372" width="820" height="372" \
+    return (
+        f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 372" width="820" height="372" \
 font-family="Helvetica, Arial, sans-serif" font-size="14" role="img" aria-label="{TITLE}">
   <title>{TITLE}</title>
   {STYLE}
-""" + "\n".join(lines) + "\n</svg>\n"
+"""
+        + "\n".join(lines)
+        + "\n</svg>\n"
+    )

@@ -42,7 +42,7 @@ function showChoice() {
 /** The events of a trace of this play. A unit of time is a pair and head; an exchange takes a fixed time. */
 function eventsOf(play) {
   const events = [{ ph: "M", pid: 0, tid: 0, ts: 0, name: "attention", args: attentionOf(play) }];
-  const gathers = play.partition === "all-gather", exchanges = gathers || play.partition === "ulysses" || play.partition === "hybrid";
+  const gathers = play.partition === "all-gather", exchanges = play.partition !== "ring";
   const most = Math.max(...play.per_rank.map((rank) => rank.steps.reduce((sum, step) => sum + workOf(rank, step), 0)));
   const track = gathers ? TRACKS.allGather : TRACKS.allToAll, pause = Math.ceil(most / 8);
   play.per_rank.forEach((rank, pid) => {
@@ -63,7 +63,8 @@ function eventsOf(play) {
     if (exchanges) time = pause;
     add("i", TRACKS.compute, time, { name: "forward", args: { queries: rank.queries, heads: rank.heads } });
     rank.steps.forEach((step, number) => { time = addStep(play, pid, number, time, add); });
-    if (exchanges && !gathers) exchange(play.per_rank[0].steps.reduce((sum, _, i) => sum + slowest(play, i), pause), "back");
+    const all = rank.steps.reduce((sum, _, step) => sum + slowest(play, step), pause);
+    if (exchanges && !gathers) exchange(all, "back");
   });
   return events;
 }

@@ -75,8 +75,12 @@ class TraceTest(harness.CommandTest):
         return sums
 
     def test_report_and_trace_agree(self):
-        for words in ("--causal --backward", "--backward --transport odd-even", "--parallel hybrid --ulysses 2 --backward",
-                      "--parallel all-gather --causal --placement zigzag"):
+        for words in (
+            "--causal --backward",
+            "--backward --transport odd-even",
+            "--parallel hybrid --ulysses 2 --backward",
+            "--parallel all-gather --causal --placement zigzag",
+        ):
             with self.subTest(words):
                 words = f"run --random 1,4,66,8 --json --trace trace.json {words}"
                 report = json.loads(self.run_well(4, *words.split()).out)
@@ -106,9 +110,11 @@ class TraceTest(harness.CommandTest):
             self.assertEqual(dict(owners), {rank: [(rank - step) % 4 for step in range(4)] for rank in range(4)})
 
     def test_other_commands(self):
-        for words in ("bench --seq 64 --heads 1 --dim 8 --repetitions 1 --backward",
-                      "decode --random 1,4,24,8 --prompt 20",
-                      "train --seq 64 --steps 2 --evaluation-tokens 64 --width 16 --heads 2 --dim 8 --ffn 16"):
+        for words in (
+            "bench --seq 64 --heads 1 --dim 8 --repetitions 1 --backward",
+            "decode --random 1,4,24,8 --prompt 20",
+            "train --seq 64 --steps 2 --evaluation-tokens 64 --width 16 --heads 2 --dim 8 --ffn 16",
+        ):
             with self.subTest(words):
                 self.run_well(2, *words.split(), "--trace", "trace.json")
                 self.assertEqual(self.files_in(), ["trace.json"])
@@ -116,8 +122,9 @@ class TraceTest(harness.CommandTest):
                 self.assert_pairs(self.events())
 
     def test_killed_job_leaves_its_files(self):
-        with harness.Job(2, *"bench --seq 256 --heads 1 --dim 8 --repetitions 10000 --trace trace.json".split(),
-                         cwd=self.folder) as job:
+        with harness.Job(
+            2, *"bench --seq 256 --heads 1 --dim 8 --repetitions 10000 --trace trace.json".split(), cwd=self.folder
+        ) as job:
             names = [self.path(f"trace.json.rank{rank}") for rank in range(2)]
             give_up = time.monotonic() + 20 * harness.SLOWNESS
             while not all(os.path.exists(name) and os.path.getsize(name) > 20000 for name in names):
@@ -140,8 +147,9 @@ class TraceTest(harness.CommandTest):
         self.assert_valid(self.events(), 2)
 
     def test_file_that_cannot_be_written(self):
-        self.assert_refused(self.run_ranks(2, *"run --random 1,1,8,4 --trace missing/trace.json".split()),
-                            "missing/trace.json", "--trace")
+        self.assert_refused(
+            self.run_ranks(2, *"run --random 1,1,8,4 --trace missing/trace.json".split()), "missing/trace.json", "--trace"
+        )
 
 
 if __name__ == "__main__":
