@@ -25,6 +25,15 @@ def copy(source, target):
         shutil.copy(source, target)
 
 
+def copy_player(html):
+    """The player's page, whose link to the course leads to the site's first page there."""
+    for file in (ROOT / "docs/player").iterdir():
+        if file.suffix in (".html", ".css", ".js"):
+            copy(file, html / "player" / file.name)
+    index = html / "player/index.html"
+    index.write_text(index.read_text(encoding="utf-8").replace("../mainpage.md", "../index.html"), encoding="utf-8")
+
+
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
 OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "parallelism.md", "python.md", "gpu.md", "diagnose.md", "mistakes.md",
                                  "clusters.md", "sources.md", "results.md", "CHANGELOG.md")]
@@ -93,7 +102,8 @@ def main(build, doxygen, mathjax):
         return 1
 
     redirect_file_references(html)
-    for pattern in ("docs/*.svg", "lessons/*/*.svg", "lessons/*/*.png"):
+    copy_player(html)
+    for pattern in ("docs/*.svg", "docs/*.png", "lessons/*/*.svg", "lessons/*/*.png"):
         for picture in ROOT.glob(pattern):
             copy(picture, html / picture.relative_to(ROOT))
     if Path(mathjax).is_dir():

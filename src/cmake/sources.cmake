@@ -9,7 +9,8 @@ set(core_sources
     ring_attention/core/random.cpp
     ring_attention/core/tensor.cpp
     ring_attention/core/text.cpp)
-set(mpi_sources #
+set(mpi_sources
+    ring_attention/mpi/clock.cpp
     ring_attention/mpi/communicator.cpp)
 set(io_sources
     ring_attention/io/npy.cpp
@@ -168,12 +169,15 @@ set(program_parts_sources # what the tests use, too
     program/diagnose/options.cpp
     program/output_directory.cpp
     program/partition_options.cpp
+    program/plan/cells.cpp
     program/plan/options.cpp
     program/plan/report.cpp
     program/run/check.cpp
     program/run/input.cpp
     program/run/options.cpp
     program/run/report.cpp
+    program/trace/trace.cpp
+    program/trace/traced_links.cpp
     program/train/checkpoint.cpp
     program/train/evaluation.cpp
     program/train/options.cpp

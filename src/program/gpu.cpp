@@ -28,9 +28,11 @@ int run_on_gpus(const RunContext& context) {
                    [&](auto type) { return run_on<GpuBackend, decltype(type)>(context); });
 }
 
-BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity) {
-  return with_type(options.type,
-                   [&](auto type) { return measure<GpuBackend, decltype(type)>(comm, options, activity); });
+BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity,
+                          Trace* trace) {
+  return with_type(options.type, [&](auto type) {
+    return measure<GpuBackend, decltype(type)>(comm, options, activity, trace);
+  });
 }
 
 }  // namespace ring_attention

@@ -11,8 +11,9 @@ namespace ring_attention {
 /// for each rank (unless ranks may share one). Collective.
 void require_gpus(const Communicator& comm, const DeviceOptions& options);
 
-/// Call require_gpus() first. The results are those of run_command() and measure(). Collective.
+/// Call require_gpus() first. `trace` may be null. The results are those of run_command() and measure(). Collective.
 int run_on_gpus(const RunContext& context);
-BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity);
+BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity,
+                          Trace* trace);
 
 }  // namespace ring_attention

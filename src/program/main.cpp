@@ -14,6 +14,7 @@
 #include "program/decode/options.hpp"
 #include "program/diagnose/command.hpp"
 #include "program/example/command.hpp"
+#include "program/plan/cells.hpp"
 #include "program/plan/command.hpp"
 #include "program/run/command.hpp"
 #include "program/train/options.hpp"
@@ -59,8 +60,10 @@ class Program {
         declare_bench_decode_options, bench_decode_command);
     add(words_, "example", "Make a small real problem from the bytes of a text", declare_example_options,
         on_rank_0(example_command));
-    add(words_, "plan", "What a model and a context need on machines that are not here", declare_plan_options,
-        on_rank_0(plan_command));
+    CommandLine& plan = add(words_, "plan", "What a model and a context need on machines that are not here",
+                            declare_plan_options, on_rank_0(plan_command));
+    add(plan, "cells", "Who computes what at which step, and who waits: tables of a small problem, as JSON",
+        declare_cells_options, on_rank_0(cells_command));
     add(words_, "decode", "A prompt, then its next tokens one by one against a cache that is sharded",
         declare_decode_options, decode_command);
     CommandLine& diagnose = add(words_, "diagnose", "What is wrong with the results of another ring",

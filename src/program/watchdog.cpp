@@ -26,6 +26,7 @@ void Activity::enter(Phase phase, int step, int peer) {
   step_.store(step, std::memory_order_relaxed);
   peer_.store(peer, std::memory_order_relaxed);
   beat();
+  if (observer_ != nullptr) observer_->enters(phase);
 }
 
 std::string Activity::describe() const {

@@ -17,11 +17,20 @@ enum class Phase : std::uint8_t { start, read, agree, compute, exchange, drain, 
 
 [[nodiscard]] const char* name(Phase phase);
 
+/// Is told each phase that a rank enters, by its main thread.
+class PhaseObserver {
+ public:
+  virtual ~PhaseObserver() = default;
+  virtual void enters(Phase phase) = 0;
+};
+
 /// The latest (phase, step, peer) of one rank and a count of its signs of life.
 class Activity {
  public:
   /// Enters a phase. -1 means: no step, no peer.
   void enter(Phase phase, int step = -1, int peer = -1);
+  /// \param observer  null: none
+  void observe(PhaseObserver* observer) { observer_ = observer; }
   /// A sign of life within the phase: a tile done, a message moved.
   void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -36,6 +45,7 @@ class Activity {
   std::atomic<Phase> phase_{Phase::start};
   std::atomic<int> step_{-1};
   std::atomic<int> peer_{-1};
+  PhaseObserver* observer_ = nullptr;  // of the main thread
 };
 
 /// A thread that ends the process with exit code 3 when `activity` has not moved for `timeout`, after one

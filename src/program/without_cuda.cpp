@@ -10,6 +10,6 @@ void require_gpus(const Communicator&, const DeviceOptions&) {
       "leave it out to use the CPU");
 }
 int run_on_gpus(const RunContext&) { return 2; }
-BenchReport bench_on_gpus(const Communicator&, const BenchOptions&, Activity&) { return {}; }
+BenchReport bench_on_gpus(const Communicator&, const BenchOptions&, Activity&, Trace*) { return {}; }
 
 }  // namespace ring_attention

@@ -6,7 +6,10 @@
 
 namespace ring_attention {
 
-int bench_command(const Communicator& comm, const BenchOptions& given, Activity& activity) {
+namespace {
+
+/// \param trace  null: none
+int bench_traced(const Communicator& comm, const BenchOptions& given, Activity& activity, Trace* trace) {
   BenchOptions options = given;
   const bool on_gpu = options.device == "cuda";
   if (on_gpu) require_gpus(comm, options);
@@ -15,12 +18,19 @@ int bench_command(const Communicator& comm, const BenchOptions& given, Activity&
                    {options.q(), options.kv(), options.causal,
                     static_cast<Index>(is_double ? sizeof(double) : sizeof(float)), options.backward},
                    comm.size());
-  const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity)
-                             : is_double ? measure<CpuBackend, double>(comm, options, activity)
-                                         : measure<CpuBackend, float>(comm, options, activity);
+  const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity, trace)
+                             : is_double ? measure<CpuBackend, double>(comm, options, activity, trace)
+                                         : measure<CpuBackend, float>(comm, options, activity, trace);
   if (comm.rank() == 0)
     std::fputs((options.json ? to_json(report, options) : to_text(report, options)).c_str(), stdout);
   return 0;
+}
+
+}  // namespace
+
+int bench_command(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+  return with_trace(comm, options.trace, activity,
+                    [&](Trace* trace) { return bench_traced(comm, options, activity, trace); });
 }
 
 }  // namespace ring_attention

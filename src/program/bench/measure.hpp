@@ -11,6 +11,7 @@
 #include "program/backend.hpp"
 #include "program/bench/links.hpp"
 #include "program/bench/report.hpp"
+#include "program/trace/traced_device.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
 
@@ -226,9 +227,10 @@ class PlacementBench {
 };
 
 /// Measures each placement in which ranks get different work. Collective.
+/// \param trace  null: none
 /// \throws AgreedError when the ranks or heads cannot be divided so
 template <template <class...> class Kind, class... Types>
-BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity) {
+BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity, Trace* trace) {
   const RankGrid grid = agreed_grid(comm, options);
   require_shareable_heads(comm, grid, options.heads, options.kv().heads);
   const int ranks = grid.ring.size;
@@ -249,13 +251,14 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   if (grid.ulysses.size > 1) work.besides += q_values + 2 * kv_values;  // and as it computes with them
   Kind<Types...> backend({comm, options, activity, work});
   backend.require_memory();
+  TracedBackend<Types...> traced(backend, trace, work.shared);
   BenchReport report;
   report.ranks = comm.size();
   report.ulysses = grid.ulysses.size;
   report.backend = backend.description();
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work
-    PlacementBench bench(backend, comm, options, shared(kind));
+    PlacementBench bench(traced, comm, options, shared(kind));
     report.element_bytes = bench.element_bytes;
     if (options.partition() != Partition::all_gather) report.hop_bytes = bench.hop_bytes();
     report.placements.push_back(bench.measure_forward());

@@ -47,6 +47,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  declare_trace_options(command, options);
   command.section("Ranks");
   declare_partition_options(command, options);
   declare_device_options(command, options);

@@ -4,12 +4,13 @@
 
 #include "cli/device_options.hpp"
 #include "program/partition_options.hpp"
+#include "program/trace/options.hpp"
 #include "program/watchdog.hpp"
 
 namespace ring_attention {
 
 /// The flags of `bench`, with their defaults. A flag that `run` has too means the same here.
-struct BenchOptions : DeviceOptions, PartitionOptions {
+struct BenchOptions : DeviceOptions, PartitionOptions, TraceOptions {
   Index batch = 1, seq = 8192, heads = 8, dim = 64;
   Index kv_heads = 0;  ///< 0: as many as heads
   bool causal = false;

@@ -17,9 +17,8 @@ Index agreed_prompt(const Communicator& comm, const DecodeOptions& options, cons
   return prompt;
 }
 
-}  // namespace
-
-int decode_command(const Communicator& comm, const DecodeOptions& options, Activity& activity) {
+/// \param trace  null: none
+int decode_traced(const Communicator& comm, const DecodeOptions& options, Activity& activity, Trace* trace) {
   const RunInput input(comm, options);
   agree(comm, [&] {
     if (options.same_bits && input.is_double())
@@ -27,8 +26,15 @@ int decode_command(const Communicator& comm, const DecodeOptions& options, Activ
           "--same-bits goes with float32, and the arrays are float64: convert them, or leave it out");
   });
   const Index prompt = agreed_prompt(comm, options, input);
-  return input.is_double() ? DecodeJob<double>(comm, options, input, prompt, activity)()
-                           : DecodeJob<float>(comm, options, input, prompt, activity)();
+  return input.is_double() ? DecodeJob<double>(comm, options, input, prompt, activity, trace)()
+                           : DecodeJob<float>(comm, options, input, prompt, activity, trace)();
+}
+
+}  // namespace
+
+int decode_command(const Communicator& comm, const DecodeOptions& options, Activity& activity) {
+  return with_trace(comm, options.trace, activity,
+                    [&](Trace* trace) { return decode_traced(comm, options, activity, trace); });
 }
 
 }  // namespace ring_attention

@@ -7,6 +7,7 @@
 #include "program/run/check.hpp"
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
+#include "program/trace/traced_device.hpp"
 #include "ring_attention/parallel/decode.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 
@@ -18,13 +19,14 @@ class DecodeJob {
   using Cache = ShardedCache<T>;
 
  public:
-  /// \param prompt  tokens: less than q has
+  /// \param prompt  tokens: less than q has  \param trace  null: none
   DecodeJob(const Communicator& comm, const DecodeOptions& options, const RunInput& input, Index prompt,
-            Activity& activity)
+            Activity& activity, Trace* trace)
       : comm_(comm),
         options_(options),
         input_(input),
         activity_(activity),
+        trace_(trace),
         prompt_(placements_of(options, placement_kind_named(options.placement), prompt, prompt, comm.size(),
                               input.scoring().mask)
                     .keys),
@@ -80,9 +82,11 @@ class DecodeJob {
     const Tensor<T> q = files_.read(InputArray::q, own);
     ActivityObserver observer(activity_);
     MpiLinks mpi(comm_, shared_.grid.ulysses, shared_.grid.ring, transport_kind(options_));
-    ObservedLinks links(mpi, observer);
-    const CpuDevice<T> device = cpu_device<T>(options_, cpu_);
-    ContextParallel<T> attention(device, links, shared_);
+    ObservedLinks observed(mpi, observer);
+    const CpuDevice<T> cpu = cpu_device<T>(options_, cpu_);
+    Traced<T> traced(cpu, observed, trace_, shared_);
+    const Device<T>& device = traced.device();
+    ContextParallel<T> attention(device, traced.links(), shared_);
     KvExchange<T> kv = attention.empty_kv();
     device.place(kv.k(), files_.read(InputArray::k, own));
     device.place(kv.v(), files_.read(InputArray::v, own));
@@ -108,7 +112,11 @@ class DecodeJob {
   }
 
   void decode_tokens(Cache& cache, Stopwatch& watch) {
-    MpiAllToAll link(comm_);
+    MpiAllToAll mpi(comm_);
+    const Axis all{1, comm_.size()};
+    const std::unique_ptr<AllToAll> written =
+        trace_ == nullptr ? nullptr : traced(mpi, {*trace_, Track::all_to_all, all, comm_.rank()});
+    AllToAll& link = written ? *written : mpi;
     Tensor<T> q(new_q_.shape().with_seq(1)), k(new_k_.shape().with_seq(1)), v(k.shape());
     for (Index token = 0; token < new_tokens_[0].count; ++token) {
       copy_tokens(new_q_.view(), token, 1, q.view(), 0);
@@ -117,9 +125,7 @@ class DecodeJob {
       activity_.enter(Phase::exchange, static_cast<int>(token));
       const bool own = cache.append(k, v);
       const View<const T> query = q.view();
-      const AttentionResult<T> row =
-          fast_ ? decode<CpuEngine<T>>(link, query, cache, input_.scoring(), cpu_)
-                : decode<BlockwiseEngine<T>>(link, query, cache, input_.scoring(), cpu_);
+      const AttentionResult<T> row = merge_over_ranks(link, attend(query, cache), input_.scoring());
       if (own) keep(row, count(cache.ranges()) - 1);
     }
     mine_.messages_sent = link.statistics().messages_sent;
@@ -130,6 +136,17 @@ class DecodeJob {
                 own = input_.kv().with_seq(cache.own_capacity()).size();
     report_.cache_bytes = -min_over_ranks(comm_, -bytes * own);
     report_.ring_bytes = -min_over_ranks(comm_, -bytes * (comm_.size() > 1 ? input_.kv().size() - own : 0));
+  }
+
+  /// The state of the newest token's query over the keys of this rank.
+  [[nodiscard]] Partial<T> attend(View<const T> query, const Cache& cache) const {
+    const auto attend = [&] {
+      return fast_ ? attend_to_cache<CpuEngine<T>>(query, cache, input_.scoring(), cpu_)
+                   : attend_to_cache<BlockwiseEngine<T>>(query, cache, input_.scoring(), cpu_);
+    };
+    if (trace_ == nullptr) return attend();
+    return traced_decoding(*trace_, cache.ranges(), {{cache.size() - 1, 1, 1}}, input_.scoring().mask,
+                           attend);
   }
 
   void check(const Cache& cache, Stopwatch& watch) {
@@ -150,6 +167,7 @@ class DecodeJob {
   const DecodeOptions& options_;
   const RunInput& input_;
   Activity& activity_;
+  Trace* trace_;
   Placement prompt_;
   SharedAttention shared_;  // of the prompt
   TokenRanges new_tokens_;  // one range

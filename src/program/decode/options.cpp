@@ -36,6 +36,7 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
       "--check", options.check,
       "Compare with one causal forward, dense and in double; above 16384 tokens a sample of the rows");
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
+  declare_trace_options(command, options);
   command.section("Scores");
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
   command.list("--window", options.window, "LEFT,RIGHT",

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "program/plan/cells.hpp"
 #include "program/plan/report.hpp"
 
 namespace ring_attention {
@@ -10,5 +11,7 @@ void plan_command(const PlanOptions& options) {
   const PlanReport report = make_plan(options);
   std::fputs((options.json ? to_json(report) : to_text(report)).c_str(), stdout);
 }
+
+void cells_command(const CellsOptions& options) { std::fputs(cells_json(options).c_str(), stdout); }
 
 }  // namespace ring_attention

@@ -24,9 +24,8 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
   });
 }
 
-}  // namespace
-
-int run_command(const Communicator& comm, const RunOptions& given, Activity& activity) {
+/// \param trace  null: none
+int run_traced(const Communicator& comm, const RunOptions& given, Activity& activity, Trace* trace) {
   if (!given.is_auto()) (void)agreed_grid(comm, given);  // before any file is opened
   if (given.device == "cuda") require_gpus(comm, given);
   const RunInput input(comm, given);
@@ -40,11 +39,18 @@ int run_command(const Communicator& comm, const RunOptions& given, Activity& act
   const ProgressLine progress(activity, grid.ring.size, comm.rank() == 0 ? options.progress : "never");
   if (input.is_double()) require_float32(comm, options);
   require_shareable_heads(comm, grid, input.q().heads, input.kv().heads);
-  const RunContext context(comm, options, input, activity, grid);
+  const RunContext context(comm, options, input, activity, trace, grid);
   if (options.device == "cuda") return run_on_gpus(context);
   if (input.is_double()) return run_on<CpuBackend, double>(context);
   if (options.wire == "bf16") return run_on<CpuBackend, float, Bf16>(context);
   return run_on<CpuBackend, float>(context);
+}
+
+}  // namespace
+
+int run_command(const Communicator& comm, const RunOptions& options, Activity& activity) {
+  return with_trace(comm, options.trace, activity,
+                    [&](Trace* trace) { return run_traced(comm, options, activity, trace); });
 }
 
 }  // namespace ring_attention

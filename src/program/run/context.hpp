@@ -5,6 +5,7 @@
 #include "program/backend.hpp"
 #include "program/run/check.hpp"
 #include "program/run/input.hpp"
+#include "program/trace/trace.hpp"
 
 namespace ring_attention {
 
@@ -15,14 +16,16 @@ struct RunContext {
   const RunOptions& options;
   const RunInput& input;
   Activity& activity;
+  Trace* trace;  ///< null: none
   SharedAttention shared;
 
   RunContext(const Communicator& of, const RunOptions& given, const RunInput& arrays, Activity& watched,
-             const RankGrid& grid)
+             Trace* written, const RankGrid& grid)
       : comm(of),
         options(given),
         input(arrays),
         activity(watched),
+        trace(written),
         shared{grid,
                given.partition() == Partition::all_gather,
                placements_of(given, placement_kind_named(given.placement), arrays.q().seq, arrays.kv().seq,

@@ -6,6 +6,7 @@
 #include "program/run/check.hpp"
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
+#include "program/trace/traced_device.hpp"
 
 namespace ring_attention {
 
@@ -164,7 +165,8 @@ template <template <class...> class Backend, class... Types>
 int run_on(const RunContext& context) {
   const Workload work = context.workload();
   Backend<Types...> backend({context.comm, context.options, context.activity, work});
-  return RunJob<Types...>(context, backend, work)();
+  TracedBackend<Types...> traced(backend, context.trace, context.shared);
+  return RunJob<Types...>(context, traced, work)();
 }
 
 }  // namespace ring_attention

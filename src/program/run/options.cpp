@@ -59,6 +59,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
   command.choice("--progress", options.progress, {"auto", "always", "never"},
                  "Progress line on stderr; auto: when that is a terminal");
+  declare_trace_options(command, options);
   command.section("Scores");
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
   command.flag("--causal", options.causal, "A query sees no key after its own position");

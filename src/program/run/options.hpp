@@ -8,11 +8,12 @@
 
 #include "cli/device_options.hpp"
 #include "program/partition_options.hpp"
+#include "program/trace/options.hpp"
 
 namespace ring_attention {
 
 /// The flags of `run`, with their defaults.
-struct RunOptions : DeviceOptions, PartitionOptions {
+struct RunOptions : DeviceOptions, PartitionOptions, TraceOptions {
   std::string q, k, v;        ///< input files, or empty with --random
   std::string dout;           ///< gradient of the result, a file; empty: no backward, or --random
   std::vector<Index> random;  ///< B, H, S, D, or empty with files

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "program/cpu_backend.hpp"
+#include "program/trace/traced_attention.hpp"
 #include "program/train/evaluation.hpp"
 #include "program/train/report.hpp"
 
@@ -15,15 +16,19 @@ namespace ring_attention {
 template <class T>
 class TrainJob {
  public:
-  /// \param mesh  mesh_of(options, comm.size())
-  TrainJob(const Communicator& comm, const TrainOptions& options, const ChosenMesh& mesh, Activity& activity)
+  /// \param mesh  mesh_of(options, comm.size())  \param trace  of one step; null: none
+  TrainJob(const Communicator& comm, const TrainOptions& options, const ChosenMesh& mesh, Activity& activity,
+           Trace* trace)
       : comm_(comm),
         options_(options),
         activity_(activity),
+        trace_(trace),
         observer_(activity),
         mesh_(comm.rank(), comm.size(), mesh.shape),
         mpi_(comm, mesh_.ulysses(), mesh_.ring()),
-        links_(std::make_shared<ObservedLinks>(mpi_, observer_), mesh_, options.shape()) {
+        observed_(mpi_, observer_),
+        links_(made_links(), mesh_, options.shape()) {
+    if (trace_ != nullptr) trace_->pause(true);
     report_.ranks = comm.size();
     report_.mesh = mesh;
     report_.cpu = cpu_options(comm, options);
@@ -84,9 +89,15 @@ class TrainJob {
         comm_, static_cast<Index>(sizeof(T)) * (4 * kept + 2 * largest + (shape.layers + 6) * row * rows));
   }
 
+  [[nodiscard]] std::shared_ptr<Links> made_links() {
+    if (trace_ == nullptr) return {std::shared_ptr<Links>(), &observed_};  // this object keeps them
+    return std::make_shared<TracedLinks>(observed_, *trace_, mesh_.ulysses(), mesh_.ring(), comm_.rank());
+  }
   [[nodiscard]] model::RankContext<T> place(Index seq, Index batch) const {
-    return model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
-                                  report_.cpu);
+    auto place = model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
+                                        report_.cpu);
+    if (trace_ != nullptr) place.attention = std::make_shared<TracedAttention<T>>(place.attention, *trace_);
+    return place;
   }
   /// This rank's tokens of the sequences from the `first` on.
   [[nodiscard]] model::Examples own(const model::Task& task, Index first, Index batch) const {
@@ -110,7 +121,10 @@ class TrainJob {
       for (Index i = 0; i < stage.steps; ++i, ++step, sequence += stage.batch) {
         if (step < report_.first_step) continue;
         activity_.enter(Phase::compute, static_cast<int>(step));
+        const Index second = std::min(report_.first_step + 1, recipe.steps - 1);
+        if (trace_ != nullptr) trace_->pause(step != second);
         const model::StepReport done = make_step(recipe, own(*task, sequence, stage.batch));
+        if (trace_ != nullptr) trace_->pause(true);
         report_.curve.push_back({step, stage.seq, done.score.mean_loss(), done.score.accuracy()});
         report_.tokens += stage.seq * stage.batch;
         const bool last = step + 1 == recipe.steps;
@@ -173,9 +187,11 @@ class TrainJob {
   const Communicator& comm_;
   const TrainOptions& options_;
   Activity& activity_;
+  Trace* trace_;
   ActivityObserver observer_;
   Mesh mesh_;
   MpiLinks mpi_;
+  ObservedLinks observed_;
   model::ModelLinks links_;
   std::optional<model::Transformer<T>> model_;
   std::optional<model::AdamW<T>> adam_;

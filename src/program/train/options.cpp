@@ -168,6 +168,7 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
   command.option("--checkpoint", options.checkpoint,
                  "Directory, made if missing. When it holds a checkpoint, the training resumes from it");
   command.option("--checkpoint-every", options.checkpoint_every, "Steps between two checkpoints");
+  declare_trace_options(command, options, "What each rank does in the second step");
   command.flag("--json", options.json,
                "Print one JSON object, with the curve of loss and accuracy, instead of text");
   declare_cpu_options(command, options);

@@ -6,13 +6,14 @@
 #include <optional>
 
 #include "cli/device_options.hpp"
+#include "program/trace/options.hpp"
 #include "program/watchdog.hpp"
 #include "ring_attention/model/adamw.hpp"
 
 namespace ring_attention {
 
 /// The flags of `train`, with their defaults: a recipe that learns either task.
-struct TrainOptions : JobOptions, CpuFlags {
+struct TrainOptions : JobOptions, CpuFlags, TraceOptions {
   std::string task = "lines";  ///< or bandit
   Index seq = 4096;            ///< of the longest sequences
   std::optional<Index> steps;  ///< else those of the curriculum up to `seq`

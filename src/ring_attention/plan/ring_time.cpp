@@ -6,9 +6,7 @@
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {
-namespace {
 
-/// Pairs of these queries and keys that the mask does not hide.
 Index visible_pairs(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys) {
   Index pairs = 0;
   for (const TokenRange& range : queries)
@@ -19,8 +17,6 @@ Index visible_pairs(const Mask& mask, const TokenRanges& queries, const TokenRan
     }
   return pairs;
 }
-
-}  // namespace
 
 StepFlops forward_flops(const Shape& q, const Mask& mask, const Placement& queries, const Placement& keys) {
   StepFlops flops;

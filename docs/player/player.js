@@ -1,0 +1,183 @@
+// The page: scenes, time, keys, files. `player` is for the test, too.
+"use strict";
+
+const by = (id) => document.getElementById(id);
+const SECONDS = 14; // of a scene, at normal speed
+
+class Player {
+  constructor() {
+    this.views = [new RingView(by("ring")), new SquareView(by("square")), new LanesView(by("lanes"), (part) => {
+      this.stop();
+      this.seek(part * this.trace.end);
+    })];
+    this.time = 0;
+    this.playing = false;
+    this.scenes = recordedScenes;
+  }
+
+  /** Shows a trace from its begin on. */
+  load(trace, about, recorded) {
+    this.stop();
+    this.trace = trace;
+    by("about").textContent = about;
+    by("recorded").textContent = recorded;
+    by("square-figure").hidden = !trace.attention;
+    for (const view of this.views) view.load(trace);
+    this.seek(0);
+  }
+
+  loadScene(name) {
+    const scene = this.scenes.find((one) => one.name === name);
+    if (!scene) return;
+    by("scene").value = name;
+    by("about").textContent = "";
+    this.load(readTrace(scene.events), scene.text, `Recorded from: mpirun ${commandOf(scene)}. Lesson ${scene.lesson}.`);
+  }
+
+  seek(time) {
+    this.time = Math.min(Math.max(time, 0), this.trace.end);
+    this.draw();
+    if (!this.playing) this.announce();
+  }
+
+  draw() {
+    for (const view of this.views) view.draw(this.time);
+    by("time").value = Math.round((1000 * this.time) / Math.max(this.trace.end, 1e-9));
+    by("time").setAttribute("aria-valuetext", `${milliseconds(this.time)} of ${milliseconds(this.trace.end)}`);
+    by("summary").textContent = this.summary();
+    by("summary").classList.toggle("wrong", this.time >= this.trace.end && verdictOf(this.trace).length > 0);
+    const lines = wordsOf(this.trace, this.time);
+    const list = by("state");
+    while (list.children.length > lines.length) list.lastChild.remove();
+    lines.forEach((line, i) => {
+      const item = list.children[i] ?? list.appendChild(document.createElement("li"));
+      if (item.textContent !== line) item.textContent = line;
+    });
+  }
+
+  summary() {
+    const { trace, time } = this, parts = [`${milliseconds(time)} of ${milliseconds(trace.end)}`];
+    const pass = trace.passes.find((one) => one.begin <= time && one.rank === 0);
+    if (trace.attention) {
+      const of = trace.passes.filter((one) => one.rank === 0)[passAt(trace, time)] ?? pass;
+      const { visible, complete } = countCells(trace, time);
+      parts.push(`${of?.name ?? "attention"}: ${complete} of ${visible} visible cells are computed`);
+    }
+    const parcels = trace.flights.filter((one) => one.owner !== undefined && one.begin <= time && time < one.end);
+    if (parcels.length > 0)
+      parts.push(`on their way: ${parcels.map((one) => `${parcelName(one)} to rank ${one.to}`).join(", ")}`);
+    if (time >= trace.end) parts.push(...(verdictOf(trace).length > 0 ? verdictOf(trace) : ["nothing is missing"]));
+    return parts.join("; ");
+  }
+
+  announce() {
+    by("announce").textContent = `${by("summary").textContent}. ${wordsOf(this.trace, this.time).join("; ")}.`;
+  }
+
+  step(direction) {
+    this.stop();
+    const later = this.trace.moments.filter((moment) => direction * (moment - this.time) > 1e-6);
+    this.seek((direction > 0 ? later[0] : later.at(-1)) ?? this.time);
+  }
+
+  play() {
+    if (this.time >= this.trace.end) this.time = 0;
+    this.playing = true;
+    by("play").textContent = "Stop";
+    let last = performance.now();
+    const frame = (now) => {
+      if (!this.playing) return;
+      const speed = Number(by("speed").value);
+      this.seek(this.time + ((now - last) / 1000) * (this.trace.end / SECONDS) * speed);
+      last = now;
+      if (this.time >= this.trace.end) this.stop();
+      else requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  }
+
+  stop() {
+    if (!this.playing) return;
+    this.playing = false;
+    by("play").textContent = "Play";
+    this.announce();
+  }
+
+  toggle() {
+    if (this.playing) this.stop();
+    else this.play();
+  }
+
+  async open(files) {
+    const name = [...files].map((file) => file.name).join(", ");
+    try {
+      const texts = await Promise.all([...files].map((file) => file.text()));
+      const trace = readTrace(texts.flatMap(readEvents));
+      if (trace.moments.length < 2) throw new Error("it has no step of an attention and no message");
+      by("scene").value = "";
+      this.load(trace, `Your trace: ${name}.`, "");
+    } catch (error) {
+      by("about").textContent = `${name} cannot be played: ${error.message}.`;
+    }
+  }
+}
+
+function commandOf({ command }) {
+  return / /.test(command.replace(/^-n \d+ /, "")) ? command.replace(/^(-n \d+) /, "$1 ring-attention ")
+                                                   : command.replace(/^(-n \d+) /, "$1 player_scenes ");
+}
+
+function milliseconds(time) {
+  return `${(time / 1000).toFixed(time < 10000 ? 2 : 1)} ms`;
+}
+
+function fillScenes(scenes) {
+  for (const lesson of [...new Set(scenes.map((scene) => scene.lesson))].sort()) {
+    const group = document.createElement("optgroup");
+    group.label = `Lesson ${lesson}`;
+    for (const { name, title } of scenes.filter((scene) => scene.lesson === lesson)) group.append(new Option(title, name));
+    by("scene").append(group);
+  }
+}
+
+/** Keys of the page, where the focus is on nothing that has keys of its own. */
+function onKey(event) {
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("select, input, button, summary, a")) {
+    const stepping = event.target.closest("button") && event.key !== " " && event.key !== "Enter";
+    if (!stepping || event.altKey || event.ctrlKey || event.metaKey) return;
+  }
+  const keys = {
+    " ": () => player.toggle(), ArrowRight: () => player.step(1), ArrowLeft: () => player.step(-1),
+    Home: () => { player.stop(); player.seek(0); }, End: () => { player.stop(); player.seek(player.trace.end); },
+  };
+  if (!keys[event.key]) return;
+  event.preventDefault();
+  keys[event.key]();
+}
+
+function connect() {
+  fillScenes(player.scenes);
+  by("scene").addEventListener("change", () => { location.hash = by("scene").value; });
+  by("begin").addEventListener("click", () => { player.stop(); player.seek(0); });
+  by("end").addEventListener("click", () => { player.stop(); player.seek(player.trace.end); });
+  by("back").addEventListener("click", () => player.step(-1));
+  by("step").addEventListener("click", () => player.step(1));
+  by("play").addEventListener("click", () => player.toggle());
+  by("time").addEventListener("input", () => {
+    player.stop();
+    player.seek((Number(by("time").value) / 1000) * player.trace.end);
+  });
+  by("file").addEventListener("change", () => player.open(by("file").files));
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    player.open(event.dataTransfer.files);
+  });
+  addEventListener("keydown", onKey);
+  addEventListener("hashchange", () => player.loadScene(location.hash.slice(1)));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => player.draw());
+}
+
+const player = new Player();
+connect();
+player.loadScene(player.scenes.some(({ name }) => `#${name}` === location.hash) ? location.hash.slice(1) : "overlapped");

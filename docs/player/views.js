@@ -1,0 +1,209 @@
+// The three drawings of a trace at a time: the ring, the square, the lanes.
+"use strict";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function colourOf(rank) {
+  return `var(--rank${rank % 8})`;
+}
+
+function element(name, attributes, parent, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  parent?.append(made);
+  return made;
+}
+
+/** The ranks on a circle, and parcels at their rank or on their way. */
+class RingView {
+  constructor(svg) {
+    this.svg = svg;
+  }
+
+  load(trace) {
+    this.trace = trace;
+    this.svg.replaceChildren();
+    const radius = trace.ranks === 1 ? 0 : 140;
+    element("circle", { class: "track", cx: 210, cy: 210, r: radius }, this.svg);
+    this.nodes = [];
+    const size = trace.ranks > 8 ? 14 : 30;
+    for (let rank = 0; rank < trace.ranks; ++rank) {
+      const angle = (2 * Math.PI * rank) / trace.ranks - Math.PI / 2;
+      const x = 210 + radius * Math.cos(angle), y = 210 + radius * Math.sin(angle);
+      const circle = element("circle", { class: "rank", cx: x, cy: y, r: size, fill: colourOf(rank) }, this.svg);
+      if (trace.ranks <= 8) element("text", { class: "name", x, y: y + 5 }, this.svg, `${rank}`);
+      const does = element("text", { class: "does", x, y: y < 140 ? y - size - 8 : y + size + 18 }, this.svg, "");
+      this.nodes.push({ x, y, circle, does, angle });
+    }
+    this.parcels = element("g", {}, this.svg);
+  }
+
+  draw(time) {
+    const { trace } = this;
+    this.nodes.forEach(({ circle, does }, rank) => {
+      const doing = doingOf(trace, rank, time);
+      const computes = Boolean(doing && doing.name !== "wait");
+      circle.classList.toggle("computes", computes);
+      if (trace.ranks <= 8) does.textContent = computes ? "computes" : doing ? "waits" : "";
+    });
+    this.parcels.replaceChildren();
+    for (let rank = 0; rank < trace.ranks; ++rank) this.drawHeld(rank, time);
+    for (const gradient of gradientsAt(trace, time)) this.drawGradient(gradient, time);
+    for (const flight of trace.flights)
+      if (flight.begin <= time && time < flight.end && flight.track !== TRACKS.gradients) this.drawFlight(flight, time);
+  }
+
+  /** The K,V with which a rank computes, inside the circle of ranks. */
+  drawHeld(rank, time) {
+    const steps = this.trace.computes.filter((slice) => slice.rank === rank && slice.owner !== undefined);
+    const held = steps.findLast((slice) => slice.begin <= time) ?? steps[0];
+    if (held) this.drawParcel(this.inside(rank, 0.62), held.owner, `K,V ${held.owner}`, "parcel");
+  }
+
+  drawGradient({ owner, rank, flight }, time) {
+    const place = flight ? this.between(flight, time, 1.2) : this.inside(rank, 0.36);
+    this.drawParcel(place, owner, `dK,dV ${owner}`, "parcel gradient");
+  }
+
+  drawFlight(flight, time) {
+    if (flight.track === TRACKS.kv) {
+      this.drawParcel(this.between(flight, time, 0.75), flight.owner, `K,V ${flight.owner}`, "parcel");
+    } else {
+      const { x, y } = this.between(flight, time, 1);
+      element("circle", { class: "piece", cx: x, cy: y, r: 6, fill: colourOf(flight.from) }, this.parcels);
+    }
+  }
+
+  drawParcel({ x, y }, owner, label, kind) {
+    const width = label.length > 6 ? 62 : 46;
+    element("rect", { class: kind, x: x - width / 2, y: y - 11, width, height: 22, rx: 5, fill: colourOf(owner) },
+            this.parcels);
+    element("text", { class: "label", x, y: y + 4 }, this.parcels, label);
+  }
+
+  inside(rank, share) {
+    const { x, y } = this.nodes[rank];
+    return { x: 210 + (x - 210) * share, y: 210 + (y - 210) * share };
+  }
+
+  between({ from, to, begin, end }, time, bend) {
+    const a = this.nodes[from], b = this.nodes[to], part = (time - begin) / Math.max(end - begin, 1e-9);
+    const x = a.x + (b.x - a.x) * part - 210, y = a.y + (b.y - a.y) * part - 210;
+    return { x: 210 + x * bend, y: 210 + y * bend };
+  }
+}
+
+/** The square of queries and keys. What a rank has computed has its colour; what it computes now is lighter. */
+class SquareView {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+  }
+
+  load(trace) {
+    this.trace = trace;
+  }
+
+  draw(time) {
+    const { trace, context, canvas } = this;
+    if (!trace.attention) return;
+    const colours = getComputedStyle(document.documentElement);
+    const colour = (name) => colours.getPropertyValue(name).trim();
+    const pass = passAt(trace, time);
+    context.globalAlpha = 1;
+    context.fillStyle = colour("--empty-cell");
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    for (const slice of trace.computes) {
+      if (slice.pass !== pass || slice.begin > time) continue;
+      context.globalAlpha = slice.end <= time ? 1 : 0.4;
+      context.fillStyle = colour(`--rank${slice.rank % 8}`);
+      this.fill(slice);
+    }
+    context.globalAlpha = 1;
+    context.fillStyle = colour("--hidden-cell");
+    this.hide();
+  }
+
+  /** Heads are columns within a cell, as each rank of Ulysses computes some of them. */
+  fill({ queries, keys, heads }) {
+    const { attention } = this.trace, { width, height } = this.canvas;
+    const rows = this.spans(queries, attention.query_cell, height / attention.queries);
+    const columns = this.spans(keys, attention.key_cell, width / attention.keys);
+    const all = heads[1] - heads[0] === attention.heads;
+    for (const [top, tall] of rows)
+      for (const [left, wide] of all ? columns : this.ofHeads(heads)) this.context.fillRect(left, top, wide, tall);
+  }
+
+  ofHeads([begin, end]) {
+    const { cells, heads } = this.trace.attention, wide = this.canvas.width / cells[0].length;
+    return [...cells[0]].map((_, i) => [(i + begin / heads) * wide, (wide * (end - begin)) / heads]);
+  }
+
+  /** [begin, length] in pixels. Tokens that are `stride` apart share a cell with others: each takes its part of it. */
+  spans(ranges, cell, pixels) {
+    const spans = [];
+    for (const [begin, stride, count] of ranges) {
+      if (stride === 1) {
+        spans.push([begin * pixels, count * pixels]);
+      } else if (cell < stride) {
+        for (let i = 0; i < count; ++i) spans.push([(begin + i * stride) * pixels, pixels]);
+      } else {
+        const last = begin + (count - 1) * stride;
+        for (let at = Math.floor(begin / cell) * cell; at <= last; at += cell)
+          spans.push([(at + ((begin % stride) / stride) * cell) * pixels, (cell / stride) * pixels]);
+      }
+    }
+    return spans;
+  }
+
+  hide() {
+    const { cells } = this.trace.attention, { width, height } = this.canvas;
+    const tall = height / cells.length, wide = width / cells[0].length;
+    cells.forEach((row, i) => [...row].forEach((cell, j) => {
+      if (cell === ".") this.context.fillRect(j * wide, i * tall, wide, tall);
+    }));
+  }
+}
+
+/** What each rank does over time. */
+class LanesView {
+  constructor(box, seek) {
+    this.box = box;
+    const follow = (event) => {
+      const { left, width } = box.getBoundingClientRect();
+      seek(Math.min(1, Math.max(0, (event.clientX - left) / width)));
+    };
+    box.addEventListener("pointerdown", (event) => {
+      box.setPointerCapture(event.pointerId);
+      follow(event);
+    });
+    box.addEventListener("pointermove", (event) => {
+      if (box.hasPointerCapture(event.pointerId)) follow(event);
+    });
+  }
+
+  load(trace) {
+    this.trace = trace;
+    const height = 22, all = height * trace.ranks, length = Math.max(trace.end, 1e-9);
+    const svg = element("svg", { viewBox: `0 0 1000 ${all}`, height: all, preserveAspectRatio: "none" });
+    const hatch = element("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, svg);
+    element("path", { d: "M0 6 L6 0", stroke: "var(--line)", "stroke-width": 1.5 }, hatch);
+    for (let rank = 0; rank < trace.ranks; ++rank)
+      element("rect", { class: "lane", x: 0, y: rank * height + 2, width: 1000, height: height - 4 }, svg);
+    const add = (slice, fill) => element("rect", {
+      x: (slice.begin / length) * 1000, width: ((slice.end - slice.begin) / length) * 1000,
+      y: slice.rank * height + 2, height: height - 4, fill,
+    }, svg);
+    for (const slice of trace.waits) add(slice, "url(#hatch)");
+    for (const slice of trace.computes) add(slice, colourOf(slice.rank));
+    this.playhead = element("line", { class: "playhead", y1: 0, y2: all }, svg);
+    this.box.replaceChildren(svg);
+  }
+
+  draw(time) {
+    const x = (time / Math.max(this.trace.end, 1e-9)) * 1000;
+    this.playhead.setAttribute("x1", x);
+    this.playhead.setAttribute("x2", x);
+  }
+}

@@ -1,0 +1,402 @@
+"""The player in a browser: `player_test.py`, from a file:// address and from a site.
+
+CHROME names the browser, else chromium or google-chrome; exit code 77 and a reason where there is none.
+"""
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import build
+
+ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[1]))
+PAGE = ROOT / "docs/player/index.html"
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", ROOT / "build/release"))
+WIDTHS = (360, 800, 1400)
+INCOMPLETE = {"step-too-few"}
+WRONG = {"step-too-few", "hop-too-few"}
+MOST_LINES, MOST_BYTES, LEAST_CONTRAST = 1200, 200_000, 4.5
+
+
+def browser():
+    names = [os.environ.get("CHROME"), "chromium", "chromium-browser", "google-chrome"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+class Page:
+    """A page of a headless browser, by the DevTools protocol over two pipes."""
+
+    def __init__(self, chrome, folder):
+        to_child, self.out = os.pipe()
+        self.incoming, from_child = os.pipe()
+
+        def connect():  # the browser reads 3 and writes 4
+            os.dup2(to_child, 30)
+            os.dup2(from_child, 31)
+            os.dup2(30, 3)
+            os.dup2(31, 4)
+
+        self.process = subprocess.Popen(
+            [
+                chrome,
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                f"--user-data-dir={folder}",
+                "about:blank",
+            ],
+            preexec_fn=connect,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_child)
+        os.close(from_child)
+        self.number, self.buffer, self.complaints, self.session = 0, b"", [], None
+        target = next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
+        self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+
+    def read(self):
+        while b"\0" not in self.buffer:
+            got = os.read(self.incoming, 1 << 16)
+            if not got:
+                raise RuntimeError("the browser has ended")
+            self.buffer += got
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(message)
+
+    def call(self, method, **words):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": words}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.read()
+            self.note(answer)
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def note(self, event):
+        method, words = event.get("method"), event.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.complaints.append(words["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+        elif method == "Runtime.consoleAPICalled" and words["type"] in ("error", "warning"):
+            self.complaints.append(str(words["args"]))
+        elif method == "Log.entryAdded" and words["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(words["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.requests = getattr(self, "requests", []) + [words["request"]["url"]]
+
+    def open(self, url):
+        self.call("Page.navigate", url=url)
+        if not self.until("document.readyState === 'complete' && location.href !== 'about:blank'", 20):
+            raise RuntimeError(f"{url} does not load")
+
+    def run(self, script):
+        done = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in done:
+            raise RuntimeError(done["exceptionDetails"].get("exception", {}).get("description", script))
+        return done["result"].get("value")
+
+    def until(self, condition, seconds=5):
+        """Does the condition come true?"""
+        give_up = time.monotonic() + seconds
+        while not (true := self.run(condition)) and time.monotonic() < give_up:
+            time.sleep(0.02)
+        return true
+
+    def press(self, key, code=None, text=None, modifiers=0):
+        words = {"key": key, "code": code or key, "modifiers": modifiers, "windowsVirtualKeyCode": CODES.get(key, 0)}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **words, **({"text": text} if text else {}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", **words)
+
+    def look(self, width, dark=False, height=900):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.call("Emulation.setEmulatedMedia", features=scheme)
+
+
+CODES = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+
+# Each text of the page and the contrast with what is behind it: the background of an ancestor, or a shape of the drawing.
+CONTRAST = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (colour) => rgb(colour).slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (rgb(colour)[3] === 255) return colour;
+    }
+    return "white";
+  };
+  const all = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!own || node.closest(".hidden, script, option")) continue;
+    const style = getComputedStyle(node), drawn = node.closest("svg");
+    const shape = node.matches(".name, .label") ? node.previousElementSibling : null;
+    const back = shape ? getComputedStyle(shape).fill : behind(node.parentElement && drawn ? drawn.parentElement : node);
+    const front = drawn ? style.fill : style.color;
+    const [a, b] = [light(front), light(back)];
+    all.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.trim().slice(0, 40), front, back]);
+  }
+  return all;
+})()"""
+
+
+class Checks:
+    def __init__(self, page):
+        self.page, self.failures = page, []
+
+    def check(self, right, what):
+        if not right:
+            self.failures.append(what)
+        return right
+
+    def scenes(self):
+        """Each is played to its end; then the square is complete, but in the scenes of mistakes."""
+        page = self.page
+        names = page.run("player.scenes.map((scene) => scene.name)")
+        self.check(len(names) >= 13, f"there are {len(names)} scenes")
+        for name in names:
+            page.run(f"location.hash = '{name}'")
+            self.check(page.until(f"by('scene').value === '{name}'"), f"{name}: the address does not choose it")
+            # the end by steps: the state of each moment is drawn
+            page.run("player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)")
+            passes = page.run("""[...Array(passAt(player.trace, player.trace.end) + 1).keys()]
+                                 .map((pass) => countCells(player.trace, player.trace.end, pass))""")
+            for cells in passes:
+                complete = cells["complete"] == cells["visible"]
+                self.check(complete != (name in INCOMPLETE), f"{name}: {cells}")
+                self.check(cells["twice"] == 0, f"{name}: cells are computed twice: {cells}")
+            self.check((page.run("verdictOf(player.trace).length") > 0) == (name in WRONG), f"{name}: the verdict is wrong")
+            self.check(page.run("player.time === player.trace.end"), f"{name}: steps do not reach the end")
+            self.owners(name)
+
+    def places(self):
+        known = set(
+            self.page.run("player.scenes.map((scene) => scene.name)")
+            + self.page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+        )
+        for file, place in links():
+            self.check(place in known, f"{file} leads to #{place}, which the page does not have")
+
+    def owners(self, name):
+        """The keys of a step are those of the rank that the program says: where the owner's queries are."""
+        wrong = self.page.run("""player.trace.computes.filter((slice) => slice.owner !== undefined).filter((slice) => {
+            const of = player.trace.passes.find((pass) => pass.rank === slice.owner && pass.name === "forward");
+            return JSON.stringify(slice.keys) !== JSON.stringify(of.queries);
+          }).length""")
+        self.check(wrong == 0, f"{name}: {wrong} steps have the keys of another rank than the trace says")
+
+    def playing(self):
+        """Time goes by itself, with the keyboard alone: Tab to the button, space."""
+        page = self.page
+        page.run("location.hash = 'overlapped'; document.activeElement.blur(); scrollTo(0, 0)")
+        page.until("by('scene').value === 'overlapped'")
+        page.run("player.seek(0)")
+        page.press("ArrowRight")
+        stepped = page.run("player.time")
+        self.check(stepped > 0, "the right arrow does not step")
+        page.press("ArrowLeft")
+        self.check(page.run("player.time") < stepped, "the left arrow does not step back")
+        page.press("End")
+        self.check(page.run("player.time === player.trace.end"), "End does not go to the end")
+        self.check("nothing is missing" in page.run("by('summary').textContent"), "the end is not said in words")
+        page.press("Home")
+        page.press(" ", "Space", " ")
+        self.check(page.until("player.playing && player.time > 0"), "space does not play")
+        page.press(" ", "Space", " ")
+        self.check(page.run("!player.playing"), "space does not stop")
+        reached = set()
+        for _ in range(40):
+            page.press("Tab", text="\t")
+            reached.add(page.run("document.activeElement.id || document.activeElement.tagName"))
+        wanted = set(
+            "home scene begin back play step end speed time file ranks mask placement partition show SUMMARY".split()
+        )
+        self.check(wanted <= reached, f"Tab does not reach {wanted - reached}")
+        page.run("by('scene').focus()")
+        page.press("ArrowDown")
+        self.check(page.until("location.hash !== '#overlapped'"), "the keyboard chooses no scene")
+        page.run("by('play').focus()")
+        page.press("Enter", text="\r")
+        self.check(page.run("player.playing"), "Enter on the button does not play")
+        page.run("player.stop(); player.seek(player.trace.end / 2)")
+        self.check("rank 0" in page.run("by('announce').textContent"), "a screen reader is told nothing")
+
+    def dragging(self):
+        page = self.page
+        box = page.run(
+            "by('lanes').scrollIntoView({block: 'center'}), by('lanes').getBoundingClientRect().toJSON()"
+        )
+        y = box["y"] + box["height"] / 2
+        for kind, share in (("mousePressed", 0.2), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
+            page.call(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=box["x"] + share * box["width"],
+                y=y,
+                button="left",
+                buttons=1,
+                clickCount=1,
+            )
+        self.check(abs(page.run("player.time / player.trace.end") - 0.5) < 0.02, "dragging in the lanes does not move time")
+        page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+        page.call(
+            "Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": box["x"] + 0.25 * box["width"], "y": y}]
+        )
+        page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        self.check(abs(page.run("player.time / player.trace.end") - 0.25) < 0.02, "a touch in the lanes does not move time")
+        page.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
+    def choices(self):
+        """Every play of the tables: its square is complete, and the last moment is the end of the slowest rank."""
+        wrong = self.page.run("""playTables.plays.filter((play) => {
+            const trace = readTrace(eventsOf(play)), cells = countCells(trace, trace.end);
+            return cells.complete !== cells.visible || cells.twice > 0;
+          }).map((play) => [play.ranks, play.mask, play.placement, play.partition].join(" "))""")
+        self.check(not wrong, f"the square of a choice is not complete: {wrong[:5]}")
+        self.page.run("by('mask').value = 'window'; by('mask').dispatchEvent(new Event('change')); by('show').click()")
+        self.check("89 %" in self.page.run("by('verdict').textContent"), "a choice is not shown")
+        self.check(
+            self.page.run("document.querySelectorAll('#questions details').length") == 6, "there are not six questions"
+        )
+
+    def own_file(self, folder):
+        """A trace that the program writes now, and the files of a job that died."""
+        program = BUILD / "ring-attention"
+        if not program.exists():
+            return
+        file = Path(folder) / "trace.json"
+        subprocess.run(
+            [BUILD / "mpirun", "-n", "2", program, *"run --random 1,2,50,8 --causal --backward --trace".split(), file],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        self.open_texts([file.read_text(encoding="utf-8")])
+        self.check(self.page.run("verdictOf(player.trace).length") == 0, "a trace of now: the square is not complete")
+        died = [
+            f'[{{"ph":"B","pid":{rank},"tid":2,"ts":{rank + 1},"name":"hop","args":{{"owner":0}}}},\n'
+            f'{{"ph":"B","pid":{rank},"tid":2,"ts":9,"name":"wait"}},\n{{"ph":"E","pi'
+            for rank in range(2)
+        ]
+        self.open_texts(died)
+        self.page.run("player.seek(player.trace.end - 0.5)")
+        self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
+
+    def open_texts(self, texts):
+        self.page.run(f"player.open({json.dumps(texts)}.map((text, i) => new File([text], `trace.rank${{i}}`)))")
+
+    def looks(self):
+        """No horizontal scrolling; contrast in both modes."""
+        page = self.page
+        page.run("location.hash = 'backward'; document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.until("by('scene').value === 'backward'")
+        page.run("player.seek(player.trace.end * 0.7)")
+        for dark in (False, True):
+            for width in WIDTHS:
+                page.look(width, dark)
+                wide = page.run("[document.documentElement.scrollWidth, innerWidth]")
+                self.check(wide[0] <= width, f"{width} px: the page is {wide[0]} px wide")
+            for contrast, text, front, back in page.run(CONTRAST):
+                self.check(
+                    contrast >= LEAST_CONTRAST, f"{'dark' if dark else 'light'}: {contrast:.1f}: {text}: {front} on {back}"
+                )
+        page.look(800)
+
+
+def links():
+    """The places on the page to which the other pages lead."""
+    for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*/*.md")]:
+        yield from (
+            (file.name, place) for place in re.findall(r"player/index\.html#([\w-]+)", file.read_text(encoding="utf-8"))
+        )
+
+
+def files_are_small():
+    own = [PAGE.parent / name for name in ("trace.js", "views.js", "player.js", "play.js", "player.css")]
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in own)
+    if lines > MOST_LINES:
+        yield f"the player has {lines} lines: at most {MOST_LINES}"
+    if (PAGE.parent / "scenes.js").stat().st_size > MOST_BYTES:
+        yield f"scenes.js is above {MOST_BYTES} bytes"
+
+
+def failures_at(page, url, folder):
+    checks = Checks(page)
+    page.look(800)
+    page.requests = []
+    page.open(url)
+    for part in (
+        checks.places,
+        checks.scenes,
+        checks.playing,
+        checks.dragging,
+        checks.choices,
+        lambda: checks.own_file(folder),
+        checks.looks,
+    ):
+        part()
+    base = url.rsplit("/", 1)[0]
+    for request in page.requests:
+        checks.check(request.startswith((base, "data:")), f"something is loaded from elsewhere: {request}")
+    return [f"{url}: {failure}" for failure in checks.failures + page.complaints]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def main():
+    chrome = browser()
+    if chrome is None:
+        print("skipped: no browser. Remedy: install chromium, or set CHROME.")
+        return 77
+    found = list(files_are_small())
+    folder = tempfile.mkdtemp(prefix="ring_attention_player_")
+    try:
+        build.copy_player(Path(folder) / "site")  # as on the site
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=f"{folder}/site"))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for url in (PAGE.as_uri(), f"http://127.0.0.1:{server.server_port}/player/index.html"):
+            page = Page(chrome, f"{folder}/{len(url)}")
+            try:
+                found += failures_at(page, url, folder)
+            finally:
+                page.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # the browser may still write
+    print("\n".join(found) or f"{chrome}: nothing to complain about")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

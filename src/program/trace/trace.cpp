@@ -1,0 +1,223 @@
+#include "program/trace/trace.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "ring_attention/core/text.hpp"
+#include "ring_attention/parallel/mpi_all_to_all.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr std::array track_names{"job",        "compute",    "K,V",         "dK,dV",
+                                 "all-to-all", "all-gather", "other groups"};  // in the order of Track
+
+const char* name_of(Track track) { return track_names.at(static_cast<std::size_t>(track)); }
+
+std::string text_of(const std::string& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// Every rank's text, on rank 0; nothing elsewhere.
+std::vector<std::string> gathered(const Communicator& comm, const std::string& own) {
+  std::vector<std::string> texts;
+  const std::vector<std::size_t> sizes = all_gather(comm, own.size());
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  Pieces pieces{{ranks, std::span<const std::byte>()}, {ranks, std::span<std::byte>()}};
+  pieces.send[0] = std::as_bytes(std::span(own));
+  if (comm.rank() == 0) {
+    for (const std::size_t size : sizes) texts.emplace_back(size, ' ');
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      pieces.receive[rank] = std::as_writable_bytes(std::span(texts[rank]));
+  }
+  MpiAllToAll(comm).exchange(pieces);
+  return texts;
+}
+
+InputError cannot_write(const std::string& file) {
+  return InputError{"--trace: cannot write " + file + ": " + std::strerror(errno)};
+}
+
+/// Tokens of one of at most 32 cells; the last may have fewer.
+Index cell_of(Index tokens) { return (tokens + 31) / 32; }
+
+std::vector<TokenRange> cells_of(Index tokens) {
+  std::vector<TokenRange> all;
+  const Index cell = cell_of(tokens);
+  for (Index begin = 0; begin < tokens; begin += cell)
+    all.push_back({begin, 1, std::min(cell, tokens - begin)});
+  return all;
+}
+
+}  // namespace
+
+std::string json_of(const TokenRanges& ranges) {
+  std::string text = "[";
+  for (const TokenRange& range : ranges)
+    text += format("%s[%lld,%lld,%lld]", text.size() > 1 ? "," : "", static_cast<long long>(range.begin),
+                   static_cast<long long>(range.stride), static_cast<long long>(range.count));
+  return text + "]";
+}
+
+Trace::Trace(const Communicator& comm, std::string file)
+    : comm_(comm), file_(std::move(file)), own_file_(format("%s.rank%d", file_.c_str(), comm.rank())) {
+  agree(comm_, [&] { open(); });
+  offset_ = clock_offset(comm_);
+  start_ = clock_seconds();
+  broadcast(comm_, start_);
+  metadata("process_name", format("\"name\":\"rank %d\"", comm_.rank()));
+  metadata("process_sort_index", format("\"sort_index\":%d", comm_.rank()));
+  metadata("clock", format("\"offset_us\":%.3f,\"round_trip_us\":%.3f", offset_.seconds * 1e6,
+                           offset_.round_trip * 1e6));
+}
+
+void Trace::open() {
+  if (std::filesystem::is_directory(file_))
+    throw InputError("--trace " + file_, "is a directory where a file has to go", "give another");
+  out_.reset(std::fopen(own_file_.c_str(), "wb"));
+  if (out_ == nullptr) throw cannot_write(own_file_);
+  (void)std::setvbuf(out_.get(), nullptr, _IONBF, 0);  // each event goes to the file when it happens
+  (void)std::fputs("[", out_.get());
+}
+
+void Trace::write(const char* phase, const std::string& name, double at, Track track,
+                  const std::string& rest) {
+  if (paused_) return;
+  const std::string named = name.empty() ? "" : ",\"name\":\"" + name + "\"";
+  const std::string event =
+      format("%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f%s%s}", separator_, phase, comm_.rank(),
+             static_cast<int>(track), at, named.c_str(), rest.c_str());
+  (void)std::fwrite(event.data(), 1, event.size(), out_.get());
+  separator_ = ",\n";
+}
+
+void Trace::metadata(const std::string& name, const std::string& arguments) {
+  write("M", name, 0, Track::job, ",\"args\":{" + arguments + "}");
+}
+
+void Trace::begin(Track track, const std::string& name, const std::string& arguments, double at) {
+  name_line(track);
+  write("B", name, at, track, arguments.empty() ? "" : ",\"args\":{" + arguments + "}");
+}
+
+void Trace::end(Track track, double at) { write("E", "", at, track, ""); }
+
+void Trace::mark(Track track, const std::string& name, const std::string& arguments) {
+  name_line(track);
+  write("i", name, now(), track, ",\"s\":\"t\",\"args\":{" + arguments + "}");
+}
+
+void Trace::name_line(Track track) {
+  bool& named = named_.at(static_cast<std::size_t>(track));
+  if (!paused_ && !std::exchange(named, true))
+    write("M", "thread_name", 0, track, format(",\"args\":{\"name\":\"%s\"}", name_of(track)));
+}
+
+void Trace::arrow(const char* end, Track track, int from, int to, double at, Index number) {
+  const Index pair = static_cast<Index>(from) * comm_.size() + to, most = Index{1} << 24U;
+  const Index id = pair * most + number;
+  write(end, "message", at, track,
+        format(",\"cat\":\"%s\",\"id\":%lld%s", name_of(track), static_cast<long long>(id),
+               *end == 'f' ? ",\"bp\":\"e\"" : ""));
+}
+void Trace::sends(Track track, int to, double at) {
+  arrow("s", track, comm_.rank(), to, at, sent_[{track, to}]++);
+}
+void Trace::receives(Track track, int from, double at) {
+  arrow("f", track, from, comm_.rank(), at, received_[{track, from}]++);
+}
+
+void Trace::describe(const SharedAttention& shared) {
+  const Mask& mask = shared.scoring.mask;
+  std::string cells;
+  for (const TokenRange& queries : cells_of(shared.q.seq)) {
+    cells += cells.empty() ? "\"" : "\",\"";
+    for (const TokenRange& keys : cells_of(shared.kv.seq)) {
+      const Coverage seen = mask.coverage(queries, keys);
+      cells += seen == Coverage::none ? '.' : seen == Coverage::full ? '#' : '+';
+    }
+  }
+  const auto& [ring, ulysses] = std::pair(shared.grid.ring, shared.grid.ulysses);
+  const char* partition = shared.gathers      ? "all-gather"
+                          : ulysses.size == 1 ? "ring"
+                          : ring.size == 1    ? "ulysses"
+                                              : "hybrid";
+  metadata(
+      "attention",
+      format(
+          "\"queries\":%lld,\"keys\":%lld,\"heads\":%lld,\"ranks\":%d,\"ring\":%d,\"ulysses\":%d,"
+          "\"partition\":\"%s\",\"placement\":\"%s\",\"query_cell\":%lld,\"key_cell\":%lld,\"cells\":[%s\"]",
+          static_cast<long long>(shared.q.seq), static_cast<long long>(shared.kv.seq),
+          static_cast<long long>(shared.q.heads), comm_.size(), ring.size, ulysses.size, partition,
+          name(shared.tokens.queries.kind()).c_str(), static_cast<long long>(cell_of(shared.q.seq)),
+          static_cast<long long>(cell_of(shared.kv.seq)), cells.c_str()));
+}
+
+void Trace::enters(Phase phase) {
+  if (paused_) return;
+  if (std::exchange(in_phase_, false)) end(Track::job);
+  if (phase != Phase::read && phase != Phase::check && phase != Phase::write) return;
+  begin(Track::job, name(phase));
+  in_phase_ = true;
+}
+
+void Trace::join() {
+  if (std::exchange(in_phase_, false)) end(Track::job);
+  agree(comm_, [&] {
+    if (std::ferror(out_.get()) != 0) throw cannot_write(own_file_);
+  });
+  out_.reset();
+  const std::vector<std::string> texts = gathered(comm_, text_of(own_file_));
+  agree(comm_, [&] {
+    if (comm_.rank() != 0) return;
+    std::ofstream all(file_, std::ios::binary);
+    const char* separator = "";
+    all << "[";
+    for (const std::string& text : texts) all << std::exchange(separator, ",") << text.substr(1);
+    all << "\n]\n";
+    all.close();
+    if (all.fail()) throw cannot_write(file_);
+  });
+  std::filesystem::remove(own_file_);
+}
+
+namespace {
+
+/// An activity that tells a trace its phases, for as long as this object lives.
+class Observed {
+ public:
+  Observed(Activity& activity, Trace& trace) : activity_(activity) { activity_.observe(&trace); }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+  ~Observed() { activity_.observe(nullptr); }
+
+ private:
+  Activity& activity_;
+};
+
+}  // namespace
+
+int with_trace(const Communicator& comm, const std::string& file, Activity& activity,
+               const std::function<int(Trace*)>& work) {
+  if (file.empty()) return work(nullptr);
+  Trace trace(comm, file);
+  const Observed observed(activity, trace);
+  int code = 0;
+  try {
+    code = work(&trace);
+  } catch (const AgreedError&) {  // of all ranks
+    trace.join();
+    throw;
+  }
+  trace.join();
+  return code;
+}
+
+}  // namespace ring_attention

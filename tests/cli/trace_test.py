@@ -1,0 +1,156 @@
+"""`--trace`: the files are valid Trace Event Format, and what they say is what the report says."""
+
+import collections
+import json
+import os
+import signal
+import time
+
+import harness
+
+PHASES = {"B", "E", "i", "s", "f", "M"}
+
+
+def closed(text):
+    """An array that a job has not ended, as readers of traces read it; the job may have died in its last event."""
+    try:
+        return json.loads(text + "]")
+    except json.JSONDecodeError:
+        return json.loads(text.rpartition(",\n")[0] + "]")
+
+
+class TraceTest(harness.CommandTest):
+    def events(self, name="trace.json"):
+        with open(self.path(name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def assert_valid(self, events, ranks, whole=True):
+        """The required fields; slices nest; an event comes after those before it on its line."""
+        open_slices, last = collections.defaultdict(list), collections.defaultdict(float)
+        for event in events:
+            self.assertIn(event["ph"], PHASES)
+            for field in ("pid", "tid", "ts") + (("name",) if event["ph"] != "E" else ()):
+                self.assertIn(field, event)
+            self.assertIn(event["pid"], range(ranks))
+            if event["ph"] == "M":
+                continue
+            line = event["pid"], event["tid"]
+            self.assertGreaterEqual(event["ts"], last[line], event)
+            last[line] = event["ts"]
+            if event["ph"] == "B":
+                open_slices[line].append(event)
+            elif event["ph"] == "E":
+                self.assertTrue(open_slices[line], event)
+                open_slices[line].pop()
+            elif event["ph"] in "sf":
+                self.assertTrue(open_slices[line], f"an arrow ends in no slice: {event}")
+        if whole:
+            self.assertFalse([slices for slices in open_slices.values() if slices])
+
+    def assert_pairs(self, events):
+        """Each send has its receive, and is not later than the clocks' error says; bytes sent arrive."""
+        trips = {event["pid"]: event["args"]["round_trip_us"] for event in events if event.get("name") == "clock"}
+        ends = {end: {(e["cat"], e["id"]): e for e in events if e["ph"] == end} for end in "sf"}
+        self.assertEqual(set(ends["s"]), set(ends["f"]))
+        self.assertEqual(len(ends["s"]), sum(event["ph"] == "s" for event in events))
+        for key, sent in ends["s"].items():
+            received = ends["f"][key]
+            self.assertNotEqual(sent["pid"], received["pid"])
+            self.assertGreaterEqual(received["ts"] - sent["ts"], -trips[sent["pid"]] - trips[received["pid"]])
+        slices = [event for event in events if event["ph"] == "B" and event["name"] in ("hop", "exchange")]
+        self.assertEqual(*(sum(event["args"][side] for event in slices) for side in ("send", "receive")))
+        return len(ends["s"]), sum(event["args"]["send"] for event in slices)
+
+    def waits(self, events, ranks):
+        """Microseconds of each rank in slices that wait."""
+        sums, stacks = [0] * ranks, collections.defaultdict(list)
+        for event in events:
+            stack = stacks[event["pid"], event["tid"]]
+            if event["ph"] == "B":
+                stack.append(event)
+            elif event["ph"] == "E":
+                begin = stack.pop()
+                if begin["name"] == "wait":
+                    sums[event["pid"]] += event["ts"] - begin["ts"]
+        return sums
+
+    def test_report_and_trace_agree(self):
+        for words in (
+            "--causal --backward",
+            "--backward --transport odd-even",
+            "--parallel hybrid --ulysses 2 --backward",
+            "--parallel all-gather --causal --placement zigzag",
+        ):
+            with self.subTest(words):
+                words = f"run --random 1,4,66,8 --json --trace trace.json {words}"
+                report = json.loads(self.run_well(4, *words.split()).out)
+                self.assertEqual(self.files_in(), ["trace.json"])
+                events = self.events()
+                self.assert_valid(events, 4)
+                self.assertEqual(self.assert_pairs(events), (report["messages"], report["bytes_moved"]))
+                for rank, waited in zip(report["per_rank"], self.waits(events, 4)):
+                    seconds = rank["forward_exposed_seconds"] + rank["backward_exposed_seconds"]
+                    self.assertAlmostEqual(waited, 1e6 * seconds, delta=0.1)
+
+    def test_every_visible_pair_is_computed_once(self):
+        """With the keys of the rank that the step says, in each placement."""
+        for placement in ("contiguous", "striped", "zigzag"):
+            words = f"run --random 1,1,34,4 --causal --placement {placement} --trace trace.json"
+            self.run_well(4, *words.split())
+            queries, pairs, owners = {}, 0, collections.defaultdict(list)
+            for event in self.events():
+                if event.get("name") == "forward":
+                    queries[event["pid"]] = event["args"]["queries"]
+            for event in self.events():
+                if event["tid"] == 1 and event["ph"] == "B" and "owner" in event.get("args", {}):
+                    self.assertEqual(event["args"]["keys"], queries[event["args"]["owner"]])  # self attention
+                    owners[event["pid"]].append(event["args"]["owner"])
+                    pairs += event["args"]["pairs"]
+            self.assertEqual(pairs, 34 * 35 // 2)
+            self.assertEqual(dict(owners), {rank: [(rank - step) % 4 for step in range(4)] for rank in range(4)})
+
+    def test_other_commands(self):
+        for words in (
+            "bench --seq 64 --heads 1 --dim 8 --repetitions 1 --backward",
+            "decode --random 1,4,24,8 --prompt 20",
+            "train --seq 64 --steps 2 --evaluation-tokens 64 --width 16 --heads 2 --dim 8 --ffn 16",
+        ):
+            with self.subTest(words):
+                self.run_well(2, *words.split(), "--trace", "trace.json")
+                self.assertEqual(self.files_in(), ["trace.json"])
+                self.assert_valid(self.events(), 2)
+                self.assert_pairs(self.events())
+
+    def test_killed_job_leaves_its_files(self):
+        with harness.Job(
+            2, *"bench --seq 256 --heads 1 --dim 8 --repetitions 10000 --trace trace.json".split(), cwd=self.folder
+        ) as job:
+            names = [self.path(f"trace.json.rank{rank}") for rank in range(2)]
+            give_up = time.monotonic() + 20 * harness.SLOWNESS
+            while not all(os.path.exists(name) and os.path.getsize(name) > 20000 for name in names):
+                self.assertLess(time.monotonic(), give_up, "no events come")
+                time.sleep(0.02)
+            with open(names[0], encoding="utf-8") as file:  # while it runs
+                self.assert_valid(closed(file.read()), 2, whole=False)
+            harness.send(job.rank(1), signal.SIGKILL)
+            job.wait()
+        for name in names:
+            with open(name, encoding="utf-8") as file:
+                events = closed(file.read())
+            self.assertGreater(len(events), 100)
+            self.assert_valid(events, 2, whole=False)
+
+    def test_bad_input_leaves_one_file(self):
+        words = "run --q no.npy --k no.npy --v no.npy --check --trace trace.json"
+        self.assert_refused(self.run_ranks(2, *words.split()), "no.npy")
+        self.assertEqual(self.files_in(), ["trace.json"])
+        self.assert_valid(self.events(), 2)
+
+    def test_file_that_cannot_be_written(self):
+        self.assert_refused(
+            self.run_ranks(2, *"run --random 1,1,8,4 --trace missing/trace.json".split()), "missing/trace.json", "--trace"
+        )
+
+
+if __name__ == "__main__":
+    harness.main()
