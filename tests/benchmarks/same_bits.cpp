@@ -32,7 +32,8 @@ double median_ratio(const std::function<void()>& with, const std::function<void(
 }
 
 struct Problem {
-  explicit Problem(Index dim, bool causal) : shape{1, 1, tokens, dim}, q(shape), k(shape), v(shape), dout(shape) {
+  explicit Problem(Index dim, bool causal)
+      : shape{1, 1, tokens, dim}, q(shape), k(shape), v(shape), dout(shape) {
     std::uint64_t stream = 0;
     for (Tensor<float>* array : {&q, &k, &v, &dout}) fill_random(array->view(), {.stream = stream++});
     scoring.scale = 1 / std::sqrt(static_cast<double>(dim));

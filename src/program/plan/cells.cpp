@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Index seq = 32, heads = 8, dim = 64, element_bytes = 2;  // bf16
+constexpr Index drawn_seq = 32, drawn_heads = 8, drawn_dim = 64, drawn_bytes = 2;  // of an element: bf16
 
 struct NamedMask {
   const char* name;
@@ -27,15 +27,15 @@ std::vector<NamedMask> masks() {
   Mask window{7, 0};
   Mask documents;
   documents.right = 0;
-  documents.documents = std::make_shared<Documents>(std::vector<Index>{0, 6, 20, seq});
+  documents.documents = std::make_shared<Documents>(std::vector<Index>{0, 6, 20, drawn_seq});
   return {{"none", {}}, {"causal", Mask::causal()}, {"window", window}, {"documents", documents}};
 }
 
 Json cells_of(const Mask& mask) {
   Json rows = Json::array();
-  for (Index query = 0; query < seq; ++query) {
+  for (Index query = 0; query < drawn_seq; ++query) {
     std::string row;
-    for (Index key = 0; key < seq; ++key) row += mask.allowed(query, key) ? '#' : '.';
+    for (Index key = 0; key < drawn_seq; ++key) row += mask.allowed(query, key) ? '#' : '.';
     rows.push_back(row);
   }
   return rows;
@@ -76,16 +76,17 @@ Index hop_bytes(const Ring& ring, int step, const Placement& tokens, const std::
                 Index own_heads) {
   const int owner = ring.owner(step);
   if (step + 1 == ring.steps() || step + 1 > hops[static_cast<std::size_t>(owner)]) return 0;
-  return 2 * tokens.tokens(owner) * own_heads * dim * element_bytes;
+  return 2 * tokens.tokens(owner) * own_heads * drawn_dim * drawn_bytes;
 }
 
 Json play(Partition partition, int ranks, const NamedMask& named, PlacementKind kind) {
   const int ulysses = partition == Partition::hybrid ? 2 : ranks;
   const RankGrid first = rank_grid(partition, ulysses, 0, ranks);
-  const Placement tokens(kind, seq, first.ring.size);
+  const Placement tokens(kind, drawn_seq, first.ring.size);
   const std::vector<int> hops = kv_hops(named.mask, tokens, tokens);
-  const HeadShare share(heads, heads, first.ulysses.size);
-  const plan::Attention layer{1, static_cast<double>(seq) / ranks, heads, heads, dim, element_bytes};
+  const HeadShare share(drawn_heads, drawn_heads, first.ulysses.size);
+  const plan::Attention layer{
+      1, static_cast<double>(drawn_seq) / ranks, drawn_heads, drawn_heads, drawn_dim, drawn_bytes};
   const bool gathers = partition == Partition::all_gather;
   const plan::Volume volume = gathers ? plan::all_gather_forward(layer, ranks)
                                       : plan::hybrid_forward(layer, first.ulysses.size, first.ring.size);
@@ -131,10 +132,11 @@ void declare_cells_options(CommandLine& command, CellsOptions& options) {
 }
 
 std::string cells_json(const CellsOptions& options) {
-  Json json{{"seq", seq}, {"heads", heads}, {"dim", dim}, {"element_bytes", element_bytes}};
+  Json json{{"seq", drawn_seq}, {"heads", drawn_heads}, {"dim", drawn_dim}, {"element_bytes", drawn_bytes}};
   for (const NamedMask& mask : masks()) json["masks"][mask.name] = cells_of(mask.mask);
   for (const Index ranks : options.ranks ? std::vector{*options.ranks} : std::vector<Index>{2, 4, 8}) {
-    if (!can_share_heads(heads, heads, ranks)) throw InputError("--ranks " + std::to_string(ranks) + " does not divide 8 heads");
+    if (!can_share_heads(drawn_heads, drawn_heads, ranks))
+      throw InputError("--ranks " + std::to_string(ranks) + " does not divide 8 heads");
     for (const NamedMask& mask : masks())
       for (const Partition partition :
            {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather})
