@@ -186,7 +186,7 @@ class Checks:
         self.check(len(names) >= 13, f"there are {len(names)} scenes")
         for name in names:
             page.run(f"location.hash = '{name}'")
-            self.check(page.until(f"by('scene').value === '{name}'"), f"{name}: the address does not choose it")
+            self.check(page.until(f"player.scene === '{name}'"), f"{name}: the address does not choose it")
             # the end by steps: the state of each moment is drawn
             page.run("player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)")
             passes = page.run("""[...Array(passAt(player.trace, player.trace.end) + 1).keys()]
@@ -219,7 +219,7 @@ class Checks:
         """Time goes by itself, with the keyboard alone: Tab to the button, space."""
         page = self.page
         page.run("location.hash = 'overlapped'; document.activeElement.blur(); scrollTo(0, 0)")
-        page.until("by('scene').value === 'overlapped'")
+        page.until("player.scene === 'overlapped'")
         page.run("player.seek(0)")
         page.press("ArrowRight")
         stepped = page.run("player.time")
@@ -244,7 +244,7 @@ class Checks:
         self.check(wanted <= reached, f"Tab does not reach {wanted - reached}")
         page.run("by('scene').focus()")
         page.press("ArrowDown")
-        self.check(page.until("location.hash !== '#overlapped'"), "the keyboard chooses no scene")
+        self.check(page.until("player.scene !== 'overlapped'"), "the keyboard chooses no scene")
         page.run("by('play').focus()")
         page.press("Enter", text="\r")
         self.check(page.run("player.playing"), "Enter on the button does not play")
@@ -318,7 +318,7 @@ class Checks:
         """No horizontal scrolling; contrast in both modes."""
         page = self.page
         page.run("location.hash = 'backward'; document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        page.until("by('scene').value === 'backward'")
+        page.until("player.scene === 'backward'")
         page.run("player.seek(player.trace.end * 0.7)")
         for dark in (False, True):
             for width in WIDTHS:
