@@ -296,11 +296,12 @@ class Checks:
             return
         file = Path(folder) / "trace.json"
         subprocess.run(
-            [BUILD / "mpirun", "-n", "2", program, *"run --random 1,2,50,8 --causal --backward --trace".split(), file],
+            [BUILD / "mpirun", "-n", "2", program, *"decode --random 1,2,70,8 --trace".split(), file],
             check=True,
             stdout=subprocess.DEVNULL,
         )
         self.open_texts([file.read_text(encoding="utf-8")])
+        self.check(self.page.run("player.trace.computes.length") > 2 * 35, "a trace of now is not played")
         self.check(self.page.run("verdictOf(player.trace).length") == 0, "a trace of now: the square is not complete")
         died = [
             f'[{{"ph":"B","pid":{rank},"tid":2,"ts":{rank + 1},"name":"hop","args":{{"owner":0}}}},\n'
@@ -310,6 +311,7 @@ class Checks:
         self.open_texts(died)
         self.page.run("player.seek(player.trace.end - 0.5)")
         self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
+        self.check(self.page.run("verdictOf(player.trace).length") == 1, "a job that died looks like one that ended")
 
     def open_texts(self, texts):
         self.page.run(f"player.open({json.dumps(texts)}.map((text, i) => new File([text], `trace.rank${{i}}`)))")
