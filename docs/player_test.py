@@ -186,7 +186,7 @@ class Checks:
         self.check(len(names) >= 13, f"there are {len(names)} scenes")
         for name in names:
             page.run(f"location.hash = '{name}'")
-            self.check(page.until(f"by('scene').value === '{name}'"), f"{name}: the address does not choose it")
+            self.check(page.until(f"player.scene === '{name}'"), f"{name}: the address does not choose it")
             # the end by steps: the state of each moment is drawn
             page.run("player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)")
             passes = page.run("""[...Array(passAt(player.trace, player.trace.end) + 1).keys()]
@@ -219,7 +219,7 @@ class Checks:
         """Time goes by itself, with the keyboard alone: Tab to the button, space."""
         page = self.page
         page.run("location.hash = 'overlapped'; document.activeElement.blur(); scrollTo(0, 0)")
-        page.until("by('scene').value === 'overlapped'")
+        page.until("player.scene === 'overlapped'")
         page.run("player.seek(0)")
         page.press("ArrowRight")
         stepped = page.run("player.time")
@@ -244,7 +244,7 @@ class Checks:
         self.check(wanted <= reached, f"Tab does not reach {wanted - reached}")
         page.run("by('scene').focus()")
         page.press("ArrowDown")
-        self.check(page.until("location.hash !== '#overlapped'"), "the keyboard chooses no scene")
+        self.check(page.until("player.scene !== 'overlapped'"), "the keyboard chooses no scene")
         page.run("by('play').focus()")
         page.press("Enter", text="\r")
         self.check(page.run("player.playing"), "Enter on the button does not play")
@@ -296,11 +296,12 @@ class Checks:
             return
         file = Path(folder) / "trace.json"
         subprocess.run(
-            [BUILD / "mpirun", "-n", "2", program, *"run --random 1,2,50,8 --causal --backward --trace".split(), file],
+            [BUILD / "mpirun", "-n", "2", program, *"decode --random 1,2,70,8 --trace".split(), file],
             check=True,
             stdout=subprocess.DEVNULL,
         )
         self.open_texts([file.read_text(encoding="utf-8")])
+        self.check(self.page.run("player.trace.computes.length") > 2 * 35, "a trace of now is not played")
         self.check(self.page.run("verdictOf(player.trace).length") == 0, "a trace of now: the square is not complete")
         died = [
             f'[{{"ph":"B","pid":{rank},"tid":2,"ts":{rank + 1},"name":"hop","args":{{"owner":0}}}},\n'
@@ -310,6 +311,7 @@ class Checks:
         self.open_texts(died)
         self.page.run("player.seek(player.trace.end - 0.5)")
         self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
+        self.check(self.page.run("verdictOf(player.trace).length") == 1, "a job that died looks like one that ended")
 
     def open_texts(self, texts):
         self.page.run(f"player.open({json.dumps(texts)}.map((text, i) => new File([text], `trace.rank${{i}}`)))")
@@ -318,7 +320,7 @@ class Checks:
         """No horizontal scrolling; contrast in both modes."""
         page = self.page
         page.run("location.hash = 'backward'; document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        page.until("by('scene').value === 'backward'")
+        page.until("player.scene === 'backward'")
         page.run("player.seek(player.trace.end * 0.7)")
         for dark in (False, True):
             for width in WIDTHS:

@@ -30,7 +30,7 @@ class Player {
     const scene = this.scenes.find((one) => one.name === name);
     if (!scene) return;
     by("scene").value = name;
-    by("about").textContent = "";
+    this.scene = name;
     this.load(readTrace(scene.events), scene.text, `Recorded from: mpirun ${commandOf(scene)}. Lesson ${scene.lesson}.`);
   }
 

@@ -28,7 +28,10 @@ function readTrace(events) {
     if (event.ph === "M" && event.name === "attention") trace.attention ??= event.args;
   }
   for (const event of drawn) readEvent(trace, event, event.ts - begin, open, sent, arrived);
-  for (const stack of open.values()) for (const slice of stack) slice.end = trace.end; // of a job that died
+  for (const slice of [...open.values()].flat()) { // of a job that died
+    slice.end = trace.end;
+    trace.died = true;
+  }
   for (const { key, end, to } of arrived) if (sent.has(key)) Object.assign(sent.get(key), { end, to });
   trace.flights = trace.flights.filter((flight) => flight.to !== undefined).sort((a, b) => a.begin - b.begin);
   const lines = trace.computes.concat(trace.waits, trace.flights);
@@ -110,7 +113,8 @@ function countCells(trace, time, pass) {
   trace.attention.cells.forEach((row, i) => [...row].forEach((cell, j) => {
     if (cell === ".") return;
     counts.visible += 1;
-    if (covered[i][j] > 1 - 1e-6) counts.complete += 1;
+    // A token that is decoded meets the keys that are there: at least half of a cell that the mask cuts.
+    if (covered[i][j] > (cell === "+" ? 0.5 : 1 - 1e-6)) counts.complete += 1;
     if (covered[i][j] > 1 + 1e-6) counts.twice += 1;
   }));
   return counts;
@@ -163,13 +167,14 @@ function parcelName({ track, owner }) {
 
 /** What is wrong at the end, in sentences: cells that no rank has computed, gradients that are not at their owner. */
 function verdictOf(trace) {
-  const sentences = [];
+  const sentences = trace.died ? ["The trace ends in the middle of a step."] : [];
   const passes = trace.attention ? passAt(trace, trace.end) + 1 : 0;
   for (let pass = 0; pass < passes; ++pass) {
+    if (!trace.computes.some((slice) => slice.pass === pass)) continue; // `bench` measures messages alone, too
     const { visible, complete } = countCells(trace, trace.end, pass);
     if (complete < visible) sentences.push(`${visible - complete} of ${visible} visible cells are computed by no rank.`);
   }
   for (const { owner, rank } of gradientsAt(trace, trace.end))
     if (rank !== owner) sentences.push(`dK,dV of rank ${owner} end on rank ${rank ?? "none"}.`);
-  return sentences;
+  return [...new Set(sentences)];
 }

@@ -135,6 +135,7 @@ void Trace::receives(Track track, int from, double at) {
 }
 
 void Trace::describe(const SharedAttention& shared) {
+  if (paused_) return;
   const Mask& mask = shared.scoring.mask;
   std::string cells;
   for (const TokenRange& queries : cells_of(shared.q.seq)) {

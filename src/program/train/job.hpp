@@ -96,7 +96,10 @@ class TrainJob {
   [[nodiscard]] model::RankContext<T> place(Index seq, Index batch) const {
     auto place = model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
                                         report_.cpu);
-    if (trace_ != nullptr) place.attention = std::make_shared<TracedAttention<T>>(place.attention, *trace_);
+    if (trace_ != nullptr)
+      place.attention = std::make_shared<TracedAttention<T>>(
+          links_.links, mesh_, Placement(PlacementKind::zigzag, seq, mesh_.shape().ring), report_.cpu,
+          *trace_);
     return place;
   }
   /// This rank's tokens of the sequences from the `first` on.

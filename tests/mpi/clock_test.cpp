@@ -1,0 +1,30 @@
+// The clocks of ranks of one machine, which are one clock.
+
+#include "ring_attention/mpi/clock.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace ring_attention::test {
+namespace {
+
+TEST(Clock, OffsetOfOneMachineIsWithinHalfARoundTrip) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const ClockOffset offset = clock_offset(comm);
+  if (comm.rank() == 0) {
+    EXPECT_EQ(offset.seconds, 0);
+    return;
+  }
+  EXPECT_GT(offset.round_trip, 0);
+  EXPECT_LT(offset.round_trip, 10);
+  EXPECT_LE(std::abs(offset.seconds), offset.round_trip / 2);
+}
+
+TEST(Clock, NeverGoesBack) {
+  const double first = clock_seconds();
+  EXPECT_LE(first, clock_seconds());
+}
+
+}  // namespace
+}  // namespace ring_attention::test
