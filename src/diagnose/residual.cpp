@@ -47,6 +47,13 @@ double floor_of(Precision precision) {
   return floors.at(static_cast<std::size_t>(precision));
 }
 
+/// The other right merge: of normalised results by their lse, which loses digits where lse is large.
+Rules by_pieces() {
+  Rules rules;
+  rules.weights = weights_by_lse;
+  return rules;
+}
+
 }  // namespace
 
 double Residual::square() const {
@@ -106,18 +113,29 @@ PerArray Yardstick::largest(const Arrays& got, const Arrays& want, const Arrays*
 }
 
 PerArray Yardstick::tolerances(Precision precision) const {
-  if (const auto known = tolerances_.find(precision); known != tolerances_.end()) return known->second;
+  return tolerances_of({Rules(), by_pieces()}, precision, of_right_);
+}
+
+PerArray Yardstick::tolerances_of_states(Precision precision) const {
+  return tolerances_of({Rules()}, precision, of_states_);
+}
+
+PerArray Yardstick::tolerances_of(const std::vector<Rules>& rings, Precision precision,
+                                  std::map<Precision, PerArray>& known) const {
+  if (const auto found = known.find(precision); found != known.end()) return found->second;
   PerArray most;
   most.fill(floor_of(precision));
   if (precision == Precision::half || precision == Precision::bf16)
     of(most, Array::lse) = floor_of(precision) / 2;  // it does not pass through a product
-  const Forward forward = simulate_forward(*problem_, Rules(), precision);
-  Arrays arrays = simulate_backward(*problem_, Rules(), forward, precision);
-  for (const Array array : of_forward) arrays[array] = forward.arrays[array].clone();
-  const PerArray errors = largest(arrays, problem_->right);
-  for (const Array array : all_arrays) of(most, array) = std::max(of(most, array), of(errors, array));
+  for (const Rules& rules : rings) {
+    const Forward forward = simulate_forward(*problem_, rules, precision);
+    Arrays arrays = simulate_backward(*problem_, Rules(), forward, precision);
+    for (const Array array : of_forward) arrays[array] = forward.arrays[array].clone();
+    const PerArray errors = largest(arrays, problem_->right);
+    for (const Array array : all_arrays) of(most, array) = std::max(of(most, array), of(errors, array));
+  }
   for (double& error : most) error *= safety;
-  return tolerances_[precision] = most;
+  return known[precision] = most;
 }
 
 Residual Yardstick::residual(const Arrays& got, const Arrays& want, std::span<const Array> which,

@@ -12,6 +12,7 @@
 
 #include "diagnose/problem.hpp"
 #include "diagnose/rounding.hpp"
+#include "diagnose/rules.hpp"
 
 namespace ring_attention::diagnose {
 
@@ -42,8 +43,11 @@ class Yardstick {
 
   /// The size of a head: the root mean square of its finite elements.
   [[nodiscard]] double size(Array array, Index head) const;
-  /// The largest error that a row of a right result in that type may have.
+  /// The largest error that a row of a right result in that type may have, whether steps are merged as states or as
+  /// normalised results.
   [[nodiscard]] PerArray tolerances(Precision precision) const;
+  /// The same where they are merged as states, as simulated rings do.
+  [[nodiscard]] PerArray tolerances_of_states(Precision precision) const;
   /// The errors of `got` against `want`, the arrays that both have.
   /// \param rounded  the same as `want`, computed in the type of the code: rows that rounding moves far, or that overflow
   ///     only there, say nothing, and are left out
@@ -57,9 +61,12 @@ class Yardstick {
                                  std::span<const double> want) const;
 
  private:
+  [[nodiscard]] PerArray tolerances_of(const std::vector<Rules>& rings, Precision precision,
+                                       std::map<Precision, PerArray>& known) const;
+
   const Problem* problem_;
   std::array<std::vector<double>, all_arrays.size()> sizes_;
-  mutable std::map<Precision, PerArray> tolerances_;
+  mutable std::map<Precision, PerArray> of_right_, of_states_;
 };
 
 /// No code in float returns such a number: a row that should have one is not compared.

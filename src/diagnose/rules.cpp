@@ -74,6 +74,12 @@ Factors to_common_maximum(double m, double m_new, double m_merged) {
 
 }  // namespace
 
+Weights weights_by_lse(const PieceState& before, const PieceState& piece) {
+  const double most = std::max(before.lse, piece.lse);
+  const double lse = most + std::log(std::exp(before.lse - most) + std::exp(piece.lse - most));
+  return {std::exp(before.lse - lse), std::exp(piece.lse - lse), lse};
+}
+
 Rules::Rules()
     : causal(diagnose::causal),
       window(diagnose::window),

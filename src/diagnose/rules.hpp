@@ -107,6 +107,9 @@ struct Weights {
   double m = 0;
 };
 
+/// The right ones.
+[[nodiscard]] Weights weights_by_lse(const PieceState& before, const PieceState& piece);
+
 /// Which out or lse the backward takes for a row.
 enum class Source { whole, own_shard, step, none };
 

@@ -54,7 +54,9 @@ Search::Search(std::span<const Evidence> cases, std::span<const Array> which, Pr
     const Residual residual = one.yardstick->residual(*one.got, one.problem->right, which, tolerances);
     right_worst_ = std::max(right_worst_, residual.worst);
     by_square.emplace_back(residual.square(), &one);
-    if (spread && residual.quantile(0.5) < least(tolerances) / safety / 50) spreads_ = false;
+    if (spread &&
+        residual.quantile(0.5) < least(one.yardstick->tolerances_of_states(precision)) / safety / 50)
+      spreads_ = false;
   }
   std::ranges::stable_sort(by_square, std::ranges::greater(), [](const auto& pair) { return pair.first; });
   for (const auto& [square, one] : by_square) {
@@ -72,7 +74,7 @@ Residual Search::residual(std::size_t i, const Explanation& explanation) const {
   const Evidence& one = *cases_[i];
   const std::shared_ptr<const Arrays> exactly = exact(one, explanation);
   const Arrays& wanted = *exactly;
-  PerArray tolerances = one.yardstick->tolerances(precision_);
+  PerArray tolerances = one.yardstick->tolerances_of_states(precision_);
   Residual first = one.yardstick->residual(*one.got, wanted, which_, tolerances);
   if (first.worst <= 1) return first;
   if (explanation.hypothesis.loses_digits()) {  // it is nothing but rounding: as large in every case
@@ -103,7 +105,7 @@ Explanation Search::judged(Explanation explanation) const {
     const Residual left = residual(i, explanation);
     if (i == 0) explanation.explained = 1 - left.square() / std::max(right_squares_[0], 1e-300);
     explanation.worst = std::max(explanation.worst, left.worst);
-    const double rounding = least(cases_[i]->yardstick->tolerances(precision_)) / safety;
+    const double rounding = least(cases_[i]->yardstick->tolerances_of_states(precision_)) / safety;
     if (spread_ && left.quantile(0.5) < rounding / 50) explanation.worst = no_fit;
     if (!(explanation.worst <= 1)) return explanation;
   }
@@ -162,7 +164,8 @@ bool Search::shows(std::size_t number, const Explanation& explanation) const {
   Arrays wanted;
   for (const Array array : which_)
     if (one.got->has(array)) wanted[array] = (*arrays)[array].clone();
-  return one.yardstick->residual(wanted, one.problem->right, which_, one.yardstick->tolerances(precision_))
+  return one.yardstick
+             ->residual(wanted, one.problem->right, which_, one.yardstick->tolerances_of_states(precision_))
              .worst > 1;
 }
 

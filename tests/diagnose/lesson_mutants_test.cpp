@@ -123,6 +123,11 @@ TEST_F(LessonMutants, OfFormulas) {
     for (Answer& answer : mutants.back().answers)  // the lesson has no backward
       for (const Array array : of_backward) answer.arrays[array] = {};
   };
+  for (const idea_02::lse_forms::Merge right : {idea_02::log1p_form<float>, idea_02::sigmoid_form<float>}) {
+    by_merge("", right);
+    EXPECT_TRUE(quick_diagnosis(mutants.back().answers).right());
+    mutants.pop_back();
+  }
   by_merge("lesson 02 textbook-lse", idea_02::lse_forms::textbook_form);
   by_merge("lesson 02 swapped-sign", idea_02::lse_forms::swapped_form);
   expect_named(comm_, mutants);

@@ -20,28 +20,18 @@ void factors(Rules& rules, void (*change)(Factors& right, double m, double m_mer
   };
 }
 
-double log_sum_exp(double a, double b) {
-  const double most = std::max(a, b);
-  return most + std::log(std::exp(a - most) + std::exp(b - most));
-}
-
-Weights right_weights(const PieceState& before, const PieceState& piece) {
-  const double lse = log_sum_exp(before.lse, piece.lse);
-  return {std::exp(before.lse - lse), std::exp(piece.lse - lse), lse};
-}
-
 /// The right lse, and other weights.
 void weights(Rules& rules, Weights (*weigh)(const PieceState& before, const PieceState& piece)) {
   rules.weights = [=](const PieceState& before, const PieceState& piece) {
     Weights result = weigh(before, piece);
-    result.lse = log_sum_exp(before.lse, piece.lse);
+    result.lse = weights_by_lse(before, piece).lse;
     return result;
   };
 }
 
 /// 2^lse where e^lse should be.
 Weights merge_in_base_2(const PieceState& before, const PieceState& piece) {
-  const Weights scaled = right_weights({before.lse * ln2}, {piece.lse * ln2});
+  const Weights scaled = weights_by_lse({before.lse * ln2}, {piece.lse * ln2});
   return {scaled.out, scaled.new_out, scaled.lse / ln2};
 }
 
@@ -68,7 +58,7 @@ std::vector<Edit> merge_edits() {
       {"swapped-sigmoid",
        [](Rules& rules) {
          weights(rules, [](const PieceState& before, const PieceState& piece) {
-           const Weights right = right_weights(before, piece);
+           const Weights right = weights_by_lse(before, piece);
            return Weights{right.new_out, right.out, 0};
          });
        },
@@ -76,7 +66,7 @@ std::vector<Edit> merge_edits() {
       {"merge-by-max",
        [](Rules& rules) {
          weights(rules, [](const PieceState& before, const PieceState& piece) {
-           const Weights by_max = right_weights({before.m}, {piece.m});
+           const Weights by_max = weights_by_lse({before.m}, {piece.m});
            return Weights{by_max.out, by_max.new_out, 0, by_max.lse};
          });
        }},
@@ -87,7 +77,7 @@ std::vector<Edit> merge_edits() {
        directed},
       {"merge-base-2",
        [](Rules& rules) {
-         rules.weights = right_weights;
+         rules.weights = weights_by_lse;
          rules.lse_unit = ln2;
        }},
       {"merge-base-2-back", [](Rules& rules) { rules.weights = merge_in_base_2; }},
@@ -102,19 +92,19 @@ std::vector<Edit> merge_edits() {
        directed},
       {"empty-lse-inf",
        [](Rules& rules) {
-         rules.weights = right_weights;
+         rules.weights = weights_by_lse;
          rules.lse_of_nothing = -minus_infinity;
        },
        directed},
       {"bf16-lse",
        [](Rules& rules) {
-         rules.weights = right_weights;
+         rules.weights = weights_by_lse;
          rules.lse_kept_in = Precision::bf16;
        },
        directed},
       {"bf16-out",
        [](Rules& rules) {
-         rules.weights = right_weights;
+         rules.weights = weights_by_lse;
          rules.out_kept_in = Precision::bf16;
        },
        directed},
