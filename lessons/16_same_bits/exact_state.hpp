@@ -34,8 +34,8 @@ struct ExactState {
   std::vector<int> high, low;  // sums of the terms' digits at `level`, and at `level` - 1
 };
 
-/// The level of the term x 2^exponent: the smallest J with |x_c| 2^exponent <= 2^21 2^(22 J) for all c (for numbers below
-/// 2^-100 a larger one). It depends on the term and on nothing else.
+/// The level of the term x 2^exponent: the smallest J with |x_c| 2^exponent < 2^21 2^(22 J) for all c (of a term whose
+/// numbers are all below 2^-100 it is larger). It depends on the term and on nothing else.
 inline int level_of(std::span<const float> x, int exponent) {
   int e = -100;  // |x_c| < 2^e
   for (const float number : x) {
