@@ -48,7 +48,7 @@ inline void show_time(Lesson& lesson, Index seq) {
   std::vector<std::vector<double>> figures;
   for (const Index size : {128, 256, 512}) {
     std::vector<double> forward, backward;
-    for (int pair = 0; pair < 7; ++pair) {
+    for (int pair = 0; pair < 5; ++pair) {
       const Seconds usual = time_of(problem, 0), exact = time_of(problem, size);
       forward.push_back(exact.forward / usual.forward);
       backward.push_back(exact.backward / usual.backward);
@@ -56,7 +56,7 @@ inline void show_time(Lesson& lesson, Index seq) {
     figures.push_back({static_cast<double>(size), median(forward), median(backward)});
     table.row({std::to_string(size), format("%.2f", median(forward)), format("%.2f", median(backward))});
   }
-  lesson.say(format("  %d tokens, D = 64, one head, one thread, medians of 7 pairs", static_cast<int>(seq)));
+  lesson.say(format("  %d tokens, D = 64, one head, one thread, medians of 5 pairs", static_cast<int>(seq)));
   lesson.print(table);
   lesson.record("time_ratios", figures);
 }

@@ -19,8 +19,8 @@ struct Team {
 };
 
 inline std::vector<Team> all_teams() {
-  std::vector<Team> teams;
-  for (const int ranks : {1, 2, 3, 5, 8})
+  std::vector<Team> teams{{1, PlacementKind::contiguous, true}, {1, PlacementKind::contiguous, false}};
+  for (const int ranks : {2, 3, 8})
     for (const auto kind : {PlacementKind::contiguous, PlacementKind::zigzag, PlacementKind::striped})
       for (const bool ring : {true, false}) teams.push_back({ranks, kind, ring});
   return teams;

@@ -167,7 +167,8 @@ int same_bits_lesson(int argc, char** argv) {
   mistake == Mistake::any_number_of_terms ? check_limit<AnyNumberOfTerms>(lesson)
                                           : check_limit<Exact>(lesson);
   mistake == Mistake::digit_of_nan ? check_nan<DigitOfNan>(lesson) : check_nan<Exact>(lesson);
-  lesson.heading("The sums of a ring: 1 to 8 ranks, three placements, in the order of the ring or any other");
+  lesson.heading(
+      "The sums of a ring: 1, 2, 3, 8 ranks, three placements, in the order of the ring or any other");
   check_jobs(lesson, problems, mistake);
   if (mistake != Mistake::none) return lesson.finish(showed);
   lesson.heading("The agreement: the library's ring with exact sums");
