@@ -26,10 +26,13 @@ ExactWord level_of(float largest, double exponent) {
   return exact_level_0 + static_cast<int>(std::floor((exponent + e) / bits));
 }
 
+/// \returns a number that is not finite if there is one
 float largest_of(std::span<const float> x) {
   float largest = 0;
-  for (const float y : x)
-    if (!(std::abs(y) <= largest)) largest = std::abs(y);  // NaN stays
+  for (const float y : x) {
+    if (!std::isfinite(y)) return y;
+    largest = std::max(largest, std::abs(y));
+  }
   return largest;
 }
 
