@@ -21,7 +21,7 @@ Index tile_elements(cpu::Size (*elements)(int), Index dim) {
 /// The same of the forward on some queries.
 template <class T>
 Index forward_tile_elements(const Shape& q) {
-  const auto& kernel = forward_kernel(kernels<T>(best_isa()), static_cast<cpu::Size>(q.seq));
+  const auto& kernel = forward_kernel(kernels<T>(best_isa()).forward, static_cast<cpu::Size>(q.seq));
   return tile_elements<T>(kernel.workspace, q.dim);
 }
 
