@@ -203,7 +203,7 @@ TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
   // The first of: q, k and v of the heads, K,V once more where messages take them, the result and l, a tile. The second:
   // q and the result of the heads, out, and what is sent and received of it.
   EXPECT_EQ(forward,
-            bytes<TypeParam>(std::max(2 * q + 4 * kv + 2 * row + tile(kernel.forward), 5 * q + row)));
+            bytes<TypeParam>(std::max(2 * q + 4 * kv + 2 * row + tile(kernel.forward.many), 5 * q + row)));
   // The largest is when the gradients return: q, out, dO, lse of the heads, dQ, dK, dV; dQ with its pieces, or dQ, dK
   // and dV with the pieces of the last. Or in the middle, with K,V four times (twice as sums).
   const Index kept = 3 * q + row;
@@ -223,7 +223,7 @@ TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
     return tile_elements<TypeParam>(of.workspace, user.q.shape().dim);
   };
   const auto [forward, backward] = most_bytes(user);
-  EXPECT_EQ(forward, bytes<TypeParam>(q + ranks * shard + 2 * row + tile(kernel.forward)));
+  EXPECT_EQ(forward, bytes<TypeParam>(q + ranks * shard + 2 * row + tile(kernel.forward.many)));
   EXPECT_EQ(backward,
             bytes<TypeParam>(q + 2 * ranks * shard + (ranks - 1) * shard + row + tile(kernel.backward)));
 }
