@@ -73,7 +73,8 @@ inline void show_cost(Lesson& lesson, Index seq) {
   };
   line("K,V, sent by a rank", usual.kv_bytes, exact.kv_bytes);
   line("dK,dV, sent by a rank", usual.gradient_bytes, exact.gradient_bytes);
-  const Index state = 4 * (ExactFormat{64}.words() + ExactFormat{1}.words()), usual_state = 4 * (64 + 2);
+  const Index state = 4 * (ExactFormat{64}.words() + ExactFormat{1}.words()),
+              usual_state = Index{4} * (64 + 2);
   line("the state of a query", usual_state, state);
   lesson.print(table);
   lesson.check("K,V travel as ever", exact.kv_bytes == usual.kv_bytes);

@@ -36,8 +36,9 @@ class Row {
 
   /// Level, digits and carried digits: all but the number of terms.
   [[nodiscard]] std::vector<std::uint32_t> state() const {
-    std::vector<std::uint32_t> words;
-    for (const float word : words_) words.push_back(std::bit_cast<std::uint32_t>(word));
+    std::vector<std::uint32_t> words(words_.size());
+    std::ranges::transform(words_, words.begin(),
+                           [](float word) { return std::bit_cast<std::uint32_t>(word); });
     words.erase(words.begin() + 1);
     return words;
   }
