@@ -125,7 +125,7 @@ class DecodeJob {
       activity_.enter(Phase::exchange, static_cast<int>(token));
       const bool own = cache.append(k, v);
       const View<const T> query = q.view();
-      const AttentionResult<T> row = merge_over_ranks(link, attend(query, cache), input_.scoring());
+      const AttentionResult<T> row = attend(link, query, cache);
       if (own) keep(row, count(cache.ranges()) - 1);
     }
     mine_.messages_sent = link.statistics().messages_sent;
@@ -138,12 +138,27 @@ class DecodeJob {
     report_.ring_bytes = -min_over_ranks(comm_, -bytes * (comm_.size() > 1 ? input_.kv().size() - own : 0));
   }
 
-  /// The state of the newest token's query over the keys of this rank.
-  [[nodiscard]] Partial<T> attend(View<const T> query, const Cache& cache) const {
-    const auto attend = [&] {
-      return fast_ ? attend_to_cache<CpuEngine<T>>(query, cache, input_.scoring(), cpu_)
-                   : attend_to_cache<BlockwiseEngine<T>>(query, cache, input_.scoring(), cpu_);
-    };
+  /// Attention of the newest token's query to the keys of all ranks.
+  [[nodiscard]] AttentionResult<T> attend(AllToAll& link, View<const T> query, const Cache& cache) const {
+    const Scoring& scoring = input_.scoring();
+    if constexpr (std::is_same_v<T, float>)
+      if (cpu_.same_bits > 0) {
+        const Index block = fast_ ? 0 : options_.block;
+        ExactPartial local =
+            attend_here(cache, [&] { return attend_to_cache(query, cache, scoring, cpu_, block); });
+        return merge_over_ranks(link, local, scoring);
+      }
+    return merge_over_ranks(
+        link,
+        attend_here(cache,
+                    [&] {
+                      return fast_ ? attend_to_cache<CpuEngine<T>>(query, cache, scoring, cpu_)
+                                   : attend_to_cache<BlockwiseEngine<T>>(query, cache, scoring, cpu_);
+                    }),
+        scoring);
+  }
+  /// The state over the keys of this rank.
+  [[nodiscard]] auto attend_here(const Cache& cache, const auto& attend) const {
     if (trace_ == nullptr) return attend();
     return traced_decoding(*trace_, cache.ranges(), {{cache.size() - 1, 1, 1}}, input_.scoring().mask,
                            attend);
