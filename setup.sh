@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what this project needs and this machine lacks.
 #
-#     sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [sanitize] [bench]     (default: run test)
+#     sh setup.sh [run] [test] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench]     (default: run test)
 #
 # Through apt (as root or with sudo) or Homebrew. It says what it installs and why. When nothing is
 # lacking it changes nothing, asks for no password and needs no network.
@@ -32,6 +32,7 @@ docs      python3                      python3          python3          prepare
 docs      doxygen                      doxygen          doxygen          makes the documentation site
 docs      doxygen-awesome-css?         -                -                its looks
 docs      libjs-mathjax?               -                -                its formulas, without a network
+browser   chromium?                    -                -                tries the player of the documentation
 notebooks python3                      python3          python3          runs the notebooks
 notebooks python3-numpy                numpy            -                their arrays
 notebooks python3-matplotlib           python-matplotlib -               their pictures
@@ -153,8 +154,8 @@ brew_setup() {
 groups=${*:-run test}
 for group in $groups; do
   case $group in
-    run | test | python | docs | notebooks | format | lint | sanitize | bench) ;;
-    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [python] [docs] [notebooks] [format] [lint] [sanitize] [bench]" ;;
+    run | test | python | docs | browser | notebooks | format | lint | sanitize | bench) ;;
+    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench]" ;;
   esac
 done
 

@@ -6,8 +6,8 @@
 /// floating-point summation (ARITH 2013), and Ahrens, Demmel, Nguyen, Algorithms for efficient reproducible
 /// floating-point summation (TOMS 2020): bins of floats where this has integers.
 ///
-/// A term is a row x of floats times 2^E. Its *level* is J = floor((E + e) / 22), where max |x_c| < 2^e and e >= -100: the
-/// smallest J with |x_c| 2^E <= 2^21 2^(22 J) for all c. The sum has a level, too, and for each c two digits, which count
+/// A term is a row x of floats times 2^E. Its *level* is J = floor((E + e) / 22) with the smallest e >= -100 for which
+/// max |x_c| < 2^e, so that |x_c| 2^E < 2^21 2^(22 J) for all c. The sum has a level, too, and for each c two digits, which count
 /// multiples of 2^(22 J) and of 2^(22 (J - 1)):
 ///
 ///     high = rint(y),  low = rint((y - high) 2^22),  y = x 2^E / 2^(22 J)
@@ -30,7 +30,7 @@
 ///   1024th. A wide one carries: what exceeds 24 bits of a digit moves into a word of its own, exactly, every 512 terms. The
 ///   carried words rise with their digit, so the lemma holds for their sum. It takes 2^33 terms.
 /// - Accuracy: a term is rounded to a multiple of 2^(22 (J - 1)), at most 2^-22 of the largest |x_c| 2^E of all terms and
-///   elements of the row. A column of V that is 1000 times larger than the others costs those digits: their relative
+///   elements of the row (of 2^-100 2^E, where all are smaller). A column of V that is 1000 times larger than the others costs those digits: their relative
 ///   error grows to about 2e-4 (exact_sum_test). A level for each element would cure that with three words in place of two
 ///   (the time of the forward then grows by 12 % in place of 4 %).
 /// - A term that is infinite or NaN makes the whole row NaN, in any order.
@@ -69,7 +69,7 @@ class ExactSum {
   void add(std::span<const float> term, double exponent = 0);
   /// For a kernel that adds a term (cpu/kernels.hpp): carries where that is due. \throws Error as add() does
   void make_room();
-  /// Adds the sums of another row of as many elements: one that is wide takes one that is not, too.
+  /// Adds the sums of another row of as many elements. A wide one takes one that is not, too, of at most 512 terms.
   /// \throws Error when there are too many terms, or only the other row is wide
   void merge(const ExactSum& other);
   /// The same for the words of a row of the same format.

@@ -19,7 +19,7 @@ namespace ring_attention {
 ///
 /// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. So do those of queries for
 /// a readable engine; with the fast one a row does not depend on the other rows.
-/// Memory: the state, 8 (dim + 4) bytes a query, 16 (dim + 3) beyond 1023 tiles of keys; and a tile a thread.
+/// Memory: the state, 8 (dim + 3) bytes a query, 16 (dim + 2) beyond 1023 tiles of keys; and a tile a thread.
 class SameBitsEngine : public Engine<float> {
  public:
   /// \param options  same_bits is the tile
@@ -63,7 +63,7 @@ class SameBitsEngine : public Engine<float> {
 /// `[batch, kv_heads, tokens, words]` (ExactFormat, wide or not). dQ of a pair of tiles is one term, and so are dK and dV for
 /// each query head. dBias has one term for each pair of tokens and head; where it broadcasts, they are added in the order of
 /// batch and head.
-/// Memory: 8 (dim + 1) bytes a query for dQ, 16 (dim + 1) beyond 1023 tiles of keys; and a tile of queries a thread.
+/// Memory: 8 (dim + 1) bytes a query for dQ, 16 dim + 8 beyond 1023 tiles of keys; and a tile of queries a thread.
 class SameBitsBackward : public BackwardEngine<float> {
  public:
   /// \param options  same_bits is the tile
