@@ -13,7 +13,6 @@ HERE = Path(__file__).resolve().parent
 
 def main():
     if not all((BUILD / name).exists() for name in ("tests/benchmarks/benchmark_arrays", "ring-attention")):
-        print("the benchmarks were not built (target benchmark_programs)")
         print("skipped: the benchmark programs are not built; make bench does it")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
