@@ -94,7 +94,6 @@ inline void add(const PanelSums& sums, const Real* x, const int* exponent, const
   }
   for (int v = 0; v < tile_vectors; ++v) {
     const Vector to_a = load(a + v * width), to_b = load(b + v * width);
-    RING_ATTENTION_UNROLL
     for (Offset c = 0; c < sums.dim; ++c) {
       const Offset at = c * lanes + v * width;
       add_digits(load(x + at) * to_a * to_b, sums.high + at, sums.low + at);
