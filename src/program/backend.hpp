@@ -40,7 +40,7 @@ struct BackendDescription {
   return backend.engine + (backend.isa.empty() ? "" : ", " + backend.isa) +
          (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "") +
          (backend.same_bits > 0
-              ? ", the same bits on any ranks (tiles of " + std::to_string(backend.same_bits) + " tokens)"
+              ? ", the same bits on any number of ranks (tile: " + counted(backend.same_bits, "token") + ")"
               : "");
 }
 

@@ -95,12 +95,17 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("lse", lse.view(), shape.per_row());
     const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), bias.view()};
     const CpuDevice<T> device(one.cpu);
-    const KeySums sums = device.key_sums(shape.dim, shape.seq * shape.heads);
+    const KeySums sums = device.key_sums(
+        shape.dim, one.cpu.same_bits > 0
+                       ? std::ssize(Tiling(one.cpu.same_bits, one.scoring.mask.documents).cuts(shape.seq)) *
+                             shape.heads / k.view().shape().heads
+                       : 0);
     Shape rows = k.view().shape();
     rows.dim = sums.dim;
     gradients.k = Tensor<T>(rows);
     gradients.v = Tensor<T>(rows);
-    const auto engine = device.backward(one.scoring, forward, whole(shape.seq), ExpectedKeys{});
+    const auto engine =
+        device.backward(one.scoring, forward, whole(shape.seq), ExpectedKeys{k.view().shape(), 1});
     engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, {gradients.k, gradients.v},
                        InterruptCheck());
     gradients.q = engine->finish();
@@ -110,7 +115,10 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
         gradients.k = exact_values(*sums.exact, gradients.k.view());
         gradients.v = exact_values(*sums.exact, gradients.v.view());
       }
-    gradients.sinks = sink_gradient(forward, one.scoring.sinks);
+    const double unit = one.cpu.same_bits > 0 ? exact_sink_unit(largest_sink_term(forward, one.scoring.sinks),
+                                                                shape.batch * shape.seq)
+                                              : 0;
+    gradients.sinks = sink_gradient(forward, one.scoring.sinks, unit);
   }
   return python_gradients(std::move(gradients));
 }

@@ -46,11 +46,11 @@ Division make_division(const Ranks& ranks, Index queries, Index keys, const std:
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
 std::vector<std::tuple<Index, Index, Index>> token_ranges(
     const Ranks& ranks, Index seq, const std::string& placement, const std::string& parallel, int ulysses,
-    int rank, Index tile, const std::optional<std::vector<Index>>& documents) {
+    int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
   const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size);
   std::vector<std::tuple<Index, Index, Index>> ranges;
-  for (const TokenRange& range :
-       grid.slice(placement_of(placement_kind_named(placement), seq, grid.ring.size, tile, documents, 0)))
+  for (const TokenRange& range : grid.slice(
+           placement_of(placement_kind_named(placement), seq, grid.ring.size, tile, documents, offset)))
     ranges.emplace_back(range.begin, range.stride, range.count);
   return ranges;
 }

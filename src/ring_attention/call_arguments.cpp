@@ -53,14 +53,11 @@ void check_scoring(const Check& check, const Scoring& scoring, Index heads, doub
 template <class T>
 void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& call) {
   const Index tile = call.options.same_bits;
+  const Shape& q = call.q.shape();
   if (tile == 0) return;
-  check(tile > 0, "options.same_bits is a number of tokens, and at least 1; 0 for none");
+  check(within(tile, 1, Tiling::largest_size), "options.same_bits is the tokens of a tile, 1 to 2^20, or 0");
   check(std::is_same_v<T, float>, "options.same_bits is for arrays of float in the memory of the host");
-  check(call.bias.shape().heads > 1 || !call.has_bias() || call.q.shape().heads == 1 ||
-            grid.ulysses.size == 1 || call.name != std::string("backward"),
-        "options.same_bits: the gradient of a bias that broadcasts over heads is a sum over the ranks that "
-        "share "
-        "heads, and depends on how many they are: take Partition::ring or all_gather");
+  if (call.name == std::string("backward")) require_exact_bias_gradient(call.bias.shape(), q, grid);
   const Mask& mask = call.scoring.mask;
   (void)tiles_of(grid.shard(call.placement.queries), Tiling(tile, mask.documents, mask.offset));
   (void)tiles_of(grid.shard(call.placement.keys), Tiling(tile, mask.documents));
@@ -78,8 +75,10 @@ std::string shared_arguments(const Call<T>& call) {
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of "
        << numbers_of<T>() << " numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads "
        << k.heads << "\ndim " << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind())
-       << "\nkeys " << keys.seq() << ' ' << name(keys.kind()) << "\nscale " << scale << "\nmask.left "
-       << mask.left << "\nmask.right " << mask.right << "\nmask.offset " << mask.offset << "\ntransport "
+       << " of " << queries.pieces() << " pieces\nkeys " << keys.seq() << ' ' << name(keys.kind()) << " of "
+       << keys.pieces() << " pieces"
+       << "\nscale " << scale << "\nmask.left " << mask.left << "\nmask.right " << mask.right
+       << "\nmask.offset " << mask.offset << "\ntransport "
        << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
        << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
        << "\noptions.same_bits " << call.options.same_bits << "\noptions.gpu.transport "

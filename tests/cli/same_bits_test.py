@@ -53,19 +53,43 @@ class SameBitsTest(harness.CommandTest):
             words = ("--placement", placement, "--prompt", "40")
             self.assertEqual(self.digest(ranks, "decode", *problem, *words), one)
 
+    def test_as_many_tiles_as_a_narrow_row_takes_and_a_sink(self):
+        npy.write(self.path("sink.npy"), (1,), [0.5], "<f4")
+        for tokens in (1022, 1023, 1024):
+            problem = ("run", "--random", f"1,1,{tokens},4", "--causal", "--sink", "sink.npy", "--same-bits", "--tile", "1")
+            self.assertEqual(self.digest(2, *problem, "--check"), self.digest(1, *problem))
+
+    def test_nan_is_nan_on_any_number_of_ranks(self):
+        arrays = {name: random_values((1, 60, 4), seed) for seed, name in enumerate("qkv")}
+        for name, at, value in (("q", 30 * 4, "nan"), ("k", 16 * 4, "nan"), ("v", 20 * 4 + 1, "inf")):
+            for array, values in arrays.items():
+                values = list(values)
+                values[at] = float(value) if array == name else values[at]
+                npy.write(self.path(array + ".npy"), (1, 60, 4), values, "<f4")
+            words = ("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--causal", *TILE)
+            one = self.digest(1, *words)
+            self.assertEqual(self.digest(3, *words), one)
+            _, _, out = self.array("results/out.npy")
+            row = {"q": 30, "k": 16, "v": 20}[name]
+            self.assertTrue(all(x != x for x in out[row * 4:row * 4 + 4]), (name, out[row * 4:row * 4 + 4]))
+
     def test_the_report_says_it(self):
         result = self.run_well(2, "run", "--random", "1,2,40,8", "--check", *TILE)
-        self.assertIn("the same bits on any ranks (tiles of 16 tokens)", result.out)
+        self.assertIn("the same bits on any number of ranks (tile: 16 tokens)", result.out)
 
     def test_refused(self):
         for name in "qkv":
             npy.write(self.path(name + ".npy"), (1, 8, 4), random_values((1, 8, 4), 1), "<f8")
         files = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "results")
+        npy.write(self.path("bias.npy"), (8, 8), random_values((8, 8), 1), "<f4")
         for words, message in (
             (("run", *files, "--same-bits"), "--same-bits goes with float32"),
             (("decode", *files, "--same-bits"), "--same-bits goes with float32"),
             (("run", "--random", "1,1,8,4", "--check", "--device", "cuda", "--same-bits"), "--same-bits goes with --device cpu"),
             (("run", "--random", "1,1,8,4", "--check", "--tile", "8"), "--same-bits"),
+            (("run", "--random", "1,2,8,4", "--backward", "--check", "--parallel", "ulysses", "--bias", "bias.npy", "--same-bits"),
+             "broadcasts over heads"),
+            (("bench", "--seq", "64", "--dtype", "float64", "--same-bits"), "--same-bits goes with float32"),
         ):
             self.assert_refused(self.run_ranks(2, *words), message)
 

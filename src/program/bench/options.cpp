@@ -66,6 +66,8 @@ void validate(const BenchOptions& options) {
   validate_partition(options);
   if (options.dtype == "float64" && options.device == "cuda")
     throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
+  if (options.dtype == "float64" && options.same_bits)
+    throw InputError("--same-bits goes with float32, and --dtype is float64");
   double elements = 1;  // in floating point: an integer would overflow
   for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
     elements *= static_cast<double>(extent);

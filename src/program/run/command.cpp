@@ -39,6 +39,10 @@ int run_traced(const Communicator& comm, const RunOptions& given, Activity& acti
   const ProgressLine progress(activity, grid.ring.size, comm.rank() == 0 ? options.progress : "never");
   if (input.is_double()) require_float32(comm, options);
   require_shareable_heads(comm, grid, input.q().heads, input.kv().heads);
+  agree(comm, [&] {
+    if (options.same_bits && options.wants_gradients())
+      require_exact_bias_gradient(input.bias(), input.q(), grid);
+  });
   const RunContext context(comm, options, input, activity, trace, grid);
   if (options.device == "cuda") return run_on_gpus(context);
   if (input.is_double()) return run_on<CpuBackend, double>(context);

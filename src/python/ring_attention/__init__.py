@@ -32,7 +32,7 @@ The scores are s = scale * q.k + bias. Keywords of all functions that say how th
     q_offset  the key position of the first query; default Sk - Sq, which aligns the ends
     same_bits True, or the tokens of a tile (True: 256): the same bits of all results on any number of ranks and threads, for
               every placement and partition. Ranks then hold whole tiles: give it to positions, scatter and gather, too,
-              with the documents. float32 only, on the host
+              with the documents, and for queries of another length than the keys with the q_offset. float32 only, on the host
     threads   default 0: the cores of this machine, shared out over its ranks; more threads give the same bits
     check     raise an error for NaN and infinity in the arrays
     stream    of a GPU: DLPack's number of it (1 the default stream, 2 that of the thread, -1 the default stream and all

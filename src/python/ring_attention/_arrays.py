@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import NamedTuple
 
@@ -232,7 +233,7 @@ def require_finite(arrays, **named):
 
 def tile_of(same_bits):
     """The tokens of a tile that the keyword asks for; 0: none."""
-    tile = _core.default_tile if same_bits is True else int(same_bits)
+    tile = _core.default_tile if same_bits is True else operator.index(same_bits)
     if tile < 0:
         raise ValueError(f"same_bits is {same_bits}: it must be True, or the number of tokens of a tile")
     return tile

@@ -237,23 +237,23 @@ def wait(comm=None) -> None:
     ranks.wait()
 
 
-def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents):
+def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, q_offset):
     _require_place(placement, parallel)
     documents = None if documents is None else [int(boundary) for boundary in documents]
-    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), documents)
+    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), documents, q_offset)
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
 
 
-def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None,
+def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,
               comm=None) -> np.ndarray:
     """Which tokens of a sequence a rank holds, in the order of its shard. Default: this rank."""
     ranks = _ranks_of(comm)
     return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
-                 documents)
+                 documents, q_offset)
 
 
-def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None,
+def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
             comm=None) -> np.ndarray:
     """This rank's shard of an array of rank 0; the other ranks give None. `axis`: that of the tokens. Collective.
 
@@ -275,7 +275,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
         return "" if whole is None else json.dumps([whole.dtype.str, whole.shape])
 
     def held(seq, of_rank):
-        return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents)
+        return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
     whole, whole_form = _together(ranks, "scatter", prepare, form)
     if ranks.rank == 0:
@@ -289,7 +289,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     return shard
 
 
-def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None,
+def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
             comm=None) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
@@ -298,7 +298,7 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
     ranks = _ranks_of(comm)
 
     def held(of_rank):
-        return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents)
+        return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
     def prepare():
         part, due = np.ascontiguousarray(shard), len(held(ranks.rank))

@@ -72,10 +72,10 @@ AttentionResult<float> ExactPartial::finish(const std::vector<double>& sinks) {
 }
 
 void add_partial(ExactSum o_sum, ExactSum l_sum, std::span<float> o, double m, float l) {
-  if (m == -std::numeric_limits<double>::infinity()) return;
-  const double exponent = std::ceil(m);
-  const auto factor = static_cast<float>(std::exp2(m - exponent));  // NaN when m is not finite
-  for (float& x : o) x *= factor;
+  if (m == -std::numeric_limits<double>::infinity() && l == 0) return;
+  const double exponent = std::isfinite(m) ? std::ceil(m) : 0;
+  const auto factor = static_cast<float>(std::exp2(m - exponent));
+  for (float& x : o) x = l == l ? x * factor : l;  // a score that is NaN makes the row NaN
   l *= factor;
   o_sum.add(o, exponent);
   l_sum.add({&l, 1}, exponent);

@@ -10,7 +10,7 @@ namespace ring_attention {
 namespace {
 
 constexpr int bits = exact_digit_bits;
-constexpr double largest_exponent = 0x1p30;
+constexpr double largest_exponent = 2e9;
 constexpr ExactWord not_finite = std::numeric_limits<int>::max();
 
 constexpr const char* too_many = "ExactSum: more than 1023 terms in a row that is not wide";

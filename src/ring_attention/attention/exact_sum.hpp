@@ -34,7 +34,7 @@
 ///   error grows to about 2e-4 (exact_sum_test). A level for each element would cure that with three words in place of two
 ///   (the time of the forward then grows by 12 % in place of 4 %).
 /// - A term that is infinite or NaN makes the whole row NaN, in any order.
-/// - E beyond +-2^30 counts as +-2^30. A row without terms is 0.
+/// - E beyond +-2e9 counts as +-2e9. A row without terms is 0.
 #pragma once
 
 #include <span>

@@ -1,5 +1,6 @@
 #include "ring_attention/attention/sink.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ring_attention/core/error.hpp"
@@ -71,9 +72,14 @@ template <class T>
 double largest_sink_term(const BackwardInputs<T>& forward, const std::vector<double>& sinks) {
   double largest = 0;
   for_each_sink_term(forward, sinks, [&](std::size_t, double term) {
-    if (!(std::abs(term) <= largest)) largest = std::abs(term);
+    if (std::isfinite(term)) largest = std::max(largest, std::abs(term));
   });
   return largest;
+}
+
+double exact_sink_unit(double largest, Index terms) {
+  if (!(largest > 0)) return 0;
+  return std::ldexp(1.0, std::ilogb(largest) + 1 + std::ilogb(static_cast<double>(terms)) + 1 - 53);
 }
 
 template void add_sinks(Partial<float>&, const std::vector<double>&);

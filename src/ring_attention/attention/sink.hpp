@@ -24,8 +24,11 @@ void add_sinks(Partial<T>& partial, const std::vector<double>& sinks);
 template <class T>
 [[nodiscard]] std::vector<double> sink_gradient(const BackwardInputs<T>& forward,
                                                 const std::vector<double>& sinks, double unit = 0);
-/// The largest |P_sink delta| of these rows and heads; 0 without sinks or rows.
+/// The largest finite |P_sink delta| of these rows and heads; 0 without sinks or rows.
 template <class T>
 [[nodiscard]] double largest_sink_term(const BackwardInputs<T>& forward, const std::vector<double>& sinks);
+/// A unit of which the sum of so many terms, none above `largest`, is less than 2^53: in multiples of it doubles add exactly,
+/// in any order. 0 when largest is 0.
+[[nodiscard]] double exact_sink_unit(double largest, Index terms);
 
 }  // namespace ring_attention

@@ -14,7 +14,7 @@ namespace ring_attention {
 /// document then has the tiles that it has by itself.
 class Tiling {
  public:
-  static constexpr Index default_size = 256;
+  static constexpr Index default_size = 256, largest_size = Index{1} << 20;
 
   /// \param offset  for queries: that of the mask, with which documents know their positions
   /// \throws InputError when size < 1

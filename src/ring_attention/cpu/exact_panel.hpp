@@ -96,7 +96,8 @@ inline void add(const PanelSums& sums, const Real* x, const int* exponent, const
     const Vector to_a = load(a + v * width), to_b = load(b + v * width);
     for (Offset c = 0; c < sums.dim; ++c) {
       const Offset at = c * lanes + v * width;
-      add_digits(load(x + at) * to_a * to_b, sums.high + at, sums.low + at);
+      const Vector term = to_a == 0 ? broadcast(0) : load(x + at);  // 0 times what is not finite is NaN
+      add_digits(term * to_a * to_b, sums.high + at, sums.low + at);
     }
   }
 }

@@ -240,10 +240,13 @@ void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* 
   int exponent[lanes];
   bool present[lanes];
   for (int i = 0; i < lanes; ++i) {
-    constexpr Real most = 1 << 30;
+    constexpr Real most = 2e9F;
     const Real m = panel.m[i];
-    present[i] = i < rows.queries && m != -infinity;  // a hidden tile is no term
-    exponent[i] = m > -most ? (m < most ? static_cast<int>(m) : 1 << 30) : -(1 << 30);
+    present[i] =
+        i < rows.queries && !(m == -infinity && panel.l[i] == 0);  // a hidden tile is no term, NaN is
+    exponent[i] = m == -infinity ? 0
+                  : m > -most    ? (m < most ? static_cast<int>(m) : 2'000'000'000)
+                                 : -2'000'000'000;
   }
   add(panel.o_sums, panel.ot, exponent, present);
   add(panel.l_sums, panel.l, exponent, present);

@@ -87,7 +87,7 @@ void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progr
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
   key_tiles_ += std::ssize(keys);
-  if (key_tiles_ > ExactFormat::most_terms) state_.widen();
+  if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
 
   // In CpuEngine's order: the heads of a group share K,V in the cache, and long rows come first.
   const auto tiles = std::ssize(queries_);
@@ -155,10 +155,11 @@ void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv
   }
 }
 
-SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block)
+SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block, Index most_keys)
     : scoring_(std::move(scoring)),
       options_(options),
       block_(block),
+      most_keys_(most_keys),
       query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
       key_tiling_(options.same_bits, scoring_.mask.documents),
       kernels_(kernels<float>(options.isa)) {
@@ -170,11 +171,16 @@ SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, I
 struct SameBitsBackward::Panels {
   Panels(const SameBitsBackward& of, Index dim)
       : lanes(of.kernels_.exact_backward.lanes),
-        count((of.options_.same_bits + lanes - 1) / lanes),
+        count((longest(of.queries_) + lanes - 1) / lanes),
         each(
             static_cast<Index>((of.kernels_.exact_backward.workspace(static_cast<int>(dim)) + 15) / 16 * 16)),
-        keys(of.options_.same_bits * dim) {}
+        keys(std::min(of.options_.same_bits, of.most_keys_) * dim) {}
 
+  [[nodiscard]] static Index longest(const std::vector<TokenTile>& tiles) {
+    Index tokens = 1;
+    for (const TokenTile& tile : tiles) tokens = std::max(tokens, tile.tokens.count);
+    return tokens;
+  }
   [[nodiscard]] Index elements(Index dim) const {
     return count * each + 2 * keys + lanes * ExactFormat{dim}.words();
   }
@@ -296,7 +302,10 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
                       kv.k.row(batch, kv_head, tile.first).data(),
                       kv.v.row(batch, kv_head, tile.first).data(), forward_.bias, grad_bias_.view()))
         continue;
-      if (!std::exchange(seen, true)) std::fill_n(grad_k, 2 * panels.keys, 0.0F);
+      if (!std::exchange(seen, true)) {
+        std::fill_n(grad_k, tile.tokens.count * dim, 0.0F);
+        std::fill_n(grad_v, tile.tokens.count * dim, 0.0F);
+      }
       if (panel.terms++ == 0) kernel.load(panel.rows, panel.workspace);
       kernel.attend(lanes.span(), panel.rows, grad_k, grad_v, panel.workspace);
       if (panel.terms == ExactFormat::terms_at_once) store(panel);

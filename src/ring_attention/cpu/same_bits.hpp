@@ -69,7 +69,9 @@ class SameBitsBackward : public BackwardEngine<float> {
   /// \param options  same_bits is the tile
   /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
   /// \throws InputError when the tile has no token
-  explicit SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block = 0);
+  /// \param most_keys  that arrive at a time, where that is known: for the memory of a tile
+  explicit SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block = 0,
+                            Index most_keys = Mask::unlimited);
 
   /// See CpuBackward. \throws InputError when a range does not begin with a tile
   void begin(const BackwardInputs<float>& forward, const TokenRanges& ranges);
@@ -94,7 +96,7 @@ class SameBitsBackward : public BackwardEngine<float> {
 
   Scoring scoring_;
   CpuOptions options_;
-  Index block_;
+  Index block_, most_keys_;
   Tiling query_tiling_, key_tiling_;
   const cpu::Kernels<float>& kernels_;
   BackwardInputs<float> forward_;

@@ -15,6 +15,14 @@ void copy(const Memory& memory, View<T> to, View<const T> from) {
 
 }  // namespace
 
+void require_exact_bias_gradient(const Shape& bias, const Shape& q, const RankGrid& grid) {
+  if (bias != Shape{} && bias.heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
+    throw InputError(
+        "the same bits: the gradient of a bias that broadcasts over heads depends on how many ranks share "
+        "heads: "
+        "take a ring or an all-gather, or give the bias for every head");
+}
+
 template <class Input, class T>
 ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links& links,
                                            SharedAttention shared)

@@ -32,6 +32,10 @@ struct SharedAttention {
   bool every_hop = false;  ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
 };
 
+/// With the same bits on any number of ranks (CpuOptions): the gradient of a bias that broadcasts over heads is a sum over
+/// the ranks that share heads, and depends on how many they are. \throws InputError in that case
+void require_exact_bias_gradient(const Shape& bias, const Shape& q, const RankGrid& grid);
+
 /// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
 using Together = std::function<void(const std::function<void()>& step)>;
 inline void alone(const std::function<void()>& step) { step(); }

@@ -47,7 +47,9 @@ class CpuDevice : public Device<Input, T> {
       return widened<WideningBackward>(std::unique_ptr<BackwardEngine<Input>>(std::move(engine)), keys);
     };
     if constexpr (std::is_same_v<Input, float>)
-      if (options_.same_bits > 0) return begin(std::make_unique<SameBitsBackward>(scoring, options_, block_));
+      if (options_.same_bits > 0)
+        return begin(std::make_unique<SameBitsBackward>(scoring, options_, block_,
+                                                        std::max<Index>(keys.largest.seq, 1)));
     return block_ > 0 ? begin(std::make_unique<BlockwiseBackward<Input>>(scoring, block_))
                       : begin(std::make_unique<CpuBackward<Input>>(scoring, options_));
   }
