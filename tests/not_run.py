@@ -8,8 +8,8 @@ import sys
 import xml.etree.ElementTree
 
 REASONS = (
-    re.compile(r"skipped:? ['\"](.+?)['\"]\s*$", re.IGNORECASE),  # unittest
-    re.compile(r"\bskipped\b:? *[|,]? *(.+)", re.IGNORECASE),
+    re.compile(r"skipped ['\"](.+?)['\"]?$"),  # unittest
+    re.compile(r"\bskipped *[:|] *(.+)", re.IGNORECASE),
     re.compile(r"^(?!\[).*: Skipped$"),  # GoogleTest: the reason is the next line
 )
 

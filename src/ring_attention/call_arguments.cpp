@@ -75,12 +75,11 @@ std::string shared_arguments(const Call<T>& call) {
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of "
        << numbers_of<T>() << " numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads "
        << k.heads << "\ndim " << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind())
-       << " of " << queries.pieces() << " pieces\nkeys " << keys.seq() << ' ' << name(keys.kind()) << " of "
-       << keys.pieces() << " pieces"
-       << "\nscale " << scale << "\nmask.left " << mask.left << "\nmask.right " << mask.right
-       << "\nmask.offset " << mask.offset << "\ntransport "
-       << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
-       << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
+       << "\npieces of the queries " << queries.pieces() << "\nkeys " << keys.seq() << ' '
+       << name(keys.kind()) << "\npieces of the keys " << keys.pieces() << "\nscale " << scale
+       << "\nmask.left " << mask.left << "\nmask.right " << mask.right << "\nmask.offset " << mask.offset
+       << "\ntransport " << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even")
+       << "\npartition " << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
        << "\noptions.same_bits " << call.options.same_bits << "\noptions.gpu.transport "
        << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel " << gpu.kernel
        << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "
