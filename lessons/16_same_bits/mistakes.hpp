@@ -38,7 +38,7 @@ inline constexpr std::array every_mistake{
           "dV: a rank adds its tiles of queries as floats, and makes one term of them"},
     Wrong{Mistake::tiles_of_shard, "shard-tiles", "tiles are counted from the beginning of the shard"},
     Wrong{Mistake::tiles_of_mask, "mask-tiles", "tiles are counted from the first key that a query sees"},
-    Wrong{Mistake::any_number_of_terms, "no-limit", "nobody counts the terms"},
+    Wrong{Mistake::any_number_of_terms, "no-limit", "the state does not count its terms"},
     Wrong{Mistake::digit_of_nan, "nan-digit", "a NaN gets digits like any number"}};
 
 }  // namespace ring_attention::lesson_16

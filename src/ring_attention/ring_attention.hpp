@@ -83,7 +83,7 @@ struct Options {
   Isa isa = best_isa();  ///< instruction set; others round differently
   Partition partition = Partition::ring;
   int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
-  /// Tokens of a tile, Tiling::default_size for example: the same bits of out, lse, dq, dk, dv and dbias on any number of ranks,
+  /// Tokens of a tile, Tiling::default_size for example: the same bits of all results on any number of ranks,
   /// for every placement, partition and number of threads (cpu/same_bits.hpp). In float, on the cores of the host. The
   /// placement is made of whole tiles: Placement(kind, tokens, ranks, Tiling(tile, documents)). 0: rounding depends on the ranks.
   Index same_bits = 0;

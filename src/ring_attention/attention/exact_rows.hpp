@@ -3,7 +3,7 @@
 /// commutative.
 ///
 /// Partial (partial.hpp) has the same algebra up to rounding. Here the terms are the partial results of single tiles of keys
-/// (tiling.hpp), each computed by an engine as ever, and only how they are added differs.
+/// (tiling.hpp), which the usual engines compute. Only the addition differs.
 #pragma once
 
 #include <vector>
@@ -26,7 +26,7 @@ class ExactRows {
   [[nodiscard]] const ExactFormat& format() const { return format_; }
   /// `[batch, heads, seq, words]`.
   [[nodiscard]] Tensor<float>& words() { return words_; }
-  /// Makes room for more than 1023 terms a row.
+  /// Makes the rows wide: each then takes more than 1023 terms.
   void widen();
   void merge(const ExactRows& other);
   /// `[batch, heads, seq, dim]`.

@@ -85,7 +85,7 @@ void ExactSum::merge(const ExactSum& other) {
 
 void ExactSum::merge(const float* other) { merge(read(format_, other)); }
 
-/// Leaves the digits of a row that is not finite as they are: nobody reads them.
+/// The digits of a row that is not finite have no meaning.
 void ExactSum::raise(ExactWord to) {
   const ExactWord before = level();
   if (to <= before) return;

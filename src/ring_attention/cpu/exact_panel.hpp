@@ -131,7 +131,7 @@ inline unsigned largest_of(const float* x, Offset dim) {
   return result;
 }
 
-/// Adds a row to its sums, of which the caller has made room for one more term.
+/// Adds a row to its sums. The caller has called ExactSum::make_room().
 inline void add_row(const ExactTerms& terms, Offset row) {
   const float* x = terms.terms + row * terms.dim;
   ExactWord* words = words_of(terms.sums) + row * terms.words;

@@ -114,8 +114,8 @@ struct AddProducts {
   AddProduct<double> in_double;
 };
 
-/// Rows of terms, [rows][dim], and the exact sums to which each is added, [rows][words] (attention/exact_sum.hpp): one term
-/// a row, for which there is room.
+/// Rows of terms, [rows][dim], and the exact sums to which they are added, [rows][words] (attention/exact_sum.hpp): one term
+/// a row. The caller has called ExactSum::make_room() for each row.
 struct ExactTerms {
   const float* terms;
   float* sums;

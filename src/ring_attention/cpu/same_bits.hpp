@@ -2,7 +2,7 @@
 /// `SameBitsEngine` and `SameBitsBackward`: attention whose bits do not depend on how many ranks and threads compute it.
 ///
 /// The sums over keys, and those over queries in dK and dV, are cut at fixed positions (tiling.hpp). A pair of tiles is
-/// computed as ever, so it has the same bits wherever that is, and the tiles are added as exact sums (exact_sum.hpp), in any
+/// computed as usual, so it has the same bits on every rank, and the tiles are added as exact sums (exact_sum.hpp), in any
 /// order. The fast engines differ between instruction sets: the forward and dQ are the same with AVX2 and AVX-512, without a
 /// fused multiply-add they are not, and dK, dV depend on the lanes.
 #pragma once

@@ -6,15 +6,31 @@
 
 namespace ring_attention {
 
+namespace {
+
+/// The query heads of one KV head: as rows of one head, or under ALiBi as heads of one row.
+struct GroupedQuery {
+  Index group;
+  Shape shape;
+  TokenRanges range;  // all at one position
+};
+
+/// \throws Error when q does not belong to the cache, or for a dropout
+GroupedQuery query_of_kv_head(const Shape& q, const Shape& kv, Index position, const Scoring& scoring) {
+  const Index group = require_attention_shapes(q, kv, kv);
+  require(q.seq == 1 && position >= 0, "decode: one query, and at least its own key");
+  require(!scoring.dropout.drops(), "decode: a dropout is for training");
+  const Shape shape = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
+  return {group, shape, {{position, 0, shape.seq}}};
+}
+
+}  // namespace
+
 template <class Engine, class T>
 Partial<T> attend_to_cache(View<const T> q, const ShardedCache<T>& cache, const Scoring& scoring,
                            const CpuOptions& options) {
   const Shape kv = cache.shape();
-  const Index group = require_attention_shapes(q.shape(), kv, kv), position = cache.size() - 1;
-  require(q.shape().seq == 1 && position >= 0, "decode: one query, and at least its own key");
-  require(!scoring.dropout.drops(), "decode: a dropout is for training");
-  const Shape grouped = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
-  const TokenRanges query{{position, 0, grouped.seq}};  // all at one position
+  const auto [group, grouped, query] = query_of_kv_head(q.shape(), kv, cache.size() - 1, scoring);
 
   std::vector<std::pair<TokenRange, Index>> pieces;  // and the index of their first token
   for_each_block(cache.ranges(), decode_piece,
@@ -146,11 +162,7 @@ AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local, con
 ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache, const Scoring& scoring,
                              const CpuOptions& options, Index block) {
   const Shape kv = cache.shape();
-  const Index group = require_attention_shapes(q.shape(), kv, kv), position = cache.size() - 1;
-  require(q.shape().seq == 1 && position >= 0, "decode: one query, and at least its own key");
-  require(!scoring.dropout.drops(), "decode: a dropout is for training");
-  const Shape grouped = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
-  const TokenRanges query{{position, 0, grouped.seq}};  // all at one position
+  const auto [group, grouped, query] = query_of_kv_head(q.shape(), kv, cache.size() - 1, scoring);
   const Tiling tiling(options.same_bits, scoring.mask.documents);
   const std::vector<TokenTile> tiles = tiles_of(cache.ranges(), tiling);
   const Index at_once = std::max<Index>(decode_piece / options.same_bits, 1), all = std::ssize(tiles),
