@@ -94,7 +94,8 @@ class DeadRankTest(harness.CommandTest):
 
     def test_stopped(self):
         words = self.work()
-        for ranks, victim in ((4, 0), (3, 1)):
+        # A rank sends its last K,V two steps before the end: on few ranks it might have done so before it is stopped.
+        for ranks, victim in ((4, 0), (5, 2)):
             with self.subTest(ranks=ranks, victim=victim):
                 job = self.start(ranks, *words, "--timeout", str(self.TIMEOUT))
                 self.wait_for_work(job)
