@@ -168,8 +168,8 @@ class Part {
       const Tensor<double> x = embed(setup_.shape, embedding.embedding, one);
       const lesson::Rows z = lesson::forward(layer, lesson::matrix(x.view()), kept);
       lesson::Rows dz(z.rows(), z.cols());
-      loss += answer_gradient<double>(setup_.shape, embedding, one, lesson::view(z), labels, of_embedding,
-                                      lesson::view(dz))
+      loss += answer_gradient<double>(setup_.shape, embedding, one, lesson::view(z), labels,
+                                      of_embedding.embedding, of_embedding.norm, lesson::view(dz))
                   .loss;
       const lesson::Rows dx = lesson::backward(layer, kept, dz, gradients);
       add_embedding_gradient<double>(setup_.shape, one, lesson::view(dx), of_embedding.embedding);

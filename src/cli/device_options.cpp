@@ -41,7 +41,7 @@ void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.flag("--share-gpu", options.share_gpu, "More ranks than GPUs, to try things out: correctness only");
 }
 
-void declare_same_bits(CommandLine& command, DeviceOptions& options) {
+void declare_same_bits(CommandLine& command, SameBitsFlags& options) {
   command.flag(
       "--same-bits", options.same_bits,
       "The same bits on any number of ranks and threads, and for every placement and partition: ranks "

@@ -22,8 +22,14 @@ struct CpuFlags {
   std::string isa = "auto";
 };
 
+/// The same bits on any number of ranks.
+struct SameBitsFlags {
+  bool same_bits = false;
+  Index tile = 256;  ///< tokens
+};
+
 /// A command that does not declare one of these flags keeps its default.
-struct DeviceOptions : JobOptions, CpuFlags {
+struct DeviceOptions : JobOptions, CpuFlags, SameBitsFlags {
   std::string device = "cpu";
   std::string transport = "auto";
   // of the GPU
@@ -35,8 +41,6 @@ struct DeviceOptions : JobOptions, CpuFlags {
   std::string engine = "auto";
   std::string wire = "same";  ///< type of K,V in messages
   Index block = 64;           ///< of the readable engine
-  bool same_bits = false;     ///< on any number of ranks
-  Index tile = 256;           ///< tokens
 };
 
 /// Adds --timeout and --np under "Job".
@@ -49,7 +53,7 @@ void declare_cpu_options(CommandLine& command, CpuFlags& options);
 void declare_device_options(CommandLine& command, DeviceOptions& options);
 
 /// Adds --same-bits and --tile under the present heading.
-void declare_same_bits(CommandLine& command, DeviceOptions& options);
+void declare_same_bits(CommandLine& command, SameBitsFlags& options);
 
 /// \throws InputError, one line, for a --timeout that is not positive
 void validate_job(const JobOptions& options);

@@ -64,6 +64,7 @@ set(model_sources
     ring_attention/model/bandit.cpp
     ring_attention/model/embedding.cpp
     ring_attention/model/feed_forward.cpp
+    ring_attention/model/gradient_sum.cpp
     ring_attention/model/heads.cpp
     ring_attention/model/layer.cpp
     ring_attention/model/line_retrieval.cpp

@@ -1,6 +1,7 @@
 """--same-bits: the files are the same bytes for every number of ranks, placement, partition, transport and number of threads."""
 
 import hashlib
+import json
 
 import harness
 import npy
@@ -73,6 +74,26 @@ class SameBitsTest(harness.CommandTest):
             row = {"q": 30, "k": 16, "v": 20}[name]
             self.assertTrue(all(x != x for x in out[row * 4:row * 4 + 4]), (name, out[row * 4:row * 4 + 4]))
 
+    def test_training_ends_with_the_same_weights(self):
+        """After 50 steps, in two lengths; and the curve of the loss, which has all its digits in the checkpoint."""
+        model = ("--task", "bandit", "--seq", 128, "--steps", 50, "--width", 16, "--heads", 2, "--kv-heads", 1, "--dim", 8,
+                 "--ffn", 24, "--evaluation-tokens", 128)
+
+        def train(ranks, *words, same_bits=("--same-bits", "--tile", 16)):
+            name = f"{ranks} " + " ".join(map(str, words))
+            self.run_well(ranks, "train", *model, *words, *same_bits, "--checkpoint", name)
+            digest = hashlib.sha256()
+            for array in ("parameters", "first_moment", "second_moment"):
+                with open(self.path(f"{name}/step_50/{array}.npy"), "rb") as file:
+                    digest.update(file.read())
+            with open(self.path(f"{name}/step_50/checkpoint.json")) as file:
+                return digest.hexdigest(), json.load(file)["curve"]
+
+        one = train(1)
+        for ranks, *words in harness.first(3, (2,), (3, "--threads", 2), (4, "--ranks-ring", 2), (4,), (2, "--ranks-ring", 1)):
+            self.assertEqual(train(ranks, *words), one, (ranks, words))
+        self.assertNotEqual(train(2, "--threads", 1, same_bits=())[0], train(3, "--threads", 1, same_bits=())[0])
+
     def test_the_report_says_it(self):
         result = self.run_well(2, "run", "--random", "1,2,40,8", "--check", *TILE)
         self.assertIn("the same bits on any number of ranks (tile: 16 tokens)", result.out)
@@ -89,6 +110,9 @@ class SameBitsTest(harness.CommandTest):
             (("run", "--random", "1,1,8,4", "--check", "--tile", "8"), "--same-bits"),
             (("run", "--random", "1,2,8,4", "--backward", "--check", "--parallel", "ulysses", "--bias", "bias.npy", "--same-bits"),
              "broadcasts over heads"),
+            (("train", "--dtype", "float64", "--same-bits"), "--same-bits goes with float32"),
+            (("train", "--ranks-tensor", "2", "--same-bits"), "use ranks along ring and data only"),
+            (("train", "--fsdp", "--same-bits"), "without --fsdp"),
             (("bench", "--seq", "64", "--dtype", "float64", "--same-bits"), "--same-bits goes with float32"),
         ):
             self.assert_refused(self.run_ranks(2, *words), message)

@@ -119,8 +119,7 @@ TEST(Layers, FeedForwardOfAnyChunk) {
   const auto loss = [&] { return dot(feed_forward<double>(y, weights, 3), grad_z); };
   for (const Index chunk : {1, 3, 10, 64}) {
     Array grad_norm(norm.shape()), grad_w1(w1.shape()), grad_w2(w2.shape()), grad_y(y.shape());
-    const Array grad_n =
-        feed_forward_gradient<double>(y, weights, grad_z, {grad_norm, grad_w1, grad_w2}, chunk);
+    const Array grad_n = feed_forward_gradient<double>(y, weights, grad_z, grad_w1, grad_w2, chunk);
     add_rms_norm_gradient<double>(y, norm, grad_n, grad_y, grad_norm);
     expect_slopes(grad_y, y, loss);
     expect_slopes(grad_norm, norm, loss);
@@ -161,13 +160,12 @@ TEST(Layers, WholeLayer) {
     };
     Checkpoint<double> kept;
     (void)layer_forward(options, place, weights(), x.clone(), kept);
-    Array gradient(flat.shape());
-    const Array grad_x = layer_backward(options, place, weights(), kept, grad_z.clone(),
-                                        LayerParameters<double>(layout, gradient.view().elements()));
+    GradientSums<double> gradient(layout, {});
+    const Array grad_x = layer_backward(options, place, weights(), kept, grad_z.clone(), gradient);
     expect_slopes(grad_x, x, loss);
     for (const Parameter& parameter : layout.parameters()) {
       SCOPED_TRACE(parameter.name);
-      expect_slopes(layout.view(gradient.view().elements(), parameter.name),
+      expect_slopes(layout.view(gradient.floats(), parameter.name),
                     layout.view(flat.view().elements(), parameter.name), loss);
     }
   }

@@ -100,9 +100,7 @@ TEST(ModelMemory, TheFeedForwardPartHoldsOneChunk) {
     const FeedForward<const float> weights{norm, w1, w2};
     EXPECT_EQ(peak([&] { return feed_forward<float>(y, weights, chunk); }),
               4 * (tokens * width + chunk * (width + hidden)));
-    EXPECT_EQ(peak([&] {
-                return feed_forward_gradient<float>(y, weights, y, {grad_norm, grad_w1, grad_w2}, chunk);
-              }),
+    EXPECT_EQ(peak([&] { return feed_forward_gradient<float>(y, weights, y, grad_w1, grad_w2, chunk); }),
               4 * (tokens * width + chunk * (width + 2 * hidden)));
   }
 }

@@ -86,6 +86,7 @@ struct Training {
   Sharding sharding = Sharding::none;
   Dropout dropout = {};
   Index chunk = 5;
+  CpuOptions cpu = {};
 };
 
 inline Recipe small_recipe() { return {.warm_up = 3, .steps = 10}; }
@@ -156,7 +157,7 @@ inline ModelLinks mpi_links(const Communicator& comm, const MeshShape& shape, co
 /// A rank of a mesh.
 template <class T>
 Trained train_in(const ModelLinks& links, const Training& what) {
-  return train_rank<T>(what, rank_context<T>(links, what.kind, what.seq, what.batch, what.context),
+  return train_rank<T>(what, rank_context<T>(links, what.kind, what.seq, what.batch, what.context, what.cpu),
                        links.mesh.sequences(what.batch));
 }
 
@@ -171,7 +172,7 @@ std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what, co
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
     const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
-    RankContext<T> place = rank_context<T>(links, what.kind, what.seq, what.batch, what.context);
+    RankContext<T> place = rank_context<T>(links, what.kind, what.seq, what.batch, what.context, what.cpu);
     if (change) change(place, links);
     ranks[static_cast<std::size_t>(rank)] =
         train_rank<T>(what, std::move(place), links.mesh.sequences(what.batch));

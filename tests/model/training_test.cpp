@@ -4,14 +4,12 @@
 
 #include <memory>
 
-#include "ring_attention/model/adamw.hpp"
+#include "model/model_runs.hpp"
 #include "ring_attention/model/bandit.hpp"
 #include "ring_attention/model/line_retrieval.hpp"
 
 namespace ring_attention::test {
 namespace {
-
-using namespace model;  // NOLINT: the folder under test
 
 constexpr std::uint64_t evaluation_seed = 999983;
 

@@ -104,7 +104,7 @@ TEST(Transformer, DropoutChangesWithTheLayer) {
                         LayerParameters<const double>(weights.layout(layer), weights.values(layer)),
                         std::move(x), kept);
     }
-    return answer<double>(model.shape(), ends, own, x, model.place().isa).loss;
+    return answer<double>(model.shape(), ends, own, x, model.place().rows).loss;
   };
   const double got = model.differentiate(own).loss;
   EXPECT_DOUBLE_EQ(got, loss_with_masks({0, 1}));

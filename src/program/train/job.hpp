@@ -32,6 +32,7 @@ class TrainJob {
     report_.ranks = comm.size();
     report_.mesh = mesh;
     report_.cpu = cpu_options(comm, options);
+    if (options.same_bits) report_.cpu.same_bits = options.tile;
     for (const model::ParameterLayout& layout :
          model::layouts(options.shape(), model::TensorPart(options.shape(), 0, 1)))
       report_.parameters += layout.size();
@@ -71,8 +72,8 @@ class TrainJob {
     std::fflush(stdout);
   }
 
-  /// Parameters, gradients and two moments of what the rank keeps; weights and gradients of one array while it is used; the
-  /// rows of its tokens: those that each layer keeps, and those of a layer that computes.
+  /// Parameters, gradients and two moments of what the rank keeps; weights and gradients of one array while it is used, as
+  /// exact sums four words a number, twice; the rows of its tokens: those that each layer keeps, and those of a layer that computes.
   void require_memory() const {
     const model::ModelShape shape = options_.shape();
     const MeshShape& mesh = report_.mesh.shape;
@@ -86,7 +87,8 @@ class TrainJob {
     const Index kept = options_.fsdp ? all / links_.replicas->size() : all,
                 row = shape.width + shape.heads / mesh.tensor * (shape.dim + 1);
     require_host_memory(
-        comm_, static_cast<Index>(sizeof(T)) * (4 * kept + 2 * largest + (shape.layers + 6) * row * rows));
+        comm_, static_cast<Index>(sizeof(T)) *
+                   (4 * kept + (options_.same_bits ? 10 : 2) * largest + (shape.layers + 6) * row * rows));
   }
 
   [[nodiscard]] std::shared_ptr<Links> made_links() {
@@ -98,7 +100,7 @@ class TrainJob {
                                         report_.cpu);
     if (trace_ != nullptr)
       place.attention = std::make_shared<TracedAttention<T>>(
-          links_.links, mesh_, Placement(PlacementKind::zigzag, seq, mesh_.shape().ring), report_.cpu,
+          links_.links, mesh_, model::shards_of(mesh_, PlacementKind::zigzag, seq, report_.cpu), report_.cpu,
           *trace_);
     return place;
   }

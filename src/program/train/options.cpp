@@ -39,6 +39,7 @@ Axes of the mesh; their product is the number of ranks:
   data     A rank has some sequences.
 Results are the same on every mesh up to rounding. On one mesh and with one instruction set
 (--isa) they are the same bits, with --fsdp and without, also when a killed training resumes.
+With --same-bits they are that on every mesh of ring and data ranks.
 
 A checkpoint is a directory step_N: parameters.npy, first_moment.npy and second_moment.npy, each an
 array of the whole model, and checkpoint.json with the place of each matrix and the curve. It is
@@ -141,6 +142,9 @@ ChosenMesh mesh_of(const TrainOptions& options, int ranks) {
       *size = rest;
     }
   (void)Mesh(0, ranks, mesh.shape);
+  if (options.same_bits && (options.fsdp || mesh.shape.tensor * mesh.shape.ulysses > 1))
+    throw InputError("--same-bits", to_string(mesh.shape) + (options.fsdp ? ", --fsdp" : ""),
+                     "use ranks along ring and data only, without --fsdp");
   require_shareable(options.shape(), mesh.shape, mesh.shape.data);
   if (const Index batch = options.curriculum().back().batch; batch < mesh.shape.data)
     throw InputError(
@@ -172,6 +176,7 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
   command.flag("--json", options.json,
                "Print one JSON object, with the curve of loss and accuracy, instead of text");
   declare_cpu_options(command, options);
+  declare_same_bits(command, options);
   declare_job_options(command, options);
   command.needs("--checkpoint-every", "--checkpoint");
   command.footer(train_notes);
@@ -179,6 +184,8 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
 
 void validate(const TrainOptions& options) {
   validate_job(options);
+  if (options.same_bits && options.dtype == "float64")
+    throw InputError("--same-bits goes with float32, and --dtype is float64");
   if (!(options.rate > 0)) throw InputError("--rate must be above 0");
   name_flag("--seq " + std::to_string(options.seq), [&] {
     for (const model::Stage& stage : options.curriculum()) (void)options.training_task(stage);

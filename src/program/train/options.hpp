@@ -13,7 +13,7 @@
 namespace ring_attention {
 
 /// The flags of `train`, with their defaults: a recipe that learns either task.
-struct TrainOptions : JobOptions, CpuFlags, TraceOptions {
+struct TrainOptions : JobOptions, CpuFlags, SameBitsFlags, TraceOptions {
   std::string task = "lines";  ///< or bandit
   Index seq = 4096;            ///< of the longest sequences
   std::optional<Index> steps;  ///< else those of the curriculum up to `seq`

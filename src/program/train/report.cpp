@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "program/backend.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -61,7 +62,7 @@ std::string heading(const TrainReport& report, const TrainOptions& options) {
           (report.mesh.rest.empty() ? "" : "; " + report.mesh.rest + " takes the ranks that are left") +
           (options.fsdp ? "; weights in pieces (FSDP)" : "") + "\n";
   text += std::string("  kernel  ") + name_of(report.cpu.isa) + ", " + counted(report.cpu.threads, "thread") +
-          " per rank\n";
+          " per rank" + words_of_same_bits(report.cpu.same_bits) + "\n";
   if (!report.resumed_from.empty())
     text += "  resumes at step " + std::to_string(report.first_step) + ", from " + report.resumed_from + "\n";
   return text + "\n    step  length     loss  accuracy  seconds\n";
@@ -98,6 +99,7 @@ std::string to_json(const TrainReport& report, const TrainOptions& options) {
             {"fsdp", options.fsdp},
             {"isa", name_of(report.cpu.isa)},
             {"threads", report.cpu.threads},
+            {"same_bits", report.cpu.same_bits},
             {"parameters", report.parameters},
             {"steps", report.curve.size()},
             {"first_step", report.first_step},

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numbers>
 
+#include "ring_attention/cpu/exact_terms.hpp"
 #include "ring_attention/cpu/threads.hpp"
 
 namespace ring_attention {
@@ -250,13 +251,7 @@ void add_terms(const cpu::AddExactTerms& add, const View<float>& sums, Index bat
                const TokenTile& tile, Index dim, const float* terms) {
   const Index words = sums.shape().dim;
   const ExactFormat format{dim, words != ExactFormat{dim}.words()};
-  float* const rows = sums.row(batch, head, tile.first).data();
-  for (Index i = 0; i < tile.tokens.count; ++i) ExactSum(format, rows + i * words).make_room();
-  if (add != nullptr)
-    add({terms, rows, tile.tokens.count, dim, words});
-  else
-    for (Index i = 0; i < tile.tokens.count; ++i)
-      ExactSum(format, rows + i * words).add({terms + i * dim, static_cast<std::size_t>(dim)});
+  add_exact_terms(add, format, sums.row(batch, head, tile.first).data(), tile.tokens.count, terms);
 }
 
 }  // namespace

@@ -49,11 +49,12 @@ double rate_at(const Recipe& recipe, Index step) {
 }
 
 template <class T>
-double gradient_norm(Weights<T>& weights, AllToAll& tensor) {
+double gradient_norm(Weights<T>& weights, AllToAll& tensor, bool in_one_order) {
   double squares = 0;
   for (std::size_t array = 0; array < weights.arrays(); ++array) {
-    const Interval piece = weights.piece(array);
-    const std::span<const T> gradients = weights.piece_of_gradients(array);
+    const Interval piece = in_one_order ? weights.kept(array) : weights.piece(array);
+    const std::span<const T> gradients =
+        in_one_order ? weights.gradients(array) : weights.piece_of_gradients(array);
     for (const Parameter& parameter : weights.layout(array).parameters()) {
       if (!parameter.counts) continue;
       const Interval own = common(piece, parameter.elements());
@@ -63,7 +64,8 @@ double gradient_norm(Weights<T>& weights, AllToAll& tensor) {
       }
     }
   }
-  return std::sqrt(all_reduce(tensor, all_reduce(weights.replicas(), squares)));
+  if (!in_one_order) squares = all_reduce(weights.replicas(), squares);
+  return std::sqrt(all_reduce(tensor, squares));
 }
 
 template <class T>
@@ -100,7 +102,7 @@ StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recip
   report.rate = rate_at(recipe, adam.steps());
   model.scoring().dropout.step = static_cast<std::uint64_t>(adam.steps());
   report.score = model.differentiate(own);
-  report.gradient_norm = gradient_norm(model.weights(), *model.place().tensor);
+  report.gradient_norm = gradient_norm(model.weights(), *model.place().tensor, model.place().rows.exact);
   if (!std::isfinite(report.score.loss) || !std::isfinite(report.gradient_norm))
     throw AgreedError("step " + std::to_string(adam.steps()) +
                       ": the loss or its gradient is not finite: use a smaller learning rate");
@@ -109,8 +111,8 @@ StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recip
   return report;
 }
 
-template double gradient_norm(Weights<float>&, AllToAll&);
-template double gradient_norm(Weights<double>&, AllToAll&);
+template double gradient_norm(Weights<float>&, AllToAll&, bool);
+template double gradient_norm(Weights<double>&, AllToAll&, bool);
 template class AdamW<float>;
 template class AdamW<double>;
 template StepReport train_step(Transformer<float>&, AdamW<float>&, const Recipe&, const Examples&);

@@ -21,8 +21,9 @@ struct Recipe {
 
 /// sqrt(sum g^2) over all parameters of the model, each counted once: pieces over the replicas, then parts over the
 /// tensor group, where a parameter that several ranks have counts on one of them. The same bits on all ranks. Collective.
+/// \param in_one_order  each rank adds all squares by itself: the same bits on any number of replicas. Not with FSDP
 template <class T>
-[[nodiscard]] double gradient_norm(Weights<T>& weights, AllToAll& tensor);
+[[nodiscard]] double gradient_norm(Weights<T>& weights, AllToAll& tensor, bool in_one_order = false);
 
 /// The optimiser's numbers for what a rank keeps of the weights.
 template <class T>

@@ -2,13 +2,12 @@
 /// The two ends of the model: tokens to rows, and rows to answers and their loss, with one matrix E for both (tied).
 #pragma once
 
-#include "ring_attention/cpu/isa.hpp"
-#include "ring_attention/model/parameters.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 #include "ring_attention/model/task.hpp"
 
 namespace ring_attention::model {
 
-/// E and the gain of the last norm, or their gradients.
+/// E and the gain of the last norm.
 template <class T>
 struct EmbeddingParameters {
   EmbeddingParameters(const ParameterLayout& layout, std::span<T> flat)
@@ -34,21 +33,21 @@ template <class T>
 /// Adds to dE.
 template <class T>
 void add_embedding_gradient(const ModelShape& shape, const Examples& examples, View<const T> grad_x,
-                            View<T> grad_embedding);
+                            const GradientSum<T>& grad_embedding, const RowTiles& tiles = {});
 
 /// The score of the labelled tokens of this rank.
 /// \param x  `[sequences, 1, tokens, width]`, what the layers returned
 template <class T>
 [[nodiscard]] Score answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
-                           const Examples& examples, View<const T> x, Isa isa = best_isa());
+                           const Examples& examples, View<const T> x, const RowTiles& tiles = {});
 /// The same, with the gradient of loss / `labels_of_all`.
 /// \param labels_of_all  the number of labels on all ranks: a mean of the ranks' means is another function
-/// \param gradients  added to
+/// \param grad_embedding, grad_norm  added to
 /// \param grad_x  written
 template <class T>
 [[nodiscard]] Score answer_gradient(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
                                     const Examples& examples, View<const T> x, double labels_of_all,
-                                    const EmbeddingParameters<T>& gradients, View<T> grad_x,
-                                    Isa isa = best_isa());
+                                    const GradientSum<T>& grad_embedding, const GradientSum<T>& grad_norm,
+                                    View<T> grad_x, const RowTiles& tiles = {});
 
 }  // namespace ring_attention::model

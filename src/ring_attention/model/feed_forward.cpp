@@ -16,9 +16,11 @@ View<T> some_rows(const View<T>& x, Index first, Index count) {
 }
 
 /// Calls visit(first row, rows) for every chunk.
-void for_each_chunk(const Shape& y, Index chunk, auto visit) {
+void for_each_chunk(const Shape& y, Index chunk, const RowTiles& tiles, auto visit) {
   require(chunk >= 1, "feed-forward: a chunk has at least one row");
   const Index rows = y.batch * y.heads * y.seq;
+  if (tiles.exact)
+    return tiles.for_each(rows, [&](const Interval& tile) { visit(tile.begin, tile.end - tile.begin); });
   for (Index first = 0; first < rows; first += chunk) visit(first, std::min(chunk, rows - first));
 }
 
@@ -41,43 +43,49 @@ void relu(View<T> h) {
 }  // namespace
 
 template <class T>
-Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk, Isa isa) {
+Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk,
+                       const RowTiles& tiles) {
   Tensor<T> z(y.shape());
-  for_each_chunk(y.shape(), chunk, [&](Index first, Index rows) {
-    Hidden<T> hidden(some_rows(y, first, rows), weights, isa);
+  for_each_chunk(y.shape(), chunk, tiles, [&](Index first, Index rows) {
+    Hidden<T> hidden(some_rows(y, first, rows), weights, tiles.isa);
     relu(hidden.h.view());
-    multiply<T>(hidden.h, weights.w2, some_rows(z.view(), first, rows), isa);
+    multiply<T>(hidden.h, weights.w2, some_rows(z.view(), first, rows), tiles.isa);
   });
   return z;
 }
 
 template <class T>
 Tensor<T> feed_forward_gradient(View<const T> y, const FeedForward<const T>& weights, View<const T> grad_z,
-                                const FeedForward<T>& gradients, Index chunk, Isa isa) {
+                                const GradientSum<T>& grad_w1, const GradientSum<T>& grad_w2, Index chunk,
+                                const RowTiles& tiles) {
   Tensor<T> grad_n(y.shape());
-  for_each_chunk(y.shape(), chunk, [&](Index first, Index rows) {
+  for_each_chunk(y.shape(), chunk, tiles, [&](Index first, Index rows) {
     const View<const T> dz = some_rows(grad_z, first, rows);
-    Hidden<T> hidden(some_rows(y, first, rows), weights, isa);
+    Hidden<T> hidden(some_rows(y, first, rows), weights, tiles.isa);
     relu(hidden.h.view());
     // forward: z = h w2; so now dw2 += h^T dz and dh = dz w2^T.
     Tensor<T> grad_h(hidden.h.shape());
-    add_weight_gradient<T>(hidden.h, dz, gradients.w2, isa);
-    add_input_gradient<T>(dz, weights.w2, grad_h, isa);
+    add_weight_gradient<T>(hidden.h, dz, grad_w2, tiles.isa);
+    add_input_gradient<T>(dz, weights.w2, grad_h, tiles.isa);
     // forward: h = relu(n w1); so now the gradient is that of h where h is positive, else 0.
     for (Index i = 0; i < grad_h.size(); ++i)
       grad_h.data()[i] = hidden.h.data()[i] > 0 ? grad_h.data()[i] : 0;
     // forward: n w1; so now dw1 += n^T dh and dn = dh w1^T.
-    add_weight_gradient<T>(hidden.n, grad_h, gradients.w1, isa);
-    add_input_gradient<T>(grad_h, weights.w1, some_rows(grad_n.view(), first, rows), isa);
+    add_weight_gradient<T>(hidden.n, grad_h, grad_w1, tiles.isa);
+    add_input_gradient<T>(grad_h, weights.w1, some_rows(grad_n.view(), first, rows), tiles.isa);
   });
   return grad_n;
 }
 
-template Tensor<float> feed_forward(View<const float>, const FeedForward<const float>&, Index, Isa);
-template Tensor<double> feed_forward(View<const double>, const FeedForward<const double>&, Index, Isa);
+template Tensor<float> feed_forward(View<const float>, const FeedForward<const float>&, Index,
+                                    const RowTiles&);
 template Tensor<float> feed_forward_gradient(View<const float>, const FeedForward<const float>&,
-                                             View<const float>, const FeedForward<float>&, Index, Isa);
+                                             View<const float>, const GradientSum<float>&,
+                                             const GradientSum<float>&, Index, const RowTiles&);
+template Tensor<double> feed_forward(View<const double>, const FeedForward<const double>&, Index,
+                                     const RowTiles&);
 template Tensor<double> feed_forward_gradient(View<const double>, const FeedForward<const double>&,
-                                              View<const double>, const FeedForward<double>&, Index, Isa);
+                                              View<const double>, const GradientSum<double>&,
+                                              const GradientSum<double>&, Index, const RowTiles&);
 
 }  // namespace ring_attention::model

@@ -4,12 +4,11 @@
 /// Only one chunk of tokens has its hidden numbers in memory, in the backward too, which computes them again.
 #pragma once
 
-#include "ring_attention/core/tensor.hpp"
-#include "ring_attention/cpu/isa.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 
 namespace ring_attention::model {
 
-/// The parameters of this part, or their gradients. On a rank of tensor parallelism: some columns of w1 and the rows of
+/// The parameters of this part. On a rank of tensor parallelism: some columns of w1 and the rows of
 /// w2 that they feed.
 template <class T>
 struct FeedForward {
@@ -19,18 +18,19 @@ struct FeedForward {
 };
 
 /// relu(norm(y) w1) w2, `[batch, 1, tokens, width]`: summed over the ranks of tensor parallelism it is what is added to y.
-/// \param chunk  rows at a time, >= 1; without effect but for rounding
+/// \param chunk  rows at a time, >= 1; without effect but for rounding. Where gradients are exact sums it is a tile
 /// Memory besides: chunk (width + hidden) numbers.
 template <class T>
 [[nodiscard]] Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk,
-                                     Isa isa = best_isa());
+                                     const RowTiles& rows = {});
 
 /// From the gradient of the sum to the gradients of w1 and w2, which are added to, and that of norm(y), returned: summed
 /// over the ranks of tensor parallelism it goes through the norm.
 /// Memory besides: chunk (width + 2 hidden) numbers.
 template <class T>
 [[nodiscard]] Tensor<T> feed_forward_gradient(View<const T> y, const FeedForward<const T>& weights,
-                                              View<const T> grad_z, const FeedForward<T>& gradients,
-                                              Index chunk, Isa isa = best_isa());
+                                              View<const T> grad_z, const GradientSum<T>& grad_w1,
+                                              const GradientSum<T>& grad_w2, Index chunk,
+                                              const RowTiles& rows = {});
 
 }  // namespace ring_attention::model

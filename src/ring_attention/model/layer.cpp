@@ -28,10 +28,10 @@ FeedForward<T> feed_forward_of(const LayerParameters<T>& p) {
 
 /// x w as heads.
 template <class T>
-Tensor<T> projected(const Tensor<T>& x, View<const T> w, Index dim, Isa isa) {
+Tensor<T> projected(const Tensor<T>& x, View<const T> w, Index dim, const RowTiles& tiles) {
   const Shape& s = x.shape();
   Tensor<T> rows({s.batch, 1, s.seq, w.shape().dim});
-  multiply<T>(x, w, rows, isa);
+  multiply<T>(x, w, rows, tiles);
   return split_heads<T>(rows, w.shape().dim / dim);
 }
 
@@ -42,9 +42,9 @@ struct Projections {
               const Tensor<T>& x)
       : n(x.shape()) {
     rms_norm<T>(x, w.norm_1, n);
-    q = projected(n, w.wq, shape.dim, place.isa);
-    k = projected(n, w.wk, shape.dim, place.isa);
-    v = projected(n, w.wv, shape.dim, place.isa);
+    q = projected(n, w.wq, shape.dim, place.rows);
+    k = projected(n, w.wk, shape.dim, place.rows);
+    v = projected(n, w.wv, shape.dim, place.rows);
     rotate<T>(q, place.tokens, shape.rotary, shape.theta, 1);
     rotate<T>(k, place.tokens, shape.rotary, shape.theta, 1);
   }
@@ -57,7 +57,7 @@ Tensor<T> after_attention(const RankContext<T>& place, const LayerParameters<con
                           const Checkpoint<T>& kept) {
   Tensor<T> y(kept.x.shape());
   const Tensor<T> out = join_heads<T>(kept.attended.out);
-  multiply<T>(out, w.wo, y, place.isa);
+  multiply<T>(out, w.wo, y, place.rows);
   sum_over(*place.tensor, y);
   add(y, kept.x);
   return y;
@@ -67,7 +67,7 @@ Tensor<T> after_attention(const RankContext<T>& place, const LayerParameters<con
 template <class T>
 Tensor<T> attention_gradient(const LayerOptions& options, const RankContext<T>& place,
                              const LayerParameters<const T>& w, const Checkpoint<T>& kept,
-                             const Tensor<T>& grad_y, const LayerParameters<T>& gradients) {
+                             const Tensor<T>& grad_y, GradientSums<T>& gradients) {
   const Projections<T> p(options.shape, place, w, kept.x);
   Gradients<T> of_heads;
   {
@@ -75,8 +75,8 @@ Tensor<T> attention_gradient(const LayerOptions& options, const RankContext<T>& 
     const Tensor<T> out = join_heads<T>(kept.attended.out);
     Tensor<T> grad_rows({s.batch, 1, s.seq, w.wo.shape().seq});
     // forward: y = x + out wo; so now dwo += out^T dy and dout = dy wo^T.
-    add_weight_gradient<T>(out, grad_y, gradients.wo, place.isa);
-    add_input_gradient<T>(grad_y, w.wo, grad_rows, place.isa);
+    add_weight_gradient<T>(out, grad_y, gradients("wo"), place.rows);
+    add_input_gradient<T>(grad_y, w.wo, grad_rows, place.rows);
     const Tensor<T> grad_out = split_heads<T>(grad_rows, p.q.shape().heads);
     of_heads = place.attention->backward({p.q, kept.attended.out, kept.attended.lse, grad_out}, p.k, p.v,
                                          options.scoring);
@@ -86,14 +86,14 @@ Tensor<T> attention_gradient(const LayerOptions& options, const RankContext<T>& 
   rotate<T>(of_heads.k, place.tokens, options.shape.rotary, options.shape.theta, -1);
   // forward: q = n wq, k = n wk, v = n wv; so now dw += n^T d, and dn = dq wq^T + dk wk^T + dv wv^T.
   Tensor<T> grad_n(p.n.shape());
-  const auto through = [&](const Tensor<T>& grad_heads, View<const T> weight, View<T> gradient) {
+  const auto through = [&](const Tensor<T>& grad_heads, View<const T> weight, const char* name) {
     const Tensor<T> grad_rows = join_heads<T>(grad_heads);
-    add_weight_gradient<T>(p.n, grad_rows, gradient, place.isa);
-    add_input_gradient<T>(grad_rows, weight, grad_n, place.isa);
+    add_weight_gradient<T>(p.n, grad_rows, gradients(name), place.rows);
+    add_input_gradient<T>(grad_rows, weight, grad_n, place.rows);
   };
-  through(of_heads.q, w.wq, gradients.wq);
-  through(of_heads.k, w.wk, gradients.wk);
-  through(of_heads.v, w.wv, gradients.wv);
+  through(of_heads.q, w.wq, "wq");
+  through(of_heads.k, w.wk, "wk");
+  through(of_heads.v, w.wv, "wv");
   return grad_n;
 }
 
@@ -119,7 +119,7 @@ Tensor<T> layer_forward(const LayerOptions& options, const RankContext<T>& place
     checkpoint.attended = place.attention->forward(p.q, p.k, p.v, options.scoring);
   }
   Tensor<T> y = after_attention(place, weights, checkpoint);
-  Tensor<T> z = feed_forward<T>(y, feed_forward_of(weights), options.chunk, place.isa);
+  Tensor<T> z = feed_forward<T>(y, feed_forward_of(weights), options.chunk, place.rows);
   sum_over(*place.tensor, z);
   add(z, y);
   return z;
@@ -128,22 +128,22 @@ Tensor<T> layer_forward(const LayerOptions& options, const RankContext<T>& place
 template <class T>
 Tensor<T> layer_backward(const LayerOptions& options, const RankContext<T>& place,
                          const LayerParameters<const T>& weights, const Checkpoint<T>& checkpoint,
-                         Tensor<T> grad_z, const LayerParameters<T>& gradients) {
+                         Tensor<T> grad_z, GradientSums<T>& gradients) {
   // forward: z = y + sum of relu(norm(y) w1) w2; so now dy = dz + what comes through the norm. The gradient of the norm's
   // output is summed over the tensor group first, so every rank has the whole gradient of the gain.
   Tensor<T>& grad_y = grad_z;
   {
     const Tensor<T> y = after_attention(place, weights, checkpoint);
-    Tensor<T> grad_n = feed_forward_gradient<T>(y, feed_forward_of(weights), grad_z,
-                                                feed_forward_of(gradients), options.chunk, place.isa);
+    Tensor<T> grad_n = feed_forward_gradient<T>(y, feed_forward_of(weights), grad_z, gradients("w1"),
+                                                gradients("w2"), options.chunk, place.rows);
     sum_over(*place.tensor, grad_n);
-    add_rms_norm_gradient<T>(y, weights.norm_2, grad_n, grad_y, gradients.norm_2);
+    add_rms_norm_gradient<T>(y, weights.norm_2, grad_n, grad_y, gradients("norm_2"), place.rows);
   }
   // forward: y = x + sum of out wo, out = attention(norm(x) ...); so now dx = dy + what comes through the norm.
   Tensor<T> grad_n = attention_gradient(options, place, weights, checkpoint, grad_y, gradients);
   sum_over(*place.tensor, grad_n);
   Tensor<T>& grad_x = grad_y;
-  add_rms_norm_gradient<T>(checkpoint.x, weights.norm_1, grad_n, grad_x, gradients.norm_1);
+  add_rms_norm_gradient<T>(checkpoint.x, weights.norm_1, grad_n, grad_x, gradients("norm_1"), place.rows);
   return std::move(grad_x);
 }
 
@@ -154,7 +154,7 @@ Tensor<T> layer_backward(const LayerOptions& options, const RankContext<T>& plac
                                    const LayerParameters<const T>&, Tensor<T>, Checkpoint<T>&);       \
   template Tensor<T> layer_backward(const LayerOptions&, const RankContext<T>&,                       \
                                     const LayerParameters<const T>&, const Checkpoint<T>&, Tensor<T>, \
-                                    const LayerParameters<T>&);
+                                    GradientSums<T>&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

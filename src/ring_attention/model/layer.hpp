@@ -6,12 +6,12 @@
 /// not attention, which is the part that grows with the square of the length (DistFlashAttn, arXiv 2310.03294).
 #pragma once
 
-#include "ring_attention/model/parameters.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 #include "ring_attention/model/rank_context.hpp"
 
 namespace ring_attention::model {
 
-/// The parameters of a layer on a rank, or their gradients. Shapes: `[1, 1, rows, columns]`.
+/// The parameters of a layer on a rank. Shapes: `[1, 1, rows, columns]`.
 template <class T>
 struct LayerParameters {
   LayerParameters(const ParameterLayout& layout, std::span<T> flat);
@@ -48,6 +48,6 @@ template <class T>
 [[nodiscard]] Tensor<T> layer_backward(const LayerOptions& options, const RankContext<T>& place,
                                        const LayerParameters<const T>& weights,
                                        const Checkpoint<T>& checkpoint, Tensor<T> grad_z,
-                                       const LayerParameters<T>& gradients);
+                                       GradientSums<T>& gradients);
 
 }  // namespace ring_attention::model

@@ -37,10 +37,10 @@ ParameterLayout::ParameterLayout(std::vector<Parameter> parameters) : parameters
   }
 }
 
-const Parameter& ParameterLayout::find(const std::string& name) const {
+std::size_t ParameterLayout::number(const std::string& name) const {
   const auto found = std::ranges::find(parameters_, name, &Parameter::name);
   require(found != parameters_.end(), "ParameterLayout: no parameter " + name);
-  return *found;
+  return static_cast<std::size_t>(found - parameters_.begin());
 }
 
 ParameterLayout layer_layout(const ModelShape& s, const TensorPart& part) {

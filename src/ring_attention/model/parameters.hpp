@@ -39,17 +39,17 @@ class ParameterLayout {
   [[nodiscard]] const std::vector<Parameter>& parameters() const { return parameters_; }
   [[nodiscard]] Index size() const { return size_; }
 
+  /// Which of parameters() has a name. \throws Error for another name
+  [[nodiscard]] std::size_t number(const std::string& name) const;
   /// The matrix of a name in a flat array, `[1, 1, rows, columns]`. \throws Error for another name
   template <class T>
   [[nodiscard]] View<T> view(std::span<T> flat, const std::string& name) const {
-    const Parameter& p = find(name);
+    const Parameter& p = parameters_[number(name)];
     require(std::ssize(flat) == size_, "ParameterLayout: an array of another length");
     return {flat.data() + p.begin, {1, 1, p.rows.end - p.rows.begin, p.columns.end - p.columns.begin}};
   }
 
  private:
-  [[nodiscard]] const Parameter& find(const std::string& name) const;
-
   std::vector<Parameter> parameters_;
   Index size_ = 0;
 };

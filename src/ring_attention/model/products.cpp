@@ -19,31 +19,45 @@ struct Linear {
 }  // namespace
 
 template <class T>
-void multiply(View<const T> x, View<const T> w, View<T> y, Isa isa) {
+void multiply(View<const T> x, View<const T> w, View<T> y, const RowTiles& rows) {
   const Linear of(x.shape(), w.shape(), y.shape());
   std::ranges::fill(y.elements(), T{0});
-  kernels<T>(isa).add_product({of.rows, of.out, of.in, x.data(), of.in, 1, w.data(), of.out, 1, y.data()});
+  rows.for_each(of.rows, [&](const Interval& some) {
+    kernels<T>(rows.isa).add_product({some.end - some.begin, of.out, of.in, x.data() + some.begin * of.in,
+                                      of.in, 1, w.data(), of.out, 1, y.data() + some.begin * of.out});
+  });
 }
 
 template <class T>
-void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, Isa isa) {
+void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, const RowTiles& rows) {
   const Linear of(grad_x.shape(), w.shape(), grad_y.shape());
-  kernels<T>(isa).add_product(
-      {of.rows, of.in, of.out, grad_y.data(), of.out, 1, w.data(), 1, of.out, grad_x.data()});
+  rows.for_each(of.rows, [&](const Interval& some) {
+    kernels<T>(rows.isa).add_product({some.end - some.begin, of.in, of.out,
+                                      grad_y.data() + some.begin * of.out, of.out, 1, w.data(), 1, of.out,
+                                      grad_x.data() + some.begin * of.in});
+  });
 }
 
 template <class T>
-void add_weight_gradient(View<const T> x, View<const T> grad_y, View<T> grad_w, Isa isa) {
+void add_weight_gradient(View<const T> x, View<const T> grad_y, const GradientSum<T>& grad_w,
+                         const RowTiles& rows) {
   const Linear of(x.shape(), grad_w.shape(), grad_y.shape());
-  kernels<T>(isa).add_product(
-      {of.in, of.out, of.rows, x.data(), 1, of.in, grad_y.data(), of.out, 1, grad_w.data()});
+  rows.for_each(of.rows, [&](const Interval& some) {
+    grad_w.add([&](View<T> sum) {
+      kernels<T>(rows.isa).add_product({of.in, of.out, some.end - some.begin, x.data() + some.begin * of.in,
+                                        1, of.in, grad_y.data() + some.begin * of.out, of.out, 1,
+                                        sum.data()});
+    });
+  });
 }
 
-template void multiply(View<const float>, View<const float>, View<float>, Isa);
-template void multiply(View<const double>, View<const double>, View<double>, Isa);
-template void add_input_gradient(View<const float>, View<const float>, View<float>, Isa);
-template void add_input_gradient(View<const double>, View<const double>, View<double>, Isa);
-template void add_weight_gradient(View<const float>, View<const float>, View<float>, Isa);
-template void add_weight_gradient(View<const double>, View<const double>, View<double>, Isa);
+template void multiply(View<const float>, View<const float>, View<float>, const RowTiles&);
+template void add_input_gradient(View<const float>, View<const float>, View<float>, const RowTiles&);
+template void add_weight_gradient(View<const float>, View<const float>, const GradientSum<float>&,
+                                  const RowTiles&);
+template void multiply(View<const double>, View<const double>, View<double>, const RowTiles&);
+template void add_input_gradient(View<const double>, View<const double>, View<double>, const RowTiles&);
+template void add_weight_gradient(View<const double>, View<const double>, const GradientSum<double>&,
+                                  const RowTiles&);
 
 }  // namespace ring_attention::model

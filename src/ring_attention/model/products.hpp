@@ -6,20 +6,20 @@
 /// matrices.
 #pragma once
 
-#include "ring_attention/core/view.hpp"
-#include "ring_attention/cpu/isa.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 
 namespace ring_attention::model {
 
 /// y = x w. x `[.., n, in]`, w `[1, 1, in, out]`, y `[.., n, out]`
 template <class T>
-void multiply(View<const T> x, View<const T> w, View<T> y, Isa isa = best_isa());
+void multiply(View<const T> x, View<const T> w, View<T> y, const RowTiles& rows = {});
 
 /// forward: y = x w; so now dx += dy w^T.
 template <class T>
-void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, Isa isa = best_isa());
+void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, const RowTiles& rows = {});
 /// forward: y = x w; so now dw += x^T dy.
 template <class T>
-void add_weight_gradient(View<const T> x, View<const T> grad_y, View<T> grad_w, Isa isa = best_isa());
+void add_weight_gradient(View<const T> x, View<const T> grad_y, const GradientSum<T>& grad_w,
+                         const RowTiles& rows = {});
 
 }  // namespace ring_attention::model

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ring_attention/model/attention.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 #include "ring_attention/model/shape.hpp"
 #include "ring_attention/parallel/mesh.hpp"
 
@@ -22,7 +23,7 @@ struct RankContext {
   TokenRanges tokens;        ///< positions of this rank's tokens in the sequence
   Index first_sequence = 0;  ///< of this rank in the batch
   std::shared_ptr<Attention<T>> attention = std::make_shared<OneDevice<T>>();
-  Isa isa = best_isa();  ///< of the products
+  RowTiles rows;  ///< of the products, and what gradients are summed in
 };
 
 /// Whole sequences in one process.
@@ -31,7 +32,7 @@ template <class T>
   RankContext<T> place;
   place.tokens = whole(seq);
   place.attention = std::make_shared<OneDevice<T>>(options);
-  place.isa = options.isa;
+  place.rows = options.isa;
   return place;
 }
 
@@ -58,23 +59,36 @@ struct ModelLinks {
   Group tensor, kv_replicas, replicas;
 };
 
+/// The tokens of each rank along the ring; with CpuOptions::same_bits they are whole tiles.
+/// \throws InputError when the same bits are asked for on a mesh that shares heads
+[[nodiscard]] inline Placement shards_of(const Mesh& mesh, PlacementKind kind, Index seq,
+                                         const CpuOptions& options) {
+  if (options.same_bits == 0) return {kind, seq, mesh.shape().ring};
+  if (mesh.shape().tensor * mesh.shape().ulysses > 1)
+    throw InputError("the same bits", to_string(mesh.shape()), "use ranks along ring and data only");
+  return {kind, seq, mesh.shape().ring, Tiling(options.same_bits)};
+}
+
 /// The place of a rank for sequences of `seq` tokens, `batch` of them over all ranks.
 template <class T>
 [[nodiscard]] RankContext<T> rank_context(const ModelLinks& of, PlacementKind kind, Index seq, Index batch,
                                           ContextKind context = ContextKind::hybrid,
                                           const CpuOptions& options = {}) {
   const Mesh& mesh = of.mesh;
-  const Placement shards(kind, seq, mesh.shape().ring);
+  const Placement shards = shards_of(mesh, kind, seq, options);
   const bool gathers = context == ContextKind::all_gather;
   if (gathers && mesh.shape().ulysses != 1)
     throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
-  return {of.tensor,
-          of.kv_replicas,
-          of.replicas,
-          mesh.grid().slice(shards),
-          mesh.sequences(batch).begin,
-          std::make_shared<SharedContext<T>>(of.links, gathers, mesh.grid(), shards, options),
-          options.isa};
+  RankContext<T> place{of.tensor,
+                       of.kv_replicas,
+                       of.replicas,
+                       mesh.grid().slice(shards),
+                       mesh.sequences(batch).begin,
+                       std::make_shared<SharedContext<T>>(of.links, gathers, mesh.grid(), shards, options),
+                       options.isa};
+  if (options.same_bits > 0)
+    place.rows = {options.isa, place.tokens, Tiling(options.same_bits), batch * shards.pieces()};
+  return place;
 }
 
 }  // namespace ring_attention::model

@@ -2,7 +2,7 @@
 /// RMSNorm (Zhang, Sennrich, arXiv 1910.07467), forward and backward.
 #pragma once
 
-#include "ring_attention/core/view.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 
 namespace ring_attention::model {
 
@@ -15,5 +15,5 @@ void rms_norm(View<const T> x, View<const T> gain, View<T> y);
 /// Adds the gradients of rms_norm to dx and dg.
 template <class T>
 void add_rms_norm_gradient(View<const T> x, View<const T> gain, View<const T> grad_y, View<T> grad_x,
-                           View<T> grad_gain);
+                           const GradientSum<T>& grad_gain, const RowTiles& rows = {});
 }  // namespace ring_attention::model

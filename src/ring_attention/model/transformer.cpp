@@ -74,16 +74,15 @@ template <class T>
 Tensor<T> Transformer<T>::back_through_layers(Tensor<T> grad, std::vector<Checkpoint<T>>& kept) {
   for (std::size_t layer = layers(); layer-- > 0;) {
     const ParameterLayout& layout = weights_.layout(layer);
-    Tensor<T> gradient({1, 1, 1, layout.size()});
+    GradientSums<T> gradients(layout, place_.rows);
     {
       const Whole<T> flat = weights_.whole(layer);
-      const LayerParameters<T> gradients(layout, gradient.view().elements());
       grad = layer_backward(layer_options(layer, true), place_, LayerParameters<const T>(layout, flat.values),
                             kept.back(), std::move(grad), gradients);
     }
     kept.pop_back();
-    sum_kv_replicas(layout, gradient.view().elements());
-    weights_.reduce(layer, gradient.view().elements());
+    sum_kv_replicas(layout, gradients.floats());
+    weights_.reduce(layer, gradients);
   }
   return grad;
 }
@@ -100,7 +99,7 @@ Score Transformer<T>::evaluate(const Examples& own) {
   const Tensor<T> x = through_layers(embedded(own), nullptr);
   const Whole<T> flat = weights_.whole(layers());
   return over_replicas(answer<T>(shape_, EmbeddingParameters<const T>(weights_.layout(layers()), flat.values),
-                                 own, x, place_.isa));
+                                 own, x, place_.rows));
 }
 
 template <class T>
@@ -108,19 +107,19 @@ Score Transformer<T>::differentiate(const Examples& own, double labels) {
   std::vector<Checkpoint<T>> kept;
   Tensor<T> x = through_layers(embedded(own), &kept);
   const ParameterLayout& layout = weights_.layout(layers());
-  Tensor<T> gradient({1, 1, 1, layout.size()});
-  const EmbeddingParameters<T> gradients(layout, gradient.view().elements());
+  GradientSums<T> gradients(layout, place_.rows);
   Score score;
   Tensor<T> grad(x.shape());
   {
     const Whole<T> flat = weights_.whole(layers());
     const EmbeddingParameters<const T> weights(layout, flat.values);
-    score = answer_gradient<T>(shape_, weights, own, x, labels, gradients, grad, place_.isa);
+    score = answer_gradient<T>(shape_, weights, own, x, labels, gradients("embedding"), gradients("norm"),
+                               grad, place_.rows);
   }
   x = Tensor<T>();
   grad = back_through_layers(std::move(grad), kept);
-  add_embedding_gradient<T>(shape_, own, grad, gradients.embedding);
-  weights_.reduce(layers(), gradient.view().elements());
+  add_embedding_gradient<T>(shape_, own, grad, gradients("embedding"), place_.rows);
+  weights_.reduce(layers(), gradients);
   return over_replicas(score);
 }
 

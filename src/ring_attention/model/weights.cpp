@@ -51,6 +51,27 @@ void Weights<T>::reduce(std::size_t array, std::span<const T> gradient) {
   if (sharding_ == Sharding::none) all_gather(*replicas_, std::span<const T>(sums), gradients(array));
 }
 
+template <class T>
+void Weights<T>::reduce(std::size_t array, GradientSums<T>& gradient) {
+  if (gradient.exact().empty()) return reduce(array, gradient.floats());
+  require(sharding_ == Sharding::none, "exact sums of gradients are kept whole");
+  for (std::size_t i = 0; i < gradient.exact().size(); ++i) {
+    ExactRows& sums = gradient.exact()[i];
+    const Parameter& p = layouts_[array].parameters()[i];
+    const ExactFormat& format = sums.format();
+    const Interval own = piece_of(sums.words().shape().seq, replicas_->rank(), replicas_->size());
+    Tensor<float> of_own({1, 1, own.end - own.begin, format.words()});
+    reduce_scatter<float>(*replicas_, sums.words().view().elements(), of_own.view().elements(),
+                          format.words(), ExactMemory(format));
+    const Tensor<float> values = exact_values(format, of_own.view());
+    const Tensor<T> terms = converted<T>(values);
+    all_gather(
+        *replicas_, std::span<const T>(terms.view().elements()),
+        gradients(array).subspan(static_cast<std::size_t>(p.begin), static_cast<std::size_t>(p.size())),
+        format.dim);
+  }
+}
+
 template class Weights<float>;
 template class Weights<double>;
 

@@ -6,7 +6,7 @@
 /// with and without it, so both have the same bits.
 #pragma once
 
-#include "ring_attention/model/parameters.hpp"
+#include "ring_attention/model/gradient_sum.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
 
 namespace ring_attention::model {
@@ -49,6 +49,8 @@ class Weights {
   /// Sums over the group; keeps the part that belongs to kept(). Collective.
   /// \param gradient  of this rank's tokens, the whole array
   void reduce(std::size_t array, std::span<const T> gradient);
+  /// The same for sums that may be exact, which go with Sharding::none.
+  void reduce(std::size_t array, GradientSums<T>& gradient);
 
  private:
   std::vector<ParameterLayout> layouts_;

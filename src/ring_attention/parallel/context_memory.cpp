@@ -48,10 +48,15 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
   const bool wide = std::max(terms, shared.tokens.keys.pieces()) > ExactFormat::most_terms;
   const auto words = [&](Index dim) { return ExactFormat{dim, wide}.words(); };
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
-  const Index state = q.per_row().size() * (words(q.dim) + words(1)),
-              dkdv_beyond_floats = 6 * kv.per_row().size() * (words(kv.dim) - kv.dim),
-              own_dkdv = gradients ? 2 * kv.size() : 0;
-  return bytes(state + (gradients ? dkdv_beyond_floats + own_dkdv : 0));
+  const Index state = q.per_row().size() * (words(q.dim) + words(1));
+  if (!gradients) return bytes(state);
+  // Arrays of dK or dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.
+  const Index of_ring = 6, ranks = shared.grid.ring.size,
+              of_gathers = shared.gathers ? 4 * (ranks - std::min<Index>(ranks, 2)) : 0,
+              of_ulysses = shared.grid.ulysses.size > 1 ? 2 : 0;
+  const Index dkdv = (of_ring + of_gathers + of_ulysses) * kv.per_row().size() * (words(kv.dim) - kv.dim),
+              own_dkdv = 2 * kv.size();
+  return bytes(state + dkdv + own_dkdv);
 }
 
 Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes) {

@@ -7,20 +7,23 @@
 
 #include <span>
 
+#include "ring_attention/core/memory.hpp"
 #include "ring_attention/core/token_range.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
 
 namespace ring_attention {
 
-/// own = the sum over the ranks of piece_of(`all`, this rank). Collective over the group, as all functions here.
+/// own = the sum over the ranks of piece_of(the rows of `all`, this rank). Collective over the group, as all functions here.
 /// \param all  as long on every rank
+/// \param row  numbers of a row  \param memory  adds rows: ExactMemory merges exact sums
 /// Memory besides: as many numbers as `all` has.
 template <class T>
-void reduce_scatter(AllToAll& group, std::span<const T> all, std::span<T> own);
+void reduce_scatter(AllToAll& group, std::span<const T> all, std::span<T> own, Index row = 1,
+                    const Memory& memory = host_memory());
 
-/// all = the pieces of all ranks. `own` may be this rank's piece of `all`.
+/// all = the pieces of all ranks, of its rows. `own` may be this rank's piece of `all`.
 template <class T>
-void all_gather(AllToAll& group, std::span<const T> own, std::span<T> all);
+void all_gather(AllToAll& group, std::span<const T> own, std::span<T> all, Index row = 1);
 
 /// Element by element, in place.
 template <class T>
