@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "support/input_error.hpp"
 #include "support/parallel_runs.hpp"
@@ -73,16 +76,76 @@ Team random_team(Dice& dice, const Case& what) {
   // The gradient of a bias that broadcasts over heads is a sum over the ranks of Ulysses.
   const bool shared_bias = what.bias_batch > 0 && what.bias_heads == 1;
   if (shared_bias || !can_share_heads(what.q().heads, what.kv_heads, team.ulysses)) team.ulysses = 1;
+  if (team.ulysses > 1 && dice.one_in(2)) team.rings = 1;
   while (team.ulysses * team.rings > 13) --team.rings;
   return team;
 }
 
+/// The factors of a case, and which level of each it has.
+using Levels = std::vector<std::pair<std::string, std::string>>;
+
+Levels levels_of(const Case& what, const Team& team, Index tile, Index block) {
+  const auto yes = [](bool holds) { return std::string(holds ? "yes" : "no"); };
+  const Mask& mask = what.scoring.mask;
+  const int ranks = team.ulysses * team.rings;
+  return {{"ranks", ranks > 8 ? "11 or 13" : ranks > 4 ? "5 to 8" : std::to_string(ranks)},
+          {"placement", name(team.kind)},
+          {"partition", team.gathers           ? "all-gather"
+                        : team.ulysses == 1    ? "ring"
+                        : team.rings == 1      ? "ulysses"
+                                               : "hybrid"},
+          {"threads", std::to_string(team.threads)},
+          {"engine", block > 0 ? "readable" : "fast"},
+          {"whole tiles", yes(what.keys % tile == 0 && what.queries % tile == 0)},
+          {"as many keys as queries", yes(what.keys == what.queries)},
+          {"query heads share a KV head", yes(what.group > 1)},
+          {"causal", yes(mask.right == 0)},
+          {"window", yes(mask.left < Mask::unlimited)},
+          {"documents", yes(mask.documents != nullptr)},
+          {"ALiBi", yes(what.scoring.has_alibi())},
+          {"bias", yes(what.bias_batch > 0)},
+          {"sinks", yes(!what.scoring.sinks.empty())},
+          {"dropout", yes(what.scoring.dropout.probability > 0)}};
+}
+
+/// Which levels of two factors came together. The partition says what numbers of ranks there may be.
+class Pairs {
+ public:
+  void add(const Levels& levels) {
+    for (const auto& [a, a_level] : levels) {
+      for (const auto& [b, b_level] : levels)
+        if (a < b) seen_.insert(word(a, a_level) + ", " + word(b, b_level));
+      levels_[a].insert(a_level);
+    }
+  }
+  /// Those that never did.
+  [[nodiscard]] std::set<std::string> missing() const {
+    std::set<std::string> all;
+    for (const auto& [a, of_a] : levels_)
+      for (const auto& [b, of_b] : levels_)
+        for (const std::string& i : of_a)
+          for (const std::string& j : of_b)
+            if (a < b && !(a == "partition" && b == "ranks")) all.insert(word(a, i) + ", " + word(b, j));
+    for (const std::string& pair : seen_) all.erase(pair);
+    return all;
+  }
+
+ private:
+  static std::string word(const std::string& factor, const std::string& level) { return factor + ": " + level; }
+
+  std::map<std::string, std::set<std::string>> levels_;
+  std::set<std::string> seen_;
+};
+
 TEST(AnyRanks, RandomProblemsAndTeams) {
+  Pairs pairs;
+  Index cases = 0;
   for_each_case(120, [&](Dice& dice, Index index) {
     Case what = random_case(dice, index, 4);
     what.kv_heads = dice.between(1, 3);
     what.group = dice.between(1, 3);
     if (what.scoring.has_alibi()) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
+    if (dice.one_in(4)) what.scoring.mask.left = dice.between(0, what.keys);
     if (dice.one_in(3)) what.scoring.sinks.assign(static_cast<std::size_t>(what.q().heads), 0.5);
     if (dice.one_in(3)) what.scoring.dropout = {.probability = 0.3, .seed = 5};
     if (dice.one_in(3)) {
@@ -98,11 +161,15 @@ TEST(AnyRanks, RandomProblemsAndTeams) {
     }
     for (int i = 0; i < 3; ++i) {
       const Team team = random_team(dice, what);
+      pairs.add(levels_of(what, team, tile, block));
       const Whole<float> got = run(problem, team, tile, block);
       EXPECT_TRUE(same_bits(got, one)) << to_string(team);
       EXPECT_TRUE(bitwise_equal(got.gradients.bias, one.gradients.bias)) << to_string(team);
     }
+    ++cases;
   });
+  if (cases < 120) return;  // one was chosen
+  for (const std::string& pair : pairs.missing()) ADD_FAILURE() << "never together: " << pair;
 }
 
 /// Sums of squares over all cases: of the errors, relative to the norm of each case's array.
