@@ -72,17 +72,19 @@ def same_bits():
     rng = np.random.default_rng(6)
     q, grad_out = (rng.standard_normal((1, 4, 131, 8)).astype(np.float32) for _ in range(2))
     k, v = (rng.standard_normal((1, 2, 131, 8)).astype(np.float32) for _ in range(2))
-    words = {"causal": True, "documents": [0, 40, 131], "same_bits": 16}
-    one = ra.attention(q, k, v, threads=1, **words)
-    gradients = ra.attention_backward(grad_out, q, k, v, *one, threads=2, **words)
-    for way in WAYS:
-        place = {word: way[word] for word in ("placement", "parallel")} | {word: words[word] for word in ("same_bits", "documents")}
-        rows = ra.positions(131, **place)
-        mine = [array.take(rows, 2) for array in (q, k, v)]
-        got = ra.ring_attention(*mine, seq=131, **way, **words)
-        back = ra.ring_attention_backward(grad_out.take(rows, 2), *mine, *got, seq=131, **way, **words)
-        for array, due in zip((*got, *back[:3]), (*one, *gradients[:3])):
-            check(array.tobytes() == due.take(rows, 2).tobytes(), "bits", way)
+    for queries in (131, 57):  # the last of the sequence: their tiles are those of its positions
+        words = {"causal": True, "documents": [0, 40, 131], "same_bits": 16, "q_offset": 131 - queries}
+        q, grad_out = q[:, :, -queries:], grad_out[:, :, -queries:]
+        one = ra.attention(q, k, v, threads=1, **words)
+        gradients = ra.attention_backward(grad_out, q, k, v, *one, threads=2, **words)
+        for way in WAYS:
+            place = {word: way[word] for word in ("placement", "parallel")} | {word: words[word] for word in ("same_bits", "documents")}
+            rows, keys = ra.positions(queries, q_offset=131 - queries, **place), ra.positions(131, **place)
+            mine = [q.take(rows, 2), k.take(keys, 2), v.take(keys, 2)]
+            got = ra.ring_attention(*mine, seq=(queries, 131), **way, **words)
+            back = ra.ring_attention_backward(grad_out.take(rows, 2), *mine, *got, seq=(queries, 131), **way, **words)
+            for array, due, held in zip((*got, *back[:3]), (*one, *gradients[:3]), (rows, rows, rows, keys, keys)):
+                check(array.tobytes() == due.take(held, 2).tobytes(), "bits", way, queries)
     check(ra.positions(600, same_bits=True, rank=0).size % 256 in (0, 600 % 256), "tiles of 256")
     try:
         ra.attention(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64), same_bits=16)
