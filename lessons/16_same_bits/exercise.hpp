@@ -39,7 +39,8 @@ struct ExactState {
 inline int level_of(std::span<const float> x, int exponent) {
   int e = -100;  // |x_c| < 2^e
   // Exercise: `not_finite` when a number is NaN or infinite. Else let e grow until 2^e is above each |x_c| (std::ilogb(y)
-  // is the k of 2^k <= |y| < 2^(k + 1), for y other than 0), and return (exponent + e) / 22, rounded down.
+  // is the k of 2^k <= |y| < 2^(k + 1), for y other than 0), and return (exponent + e) / 22, rounded down. (C++ rounds a
+  // quotient of ints toward 0. Down is right, because the smallest J with n - 21 <= 22 J is n / 22 rounded down.)
   still_empty("level of a term");
 }
 
