@@ -67,7 +67,7 @@ inline void add(ExactState& sum, std::span<const float> x, int exponent) {
 inline void merge(ExactState& sum, ExactState other) {
   sum.terms += other.terms;
   require(sum.terms <= most_terms, "a sum of more than 1023 terms would overflow");
-  // Exercise: the digits of both, at the same level.
+  // Exercise: the digits of both, at the same level. Either may have the lower one.
   still_empty("merge");
 }
 
