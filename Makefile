@@ -72,9 +72,10 @@ gpu-lessons: ## build and run the GPU lessons on an emulated GPU: correctness on
 	@$(COMPILE) --target emulated_lessons
 	@sh lessons/run_all.sh --emulated $(BUILD)
 
+# Those of lesson 11 are kernels, for the emulator: exercise-11a to exercise-11e.
 exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-05)
-	@$(SETUP) run
-	@$(CONFIGURE) > /dev/null
+	@$(SETUP) run $(if $(filter 11%,$*),gpu-headers)
+	@$(CONFIGURE) $(if $(filter 11%,$*),$(FOR_EMULATOR)) > /dev/null
 	@sh lessons/exercise.sh $* $(BUILD)
 
 python: ## build the Python package, in build/release/python

@@ -79,7 +79,7 @@ inline void require_whole_warp(unsigned mask) {
 inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
   const dim3& threads = blockDim;
   if (!::ring_attention::emulator::ignored(where))
-    ::ring_attention::emulator::barrier_sync(0, threads.x * threads.y * threads.z);
+    ::ring_attention::emulator::barrier_sync(0, threads.x * threads.y * threads.z, where);
 }
 inline void __syncwarp(unsigned mask = 0xffffffffU,
                        const std::source_location& where = std::source_location::current()) {
