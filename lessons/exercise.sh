@@ -95,7 +95,7 @@ verdict=$(grep "^lesson $number [a-z0-9_]*: [A-Z]* | " "$output" | tail -n 1)
 case $code$verdict in
   0*': PASS | '*) end 0 "${verdict#*: }" ;;
   *': FAIL | '*)
-    grep -E '^  (FAIL|threads) ' "$output" || true
+    grep -E '^  (FAIL|threads?) ' "$output" || true
     end 1 "FAIL | what it printed: $output"
     ;;
 esac

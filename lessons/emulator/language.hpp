@@ -22,9 +22,14 @@
 #define __global__
 #define __device__
 #define __host__
+#ifdef __APPLE__
+#define EMULATED_SHARED "__DATA,emulated_shared"
+#else
+#define EMULATED_SHARED "emulated_shared"
+#endif
 #define __shared__                                 \
   ::ring_attention::emulator::use_static_shared(); \
-  static __attribute__((section("emulated_shared")))
+  static __attribute__((section(EMULATED_SHARED)))
 #define __constant__ static
 #define __launch_bounds__(...)
 #define __grid_constant__

@@ -1,3 +1,9 @@
+#ifdef __APPLE__
+#define _XOPEN_SOURCE 700  // NOLINT: for ucontext.h
+#define _DARWIN_C_SOURCE   // NOLINT
+#pragma clang diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
 #include "emulator/machine.hpp"
 
 #include <ucontext.h>
@@ -28,8 +34,13 @@ void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*) {}
 
 // All variables that kernels declare as __shared__ (language.hpp). The linker defines these names if there are any.
 extern "C" {
+#ifdef __APPLE__
+extern std::byte __start_emulated_shared[] __asm("section$start$__DATA$emulated_shared");
+extern std::byte __stop_emulated_shared[] __asm("section$end$__DATA$emulated_shared");
+#else
 extern std::byte __start_emulated_shared[] __attribute__((weak));
 extern std::byte __stop_emulated_shared[] __attribute__((weak));
+#endif
 }
 
 namespace ring_attention::emulator {
@@ -367,9 +378,9 @@ Block* another_block() {
   return start_block();
 }
 
-// "threads 0-31, 40": those that wait as thread `first` does.
+// "threads 0-31, 40 wait": those that wait as thread `first` does.
 std::string threads_that_wait(const std::vector<Wait>& waits, std::size_t first) {
-  std::string text = "threads ";
+  std::string text;
   for (std::size_t end = first; first < waits.size(); first = end) {
     while (end < waits.size() && waits[end] == waits[first]) ++end;
     text += std::to_string(first) + (end - first > 1 ? "-" + std::to_string(end - 1) : "");
@@ -377,7 +388,8 @@ std::string threads_that_wait(const std::vector<Wait>& waits, std::size_t first)
     while (end < waits.size() && waits[end] != wait) ++end;
     if (end < waits.size()) text += ", ";
   }
-  return text;
+  return text.find_first_of("-,") == std::string::npos ? "thread " + text + " waits"
+                                                       : "threads " + text + " wait";
 }
 
 [[noreturn]] void fail_all_waiting(const Block& block) {
@@ -386,7 +398,7 @@ std::string threads_that_wait(const std::vector<Wait>& waits, std::size_t first)
   for (auto at = waits.begin(); at != waits.end(); ++at) {
     if (at->what == nullptr || std::find(waits.begin(), at, *at) != at)
       continue;  // has returned, or is in a line above
-    text += "\n  " + threads_that_wait(waits, static_cast<std::size_t>(at - waits.begin())) + " wait " +
+    text += "\n  " + threads_that_wait(waits, static_cast<std::size_t>(at - waits.begin())) + " " +
             at->what(at->of);
     if (at->where.line() > 0)
       text += std::string(": ") + at->where.file_name() + ":" + std::to_string(at->where.line());

@@ -243,7 +243,7 @@ TEST_F(Emulator, SaysWhichThreadsWaitWhere) {
   expect_words("threads 0-31 wait at barrier 0, where 32 of 64 threads are: " + std::string(__FILE__),
                never_returns, {dim3(1), dim3(64), 0}, 0);
   expect_words(
-      "threads 0 wait at an mbarrier, whose phase 0 has 1 of 1 arrivals, and 32 bytes have not come: ",
+      "thread 0 waits at an mbarrier, whose phase 0 has 1 of 1 arrivals, and 32 bytes have not come: ",
       waits_for_bytes, {dim3(1), dim3(1), 24}, numbers);
 }
 

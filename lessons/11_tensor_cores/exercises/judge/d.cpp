@@ -48,7 +48,7 @@ int main() {
                {{"arrivals in one phase of an mbarrier",
                  "the producer fills a stage again before the last load has ended. "
                  "Does it wait for `empty`?"},
-                {"threads 64 wait at an mbarrier, whose phase 0 has 0 of 64",
+                {"thread 64 waits at an mbarrier, whose phase 0 has 0 of 64",
                  "the producer waits for a stage that no consumer has emptied. Does a consumer arrive at "
                  "`empty`, and does "
                  "the first wait for each stage return at once?"}});
