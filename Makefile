@@ -24,7 +24,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml; exit $$code
 
-.PHONY: help run test test-long lessons python bench bench-report docs notebooks format format-check lint dist clean
+.PHONY: help run test test-long lessons gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -64,9 +64,18 @@ lessons: ## build and run the lessons
 	@$(COMPILE) --target ring-attention lessons
 	@sh lessons/run_all.sh $(BUILD)
 
+# The headers of CUDA and of NCCL are enough: no nvcc and no GPU.
+FOR_EMULATOR := -DRING_ATTENTION_EMULATOR=ON
+gpu-lessons: ## build and run the GPU lessons on an emulated GPU: correctness only
+	@$(SETUP) run gpu-headers
+	@$(CONFIGURE) $(FOR_EMULATOR)
+	@$(COMPILE) --target emulated_lessons
+	@sh lessons/run_all.sh --emulated $(BUILD)
+
+# Those of lesson 11 are kernels, for the emulator: exercise-11a to exercise-11e.
 exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-05)
-	@$(SETUP) run
-	@$(CONFIGURE) > /dev/null
+	@$(SETUP) run $(if $(filter 11%,$*),gpu-headers)
+	@$(CONFIGURE) $(if $(filter 11%,$*),$(FOR_EMULATOR)) > /dev/null
 	@sh lessons/exercise.sh $* $(BUILD)
 
 python: ## build the Python package, in build/release/python

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs what this project needs and this machine lacks.
 #
-#     sh setup.sh [run] [test] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench]     (default: run test)
+#     sh setup.sh [run] [test] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench] [gpu-headers]
+#
+# Without a part: run test.
 #
 # Through apt (as root or with sudo) or Homebrew. It says what it installs and why. When nothing is
 # lacking it changes nothing, asks for no password and needs no network.
@@ -43,6 +45,8 @@ lint      clang-format-16/clang-format clang-format     clang-format-16  formats
 lint      clang-tidy-16/clang-tidy     llvm             clang-tidy-16    looks for mistakes in the source
 sanitize  clang-16?                    -                clang++-16       compiles for the sanitizers, in less time than g++
 sanitize  libclang-rt-16-dev?          -                -                the sanitizers of clang
+gpu-headers python3                    python3          python3          runs pip
+gpu-headers python3-pip                python3          pip3             loads the headers of CUDA and NCCL
 bench     libbenchmark-dev             google-benchmark -                Google Benchmark, takes the times
 bench     libopenblas-dev?             openblas         -                OpenBLAS, whose sgemm the kernels are measured against
 bench     libdnnl-dev?                 onednn           -                oneDNN, a peer of the kernels
@@ -149,14 +153,55 @@ brew_setup() {
   brew install $names || fail 'brew install failed. Is there a network?'
 }
 
+# --- the headers of CUDA and NCCL -----------------------------------------------------------------
+
+# NVIDIA's wheels for Python have them. Those for Linux will do everywhere: only the headers are kept.
+case $0 in */*) header_folder=${0%/*}/build/gpu-headers ;; *) header_folder=build/gpu-headers ;; esac
+cuda_wheels='nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*'
+nccl_wheel='nvidia-nccl-cu13==2.28.*'
+
+# Is the header in one of the folders, or where CMake looks for CUDA?
+has_header() {
+  header=$1
+  shift
+  for folder in "$@" "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/cuda; do
+    [ ! -f "$folder/include/$header" ] || return 0
+  done
+  return 1
+}
+has_cuda_headers() { has_header crt/host_defines.h "$header_folder/cuda/nvidia/cu13"; }
+has_nccl_header() { has_header nccl.h "$header_folder/nccl/nvidia/nccl" "${NCCL_ROOT:-}" \
+  "${NCCL_HOME:-}" /usr/local /usr; }
+
+load_headers() { # folder, wheels
+  into=$header_folder/$1
+  shift
+  rm -rf "$into"
+  mkdir -p "$into"
+  PIP_ROOT_USER_ACTION=ignore pip3 install --quiet --disable-pip-version-check --retries 1 --no-deps --no-compile \
+    --only-binary=:all: --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 --target "$into" "$@" \
+    2>"$header_folder/pip.log" ||
+    fail "pip did not load $* (see build/gpu-headers/pip.log). Is there a network? CUDA_PATH and NCCL_ROOT name folders that have the headers."
+  rm -rf "$into"/nvidia/*/lib
+}
+
+gpu_headers_setup() {
+  say 'loading the headers of CUDA (6 MB) and of NCCL (200 MB, of which 0.1 MB are kept) into build/gpu-headers'
+  has_cuda_headers || load_headers cuda $cuda_wheels
+  has_nccl_header || load_headers nccl $nccl_wheel
+}
+
 # --- which ---------------------------------------------------------------------------------------
 
-groups=${*:-run test}
-for group in $groups; do
-  case $group in
-    run | test | python | docs | browser | notebooks | format | lint | sanitize | bench) ;;
-    *) fail "unknown part '$group'. Usage: sh setup.sh [run] [test] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench]" ;;
+parts='run test python docs browser notebooks format lint sanitize bench gpu-headers'
+groups=
+for group in ${*:-run test}; do
+  case " $parts " in
+    *" $group "*) ;;
+    *) fail "unknown part '$group'. Usage: sh setup.sh [PART...], of $parts" ;;
   esac
+  if [ "$group" = gpu-headers ] && has_cuda_headers && has_nccl_header; then continue; fi
+  groups="$groups $group"
 done
 
 if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
@@ -169,3 +214,4 @@ else
     printf '%s\n' "$packages" | sed -n "s/^$group  *\([^ ]*\)  *[^ ]*  *[^ ]*  */  \1: /p"
   done
 fi
+case $groups in *gpu-headers*) gpu_headers_setup ;; esac

@@ -6,6 +6,9 @@
 # An exercise is lessons/05_.../exercise.hpp: the header with the lesson's idea, with holes. You fill in the holes of a
 # copy, exercises/05_....hpp, which git ignores. The lesson's program is compiled with your copy in the place of the
 # idea, and runs all its checks. LIMIT=60 gives it 60 seconds instead of 30.
+#
+# The exercises 11a to 11e are kernels, lessons/11_.../exercises/a_....cu: between `// Exercise: ...` and `// End of ...`
+# your copy has a hole. The emulator runs it (emulator/README.md).
 
 set -eu
 
@@ -13,14 +16,25 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 number=${1:-}
 build=${2:-$root/build/release}
 copies=${3:-$root/exercises}
-shipped=$(echo "$root"/lessons/"${number:-none}"_*/exercise.hpp)
+case $number in
+  [0-9][0-9][a-z]) shipped=$(echo "$root"/lessons/"${number%?}"_*/exercises/"${number#??}"_*.cu) ;;
+  *) shipped=$(echo "$root"/lessons/"${number:-none}"_*/exercise.hpp) ;;
+esac
 if [ ! -f "$shipped" ]; then
   echo "error: there is no exercise '$number'. There are:" \
-    "$(echo "$root"/lessons/*_*/exercise.hpp | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercise.hpp|\1|g')" >&2
+    "$(echo "$root"/lessons/*_*/exercise.hpp | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercise.hpp|\1|g')" \
+    "$(echo "$root"/lessons/*_*/exercises/*.cu | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercises/\([a-z]\)_[^ ]*|\1\2|g')" >&2
   exit 2
 fi
 folder=$(dirname "$shipped")
 lesson=$(basename "$folder")
+kind=hpp
+case $shipped in
+  *.cu)
+    lesson=${number%?}$(basename "$shipped" .cu)
+    kind=cu
+    ;;
+esac
 output=$build/exercises/$lesson.txt
 
 end() { # exit code, words
@@ -30,18 +44,32 @@ end() { # exit code, words
   exit "$code"
 }
 
-copy=$copies/$lesson.hpp
+# A kernel without the lines of its holes. What a hole says stays: the comment at its beginning.
+with_holes() {
+  awk '
+    /^ *\/\/ Exercise: / { hole = 1 }
+    /^ *\/\/ End of `/ {
+      match($0, /^ */); indent = substr($0, 1, RLENGTH)
+      match($0, /`.*`/); print indent "still_empty(\"" substr($0, RSTART + 1, RLENGTH - 2) "\");"
+      hole = 0; next
+    }
+    hole && !/^ *\/\// { hole = 2 }
+    hole < 2' "$1"
+}
+
+copy=$copies/$lesson.$kind
 if [ ! -f "$copy" ]; then
   mkdir -p "$copies"
-  cp "$shipped" "$copy"
+  if [ $kind = cu ]; then with_holes "$shipped" > "$copy"; else cp "$shipped" "$copy"; fi
   echo "exercise $number: your copy is ${copy#"$root"/}. Fill in its holes, then give the same command again."
 fi
 
 # The header that the program includes says where the copy is, so that errors of the compiler say it, too.
 mkdir -p "$build/exercises"
-printf '#include "common/hole.hpp"\n#include "%s"\n' "$(cd "$copies" && pwd)/$lesson.hpp" > "$output"
+printf '#include "common/hole.hpp"\n#include "%s"\n' "$(cd "$copies" && pwd)/$lesson.$kind" > "$output"
 cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
-[ -f "$build/lessons/liblesson_common.a" ] || echo "exercise $number: the library is compiled first; this takes minutes."
+if [ $kind = hpp ]; then library=$build/lessons/liblesson_common.a; else library=$build/lessons/emulator/libcuda_emulator.a; fi
+[ -f "$library" ] || echo "exercise $number: the library is compiled first; this takes minutes."
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
 if ! cmake --build "$build" --parallel "$jobs" --target "exercise_$number" > "$output" 2>&1; then
   grep -v '^\[\|^gmake\|^make\|^ninja' "$output" || true
@@ -50,7 +78,7 @@ fi
 
 ranks=1
 arguments=
-if grep -q 'mpi_main(' "$folder/main.cpp"; then
+if [ $kind = hpp ] && grep -q 'mpi_main(' "$folder/main.cpp"; then
   ranks=4
   arguments='--np 4'
 fi
@@ -67,7 +95,7 @@ verdict=$(grep "^lesson $number [a-z0-9_]*: [A-Z]* | " "$output" | tail -n 1)
 case $code$verdict in
   0*': PASS | '*) end 0 "${verdict#*: }" ;;
   *': FAIL | '*)
-    grep '^  FAIL' "$output" || true
+    grep -E '^  (FAIL|threads?) ' "$output" || true
     end 1 "FAIL | what it printed: $output"
     ;;
 esac

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs every lesson and ends with one table.
 #
-#     sh lessons/run_all.sh [BUILD FOLDER]      (default: build/release)
+#     sh lessons/run_all.sh [--emulated] [BUILD FOLDER]      (default: build/release)
 #
+# With --emulated it runs the GPU lessons, on the emulator (emulator/README.md). `make gpu-lessons` builds them.
 # Lessons that send messages run on 4 ranks; NP=8 sh lessons/run_all.sh ... takes 8. What each lesson
 # printed is kept in <build folder>/lessons/output. Exit code 1 when a lesson failed or was not built; a GPU lesson
 # that is skipped, because there is no GPU, is no failure.
@@ -10,11 +11,18 @@
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+programs=lessons
+make=lessons
+if [ "${1:-}" = --emulated ]; then
+  programs=lessons/emulated
+  make=gpu-lessons
+  shift
+fi
 build=${1:-$root/build/release}
 ranks=${NP:-4}
-[ -d "$build" ] || { echo "error: $build: no such build folder: run make lessons" >&2; exit 2; }
+[ -d "$build" ] || { echo "error: $build: no such build folder: run make $make" >&2; exit 2; }
 build=$(cd "$build" && pwd)
-output=$build/lessons/output
+output=$build/$programs/output
 mkdir -p "$output"
 export MPIEXEC_TIMEOUT="${MPIEXEC_TIMEOUT:-120}" # seconds after which the launcher ends a lesson that hangs
 
@@ -32,9 +40,9 @@ run_lesson() { # its source
   if grep -q 'mpi_main(' "$1"; then
     share=''
     case $1 in */nccl/main.cpp) share=--share-gpu ;; esac # more ranks than GPUs do, to see that it is right
-    "$build/mpirun" -n "$ranks" "$build/lessons/$(lesson_of "$1")" --np "$ranks" $share
+    "$build/mpirun" -n "$ranks" "$build/$programs/$(lesson_of "$1")" --np "$ranks" $share
   else
-    "$build/lessons/$(lesson_of "$1")"
+    "$build/$programs/$(lesson_of "$1")"
   fi
 }
 
@@ -49,7 +57,9 @@ last_line() { grep '^lesson [0-9][0-9] [a-z0-9_]*: [A-Z]* | error [^|]* | ' "$1"
 sources=''
 for lesson in "$root"/lessons/[0-9][0-9]_*; do
   for program in "$lesson/main.cpp" "$lesson/gpu/main.cpp" "$lesson/nccl/main.cpp"; do
-    [ ! -f "$program" ] || sources="$sources $program"
+    [ -f "$program" ] || continue
+    if [ $make = gpu-lessons ] && ! needs_gpu "$program"; then continue; fi
+    sources="$sources $program"
   done
 done
 # shellcheck disable=SC2086 # names without spaces
@@ -65,9 +75,9 @@ for program; do
   number=$((number + 1))
   printf '[%d/%d] %s ... ' "$number" $# "$lesson"
   text=$output/$lesson.txt
-  if [ ! -x "$build/lessons/$lesson" ]; then
+  if [ ! -x "$build/$programs/$lesson" ]; then
     echo 'not built'
-    line="lesson ${lesson%%_*} ${lesson#*_}: MISSING | error - | not built: run make lessons"
+    line="lesson ${lesson%%_*} ${lesson#*_}: MISSING | error - | not built: run make $make"
   else
     begin=$(date +%s)
     code=0
@@ -77,7 +87,7 @@ for program; do
     case $code$line in
       0*': PASS | '*) echo "PASS, $seconds s" ;;
       0*': SKIPPED | error - | '*)
-        if needs_gpu "$program"; then
+        if [ $make = lessons ] && needs_gpu "$program"; then
           echo "SKIPPED, ${line##*| }"
           skipped=$((skipped + 1))
         else
@@ -122,6 +132,7 @@ if [ "$failed" -gt 0 ]; then
 fi
 if [ "$skipped" -gt 0 ]; then
   echo "All of $((number - skipped)) lessons passed, $skipped were skipped. What each one printed: $output"
+  echo "To run those that were skipped on an emulated GPU: make gpu-lessons"
 else
   echo "All $number lessons passed. What each one printed: $output"
 fi

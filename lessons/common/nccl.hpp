@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "cli/own_gpu.hpp"
+#include "common/gpu.hpp"
 #include "common/noting_engine.hpp"
 #include "common/problem.hpp"
-#include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/ring/transports/nccl.hpp"
 
@@ -54,7 +54,7 @@ class OwnNccl {
 struct Flags {
   ProblemFlags problem;
   bool share = false;
-  Index lengths = 5;  // around c*, that are timed
+  Index lengths = emulated() ? 0 : 5;  // around c*, that are timed
 
   void offer(Lesson& lesson, bool times = false) {
     problem.offer(lesson, {1, 256});
@@ -80,7 +80,9 @@ class Gpus {
   // The GPU of rank 0, as a line of a lesson and for --json.
   void describe(Lesson& lesson) const {
     lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) +
-               (shared ? ": ranks share a GPU: correctness only, times mean nothing" : ""));
+               (emulated() ? ": correctness only"
+                : shared   ? ": ranks share a GPU: correctness only, times mean nothing"
+                           : ""));
     lesson.record("shared_gpu", Index{shared ? 1 : 0});
   }
 

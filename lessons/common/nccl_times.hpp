@@ -176,7 +176,9 @@ inline void show_times(Lesson& lesson, const RingKind& kind, const Flags& flags,
   TimesTable table;
   if (comm.size() == 1) {
     lesson.say("  One rank: no hop, nothing to hide.");
-  } else if (flags.lengths > 0) {
+  } else if (flags.lengths == 0) {
+    lesson.say("  No length is timed.");
+  } else {
     const Sizes sizes(gpus, flags);
     lesson.say(format("  Causal, %lld query heads, %lld KV heads, D = %lld; medians, slowest rank.",
                       static_cast<long long>(sizes.problem.heads),

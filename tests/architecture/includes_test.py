@@ -38,7 +38,7 @@ WORDS = [
     (r"\b(f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bstd::(cout|cerr|clog)\b", PRINTING_FILES,
      "printing belongs to the program and to the lessons"),
     (r"%\s*\(?\s*([\w.]*\.)?(\w*ranks?_?|size_?)\b(?!\()",
-     r"src/ring_attention/ring/topology\.hpp|lessons/00_attention/ring_attention\.cpp|tests/",
+     r"src/ring_attention/ring/topology\.hpp|lessons/00_attention/ring_attention\.cpp|lessons/emulator/|tests/",
      "arithmetic modulo the number of ranks belongs to ring/topology.hpp"),
     (r"%\s*\(?\s*[\w.]*(comm\w*|ring|world)\w*(\(\))?\.\w+\(", "tests/",
      "arithmetic modulo the number of ranks belongs to ring/topology.hpp"),
@@ -71,6 +71,9 @@ def complaints(name, text):
     if name.startswith(SOURCE):
         for match in re.finditer(FLAG, re.sub(r"//[^\n]*", "", text)):
             yield text.count("\n", 0, match.start()) + 1, f"{match[0]}: no file of the library names a flag"
+    if name.startswith("lessons/"):
+        for match in re.finditer(r"/tests\b|\btests/|\"support/", re.sub(r"//.*|(?m:^\s*#(?!include).*)", "", text)):
+            yield 1, f"{match[0]}: the lessons do not depend on the tests"
     if name.startswith("src/diagnose/"):
         for match in re.finditer(r'^#include "(cli|program|python)/', text, re.MULTILINE):
             yield text.count("\n", 0, match.start()) + 1, f"diagnose must not include {match[1]}"
@@ -115,6 +118,8 @@ MUST_FAIL = [
     ("lessons/05_blocking_ring/a.cpp", "next = (r + 1) % comm.size();\n"),
     ("src/ring_attention/ring/a.cpp", "if (ring.rank % 2 == 0) {}\n"),
     ("src/ring_attention/cuda/a.cpp", 'throw InputError("unknown: see --kernel " + name);\n'),
+    ("lessons/emulator/CMakeLists.txt", 'include_directories("${PROJECT_SOURCE_DIR}/tests")\n'),
+    ("lessons/emulator/machine.cpp", '#include "support/checks.hpp"\n'),
     ("src/CMakeLists.txt", "target_compile_options(x PRIVATE -ffast-math)\n"),
 ]
 MUST_PASS = [
@@ -123,6 +128,7 @@ MUST_PASS = [
     ("src/program/a.cpp", '#include "ring_attention/ring/forward.hpp"\nstd::printf("MPI_ %d", x % 3);\n'),
     ("src/ring_attention/core/a.hpp", "// MPI_Barrier, printf( and <<<\nstd::snprintf(text, 9, \"%d\", 1);\n"),
     ("lessons/05_blocking_ring/a.cpp", "if (ring.rank % 2 == 0) MPI_Send();\n"),
+    ("lessons/common/a.hpp", '#include "common/b.hpp"  // as tests/c.cpp\n'),
     ("src/ring_attention/core/a.cpp", "return states[i % states.size()] % shape.heads;\n"),
 ]
 

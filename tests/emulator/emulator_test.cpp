@@ -73,6 +73,27 @@ __global__ void never_returns(int) {
   if (threadIdx.x < 32) __syncthreads();
 }
 
+// A barrier waits for more bytes than come.
+__global__ void waits_for_bytes(const float* from) {
+  const unsigned to = shared_address(dynamic_shared<float>()), barrier = to + 16;
+  mbarrier_init(barrier, 1);
+  mbarrier_arrive_expect_tx(barrier, 48);
+  cp_async_bulk(to, from, 16, barrier);
+  mbarrier_wait(barrier, 0);
+}
+
+// The lanes of one warp say too early that their numbers are there.
+__global__ void arrives_too_early(float* seen) {
+  auto* number = dynamic_shared<float>() + threadIdx.x % 32;
+  if (threadIdx.x < 32) {
+    named_barrier_arrive<64>(1);
+    *number = 1;
+  } else {
+    named_barrier_sync<64>(1);
+    seen[threadIdx.x % 32] = *number;
+  }
+}
+
 __global__ void writes_behind(int) { dynamic_shared<char>()[64 + threadIdx.x] = 0; }
 
 __global__ void does_nothing(int) {}
@@ -203,6 +224,42 @@ TEST_F(Emulator, NoticesMissingBarriersAndWaits) {
 TEST_F(Emulator, ReportsADeadlock) {
   EXPECT_THROW(run(never_returns, {dim3(1), dim3(64), 0}, 0), Error);
   EXPECT_THROW(run(diverges, {dim3(1), dim3(32), 0}, 0), Error);
+}
+
+// Runs the kernel, and expects an error with these words.
+template <class Kernel, class... Arguments>
+void expect_words(const std::string& words, Kernel kernel, const LaunchConfig& grid,
+                  const Arguments&... arguments) {
+  try {
+    run(kernel, grid, arguments...);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Emulator, SaysWhichThreadsWaitWhere) {
+  alignas(16) const float numbers[4] = {};
+  expect_words("threads 0-31 wait at barrier 0, where 32 of 64 threads are: " + std::string(__FILE__),
+               never_returns, {dim3(1), dim3(64), 0}, 0);
+  expect_words(
+      "thread 0 waits at an mbarrier, whose phase 0 has 1 of 1 arrivals, and 32 bytes have not come: ",
+      waits_for_bytes, {dim3(1), dim3(1), 24}, numbers);
+}
+
+TEST_F(Emulator, PausesShowAnArrivalThatIsTooEarly) {
+  const auto is_seen = [](bool pauses) {
+    emulator::options().pauses_at_arrivals = pauses;
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      emulator::options().seed = seed;
+      std::vector<float> seen(32);
+      run(arrives_too_early, {dim3(1), dim3(64), 128}, seen.data());
+      if (seen != std::vector<float>(32, 1)) return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(is_seen(false));
+  EXPECT_TRUE(is_seen(true));
 }
 
 TEST_F(Emulator, ReportsTooFewRegisters) {

@@ -108,5 +108,34 @@ asked_for doxygen || fail 'doxygen was not asked for'
 asked_for clang-format || fail 'clang-format was not asked for'
 ! grep -q awesome "$work/calls" || fail 'an unknown package was asked for'
 
+# A copy in a folder of its own, which finds no headers of the system.
+mkdir "$work/copy"
+sed -e 's|/usr/local|/none|g' -e 's| /usr;| /none;|' "$RING_ATTENTION_SOURCE/setup.sh" >"$work/copy/setup.sh"
+copied_setup() { PATH="$work/bin" CUDA_PATH= CUDA_HOME= NCCL_ROOT= NCCL_HOME= sh "$work/copy/setup.sh" "$@" >"$work/output" 2>&1; }
+for tool in mkdir rm; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
+
+echo 'the headers of CUDA and NCCL: pip loads them, once; their libraries are not kept'
+reset
+stand_in pip3 <<END
+#!/bin/sh
+echo "pip3 \$*" >>$work/calls
+[ ! -e $work/no-network ] || exit 1
+while [ "\$1" != --target ]; do shift; done
+case "\$*" in
+  *nccl*) mkdir -p "\$2/nvidia/nccl/include" "\$2/nvidia/nccl/lib" && : >"\$2/nvidia/nccl/include/nccl.h" ;;
+  *) mkdir -p "\$2/nvidia/cu13/include/crt" && : >"\$2/nvidia/cu13/include/crt/host_defines.h" ;;
+esac
+END
+touch "$work/no-network"
+if copied_setup gpu-headers; then fail 'exit code'; fi
+grep -q '^setup: pip did not load nvidia-cuda-runtime.* Is there a network?' "$work/output" || fail 'no hint'
+rm "$work/no-network" "$work/calls"
+copied_setup gpu-headers || fail 'exit code'
+[ "$(grep -c '^pip3 install ' "$work/calls")" = 2 ] || fail 'pip was not called twice'
+[ ! -e "$work/copy/build/gpu-headers/nccl/nvidia/nccl/lib" ] || fail 'a library was kept'
+rm "$work/calls"
+copied_setup gpu-headers || fail 'exit code'
+[ ! -e "$work/calls" ] || fail 'pip was called again'
+
 echo 'an unknown part is refused'
 if setup everything; then fail 'exit code'; fi

@@ -20,7 +20,8 @@ BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).r
 NUMBER, LONG = sys.argv[1], sys.argv[2:] == ["long"]
 SLOWNESS = int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))
 
-# What a reader may well write: (in the idea, in its place, what the judge then says)
+# What a reader may well write: (in the idea, in its place, what the judge then says). Of a kernel, 11a to 11e, a regular
+# expression.
 WRONG = {
     "01": [("m = std::max(m, x[i])", "m = x[i]", "FAIL")],
     "02": [("state.l * move(state.m, m)", "state.l", "FAIL"),
@@ -41,6 +42,40 @@ WRONG = {
            ("key <= query", "key < query", "FAIL")],
     "10": [("held.push_back({heads[u], ", "held.push_back({heads[own], ", "FAIL"),
            ("sum += *next++", "sum = *next++", "FAIL")],
+    "11a": [("    o[0] *= keep;\n    o[1] *= keep;\n", "", "must follow when m grows"),
+            ("keep * l + warp_sum(p)", "l + warp_sum(p)", "l is not multiplied by exp"),
+            ("l + warp_sum(p)", "l + p", "the sum over the lanes is missing"),
+            ("rescale_from(top)", "top", "it sees no key of the first tile"),
+            ("fmaxf(m, warp_max(s))", "warp_max(s)", "it must not fall below that of the tiles before")],
+    "11b": [("g + 8 * (i % 2), first + 2 * t + 8 * (i / 2)", "g + 8 * (i / 2), first + 2 * t + 8 * (i % 2)",
+             "are exchanged: a"),
+            ("first + 2 * t + 8 * i)", "first + t + 8 * i)", "those of lane t begin at column 2t, not at t"),
+            ("pair(a.k, g, first + 2 * t + 8 * i)", "pair(a.k, 2 * t + i, first + g)", "k is taken for B"),
+            ("(g + 8 * (i / 2)) * 8 + 2 * t + i % 2", "(g + 8 * (i % 2)) * 8 + 2 * t + i / 2", "are exchanged: d")],
+    "11c": [("    cuda::mbarrier_wait(full, static_cast<unsigned>(number % 2));\n", "",
+             "a race, .* which wait, with which parity, comes before the reads?"),
+            ("static_cast<unsigned>(number % 2)", "0", "a race, .* which wait, with which parity, comes before the reads?"),
+            ("    __syncthreads();\n    // End of `the end", "    // End of `the end", "a race, .* What keeps the next load away"),
+            ("(full, tile_bytes)", "(full, 128 * (a.keys - first < tile ? a.keys - first : tile))",
+             "a deadlock: TMA counts all bytes of the box"),
+            ("if (thread == 0) {\n      cuda::mbarrier_arrive", "{\n      cuda::mbarrier_arrive", "for one arrival in a phase")],
+    "11d": [("    cuda::mbarrier_wait(shared.empty(stage), static_cast<unsigned>(1 - round % 2));\n", "",
+             "Does it wait for `empty`?"),
+            ("    cuda::mbarrier_wait(shared.full(stage), static_cast<unsigned>(round % 2));\n", "",
+             "a race, .* the consumer has not waited for `full`"),
+            ("    cuda::mbarrier_arrive(shared.empty(stage));\n", "", "a deadlock: .* no consumer has emptied"),
+            ("static_cast<unsigned>(1 - round % 2)", "static_cast<unsigned>(round % 2)", "a deadlock: .* return at once?"),
+            ("sum = shared.sum_of_column(stage, column);\n    cuda::mbarrier_arrive(shared.empty(stage));",
+             "cuda::mbarrier_arrive(shared.empty(stage));\n    sum = shared.sum_of_column(stage, column);",
+             "a race, .* a consumer arrives there after its reads")],
+    "11e": [("  if (group == 1) named_barrier_arrive<256>(1);\n", "", "a deadlock: .* warpgroup 1 has not arrived there"),
+            ("    named_barrier_sync<256>(1 + group);\n", "", "a race, .* does warpgroup 0 wait at a barrier of its own"),
+            ("named_barrier_arrive<256>(2 - group)", "named_barrier_arrive<128>(2 - group)",
+             "the numbers of threads of sync and arrive"),
+            ("    issue_products(a, group, thread);\n    // Exercise: give the turn to the other warpgroup.\n"
+             "    named_barrier_arrive<256>(2 - group);\n",
+             "    named_barrier_arrive<256>(2 - group);\n    issue_products(a, group, thread);\n",
+             "a race, .* arrive there after its products, not before?")],
     "12": [("p * (factor * grad_p - delta)", "p * factor * (grad_p - delta)", "FAIL"),
            ("attend(state, o, sink, 0, o)", "attend(state, o, sink, 1, o)", "FAIL"),
            ("dense[pair.key]", "dense[pair.query]", "FAIL")],
@@ -78,14 +113,24 @@ def expect(holds, what, seen):
         print("  " + "\n  ".join(map(str, seen)), flush=True)
 
 
-folder = next(SOURCE.glob(f"lessons/{NUMBER}_*"))
-cmake = (SOURCE / "lessons/CMakeLists.txt").read_text(encoding="utf-8")
-idea = (folder / re.search(rf"add_lesson\({folder.name} IDEA (\S+)", cmake)[1].rstrip(")")).read_text(encoding="utf-8")
-shipped = (folder / "exercise.hpp").read_text(encoding="utf-8")
+KERNEL = NUMBER[-1].isalpha()
+folder = next(SOURCE.glob(f"lessons/{NUMBER[:2]}_*"))
+if KERNEL:
+    source = next(folder.glob(f"exercises/{NUMBER[-1]}_*.cu"))
+    copy_name = NUMBER[:2] + source.name
+    idea = source.read_text(encoding="utf-8")
+    hole = r"(// Exercise: .*\n(?: *//.*\n)*)(?:.*\n)+?( *)// End of `(.*)`\n"
+    shipped = re.sub(hole, r'\1\2still_empty("\3");\n', idea)
+else:
+    copy_name = f"{folder.name}.hpp"
+    cmake = (SOURCE / "lessons/CMakeLists.txt").read_text(encoding="utf-8")
+    idea_name = re.search(rf"add_lesson\({folder.name} IDEA (\S+)", cmake)[1].rstrip(")")
+    idea = (folder / idea_name).read_text(encoding="utf-8")
+    shipped = (folder / "exercise.hpp").read_text(encoding="utf-8")
 holes = re.findall(r'still_empty\("(.*)"\)', shipped)
 with tempfile.TemporaryDirectory() as name:
     copies = Path(name)
-    copy = copies / f"{folder.name}.hpp"
+    copy = copies / copy_name
 
     code, lines = judge(copies)
     expect(copy.exists() and copy.read_text(encoding="utf-8") == shipped, "the judge makes a copy", lines)
@@ -98,7 +143,8 @@ with tempfile.TemporaryDirectory() as name:
         copy.write_text(idea.replace(right, wrong), encoding="utf-8")
         # A machine that is too slow to reach the deadlock in that time gets the same words.
         code, lines = judge(copies, limit=2 if words == "deadlock" else 40)
-        expect(code == 1 and words in lines[-1], f"`{wrong}` for `{right}`: {words}", [code, *lines])
+        said = re.search(words, lines[0]) if KERNEL else words in lines[-1]
+        expect(code == 1 and said, f"`{wrong}` for `{right}`: {words}", [code, *lines])
     if LONG:
         copy.write_text(idea, encoding="utf-8")
         code, lines = judge(copies)

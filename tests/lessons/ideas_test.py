@@ -4,6 +4,7 @@
 - Lesson 06's ring differs from lesson 05's by at most 40 lines of `diff`.
 - A mutant differs from its idea by at most three lines.
 - Outside its holes an exercise is its idea, line by line.
+- A kernel of an exercise has 40 to 120 lines, and holes; each has a name and lines for the reader to write.
 - The one file of lesson 00 has at most 100 lines, and includes MPI, Eigen and the standard library only.
 """
 
@@ -66,6 +67,12 @@ for idea in found:
     for mutant in sorted((idea.parent / "mutants").glob("*.hpp")):
         gone, new = changed(idea, mutant)
         expect(max(gone, new) <= 3, f"mutants/{mutant.name} differs from {name} in {max(gone, new)} lines, at most 3")
+
+for kernel in sorted(LESSONS.glob("*/exercises/*.cu")):
+    text = kernel.read_text(encoding="utf-8")
+    begins, ends = text.count("// Exercise: "), re.findall(r"// Exercise: .*\n(?: *//.*\n)*(?:(?! *//).*\n)+ *// End of `.+`\n", text)
+    expect(begins == len(ends) > 0, f"{kernel.name} has {begins} holes")
+    expect(40 <= text.count("\n") <= 120, f"{kernel.name} has {text.count(chr(10))} lines, 40 to 120")
 
 blocking, overlapped = (LESSONS / lesson / "ring.hpp" for lesson in ("05_blocking_ring", "06_overlapped_ring"))
 expect(blocking in found and overlapped in found, "lessons 05 and 06 have the idea ring.hpp")

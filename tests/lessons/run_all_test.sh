@@ -7,7 +7,7 @@ set -eu
 run_all=$RING_ATTENTION_SOURCE/lessons/run_all.sh
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-mkdir "$folder/lessons"
+mkdir -p "$folder/lessons/emulated"
 printf '#!/bin/sh\nshift 2\nexec "$@"\n' > "$folder/mpirun"
 chmod +x "$folder/mpirun"
 
@@ -24,9 +24,10 @@ for lesson in "$RING_ATTENTION_SOURCE"/lessons/[0-9][0-9]_*; do
 done
 
 failed=0
+emulated=
 expect() { # exit code, texts that the output must have
   code=0
-  NP=3 sh "$run_all" "$folder" > "$folder/out" 2>&1 || code=$?
+  NP=3 sh "$run_all" $emulated "$folder" > "$folder/out" 2>&1 || code=$?
   [ "$code" -eq "$1" ] || { echo "FAIL: exit code $code instead of $1"; failed=1; }
   shift
   for text; do
@@ -47,7 +48,7 @@ for lesson in 03_blockwise_attention_cuda 06_overlapped_ring_nccl 11_tensor_core
 done
 expect 0 'cuda \.\.\. SKIPPED, no GPU: why$' '^  03 blockwise_attention_cuda  *no GPU: why  *-  SKIPPED$' \
   '^  06 overlapped_ring_nccl  *no GPU: why  *-  SKIPPED$' '^  11 tensor_cores  *no GPU: why  *-  SKIPPED$' \
-  'All of .* lessons passed, 3 were skipped'
+  'All of .* lessons passed, 3 were skipped' 'make gpu-lessons$'
 stand_in 01_safe_softmax 'SKIPPED' 0
 sed -i.old 's/1.0e-07/-/' "$folder/lessons/01_safe_softmax"
 expect 1 'FAIL, it needs no GPU and was skipped' '^  01 .* FAIL$'
@@ -60,6 +61,19 @@ stand_in 03_blockwise_attention PASS 3
 printf '#!/bin/sh\necho nothing\n' > "$folder/lessons/04_distributed_softmax"
 rm "$folder/lessons/05_blocking_ring"
 expect 1 '^  03 .* FAIL$' '^  04 .* ended without a verdict .* FAIL$' '^  05 .* not built.* MISSING$' '^4 of '
+
+emulated=--emulated # the GPU lessons alone, from a folder of their own; none may be skipped
+expect 1 'not built: run make gpu-lessons' '^6 of 6 lessons did not pass'
+for lesson in 03_blockwise_attention_cuda 06_overlapped_ring_nccl 07_backward_cuda 08_ring_backward_nccl \
+  10_ulysses_and_hybrid_nccl 11_tensor_cores; do
+  stand_in "$lesson" PASS 0
+  mv "$folder/lessons/$lesson" "$folder/lessons/emulated/$lesson"
+done
+expect 0 'All 6 lessons passed'
+grep -q '^words of 06_overlapped_ring_nccl, --np 3 --share-gpu$' \
+  "$folder/lessons/emulated/output/06_overlapped_ring_nccl.txt" || { echo 'FAIL: lesson 06 shares no GPU'; failed=1; }
+printf '#!/bin/sh\necho "lesson 11 tensor_cores: SKIPPED | error - | no GPU: why"\n' > "$folder/lessons/emulated/11_tensor_cores"
+expect 1 '^  11 tensor_cores .* FAIL$'
 
 [ "$failed" -ne 0 ] || echo 'all as expected'
 exit "$failed"

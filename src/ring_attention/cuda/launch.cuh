@@ -1,7 +1,7 @@
 /// \file
 /// Launches kernels and allocates their scratch memory.
 ///
-/// The emulator replaces this file (tests/emulator).
+/// The emulator replaces this file (lessons/emulator).
 #pragma once
 
 #include <cuda_runtime.h>

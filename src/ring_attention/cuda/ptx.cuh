@@ -2,8 +2,8 @@
 /// Inline-PTX wrappers for sm_80 and later: cp.async, ldmatrix, mma.sync. Source: the PTX ISA, version 9.0; each
 /// comment names its instruction.
 ///
-/// In the tests the emulator replaces this header (tests/emulator). Only this file and ptx_hopper.cuh contain inline
-/// assembly. Addresses of shared memory are 32 bits wide, as the instructions require.
+/// The emulator replaces this header (lessons/emulator). Only this file and ptx_hopper.cuh contain inline assembly.
+/// Addresses of shared memory are 32 bits wide, as the instructions require.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -2,8 +2,8 @@
 /// Inline-PTX wrappers for Hopper (sm_90a): mbarrier, TMA (cp.async.bulk.tensor), setmaxnreg, wgmma. Source: the PTX
 /// ISA, version 9.0; each comment names its instruction.
 ///
-/// In the tests the emulator replaces this header (tests/emulator). For other architectures the functions trap: kernels
-/// that use them are never launched there.
+/// The emulator replaces this header (lessons/emulator). For other architectures the functions trap: kernels that use
+/// them are never launched there.
 #pragma once
 
 #include "ring_attention/cuda/ptx.cuh"

@@ -45,7 +45,7 @@ class CudaLinks : public Links {
   bool poll();
 
  private:
-  const Communicator& world_;
+  [[maybe_unused]] const Communicator& world_;  // with NCCL
   cuda::StreamHandle compute_;
   CudaLinkOptions options_;
   std::unique_ptr<Links> host_;           // without NCCL

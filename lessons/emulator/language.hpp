@@ -22,9 +22,14 @@
 #define __global__
 #define __device__
 #define __host__
+#ifdef __APPLE__
+#define EMULATED_SHARED "__DATA,emulated_shared"
+#else
+#define EMULATED_SHARED "emulated_shared"
+#endif
 #define __shared__                                 \
   ::ring_attention::emulator::use_static_shared(); \
-  static __attribute__((section("emulated_shared")))
+  static __attribute__((section(EMULATED_SHARED)))
 #define __constant__ static
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -79,7 +84,7 @@ inline void require_whole_warp(unsigned mask) {
 inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
   const dim3& threads = blockDim;
   if (!::ring_attention::emulator::ignored(where))
-    ::ring_attention::emulator::barrier_sync(0, threads.x * threads.y * threads.z);
+    ::ring_attention::emulator::barrier_sync(0, threads.x * threads.y * threads.z, where);
 }
 inline void __syncwarp(unsigned mask = 0xffffffffU,
                        const std::source_location& where = std::source_location::current()) {

@@ -1,3 +1,9 @@
+#ifdef __APPLE__
+#define _XOPEN_SOURCE 700  // NOLINT: for ucontext.h
+#define _DARWIN_C_SOURCE   // NOLINT
+#pragma clang diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
 #include "emulator/machine.hpp"
 
 #include <ucontext.h>
@@ -28,8 +34,13 @@ void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*) {}
 
 // All variables that kernels declare as __shared__ (language.hpp). The linker defines these names if there are any.
 extern "C" {
+#ifdef __APPLE__
+extern std::byte __start_emulated_shared[] __asm("section$start$__DATA$emulated_shared");
+extern std::byte __stop_emulated_shared[] __asm("section$end$__DATA$emulated_shared");
+#else
 extern std::byte __start_emulated_shared[] __attribute__((weak));
 extern std::byte __stop_emulated_shared[] __attribute__((weak));
+#endif
 }
 
 namespace ring_attention::emulator {
@@ -54,6 +65,7 @@ struct Fiber {
 };
 
 struct Barrier {
+  std::size_t number = 0;
   unsigned arrived = 0, threads = 0;
   Waiting waiting;
 };
@@ -80,6 +92,8 @@ struct Block {
   std::byte* shared = nullptr;
   std::vector<std::byte> static_shared;  // of a block that uses it, while another one runs
   std::vector<std::shared_ptr<void>> slots;
+
+  std::vector<Wait> waits;  // of each thread that waits for others
 
   // Polls since the last progress of any block, and where a thread has waited last.
   std::uint64_t polls = 0, seen_progress = 0;
@@ -251,10 +265,19 @@ Fiber* next_fiber() {
 }
 
 // The running thread does not run until next_fiber() chooses it.
-void leave() {
-  Fiber& own = *machine.block->fibers[running.thread];
-  Fiber* const next = is_stuck(*machine.block, 4) ? nullptr : next_fiber();
+void leave(const Wait& wait = {}) {
+  Block& block = *machine.block;
+  const unsigned thread = running.thread;
+  Fiber& own = *block.fibers[thread];
+  block.waits[thread] = wait;
+  Fiber* const next = is_stuck(block, 4) ? nullptr : next_fiber();
   if (next != &own) switch_fibers(own, next == nullptr ? machine.home : *next);
+  block.waits[thread] = {};
+}
+
+std::string words_of(const Barrier& barrier) {
+  return "at barrier " + std::to_string(barrier.number) + ", where " + std::to_string(barrier.arrived) +
+         " of " + std::to_string(barrier.threads) + " threads are";
 }
 
 // ---- Blocks of a grid
@@ -288,6 +311,8 @@ Block* start_block() {
   machine.order.pop_back();
   block.left = machine.grid.threads;
   block.fibers.assign(block.left, nullptr);
+  block.waits.assign(block.left, {});
+  for (std::size_t i = 0; i < block.barriers.size(); ++i) block.barriers[i].number = i;
   block.ready.assign((block.left + 31) / 32, {});
   block.of_warps.resize(block.left / 32);
   block.of_warpgroups.resize(block.left / 128);
@@ -353,11 +378,31 @@ Block* another_block() {
   return start_block();
 }
 
+// "threads 0-31, 40 wait": those that wait as thread `first` does.
+std::string threads_that_wait(const std::vector<Wait>& waits, std::size_t first) {
+  std::string text;
+  for (std::size_t end = first; first < waits.size(); first = end) {
+    while (end < waits.size() && waits[end] == waits[first]) ++end;
+    text += std::to_string(first) + (end - first > 1 ? "-" + std::to_string(end - 1) : "");
+    const Wait& wait = waits[first];
+    while (end < waits.size() && waits[end] != wait) ++end;
+    if (end < waits.size()) text += ", ";
+  }
+  return text.find_first_of("-,") == std::string::npos ? "thread " + text + " waits"
+                                                       : "threads " + text + " wait";
+}
+
 [[noreturn]] void fail_all_waiting(const Block& block) {
-  std::string text = "all threads of block " + std::to_string(block.number) + " wait for each other";
-  if (block.waits_at.line() > 0)
-    text +=
-        std::string(", one at ") + block.waits_at.file_name() + ":" + std::to_string(block.waits_at.line());
+  std::string text = "all threads of block " + std::to_string(block.number) + " wait for each other:";
+  const std::vector<Wait>& waits = block.waits;
+  for (auto at = waits.begin(); at != waits.end(); ++at) {
+    if (at->what == nullptr || std::find(waits.begin(), at, *at) != at)
+      continue;  // has returned, or is in a line above
+    text += "\n  " + threads_that_wait(waits, static_cast<std::size_t>(at - waits.begin())) + " " +
+            at->what(at->of);
+    if (at->where.line() > 0)
+      text += std::string(": ") + at->where.file_name() + ":" + std::to_string(at->where.line());
+  }
   fail(text);
 }
 
@@ -466,11 +511,11 @@ void poll(const std::source_location& where) {
   leave();
 }
 
-void wait_in(Waiting& waiting, const std::source_location& where) {
-  machine.block->waits_at = where;
+void wait_in(Waiting& waiting, const Wait& wait) {
+  machine.block->waits_at = wait.where;
   machine.block->waiting_thread = running.thread;
   waiting.push_back(running.thread);
-  leave();
+  leave(wait);
 }
 
 void wake(Waiting& waiting) {
@@ -483,14 +528,21 @@ void barrier_arrive(int id, unsigned threads) {
   Barrier& barrier = barrier_of(id);
   arrive(barrier, threads);
   complete(barrier);
+  pause_after_arrival();
 }
 
-void barrier_sync(int id, unsigned threads) {
+void pause_after_arrival() {
+  if (!options().pauses_at_arrivals || machine.random() % 2 == 0) return;
+  make_ready(running.thread);
+  leave();
+}
+
+void barrier_sync(int id, unsigned threads, const std::source_location& where) {
   Barrier& barrier = barrier_of(id);
   arrive(barrier, threads);
   barrier.waiting.push_back(running.thread);
   complete(barrier);
-  leave();
+  leave({[](const void* of) { return words_of(*static_cast<const Barrier*>(of)); }, &barrier, where});
 }
 
 void start_work(unsigned owner, Work work) { machine.block->work[owner].push_back(std::move(work)); }
@@ -515,7 +567,9 @@ void meet(unsigned size, void* arguments, const std::type_info& what, void (*all
   meeting.arguments[running.thread % size] = arguments;
   if (++meeting.arrived < size) {
     meeting.waiting.push_back(running.thread);
-    leave();
+    leave({[](const void*) { return std::string("for the other threads of its warp or warpgroup"); },
+           &meeting,
+           {}});
     return;
   }
   all(meeting.arguments.data());

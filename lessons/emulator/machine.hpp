@@ -50,6 +50,7 @@ struct Options {
   std::optional<Place> ignore;        // this line has no effect, as if it were missing
   unsigned multiprocessors = 132;
   bool truncated_sums = tensor_cores_truncate();
+  bool pauses_at_arrivals = false;  // other threads may run after an arrival: shows one that is too early
 };
 Options& options();
 
@@ -125,12 +126,23 @@ void progress();
 // The same for threads of one block, without polls: threads that wait until another one, or asynchronous work, calls
 // wake(). A thread that continues asks again whether its condition is true.
 using Waiting = std::vector<unsigned>;
-void wait_in(Waiting& waiting, const std::source_location& where);
+// For what a thread waits: what(of) says it, if no thread can continue.
+struct Wait {
+  std::string (*what)(const void*) = nullptr;
+  const void* of = nullptr;
+  std::source_location where;
+  friend bool operator==(const Wait& a, const Wait& b) {
+    return a.what == b.what && a.of == b.of && a.where.line() == b.where.line();
+  }
+};
+void wait_in(Waiting& waiting, const Wait& wait);
 void wake(Waiting& waiting);
 
 // bar.sync and bar.arrive: of `threads` of the block, at barrier `id`.
-void barrier_sync(int id, unsigned threads);
+void barrier_sync(int id, unsigned threads, const std::source_location& where);
 void barrier_arrive(int id, unsigned threads);
+// With options().pauses_at_arrivals: the running thread may stop here for a time.
+void pause_after_arrival();
 
 // Asynchronous work. The work of one owner is done in order; owners are independent of each other. finish_work() does
 // work of the owner until at most `may_remain` pieces are left.

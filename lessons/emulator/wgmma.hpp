@@ -38,6 +38,7 @@ struct Products {
   std::array<std::size_t, warpgroup> called = {};           // by each thread
   std::array<std::vector<std::size_t>, warpgroup> commits;  // how many it had called
   Waiting waiting;                                          // for the start of a product
+  static std::string in_words(const void*) { return "for the start of a wgmma"; }
 };
 // Those of the running thread's warpgroup.
 Products& products_of_warpgroup();

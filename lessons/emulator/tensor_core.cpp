@@ -6,7 +6,7 @@
 #include "emulator/machine.hpp"
 
 // A tensor-core kernel spends a third of its time in these sums. The program takes the version for its CPU.
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(__APPLE__)
 #define FOR_EACH_CPU [[gnu::target_clones("default", "avx2", "avx512f")]]
 #else
 #define FOR_EACH_CPU

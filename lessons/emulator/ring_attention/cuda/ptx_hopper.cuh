@@ -16,8 +16,22 @@ struct CountingBarrier {
   long bytes = 0;  // expected and not yet arrived
   Waiting waiting = {};
 
+  static std::string in_words(const void* of) {
+    const auto& barrier = *static_cast<const CountingBarrier*>(of);
+    const std::string bytes = std::to_string(std::abs(barrier.bytes));
+    return "at an mbarrier, whose phase " + std::to_string(barrier.phase) + " has " +
+           std::to_string(barrier.arrived) + " of " + std::to_string(barrier.count) + " arrivals" +
+           (barrier.bytes > 0   ? ", and " + bytes + " bytes have not come"
+            : barrier.bytes < 0 ? ", and " + bytes + " bytes more have come than are expected"
+                                : "");
+  }
+  void arrive(const std::source_location& where) {
+    if (++arrived > count)
+      fail("more than " + std::to_string(count) + " arrivals in one phase of an mbarrier: " +
+           where.file_name() + ":" + std::to_string(where.line()));
+    complete_phase();
+  }
   void complete_phase() {
-    if (arrived > count) fail("more threads arrive at an mbarrier than its count");
     if (arrived < count || bytes != 0) return;
     arrived = 0;
     ++phase;
@@ -72,25 +86,27 @@ inline void mbarrier_init(unsigned barrier, unsigned count) {
   emulator::hopper_block().barriers[barrier] = {count};
 }
 inline void mbarrier_init_fence() {}
-inline void mbarrier_arrive(unsigned barrier) {
-  emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
-  ++state.arrived;
-  state.complete_phase();
+inline void mbarrier_arrive(unsigned barrier,
+                            const std::source_location& where = std::source_location::current()) {
+  emulator::counting_barrier(barrier).arrive(where);
+  emulator::pause_after_arrival();
 }
 // A missing synchronization of the lanes is not found: other collective instructions order them, too.
 inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
   (void)emulator::ballot(true);
   if (lane == 0) mbarrier_arrive(barrier);
 }
-inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
+inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes,
+                                      const std::source_location& where = std::source_location::current()) {
   emulator::counting_barrier(barrier).bytes += bytes;
-  mbarrier_arrive(barrier);
+  mbarrier_arrive(barrier, where);
 }
 inline void mbarrier_wait(unsigned barrier, unsigned parity,
                           const std::source_location& where = std::source_location::current()) {
   if (emulator::ignored(where)) return;
   emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
-  while (state.phase % 2 == parity) emulator::wait_in(state.waiting, where);
+  while (state.phase % 2 == parity)
+    emulator::wait_in(state.waiting, {emulator::CountingBarrier::in_words, &state, where});
 }
 
 inline void tma_load_3d(unsigned to, const TensorMap& map, int column, int row, int matrix,
@@ -158,14 +174,13 @@ inline void red_add_v2(float* to, float first, float second) {
 
 template <int threads>
 void named_barrier(int number, const std::source_location& where = std::source_location::current()) {
-  if (!emulator::ignored(where)) emulator::barrier_sync(number, threads);
+  if (!emulator::ignored(where)) emulator::barrier_sync(number, threads, where);
 }
 
 // These only order the warpgroups in time. A kernel is correct without them, so they are not added to places().
 template <int threads>
 void named_barrier_sync(int number, const std::source_location& where = std::source_location::current()) {
-  (void)where;
-  emulator::barrier_sync(number, threads);
+  emulator::barrier_sync(number, threads, where);
 }
 template <int threads>
 void named_barrier_arrive(int number) {
@@ -204,7 +219,8 @@ void wgmma_wait(const std::source_location& where = std::source_location::curren
   const std::vector<std::size_t>& commits = products.commits[thread % emulator::warpgroup];
   if (commits.size() <= newest) return;
   const std::size_t last = commits[commits.size() - 1 - newest];
-  while (products.started < last) emulator::wait_in(products.waiting, where);
+  while (products.started < last)
+    emulator::wait_in(products.waiting, {emulator::Products::in_words, nullptr, where});
   emulator::finish_work(thread / emulator::warpgroup, products.started - last);
 }
 template <int rows, int count>
