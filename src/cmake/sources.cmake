@@ -81,6 +81,7 @@ set(plan_sources
     ring_attention/plan/model_shape.cpp
     ring_attention/plan/network.cpp
     ring_attention/plan/paper.cpp
+    ring_attention/plan/pipeline_runs.cpp
     ring_attention/plan/ring_time.cpp
     ring_attention/plan/search.cpp
     ring_attention/plan/step_time.cpp
