@@ -174,6 +174,7 @@ set(program_parts_sources # what the tests use, too
     program/plan/options.cpp
     program/plan/report.cpp
     program/run/check.cpp
+    program/run/check_keys.cpp
     program/run/input.cpp
     program/run/options.cpp
     program/run/report.cpp
