@@ -82,6 +82,7 @@ set(plan_sources
     ring_attention/plan/model_shape.cpp
     ring_attention/plan/network.cpp
     ring_attention/plan/paper.cpp
+    ring_attention/plan/pipeline_runs.cpp
     ring_attention/plan/ring_time.cpp
     ring_attention/plan/search.cpp
     ring_attention/plan/step_time.cpp
@@ -174,6 +175,7 @@ set(program_parts_sources # what the tests use, too
     program/plan/options.cpp
     program/plan/report.cpp
     program/run/check.cpp
+    program/run/check_keys.cpp
     program/run/input.cpp
     program/run/options.cpp
     program/run/report.cpp

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "cli/table.hpp"
+
 namespace ring_attention {
 
 ProgressLine::ProgressLine(const Activity& activity, int steps, const std::string& when)
@@ -29,8 +31,9 @@ void ProgressLine::show(int steps) {
   while (!stopped_.wait_for(lock, std::chrono::milliseconds(500), [this] { return stop_; })) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     if (elapsed.count() < 1) continue;
-    std::fprintf(stderr, "\r\033[K%s of %d steps, %.0f s", activity_.describe().c_str(), steps,
-                 elapsed.count());
+    const double expected = activity_.expected();
+    std::fprintf(stderr, "\r\033[K%s of %d steps, %.0f s%s", activity_.describe().c_str(), steps,
+                 elapsed.count(), expected > 0 ? (" of about " + human_seconds(expected)).c_str() : "");
     shown = true;
   }
   if (shown) std::fputs("\r\033[K", stderr);

@@ -31,6 +31,10 @@ class Activity {
   void enter(Phase phase, int step = -1, int peer = -1);
   /// \param observer  null: none
   void observe(PhaseObserver* observer) { observer_ = observer; }
+  /// How long the work should take, in seconds.
+  void expect(double seconds) { expected_.store(seconds, std::memory_order_relaxed); }
+  /// 0: not known.
+  [[nodiscard]] double expected() const { return expected_.load(std::memory_order_relaxed); }
   /// A sign of life within the phase: a tile done, a message moved.
   void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -45,6 +49,7 @@ class Activity {
   std::atomic<Phase> phase_{Phase::start};
   std::atomic<int> step_{-1};
   std::atomic<int> peer_{-1};
+  std::atomic<double> expected_{0};
   PhaseObserver* observer_ = nullptr;  // of the main thread
 };
 

@@ -1,6 +1,7 @@
 """`ring-attention plan`: its accounts add up, names and numbers that cannot be get one line, and it is quick."""
 
 import json
+import math
 import resource
 
 import harness
@@ -12,10 +13,10 @@ class Plan(harness.CommandTest):
 
     def check_account(self, mesh, ranks):
         sizes = mesh["mesh"]
-        self.assertEqual(sizes["tensor"] * sizes["ulysses"] * sizes["ring"] * sizes["data"], ranks)
+        self.assertEqual(math.prod(sizes.values()), ranks)
         self.assertAlmostEqual(sum(mesh["memory"].values()) / mesh["memory_bytes"], 1)
         self.assertAlmostEqual(sum(mesh["time"].values()) / mesh["seconds"], 1)
-        exposed = sum(mesh["time"][part] for part in ("tensor", "all-to-all", "ring", "weights"))
+        exposed = sum(mesh["time"].get(part, 0) for part in ("tensor", "all-to-all", "ring", "weights", "stages"))
         self.assertAlmostEqual(exposed, mesh["exposed_seconds"])
 
     def test_the_accounts_add_up(self):
@@ -50,6 +51,20 @@ class Plan(harness.CommandTest):
     def test_the_simulation_is_near_the_closed_form(self):
         best = self.plan("--model", "llama-3-70b", "--context", 1 << 20, "--ranks", 256)["best"]
         self.assertAlmostEqual(best["simulated_seconds"] / best["seconds"], 1, delta=0.02)
+
+    def test_a_pipeline(self):
+        words = ("--model", "llama-3-405b", "--context", 8192, "--batch", 2048, "--ranks", 16384, "--tensor", 8)
+        report = self.plan(*words, "--pipeline", 16, "--chunks", 8, "--keep-activations")
+        self.check_account(report["best"], 16384)
+        self.assertEqual(report["best"]["mesh"]["pipeline"], 16)
+        time = report["best"]["time"]
+        busy = report["best"]["seconds"] - time["bubble"] - time["weights"]
+        micro_batches = 2048 / report["best"]["mesh"]["data"]
+        self.assertAlmostEqual(time["bubble"] / busy, 15 / (8 * micro_batches))
+        self.assertTrue(0.4 < report["utilisation"] < 0.5)  # 41 % in arXiv 2407.21783, table 4
+        out = self.run_well(1, "plan", *words, "--pipeline", 16, "--data", 128, launcher=False).out
+        self.assertIn("16 micro-batches, at most 16.0 in flight, a bubble of 93.8 %", out)
+        self.assertIn("model FLOP utilisation", out)
 
     def test_text(self):
         out = self.run_well(1, "plan", "--ranks", 64, "--context", 1 << 20, launcher=False).out
@@ -112,6 +127,10 @@ class Plan(harness.CommandTest):
             (("--memory", "-80"), ("--memory", "above 0")),
             (("--heads", "5"), ("hidden", "5 heads")),
             (("--kv-heads", "5"), ("5 KV heads", "32 heads")),
+            (("--pipeline", "3", "--ranks", "8"), ("8 ranks", "divide")),
+            (("--pipeline", "8", "--chunks", "8"), ("8 stages", "use at most 4 stages of 8 chunks")),
+            (("--pipeline", "8", "--phase", "prefill"), ("a pipeline is for training",)),
+            (("--pipeline", "2", "--batch", "3", "--micro-batch", "2"), ("larger batch",)),
             (("--bogus",), ("--bogus", "plan --help")),
         ):
             with self.subTest(words=words):

@@ -103,6 +103,13 @@ class ReportTest(harness.CommandTest):
     def test_one_rank_is_no_plural(self):
         self.assertIn("on 1 rank;", self.run_well(1, *"run --random 1,1,4,4".split()).out)
 
+    def test_a_long_run_says_first_how_long(self):
+        words = "run --random 1,3,32768,64 --causal --placement zigzag --json --progress always".split()
+        run = self.run_well(2, *words)
+        self.assertRegex(run.err, r"^about [\d.]+ (ms|s|min), at the rate of a small part\n")
+        report = json.loads(run.out)
+        self.assertTrue(0 < report["expected_seconds"] < 20 * report["forward_seconds"])  # machines are noisy
+
     def test_progress_goes_to_stderr(self):
         json.loads(self.run_well(2, *"run --random 1,1,8,4 --json --progress always".split()).out)
 

@@ -63,10 +63,17 @@ TEST(Measurements, DistFlashAttentionAndLesson09) {
   expect_as_stated(load_balance());
 }
 
+TEST(Measurements, PipelinesThatNothingWasFittedTo) {
+  expect_as_stated(megatron_pipelines());
+  expect_as_stated(llama_3_pipelines());
+  EXPECT_EQ(that_fit(megatron_pipelines()), 3);  // of 6
+  EXPECT_EQ(that_fit(llama_3_pipelines()), 3);   // of 3
+}
+
 TEST(Measurements, SomeRowsDoNotFitAndSayWhy) {
   int without = 0;
   for (const Prediction& row : every_prediction()) without += row.why_not.empty() ? 0 : 1;
-  EXPECT_EQ(without, 2 + 3 + 1);
+  EXPECT_EQ(without, 2 + 3 + 1 + 3);
 }
 
 TEST(Prediction, WhatIsNotFiniteDoesNotFit) {

@@ -56,6 +56,19 @@ TEST(Table3, TheMemoryModelIsWithinAFactorOfTwoInEveryRow) {
   EXPECT_EQ(exact, 5);
 }
 
+// 4 times as many A100 have 16 times the printed context, for both models: no memory model gives that.
+TEST(Table3, TheRingIsWithinAFactorOfTwoInEveryRowBut32A100) {
+  int exact = 0;
+  for (const LongestContext& row : table_3) {
+    const double ratio = ring_context(row) / row.ring;
+    const bool odd = std::string(row.devices) == "32x A100";
+    EXPECT_GE(ratio, odd ? 0.25 : 0.5) << row.devices << ", " << row.model;
+    EXPECT_LE(ratio, odd ? 0.25 : 2) << row.devices << ", " << row.model;
+    exact += ratio == 1 ? 1 : 0;
+  }
+  EXPECT_EQ(exact, 6);
+}
+
 // The mutant: GiB for GB. A device of 32 GB has 2^35 bytes then, and one row is off by four.
 TEST(Table3, GibibytesForGigabytesAreRejected) {
   int outside = 0;

@@ -9,7 +9,7 @@ namespace {
 
 /// Round numbers: 1 FLOP/s in products and attention, memory of 1e30 bytes/s, links without latency.
 Machine machine(double link, double nic, Index node = 8, Index nics = 8) {
-  return {"test", "by hand", 1, 1, 1e30, 1e30, node, nics, {0, link}, {0, nic}};
+  return {"test", "by hand", 1, 1, 1e30, 1e30, node, nics, {0, link}, {0, nic}, 1};
 }
 
 /// 1 layer, 4 heads of 128, as many KV heads.

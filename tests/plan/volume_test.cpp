@@ -41,12 +41,12 @@ TEST(HybridVolume, MoreRanksThanKvHeadsSendReplicas) {
   EXPECT_EQ(units(32, 1, 2, 4), Pair(34, 12));
 }
 
-const Attention llama{1, 131072.0 / 8, 32, 8, 128};  // 3 8B, 131072 tokens on 8 ranks
+const Attention llama_layer{1, 131072.0 / 8, 32, 8, 128};  // 3 8B, 131072 tokens on 8 ranks
 
 TEST(Volume, OneRankSendsNothing) {
-  EXPECT_EQ(hybrid_forward(llama, 1, 1).total(), 0);
-  EXPECT_EQ(hybrid_backward(llama, 1, 1).total(), 0);
-  EXPECT_EQ(all_gather_backward(llama, 1).total(), 0);
+  EXPECT_EQ(hybrid_forward(llama_layer, 1, 1).total(), 0);
+  EXPECT_EQ(hybrid_backward(llama_layer, 1, 1).total(), 0);
+  EXPECT_EQ(all_gather_backward(llama_layer, 1).total(), 0);
   EXPECT_EQ(tensor_bytes(100, 64, 2, 1), 0);
   EXPECT_EQ(weight_bytes(100, 2, 1), 0);
 }

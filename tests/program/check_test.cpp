@@ -2,6 +2,7 @@
 #include "program/run/check.hpp"
 
 #include "ring_attention/attention/reference.hpp"
+#include "ring_attention/cpu/backward.hpp"
 #include "support/problem.hpp"
 #include "support/ranks_and_files.hpp"
 
@@ -75,6 +76,46 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
   expect(Result::dv, middle(gradients.v), of(slopes.magnitude_v));
   expect(Result::dbias, middle(gradients.bias), of(slopes.magnitude_bias));
   expect(Result::dsink, gradients.sinks[1], of(slopes.magnitude_sinks));
+}
+
+// Above 16k tokens: some rows of out, lse and dq, some keys of dk and dv.
+TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
+  constexpr Index seq = check_all_rows_up_to + 7;
+  RunOptions options;
+  options.random = {1, 1, seq, 4};
+  options.backward = options.causal = true;
+  const RunInput input(comm_, options);
+  const auto read = [&](InputArray array) { return input.read<float>(array, whole(seq)); };
+  const Tensor<float> all_q = read(InputArray::q), all_k = read(InputArray::k), all_v = read(InputArray::v),
+                      all_grad_out = read(InputArray::grad_out);
+  const auto right = attention_forward<float>(all_q, all_k, all_v, input.scoring());
+  const auto slopes = attention_backward<float>({all_q, right.out, right.lse, all_grad_out, {}}, all_k, all_v,
+                                                input.scoring());
+
+  const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
+  const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own), no_bias;
+  const AttentionResult<float> forward{rows_of(right.out, own), rows_of(right.lse, own)};
+  Gradients<float> gradients{rows_of(slopes.q, own), rows_of(slopes.k, own), rows_of(slopes.v, own)};
+  const RankResults<float> results{own, own, &q, &no_bias, &forward, &grad_out, &gradients};
+  const auto check = [&] {
+    RankReport report;
+    Activity activity;
+    check_results(comm_, input, results, report, activity);
+    return report;
+  };
+  const RankReport well = check();
+  for (const Result result : {Result::out, Result::lse, Result::dq, Result::dk, Result::dv}) {
+    const ErrorReport& error = well.errors[static_cast<std::size_t>(result)];
+    EXPECT_TRUE(error.ok) << result_names[static_cast<std::size_t>(result)] << " " << error.max;
+    EXPECT_GE(error.rows, result == Result::dk || result == Result::dv ? 64 : 128);
+    EXPECT_LT(error.rows, 130);
+  }
+
+  const bool spoils = comm_.rank() == comm_.size() - 1;
+  if (spoils) gradients.k.data()[0] += 1;
+  RankReport report = check();
+  EXPECT_EQ(report.error(Result::dk).ok, !spoils);
+  EXPECT_TRUE(report.error(Result::dv).ok && report.error(Result::dq).ok);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "program/plan/options.hpp"
 
+#include <algorithm>
+
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/plan/names.hpp"
@@ -14,6 +16,8 @@ constexpr const char* plan_notes = R"(Examples:
       Training Llama 3 70B with a context of a million tokens on 32 nodes of eight H100.
   ring-attention plan --model llama-3-405b --phase prefill --context 131072 --ranks 32 --nics 1
       The time to the first token, where the eight GPUs of a node share one NIC.
+  ring-attention plan --model llama-3-405b --context 8192 --batch 2048 --ranks 16384 --tensor 8 --pipeline 16 --chunks 8
+      A pipeline of 16 stages, each with 8 chunks of layers.
   ring-attention plan --layers 48 --hidden 6144 --heads 48 --kv-heads 8 --machine 8xa100 --ranks 64 --json
       A model of your own.
 
@@ -77,13 +81,18 @@ plan::Workload PlanOptions::workload() const {
   const plan::Phase kind = phase == "training"  ? plan::Phase::training
                            : phase == "prefill" ? plan::Phase::prefill
                                                 : plan::Phase::decode;
-  return {shape, kind, static_cast<double>(context), static_cast<double>(batch)};
+  plan::Workload work{shape, kind, static_cast<double>(context), static_cast<double>(batch)};
+  work.micro_batch = static_cast<double>(micro_batch);
+  work.chunks = static_cast<int>(chunks);
+  work.recomputes = !keep_activations;
+  return work;
 }
 
 plan::Machine PlanOptions::hardware() const {
   constexpr double tera = 1e12, giga = 1e9;
   plan::Machine device = plan::machine_named(machine);
   if (flops) device.linear_flops = *flops * tera;
+  device.peak_flops = std::max(device.peak_flops, device.linear_flops);
   replace(device, device.attention_flops, flops, tera, "--flops", "TFLOP/s");
   replace(device, device.memory, memory, giga, "--memory", "GB");
   replace(device, device.link.beta, link, giga, "--link", "link GB/s");
@@ -98,7 +107,7 @@ plan::MeshWish PlanOptions::wish() const {
   const auto size = [](const std::optional<Index>& given) {
     return given ? std::optional(static_cast<int>(*given)) : std::nullopt;
   };
-  return {size(tensor), size(ulysses), size(ring), size(data)};
+  return {size(tensor), size(ulysses), size(ring), size(data), static_cast<int>(pipeline)};
 }
 
 void declare_plan_options(CommandLine& command, PlanOptions& options) {
@@ -107,12 +116,19 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
   command.choice("--phase", options.phase, {"training", "prefill", "decode"}, "One step of what");
   command.option("--context", options.context, "Tokens of a sequence; decode: those in the cache", sizes);
   command.option("--batch", options.batch, "Sequences at the same time, on all ranks together", rank_numbers);
+  command.flag("--keep-activations", options.keep_activations, "Keep what training else computes again");
   declare_machine(command, options);
   command.section("Mesh (searched, unless given)");
   command.option("--tensor", options.tensor, "Ranks that share the matrices of a layer", rank_numbers);
   command.option("--ulysses", options.ulysses, "Ranks that exchange tokens for heads", rank_numbers);
   command.option("--ring", options.ring, "Ranks of a ring", rank_numbers);
   command.option("--data", options.data, "Replicas, each with sequences of its own", rank_numbers);
+  command.option("--pipeline", options.pipeline, "Stages of a pipeline, for training; not searched",
+                 rank_numbers);
+  command.option("--chunks", options.chunks, "Pieces of layers of a stage, in the interleaved schedule",
+                 rank_numbers);
+  command.option("--micro-batch", options.micro_batch, "Sequences of a replica that pass a stage together",
+                 rank_numbers);
   command.section("Output");
   command.flag("--json", options.json, "Print the plan as one JSON object instead of text");
   command.footer(plan_notes);

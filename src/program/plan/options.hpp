@@ -17,6 +17,8 @@ struct PlanOptions {
   std::optional<double> flops, memory, link, nic;  ///< TFLOP/s, GB, GB/s, GB/s
   std::optional<Index> node, nics;
   std::optional<Index> tensor, ulysses, ring, data;
+  Index pipeline = 1, micro_batch = 1, chunks = 1;
+  bool keep_activations = false;
   bool json = false;
 
   /// \throws InputError for unknown names and numbers that do not fit together

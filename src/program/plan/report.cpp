@@ -14,7 +14,8 @@ using Json = nlohmann::ordered_json;
 constexpr int longest_simulated_ring = 20000;  // the recurrence takes the square of that
 
 std::string words_of(const plan::Mesh& mesh) {
-  return format("tensor %d, ulysses %d, ring %d, data %d", mesh.tensor, mesh.ulysses, mesh.ring, mesh.data);
+  return format("tensor %d, ulysses %d, ring %d, data %d", mesh.tensor, mesh.ulysses, mesh.ring, mesh.data) +
+         (mesh.pipeline > 1 ? format(", pipeline %d", mesh.pipeline) : "");
 }
 
 std::string gigabytes(double bytes) { return format(bytes < 1e10 ? "%.2f GB" : "%.1f GB", bytes * 1e-9); }
@@ -23,7 +24,8 @@ PlannedMesh planned(const plan::Workload& work, const plan::Machine& machine,
                     const plan::Candidate& candidate) {
   PlannedMesh mesh{candidate, std::nullopt};
   const plan::StepTime& time = candidate.time;
-  if (work.phase != plan::Phase::decode && candidate.mesh.ring <= longest_simulated_ring)
+  if (work.phase != plan::Phase::decode && candidate.mesh.pipeline == 1 &&
+      candidate.mesh.ring <= longest_simulated_ring)
     mesh.simulated = time.total() - time.attention - time.merge - time.ring +
                      plan::simulated_ring(work, candidate.mesh, machine);
   return mesh;
@@ -66,13 +68,27 @@ std::string why_text(const PlanReport& report) {
             "\n";
   }
   if (best.mesh.ring > 1 && report.work.phase != plan::Phase::decode) {
-    const plan::RingStep step = plan::forward_step(report.work, best.mesh, report.machine);
+    const plan::RingStep step =
+        plan::forward_step(report.work.one_pass(best.mesh), best.mesh, report.machine);
     const double shard = report.work.context / best.mesh.ring;
     text += format(
         "  a hop of the ring takes %s and a step %s: shards of %.0f tokens, hops hide from %.0f on\n",
         human_seconds(step.hop).c_str(), human_seconds(step.compute).c_str(), shard, report.smallest_shard());
   }
   return text.empty() ? "  no other mesh of these ranks is near\n" : text;
+}
+
+/// The bubble and the micro-batches of a pipeline; nothing without one.
+std::string pipeline_text(const PlanReport& report) {
+  const plan::Workload& work = report.work;
+  const plan::Mesh& mesh = report.best().mesh;
+  if (mesh.pipeline == 1) return "";
+  const double micro_batches = work.micro_batches(mesh);
+  return format(
+      "  a pipeline of %d stages, %d chunks each: %.0f micro-batches, at most %.1f in flight, a bubble of "
+      "%.1f %%\n",
+      mesh.pipeline, work.chunks, micro_batches, plan::passes_in_flight(work, mesh),
+      100 * (mesh.pipeline - 1) / (work.chunks * micro_batches));
 }
 
 std::string account(const PlanReport& report) {
@@ -89,7 +105,10 @@ std::string account(const PlanReport& report) {
   time.row({"all", human_seconds(seconds), share(seconds, seconds)});
   time.row(
       {"exposed communication", seconds_or_none(best.time.exposed()), share(best.time.exposed(), seconds)});
-  return memory.text() + "\n" + time.text();
+  return memory.text() + "\n" + time.text() +
+         format("  model FLOP utilisation: %.1f %% of %.0f TFLOP/s\n", 100 * report.utilisation(),
+                report.machine.peak_flops * 1e-12) +
+         pipeline_text(report);
 }
 
 std::string verdict(const PlanReport& report) {
@@ -109,7 +128,11 @@ std::string verdict(const PlanReport& report) {
 }
 
 Json mesh_json(const plan::Mesh& mesh) {
-  return {{"tensor", mesh.tensor}, {"ulysses", mesh.ulysses}, {"ring", mesh.ring}, {"data", mesh.data}};
+  return {{"tensor", mesh.tensor},
+          {"ulysses", mesh.ulysses},
+          {"ring", mesh.ring},
+          {"data", mesh.data},
+          {"pipeline", mesh.pipeline}};
 }
 
 Json parts_json(const std::vector<plan::Part>& parts) {
@@ -131,6 +154,10 @@ Json planned_json(const PlannedMesh& planned) {
 }
 
 }  // namespace
+
+double PlanReport::utilisation() const {
+  return plan::utilisation(work, best().mesh, machine, best().seconds());
+}
 
 double PlanReport::smallest_shard() const {
   const plan::Attention layer = work.attention(best().mesh);
@@ -188,6 +215,7 @@ std::string to_json(const PlanReport& report) {
             {"possible_meshes", report.possible},
             {"best", planned_json(report.meshes.front())},
             {"tokens_per_second", tokens_a_step(work) / report.best().seconds()},
+            {"utilisation", report.utilisation()},
             {"neighbours", Json::array()},
             {"smallest_shard", report.smallest_shard()},
             {"longest_context", report.longest.tokens},

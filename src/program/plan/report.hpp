@@ -27,6 +27,8 @@ struct PlanReport {
   [[nodiscard]] const plan::Candidate& best() const { return meshes.front().candidate; }
   /// c*: tokens of a ring's shard from which on the forward's hops hide, e F / (g beta) under a causal mask.
   [[nodiscard]] double smallest_shard() const;
+  /// Model FLOP utilisation of the best mesh, a share of the peak.
+  [[nodiscard]] double utilisation() const;
 };
 
 /// \throws InputError when no mesh is possible

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "program/run/check_keys.hpp"
+#include "program/run/rows.hpp"
 #include "ring_attention/attention/reference.hpp"
 
 namespace ring_attention {
@@ -13,26 +15,6 @@ std::vector<Index> chosen_rows(Index rows, Index tokens) {
   std::vector<Index> chosen;
   for (Index i = 0; i < wanted; ++i) chosen.push_back(wanted == 1 ? 0 : i * (rows - 1) / (wanted - 1));
   return chosen;
-}
-
-/// The chosen tokens of some heads of one batch, in double: [1, heads, rows, dim].
-template <class T>
-Tensor<double> gather_rows(View<const T> from, Index batch, Index first_head, Index heads,
-                           const std::vector<Index>& rows) {
-  Tensor<double> to({1, heads, static_cast<Index>(rows.size()), from.shape().dim});
-  for (Index h = 0; h < heads; ++h)
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      std::ranges::copy(from.row(batch, first_head + h, rows[i]),
-                        to.view().row(0, h, static_cast<Index>(i)).begin());
-  return to;
-}
-
-/// Puts `part` [1, heads, rows, dim] at (batch, first_head, first_row) of `into`.
-void scatter_rows(const Tensor<double>& part, View<double> into, Index batch, Index first_head,
-                  Index first_row) {
-  for (Index h = 0; h < part.shape().heads; ++h)
-    for (Index i = 0; i < part.shape().seq; ++i)
-      std::ranges::copy(part.view().row(0, h, i), into.row(batch, first_head + h, first_row + i).begin());
 }
 
 std::vector<Index> chosen(const std::vector<Index>& from, const std::vector<Index>& which) {
@@ -65,6 +47,7 @@ class Check {
         results_(results),
         activity_(activity),
         rows_(chosen_rows(count(results.query_ranges), input.q().seq)),
+        keys_(results.key_ranges),
         group_(input.q().heads / input.kv().heads),
         of_sinks_(static_cast<std::size_t>(input.kv().heads)) {
     const Shape some = input.q().with_seq(static_cast<Index>(rows_.size()));
@@ -72,8 +55,10 @@ class Check {
     want_.lse = Tensor<double>(some.per_row());
     if (results.gradients == nullptr) return;
     want_.dq = Tensor<double>(some);
-    want_.dk = Tensor<double>(results.gradients->k.shape());
-    want_.dv = Tensor<double>(results.gradients->v.shape());
+    Shape keys = results.gradients->k.shape();
+    if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
+    want_.dk = Tensor<double>(keys);
+    want_.dv = Tensor<double>(keys);
     want_.dbias =
         Tensor<double>(results.bias->shape().with_seq(std::min(some.seq, results.bias->shape().seq)));
     want_.dsink = Tensor<double>({1, std::ssize(input.scoring().sinks), 1, 1});
@@ -81,20 +66,32 @@ class Check {
 
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
   [[nodiscard]] bool has_every_row() const { return input_.q().seq <= check_all_rows_up_to; }
+  /// Of dk and dv some keys at least; a dense bias has no columns of some keys alone.
+  [[nodiscard]] bool has_keys() const { return has_every_row() || results_.bias->size() == 0; }
   [[nodiscard]] const std::vector<Index>& rows() const { return rows_; }
+  /// dk or dv of the keys that are compared.
+  [[nodiscard]] Tensor<double> of_keys(const Tensor<T>& gradient) const;
 
   const Wanted& run() {
     for (Index b = 0; b < input_.q().batch; ++b)
       for (Index kv_head = 0; kv_head < input_.kv().heads; ++kv_head) {
         const Tensor<double> k = input_.template whole_head<T>(InputArray::k, b, kv_head);
         const Tensor<double> v = input_.template whole_head<T>(InputArray::v, b, kv_head);
-        Tensor<double> dk(k.shape()), dv(v.shape());
+        Tensor<double> dk, dv;
+        if (has_gradients() && has_every_row()) {
+          dk = Tensor<double>(k.shape());
+          dv = Tensor<double>(k.shape());
+        }
         std::array magnitudes{0.0, 0.0};  // of dk and dv: the rows of all ranks add up
         for (std::size_t first = 0; first < rows_.size(); first += chunk()) {
           check_rows(b, kv_head, first, k, v, dk, dv, magnitudes);
           activity_.beat();
         }
-        if (has_gradients() && has_every_row()) add_over_ranks(b, kv_head, dk, dv, magnitudes);
+        if (!has_gradients() || !has_keys()) continue;
+        if (has_every_row())
+          add_over_ranks(b, kv_head, dk, dv, magnitudes);
+        else
+          sample_keys(b, kv_head, k, v);
       }
     if (has_gradients()) finish_shared_gradients();
     return want_;
@@ -106,6 +103,13 @@ class Check {
     return static_cast<std::size_t>(std::clamp<Index>((Index{8} << 20) / (input_.kv().seq * group_), 1, 512));
   }
 
+  /// Of the query heads that share a KV head.
+  [[nodiscard]] Scoring scoring_of(Index b, Index kv_head) const {
+    Scoring scoring = input_.scoring().of_heads({kv_head * group_, (kv_head + 1) * group_});
+    scoring.dropout.first_batch += b;
+    return scoring;
+  }
+
   void check_rows(Index b, Index kv_head, std::size_t first, const Tensor<double>& k, const Tensor<double>& v,
                   Tensor<double>& dk, Tensor<double>& dv, std::array<double, 2>& magnitudes) {
     const auto begin = rows_.begin() + static_cast<std::ptrdiff_t>(first);
@@ -113,8 +117,7 @@ class Check {
         begin, begin + static_cast<std::ptrdiff_t>(std::min(chunk(), rows_.size() - first)));
     const TokenRanges where = ranges_at(chosen(positions(results_.query_ranges), some));
     const Index head = kv_head * group_;
-    Scoring scoring = input_.scoring().of_heads({head, head + group_});
-    scoring.dropout.first_batch += b;
+    const Scoring scoring = scoring_of(b, kv_head);
     const Tensor<double> q = gather_rows<T>(*results_.q, b, head, group_, some);
 
     const Shape& whole_bias = results_.bias->shape();  // an extent of 1 broadcasts
@@ -134,8 +137,10 @@ class Check {
     const Tensor<double> grad_out = gather_rows<T>(*results_.grad_out, b, head, group_, some);
     const ReferenceGradients backward = reference_backward(q, k, v, grad_out, scoring, where, bias);
     scatter_rows(backward.q, want_.dq, b, head, static_cast<Index>(first));
-    matrix(dk.view(), 0, 0) += matrix(backward.k.view(), 0, 0);
-    matrix(dv.view(), 0, 0) += matrix(backward.v.view(), 0, 0);
+    if (has_every_row()) {
+      matrix(dk.view(), 0, 0) += matrix(backward.k.view(), 0, 0);
+      matrix(dv.view(), 0, 0) += matrix(backward.v.view(), 0, 0);
+    }
     want_.magnitude_q = std::max(want_.magnitude_q, backward.magnitude_q);
     magnitudes[0] += backward.magnitude_k;
     magnitudes[1] += backward.magnitude_v;
@@ -171,11 +176,31 @@ class Check {
     want_.magnitude_v = std::max(want_.magnitude_v, magnitudes[1]);
   }
 
+  /// dk and dv of some keys of each rank, one rank after the other.
+  void sample_keys(Index b, Index kv_head, const Tensor<double>& k, const Tensor<double>& v) {
+    const Interval heads{kv_head * group_, (kv_head + 1) * group_};
+    for (int owner = 0; owner < comm_.size(); ++owner) {
+      TokenRanges ranges = keys_.ranges;
+      broadcast(comm_, ranges, owner);
+      const std::vector<Index> at = positions(ranges);
+      const Tensor<double> some_k = gather_rows<double>(k, 0, 0, 1, at),
+                           some_v = gather_rows<double>(v, 0, 0, 1, at);
+      const KeyGradients want = key_gradients(comm_, results_, scoring_of(b, kv_head), b, heads,
+                                              {some_k, some_v, ranges}, activity_);
+      want_.magnitude_k = std::max(want_.magnitude_k, want.magnitude_k);
+      want_.magnitude_v = std::max(want_.magnitude_v, want.magnitude_v);
+      if (owner != comm_.rank()) continue;
+      scatter_rows(want.k, want_.dk, b, kv_head, 0);
+      scatter_rows(want.v, want_.dv, b, kv_head, 0);
+    }
+  }
+
   const Communicator& comm_;
   const RunInput& input_;
   const RankResults<T>& results_;
   Activity& activity_;
   std::vector<Index> rows_;  // of this rank's queries, in memory order
+  SampledKeys keys_;         // of this rank, where not all are compared
   Index group_;
   std::vector<double> of_sinks_;  // a magnitude for each KV head
   Wanted want_;
@@ -189,6 +214,11 @@ Tensor<double> rows_of(const Tensor<T>& array, const std::vector<Index>& rows) {
     for (Index h = 0; h < array.shape().heads; ++h)
       scatter_rows(gather_rows<T>(array, b, h, 1, rows), some, b, h, 0);
   return some;
+}
+
+template <class T>
+Tensor<double> Check<T>::of_keys(const Tensor<T>& gradient) const {
+  return has_every_row() ? converted<double>(gradient) : rows_of(gradient, keys_.rows);
 }
 
 /// Has no row of these a key? Then its lse is that of nothing.
@@ -234,10 +264,10 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q);
   if (want.dbias.size() > 0)
     enter(Result::dbias, rows_of(results.gradients->bias, check.rows()), want.dbias, want.magnitude_bias);
-  if (!check.has_every_row()) return;
-  enter(Result::dk, converted<double>(results.gradients->k), want.dk, want.magnitude_k);
-  enter(Result::dv, converted<double>(results.gradients->v), want.dv, want.magnitude_v);
-  if (want.dsink.size() == 0) return;
+  if (!check.has_keys()) return;
+  enter(Result::dk, check.of_keys(results.gradients->k), want.dk, want.magnitude_k);
+  enter(Result::dv, check.of_keys(results.gradients->v), want.dv, want.magnitude_v);
+  if (!check.has_every_row() || want.dsink.size() == 0) return;
   Tensor<double> dsink(want.dsink.shape());
   std::ranges::copy(results.gradients->sinks, dsink.data());
   enter(Result::dsink, dsink, want.dsink, want.magnitude_sinks);

@@ -32,7 +32,8 @@ struct RankResults {
 
 /// Compares out, lse and, when there are gradients, dq, dk, dv, dbias and dsink; enters the verdicts. Each rank sums
 /// what its own rows add to dk, dv and dsink; a reduction adds the sums of all ranks. Reads K,V one head at a time.
-/// Above 16k tokens dk, dv and dsink, which need every row, are left out. Collective.
+/// Above 16k tokens dk and dv are those of some keys (check_keys.hpp), and left out where there is a bias; dsink, which needs
+/// every row, is left out. Collective.
 template <class T>
 void check_results(const Communicator& comm, const RunInput& input, const RankResults<T>& results,
                    RankReport& report, Activity& activity);

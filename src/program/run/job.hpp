@@ -4,6 +4,7 @@
 
 #include "program/run/attention.hpp"
 #include "program/run/check.hpp"
+#include "program/run/estimate.hpp"
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
 #include "program/trace/traced_device.hpp"
@@ -34,6 +35,7 @@ class RunJob {
   int operator()() {
     backend_.require_memory();
     open();
+    estimate();
     allocation::reset_peak();
     attend();
     if (run_.options.wants_gradients()) differentiate();
@@ -48,6 +50,16 @@ class RunJob {
   }
 
  private:
+  /// Says how long a long run will take.
+  void estimate() {
+    const double seconds = expected_seconds(run_, backend_.device(), mine_.threads);
+    report_.expected_seconds = seconds;
+    run_.activity.expect(seconds);
+    if (seconds > 0 && run_.comm.rank() == 0 && run_.options.progress != "never")
+      std::fprintf(stderr, "about %s, at the rate of a small part\n",
+                   seconds < 120 ? human_seconds(seconds).c_str() : format("%.0f min", seconds / 60).c_str());
+  }
+
   void open() {
     files_.open();
     if (!run_.options.wants_gradients()) return;

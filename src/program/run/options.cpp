@@ -55,7 +55,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.section("Output");
   command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
   command.flag("--check", options.check,
-               "Compare with the dense reference in double; above 16384 tokens a sample of the rows");
+               "Compare with the dense reference in double; above 16384 tokens some rows, and some keys of "
+               "dk and dv");
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
   command.choice("--progress", options.progress, {"auto", "always", "never"},
                  "Progress line on stderr; auto: when that is a terminal");

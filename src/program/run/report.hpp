@@ -57,6 +57,7 @@ struct RunReport {
   BackendDescription backend;
   double scale = 0;
   Index q_offset = 0;
+  double expected_seconds = 0;  ///< of forward and backward, said before; 0: short, or on a GPU
   double read_seconds = 0, forward_seconds = 0, backward_seconds = 0, check_seconds = 0, write_seconds = 0;
   std::vector<std::string> warnings;
   std::vector<RankReport> ranks;

@@ -28,7 +28,8 @@ Machine nvidia(const std::string& name, const std::string& source, double peak, 
           8,
           8,
           {10e-6, link_share * link},
-          {40e-6, nic_share * nic}};
+          {40e-6, nic_share * nic},
+          peak};
 }
 
 }  // namespace
@@ -61,7 +62,8 @@ const std::vector<Machine>& named_machines() {
        4096,
        4096,
        {10e-6, link_share * 268 * giga},
-       {10e-6, link_share * 268 * giga}},
+       {10e-6, link_share * 268 * giga},
+       275 * tera},
   };
   return machines;
 }
@@ -70,6 +72,7 @@ Machine cpu_host() {
   constexpr Index one_node = 1 << 20;
   Machine host{"cpu", "docs/results.md", 118 * giga, 118 * giga, 4 * giga, 1e3 * tera, one_node, 1, {}, {}};
   host.link = host.nic = {2e-6, 4 * giga};
+  host.peak_flops = host.linear_flops;
   host.hides = false;
   return host;
 }
@@ -83,6 +86,7 @@ void validate(const Machine& machine) {
   };
   positive(machine.linear_flops, "the arithmetic of a device");
   positive(machine.attention_flops, "the arithmetic of a device");
+  positive(machine.peak_flops, "the arithmetic of a device");
   positive(machine.memory, "the memory of a device");
   positive(machine.memory_rate, "the memory rate of a device");
   positive(machine.link.beta, "the bandwidth of a link");

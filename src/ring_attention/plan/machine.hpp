@@ -28,7 +28,8 @@ struct Machine {
   Index node = 8;              ///< devices of a node
   Index nics = 8;              ///< of a node
   LinkClass link, nic;
-  bool hides = true;  ///< messages travel while a device computes; false: they cost it its time
+  double peak_flops = 0;  ///< FLOP/s of a device by its data sheet, for the model FLOP utilisation
+  bool hides = true;      ///< messages travel while a device computes; false: they cost it its time
 
   /// FLOP/s of attention with heads of `dim`: heads below 128 reach 0.77 of that (FlashAttention-3 on an H100,
   /// causal, 16k tokens: 473 TFLOP/s with 64, 616 with 128).

@@ -169,8 +169,9 @@ std::vector<Prediction> load_balance() {
 
 std::vector<Prediction> every_prediction() {
   std::vector<Prediction> all;
-  for (const auto& rows : {striped_attention(), ring_flash_attention(), million_token_inference(),
-                           magi_attention(), dist_flash_attention(), load_balance()})
+  for (const auto& rows :
+       {striped_attention(), ring_flash_attention(), million_token_inference(), magi_attention(),
+        dist_flash_attention(), load_balance(), megatron_pipelines(), llama_3_pipelines()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

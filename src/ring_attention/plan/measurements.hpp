@@ -50,6 +50,16 @@ struct Prediction {
 /// Li et al., DistFlashAttn, arXiv 2310.03294: speed-up of a causal ring on 8 GPUs. Nothing is fitted.
 [[nodiscard]] std::vector<Prediction> dist_flash_attention();
 
+/// Narayanan et al., Megatron-LM, arXiv 2104.04473, table 1: the rows with a pipeline, 8 tensor ranks, 2048 tokens, A100,
+/// everything computed again. Nothing is fitted: rates are those of 8xa100; micro-batches of one sequence and stages of one
+/// piece are assumed, because the table does not say them.
+[[nodiscard]] std::vector<Prediction> megatron_pipelines();
+
+/// Llama 3, arXiv 2407.21783, table 4: 405B on 8192 and 16384 H100, 16 stages, nothing computed again. Nothing is fitted.
+/// Chunks of one layer (section 3.3.2: the first of the first stage has the embedding alone). Its K,V are gathered, not
+/// sent round a ring.
+[[nodiscard]] std::vector<Prediction> llama_3_pipelines();
+
 /// The critical paths of lesson 09, by the recurrence and the closed form of the pairs.
 [[nodiscard]] std::vector<Prediction> load_balance();
 

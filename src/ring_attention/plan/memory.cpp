@@ -24,17 +24,36 @@ double cache(const Workload& work, const Mesh& mesh) {
 
 double chunk(const Workload& work, const Mesh& mesh) { return std::min(work.tokens(mesh), chunk_tokens); }
 
-std::vector<Part> training_memory(const Workload& work, const Mesh& mesh) {
+/// What a layer keeps of a token of all tensor ranks: its input, out and lse; or what each product and norm reads.
+double kept_bytes(const Workload& work) {
   const ModelShape& model = work.model;
-  const double layers = static_cast<double>(model.layers), tensor = mesh.tensor, e = work.element;
+  const double hidden = static_cast<double>(model.hidden),
+               lse = static_cast<double>(model.heads) * float_bytes;
+  if (work.recomputes) return 2 * hidden * work.element + lse;
+  const double kv = 2 * static_cast<double>(model.kv_heads * model.dim());
+  return (6 * hidden + kv + 3 * static_cast<double>(model.ffn)) * work.element + lse;
+}
+
+/// Weights, gradients and optimiser.
+double state(const Workload& work, const Mesh& mesh) {
+  const double parameters = work.model.parameters(), once = 2 * work.element;
+  if (mesh.pipeline == 1) return state_bytes * parameters / mesh.ranks();
+  return once * parameters / (mesh.pipeline * mesh.tensor) + (state_bytes - once) * parameters / mesh.ranks();
+}
+
+std::vector<Part> training_memory(const Workload& whole, const Mesh& mesh) {
+  const Workload work = whole.one_pass(mesh);
+  const ModelShape& model = work.model;
+  const double layers = static_cast<double>(model.layers) / mesh.pipeline, tensor = mesh.tensor,
+               e = work.element;
   const double tokens = work.tokens(mesh), in_float = float_bytes / e;
   const auto [q, kv] = head_bytes(work, mesh);
-  const double heads = static_cast<double>(model.heads), hidden = static_cast<double>(model.hidden);
+  const bool gathers = mesh.pipeline == 1 && mesh.replicas() > 1;
   const KvShards shards = ring_shards(mesh.ring);
   return {
-      {"weights, gradients, optimiser", state_bytes * model.parameters() / mesh.ranks()},
-      {"gathered layers", mesh.replicas() > 1 ? 3 * e * model.layer_parameters() / tensor : 0},
-      {"checkpoints", layers * tokens / tensor * (2 * hidden * e + heads * float_bytes)},
+      {"weights, gradients, optimiser", state(work, mesh)},
+      {"gathered layers", gathers ? 3 * e * model.layer_parameters() / tensor : 0},
+      {"checkpoints", passes_in_flight(whole, mesh) * layers * tokens / tensor * kept_bytes(work)},
       {"attention", q * (3 + in_float) + kv * (shards.forward + shards.gradients * in_float)},
       {"feed-forward", 6 * e * chunk(work, mesh) * static_cast<double>(model.ffn) / tensor},
       {"logits", 2 * float_bytes * chunk(work, mesh) * static_cast<double>(model.vocab) / tensor},
@@ -55,6 +74,11 @@ std::vector<Part> prefill_memory(const Workload& work, const Mesh& mesh) {
 }
 
 }  // namespace
+
+double passes_in_flight(const Workload& work, const Mesh& mesh) {
+  const double p = mesh.pipeline, interleaved = work.chunks > 1 ? (p - 1) / work.chunks : 0;
+  return std::min(work.micro_batches(mesh), p + interleaved);
+}
 
 KvShards ring_shards(int ranks) { return ranks > 1 ? KvShards{4, 6} : KvShards{2, 2}; }
 

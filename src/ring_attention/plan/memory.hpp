@@ -25,11 +25,17 @@ struct KvShards {
 /// Forward: as a ring, and the pair that travels between the nodes.
 [[nodiscard]] double double_ring_shards(int nodes, int width);
 
+/// Micro-batches of which the first stage of a pipeline keeps the activations: it has begun them before the backward of
+/// the first arrives. p; with v > 1 chunks a stage p + (p - 1) / v (Korthikanti et al., arXiv 2205.05198, section 4.2.3).
+[[nodiscard]] double passes_in_flight(const Workload& work, const Mesh& mesh);
+
 /// Bytes of a rank by part, at their largest at the same time.
 ///
 /// Training: 16 bytes a parameter (weight and gradient of 2, three floats of the optimiser) over all ranks; two layers
 /// of gathered weights and one of gradients; of each layer the input, out and lse; attention's backward: q, out, dO,
 /// dQ, four KV shards and six of gradients (ring/backward.hpp); a chunk of the feed-forward part and of the logits.
+/// Where nothing is computed again, a layer keeps what each product reads. With a pipeline the weights and gradients of a
+/// stage stay on its ranks, and checkpoints are those of the micro-batches in flight.
 /// Prefill: all weights of a tensor rank, the KV cache, attention's forward with its state, the residual stream, a
 /// chunk. Decode: the weights and the cache.
 [[nodiscard]] std::vector<Part> memory(const Workload& work, const Mesh& mesh);

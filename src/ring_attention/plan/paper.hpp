@@ -69,6 +69,10 @@ inline constexpr std::array<LongestContext, 13> table_3{{{"8x A100", 8, 80, "lla
 /// \param gigabyte  bytes: 10^9
 [[nodiscard]] double blockwise_context(const LongestContext& row, double gigabyte = 1e9);
 
+/// The same for the ring: what memory() of a plan leaves for one sequence on a ring of all devices. All arrays are float32,
+/// which the authors say of GPUs (section 5; of TPUs they say that products are in bf16). No number of the table is used.
+[[nodiscard]] double ring_context(const LongestContext& row);
+
 /// Figure 5: FLOPs of a training step over a data set, with contexts of 4096 `multiple` tokens instead of 4096:
 /// (6 h + s2) / (6 h + s1).
 [[nodiscard]] double flops_ratio(double hidden, double multiple);

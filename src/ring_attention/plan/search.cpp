@@ -28,6 +28,13 @@ bool can_be_ulysses(const ModelShape& model, int tensor, int ulysses) {
   return can_share_heads(model.heads / tensor, std::max<Index>(1, model.kv_heads / tensor), ulysses);
 }
 
+/// Of the layers, and of a table of tokens at both ends.
+Index most_stages(const Workload& work) { return (work.model.layers + 2) / work.chunks; }
+
+bool can_be_pipeline(const Workload& work, int stages) {
+  return stages == 1 || (work.phase == Phase::training && stages <= most_stages(work));
+}
+
 bool possible(const Workload& work, const Mesh& mesh, const MeshWish& wish) {
   const ModelShape& model = work.model;
   if (!wanted(wish.tensor, mesh.tensor) || !wanted(wish.ulysses, mesh.ulysses) ||
@@ -35,16 +42,18 @@ bool possible(const Workload& work, const Mesh& mesh, const MeshWish& wish) {
     return false;
   if (!can_be_tensor(model, mesh.tensor) || !can_be_ulysses(model, mesh.tensor, mesh.ulysses)) return false;
   if (work.phase == Phase::decode && mesh.ulysses > 1) return false;
-  const double replicas = work.batch / mesh.data;
-  return replicas >= 1 && replicas == std::floor(replicas) && work.context >= mesh.context();
+  const auto whole = [](double number) { return number >= 1 && number == std::floor(number); };
+  return whole(work.sequences(mesh)) && whole(work.micro_batches(mesh)) && work.context >= mesh.context();
 }
 
 std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) {
   std::vector<Mesh> all;
-  for (const int tensor : divisors(ranks))
-    for (const int ulysses : divisors(ranks / tensor))
-      for (const int ring : divisors(ranks / tensor / ulysses)) {
-        const Mesh mesh{tensor, ulysses, ring, ranks / tensor / ulysses / ring};
+  if (!can_be_pipeline(work, wish.pipeline) || !divides(wish.pipeline, ranks)) return all;
+  const int stage = ranks / wish.pipeline;
+  for (const int tensor : divisors(stage))
+    for (const int ulysses : divisors(stage / tensor))
+      for (const int ring : divisors(stage / tensor / ulysses)) {
+        const Mesh mesh{tensor, ulysses, ring, stage / tensor / ulysses / ring, wish.pipeline};
         if (possible(work, mesh, wish)) all.push_back(mesh);
       }
   return all;
@@ -59,6 +68,12 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
       if (can(n)) text += (text.empty() ? "" : ", ") + std::to_string(n);
     return text;
   };
+  if (!can_be_pipeline(work, wish.pipeline))
+    throw InputError(
+        counted(wish.pipeline, "stage"),
+        "a pipeline is for training, and each chunk of its stages has a layer or a table of tokens",
+        format("use at most %lld stages of %d chunks", static_cast<long long>(most_stages(work)),
+               work.chunks));
   const int tensor = wish.tensor.value_or(1);
   if (!can_be_tensor(model, tensor))
     throw InputError(counted(tensor, "tensor rank"),
@@ -75,7 +90,7 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
   if (wish.data && !divides(*wish.data, static_cast<Index>(work.batch)))
     throw InputError(counted(*wish.data, "replica"), format("must divide the batch, %.0f", work.batch),
                      "give another batch");
-  const Index given = Index{tensor} * ulysses * wish.ring.value_or(1) * wish.data.value_or(1);
+  const Index given = Index{tensor} * ulysses * wish.ring.value_or(1) * wish.data.value_or(1) * wish.pipeline;
   if (!divides(given, ranks))
     throw InputError(counted(ranks, "rank"), "the sizes that are given multiply to " + std::to_string(given),
                      "their product must divide the number of ranks");

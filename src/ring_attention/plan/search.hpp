@@ -12,6 +12,7 @@ namespace ring_attention::plan {
 /// Sizes of a mesh that are given; the others are searched.
 struct MeshWish {
   std::optional<int> tensor = {}, ulysses = {}, ring = {}, data = {};
+  int pipeline = 1;  ///< stages; not searched
 };
 
 /// One mesh and what it takes.
@@ -25,7 +26,7 @@ struct Candidate {
 };
 
 /// Every mesh of `ranks` ranks that is possible: tensor divides the heads and the feed-forward part; tensor and ulysses
-/// divide the heads by the rule of HeadShare; data divides the batch; a rank has a token at least; a cache that is
+/// divide the heads by the rule of HeadShare; data divides the batch, and micro-batches what is left of it; a rank has a token at least; a cache that is
 /// decoded is cut by ring alone. Those that fit come first, the fastest of them first; then the others, the smallest
 /// first.
 /// \throws InputError, which says what would do, when there is none

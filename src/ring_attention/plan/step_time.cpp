@@ -86,8 +86,11 @@ double merge_seconds(const Attention& layer, const Machine& machine) {
 }
 
 std::vector<Part> StepTime::parts() const {
-  return {{"linear", linear},         {"attention", attention}, {"merge", merge},    {"tensor", tensor},
-          {"all-to-all", all_to_all}, {"ring", ring},           {"weights", weights}};
+  std::vector<Part> all{{"linear", linear},  {"attention", attention},   {"merge", merge},
+                        {"tensor", tensor},  {"all-to-all", all_to_all}, {"ring", ring},
+                        {"weights", weights}};
+  if (bubble > 0) all.insert(all.end(), {{"stages", stages}, {"bubble", bubble}});
+  return all;
 }
 
 LinkClass ring_link(const Mesh& mesh, const Machine& machine, bool inside) {
@@ -118,8 +121,10 @@ RingStep backward_step(const Workload& work, const Mesh& mesh, const Machine& ma
   return step;
 }
 
-StepTime step_time(const Workload& work, const Mesh& mesh, const Machine& machine) {
-  if (work.phase == Phase::decode) return decode_time(work, mesh, machine);
+namespace {
+
+/// All layers, without a pipeline.
+StepTime pass_time(const Workload& work, const Mesh& mesh, const Machine& machine) {
   const bool trains = work.phase == Phase::training;
   const ModelShape& model = work.model;
   const double tokens = work.tokens(mesh), layers = in_double(model.layers);
@@ -138,15 +143,65 @@ StepTime step_time(const Workload& work, const Mesh& mesh, const Machine& machin
   const double all_to_all = all_to_all_seconds(mesh, machine, there.all_to_all);
 
   StepTime time;
-  time.linear = layers * linear * (trains ? 4 : 1) + logits;
+  const double passes = work.recomputes ? 4 : 3;
+  time.linear = layers * linear * (trains ? passes : 1) + logits;
   time.attention = layers * (pass + back);
   time.merge = layers * mesh.ring * forward.merge * (trains ? 2 : 1);
   time.tensor = layers * tensor_seconds(work, mesh, machine, tokens) * (trains ? 3 : 1);
   time.all_to_all = layers * all_to_all * (trains ? 3 - kept : 1);  // q, k, v travel again; out was kept
   time.ring = layers * (mesh.ring - 1) * (exposed(forward) + (trains ? exposed(backward) : 0));
   if (trains) time.ring += layers * backward.gradient_hop;
-  time.weights = layers * weight_seconds(work, mesh, machine, linear + pass, 3 * linear + back);
+  time.weights = layers * weight_seconds(work, mesh, machine, linear + pass, (passes - 1) * linear + back);
   return time;
+}
+
+/// Seconds of a message to the next stage: the residual stream of a micro-batch.
+double stage_seconds(const Workload& pass, const Mesh& mesh, const Machine& machine) {
+  const double bytes = pass.tokens(mesh) * in_double(pass.model.hidden) * pass.element / mesh.tensor;
+  const bool inside = mesh.ranks() <= machine.node;
+  return (inside ? machine.link : machine.shared_nic(in_double(machine.node))).seconds(bytes);
+}
+
+StepTime pipeline_time(const Workload& work, const Mesh& mesh, const Machine& machine) {
+  const Workload pass = work.one_pass(mesh);
+  const double micro_batches = work.micro_batches(mesh), share = micro_batches / mesh.pipeline;
+  StepTime time = pass_time(pass, mesh, machine);
+  time.weights = 0;
+  const double one_pass = time.total() / mesh.pipeline;
+  for (double* part :
+       {&time.linear, &time.attention, &time.merge, &time.tensor, &time.all_to_all, &time.ring})
+    *part *= share;
+  time.stages = 2 * micro_batches * work.chunks * stage_seconds(pass, mesh, machine);
+  time.bubble = time.total() * (mesh.pipeline - 1) / (work.chunks * micro_batches);
+  if (mesh.replicas() > 1) {
+    const double stage = work.model.parameters() / (mesh.pipeline * mesh.tensor);
+    const double both = 2 * collective_link(machine, mesh.tensor, mesh.replicas())
+                                .seconds(weight_bytes(stage, work.element, mesh.replicas()));
+    time.weights = std::max(0.0, both - (machine.hides ? one_pass : 0));
+  }
+  return time;
+}
+
+}  // namespace
+
+StepTime step_time(const Workload& work, const Mesh& mesh, const Machine& machine) {
+  if (work.phase == Phase::decode) return decode_time(work, mesh, machine);
+  return mesh.pipeline > 1 ? pipeline_time(work, mesh, machine) : pass_time(work, mesh, machine);
+}
+
+double model_flops(const Workload& work) {
+  const ModelShape& model = work.model;
+  const double times = work.phase == Phase::training ? 3 : 1, width = in_double(model.heads * model.dim());
+  const bool decodes = work.phase == Phase::decode;
+  const double tokens = work.batch * (decodes ? 1 : work.context);
+  const double seen = decodes ? work.context : (work.context + 1) / 2;  // keys of the average query
+  double products = 2 * in_double(model.layers) * model.layer_parameters();
+  if (work.phase != Phase::prefill) products += 2 * in_double(model.vocab * model.hidden);  // the logits
+  return times * tokens * (products + 4 * in_double(model.layers) * width * seen);
+}
+
+double utilisation(const Workload& work, const Mesh& mesh, const Machine& machine, double seconds) {
+  return model_flops(work) / (seconds * mesh.ranks() * machine.peak_flops);
 }
 
 namespace {

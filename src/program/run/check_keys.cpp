@@ -1,0 +1,95 @@
+#include "program/run/check_keys.hpp"
+
+#include <numeric>
+
+#include "program/run/rows.hpp"
+
+namespace ring_attention {
+namespace {
+
+constexpr Index queries_at_a_time = 2048;
+
+/// What the queries of this rank add, and the largest sizes in them.
+struct Sums {
+  explicit Sums(const Shape& keys) : gradients{Tensor<double>(keys), Tensor<double>(keys)}, mass(keys) {}
+
+  KeyGradients gradients;
+  Tensor<double> mass;  // sum of P over the queries, in every column
+  double max_dp = 0, max_q = 0, max_grad_out = 0;
+};
+
+double largest(const Tensor<double>& array) {
+  double most = 0;
+  for (const double x : array.view().elements()) most = std::max(most, std::abs(x));
+  return most;
+}
+
+/// The queries at `rows` of this rank, which are those of `range`.
+template <class T>
+void add_queries(Sums& sums, const RankResults<T>& results, const Scoring& scoring, Index batch,
+                 const Interval& heads, const KeyValue<double>& keys, const TokenRange& range,
+                 const std::vector<Index>& rows) {
+  const auto rows_of = [&](View<const T> array) {
+    return gather_rows<T>(array, batch, heads.begin, heads.end - heads.begin, rows);
+  };
+  const Tensor<double> q = rows_of(*results.q), out = rows_of(results.forward->out),
+                       lse = rows_of(results.forward->lse), grad_out = rows_of(*results.grad_out);
+  BlockwiseBackward<double> engine(scoring, check_sample_keys);
+  engine.begin({q, out, lse, grad_out, {}}, {range});
+  engine.accumulate(keys, {sums.gradients.k, sums.gradients.v});
+  const Tensor<double> ones(q.shape(), 1.0);  // dV = P^T dO is then the sum of P
+  Tensor<double> unused(keys.k.shape());
+  engine.begin({q, out, lse, ones, {}}, {range});
+  engine.accumulate(keys, {unused, sums.mass});
+
+  for (Index h = 0; h < q.shape().heads; ++h)
+    sums.max_dp = std::max(
+        sums.max_dp,
+        (matrix(grad_out.view(), 0, h).cwiseAbs() * matrix(keys.v, 0, 0).cwiseAbs().transpose()).maxCoeff());
+  sums.max_q = std::max(sums.max_q, largest(q));
+  sums.max_grad_out = std::max(sums.max_grad_out, largest(grad_out));
+}
+
+}  // namespace
+
+SampledKeys::SampledKeys(const TokenRanges& keys) {
+  const Index step = std::max<Index>(1, count(keys) / check_sample_keys);
+  Index first = 0;
+  for (const TokenRange& range : keys) {
+    if (range.count == 0) continue;
+    const Index some = (range.count - 1) / step + 1;
+    ranges.push_back({range.begin, range.stride * step, some});
+    for (Index i = 0; i < some; ++i) rows.push_back(first + i * step);
+    first += range.count;
+  }
+}
+
+template <class T>
+KeyGradients key_gradients(const Communicator& comm, const RankResults<T>& results, const Scoring& scoring,
+                           Index batch, const Interval& heads, const KeyValue<double>& keys,
+                           Activity& activity) {
+  Sums sums(keys.k.shape());
+  Index first = 0;
+  for (const TokenRange& range : results.query_ranges) {
+    for (Index i = 0; i < range.count; i += queries_at_a_time) {
+      std::vector<Index> rows(static_cast<std::size_t>(std::min(queries_at_a_time, range.count - i)));
+      std::iota(rows.begin(), rows.end(), first + i);
+      add_queries(sums, results, scoring, batch, heads, keys, range.slice(i, std::ssize(rows)), rows);
+      activity.beat();
+    }
+    first += range.count;
+  }
+  for (Tensor<double>* sum : {&sums.gradients.k, &sums.gradients.v, &sums.mass})
+    sum_over_ranks(comm, sum->view().elements());
+  const double mass = largest(sums.mass), dp = max_over_ranks(comm, sums.max_dp);
+  sums.gradients.magnitude_k = 2 * std::abs(scoring.scale) * dp * max_over_ranks(comm, sums.max_q) * mass;
+  sums.gradients.magnitude_v = max_over_ranks(comm, sums.max_grad_out) * mass;
+  return std::move(sums.gradients);
+}
+
+template KeyGradients key_gradients(const Communicator&, const RankResults<float>&, const Scoring&, Index,
+                                    const Interval&, const KeyValue<double>&, Activity&);
+template KeyGradients key_gradients(const Communicator&, const RankResults<double>&, const Scoring&, Index,
+                                    const Interval&, const KeyValue<double>&, Activity&);
+
+}  // namespace ring_attention
