@@ -7,6 +7,7 @@
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/heads.hpp"
 
 namespace ring_attention {
