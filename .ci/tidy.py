@@ -4,7 +4,8 @@
     python3 .ci/tidy.py CLANG_TIDY [changed]
 
 `changed` takes the files that differ from the merge base with the default branch; on the default branch itself, from
-the last tag. Where there is neither, nothing has changed. A changed header is checked in one file that includes it.
+the last tag. Where there is neither, nothing has changed. A changed header is checked in one file that includes it; one
+that only headers and kernels include waits for a call without `changed`.
 
 A file that passes is left out of later calls, until its preprocessed text, the version of clang-tidy or a .clang-tidy
 changes. Exit code 0: no findings; 1: findings.
@@ -58,10 +59,11 @@ def changed_files(known):
     files = []
     for name in dict.fromkeys(names):
         if name.endswith((".hpp", ".cuh")):
-            includes = [f"#include \"{'/'.join(pathlib.Path(name).parts[n:])}\"" for n in range(4)]
-            patterns = [word for include in includes for word in ("-e", include)]
-            users = [ROOT / user for user in output("git", "grep", "-lF", *patterns, "--", "*.cpp").split()]
-            files += [user for user in users if user in known][:1]
+            folder, _, own = name.rpartition("/")
+            _, _, from_root = name.partition("/")  # of src, lessons or tests
+            users = output("git", "grep", "-lF", f'#include "{from_root}"', "--", "*.cpp").split()
+            users += output("git", "grep", "-lF", f'#include "{own}"', "--", f"{folder}/*.cpp").split()
+            files += [ROOT / user for user in users if ROOT / user in known][:1]
         elif ROOT / name in known:
             files.append(ROOT / name)
     return list(dict.fromkeys(files))
