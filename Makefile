@@ -5,9 +5,11 @@ SETUP ?= sh setup.sh
 BUILD := build/release
 JOBS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
-# Tracked C++ files, and new ones that git does not ignore; in a source archive, which has no git, all.
-CXX_FILES = { git ls-files -co --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh' 2>/dev/null || \
-  find . -path ./build -prune -o \( -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' \) -print | sed 's|^[.]/||'; }
+# Tracked files of some patterns, and new ones that git does not ignore; in a source archive, which has no git, all.
+files = { git ls-files -co --exclude-standard -- $(1) 2>/dev/null || \
+  find . -path ./build -prune -o \( -false $(foreach pattern,$(1),-o -name $(pattern)) \) -print | sed 's|^[.]/||'; }
+CXX_FILES   = $(call files,'*.cpp' '*.hpp' '*.cu' '*.cuh')
+SHELL_FILES = { $(call files,'*.sh'); echo .ci/run .ci/release src/cmake/mpirun.in; }
 
 VERSION = $(shell sed -n 's/^  VERSION //p' CMakeLists.txt)
 
@@ -110,13 +112,15 @@ format-check: ## say which files `make format` would change
 	@$(CLANG_FORMAT) --version
 	@$(CXX_FILES) | xargs $(CLANG_FORMAT) --dry-run --Werror
 
-lint: format-check ## the format check, and clang-tidy over every file that is compiled
+lint: format-check ## the checks of all source files, with clang-tidy over every file that is compiled (FILES=changed: fewer)
 	@$(SETUP) run test lint bench
+	@if command -v cmake-lint > /dev/null; then $(call files,'*CMakeLists.txt' '*.cmake') | xargs cmake-lint --suppress-decorations; \
+	  else echo 'not checked: the CMake files (no cmake-lint here)'; fi
+	@$(call files,'*.py') | xargs flake8
+	@$(SHELL_FILES) | xargs shellcheck
 	@$(CONFIGURE) -B build/lint -DRING_ATTENTION_TESTS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
-	  -DCMAKE_UNITY_BUILD=OFF
-	@$(CXX_FILES) | grep -E '^(src/(ring_attention|cli|program)|lessons|tests)/.*\.cpp$$' | grep -vE '^tests/(install/|emulator/nccl_waits)|/without_' \
-	  | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) -p build/lint --quiet --extra-arg=-Wno-unknown-warning-option \
-	    --extra-arg=-Wno-unused-command-line-argument
+	  -DCMAKE_UNITY_BUILD=OFF > /dev/null
+	@python3 .ci/tidy.py $(CLANG_TIDY) $(FILES)
 
 dist: ## the source archive of the last commit, in build/dist
 	@mkdir -p build/dist

@@ -43,6 +43,10 @@ notebooks python3-ipykernel            -                -                the Pyt
 format    clang-format-16/clang-format clang-format     clang-format-16  formats the source
 lint      clang-format-16/clang-format clang-format     clang-format-16  formats the source
 lint      clang-tidy-16/clang-tidy     llvm             clang-tidy-16    looks for mistakes in the source
+lint      cmake-format?                -                cmake-lint       looks for mistakes in the CMake files
+lint      flake8                       flake8           flake8           looks for mistakes in the Python files
+lint      shellcheck                   shellcheck       shellcheck       looks for mistakes in the shell scripts
+lint      python3                      python3          python3          starts clang-tidy for several files at once
 sanitize  clang-16?                    -                clang++-16       compiles for the sanitizers, in less time than g++
 sanitize  libclang-rt-16-dev?          -                -                the sanitizers of clang
 gpu-headers python3                    python3          python3          runs pip
@@ -119,6 +123,7 @@ apt_setup() {
   missing=$(apt_missing)
   announce "$missing"
   names=$(names_of "$missing")
+  # shellcheck disable=SC2086 # names are words
   $as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 $names >/dev/null ||
     fail "apt-get install failed. Is there a network? Still missing: $names"
@@ -150,6 +155,7 @@ brew_setup() {
       fi
       ;;
   esac
+  # shellcheck disable=SC2086 # names are words
   brew install $names || fail 'brew install failed. Is there a network?'
 }
 

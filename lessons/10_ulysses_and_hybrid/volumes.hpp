@@ -78,7 +78,7 @@ struct LayerHeads {
 /// One token a rank, one number a token.
 [[nodiscard]] inline SharedAttention one_token_a_rank(const LayerHeads& heads, const RankGrid& grid,
                                                       bool gathers) {
-  const Index tokens = grid.ulysses.size * grid.ring.size;
+  const Index tokens = Index{grid.ulysses.size} * grid.ring.size;
   return {grid,
           gathers,
           Placement(PlacementKind::contiguous, tokens, grid.ring.size),

@@ -84,7 +84,7 @@ inline std::vector<std::vector<double>> show_contexts(Lesson& lesson, Trainee& t
     for (std::size_t i = 1; i < row.size(); ++i) cells.push_back(format("%.4f", row[i]));
     table.row(cells);
     rows.push_back(row);
-    for (const std::size_t i : {2, 4}) {
+    for (const std::size_t i : {2U, 4U}) {
       const double error = std::abs(row[i] - row[i + 1]);
       largest = std::max(largest, error);
       right = right && error <= 0.015;

@@ -1,3 +1,4 @@
+#!/bin/sh
 # keep_ptxas_log.sh NVCC ARGUMENT...   Runs the compiler and stores its output, with ptxas' lines on each kernel, in
 # OBJECT.ptxas. Prints the other lines: warnings and errors.
 object=

@@ -218,8 +218,8 @@ set(python_without_gpu_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel model plan diagnose api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda program_parts
-        program program_cuda program_without_cuda python
+  ITEMS core mpi io attention cpu ring parallel model plan diagnose api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda
+        program_parts program program_cuda program_without_cuda python
         python_gpu python_without_gpu)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
 endforeach()

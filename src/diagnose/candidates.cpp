@@ -49,7 +49,7 @@ Forward own_forward(const Evidence& one, const Explanation& forward, Precision p
 double slope(const Problem& problem, const Explanation& forward, Array gradient,
              const Tensor<double>& direction) {
   constexpr double step = 1e-5;
-  double value[2];
+  double value[2] = {};
   for (const int side : {0, 1}) {
     const Problem moved = problem.moved(gradient, direction, side == 0 ? -step : step);
     value[side] = inner(simulated(moved, forward, Precision::float64).arrays[Array::out], problem.dout);

@@ -61,7 +61,7 @@ Diagnosis diagnose(const std::vector<Answer>& answers, const Options& options) {
     result.conventions = said;
     return result;
   };
-  const Diagnosis plain = attempt(nullptr, false);
+  Diagnosis plain = attempt(nullptr, false);
   if (plain.explained()) return plain;
   for (const Convention& convention : conventions_for(*answers.front().problem))
     if (Diagnosis result = attempt(&convention, false); result.explained()) return result;

@@ -2,7 +2,8 @@
 /// `Hypothesis`: mistakes that may explain what a code returned.
 #pragma once
 
-#include <compare>
+#include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "diagnose/mistakes/mistake.hpp"
@@ -17,7 +18,11 @@ struct Hypothesis {
   /// been used.
   bool follows_content = false;
 
-  friend auto operator<=>(const Hypothesis&, const Hypothesis&) = default;
+  /// An order for maps. (LLVM's library has no <=> of vectors before version 17.)
+  friend bool operator<(const Hypothesis& a, const Hypothesis& b) {
+    return std::tie(a.mistakes, a.direction, a.follows_content) <
+           std::tie(b.mistakes, b.direction, b.follows_content);
+  }
 
   [[nodiscard]] Rules rules() const {
     Rules rules;

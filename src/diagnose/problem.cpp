@@ -77,7 +77,7 @@ std::vector<Case> ladder(const Job& job) {
   // number than of heads or of columns, so that the axes of its arrays can be told apart.
   Case full{.name = "full", .tests = "no mask"};
   full.heads = full.kv_heads = job.ulysses > 2 ? 2 * job.ulysses : 4;
-  const Index part = 2 * job.ranks;
+  const Index part = Index{2} * job.ranks;
   full.tokens = (24 + part - 1) / part * part;
   while (full.tokens == full.heads * job.ranks || full.tokens == full.dim * job.ranks) full.tokens += part;
   std::vector<Case> cases{full};

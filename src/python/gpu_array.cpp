@@ -41,7 +41,7 @@ cuda::StreamHandle stream_of(StreamNumber number) {
   return number == -1 ? cudaStreamLegacy : reinterpret_cast<cuda::StreamHandle>(number);
 }
 
-GpuArray::GpuArray(std::string name, const py::object& array, StreamNumber stream)
+GpuArray::GpuArray(const std::string& name, const py::object& array, StreamNumber stream)
     : stream_(stream_of(stream)) {
   const auto gpu = array.attr("__dlpack_device__")().cast<std::pair<int, int>>();
   const cuda::CurrentDevice current(gpu.second);

@@ -31,7 +31,7 @@ class GpuArray {
  public:
   /// An array of the caller's, ready for work on `stream`. It stays alive as long as this object.
   /// \throws InputError that names the array
-  GpuArray(std::string name, const py::object& array, StreamNumber stream);
+  GpuArray(const std::string& name, const py::object& array, StreamNumber stream);
   /// A new one, of fp32, in the memory of GPU `device`: allocated in the order of `stream`, so that the host does not wait.
   GpuArray(const std::vector<Index>& shape, int device, StreamNumber stream);
 

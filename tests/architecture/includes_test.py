@@ -33,7 +33,8 @@ PRINTING_FILES = r"src/program/|src/ring_attention/mpi/communicator\.cpp|src/cma
 
 # (what must not stand in code, the files in which it may, why)
 WORDS = [
-    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io, to the MPI transports, to ring_attention.hpp and to the Python module"),
+    (r"\bP?MPI_\w", MPI_FILES, "MPI belongs to the folders mpi and io, to the MPI transports, to ring_attention.hpp and to the Python "
+     "module"),
     (r"<<<", r".*\.cuh?$", "kernel launches belong to .cu files"),
     (r"\b(f|v|vf)?printf\s*\(|\bf?puts\s*\(|\bstd::(cout|cerr|clog)\b", PRINTING_FILES,
      "printing belongs to the program and to the lessons"),

@@ -124,7 +124,8 @@ def roofline(results):
         body += [f'<line class="grid" x1="{left}" y1="{y:.1f}" x2="{left + width}" y2="{y:.1f}"/>',
                  text(left - 8, y + 4, f"{10**power:g}", "dim end")]
     ridge = peak / bandwidth
-    body += [f'<path class="line" d="M{x_of(1):.1f} {y_of(bandwidth):.1f}L{x_of(ridge):.1f} {y_of(peak):.1f}L{left + width} {y_of(peak):.1f}"/>',
+    body += [f'<path class="line" d="M{x_of(1):.1f} {y_of(bandwidth):.1f}L{x_of(ridge):.1f} {y_of(peak):.1f}'
+             f'L{left + width} {y_of(peak):.1f}"/>',
              text(left + width, y_of(peak) - 8, f"{unit}: {peak:.0f} GFLOP/s", "dim end"),
              text(x_of(1.4), y_of(bandwidth), f"memory: {bandwidth:.0f} GB/s copied", "dim"),
              text(left + width / 2, top + height + 40, "operations a byte that comes from memory", "dim mid"),

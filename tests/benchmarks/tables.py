@@ -200,7 +200,8 @@ def goals(results):
         yield from ratio("Ulysses / ring, 2 ranks", ulysses["seconds"][1], ring["seconds"][1], "at most 1.10")
     if results.get("memory"):
         row = results["memory"]["long"]
-        yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks", f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
+        yield [f"tensors / six shards, S {row['seq']}, {row['ranks']} ranks",
+               f"{row['tensor_bytes'] / six_shards(row):.3f}", "at most 1.10"]
 
 
 def dates(results):
@@ -270,13 +271,14 @@ def all_tables(results):
               "backward": "Ring backward, the same problem on more ranks", "weak": "Ring, tokens and ranks growing together"}
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
-            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank, "
-                   f"{cores} cores. Last column: the cost, time * min(ranks, cores) / "
+            yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, "
+                   f"D = {rows[0]['dim']}, float32, one thread per rank, {cores} cores. Last column: the cost, time * min(ranks, cores) / "
                    f"{'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'}; 1.00 is perfect.",
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]
-        yield ("Ring, Ulysses, hybrid and all-gather", f"Measured on {part['measured']}. {part['how']}, all arguments in host memory. S = {rows[0]['seq']}, "
+        yield ("Ring, Ulysses, hybrid and all-gather",
+               f"Measured on {part['measured']}. {part['how']}, all arguments in host memory. S = {rows[0]['seq']}, "
                f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank; 4 ranks share the cores. Hybrid: two ranks "
                "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
     if results.get("memory"):
@@ -285,7 +287,8 @@ def all_tables(results):
     for dtype, heading, agreement in (("float32", "PyTorch", "1e-3"), ("float64", "PyTorch, float64", "1e-12")):
         if rows := of_type(results, dtype):
             place = results["pytorch"].get("measured")
-            yield (heading, (f"Measured on {place}. " if place else "") + f"`scaled_dot_product_attention` on the CPU, S = {rows[0]['seq']}, H = {rows[0]['heads']}, {dtype}, "
+            yield (heading, (f"Measured on {place}. " if place else "") + "`scaled_dot_product_attention` on the CPU, "
+                   f"S = {rows[0]['seq']}, H = {rows[0]['heads']}, {dtype}, "
                    f"the same arrays and threads, in turn; results agree within {agreement}. Last column: the median of the ratios.",
                    pytorch_table(rows))
 

@@ -206,7 +206,9 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual(len(report["placements"]), 2 if "causal" in words or "backward" in words else 1)
                 if "all-gather" in words:
                     continue  # no hops
-                self.assertEqual(report["hop_bytes"], 2 * 2 // report["ulysses"] * -(-41 * report["ulysses"] // ranks) * 16 * (4 if "fp32" in words else 2))
+                tokens = -(-41 * report["ulysses"] // ranks)
+                self.assertEqual(report["hop_bytes"],
+                                 2 * 2 // report["ulysses"] * tokens * 16 * (4 if "fp32" in words else 2))
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 usable GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
 

@@ -68,8 +68,9 @@ class ParallelTest(harness.CommandTest):
             self.assertEqual((report["parallel"], report["ulysses"]), ("hybrid", ulysses))
 
     def test_all_gather_has_the_bits_of_the_ring(self):
-        for ranks, dtype, words in harness.first(2, (3, "<f8", "--placement striped"), (3, "<f4", "--wire bf16 --engine readable"),
-                                         (4, "<f4", "--causal --placement zigzag"), (3, "<f4", "--wire bf16")):
+        for ranks, dtype, words in harness.first(2, (3, "<f8", "--placement striped"),
+                                                 (3, "<f4", "--wire bf16 --engine readable"),
+                                                 (4, "<f4", "--causal --placement zigzag"), (3, "<f4", "--wire bf16")):
             self.write_problem(dtype=dtype)
             self.assert_same_bits(ranks, ("--parallel", "all-gather"), ranks, common=words.split())
 

@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 
-import harness  # noqa: E402
+import harness
 
 ON_GPU = "--device cuda --share-gpu --timeout 20".split()
 

@@ -1,3 +1,4 @@
+#!/bin/sh
 # Configures as `make run` and `make test` do, on a machine with and without an NVIDIA driver, and looks at whether the
 # GPU parts are wanted, and at the reason if they cannot be had. No compiler for them is needed.
 #

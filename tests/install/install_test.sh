@@ -1,3 +1,4 @@
+#!/bin/sh
 # Installs the build into a prefix of its own, builds another project against it with
 # find_package(ring_attention), and runs that project's programs alone and on three ranks.
 #
@@ -17,8 +18,10 @@ fi
 
 # Headers: those that the programs here include, those that an installed header includes, and no other.
 programs=$(ls "$RING_ATTENTION_SOURCE"/tests/install/*.cpp)
-[ -e "$work/prefix"/lib*/libring_attention_cuda.a ] || programs=$(echo "$programs" | grep -v cuda)
+has_cuda=$(find "$work/prefix" -name libring_attention_cuda.a)
+[ -n "$has_cuda" ] || programs=$(echo "$programs" | grep -v cuda)
 (cd "$work/prefix/include" && find ring_attention -type f) | sort >"$work/installed"
+# shellcheck disable=SC2046,SC2086 # names of files
 (cd "$work/prefix/include" && sed -n 's/^#include "\(ring_attention[^"]*\)".*/\1/p' $programs $(cat "$work/installed")) |
   sort -u | diff - "$work/installed" || { echo 'above: < included and not installed, > installed and not included' >&2; exit 1; }
 if grep -e '/model/' -e '/plan/' "$work/installed"; then
@@ -31,7 +34,7 @@ cmake -S "$RING_ATTENTION_SOURCE/tests/install" -B "$work/build" -DCMAKE_BUILD_T
 cmake --build "$work/build"
 
 "$work/build/consumer" 1
-if [ -e "$work/prefix"/lib*/libring_attention_cuda.a ]; then
+if [ -n "$has_cuda" ]; then
   "$work/build/cuda_consumer"
 fi
 "$MPIRUN" -n 3 "$work/build/consumer" 3
@@ -54,6 +57,7 @@ cat "$work/printed"
 if command -v pkg-config >/dev/null && pkg-config --exists eigen3; then
   PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name ring_attention.pc)")
   export PKG_CONFIG_PATH
+  # shellcheck disable=SC2046,SC2086 # flags are words
   "$1" ${2-} -std=c++20 "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" -o "$work/own_program" \
     $(pkg-config --cflags --libs ring_attention)
   "$MPIRUN" -n 3 "$work/own_program" | sort | diff "$work/printed" -

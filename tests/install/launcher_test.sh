@@ -1,3 +1,4 @@
+#!/bin/sh
 # Configures the project with launchers that do not fit the MPI library, and with an MPI that will not do, and expects it
 # to notice.
 #

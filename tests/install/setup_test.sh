@@ -1,3 +1,4 @@
+#!/bin/sh
 # Runs setup.sh against a system made of stand-ins, and looks at what it would do.
 set -eu
 
@@ -44,7 +45,9 @@ reset() {
   rm -f "$work/calls" "$work/no-network"
   echo 0 >"$work/user"
   echo 4.0.2-3 >"$work/mpich"
+  # shellcheck disable=SC2086 # one word a package
   printf '%s\n' $all >"$work/installed"
+  # shellcheck disable=SC2086 # one word a package
   printf '%s\n' $all doxygen clang-format openmpi-bin >"$work/available"
 }
 setup() { PATH="$work/bin" sh "$RING_ATTENTION_SOURCE/setup.sh" "$@" >"$work/output" 2>&1; }

@@ -15,7 +15,7 @@ import ring_attention as ra
 
 if sys.argv[1] == "ring_attention":
     ra.size()
-from mpi4py import MPI
+from mpi4py import MPI  # noqa: F811
 
 import diagnose_rings
 import reference

@@ -1,3 +1,4 @@
+#!/bin/sh
 # `pip install .`, into a folder of its own: metadata, version, one call on one process and on two ranks. It compiles the
 # library. Nothing is fetched from a network: scikit-build-core has to be installed.
 #

@@ -36,8 +36,8 @@ void by_hand(OnDevice& a, const RandomProblem& p, const Rules& rules, cuda::Stre
       rules, stream);
 }
 
-AttentionResult<float> by_library(const OnDevice& a, const RandomProblem& p, const char* kernel,
-                                  cuda::StreamHandle stream) {
+DeviceAttentionResult by_library(const OnDevice& a, const RandomProblem& p, const char* kernel,
+                                 cuda::StreamHandle stream) {
   return attention_forward<float>(a.q, a.k, a.v, p.scoring, {.stream = stream, .kernel = kernel});
 }
 
@@ -68,7 +68,7 @@ void check_agreement(Lesson& lesson, const RandomProblem& p, const Rules& rules,
   const Tensor<float> out = cuda::downloaded(a.out, stream), lse = cuda::downloaded(a.lse, stream);
   lesson.check("out agrees with the dense reference in double", compare(out, want.out, tolerance));
   lesson.check("lse agrees with the dense reference in double", compare(lse, want.lse, tolerance));
-  const AttentionResult<float> library = by_library(a, p, "tiled", stream);
+  const DeviceAttentionResult library = by_library(a, p, "tiled", stream);
   lesson.check("the library's kernel `tiled` agrees, too",
                compare(cuda::downloaded(library.out, stream), want.out, tolerance));
 }

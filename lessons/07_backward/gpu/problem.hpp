@@ -24,7 +24,7 @@ struct Forward {
   RandomProblem p;
   cuda::StreamHandle stream;
   FloatsThere q, k, v, grad_out;
-  AttentionResult<float> result;
+  DeviceAttentionResult result;
 };
 
 inline Gradients<float> zeros(const Shape& shape) {
@@ -45,7 +45,7 @@ inline Gradients<float> by_hand(const Forward& f, const Mistakes& mistakes) {
   return d;
 }
 
-inline Gradients<float> by_library(const Forward& f, const char* kernel) {
+inline DeviceGradients by_library(const Forward& f, const char* kernel) {
   return attention_backward<float>({f.q, f.result.out, f.result.lse, f.grad_out}, f.k, f.v, f.p.scoring,
                                    {.stream = f.stream, .kernel = kernel});
 }

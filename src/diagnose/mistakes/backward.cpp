@@ -21,7 +21,7 @@ void of_group(Rules& rules, double (*times)(Index number, Index group)) {
   };
 }
 
-void scale_arrays(Rules& rules, std::vector<Array> which, double (*factor)(double ranks)) {
+void scale_arrays(Rules& rules, const std::vector<Array>& which, double (*factor)(double ranks)) {
   rules.after_backward.push_back([=](const Problem& problem, const Turn&, Arrays& arrays) {
     for (const Array array : which)
       for (double& x : arrays[array].view().elements()) x *= factor(problem.job.ranks);

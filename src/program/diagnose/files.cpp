@@ -23,6 +23,7 @@ using diagnose::Problem;
 using Json = nlohmann::ordered_json;
 
 const std::vector<std::string> explanations{
+    // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): some sentences take two lines
     "A query of head h uses the K,V of head h / (heads / kv_heads). score = scale q.k + bias; out = "
     "softmax(score) v.",
     "causal: a query sees keys at its position and before. window: the last so many of them, its own "
@@ -91,7 +92,7 @@ bool has_results(const GivenArrays& given) {
 /// The file of an input that is not the array of the problem; empty if all are, or there is none.
 std::string other_input(const Problem& problem, const std::string& folder) {
   for (const auto& [input, array] : inputs_of(problem)) {
-    const std::string path = folder + "/" + input + ".npy";
+    std::string path = folder + "/" + input + ".npy";
     if (!std::filesystem::exists(path)) continue;
     const Tensor<double> got = read_npy<double>(path);
     if (!(got.shape() == array->shape()) ||

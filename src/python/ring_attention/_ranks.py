@@ -290,7 +290,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
 
 
 def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
-            comm=None) -> np.ndarray | None:
+           comm=None) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is that of `scatter`.

@@ -242,8 +242,8 @@ void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* 
   for (int i = 0; i < lanes; ++i) {
     constexpr Real most = 2e9F;
     const Real m = panel.m[i];
-    present[i] =
-        i < rows.queries && !(m == -infinity && panel.l[i] == 0);  // a hidden tile is no term, NaN is
+    // A hidden tile is no term, NaN is one.
+    present[i] = i < rows.queries && (m != -infinity || panel.l[i] != 0);
     exponent[i] = m == -infinity ? 0
                   : m > -most    ? (m < most ? static_cast<int>(m) : 2'000'000'000)
                                  : -2'000'000'000;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -22,8 +23,10 @@ void for_each_task(Index tasks, int threads, const std::function<void(Index, int
     }
   };
   {
-    std::vector<std::jthread> others;  // joined at the end of the block
-    for (int worker = 1; worker < std::min<Index>(threads, tasks); ++worker) others.emplace_back(run, worker);
+    // The end of the block waits for them. (LLVM's library has no std::jthread.)
+    std::vector<std::future<void>> others;
+    for (int worker = 1; worker < std::min<Index>(threads, tasks); ++worker)
+      others.push_back(std::async(std::launch::async, run, worker));
     run(0);
   }
   for (const std::exception_ptr& failure : failures)

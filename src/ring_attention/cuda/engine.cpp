@@ -68,7 +68,7 @@ Partial<float> CudaEngine<T>::to_partial() const {
 }
 
 template <class T>
-void CudaBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
+void CudaBackward<T>::begin(const BackwardInputs<T>& forward, const TokenRanges& ranges) {
   const Shape& q = forward.q.shape();
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),

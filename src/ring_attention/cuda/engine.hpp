@@ -79,7 +79,7 @@ class CudaBackward final : public BackwardEngine<T> {
       : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
   /// Starts with dQ = 0 and dBias = 0. `ranges` are the positions of the queries.
-  void begin(const BackwardInputs<T>& forward, TokenRanges ranges);
+  void begin(const BackwardInputs<T>& forward, const TokenRanges& ranges);
 
   /// Enqueues: adds the contribution of these keys to dQ and dBias, and the contribution of these queries to dK and dV in
   /// `gradient`.

@@ -54,7 +54,7 @@ MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, S
 std::shared_ptr<const QueryTables> tables_for(const CudaOptions& options, const Scoring& scoring,
                                               const Shape& q, const TokenRanges& queries) {
   if (options.tables != nullptr && *options.tables) return *options.tables;
-  const auto tables = std::make_shared<const QueryTables>(
+  auto tables = std::make_shared<const QueryTables>(
       QueryTables{MaskOnDevice(scoring, queries, options.stream, options.allocator),
                   dropout_on_device(scoring.dropout, q, queries, options),
                   sinks_on_device(scoring.sinks, q, options.stream, options.allocator)});

@@ -14,7 +14,6 @@ import ctypes
 import datetime
 import json
 import math
-import statistics
 import subprocess
 import sys
 import time
@@ -304,8 +303,9 @@ def text(results):
         for name, figure in case["seconds"].items():
             rate = case["tflops"][name]
             peer = case["tflops"].get("cuDNN")
-            rows.append([case["pass"], ("causal" if p["causal"] else "full") + (f" {p['heads']}:{p['kv_heads']}" if p["heads"] != p["kv_heads"] else ""),
-                         str(p["dim"]), str(p["seq"]), name, tables.milliseconds(figure), f"{rate:.0f}", f"{100 * rate / peer:.0f}" if peer else ""])
+            heads = f" {p['heads']}:{p['kv_heads']}" if p["heads"] != p["kv_heads"] else ""
+            rows.append([case["pass"], ("causal" if p["causal"] else "full") + heads, str(p["dim"]), str(p["seq"]), name,
+                         tables.milliseconds(figure), f"{rate:.0f}", f"{100 * rate / peer:.0f}" if peer else ""])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     c = results["ceilings"]
@@ -319,7 +319,8 @@ def text(results):
                          f"slowest rank {n * slowest / whole['one call']:.3f} of its share")
     for case in results["multiprocessors"]:
         base = case["seconds"]["0"][1]
-        lines.append("multiprocessors reserved: " + ", ".join(f"{n}: {figure[1] / base:.3f}" for n, figure in case["seconds"].items()) + " of the time with all")
+        shares = ", ".join(f"{n}: {figure[1] / base:.3f}" for n, figure in case["seconds"].items())
+        lines.append(f"multiprocessors reserved: {shares} of the time with all")
     return "\n".join(lines)
 
 
