@@ -87,7 +87,7 @@ std::string wrong_in(const Results& got, const Softmax& a) {
 Finding examine() {
   emulator::Random random{1};
   const auto numbers = [&](float scale) {
-    std::vector<float> x(tokens * dim);
+    std::vector<float> x(std::size_t{tokens} * dim);
     for (float& number : x) number = scale * (static_cast<float>(random() % 2001) / 1000 - 1);
     return x;
   };

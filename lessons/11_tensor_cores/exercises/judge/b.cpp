@@ -11,7 +11,7 @@ using namespace ring_attention::lesson_11;
 
 namespace {
 
-constexpr int rows = 16, columns = 8;  // of s
+constexpr std::size_t rows = 16, columns = 8;  // of s
 using S = std::array<double, rows * columns>;
 
 struct Place {
@@ -39,9 +39,11 @@ S product(const std::vector<__nv_bfloat16>& q, const std::vector<__nv_bfloat16>&
       for (int i = 0; i < 8; ++i) {  // number i % 2 of register i / 2
         const int g = lane / 4, t = lane % 4;
         const auto copy = [&](auto& to, Place is, Place from, const auto& matrix) {
-          const std::size_t column = static_cast<std::size_t>(first + is.column + i % 2);
-          to[static_cast<std::size_t>(is.row)][column] = __bfloat162float(matrix[static_cast<std::size_t>(
-              (from.row * dim + first + from.column + i % 2) % std::ssize(matrix))]);
+          const auto at = [&](const Place& place) {
+            return static_cast<std::size_t>(place.row) * dim +
+                   static_cast<std::size_t>(first + place.column + i % 2);
+          };
+          to[at(is) / dim][at(is) % dim] = __bfloat162float(matrix[at(from) % matrix.size()]);
         };
         copy(a, of_q(g, t, i / 2), taken.q(g, t, i / 2), q);
         if (i < 4) copy(b, of_k(g, t, i / 2), taken.k(g, t, i / 2), k);

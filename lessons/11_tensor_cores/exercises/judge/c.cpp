@@ -12,7 +12,7 @@ namespace {
 constexpr int keys = 5 * tile - 20;
 
 Finding examine() {
-  const auto q = small_numbers(dim, 1), k = small_numbers(keys * dim, 2);
+  const auto q = small_numbers(dim, 1), k = small_numbers(std::size_t{keys} * dim, 2);
   std::vector<double> want(keys);
   for (std::size_t key = 0; key < keys; ++key)
     for (std::size_t c = 0; c < dim; ++c)

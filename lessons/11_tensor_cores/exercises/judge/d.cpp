@@ -9,7 +9,7 @@ using namespace ring_attention::lesson_11;
 
 namespace {
 
-constexpr int tiles = 7;
+constexpr std::size_t tiles = 7;
 
 Finding examine() {
   const auto v = small_numbers(tiles * tile * dim, 1);
@@ -17,7 +17,7 @@ Finding examine() {
   for (std::size_t row = 0; row < tiles * tile; ++row)
     for (std::size_t c = 0; c < dim; ++c) want[row / tile * dim + c] += __bfloat162float(v[row * dim + c]);
   std::vector<float> sums(tiles * dim, std::nanf(""));
-  producer_and_consumer({v.data(), sums.data(), tiles}, nullptr);
+  producer_and_consumer({v.data(), sums.data(), static_cast<int>(tiles)}, nullptr);
   cuda::check(cudaStreamSynchronize(nullptr));
 
   Finding finding;

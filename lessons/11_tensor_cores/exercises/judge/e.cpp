@@ -10,7 +10,7 @@ namespace {
 constexpr int turns = 6;
 
 Finding examine() {
-  std::vector<int> order(2 * turns, -1);
+  std::vector<int> order(std::size_t{2} * turns, -1);
   int issued = 0;
   ping_pong({&issued, order.data(), turns}, nullptr);
   cuda::check(cudaStreamSynchronize(nullptr));
