@@ -88,12 +88,14 @@ Levels levels_of(const Case& what, const Team& team, Index tile, Index block) {
   const auto yes = [](bool holds) { return std::string(holds ? "yes" : "no"); };
   const Mask& mask = what.scoring.mask;
   const int ranks = team.ulysses * team.rings;
-  return {{"ranks", ranks > 8 ? "11 or 13" : ranks > 4 ? "5 to 8" : std::to_string(ranks)},
+  return {{"ranks", ranks > 8   ? "11 or 13"
+                    : ranks > 4 ? "5 to 8"
+                                : std::to_string(ranks)},
           {"placement", name(team.kind)},
-          {"partition", team.gathers           ? "all-gather"
-                        : team.ulysses == 1    ? "ring"
-                        : team.rings == 1      ? "ulysses"
-                                               : "hybrid"},
+          {"partition", team.gathers        ? "all-gather"
+                        : team.ulysses == 1 ? "ring"
+                        : team.rings == 1   ? "ulysses"
+                                            : "hybrid"},
           {"threads", std::to_string(team.threads)},
           {"engine", block > 0 ? "readable" : "fast"},
           {"whole tiles", yes(what.keys % tile == 0 && what.queries % tile == 0)},
@@ -131,7 +133,9 @@ class Pairs {
   }
 
  private:
-  static std::string word(const std::string& factor, const std::string& level) { return factor + ": " + level; }
+  static std::string word(const std::string& factor, const std::string& level) {
+    return factor + ": " + level;
+  }
 
   std::map<std::string, std::set<std::string>> levels_;
   std::set<std::string> seen_;
