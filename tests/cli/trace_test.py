@@ -97,7 +97,7 @@ class TraceTest(harness.CommandTest):
         for placement in ("contiguous", "striped", "zigzag"):
             words = f"run --random 1,1,34,4 --causal --placement {placement} --trace trace.json"
             self.run_well(4, *words.split())
-            queries, pairs, owners = {}, 0, collections.defaultdict(list)
+            queries, pairs, owners, sent = {}, 0, collections.defaultdict(list), collections.defaultdict(list)
             for event in self.events():
                 if event.get("name") == "forward":
                     queries[event["pid"]] = event["args"]["queries"]
@@ -106,6 +106,9 @@ class TraceTest(harness.CommandTest):
                     self.assertEqual(event["args"]["keys"], queries[event["args"]["owner"]])  # self attention
                     owners[event["pid"]].append(event["args"]["owner"])
                     pairs += event["args"]["pairs"]
+                if event["ph"] == "B" and event["name"] == "hop":
+                    sent[event["pid"]].append(event["args"]["owner"])
+            self.assertEqual(dict(sent), {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)})
             self.assertEqual(pairs, 34 * 35 // 2)
             self.assertEqual(dict(owners), {rank: [(rank - step) % 4 for step in range(4)] for rank in range(4)})
 

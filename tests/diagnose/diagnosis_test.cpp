@@ -84,6 +84,16 @@ TEST(Diagnosis, GroupsWhatTwoRanksCannotTellApart) {
   EXPECT_NE(forward_of("v-stays"), forward_of("k-stays"));
 }
 
+TEST(Diagnosis, RoundsToTheBitsOfATypeToNearest) {
+  for (const auto& [precision, bits] : {std::pair(Precision::float32, 24), std::pair(Precision::half, 11),
+                                        std::pair(Precision::bf16, 8)}) {
+    const double last = std::ldexp(1, 1 - bits);
+    EXPECT_EQ(rounded(1 + last, precision), 1 + last) << name(precision);
+    EXPECT_EQ(rounded(1 + 0.6 * last, precision), 1 + last) << name(precision);
+    EXPECT_EQ(rounded(1 + 0.4 * last, precision), 1) << name(precision);
+  }
+}
+
 TEST(Diagnosis, CallsRightResultsRight) {
   const int count = takes_all() ? 10000 : 100;
   const std::vector<Case> cases = ladder({3, PlacementKind::zigzag});
