@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cpu/every_isa.hpp"
+#include "ring_attention/attention/blockwise.hpp"
 #include "support/masks.hpp"
 #include "support/problem.hpp"
 

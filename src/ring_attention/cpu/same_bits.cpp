@@ -62,7 +62,7 @@ SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index
   require(options.threads >= 1, "SameBitsEngine: at least one thread");
 }
 
-void SameBitsEngine::begin(View<const float> q, TokenRanges ranges, View<const float> bias) {
+void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<const float> bias) {
   require(q.shape().seq == count(ranges), "SameBitsEngine: q has other tokens than its ranges");
   require_bias_shape(bias.shape(), q.shape());
   q_ = q;
