@@ -85,8 +85,8 @@ TEST(Diagnosis, GroupsWhatTwoRanksCannotTellApart) {
 }
 
 TEST(Diagnosis, RoundsToTheBitsOfATypeToNearest) {
-  for (const auto& [precision, bits] : {std::pair(Precision::float32, 24), std::pair(Precision::half, 11),
-                                        std::pair(Precision::bf16, 8)}) {
+  for (const auto& [precision, bits] :
+       {std::pair(Precision::float32, 24), std::pair(Precision::half, 11), std::pair(Precision::bf16, 8)}) {
     const double last = std::ldexp(1, 1 - bits);
     EXPECT_EQ(rounded(1 + last, precision), 1 + last) << name(precision);
     EXPECT_EQ(rounded(1 + 0.6 * last, precision), 1 + last) << name(precision);
