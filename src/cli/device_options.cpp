@@ -41,11 +41,10 @@ void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.flag("--share-gpu", options.share_gpu, "More ranks than GPUs, to try things out: correctness only");
 }
 
-void declare_same_bits(CommandLine& command, SameBitsFlags& options) {
-  command.flag(
-      "--same-bits", options.same_bits,
-      "The same bits on any number of ranks and threads, and for every placement and partition: ranks "
-      "hold whole tiles, which are added as integers (lesson 16). float32 only");
+void declare_same_bits(CommandLine& command, SameBitsFlags& options, const std::string& where) {
+  command.flag("--same-bits", options.same_bits,
+               "The same bits " + where +
+                   ": ranks hold whole tiles, which are added as integers (lesson 16). float32 only");
   command.option("--tile", options.tile, "Tokens of a tile; another number has other bits", {1, 1 << 20});
   command.needs("--tile", "--same-bits");
 }

@@ -53,7 +53,11 @@ void declare_cpu_options(CommandLine& command, CpuFlags& options);
 void declare_device_options(CommandLine& command, DeviceOptions& options);
 
 /// Adds --same-bits and --tile under the present heading.
-void declare_same_bits(CommandLine& command, SameBitsFlags& options);
+/// \param where  they are the same: on any number of ranks ...
+void declare_same_bits(CommandLine& command, SameBitsFlags& options,
+                       const std::string& where =
+                           "on any number of ranks and threads, and for every "
+                           "placement and partition");
 
 /// \throws InputError, one line, for a --timeout that is not positive
 void validate_job(const JobOptions& options);

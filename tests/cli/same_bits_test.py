@@ -90,9 +90,20 @@ class SameBitsTest(harness.CommandTest):
                 return digest.hexdigest(), json.load(file)["curve"]
 
         one = train(1)
+        self.assertEqual(train(3, "--trace", "trace.json"), one)
+        self.refused_to_resume("1 ", model)
         for ranks, *words in harness.first(3, (2,), (3, "--threads", 2), (4, "--ranks-ring", 2), (4,), (2, "--ranks-ring", 1)):
             self.assertEqual(train(ranks, *words), one, (ranks, words))
         self.assertNotEqual(train(2, "--threads", 1, same_bits=())[0], train(3, "--threads", 1, same_bits=())[0])
+
+    def refused_to_resume(self, checkpoint, model):
+        for words in (("--same-bits", "--tile", 8), ()):
+            result = self.run_ranks(1, "train", *model, *words, "--checkpoint", checkpoint)
+            self.assert_refused(result, "is of another training: same_bits is 16 there")
+
+    def test_a_trace_changes_nothing(self):
+        problem = ("run", "--random", "1,2,100,8", "--causal", "--backward", *TILE)
+        self.assertEqual(self.digest(3, *problem, "--trace", "trace.json"), self.digest(2, *problem))
 
     def test_the_report_says_it(self):
         result = self.run_well(2, "run", "--random", "1,2,40,8", "--check", *TILE)

@@ -49,15 +49,26 @@ TEST(ModelSameBits, WithDropout) {
     EXPECT_TRUE(same(train_on<float>(mesh, what), want)) << to_string(mesh);
 }
 
-// 1024 tiles add two terms to a row of the embedding's gradient.
-TEST(ModelSameBits, MoreTermsThanANarrowSumTakes) {
-  Training what = in_tiles(1);
-  what.seq = 32;
-  what.batch = 32;
+// Each tile adds two terms to a row of the embedding's gradient: more than a narrow sum takes.
+TEST(ModelSameBits, FiveHundredTilesAndMore) {
+  for (const Index batch : {16, 32}) {
+    Training what = in_tiles(1);
+    what.seq = 32;
+    what.batch = batch;
+    what.steps = 1;
+    const Trained want = train_on<float>(one, what);
+    EXPECT_TRUE(same(train_on<float>({1, 1, 2, 2}, what), want));
+    EXPECT_TRUE(near(want.gradients, train_alone<double>(what).gradients, 1e-4));
+  }
+}
+
+// All labels of a tile are one term.
+TEST(ModelSameBits, ALargeTile) {
+  Training what = in_tiles(1000);
+  what.seq = 2100;
+  what.batch = 1;
   what.steps = 1;
-  const Trained want = train_on<float>(one, what);
-  EXPECT_TRUE(same(train_on<float>({1, 1, 2, 2}, what), want));
-  EXPECT_TRUE(near(want.gradients, train_alone<double>(what).gradients, 1e-4));
+  EXPECT_TRUE(same(train_on<float>({1, 1, 3, 1}, what), train_on<float>(one, what)));
 }
 
 // A model that is sure has losses near 1e-6, and of 15 where it is wrong: their sum may need more bits than a double has.

@@ -88,7 +88,7 @@ Levels levels_of(const Case& what, const Team& team, Index tile, Index block) {
   const auto yes = [](bool holds) { return std::string(holds ? "yes" : "no"); };
   const Mask& mask = what.scoring.mask;
   const int ranks = team.ulysses * team.rings;
-  return {{"ranks", ranks > 8   ? "11 or 13"
+  return {{"ranks", ranks > 8   ? "9 to 13"
                     : ranks > 4 ? "5 to 8"
                                 : std::to_string(ranks)},
           {"placement", name(team.kind)},
@@ -119,6 +119,12 @@ class Pairs {
         if (a < b) seen_.insert(word(a, a_level) + ", " + word(b, b_level));
       levels_[a].insert(a_level);
     }
+  }
+  /// Of all factors.
+  [[nodiscard]] std::size_t levels() const {
+    std::size_t all = 0;
+    for (const auto& [factor, seen] : levels_) all += seen.size();
+    return all;
   }
   /// Those that never did.
   [[nodiscard]] std::set<std::string> missing() const {
@@ -173,6 +179,8 @@ TEST(AnyRanks, RandomProblemsAndTeams) {
     ++cases;
   });
   if (cases < 120) return;  // one was chosen
+  // ranks, placement, partition, threads, and eleven factors of two levels
+  EXPECT_EQ(pairs.levels(), 6U + 3 + 4 + 3 + 11 * 2);
   for (const std::string& pair : pairs.missing()) ADD_FAILURE() << "never together: " << pair;
 }
 

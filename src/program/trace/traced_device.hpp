@@ -115,6 +115,9 @@ class TracedDevice : public Device<Input, T> {
         device_.backward(scoring, inputs, ranges, keys),
         TracedSteps(trace_, shared_, "backward", scoring.mask, ranges));
   }
+  [[nodiscard]] KeySums key_sums(Index dim, Index terms) const override {
+    return device_.key_sums(dim, terms);
+  }
   void place(View<T> shard, View<const Input> array) const override { device_.place(shard, array); }
   void synchronize() const override { device_.synchronize(); }
   [[nodiscard]] MaybeOwned<Input> to_device(View<const Value> host) const override {

@@ -73,22 +73,28 @@ class TrainJob {
   }
 
   /// Parameters, gradients and two moments of what the rank keeps; weights and gradients of one array while it is used, as
-  /// exact sums four words a number, twice; the rows of its tokens: those that each layer keeps, and those of a layer that computes.
+  /// exact sums four words a number, twice; the rows of its tokens: those that each layer keeps, and those of a layer that
+  /// computes; with exact sums the feed-forward part of a tile.
   void require_memory() const {
     const model::ModelShape shape = options_.shape();
     const MeshShape& mesh = report_.mesh.shape;
-    Index all = 0, largest = 0, rows = 0;
+    Index all = 0, largest = 0, rows = 0, tile = 0;
     for (const model::ParameterLayout& layout : model::layouts(shape, links_.part)) {
       all += layout.size();
       largest = std::max(largest, layout.size());
     }
-    for (const model::Stage& stage : options_.curriculum())
-      rows = std::max(rows, (stage.batch / mesh.data + 1) * (stage.seq / mesh.ulysses / mesh.ring + 1));
+    for (const model::Stage& stage : options_.curriculum()) {
+      const Index tokens =
+          model::shards_of(mesh_, PlacementKind::zigzag, stage.seq, report_.cpu).max_tokens();
+      rows = std::max(rows, (stage.batch / mesh.data + 1) * (tokens / mesh.ulysses + 1));
+      if (options_.same_bits)
+        tile = std::max(tile, std::min(options_.tile, tokens) * (shape.width + 2 * shape.hidden));
+    }
     const Index kept = options_.fsdp ? all / links_.replicas->size() : all,
                 row = shape.width + shape.heads / mesh.tensor * (shape.dim + 1);
     require_host_memory(
-        comm_, static_cast<Index>(sizeof(T)) *
-                   (4 * kept + (options_.same_bits ? 10 : 2) * largest + (shape.layers + 6) * row * rows));
+        comm_, static_cast<Index>(sizeof(T)) * (4 * kept + (options_.same_bits ? 10 : 2) * largest + tile +
+                                                (shape.layers + 6) * row * rows));
   }
 
   [[nodiscard]] std::shared_ptr<Links> made_links() {

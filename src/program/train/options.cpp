@@ -39,7 +39,8 @@ Axes of the mesh; their product is the number of ranks:
   data     A rank has some sequences.
 Results are the same on every mesh up to rounding. On one mesh and with one instruction set
 (--isa) they are the same bits, with --fsdp and without, also when a killed training resumes.
-With --same-bits they are that on every mesh of ring and data ranks.
+With --same-bits weights, moments and the curve of the loss are the same bits on every mesh of
+ring and data ranks, for one --tile, without --fsdp.
 
 A checkpoint is a directory step_N: parameters.npy, first_moment.npy and second_moment.npy, each an
 array of the whole model, and checkpoint.json with the place of each matrix and the curve. It is
@@ -176,7 +177,7 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
   command.flag("--json", options.json,
                "Print one JSON object, with the curve of loss and accuracy, instead of text");
   declare_cpu_options(command, options);
-  declare_same_bits(command, options);
+  declare_same_bits(command, options, "on every mesh of ring and data ranks, and any number of threads");
   declare_job_options(command, options);
   command.needs("--checkpoint-every", "--checkpoint");
   command.footer(train_notes);

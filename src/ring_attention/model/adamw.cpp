@@ -50,6 +50,8 @@ double rate_at(const Recipe& recipe, Index step) {
 
 template <class T>
 double gradient_norm(Weights<T>& weights, AllToAll& tensor, bool in_one_order) {
+  require(!in_one_order || weights.sharding() == Sharding::none,
+          "gradient_norm: each rank has all gradients");
   double squares = 0;
   for (std::size_t array = 0; array < weights.arrays(); ++array) {
     const Interval piece = in_one_order ? weights.kept(array) : weights.piece(array);

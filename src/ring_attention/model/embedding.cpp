@@ -9,7 +9,7 @@
 namespace ring_attention::model {
 namespace {
 
-constexpr std::size_t rows_at_once = 256;  // labelled rows with their logits in memory
+constexpr Index rows_at_once = 256;  // labelled rows with their logits in memory
 
 Interval all_rows(const Examples& examples) { return {0, std::ssize(examples.token)}; }
 
@@ -25,10 +25,10 @@ void for_each_part(const ModelShape& shape, const Examples& examples, const Inte
   }
 }
 
-/// Those of some rows that have a label, `rows_at_once` at most. The rest is left.
-std::vector<std::size_t> labelled_rows(const Examples& examples, Interval& some) {
+/// Those of some rows that have a label, `most` of them. The rest is left.
+std::vector<std::size_t> labelled_rows(const Examples& examples, Interval& some, Index most) {
   std::vector<std::size_t> rows;
-  for (; some.begin < some.end && rows.size() < rows_at_once; ++some.begin)
+  for (; some.begin < some.end && std::ssize(rows) < most; ++some.begin)
     if (const auto row = static_cast<std::size_t>(some.begin); examples.label[row] != Task::none)
       rows.push_back(row);
   return rows;
@@ -64,7 +64,7 @@ struct Answers {
 };
 
 /// Adds a row to the score and leaves p = softmax(logits) in its place.
-/// \param unit  of the loss: sums of its multiples are exact below 2^53 of them; 0: none
+/// \param unit  of the loss: sums of its multiples are exact up to 2^53 units; 0: none
 template <class T>
 void add_row(Score& score, std::span<T> logits, Index label, double unit) {
   const auto largest = std::ranges::max_element(logits);
@@ -88,7 +88,8 @@ Score for_each_answer(const ModelShape& shape, const EmbeddingParameters<const T
   Score score;
   tiles.for_each(std::ssize(examples.label), [&](Interval some) {
     while (some.begin < some.end) {
-      const std::vector<std::size_t> rows = labelled_rows(examples, some);
+      const Index most = tiles.exact ? some.end - some.begin : rows_at_once;  // a term for each tile
+      const std::vector<std::size_t> rows = labelled_rows(examples, some, most);
       if (rows.empty()) continue;
       Answers<T> answers(shape, weights, x, rows, tiles.isa);
       for (std::size_t i = 0; i < rows.size(); ++i)

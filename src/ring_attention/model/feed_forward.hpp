@@ -18,7 +18,8 @@ struct FeedForward {
 };
 
 /// relu(norm(y) w1) w2, `[batch, 1, tokens, width]`: summed over the ranks of tensor parallelism it is what is added to y.
-/// \param chunk  rows at a time, >= 1; without effect but for rounding. Where gradients are exact sums it is a tile
+/// \param chunk  rows at a time, >= 1; without effect but for rounding. Ignored where gradients are exact sums: a
+///     chunk is then a tile
 /// Memory besides: chunk (width + hidden) numbers.
 template <class T>
 [[nodiscard]] Tensor<T> feed_forward(View<const T> y, const FeedForward<const T>& weights, Index chunk,

@@ -24,7 +24,7 @@ struct RowTiles {
   RowTiles(Isa of, const TokenRanges& tokens, const Tiling& tiling, Index all);
 
   Isa isa;
-  bool exact = false;           ///< gradients are exact sums, with a term or two for each tile
+  bool exact = false;           ///< gradients are exact sums, with one term or two for each tile
   bool wide = false;            ///< of more terms than 1023
   std::vector<Interval> tiles;  ///< of this rank's tokens of a sequence
 

@@ -26,9 +26,10 @@ struct RankContext {
   RowTiles rows;  ///< of the products, and what gradients are summed in
 };
 
-/// Whole sequences in one process.
+/// Whole sequences in one process, not with CpuOptions::same_bits.
 template <class T>
 [[nodiscard]] RankContext<T> one_process(Index seq, const CpuOptions& options = {}) {
+  require(options.same_bits == 0, "one_process: a mesh of one rank has the bits of other meshes");
   RankContext<T> place;
   place.tokens = whole(seq);
   place.attention = std::make_shared<OneDevice<T>>(options);
