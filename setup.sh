@@ -193,14 +193,16 @@ load_headers() { # folder, wheels
 
 gpu_headers_setup() {
   say 'loading the headers of CUDA (6 MB) and of NCCL (200 MB, of which 0.1 MB are kept) into build/gpu-headers'
+  # shellcheck disable=SC2086 # wheels are words
   has_cuda_headers || load_headers cuda $cuda_wheels
-  has_nccl_header || load_headers nccl $nccl_wheel
+  has_nccl_header || load_headers nccl "$nccl_wheel"
 }
 
 # --- which ---------------------------------------------------------------------------------------
 
 parts='run test python docs browser notebooks format lint sanitize bench gpu-headers'
 groups=
+# shellcheck disable=SC2048 # parts are words
 for group in ${*:-run test}; do
   case " $parts " in
     *" $group "*) ;;

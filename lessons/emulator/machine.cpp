@@ -528,11 +528,11 @@ void barrier_arrive(int id, unsigned threads) {
   Barrier& barrier = barrier_of(id);
   arrive(barrier, threads);
   complete(barrier);
-  pause_after_arrival();
+  pause();
 }
 
-void pause_after_arrival() {
-  if (!options().pauses_at_arrivals || machine.random() % 2 == 0) return;
+void pause() {
+  if (!options().pauses || machine.random() % 2 == 0) return;
   make_ready(running.thread);
   leave();
 }
@@ -567,7 +567,7 @@ void meet(unsigned size, void* arguments, const std::type_info& what, void (*all
   meeting.arguments[running.thread % size] = arguments;
   if (++meeting.arrived < size) {
     meeting.waiting.push_back(running.thread);
-    leave({[](const void*) { return std::string("for the other threads of its warp or warpgroup"); },
+    leave({[](const void*) { return std::string("for the other threads of a warp or warpgroup"); },
            &meeting,
            {}});
     return;

@@ -50,7 +50,7 @@ struct Options {
   std::optional<Place> ignore;        // this line has no effect, as if it were missing
   unsigned multiprocessors = 132;
   bool truncated_sums = tensor_cores_truncate();
-  bool pauses_at_arrivals = false;  // other threads may run after an arrival: shows one that is too early
+  bool pauses = false;  // other threads may run after an arrival and before a wait for an mbarrier
 };
 Options& options();
 
@@ -141,8 +141,8 @@ void wake(Waiting& waiting);
 // bar.sync and bar.arrive: of `threads` of the block, at barrier `id`.
 void barrier_sync(int id, unsigned threads, const std::source_location& where);
 void barrier_arrive(int id, unsigned threads);
-// With options().pauses_at_arrivals: the running thread may stop here for a time.
-void pause_after_arrival();
+// With options().pauses: the running thread may stop here for a time.
+void pause();
 
 // Asynchronous work. The work of one owner is done in order; owners are independent of each other. finish_work() does
 // work of the owner until at most `may_remain` pieces are left.

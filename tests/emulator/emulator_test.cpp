@@ -249,7 +249,7 @@ TEST_F(Emulator, SaysWhichThreadsWaitWhere) {
 
 TEST_F(Emulator, PausesShowAnArrivalThatIsTooEarly) {
   const auto is_seen = [](bool pauses) {
-    emulator::options().pauses_at_arrivals = pauses;
+    emulator::options().pauses = pauses;
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       emulator::options().seed = seed;
       std::vector<float> seen(32);

@@ -114,7 +114,7 @@ asked_for clang-format || fail 'clang-format was not asked for'
 # A copy in a folder of its own, which finds no headers of the system.
 mkdir "$work/copy"
 sed -e 's|/usr/local|/none|g' -e 's| /usr;| /none;|' "$RING_ATTENTION_SOURCE/setup.sh" >"$work/copy/setup.sh"
-copied_setup() { PATH="$work/bin" CUDA_PATH= CUDA_HOME= NCCL_ROOT= NCCL_HOME= sh "$work/copy/setup.sh" "$@" >"$work/output" 2>&1; }
+copied_setup() { PATH="$work/bin" CUDA_PATH='' CUDA_HOME='' NCCL_ROOT='' NCCL_HOME='' sh "$work/copy/setup.sh" "$@" >"$work/output" 2>&1; }
 for tool in mkdir rm; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
 
 echo 'the headers of CUDA and NCCL: pip loads them, once; their libraries are not kept'

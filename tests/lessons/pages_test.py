@@ -22,7 +22,8 @@ SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().p
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 PAGES = [*sorted(path for path in SOURCE.glob("lessons/*/*.md")), SOURCE / "README.md"]
 
-BLOCK = re.compile(r"(?:^<!-- output of: (?P<command>.*) -->\n\n?)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
+BLOCK = re.compile(r"(?:^<!-- output of: (?P<command>.*) -->\n\n?)?"
+                   r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
 # make run prints it; README.md has no line for a comment.
 OF_README = ("build/release/ring-attention example --text README.md --out results && "
              "build/release/mpirun -n 4 build/release/ring-attention run --q results/q.npy --k results/k.npy --v results/v.npy "

@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(32) attend(Softmax a) {
     }
     float p = 0;  // exp(s - m), the weight of this lane's key
     // Exercise: set p; let m, l and o include the scores of this tile (o without its values: they come below).
-    // A tile may have no key that the query sees: then s is -inf in all lanes, and rescale_from(m) is 0 for m = -inf.
+    // A tile may have no key that the query sees: then s is -inf in all lanes, and rescale_from(m), which is m else, is 0
+    // for m = -inf.
     const float top = fmaxf(m, warp_max(s));
     const float from = rescale_from(top), keep = expf(m - from);
     p = expf(s - from);

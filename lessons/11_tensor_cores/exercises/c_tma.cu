@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(tile) score(Scores a, const __grid_constant__ 
   for (int number = 0; number * tile < a.keys; ++number) {
     const int first = number * tile;  // key
     // Exercise: one thread starts the load, all threads wait until the tile is there. You need
-    // mbarrier_arrive_expect_tx(full, bytes), tma_load_3d(to, k, column, row, 0, full) and mbarrier_wait(full, parity),
-    // which waits until the newest phase with that parity has ended; phase 0 has parity 0.
+    // mbarrier_arrive_expect_tx(full, bytes), which arrives and says what to expect, tma_load_3d(to, k, column, row, 0,
+    // full), and mbarrier_wait(full, parity), which waits while the phase in progress has this parity. Phase 0 has parity 0.
     if (thread == 0) {
       cuda::mbarrier_arrive_expect_tx(full, tile_bytes);
       cuda::tma_load_3d(to, k, 0, first, 0, full);

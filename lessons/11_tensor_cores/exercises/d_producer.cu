@@ -9,8 +9,8 @@
 //      producer    V0  V1  . waits for empty .  V2        V3
 //      consumer        V0                 V1         V2        V3
 //
-// mbarrier_wait(barrier, parity) waits until the newest phase with this parity has ended. The first phase has parity 0.
-// Before it has ended, a wait for parity 1 returns at once: as if a phase before the first had ended.
+// mbarrier_wait(barrier, parity) waits while the phase in progress has this parity. The first phase has parity 0, so
+// during it a wait for parity 1 returns at once. A thread that comes a whole phase late waits for the wrong one.
 #include "exercises.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/ptx_hopper.cuh"

@@ -8,7 +8,8 @@
 //
 // A named barrier has a number from 1 to 15 and lets its threads go when 256 have come. named_barrier_sync<256>(number)
 // comes and waits for the others; named_barrier_arrive<256>(number) comes and goes on. All 128 threads of a warpgroup
-// call them. Each warpgroup waits for its turn at a barrier of its own, and the other one arrives there.
+// call them. Each warpgroup waits for its turn at a barrier of its own, and the other one arrives there. Barrier 1 is that
+// of warpgroup 0, barrier 2 that of warpgroup 1.
 #include "exercises.hpp"
 #include "ring_attention/cuda/launch.cuh"
 #include "ring_attention/cuda/ptx_hopper.cuh"

@@ -36,7 +36,9 @@ Finding examine() {
                      ? ", that of a later tile: the producer has filled the stage again too early. It waits "
                        "for `empty`, and a consumer arrives there after its reads"
                      : ", of what was in the stage before tile " + std::to_string(n) +
-                           ": the consumer has not waited for `full`, or not for the phase of this round");
+                           ": the consumer has not waited for `full`, or not for the phase of this round, or "
+                           "the load "
+                           "went to the other stage");
   }
   return finding;
 }
@@ -47,9 +49,9 @@ int main() {
   return judge("11d", "producer_and_consumer", examine,
                {{"arrivals in one phase of an mbarrier",
                  "the producer fills a stage again before the last load has ended. "
-                 "Does it wait for `empty`?"},
+                 "Does it wait for `empty`, and a consumer for the parity of its round?"},
                 {"thread 64 waits at an mbarrier, whose phase 0 has 0 of 64",
                  "the producer waits for a stage that no consumer has emptied. Does a consumer arrive at "
                  "`empty`, and does "
-                 "the first wait for each stage return at once?"}});
+                 "the first wait for each stage return at once? Does `full` expect the bytes of one tile?"}});
 }

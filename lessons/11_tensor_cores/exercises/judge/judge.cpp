@@ -90,7 +90,7 @@ std::string verdict_of(const std::vector<Run>& runs, const std::vector<Hint>& hi
 
 int judge(const std::string& number, const std::string& name, const std::function<Finding()>& examine,
           const std::vector<Hint>& hints) {
-  emulator::options().pauses_at_arrivals = true;
+  emulator::options().pauses = true;
   std::vector<Run> runs;
   if (std::getenv("EMULATED_SEED") != nullptr)
     runs.push_back(run(emulator::first_seed(), examine));

@@ -89,7 +89,7 @@ inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(unsigned barrier,
                             const std::source_location& where = std::source_location::current()) {
   emulator::counting_barrier(barrier).arrive(where);
-  emulator::pause_after_arrival();
+  emulator::pause();
 }
 // A missing synchronization of the lanes is not found: other collective instructions order them, too.
 inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
@@ -104,6 +104,7 @@ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes,
 inline void mbarrier_wait(unsigned barrier, unsigned parity,
                           const std::source_location& where = std::source_location::current()) {
   if (emulator::ignored(where)) return;
+  emulator::pause();
   emulator::CountingBarrier& state = emulator::counting_barrier(barrier);
   while (state.phase % 2 == parity)
     emulator::wait_in(state.waiting, {emulator::CountingBarrier::in_words, &state, where});
