@@ -29,13 +29,13 @@ testing::AssertionResult same(const Trained& got, const Trained& want) {
 TEST(ModelSameBits, EveryMeshOfRingAndData) {
   Training what = in_tiles();
   const Trained want = train_on<float>(one, what);
-  int turn = 0;
+  std::size_t turn = 0;
   for (const MeshShape& mesh : some_meshes) {
     what.kind =
         std::array{PlacementKind::zigzag, PlacementKind::contiguous, PlacementKind::striped}[++turn % 3];
     what.context = turn % 2 == 0 ? ContextKind::hybrid : ContextKind::all_gather;
-    what.chunk = turn;
-    what.cpu.threads = 1 + turn % 2;
+    what.chunk = static_cast<Index>(turn);
+    what.cpu.threads = turn % 2 == 0 ? 1 : 2;
     SCOPED_TRACE(to_string(mesh) + ", " + name(what.kind));
     EXPECT_TRUE(same(train_on<float>(mesh, what), want));
   }
