@@ -4,8 +4,6 @@
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention {
-namespace {}  // namespace
-
 std::vector<int> kv_hops(const Mask& mask, const Placement& queries, const Placement& keys) {
   require(queries.ranks() == keys.ranks(), "kv_hops: the placements are over different numbers of ranks");
   const int ranks = keys.ranks();
