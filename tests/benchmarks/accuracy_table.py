@@ -140,9 +140,9 @@ def bf16_table():
             lines.append(f"| {rank}{label} | " + " | ".join(cells) + " |")
     return "\n".join([
         *lines, "",
-        "Rank 0 has the largest errors in both (the first number of a cell), but for lse. It has the first tokens, and these see",
-        "few keys: their weights are large, so out, dQ, dK and dV are large, and a number in bf16 is off by up to 1/256 of",
-        "itself. A zigzag placement, as in the first table, gives every rank early and late tokens, and the profile vanishes.",
+        "Rank 0 has the largest errors in both (the first number of a cell), except for lse. It has the first tokens, and these",
+        "see few keys: their weights are large, so out, dQ, dK and dV are large, and a number in bf16 is off by up to 1/256 of",
+        "itself. A zigzag placement, as in the first table, gives every rank early and late tokens, and the errors are alike.",
     ])
 
 

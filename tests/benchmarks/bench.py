@@ -170,7 +170,9 @@ def partitions(options):
     jobs = [(n, seq, heads, partition) for n in (2, 4) for partition in tables.PARTITIONS if n > 2 or partition != "hybrid"]
     say(f"partitions: {len(jobs)} jobs on up to 4 ranks")
     rows = in_turn(1 if options.quick else 5, jobs, whole_times)
-    return {"measured": measured(), "how": "`ring-attention run`", "rows": rows}
+    problem = ("--random", f"1,{heads},{seq},64", "--backward", "--parallel", "auto")
+    auto = {str(ranks): program(ranks, "run", *problem)["parallel"] for ranks in (2, 4)}
+    return {"measured": measured(), "how": "`ring-attention run`", "auto": auto, "rows": rows}
 
 
 def memory(options):

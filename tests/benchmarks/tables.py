@@ -111,15 +111,19 @@ def against_one_rank(rows, cores):
     return share
 
 
-def partitions_table(rows):
-    """A line for each pass and number of ranks, a column for each partition: the time, and its ratio to the ring's."""
-    yield ["pass", "ranks", *(f"{name}, ms" for name in PARTITIONS)]
+def partitions_table(part):
+    """A line for each pass and number of ranks, a column for each partition: the time, and its ratio to the ring's. Last:
+    the partition that `--parallel auto` takes by the cost model, and its time relative to the fastest's."""
+    rows, auto = part["rows"], part.get("auto", {})
+    yield ["pass", "ranks", *(f"{name}, ms" for name in PARTITIONS), "auto; its time / the fastest's"]
     for which in ("forward", "backward"):
         for ranks in sorted({row["ranks"] for row in rows}):
-            of_ring = find(rows, **{"pass": which, "ranks": ranks, "transport": "ring"})
-            found = [find(rows, **{"pass": which, "ranks": ranks, "transport": name}) for name in PARTITIONS]
-            yield [which, str(ranks), *(f"{milliseconds(row['seconds'])}, {row['seconds'][1] / of_ring['seconds'][1]:.2f}"
-                                        if row else "" for row in found)]
+            seconds = {row["transport"]: row["seconds"] for row in rows if (row["pass"], row["ranks"]) == (which, ranks)}
+            taken = auto.get(str(ranks))
+            loss = seconds[taken][1] / min(median for _, median, _ in seconds.values()) if taken else None
+            yield [which, str(ranks), *(f"{milliseconds(seconds[name])}, {seconds[name][1] / seconds['ring'][1]:.2f}"
+                                        if name in seconds else "" for name in PARTITIONS),
+                   f"{taken}; {loss:.2f}" if taken else ""]
 
 
 def six_shards(row):
@@ -243,7 +247,7 @@ def summary(results):
         yield [f"PyTorch's time / ours, {len(ratios)} cases" + (f" on {place}" if place else " on the CPU"),
                f"{min(ratios):.2f} to {max(ratios):.2f}"]
     cores = results["machine"]["cores"]
-    cost = f"time * min(ranks, {cores}) / time of one rank (1.00 is perfect)"
+    cost = "slowdown against perfect scaling (1.00 = perfect)"
     for name, part, label in (("ring", "strong", "ranks"), ("causal ring, two ranks", "causal", "placement")):
         rows = (results.get("ring") or {}).get(part, [])
         shown = [row for row in rows if row["transport"] == "overlapped" and row["ranks"] > 1
@@ -261,8 +265,8 @@ def all_tables(results):
     """(heading, what it shows, rows) of each table that there are figures for."""
     rows = (results.get("attention") or {}).get("rows")
     if rows:
-        yield ("One device", "4 heads (one from 16384 tokens on), float32; medians, ± half the distance of the "
-               "quartiles. 4 S² D H operations forward, 10 backward, without the pairs that the mask hides.",
+        yield ("One device", "4 heads (one from 16384 tokens on), float32; medians, ± half the "
+               "interquartile range. 4 S² D H operations forward, 10 backward, without the pairs that the mask hides.",
                attention_table([row for row in rows if row["what"] in NAMES], NAMES, "sgemm"))
     if in_double := [row for row in rows or [] if row["what"] in NAMES_IN_DOUBLE]:
         yield ("One device, float64", "The same in double.", attention_table(in_double, NAMES_IN_DOUBLE, "dgemm"))
@@ -272,15 +276,15 @@ def all_tables(results):
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, "
-                   f"D = {rows[0]['dim']}, float32, one thread per rank, {cores} cores. Last column: the cost, time * min(ranks, cores) / "
-                   f"{'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'}; 1.00 is perfect.",
+                   f"D = {rows[0]['dim']}, float32, one thread per rank, {cores} cores. Last column: slowdown against perfect scaling, time * min(ranks, cores) / "
+                   f"{'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'} (1.00 = perfect).",
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]
         yield ("Ring, Ulysses, hybrid and all-gather",
                f"Measured on {part['measured']}. {part['how']}, all arguments in host memory. S = {rows[0]['seq']}, "
                f"H = {rows[0]['heads']}, D = {rows[0]['dim']}, float32, one thread per rank; 4 ranks share the cores. Hybrid: two ranks "
-               "share the heads, rings of two. After the time its ratio to that of the ring.", partitions_table(rows))
+               "share the heads, rings of two. Each time is followed by its ratio to the ring's.", partitions_table(part))
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
                memory_table(results))
