@@ -17,10 +17,9 @@ struct Model {
     const Index numbers = (ranks - 1) * 2 * (tokens / ranks) * kv_heads * dim;
     return 2.0 * static_cast<double>(numbers);
   }
-  /// An all-reduce of the states in float, or an all-to-all by heads and back.
+  /// In float: states to the rank that merges their head, D + 2 numbers, and out and lse back, D + 1.
   [[nodiscard]] double state_bytes() const {
-    return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks) *
-           static_cast<double>(heads * (dim + 2) * 4);
+    return static_cast<double>((ranks - 1) * heads * (2 * dim + 3) * 4) / static_cast<double>(ranks);
   }
 };
 inline constexpr std::array models{Model{"Llama 3 8B, 2^20 tokens, 8 ranks", 32, 8, 128, Index{1} << 20, 8},

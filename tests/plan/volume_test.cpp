@@ -51,6 +51,12 @@ TEST(Volume, OneRankSendsNothing) {
   EXPECT_EQ(weight_bytes(100, 2, 1), 0);
 }
 
+// A rank of 4 merges 2 of 8 heads of 5 numbers: (o, m, l) of 6 heads leave it, and (out, lse) of 2 for 3 ranks.
+TEST(Volume, OfADecodedTokenIsThatOfTheLibrary) {
+  EXPECT_EQ(decode_bytes(8, 5, 4, 4), 4 * (6 * (5 + 2) + 3 * 2 * (5 + 1)));
+  EXPECT_EQ(decode_bytes(8, 5, 4, 1), 0);
+}
+
 TEST(Volume, AMaskLeavesTheHopsOfTheLibrary) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
     for (const bool causal : {false, true}) {

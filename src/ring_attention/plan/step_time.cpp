@@ -57,10 +57,10 @@ StepTime decode_time(const Workload& work, const Mesh& mesh, const Machine& mach
       std::max(2 * weights * b / machine.linear_flops, weights * work.element / machine.memory_rate);
   time.attention = layers * std::max(cache / machine.memory_rate, flops / machine.attention_rate(layer.dim));
   time.tensor = layers * tensor_seconds(work, mesh, machine, b);
-  if (mesh.context() > 1) {  // (o, lse) of all heads to the ranks that merge them, and their out back
+  if (mesh.context() > 1) {  // two exchanges
     const LinkClass link = collective_link(machine, mesh.tensor, mesh.context());
-    const double states = b * in_double(layer.heads * (layer.dim + 1)) * float_bytes;
-    time.all_to_all = layers * 2 * (link.alpha + states * (mesh.context() - 1) / mesh.context() / link.beta);
+    const double states = b * decode_bytes(layer.heads, layer.dim, float_bytes, mesh.context());
+    time.all_to_all = layers * (2 * link.alpha + states / link.beta);
   }
   return time;
 }

@@ -50,6 +50,11 @@ double tensor_bytes(double batch_tokens, Index hidden, double element, int tenso
   return 4 * to_others(tensor) * batch_tokens * static_cast<double>(hidden) * element;
 }
 
+double decode_bytes(Index heads, Index dim, double element, int ranks) {
+  const double there = static_cast<double>(dim + 2), back = static_cast<double>(dim + 1);
+  return to_others(ranks) * static_cast<double>(heads) * (there + back) * element;
+}
+
 double weight_bytes(double parameters, double element, int shards) {
   return to_others(shards) * parameters * element;
 }

@@ -56,6 +56,10 @@ struct Volume {
 /// Tensor parallelism, each direction: two all-reduces of an activation, 2 (T - 1) / T of its bytes each.
 [[nodiscard]] double tensor_bytes(double batch_tokens, Index hidden, double element, int tensor);
 
+/// Decoding, for each token: the state (o, m, l) of each head to the rank that merges it, and (out, lse) to all ranks
+/// (merge_over_ranks() of parallel/decode.hpp, where all ranks merge as many heads).
+[[nodiscard]] double decode_bytes(Index heads, Index dim, double element, int ranks);
+
 /// One all-gather (or reduce-scatter) of a layer's weights over `shards` ranks (ZeRO-3, FSDP).
 [[nodiscard]] double weight_bytes(double parameters, double element, int shards);
 
