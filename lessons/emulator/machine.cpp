@@ -1,16 +1,7 @@
-#ifdef __APPLE__
-#define _XOPEN_SOURCE 700  // NOLINT: for ucontext.h
-#define _DARWIN_C_SOURCE   // NOLINT
-#pragma clang diagnostic ignored "-Wdeprecated-declarations"
-#endif
-
 #include "emulator/machine.hpp"
-
-#include <ucontext.h>
 
 #include <algorithm>
 #include <array>
-#include <csetjmp>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -20,17 +11,8 @@
 #include <numeric>
 #include <utility>
 
+#include "emulator/fibers.hpp"
 #include "ring_attention/core/error.hpp"
-
-// The address sanitizer has to know on which stack a thread runs.
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
-#else
-namespace {
-void __sanitizer_start_switch_fiber(void**, const void*, std::size_t) {}
-void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*) {}
-}  // namespace
-#endif
 
 // All variables that kernels declare as __shared__ (language.hpp). The linker defines these names if there are any.
 extern "C" {
@@ -46,23 +28,9 @@ extern std::byte __stop_emulated_shared[] __attribute__((weak));
 namespace ring_attention::emulator {
 namespace {
 
-constexpr std::size_t stack_bytes = 256 * 1024;
 constexpr unsigned first_address = 1024;  // of shared memory, so that 0 is never valid
 constexpr std::size_t guard_bytes = 4096;
 constexpr unsigned char poison = 0xff;  // NaN in every type
-
-// A fiber is started once and then used for one block after the other, because starting a context costs two system
-// calls.
-struct Fiber {
-  std::unique_ptr<char[]> memory;
-  ucontext_t start;
-  std::jmp_buf at;
-  bool begun = false;
-  // For the address sanitizer.
-  const void* stack = nullptr;
-  std::size_t bytes = 0;
-  void* of_sanitizer = nullptr;
-};
 
 struct Barrier {
   std::size_t number = 0;
@@ -114,7 +82,6 @@ struct Machine {
   const std::function<void()>* body = nullptr;
   std::exception_ptr error;
   Fiber home;  // where run_grid() was called
-  Fiber* previous = nullptr;
   Random random;
   std::size_t slots = 0;
 };
@@ -147,20 +114,8 @@ void finish_some() {
 
 Fiber* next_fiber();
 
-// Continues at another fiber. Returns when some fiber continues at this one.
-__attribute__((noinline)) void switch_fibers(Fiber& from, Fiber& to) {
-  machine.previous = &from;
-  __sanitizer_start_switch_fiber(&from.of_sanitizer, to.stack, to.bytes);
-  if (_setjmp(from.at) == 0) {
-    if (to.begun) _longjmp(to.at, 1);
-    to.begun = true;
-    setcontext(&to.start);
-  }
-  __sanitizer_finish_switch_fiber(from.of_sanitizer, &machine.previous->stack, &machine.previous->bytes);
-}
-
 void run_threads() {
-  __sanitizer_finish_switch_fiber(nullptr, &machine.previous->stack, &machine.previous->bytes);
+  fiber_has_begun();
   Fiber& own = *machine.block->fibers[running.thread];
   for (;;) {
     Fiber* next = nullptr;
@@ -177,22 +132,9 @@ void run_threads() {
   }
 }
 
-__attribute__((noinline)) Fiber* new_fiber() {
-  Fiber& fiber = *machine.fibers.emplace_back(std::make_unique<Fiber>());
-  fiber.memory.reset(new char[stack_bytes]);  // not initialised: most pages are never used
-  fiber.stack = fiber.memory.get();
-  // The tops of the stacks are in different lines of the cache.
-  fiber.bytes = stack_bytes - machine.fibers.size() * 5 % 64 * 64;
-  getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = fiber.memory.get();
-  fiber.start.uc_stack.ss_size = fiber.bytes;
-  fiber.start.uc_link = nullptr;
-  makecontext(&fiber.start, run_threads, 0);
-  return &fiber;
-}
-
 Fiber* take_fiber() {
-  if (machine.free_fibers.empty()) return new_fiber();
+  auto& all = machine.fibers;
+  if (machine.free_fibers.empty()) return all.emplace_back(new_fiber(all.size() + 1, run_threads)).get();
   Fiber* fiber = machine.free_fibers.back();
   machine.free_fibers.pop_back();
   return fiber;
