@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RUNS = 7
 MOST_BYTES = 200_000
+NOT_DRAWN = {"hop", "to", "from", "send", "receive", "pairs"}
 
 PROBLEM = "--random 1,2,2048,64"
 SCENES = [  # (name, lesson, title, what to see, ranks, words of the program, or a scene of scenes.cpp)
@@ -129,6 +130,22 @@ SCENES = [  # (name, lesson, title, what to see, ranks, words of the program, or
         "decode --random 1,4,32,64 --prompt 28",
     ),
     (
+        "training",
+        "13",
+        "A step of a training",
+        "The second step of a small transformer: its attention, forward and backward, then sums over the ranks.",
+        2,
+        "train --seq 512 --steps 4 --evaluation-tokens 512",
+    ),
+    (
+        "same-bits",
+        "16",
+        "The same bits",
+        "Ranks hold whole tiles of 256 tokens: 3, 3 and 2. K,V travel as usual; only the sums differ.",
+        3,
+        f"run {PROBLEM} --same-bits",
+    ),
+    (
         "step-too-few",
         "05",
         "A mistake: a step too few",
@@ -170,6 +187,8 @@ def trimmed(events):
     for event in drawn:
         event["ts"] = round(event["ts"] - begin)
         event.pop("s", None)
+        for field in NOT_DRAWN & event.get("args", {}).keys():
+            del event["args"][field]
         if event["ph"] in "sf":
             for field in ("name", "bp"):
                 event.pop(field, None)
