@@ -2,6 +2,7 @@
 
 #include "model/model_runs.hpp"
 #include "ring_attention/model/feed_forward.hpp"
+#include "ring_attention/plan/memory.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -82,6 +83,22 @@ TEST(ModelMemory, ALayerKeepsItsCheckpoint) {
   };
   const ModelShape shape = shape_of_memory();
   EXPECT_EQ(peak(3) - peak(2), 4 * tokens * (2 * shape.width + shape.heads));
+}
+
+// plan::memory() of this model in float, one row of it at a time. (It counts three matrices in the feed-forward part, as
+// Llama has them, for 2 / 3 of the hidden numbers.)
+TEST(ModelMemory, IsWhatAPlanSays) {
+  const ModelShape shape = shape_of_memory();
+  const plan::ModelShape same{"", shape.layers, shape.width, shape.heads, shape.kv_heads, 2 * shape.hidden / 3, shape.vocabulary};
+  const auto part = [&](const plan::Mesh& mesh, double context, const std::string& name) {
+    const plan::Workload work{.model = same, .context = context, .element = sizeof(float)};
+    for (const plan::Part& one : plan::memory(work, mesh))
+      if (one.name == name) return one.value;
+    return std::nan("");
+  };
+  const auto total = [&](const plan::Mesh& mesh, double context) { return plan::sum(plan::memory({.model = same, .context = context, .element = 4}, mesh)); };
+  for (const Index c : {256, 1024, 4096})
+  std::printf("c %d: counted %ld planned %g; state %g attention %g checkpoints %g ffn %g logits %g\n", (int)c, (long)peak_of_step({1, 1, 4, 1}, 4 * c, 4096, Sharding::fsdp), total({.ring = 4}, 4 * c), part({.ring=4}, 4*c, "weights, gradients, optimiser"), part({.ring=4}, 4*c, "attention"), part({.ring=4}, 4*c, "checkpoints"), part({.ring=4}, 4*c, "feed-forward"), part({.ring=4}, 4*c, "logits"));
 }
 
 // The hidden numbers, 4 h a token, are in memory for one chunk only.

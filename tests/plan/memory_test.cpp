@@ -5,6 +5,7 @@
 #include <map>
 
 #include "ring_attention/ring/parcel.hpp"
+#include "support/backward_runs.hpp"
 
 namespace ring_attention::plan {
 namespace {
@@ -60,6 +61,21 @@ TEST(KvShards, AreThoseOfTheLibrary) {
   KvParcel<float> parcel(kv, placement, 0);
   const Exchange hop = parcel.exchange(2);  // the current and the incoming K,V
   EXPECT_EQ(static_cast<double>(hop.send.size() + hop.receive.size()), ring_shards(3).forward * shard);
+}
+
+// In float, as the CPU computes: q, out, dO, dQ, and the shards of K,V and of dK,dV, of one layer on a ring of 4 ranks. What
+// the library has besides, lse, delta and a tile, is small.
+TEST(Memory, OfAttentionIsWhatTheLibraryAllocates) {
+  const ModelShape model{"one layer", 1, 256, 4, 2, 64, 100};
+  const Workload work{.model = model, .context = 2048, .element = sizeof(float)};
+  const auto problem = test::make_gradient_problem<float>(
+      {.kv_heads = 2, .group = 2, .queries = 2048, .keys = 2048, .dim = 64, .kind = PlacementKind::zigzag});
+  double counted = 0;
+  for (const auto& rank : test::run_loopback_backward(problem, 4))
+    counted = std::max(counted, static_cast<double>(rank.peak_bytes));
+  const double planned = by_name(memory(work, {.ring = 4}))["attention"];
+  EXPECT_GE(counted, planned);
+  EXPECT_LE(counted, 1.1 * planned);
 }
 
 TEST(Memory, PublishedCaches) {

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <vector>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <type_traits>
 
+#include "ring_attention/ring/transports/adapter.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 #include "support/ring_runs.hpp"
@@ -70,6 +73,59 @@ TYPED_TEST(MpiRing, FewerTokensThanRanks) {
 // 256 KiB a message: far more than MPI buffers, so that a wrong order of sends would block.
 TYPED_TEST(MpiRing, MessagesTooLargeToBuffer) {
   this->expect_a_right_ring(make_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}));
+}
+
+/// Notes whether a hop was complete before finish() was called.
+class NotesArrival : public TransportAdapter {
+ public:
+  using TransportAdapter::TransportAdapter;
+  void start(const Exchange& exchange) override {
+    incoming_ = exchange.receive;
+    std::ranges::fill(incoming_, std::byte{0});
+    TransportAdapter::start(exchange);
+  }
+  void finish() override {
+    early_ += arrived() ? 1 : 0;
+    TransportAdapter::finish();
+  }
+  /// No parcel of the test has a byte that is 0.
+  [[nodiscard]] bool arrived() const { return std::ranges::find(incoming_, std::byte{0}) == incoming_.end(); }
+  [[nodiscard]] int early() const { return early_; }
+
+ private:
+  std::span<std::byte> incoming_;
+  int early_ = 0;
+};
+
+/// Computes nothing; calls progress() until the next K,V are here, or until it gives up.
+class WaitsInProgress : public Engine<float> {
+ public:
+  WaitsInProgress(const NotesArrival& transport, std::chrono::milliseconds patience)
+      : transport_(transport), patience_(patience) {}
+  void accumulate(const KeyValue<float>&, const Progress& progress) override {
+    const auto give_up = std::chrono::steady_clock::now() + patience_;
+    do progress();
+    while (!transport_.arrived() && std::chrono::steady_clock::now() < give_up);
+  }
+  [[nodiscard]] AttentionResult<float> finish() override { return {}; }
+
+ private:
+  const NotesArrival& transport_;
+  std::chrono::milliseconds patience_;
+};
+
+// An engine that calls progress() hides a whole hop of the overlapped ring: it is complete before finish() is called. The
+// blocking ring, where nothing moves before finish(), is the mutant.
+TYPED_TEST(MpiRing, AHopIsCompleteBeforeItsEndWhereItOverlaps) {
+  constexpr bool overlaps = std::is_same_v<TypeParam, OverlappedTransport>;
+  const Ring ring = this->place;
+  const Placement placement(PlacementKind::contiguous, 4096 * ring.size, ring.size);
+  KvParcel<float> parcel({1, 1, 1, 64}, placement, ring.rank);  // 2 MiB: far more than MPI buffers
+  std::ranges::fill(std::as_writable_bytes(parcel.elements()), std::byte{1});
+  NotesArrival transport(std::make_unique<TypeParam>(this->comm));
+  WaitsInProgress engine(transport, std::chrono::milliseconds(overlaps ? 20'000 : 10));
+  ring_forward(engine, transport, parcel);
+  EXPECT_EQ(transport.early(), overlaps ? ring.steps() - 1 : 0);
 }
 
 TYPED_TEST(MpiRing, MisuseIsAnError) {

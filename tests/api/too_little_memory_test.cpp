@@ -1,0 +1,95 @@
+// One rank of several with too little memory: forward and backward are an Error on every rank that names it, nothing waits,
+// and the next call is right. In every partition.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "ring_attention/ring_attention.hpp"
+#include "support/thrown_message.hpp"
+
+namespace ring_attention::test {
+namespace {
+
+constexpr Index mib = 1 << 20;
+
+/// Bytes of address space that this process has; 0 where the system does not say.
+Index address_space() {
+  Index pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+/// Until its destructor this process can have `more` bytes, and no more.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(Index more) {
+    getrlimit(RLIMIT_AS, &before_);
+    const rlimit limit{static_cast<rlim_t>(address_space() + more), before_.rlim_max};
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~MemoryLimit() { setrlimit(RLIMIT_AS, &before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+/// K and V of 32 MiB on each rank, for 8 queries a rank: K,V in messages are most of what a call needs.
+struct Call {
+  int rank = 0, ranks = 1;
+  Options options;
+  Tensor<float> q, k;
+  Placements placement;
+
+  explicit Call(Partition partition) {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    options.partition = partition;
+    options.ulysses = partition == Partition::hybrid ? 2 : 1;
+    options.threads = 1;  // a thread's stack is address space, too
+    const RankGrid grid = rank_grid(partition, options.ulysses, rank, ranks);
+    const Index keys = 32 * mib / (4 * 64 * 4 * 3) * ranks;
+    placement = {Placement(PlacementKind::contiguous, 8 * ranks, grid.ring.size),
+                 Placement(PlacementKind::contiguous, keys, grid.ring.size)};
+    q = Tensor<float>({1, 12, count(grid.slice(placement.queries)), 64}, 1);
+    k = Tensor<float>({1, 12, count(grid.slice(placement.keys)), 64}, 1);
+  }
+
+  [[nodiscard]] AttentionResult<float> attend() const {
+    return forward(MPI_COMM_WORLD, q, k, k, placement, Scoring(0.125F), options);
+  }
+  void differentiate(const AttentionResult<float>& result) const {
+    (void)backward(MPI_COMM_WORLD, q, k, k, result, q, placement, Scoring(0.125F), options);
+  }
+};
+
+class TooLittleMemory : public testing::TestWithParam<Partition> {};
+
+TEST_P(TooLittleMemory, OnTheLastRankIsAnErrorOnEveryRank) {
+  const Call call(GetParam());
+  if (GetParam() == Partition::hybrid && call.ranks % 2 != 0) GTEST_SKIP() << "a hybrid of pairs needs an even number of ranks";
+  if (address_space() == 0 || address_space() > (Index{1} << 40)) GTEST_SKIP() << "no limit of memory here: no /proc, or a sanitizer";
+  const AttentionResult<float> before = call.attend();
+  const std::string culprit = "rank " + std::to_string(call.ranks - 1);
+  const auto expect_an_error = [&](const auto& step) {
+    std::optional<MemoryLimit> limit;
+    if (call.rank == call.ranks - 1) limit.emplace(16 * mib);
+    const std::string message = thrown_message(step);
+    limit.reset();
+    EXPECT_NE(message.find("memory"), std::string::npos) << message;
+    EXPECT_NE(message.find(culprit), std::string::npos) << message;
+  };
+  expect_an_error([&] { (void)call.attend(); });
+  expect_an_error([&] { call.differentiate(before); });
+  EXPECT_TRUE(bitwise_equal(call.attend().out, before.out)) << "the call after the errors";
+}
+
+INSTANTIATE_TEST_SUITE_P(Api, TooLittleMemory,
+                         testing::Values(Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather));
+
+}  // namespace
+}  // namespace ring_attention::test
