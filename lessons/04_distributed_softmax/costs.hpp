@@ -60,7 +60,8 @@ inline void show_cost(Lesson& lesson, const Communicator& comm, const State& own
   if (std::has_single_bit(static_cast<unsigned>(comm.size())))
     table.row({"two all-reduces", "2 log2 N", std::to_string(2 * depth), human_seconds(reduced)});
   else
-    table.row({"two all-reduces", "2 (ceil(log2 N) + 1)", std::to_string(2 * (depth + 1)), human_seconds(reduced)});
+    table.row(
+        {"two all-reduces", "2 (ceil(log2 N) + 1)", std::to_string(2 * (depth + 1)), human_seconds(reduced)});
   lesson.print(table);
   lesson.record("messages", sent);
   lesson.record("bytes", bytes);

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "ring_attention/ring_attention.hpp"
-#include "support/thrown_message.hpp"
+#include "support/input_error.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -38,47 +38,56 @@ class MemoryLimit {
   rlimit before_{};
 };
 
-/// K and V of 32 MiB on each rank, for 8 queries a rank: K,V in messages are most of what a call needs.
-struct Call {
-  int rank = 0, ranks = 1;
-  Options options;
-  Tensor<float> q, k;
-  Placements placement;
+Ring ring_of_world() {
+  Ring ring;
+  MPI_Comm_rank(MPI_COMM_WORLD, &ring.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ring.size);
+  return ring;
+}
 
-  explicit Call(Partition partition) {
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    options.partition = partition;
-    options.ulysses = partition == Partition::hybrid ? 2 : 1;
-    options.threads = 1;  // a thread's stack is address space, too
-    const RankGrid grid = rank_grid(partition, options.ulysses, rank, ranks);
-    const Index keys = 32 * mib / (4 * 64 * 4 * 3) * ranks;
-    placement = {Placement(PlacementKind::contiguous, 8 * ranks, grid.ring.size),
-                 Placement(PlacementKind::contiguous, keys, grid.ring.size)};
-    q = Tensor<float>({1, 12, count(grid.slice(placement.queries)), 64}, 1);
-    k = Tensor<float>({1, 12, count(grid.slice(placement.keys)), 64}, 1);
+/// K and V of 32 MiB on each rank, for 8 queries a rank: K,V in messages are most of what a call needs.
+struct CallOfALargeRing {
+  explicit CallOfALargeRing(Partition partition, int pairs)
+      : options{.threads = 1,
+                .partition = partition,
+                .ulysses = pairs},  // a thread's stack is address space, too
+        grid(rank_grid(partition, pairs, rank, ranks)) {}
+
+  [[nodiscard]] Placement placed(Index tokens_of_a_rank) const {
+    return {PlacementKind::contiguous, tokens_of_a_rank * ranks, grid.ring.size};
+  }
+  [[nodiscard]] Tensor<float> array(const Placement& tokens) const {
+    return Tensor<float>({1, 12, count(grid.slice(tokens)), 64}, 1);
   }
 
+  int rank = ring_of_world().rank, ranks = ring_of_world().size;
+  Options options;
+  RankGrid grid;
+  Placements placement{placed(8), placed(32 * mib / (12 * 64 * 4))};
+  Tensor<float> q = array(placement.queries), k = array(placement.keys);
   [[nodiscard]] AttentionResult<float> attend() const {
-    return forward(MPI_COMM_WORLD, q, k, k, placement, Scoring(0.125F), options);
+    return forward(MPI_COMM_WORLD, q, k, k, placement, {.scale = 0.125}, options);
   }
   void differentiate(const AttentionResult<float>& result) const {
-    (void)backward(MPI_COMM_WORLD, q, k, k, result, q, placement, Scoring(0.125F), options);
+    (void)backward(MPI_COMM_WORLD, q, k, k, result, q, placement, {.scale = 0.125}, options);
   }
 };
 
 class TooLittleMemory : public testing::TestWithParam<Partition> {};
 
 TEST_P(TooLittleMemory, OnTheLastRankIsAnErrorOnEveryRank) {
-  const Call call(GetParam());
-  if (GetParam() == Partition::hybrid && call.ranks % 2 != 0) GTEST_SKIP() << "a hybrid of pairs needs an even number of ranks";
-  if (address_space() == 0 || address_space() > (Index{1} << 40)) GTEST_SKIP() << "no limit of memory here: no /proc, or a sanitizer";
+  const bool hybrid = GetParam() == Partition::hybrid;
+  if (hybrid && ring_of_world().size % 2 != 0)
+    GTEST_SKIP() << "a hybrid of pairs needs an even number of ranks";
+  if (address_space() == 0 || address_space() > (Index{1} << 40))
+    GTEST_SKIP() << "no limit of memory here: no /proc, or a sanitizer";
+  const CallOfALargeRing call(GetParam(), hybrid ? 2 : 1);
   const AttentionResult<float> before = call.attend();
   const std::string culprit = "rank " + std::to_string(call.ranks - 1);
   const auto expect_an_error = [&](const auto& step) {
     std::optional<MemoryLimit> limit;
     if (call.rank == call.ranks - 1) limit.emplace(16 * mib);
-    const std::string message = thrown_message(step);
+    const std::string message = input_error(step);
     limit.reset();
     EXPECT_NE(message.find("memory"), std::string::npos) << message;
     EXPECT_NE(message.find(culprit), std::string::npos) << message;
@@ -89,7 +98,8 @@ TEST_P(TooLittleMemory, OnTheLastRankIsAnErrorOnEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Api, TooLittleMemory,
-                         testing::Values(Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather));
+                         testing::Values(Partition::ring, Partition::ulysses, Partition::hybrid,
+                                         Partition::all_gather));
 
 }  // namespace
 }  // namespace ring_attention::test

@@ -112,7 +112,7 @@ TEST(StepTime, DecodeReadsWeightsAndCacheOnce) {
   const StepTime shared = step_time({one_layer, Phase::decode, 100, 1}, {1, 1, 4, 1}, m);
   EXPECT_DOUBLE_EQ(shared.attention, time.attention / 4);
   EXPECT_DOUBLE_EQ(shared.linear, time.linear) << "every rank has all weights";
-  EXPECT_DOUBLE_EQ(shared.all_to_all, 2 * 4 * 129 * 4 * 3 / 4.0);
+  EXPECT_DOUBLE_EQ(shared.all_to_all, 4 * (130 + 129) * 4 * 3 / 4.0);
 }
 
 TEST(SimulatedRing, AgreesWithTheClosedFormWhereAllStepsAreAlike) {

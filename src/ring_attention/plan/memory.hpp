@@ -29,7 +29,8 @@ struct KvShards {
 /// the first arrives. p; with v > 1 chunks a stage p + (p - 1) / v (Korthikanti et al., arXiv 2205.05198, section 4.2.3).
 [[nodiscard]] double passes_in_flight(const Workload& work, const Mesh& mesh);
 
-/// Bytes of a rank by part, at their largest at the same time.
+/// Bytes of a rank by part, each at its largest. Not all parts are there at the same time, so their sum is an upper bound:
+/// 1.3 to 1.5 times what a step of this library's model allocates (tests/model/memory_test.cpp).
 ///
 /// Training: 16 bytes a parameter (weight and gradient of 2, three floats of the optimiser) over all ranks; two layers
 /// of gathered weights and one of gradients; of each layer the input, out and lse; attention's backward: q, out, dO,
