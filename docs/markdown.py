@@ -136,7 +136,7 @@ class Filter(Document):
             fragment = f"#{name}-{heading}" if heading and name != "index" else ""
             return f'<a href="{name}.html{fragment}">{match["text"]}</a>'
         if path.suffix == ".hpp" and path.is_relative_to(ROOT / "src/ring_attention"):
-            plain = self.restore(match["text"]).replace("`", "").replace('"', "")
+            plain = " ".join(self.restore(match["text"]).replace("`", "").replace('"', "").split())  # of one line
             return f'@ref {path.relative_to(ROOT / "src").as_posix()} "{plain}"'
         if path in self.programs():
             return f'<a href="#{page(self.path)}-program">{match["text"]}</a>'

@@ -85,6 +85,7 @@ inline void show_failure(Lesson& lesson, const Formula& safe) {
   lesson.check("m from -1e4, scores near -10200: l = 0, the row is lost",
                pair<float>(finite_start, -10200).l == 0);
   lesson.check("m from -inf, scores near -10200: l is at least 1", pair<float>(safe, -10200).l >= 1);
+  lesson.check("all scores masked: p is 0", pair<float>(safe, negative_infinity<double>).p == 0);
 
   std::vector<double> logits, naive_p, safe_p;
   std::vector<Index> finite;

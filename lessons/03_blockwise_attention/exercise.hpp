@@ -38,7 +38,7 @@ inline void merge_tile(Partial<float>& sum, Index first_query, const Partial<flo
     // `top` is the common maximum. Two factors, rules.factor(m, top) and the tile's, move what was there and
     // what comes. The rows of o: sum.o.view().row(0, 0, first_query + a) and tile.o.view().row(0, 0, a), each
     // a std::span of D numbers. Multiply the numbers of o and l by the factors first, then add: that gives
-    // the library's bits.
+    // the library's bits. (The other members of `rules` are for mutants.)
     still_empty("merge");
   }
 }

@@ -32,8 +32,9 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
   for (Index i0 = 0; i0 < seq; i0 += block) {
     const Index rows = std::min(block, seq - i0);
     delta.setZero(rows);  // one number a row: dO . O
-    for (Index i = 0; i < rows && !mistakes.no_delta; ++i)
+    for (Index i = 0; i < rows && !mistakes.no_delta; ++i) {
       for (Index c = 0; c < out.cols(); ++c) delta[i] += grad_out(i0 + i, c) * out(i0 + i, c);
+    }
 
     for (Index j0 = 0; j0 < i0 + rows; j0 += block) {  // tiles above the diagonal have P = 0
       const Index keys = std::min(block, seq - j0);
@@ -52,8 +53,9 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
       ds.noalias() = grad_out.middleRows(i0, rows) * v.middleRows(j0, keys).transpose();
 
       // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
-      for (Index i = 0; i < rows; ++i)
+      for (Index i = 0; i < rows; ++i) {
         for (Index j = 0; j < keys; ++j) ds(i, j) = p(i, j) * (ds(i, j) - delta[i]);
+      }
 
       // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
       d.q.middleRows(i0, rows).noalias() += scale * ds * k.middleRows(j0, keys);

@@ -32,11 +32,12 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
   for (Index i0 = 0; i0 < seq; i0 += block) {
     const Index rows = std::min(block, seq - i0);
     delta.setZero(rows);  // one number a row: dO . O
-    for (Index i = 0; i < rows && !mistakes.no_delta; ++i)
+    for (Index i = 0; i < rows && !mistakes.no_delta; ++i) {
       // Exercise: delta[i] of row i0 + i, the sum over its columns c of dO * O. It is 0 before. Add in a loop,
       // from the first to the last column: dot() of Eigen adds in another order, and does not give the
       // library's bits.
       still_empty("delta");
+    }
 
     for (Index j0 = 0; j0 < i0 + rows; j0 += block) {  // tiles above the diagonal have P = 0
       const Index keys = std::min(block, seq - j0);
@@ -59,9 +60,10 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
       still_empty("dV and dP");
 
       // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
-      for (Index i = 0; i < rows; ++i)
+      for (Index i = 0; i < rows; ++i) {
         // Exercise: row i of `ds`, which holds dP, becomes dS.
         still_empty("dS");
+      }
 
       // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
       // Exercise: add to the rows of dQ, d.q.middleRows(i0, rows), and of dK, with noalias() as above. The scale

@@ -29,7 +29,8 @@ struct Parcel {
 /// \param kv             this rank's K,V at first; they make N - 1 hops
 /// \param gradients      zeros at first, this rank's dK,dV in the end
 /// \param shape          of K, and of V, of the whole sequence
-/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one returns them to their owner
+/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one returns them to their owner. The wrong rings of
+///                       the program have fewer: none, or N - 1
 inline void ring(BackwardEngine<float>& engine, Parcel& kv, Parcel& gradients, const Shape& shape,
                  const Placement& placement, const Communicator& comm, int gradient_hops) {
   const Ring ring{comm.rank(), comm.size()};
@@ -68,9 +69,9 @@ inline void ring(BackwardEngine<float>& engine, Parcel& kv, Parcel& gradients, c
 
     // Exercise: `added` holds what this rank adds to the dK,dV of these K,V. Add it to the sum of the ranks
     // before, which arrives from the rank before, and send the sum on. finish(gradients) waits for what
-    // start(gradients, step) of the step before began, and makes it gradients.current; at step 0 nothing
-    // arrives. Hop h starts at the end of step h, for h = 0 .. gradient_hops - 1. The elements of a tensor x:
-    // x.view().elements(), a std::span.
+    // start(gradients, step) of the step before began, and makes it gradients.current. Hop h starts at the end
+    // of step h, for h = 0 .. gradient_hops - 1; where no hop was started nothing arrives. The elements of a tensor
+    // x: x.view().elements(), a std::span.
     still_empty("dK,dV");
     if (!last) finish(kv);
   }

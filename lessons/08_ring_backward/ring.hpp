@@ -29,7 +29,8 @@ struct Parcel {
 /// \param kv             this rank's K,V at first; they make N - 1 hops
 /// \param gradients      zeros at first, this rank's dK,dV in the end
 /// \param shape          of K, and of V, of the whole sequence
-/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one returns them to their owner
+/// \param gradient_hops  of dK,dV: N, or none when N = 1; the last one returns them to their owner. The wrong rings of
+///                       the program have fewer: none, or N - 1
 inline void ring(BackwardEngine<float>& engine, Parcel& kv, Parcel& gradients, const Shape& shape,
                  const Placement& placement, const Communicator& comm, int gradient_hops) {
   const Ring ring{comm.rank(), comm.size()};

@@ -22,6 +22,12 @@ void count_sent(int count, MPI_Datatype type, int tag) {
   traffic.bytes += static_cast<ring_attention::Index>(count) * bytes;
 }
 
+/// Of the first request, if it is a receive; else 0.
+int tag_of(int count, const MPI_Request* requests) {
+  const auto known = count > 0 ? tag_of_request.find(requests[0]) : tag_of_request.end();
+  return known == tag_of_request.end() ? 0 : known->second;
+}
+
 /// Calls MPI, and counts the time as exposed.
 int timed(int tag, const auto& call) {
   const double begin = MPI_Wtime();
@@ -70,9 +76,16 @@ int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_C
   return code;
 }
 
+int MPI_Wait(MPI_Request* request, MPI_Status* status) {
+  return timed(tag_of(1, request), [&] { return PMPI_Wait(request, status); });
+}
+
+int MPI_Waitall(int count, MPI_Request requests[], MPI_Status statuses[]) {
+  return timed(tag_of(count, requests), [&] { return PMPI_Waitall(count, requests, statuses); });
+}
+
 int MPI_Testall(int count, MPI_Request requests[], int* done, MPI_Status statuses[]) {
-  const auto known = count > 0 ? tag_of_request.find(requests[0]) : tag_of_request.end();
-  const int tag = known == tag_of_request.end() ? 0 : known->second;
+  const int tag = tag_of(count, requests);
   const double begin = missing_since >= 0 ? missing_since : MPI_Wtime();
   const int code = PMPI_Testall(count, requests, done, statuses);
   if (computes) return code;
