@@ -109,6 +109,8 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
   const RandomProblem problem = flags.problem(lesson, Mask::causal());
   const Index seq = problem.q.seq;
 
+  lesson.check("critical path of two ranks that both take 1, then 5: 6",
+               critical_path(std::vector<std::vector<Index>>{{1, 5}, {1, 5}}) == 6);
   lesson.heading("The failure: contiguous shards. Pairs per rank and step, 8 ranks, 256 tokens, causal");
   show_placement(lesson, PlacementKind::contiguous, "1.872", tokens_of);
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
 
 namespace ring_attention::lesson {
@@ -19,7 +21,7 @@ struct UlyssesGroup {
   std::vector<Block> held;      // of all heads of its slice: block u is computed by rank u
   std::vector<Block> computed;  // of its heads of the shard: block u is held by rank u
 
-  /// \param heads   that each rank computes (HeadShare)
+  /// \param heads   that each rank computes (HeadShare), counted over all; in its own array they begin at 0
   /// \param slices  that each rank holds: local indices of the shard, which they make up in this order
   UlyssesGroup(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
     for (std::size_t u = 0; u < heads.size(); ++u) {
@@ -31,6 +33,9 @@ struct UlyssesGroup {
 
 /// Calls visit(number) for every number of a block.
 void for_each_number(auto array, const Block& block, auto visit) {
+  require(block.heads.end <= array.shape().heads && block.tokens.end <= array.shape().seq,
+          "a block ends after head " + std::to_string(block.heads.end - 1) + " or token " +
+              std::to_string(block.tokens.end - 1) + ", and the array does not have these");
   for (Index head = block.heads.begin; head < block.heads.end; ++head)
     for (Index token = block.tokens.begin; token < block.tokens.end; ++token)
       for (auto& number : array.row(0, head, token)) visit(number);

@@ -74,6 +74,8 @@ inline void show_hiding(Lesson& lesson) {
   const double paper = lesson::smallest_shard(312e12, 300e9, 2, 1, false);
   lesson.check("without a mask, at the peak of an A100: 1040, the paper's 1.0 thousand",
                std::abs(paper - 1040) <= 1e-9);
+  lesson.check("a causal mask doubles it",
+               std::abs(lesson::smallest_shard(312e12, 300e9, 2, 1, true) - 2080) <= 1e-9);
   lesson.record("smallest_shards", shards);
 }
 

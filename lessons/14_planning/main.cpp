@@ -34,6 +34,8 @@ void show_agreement(Lesson& lesson, const std::string& mutant) {
       8, 8, 7, noisy(0.3, 1), [](int, int) { return 0.7; }, plan::Hops::lockstep);
   lesson.check("with a barrier, too",
                std::abs(lesson::barrier_seconds(8, noisy(0.3, 1), always(0.7)) / barrier - 1) <= 1e-12);
+  lesson.check("with a barrier and 7 hops of 1.5 steps: 11.5 steps",
+               std::abs(lesson::barrier_seconds(8, always(1), always(1.5)) - 11.5) <= 1e-12);
 }
 
 void show_cost(Lesson& lesson) {

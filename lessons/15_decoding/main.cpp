@@ -61,6 +61,10 @@ void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usua
     setups.push_back(usual);
     setups.back().kind = kind;
   }
+  std::vector<double> none{0, 0, negative_infinity<double>, 0};  // o of two numbers, m and l of no key
+  lesson::merge(none, std::vector<double>(none));
+  lesson.check("two states without a key: one without a key",
+               none == std::vector<double>{0, 0, negative_infinity<double>, 0});
   for (const Setup& setup : setups) {
     const Part part(comm, setup);
     const Outcome got = part.run(mistake);
