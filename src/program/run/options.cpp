@@ -110,7 +110,7 @@ void validate(const RunOptions& options) {
   validate_device(options);
   validate_partition(options);
   if (!Dropout{options.dropout}.valid())
-    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
+    throw InputError("--dropout is the probability that a pair is dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");

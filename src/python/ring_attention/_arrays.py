@@ -128,7 +128,7 @@ class GpuArrays:
         torch = sys.modules.get("torch")
         self._torch = torch if torch is not None and isinstance(q, torch.Tensor) else None
         if isinstance(stream, int) and (stream == 0 or stream < -1):
-            raise ValueError(f"stream is {stream}: DLPack has 1 for the default stream, 2 for that of a thread")
+            raise ValueError(f"stream is {stream}: DLPack has 1 for the default stream, 2 for a thread's default stream")
         if self._torch is not None:
             stream = self._stream_of_torch(q, stream)
         self._stream, self._number = stream, self._number_of(stream)

@@ -119,7 +119,7 @@ def _in_order_of(dout, shape):
     by_token = dout[0].permute(1, 0, 2)
     if extents == [by_token.shape[0], by_token[0].numel()]:
         return by_token.reshape(shape)
-    raise ValueError(f"out is {list(shape)} where the axes of {list(dout.shape)} are due, in any order")
+    raise ValueError(f"out is {list(shape)}: it must have the axes of {list(dout.shape)}, in any order")
 
 
 def _named(returned):
@@ -128,8 +128,8 @@ def _named(returned):
         returned = (returned,)
     if not isinstance(returned, dict):
         if len(returned) not in (1, 2, 5):
-            raise ValueError(f"the function returned {len(returned)} things: out, or (out, lse), or (out, lse, dq, dk, dv), or "
-                             "a dict with these names")
+            raise ValueError(f"the function returned {len(returned)} things: it must return out, or (out, lse), or "
+                             "(out, lse, dq, dk, dv), or a dict with these names")
         returned = dict(zip(RESULTS, returned))
     unknown = set(returned) - set(RESULTS)
     if unknown:

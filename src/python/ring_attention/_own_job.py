@@ -74,7 +74,7 @@ class _Limit:
 
     @staticmethod
     def _end(ranks, failure):
-        print(f"[rank {ranks.rank}] error: {failure}; the other ranks did not end the case", file=sys.stderr, flush=True)
+        print(f"[rank {ranks.rank}] error: {failure}; the other ranks did not finish the case", file=sys.stderr, flush=True)
         ranks.abort()
 
     def __enter__(self):

@@ -89,7 +89,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, **wo
 
     def backward(*arrays, **keywords):
         if kernel is not None:
-            raise RuntimeError("a kernel of the user has no backward")
+            raise RuntimeError("a user's kernel has no backward")
         return numpy_api.ring_attention_backward(*arrays, **keywords)
 
     return _apply(forward, backward, words, q_shard, k_shard, v_shard, bias, sink)

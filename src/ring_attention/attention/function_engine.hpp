@@ -47,7 +47,8 @@ class FunctionEngine : public Engine<T> {
   /// Starts with no key seen. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges` are
   /// the positions of its tokens.
   void begin(View<const T> q, TokenRanges ranges) {
-    require(q.shape().seq == count(ranges), "FunctionEngine: q has other tokens than its ranges");
+    require(q.shape().seq == count(ranges),
+            "FunctionEngine: q and its ranges have different numbers of tokens");
     q_ = q;
     ranges_ = std::move(ranges);
     state_ = Partial<T>::empty(q.shape());
@@ -57,7 +58,8 @@ class FunctionEngine : public Engine<T> {
   /// \throws Error when the shapes, including those of the function's result, do not match.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
     (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-    require(kv.k.shape().seq == count(kv.ranges), "FunctionEngine: k has other tokens than its ranges");
+    require(kv.k.shape().seq == count(kv.ranges),
+            "FunctionEngine: k and its ranges have different numbers of tokens");
     if (scoring_.mask.any_visible(ranges_, kv.ranges))
       merge(state_, state_of(function_({q_, kv.k, kv.v, ranges_, kv.ranges, scoring_})));
     if (progress) progress();
