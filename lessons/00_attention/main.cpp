@@ -68,7 +68,7 @@ int attention_lesson(int argc, char** argv) {
   Lesson lesson(
       "00", "attention",
       "Attention gives each token a mean of all values, weighted by how well their keys fit its query.\n"
-      "The formula needs S x S scores: that is what does not fit for a million tokens.");
+      "The formula needs S x S scores, which do not fit in memory for a million tokens.");
   lesson.offer_mutants({{"no-scale", "scores are not divided by the square root of D"},
                         {"future", "a causal query also sees the next token"}});
   if (!lesson.parse(argc, argv)) return 0;

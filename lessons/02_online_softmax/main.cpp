@@ -81,7 +81,7 @@ int online_softmax_lesson(int argc, char** argv) {
   Lesson lesson(
       "02", "online_softmax",
       "The maximum and the sum can be found in one pass, or piece by piece in any order: two numbers\n"
-      "(m, l) are all that is needed of the scores so far.");
+      "(m, l) are all that must be kept of the scores so far.");
   Index length = 4096;
   lesson.options().option("--length", length, "Scores in the random row", {2});
   lesson.offer_mutants({{"no-rescale", "l stays as it is when the maximum grows"},

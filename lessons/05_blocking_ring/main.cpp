@@ -65,8 +65,8 @@ void show_cost(Lesson& lesson, const Communicator& comm, const RandomProblem& pr
 int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "05", "blocking_ring",
-      "Each rank keeps its queries; K,V go round a ring of blocking messages. After N steps every query\n"
-      "has met every key, and no rank held more than two shards of K,V at a time.",
+      "Each rank keeps its queries; K,V travel around a ring with blocking messages. After N steps every\n"
+      "query has met every key, and no rank held more than two shards of K,V at a time.",
       &comm);
   ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32};
   flags.offer(lesson);

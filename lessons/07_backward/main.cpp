@@ -74,7 +74,7 @@ int backward_lesson(int argc, char** argv) {
   Lesson lesson(
       "07", "backward",
       "The gradients of attention, by hand. The scores are computed again, so that the forward keeps one\n"
-      "number a row (lse) and not the S x S matrix P. A second one (delta) is made from out and dO.");
+      "number per row (lse) and not the S x S matrix P. A second one (delta) is computed from out and dO.");
   Index seq = 300, dim = 16, block = 64;
   lesson.options().option("--seq", seq, "Tokens S of the larger problem", {2});
   lesson.options().option("--dim", dim, "Head dim D", {2});

@@ -81,8 +81,8 @@ void show_cost(Lesson& lesson, const Part& part, const Outcome& got) {
 int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "08", "ring_backward",
-      "K,V go round once more. The gradients of a shard follow it, one step behind: each rank adds what\n"
-      "its queries contribute, and after N hops dK,dV are back at its owner, complete.",
+      "K,V travel around the ring again. The gradients of a shard follow it, one step behind: each rank\n"
+      "adds what its queries contribute, and after N hops the complete dK,dV are back at the owner.",
       &comm);
   ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32};
   flags.offer(lesson);

@@ -101,7 +101,7 @@ void show_cost(Lesson& lesson, const Communicator& comm) {
 
 int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson("12", "masks_bias_dropout",
-                "A mask, a bias and a dropout are functions of positions in the whole sequence. By local\n"
+                "A mask, a bias and a dropout are functions of positions in the whole sequence. With local\n"
                 "indices each of them is right on one rank and wrong on more.",
                 &comm);
   ProblemFlags flags{.seq = 61, .heads = 4, .kv_heads = 2, .dim = 16};

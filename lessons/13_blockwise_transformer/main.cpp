@@ -86,15 +86,15 @@ std::string show_training(Lesson& lesson, const Communicator& comm, const Flags&
 int transformer_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson(
       "13", "blockwise_transformer",
-      "A layer of a transformer treats each token by itself, but for attention. So a ring of ranks trains "
-      "on\n"
-      "sequences that none of them could hold, and one sum over the ranks makes the gradients right.",
+      "Except in attention, a layer of a transformer treats each token by itself. So a ring of ranks\n"
+      "trains on sequences that none of them could hold, and one sum over the ranks makes the gradients\n"
+      "right.",
       &comm);
   Flags flags;
   lesson.options().choice(
       "--train", flags.train, {"none", "short", "full"},
-      "short: 150 steps of 64 tokens, ask up to 1024 (seconds); full: up to 4096 tokens, ask up to "
-      "16384 (a minute on two cores)");
+      "short: 150 steps of 64 tokens, evaluated up to 1024 (seconds); full: up to 4096 tokens, evaluated "
+      "up to 16384 (a minute on two cores)");
   lesson.options().option("--rotary", flags.rotary,
                           "Columns of a head (of 32) that turn with the position; even", {0, 32});
   lesson.offer_mistakes(every_mistake);

@@ -51,8 +51,8 @@ void show_cost(Lesson& lesson) {
 int planning_lesson(int argc, char** argv) {
   Lesson lesson(
       "14", "planning",
-      "What will a ring of 10000 devices take? A recurrence of two lines says it, closed forms say what\n"
-      "fits, and published measurements say how far to trust them.");
+      "How long will a ring of 10000 devices take? A recurrence of two lines answers that, closed forms\n"
+      "say what fits, and published measurements say how far to trust them.");
   lesson.offer_mutants(mistakes);
   if (!lesson.parse(argc, argv)) return 0;
   const std::string mutant = chosen_mutant(lesson);

@@ -109,7 +109,7 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
   Lesson lesson("15", "decoding",
                 "One new token attends to all keys. A ring would send the keys to its query. The state of "
                 "the query is a\n"
-                "row of D + 2 numbers a head: it travels instead, and merges.",
+                "row of D + 2 numbers per head: it travels instead, and is merged.",
                 &comm);
   ProblemFlags flags{.seq = 37, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Tokens; the second half is decoded one by one");

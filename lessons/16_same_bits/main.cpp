@@ -138,7 +138,7 @@ void check_library(Lesson& lesson, const RandomProblem& problem) {
 int same_bits_lesson(int argc, char** argv) {
   Lesson lesson(
       "16", "same_bits",
-      "A merge of floats is associative up to rounding, so another number of ranks gives other bits.\n"
+      "A merge of floats is associative up to rounding, so another number of ranks gives different bits.\n"
       "A state of integers on a fixed grid merges to the same bits in any order.");
   Index seq = 2048;
   lesson.options().option("--seq", seq, "Tokens of the problem whose time is measured");

@@ -49,7 +49,7 @@ void Lesson::offer_mutants(const std::vector<std::pair<std::string, std::string>
 void Lesson::needs_gpu(const std::string& why_none) {
   no_gpu_ = (why_none.empty() ? "" : "no GPU: ") + why_none;
   options_.choice("--device", device_, {"auto", "cuda"},
-                  "auto: skip the lesson where there is no GPU; cuda: fail there");
+                  "auto: skip the lesson if there is no GPU; cuda: fail then");
 }
 
 bool Lesson::parse(int argc, const char* const* argv) {

@@ -18,7 +18,7 @@ void declare_cpu_options(CommandLine& command, CpuFlags& options) {
   for (const Isa isa : available_isas()) isas.emplace_back(name_of(isa));
   command.section("CPU");
   command.option("--threads", options.threads,
-                 "Threads of a rank; 0 shares the cores out over a host's ranks", {0, 4096});
+                 "Threads of a rank; 0 divides the cores of a host among its ranks", {0, 4096});
   command.choice("--isa", options.isa, isas, "Instruction set of the fast engine; auto takes the widest");
 }
 
@@ -29,8 +29,8 @@ void validate_job(const JobOptions& options) {
 
 void declare_device_options(CommandLine& command, DeviceOptions& options) {
   command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even", "nccl", "staged"},
-                 "What moves K,V. CPU: overlapped (auto), while ranks compute, or odd-even, in between. "
-                 "GPU: nccl (auto, where it is built in), or staged, through the hosts' memory with MPI");
+                 "How K,V move. CPU: overlapped (auto), while ranks compute, or odd-even, between two steps. "
+                 "GPU: nccl (auto, if it is built in), or staged, through the hosts' memory with MPI");
   command.renamed("--ring", "--transport");
   command.section("GPU");
   command.choice("--device", options.device, {"cpu", "cuda"}, "What computes");
@@ -45,7 +45,8 @@ void declare_same_bits(CommandLine& command, SameBitsFlags& options, const std::
   command.flag("--same-bits", options.same_bits,
                "The same bits " + where +
                    ": ranks hold whole tiles, which are added as integers (lesson 16). float32 only");
-  command.option("--tile", options.tile, "Tokens of a tile; another number has other bits", {1, 1 << 20});
+  command.option("--tile", options.tile, "Tokens of a tile; a different number gives different bits",
+                 {1, 1 << 20});
   command.needs("--tile", "--same-bits");
 }
 

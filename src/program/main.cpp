@@ -56,21 +56,23 @@ class Program {
         declare_run_options, run_command);
     CommandLine& bench = add(words_, "bench", "Times of a ring on these machines, and what a model predicts",
                              declare_bench_options, bench_command);
-    add(bench, "decode", "One token against a cache, beside a plain read of the same memory",
+    add(bench, "decode", "One token against a cache, next to a plain read of the same memory",
         declare_bench_decode_options, bench_decode_command);
     add(words_, "example", "Make a small real problem from the bytes of a text", declare_example_options,
         on_rank_0(example_command));
-    CommandLine& plan = add(words_, "plan", "What a model and a context need on machines that are not here",
-                            declare_plan_options, on_rank_0(plan_command));
-    add(plan, "cells", "Who computes what at which step, and who waits: tables of a small problem, as JSON",
+    CommandLine& plan =
+        add(words_, "plan", "What a model and a context need on machines that you do not have",
+            declare_plan_options, on_rank_0(plan_command));
+    add(plan, "cells",
+        "What each rank computes at each step, and which ranks wait: tables of a small problem, as JSON",
         declare_cells_options, on_rank_0(cells_command));
-    add(words_, "decode", "A prompt, then its next tokens one by one against a cache that is sharded",
+    add(words_, "decode", "A prompt, then its next tokens one by one against a sharded cache",
         declare_decode_options, decode_command);
-    CommandLine& diagnose = add(words_, "diagnose", "What is wrong with the results of another ring",
+    CommandLine& diagnose = add(words_, "diagnose", "Find the mistake in the results of another ring",
                                 declare_diagnose_options, on_rank_0(diagnose_command));
-    add(diagnose, "cases", "Small problems for a ring that is to be diagnosed",
+    add(diagnose, "cases", "Write small problems for the ring to be diagnosed",
         declare_diagnose_cases_options, on_rank_0(diagnose_cases_command));
-    add(words_, "train", "Train a small transformer, sharded four ways, on a task of long contexts",
+    add(words_, "train", "Train a small transformer, sharded four ways, on a long-context task",
         declare_train_options, train_command);
     try {
       help_ = words_.parse(argc, argv);
@@ -126,8 +128,8 @@ class Program {
   }
 
   CommandLine words_{"ring-attention",
-                     "Exact attention over a sequence that is sharded on the ranks of an MPI job.\n"
-                     "Each rank keeps its queries; keys and values go round a ring."};
+                     "Exact attention over a sequence that is sharded over the ranks of an MPI job.\n"
+                     "Each rank keeps its queries; keys and values travel around a ring."};
   std::vector<Verb> verbs_;
   const Verb* verb_ = nullptr;  // that was chosen
   std::optional<std::string> help_;

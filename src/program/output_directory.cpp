@@ -13,7 +13,7 @@ void make_output_directory(const std::string& directory, const std::string& flag
   std::filesystem::create_directories(directory, failed);
   if (failed)
     throw InputError(flag + " " + directory, "cannot be made a directory: " + failed.message(),
-                     "give another, or check what stands in the way");
+                     "give another, or check what is in the way");
 }
 
 void require_no_directory(const std::string& file) {

@@ -10,13 +10,15 @@ namespace ring_attention {
 void declare_partition_options(CommandLine& command, PartitionOptions& options) {
   command.choice(
       "--parallel", options.parallel, {"ring", "ulysses", "hybrid", "all-gather", "auto"},
-      "How the ranks divide the work. ring: a rank computes its tokens, and K,V go round; ulysses: "
-      "an all-to-all gives it all tokens of some heads; hybrid: both, see --ulysses; all-gather: as "
-      "ring, but a rank gets the K,V of all ranks first; auto: what plan expects to be fastest");
-  command.option("--ulysses", options.ulysses,
-                 "With --parallel hybrid: N ranks share the heads, and the ranks with the same heads are a "
-                 "ring. N divides the ranks and the query heads, and divides the KV heads or is a multiple",
-                 {1, 1 << 20});
+      "How the ranks divide the work. ring: a rank computes its tokens, and K,V travel around the ring; "
+      "ulysses: an all-to-all gives it all tokens of some heads; hybrid: both, see --ulysses; "
+      "all-gather: like ring, but a rank gets the K,V of all ranks first; auto: what plan expects to be "
+      "fastest");
+  command.option(
+      "--ulysses", options.ulysses,
+      "With --parallel hybrid: N ranks share the heads, and the ranks with the same heads form a ring. "
+      "N must divide the ranks and the query heads, and divide the KV heads or be a multiple of them",
+      {1, 1 << 20});
 }
 
 void validate_partition(const PartitionOptions& options) {

@@ -28,7 +28,7 @@ class Input {
     if (info_.format != py::format_descriptor<T>::format())
       throw InputError(std::string(name) + " has elements of type '" + info_.format + "' where '" +
                        py::format_descriptor<T>::format() + "' is due");
-    if (info_.ndim != 4) throw InputError(std::string(name) + " has not four dimensions");
+    if (info_.ndim != 4) throw InputError(std::string(name) + " does not have four dimensions");
     py::ssize_t step = info_.itemsize;
     for (std::size_t axis = 4; axis-- > 0; step *= info_.shape[axis])
       if (info_.size > 0 && info_.shape[axis] > 1 && info_.strides[axis] != step)

@@ -95,7 +95,7 @@ void GpuArray::written_on(cuda::StreamHandle stream) {
 
 py::capsule GpuArray::dlpack(std::optional<StreamNumber> stream) const {
   if (stream && *stream == 0)
-    throw InputError("stream is 0: DLPack has 1 for the default stream, 2 for that of a thread");
+    throw InputError("stream is 0: DLPack has 1 for the default stream, 2 for a thread's default stream");
   const cuda::CurrentDevice current(device_);
   if (written_ && stream != -1) written_->block(stream_of(stream.value_or(1)));
   auto exported = std::make_unique<Exported>();

@@ -70,7 +70,7 @@ void require_one_mpi_library() {
   const std::vector<std::string> found = loaded_mpi_libraries();
   if (found.size() > 1)
     throw Error("this process has loaded two MPI libraries, \"" + found[0] + "\" and \"" + found[1] +
-                "\": use none but that of ring_attention, for example an mpi4py that is built with it");
+                "\": use only the one of ring_attention, for example with an mpi4py that is built with it");
 }
 
 }  // namespace ring_attention::python

@@ -56,8 +56,8 @@ void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& ca
   const Index tile = call.options.same_bits;
   const Shape& q = call.q.shape();
   if (tile == 0) return;
-  check(within(tile, 1, Tiling::largest_size), "options.same_bits is the tokens of a tile, 1 to 2^20, or 0");
-  check(std::is_same_v<T, float>, "options.same_bits is for arrays of float in the memory of the host");
+  check(within(tile, 1, Tiling::largest_size), "options.same_bits is a number of tokens, 1 to 2^20, or 0");
+  check(std::is_same_v<T, float>, "options.same_bits needs arrays of float in the memory of the host");
   if (call.name == std::string("backward")) require_exact_bias_gradient(call.bias.shape(), q, grid);
   const Mask& mask = call.scoring.mask;
   (void)tiles_of(grid.shard(call.placement.queries), Tiling(tile, mask.documents, mask.offset));

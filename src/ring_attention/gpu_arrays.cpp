@@ -125,7 +125,7 @@ class GpuCheck {
       : check_(check), gpu_(static_cast<GpuParts*>(state.gpu.get())) {
     const std::string why = cuda::why_no_device();
     check(why.empty(), why + ": give arrays of the host");
-    check(state.options.same_bits == 0, "options.same_bits has no kernel of a GPU: give arrays of the host");
+    check(state.options.same_bits == 0, "options.same_bits does not work on a GPU: give arrays of the host");
 #ifndef RING_ATTENTION_HAS_NCCL
     check(!uses_nccl(state.options.gpu),
           "this library was built without NCCL: use GpuOptions::Transport::staged");

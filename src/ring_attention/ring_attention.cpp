@@ -88,7 +88,7 @@ class FunctionDevice : public CpuDevice<T> {
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
                                                    const TokenRanges& ranges, View<const T>,
                                                    const ExpectedKeys&) const override {
-    if (!function_) throw InputError("the function of forward is empty");
+    if (!function_) throw InputError("forward: the function is empty");
     auto engine = std::make_unique<FunctionEngine<T>>(scoring, function_);
     engine->begin(q, ranges);
     return engine;

@@ -6,16 +6,16 @@
 ///     const auto result = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
 ///     const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
 ///
-/// Each rank gives its shard of q, k and v and gets its rows of the result. A program that calls more than once keeps an
-/// `Attention`, which also takes arrays of a GPU, on a stream of the caller:
+/// Each rank passes its shard of q, k and v and gets its rows of the result. A program that makes more than one call keeps
+/// an `Attention`, which also takes arrays in the memory of a GPU, on the caller's stream:
 ///
 ///     ra::Attention attention(MPI_COMM_WORLD);
 ///     attention.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
 ///     attention.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, grad_out, {dq, dk, dv}, placement, scoring);
 ///     attention.wait();
 ///
-/// How the ranks divide the work is an option (parallel/partition.hpp); a ring of all ranks is the default. Where U ranks
-/// share heads, the placement is over the ranks of a ring, comm size / U, and a rank holds a slice of a shard of it:
+/// An option says how the ranks divide the work (parallel/partition.hpp); the default is a ring of all ranks. Where U ranks
+/// share heads, the placement is over the comm size / U ranks of a ring, and each rank holds a slice of one of its shards:
 ///
 ///     ra::Options options;
 ///     options.partition = ra::Partition::hybrid;
@@ -23,20 +23,20 @@
 ///     const ra::Placement placement(ra::PlacementKind::zigzag, tokens, ranks / 2);
 ///     const ra::TokenRanges mine = ra::RankGrid(rank, ranks, 2).slice(placement);  // which tokens q, k, v hold
 ///
-/// All calls are collective: every rank of the communicator makes them, in the same order. They work on a duplicate of the
-/// communicator, so that messages of the caller, pending ones too, stay apart from those of the ring. Only the calling
-/// thread calls MPI. With options.threads = 1 every thread level of MPI is enough; more threads need MPI_THREAD_FUNNELED.
+/// All calls are collective: every rank of the communicator makes them, in the same order. They use a duplicate of the
+/// communicator, so the caller's messages, even pending ones, cannot mix with the ring's. Only the calling thread calls MPI.
+/// With options.threads = 1 every thread level of MPI is enough; more threads need MPI_THREAD_FUNNELED.
 ///
 /// Errors:
-/// - Bad arguments, arguments that differ between ranks, and too little memory: all ranks throw AgreedError with the
-///   same message, before the first message of the ring. So do heads or ranks that a partition cannot divide.
+/// - Bad arguments, arguments that differ between ranks, heads or ranks that the partition cannot divide, and too little
+///   memory: all ranks throw AgreedError with the same text, before the first message of the ring.
 /// - MPI is not initialised, the communicator is MPI_COMM_NULL or an intercommunicator: InputError; nothing is sent.
-/// - A later failure that one rank alone knows, such as an Error with MPI's text, or std::system_error when a thread
-///   cannot start: that rank throws. The other ranks wait for its messages: the caller ends the job (MPI_Abort).
+/// - A later failure on one rank only, such as an Error with MPI's text, or std::system_error when a thread cannot start:
+///   that rank throws. The other ranks wait for its messages, so the caller must end the job (MPI_Abort).
 /// The library prints nothing and never ends the process.
 ///
 /// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, algorithm 1 (forward) and appendix A (backward);
-/// for the other partitions see the files of `parallel`.
+/// the files of `parallel` name the sources of the other partitions.
 #pragma once
 
 #include <chrono>
@@ -59,7 +59,7 @@ struct CUstream_st;
 
 namespace ring_attention {
 
-/// A stream of CUDA: cudaStream_t. Null is the default stream. (This header needs none of CUDA's.)
+/// A CUDA stream, cudaStream_t. Null is the default stream. (This header includes none of CUDA's.)
 using GpuStream = CUstream_st*;
 
 /// How a GPU computes, for arrays in its memory. The same on all ranks.
@@ -67,39 +67,41 @@ struct GpuOptions {
   enum class Transport {
     automatic,  ///< nccl where the library has it, otherwise staged
     nccl,       ///< from GPU to GPU
-    staged      ///< through the memory of the host, over MPI: the host waits, and allocates. The same bits
+    staged      ///< through the memory of the host, over MPI: the host waits, and allocates. Same bits
   };
   Transport transport = Transport::automatic;
-  std::string kernel = "auto";                ///< as --kernel of the program
+  std::string kernel = "auto";                ///< as the program's --kernel
   std::string backward_kernel = "auto";       ///< as --backward-kernel
-  std::chrono::duration<double> timeout{60};  ///< of NCCL, for one message when this rank is ready for it
+  std::chrono::duration<double> timeout{60};  ///< of NCCL, for one message, once this rank is ready for it
   bool share_gpu = false;                     ///< lets ranks share a GPU over NCCL, to try it out
 };
 
 /// How the call computes. `transport`, `partition` and `ulysses` must be the same on all ranks.
 struct Options {
-  int threads = 1;  ///< of this rank; the result has the same bits
+  int threads = 1;  ///< of this rank; any number gives the same bits
   TransportKind transport = TransportKind::overlapped;
-  Isa isa = best_isa();  ///< instruction set; others round differently
+  Isa isa = best_isa();  ///< instruction set; another one rounds differently
   Partition partition = Partition::ring;
   int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
-  /// Tokens of a tile, Tiling::default_size for example: the same bits of all results on any number of ranks,
-  /// for every placement, partition and number of threads (cpu/same_bits.hpp). In float, on the cores of the host. The
-  /// placement is made of whole tiles: Placement(kind, tokens, ranks, Tiling(tile, documents)). 0: rounding depends on the ranks.
+  /// Tokens per tile, for example Tiling::default_size: all results then have the same bits for any number of ranks and
+  /// threads and for every placement and partition (cpu/same_bits.hpp). In float only, on the cores of the host. The
+  /// placement must consist of whole tiles: Placement(kind, tokens, ranks, Tiling(tile, documents)).
+  /// 0: rounding depends on the ranks.
   Index same_bits = 0;
   /// The calling thread calls it between tiles, after every hop of a ring, and while it waits for a GPU.
   Progress progress = {};
   GpuOptions gpu = {};
 };
 
-/// What attention reads; see forward() below. Without a bias it is empty.
+/// The arrays that attention reads; see forward() below. `bias` is empty if there is none.
 template <class T>
 struct AttentionArrays {
   View<const T> q, k, v;
   View<const SumOf<T>> bias = {};
 };
 
-/// The types of arrays in the memory of the host, and of a GPU. Bf16 and Fp16 have the layout of __nv_bfloat16 and __half.
+/// The element types of arrays in the memory of the host, and of a GPU. Bf16 and Fp16 have the layout of __nv_bfloat16 and
+/// __half.
 template <class T>
 concept HostNumber = std::same_as<T, float> || std::same_as<T, double>;
 template <class T>
@@ -107,36 +109,37 @@ concept GpuNumber = std::same_as<T, float> || std::same_as<T, Bf16> || std::same
 
 struct AttentionState;
 
-/// Attention that a program calls again and again, as a training loop does. It holds what is expensive: the duplicate of
-/// the communicator, the communicators of its partition, and for a GPU those of NCCL and the memory.
+/// Attention for a program that calls it again and again, such as a training loop. It keeps what is expensive to make: the
+/// duplicate of the communicator, the communicators of its partition, and for a GPU NCCL's communicators and the memory.
 ///
-/// Arguments, results and errors are those of the functions below. All functions but wait() are collective, also the
-/// constructor and the destructor. After an Error no further call is possible, on any rank.
+/// Arguments, results and errors are the same as for the functions below. All functions except wait() are collective,
+/// including the constructor and the destructor. After an Error no further call is possible on any rank.
 ///
-/// Arrays of a GPU. All pointers are to memory of one GPU, the one that is current when this object gets its first such
-/// arrays. They stay with the caller. q, k, v and dO have the type T; bias and results are float.
-/// - Order: the work begins when what is already on `stream` is done, and what is enqueued on `stream` later begins when the
-///   results are there. So the caller may free or overwrite arrays in the order of `stream` as soon as the call returns.
-/// - The call enqueues and returns. The host waits for the other ranks to make the call: one MPI_Allreduce of 32 bytes. It
-///   waits for the GPU in a first call with its shapes, placement, scoring and options, which allocates memory and makes
-///   communicators; with Transport::staged; and, as wait() does, in a backward with sinks, whose gradient is summed on the host.
-/// - Memory: that of forward() and backward(), and the results a second time. It stays allocated until this object is
-///   destroyed: a further call with the same arguments, but for the numbers, allocates nothing.
-/// - A kernel or a message that fails later is an Error of wait(). If a rank has seen it before, the next call is an
-///   AgreedError on all ranks. Only wait() sees that a message does not come within `timeout`: it then ends the
-///   communication, and the stream goes on with undefined results. So wait() comes before a call that waits for the stream
-///   without a time limit, such as cudaStreamSynchronize.
+/// Arrays of a GPU. All pointers are to the memory of one GPU: the one that is current when this object gets its first
+/// arrays of a GPU. The caller owns the arrays. q, k, v and dO have the type T; bias and results are float.
+/// - Order: the work starts after everything that is already on `stream`, and what is enqueued on `stream` later starts
+///   after the results are complete. So as soon as the call returns, the caller may free or overwrite arrays in stream order.
+/// - The call enqueues its work and returns. The host waits until the other ranks also make the call: one MPI_Allreduce of
+///   32 bytes. It waits for the GPU in three cases: in the first call for given shapes, placement, scoring and options, which
+///   allocates memory and makes communicators; with Transport::staged; and, as wait() does, in a backward with sinks, whose
+///   gradient is summed on the host.
+/// - Memory: as for forward() and backward() below, and the results a second time. It stays allocated until this object is
+///   destroyed, so a further call that differs only in the numbers in its arrays allocates nothing.
+/// - wait() throws Error if a kernel or a message has failed after the call. If a rank has noticed the failure before, the
+///   next call throws AgreedError on all ranks. Only wait() detects that a message does not come within `timeout`: it then
+///   ends the communication, and the stream continues with undefined results. So call wait() before anything that waits
+///   for the stream without a time limit, such as cudaStreamSynchronize.
 class Attention {
  public:
-  /// \param comm  stays the caller's, who may free it \throws InputError: see above
+  /// \param comm  still belongs to the caller, who may free it \throws InputError: see above
   explicit Attention(MPI_Comm comm, Options options = {});
   Attention(Attention&&) noexcept;
   Attention& operator=(Attention&&) noexcept;
-  /// Waits as wait() does, but without an error.
+  /// Waits as wait() does, but throws nothing.
   ~Attention();
 
-  /// May be changed between two calls: `threads`, `isa` and `progress` on one rank alone, the others on all ranks. The next
-  /// call then makes the communicators that it needs.
+  /// May be changed between two calls: `threads`, `isa` and `progress` on one rank alone, the other options on all ranks.
+  /// The next call then makes the communicators that it needs.
   [[nodiscard]] Options& options();
 
   // ---- arrays of the host: the results are there when the call returns ------------------------------------
@@ -179,35 +182,47 @@ class Attention {
   std::unique_ptr<AttentionState> state_;
 };
 
-// The functions below are an Attention that is made, used once and destroyed. What that costs a call: a duplicate of the
+// Each call of a function below makes an Attention, uses it once and destroys it. The cost is a duplicate of the
 // communicator, and one or two parts of it, which all ranks make together. Arrays are in the memory of the host.
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
 /// the factors of the dropout; the softmax includes the sinks.
 ///
-/// \param comm     all its ranks call; stays the caller's
+/// \param comm     all of its ranks make the call; it still belongs to the caller
 /// \param q        `[batch, heads, tokens, dim]`: this rank's queries, in the order of `placement.queries.ranges(rank)`
 /// \param k, v     `[batch, kv_heads, tokens, dim]`: this rank's keys and values, in the order of
 ///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention)
-/// \param placement  made for as many ranks as `comm` has, or as a ring of a hybrid has (see above; 1 for Ulysses); a rank
-///                 may have no tokens (seq = 0, any pointer)
-/// \param scoring  the same on all ranks; positions in it are global positions of the sequence. The dropout needs no
-///                 other seed, step or layer on another rank: heads and positions are global.
+/// \param placement  over the ranks of `comm`, or of one ring of a hybrid (see above; over 1 rank for Ulysses); a rank may
+///                 have no tokens (seq = 0, any pointer)
+/// \param scoring  the same on all ranks; positions in it are global positions of the sequence. Seed, step and layer of
+///                 the dropout are also the same on all ranks, because heads and positions are global.
 /// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
-///                 each key of the sequence in the order of positions; -inf hides a key. Empty: none, on all ranks.
+///                 each key of the sequence in the order of positions; -inf hides a key. Empty, on all ranks: no bias.
 /// \returns out, like q, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
-///          A query that sees no key has out = 0 and lse = -inf, or with sinks the sink of its head.
+///          A query that sees no key has out = 0 and lse = -inf; with sinks its lse is the sink of its head.
 /// \throws AgreedError, InputError, Error: see above
 ///
-/// q, k and v stay with the caller, unchanged, and are read until the call returns.
-/// Memory: with the caller's q six shards (q, out, and four of K,V for the messages) and a tile a thread; beside them
-/// the caller's k and v, and 2 numbers a query. All is allocated before the first message. An all-gather has the K,V of all
-/// ranks in place of the four shards. Where ranks share heads, they have q, k, v, out and the bias a second time, in the
-/// layout that they compute, and while an array moves two more arrays like it.
-/// Messages: N - 1 a rank, each with the K,V of one rank. Where U ranks share heads: all-to-alls of U - 1 messages a rank
-/// for each of q, k, v, bias, out and lse, and ring messages as of ranks / U ranks.
-/// The same bits for every transport and number of threads, and, on one rank, as `attention_forward`. Ulysses has the bits
-/// of one rank, a hybrid those of a ring of ranks / U, an all-gather those of the ring.
+/// q, k and v belong to the caller; the call reads them until it returns, and does not change them.
+/// Memory of a rank, in addition to the caller's arrays:
+///
+///     what is held                   forward                              backward
+///     -----------------------------  -----------------------------------  ------------------------------------------
+///     for this rank's queries        out, 2 numbers per query, a tile     dQ, the gradient of the bias, 1 number per
+///                                    per thread                           query, a tile per thread
+///     for the messages of a ring     four shards of K,V                   ten shards of K,V: four that travel, six
+///                                                                         for their gradients
+///     ... of an all-gather instead   K,V of all ranks                     three times the K,V of all ranks
+///     where ranks share heads, also  q, k, v, out and bias again, in the  all arrays a second time
+///                                    layout that is computed; while an
+///                                    array moves, two more like it
+///
+/// A forward allocates its first two rows before the first message. Together with the caller's q they contain six shards:
+/// q, out, and four of K,V.
+///
+/// Messages: each rank sends N - 1, each with the K,V of one rank. Where U ranks share heads: all-to-alls of U - 1 messages
+/// per rank for each of q, k, v, bias, out and lse, and the messages of a ring of ranks / U ranks.
+/// Results are bit-for-bit identical for every transport and number of threads. One rank matches `attention_forward` bit for
+/// bit, Ulysses matches one rank, a hybrid matches a ring of ranks / U ranks, and an all-gather matches the ring.
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k,
                                              View<const float> v, const Placements& placement,
                                              const Scoring& scoring, const Options& options = {},
@@ -217,12 +232,12 @@ class Attention {
                                               const Scoring& scoring, const Options& options = {},
                                               View<const double> bias = {});
 
-/// The same with a function of the caller in place of the library's kernel: any function that returns out and lse for some
-/// queries and keys runs in the ring (attention/function_engine.hpp). Forward only, without a dense bias.
+/// The same with a function of the caller's in place of the library's kernel: any function that returns out and lse for
+/// some queries and keys can run in the ring (attention/function_engine.hpp). Forward only, without a dense bias.
 ///
-/// \param kernel  is called by the calling thread, on each rank, once for the K,V of each rank that its queries see. What it
-///                throws on one rank passes through, and the caller ends the job.
-/// The options `threads` and `isa` change nothing. Memory: that of the function, and its result a second time.
+/// \param kernel  on each rank the calling thread calls it once for the K,V of each rank that its queries see. An exception
+///                that it throws on one rank passes through, and the caller must end the job.
+/// The options `threads` and `isa` have no effect. Memory: what the function needs, and its result a second time.
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel,
                                              View<const float> q, View<const float> k, View<const float> v,
                                              const Placements& placement, const Scoring& scoring,
@@ -237,17 +252,15 @@ class Attention {
 /// \param result    what `forward` returned on this rank for the same q, k, v, placement and scoring
 /// \param grad_out  dO, like q
 /// \returns dQ like q, dK and dV like k and v, each summed over the queries of all ranks; the gradient of the bias, like
-///          the bias and summed over what broadcasts; and that of the sinks, on every rank the sum over all ranks.
+///          the bias and summed over what broadcasts; and the gradient of the sinks, on every rank the sum over all ranks.
 ///          The caller owns them.
 ///
-/// The other arguments, the errors and who owns what are those of `forward`.
-/// Memory: dQ, a second bias, ten shards of K,V (four that travel, six for their gradients), a tile a thread and 1 number a query.
-/// An all-gather has three times the K,V of all ranks; where ranks share heads, all arrays a second time.
-/// Messages: N - 1 a rank with K,V and N with dK,dV (none of either when N = 1). Where U ranks share heads: all-to-alls for
-/// each of q, k, v, bias, out, lse, dO, dQ, dK, dV and the gradient of the bias.
-/// The bits are those of `forward`'s partition, except that a K,V head that several ranks have is the sum of theirs in the
-/// order of the ranks, and so are the gradients of a bias that broadcasts over heads. The gradients of sinks are sums over
-/// the ranks in the order of MPI.
+/// For the other arguments, the errors, the ownership of arrays and the memory see `forward`.
+/// Messages: each rank sends N - 1 with K,V and N with dK,dV (none of either when N = 1). Where U ranks share heads:
+/// all-to-alls for each of q, k, v, bias, out, lse, dO, dQ, dK, dV and the gradient of the bias.
+/// The same partitions match bit for bit as in `forward`, with these exceptions: the gradient of a KV head that several
+/// ranks have is the sum of their gradients in the order of the ranks, and so is the gradient of a bias that broadcasts over
+/// heads. The gradients of sinks are sums over the ranks in MPI's order.
 [[nodiscard]] Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k,
                                         View<const float> v, const AttentionResult<float>& result,
                                         View<const float> grad_out, const Placements& placement,

@@ -224,7 +224,8 @@ int numbers_lesson(int argc, char** argv) {
   Lesson lesson(
       "08", "numbers",
       "A ring may keep what it passes on, or what it has so far, in the type of q. This program rounds one\n"
-      "of them at a time, and says how the errors grow with ranks and length, and what a training sees.");
+      "of them at a time, and shows how the errors grow with ranks and length, and what they do to a\n"
+      "training.");
   Index seq = 512, seeds = 0;
   lesson.options().option("--seq", seq, "Tokens S of the first two tables");
   lesson.options().option("--seeds", seeds,

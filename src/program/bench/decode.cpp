@@ -22,11 +22,11 @@ constexpr const char* decode_notes = R"(Examples:
   mpirun -n 4 ring-attention bench decode --seq 262144
       A cache over four ranks.
 
-What is measured, for three lengths, each the median of --repetitions, of the slowest rank:
-  a token     attention of one query a sequence, and the merge over the ranks: one layer
+What is measured, for three lengths, each as the median over --repetitions of the slowest rank:
+  a token     attention of one query per sequence, and the merge over the ranks: one layer
   messages    the part of it that a rank spends in messages
-  read        bytes of K and V that a rank holds, by the time of its attention
-  plain read  the same bytes read by the same threads, and nothing computed
+  read        bytes of K and V that a rank holds, divided by the time of its attention
+  plain read  the same bytes read by the same threads, without computing
 A cache that fits into the processor's own memory is read faster than one that does not.)";
 
 using Cache = ShardedCache<float>;
@@ -200,7 +200,7 @@ std::string to_json(const DecodeBenchReport& report, const BenchDecodeOptions& o
 void declare_bench_decode_options(CommandLine& command, BenchDecodeOptions& options) {
   command.section("Problem");
   command.option("--seq", options.seq,
-                 "Tokens of the cache, of all ranks together; also 1/8 and 1/64 of them");
+                 "Tokens of the cache, of all ranks together; 1/8 and 1/64 of them are also measured");
   command.option("--batch", options.batch, "Batch B: one new token of each sequence");
   command.option("--heads", options.heads, "Query heads Hq");
   command.option("--kv-heads", options.kv_heads, "KV heads");

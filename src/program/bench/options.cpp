@@ -11,24 +11,24 @@ constexpr const char* bench_notes = R"(Examples:
   mpirun -n 4 ring-attention bench
       Four ranks, 8192 tokens, 8 heads of 64.
   mpirun -n 8 ring-attention bench --seq 65536 --heads 32 --kv-heads 8 --dim 128 --causal
-      Grouped queries under a causal mask: contiguous and zigzag placement beside each other.
+      Grouped queries under a causal mask: contiguous and zigzag placement side by side.
   mpirun -n 8 ring-attention bench --device cuda --type bf16 --seq 262144 --heads 32 --dim 128
       On eight GPUs.
   mpirun -n 4 ring-attention bench --parallel hybrid --ulysses 2
       Two ranks share the heads, rings of two share the tokens.
 
-What is measured, each in turn and the median of --repetitions, of the slowest rank:
-  compute     all steps of the ring, and nothing is sent
-  messages    all hops of the ring, and nothing is computed
-  in turn     the ring, each hop after the step's computing
-  overlapped  the ring, each hop while the step computes: what run does
-With --backward the same of the backward: K,V travel again, and dK,dV one hop more.
-With --parallel ulysses or hybrid the ring is that of the ranks with the same heads, and there are
-  all-to-all  q, k, v to the ranks of their heads, and out back; nothing is computed
+What is measured, one after the other, each as the median over --repetitions of the slowest rank:
+  compute     all steps of the ring, without messages
+  messages    all hops of the ring, without computing
+  in turn     the ring, with each hop after the step's computing
+  overlapped  the ring, with each hop while the step computes: what run does
+With --backward the same for the backward: K,V travel again, and dK,dV make one hop more.
+With --parallel ulysses or hybrid the ring is a ring of the ranks with the same heads, and there are
+  all-to-all  q, k, v to the ranks of their heads, and out back, without computing
               (backward: dO there; dQ, dK and dV back)
-  whole       all-to-alls, and the ring between them: what run does
+  whole       the all-to-alls, and the ring between them: what run does
 With --parallel all-gather: the gather of all K,V (backward: and dK,dV to their owners), compute, and both.
-From the first two follow F and beta, and from those what the other two should take: the model.
+The first two give F and beta, from which the model predicts the other two.
 Ranks that share cores share F.)";
 
 }  // namespace
@@ -41,9 +41,9 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.option("--kv-heads", options.kv_heads, "KV heads; 0 means as many as --heads", {0});
   command.option("--dim", options.dim, "Head dim D");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
-  command.flag("--backward", options.backward, "Measure the backward, too");
+  command.flag("--backward", options.backward, "Also measure the backward");
   command.choice("--dtype", options.dtype, {"float32", "float64"},
-                 "Type of the arrays on the CPU, as run takes it from its files");
+                 "Type of the arrays on the CPU (run takes it from its files)");
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");

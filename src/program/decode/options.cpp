@@ -6,16 +6,16 @@ namespace {
 constexpr const char* examples = R"(Examples:
   mpirun -n 4 ring-attention decode --q q.npy --k k.npy --v v.npy --prompt 1000 --out results --check
       The first 1000 tokens at once on a ring of 4, the others one by one. results/ gets out.npy and
-      lse.npy of all tokens: those of `run --causal`.
+      lse.npy for all tokens, as `run --causal` writes them.
   mpirun -n 8 ring-attention decode --random 1,32,4096,128 --kv-heads 8 --placement zigzag --check
       A random problem: 2048 tokens of prompt, 2048 decoded.
 
-The prompt is placed as --placement says. A new token goes to rank position mod N, and no key moves. For
-each token a rank sends the state of one query, whatever the number of keys. q, k and v have the same
-tokens. The files are those of `run`.
+--placement says where the tokens of the prompt go. A new token goes to rank position mod N, and no key
+moves. For each token a rank sends the state of one query, whatever the number of keys. q, k and v have
+the same number of tokens. The files are like those of `run`.
 
-Exit codes: 0 done, 1 the check failed, 2 bad input. When a rank is killed, or nothing moved for
---timeout, the job ends with another code that is not 0.)";
+Exit codes: 0 done, 1 the check failed, 2 bad input. If a rank is killed, or nothing moves for
+--timeout, the job ends with another nonzero code.)";
 
 }  // namespace
 
@@ -43,12 +43,12 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
                "A query sees LEFT keys before its position, -1 means all; it sees none after it", {-1});
   command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
   command.option("--sink", options.sink,
-                 "Attention sinks, .npy of one logit a query head, which has no value");
+                 "Attention sinks, .npy with one logit per query head, which has no value");
   command.section("Prompt");
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
                  "Which tokens of the prompt a rank holds");
   command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even"},
-                 "What moves K,V of the prompt: while ranks compute (auto), or in between");
+                 "How K,V of the prompt move: while ranks compute (auto), or between two steps");
   declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD; readable: lesson 03's tiles");

@@ -26,13 +26,13 @@ const std::vector<std::string> explanations{
     // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): some sentences take two lines
     "A query of head h uses the K,V of head h / (heads / kv_heads). score = scale q.k + bias; out = "
     "softmax(score) v.",
-    "causal: a query sees keys at its position and before. window: the last so many of them, its own "
-    "included.",
-    "cu_seqlens: where packed documents begin; a query sees keys of its own document only.",
-    "hidden_keys: the first so many keys are padding that no query sees. A query that sees nothing: out 0, "
-    "lse -inf.",
-    "alibi_slopes: one a head; bias -slope |position of the key - position of the query|.",
-    "sinks: one logit a head that takes part in the softmax and has no value.",
+    "causal: a query sees keys at its position and before. window: it sees only this many of them, the "
+    "last ones, its own included.",
+    "cu_seqlens: where packed documents begin; a query sees only keys of its own document.",
+    "hidden_keys: this many keys at the start are padding that no query sees. A query that sees nothing: "
+    "out 0, lse -inf.",
+    "alibi_slopes: one per head; bias -slope |position of the key - position of the query|.",
+    "sinks: one logit per head, which takes part in the softmax and has no value.",
     "lse: the logarithm of the sum of e^score, sinks included, [1, heads, tokens].",
     "dq, dk, dv: the gradients of sum(out * dout).",
     "tokens_of_rank: the positions that a rank holds, in the order of its memory."};

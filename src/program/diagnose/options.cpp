@@ -9,12 +9,12 @@ constexpr const char* notes = R"(Examples:
   ring-attention diagnose cases --ranks 4 --placement zigzag --only full,causal --out my-ring
       Writes my-ring/full/q.npy, k.npy, v.npy, dout.npy and so on; my-ring/cases.json says what to compute.
   ring-attention diagnose my-ring
-      Reads what your code wrote beside them, my-ring/full/out.npy and so on, and says what is wrong with it.
+      Reads what your code wrote next to them, my-ring/full/out.npy and so on, and says what is wrong with it.
 
 Your code writes out.npy, and if it has them lse.npy, dq.npy, dk.npy and dv.npy: whole arrays in the order of positions,
-or one file a rank, out.0.npy, out.1.npy and so on. [B, H, S, D] in any order of the axes; float64, float32 or float16;
-bf16 saved as float32. The gradients are those of sum(out * dout). Take the cases that your code can compute.
-docs/diagnose.md lists the mistakes that are known, and shows the few lines for PyTorch and JAX.
+or one file per rank, out.0.npy, out.1.npy and so on. [B, H, S, D] with the axes in any order; float64, float32 or float16;
+bf16 saved as float32. The gradients are those of sum(out * dout). Choose the cases that your code can compute.
+docs/diagnose.md lists the known mistakes, and shows the few lines that PyTorch and JAX need.
 
 Exit codes: 0 right (within the rounding of its type), 1 wrong, 2 bad input.)";
 
@@ -47,7 +47,7 @@ void declare_diagnose_cases_options(CommandLine& command, DiagnoseCasesOptions& 
                  "How your ranks divide the work");
   command.option("--ulysses", options.ulysses, "Ranks of a hybrid that exchange tokens for heads", {1, 48});
   command.section("Cases");
-  command.option("--only", options.only, "These cases, with commas between them (default all)", "NAME,...");
+  command.option("--only", options.only, "Only these cases, separated by commas (default all)", "NAME,...");
   command.option("--seed", options.seed, "Seed of the arrays", {0});
   command.option("--out", options.out, "Directory for the cases; made if missing");
 }

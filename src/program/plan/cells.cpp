@@ -127,7 +127,7 @@ Json play(Partition partition, int ranks, const NamedMask& named, PlacementKind 
 }  // namespace
 
 void declare_cells_options(CommandLine& command, CellsOptions& options) {
-  command.option("--ranks", options.ranks, "One number of ranks, a divisor of 8 (default 2, 4 and 8)",
+  command.option("--ranks", options.ranks, "Only this number of ranks, a divisor of 8 (default 2, 4 and 8)",
                  {2, 8});
 }
 

@@ -21,7 +21,7 @@ constexpr const char* plan_notes = R"(Examples:
   ring-attention plan --layers 48 --hidden 6144 --heads 48 --kv-heads 8 --machine 8xa100 --ranks 64 --json
       A model of your own.
 
-The model is causal and in bf16; rates are those that published measurements reach. Lesson 14 explains every line.)";
+The model is causal and in bf16; rates are the ones that published measurements reach. Lesson 14 explains every line.)";
 
 std::vector<std::string> names(const auto& entries) {
   std::vector<std::string> all;
@@ -45,7 +45,7 @@ void replace(plan::Machine& machine, double& rate, const std::optional<double>& 
 }
 
 void declare_model(CommandLine& command, PlanOptions& options) {
-  command.section("Model (a size replaces that of the named model)");
+  command.section("Model (a size given here replaces the named model's)");
   command.choice("--model", options.model, names(plan::named_models()), "The model");
   command.option("--layers", options.layers, "Layers", sizes);
   command.option("--hidden", options.hidden, "Hidden size, a multiple of the heads", sizes);
@@ -56,11 +56,11 @@ void declare_model(CommandLine& command, PlanOptions& options) {
 }
 
 void declare_machine(CommandLine& command, PlanOptions& options) {
-  command.section("Machine (a rate replaces that of the named machine)");
+  command.section("Machine (a rate given here replaces the named machine's)");
   command.choice("--machine", options.machine, names(plan::named_machines()), "Nodes of these devices");
   command.option("--ranks", options.ranks, "Devices in all", rank_numbers);
   command.option("--flops", options.flops, "TFLOP/s that a device sustains, in attention and elsewhere");
-  command.option("--memory", options.memory, "GB of a device");
+  command.option("--memory", options.memory, "Memory of a device, in GB");
   command.option("--link", options.link, "GB/s between two devices of a node, in one direction");
   command.option("--nic", options.nic, "GB/s of a NIC, in one direction");
   command.option("--node", options.node, "Devices of a node", rank_numbers);
@@ -113,10 +113,12 @@ plan::MeshWish PlanOptions::wish() const {
 void declare_plan_options(CommandLine& command, PlanOptions& options) {
   declare_model(command, options);
   command.section("Work");
-  command.choice("--phase", options.phase, {"training", "prefill", "decode"}, "One step of what");
-  command.option("--context", options.context, "Tokens of a sequence; decode: those in the cache", sizes);
-  command.option("--batch", options.batch, "Sequences at the same time, on all ranks together", rank_numbers);
-  command.flag("--keep-activations", options.keep_activations, "Keep what training else computes again");
+  command.choice("--phase", options.phase, {"training", "prefill", "decode"}, "The step to plan");
+  command.option("--context", options.context, "Tokens of a sequence; for decode, the tokens in the cache",
+                 sizes);
+  command.option("--batch", options.batch, "Sequences handled at once, on all ranks together", rank_numbers);
+  command.flag("--keep-activations", options.keep_activations,
+               "Keep what training would otherwise compute again");
   declare_machine(command, options);
   command.section("Mesh (searched, unless given)");
   command.option("--tensor", options.tensor, "Ranks that share the matrices of a layer", rank_numbers);
@@ -125,10 +127,10 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
   command.option("--data", options.data, "Replicas, each with sequences of its own", rank_numbers);
   command.option("--pipeline", options.pipeline, "Stages of a pipeline, for training; not searched",
                  rank_numbers);
-  command.option("--chunks", options.chunks, "Pieces of layers of a stage, in the interleaved schedule",
+  command.option("--chunks", options.chunks, "Chunks of layers per stage, in the interleaved schedule",
                  rank_numbers);
-  command.option("--micro-batch", options.micro_batch, "Sequences of a replica that pass a stage together",
-                 rank_numbers);
+  command.option("--micro-batch", options.micro_batch,
+                 "Sequences of a replica that pass through a stage together", rank_numbers);
   command.section("Output");
   command.flag("--json", options.json, "Print the plan as one JSON object instead of text");
   command.footer(plan_notes);

@@ -159,7 +159,7 @@ void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
       throw InputError(
           options.sink,
           "holds " + counted(std::ssize(sinks), "number") + " for " + counted(q_.heads, "query head"),
-          "save one logit a head");
+          "save one logit per head");
     if (!std::ranges::all_of(sinks, [](double x) { return x < std::numeric_limits<double>::infinity(); }))
       throw InputError(options.sink, "has a NaN or +inf", "a sink is a finite number, or -inf for none");
     scoring_.sinks = sinks;

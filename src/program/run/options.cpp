@@ -21,11 +21,11 @@ constexpr const char* examples = R"(Examples:
       Four ranks share the heads, rings of two share the tokens. --parallel ulysses: no ring.
 
 Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
-k and v may have fewer heads than q (a divisor: grouped-query attention) and another length.
-float64 in gives float64 out; else the arithmetic and the results are float32.
+k and v may have fewer heads than q (a divisor: grouped-query attention) and a different length.
+float64 in gives float64 out; otherwise the arithmetic and the results are float32.
 
-Exit codes: 0 done, 1 the check failed, 2 bad input. When a rank is killed, or nothing moved for
---timeout, the job ends with another code that is not 0.)";
+Exit codes: 0 done, 1 the check failed, 2 bad input. If a rank is killed, or nothing moves for
+--timeout, the job ends with another nonzero code.)";
 
 /// Longer than any sequence; sums of positions do not overflow.
 constexpr Index furthest_offset = 1'000'000'000'000'000;
@@ -75,7 +75,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
       "key. With gradients: dbias");
   command.option(
       "--sink", options.sink,
-      "Attention sinks, .npy of one logit a query head, which has no value. With gradients: dsink");
+      "Attention sinks, .npy with one logit per query head, which has no value. With gradients: dsink");
   command.option("--dropout", options.dropout, "Drop each probability with this probability, 0 to below 1");
   command.option("--dropout-seed", options.dropout_seed,
                  "Seed of --dropout: the mask depends on it and on positions, not on the ranks", {0});
@@ -87,8 +87,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
                  "Which tokens a rank holds; zigzag balances a causal mask");
   command.choice("--wire", options.wire, {"same", "bf16"},
-                 "Type of K,V in messages of a ring or all-gather: that of the arithmetic, or bf16 (float32 "
-                 "only): half the bytes");
+                 "Type of K,V in messages of a ring or all-gather: the type of the arithmetic, or bf16 "
+                 "(float32 only): half the bytes");
   declare_device_options(command, options);
   command.option(
       "--backward-kernel", options.backward_kernel,
@@ -110,7 +110,7 @@ void validate(const RunOptions& options) {
   validate_device(options);
   validate_partition(options);
   if (!Dropout{options.dropout}.valid())
-    throw InputError("--dropout is the probability of a pair to be dropped: from 0 to below 1");
+    throw InputError("--dropout is the probability that a pair is dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");

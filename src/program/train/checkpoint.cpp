@@ -163,7 +163,7 @@ Checkpoints::Checkpoints(const Communicator& comm, const TrainOptions& options)
     fs::create_directory(next_, failed);
     if (failed)
       throw InputError("--checkpoint " + directory_, "cannot be written: " + failed.message(),
-                       "give another, or check what stands in the way");
+                       "give another, or check what is in the way");
     const std::map<Index, std::string> found = checkpoints_in(directory_);
     if (!found.empty()) last_ = found.rbegin()->second;
   });

@@ -16,12 +16,12 @@ constexpr Bounds axis{1, 128};  // of an axis: the product of four fits an int
 
 constexpr const char* train_notes = R"(Examples:
   mpirun -n 2 ring-attention train
-      Line retrieval by the whole recipe: sequences of 64 to 4096 tokens, on a ring of two ranks.
+      Line retrieval with the whole recipe: sequences of 64 to 4096 tokens, on a ring of two ranks.
   mpirun -n 4 ring-attention train --seq 1024 --ranks-tensor 2 --ranks-data 2 --fsdp
-      Two ranks share the matrices of a layer, two have sequences of their own. Of the ranks with the
-      same weights, each keeps a piece of the weights and of the optimiser.
+      Two ranks share the matrices of a layer, and each of the two pairs has sequences of its own.
+      Ranks with the same weights keep a piece each of the weights and of the optimiser.
   mpirun -n 2 ring-attention train --checkpoint run --checkpoint-every 20
-      Saves every 20 steps. After a kill the same command resumes from the last step that was saved,
+      Saves every 20 steps. After a kill, the same command resumes from the last step that was saved,
       on any number of ranks and any mesh.
 
 Tasks:
@@ -35,19 +35,19 @@ tokens, and with a window of a quarter of them. An answer outside the window can
 Axes of the mesh; their product is the number of ranks:
   tensor   A rank has some heads and hidden numbers: some columns and rows of the weights.
   ulysses  A rank has some heads in attention, and some tokens elsewhere.
-  ring     A rank has some tokens; keys and values go round.
+  ring     A rank has some tokens; keys and values travel around the ring.
   data     A rank has some sequences.
 Results are the same on every mesh up to rounding. On one mesh and with one instruction set
-(--isa) they are the same bits, with --fsdp and without, also when a killed training resumes.
-With --same-bits weights, moments and the curve of the loss are the same bits on every mesh of
-ring and data ranks, for one --tile, without --fsdp.
+(--isa) they have the same bits, with or without --fsdp, even when a killed training resumes.
+With --same-bits the weights, the moments and the curve of the loss have the same bits on every mesh
+of ring and data ranks, for one --tile and without --fsdp.
 
 A checkpoint is a directory step_N: parameters.npy, first_moment.npy and second_moment.npy, each an
 array of the whole model, and checkpoint.json with the place of each matrix and the curve. It is
-complete or not there.
+either complete or absent.
 
 Exit codes: 0 done; 2 bad input, a full disk, or a loss that is not finite: the last checkpoint stays.
-When a rank is killed, or nothing moved for --timeout, the job ends with another code that is not 0.)";
+If a rank is killed, or nothing moves for --timeout, the job ends with another nonzero code.)";
 
 model::Curriculum whole_curriculum(const std::string& task) {
   return task == "lines" ? model::line_retrieval_curriculum() : model::bandit_curriculum();
@@ -59,7 +59,7 @@ Index tokens_of_step(const std::string& task) {
 }
 
 void declare_mesh(CommandLine& command, TrainOptions& options) {
-  command.section("Mesh (of the axes not given ring, else data, ulysses, tensor takes the ranks left)");
+  command.section("Mesh (the first axis not given of ring, data, ulysses, tensor takes the ranks left)");
   command.option("--ranks-tensor", options.tensor, "Ranks that share the matrices of a layer", axis);
   command.option("--ranks-ulysses", options.ulysses, "Ranks that exchange tokens for heads", axis);
   command.option("--ranks-ring", options.ring, "Ranks of a ring", axis);
@@ -73,8 +73,8 @@ void declare_model(CommandLine& command, TrainOptions& options) {
   command.option("--layers", options.layers, "Layers", {1, 1 << 12});
   command.option("--width", options.width, "Width of a token's row, even", {1, 1 << 16});
   command.option("--heads", options.heads, "Query heads", {1, 1 << 12});
-  command.option("--kv-heads", options.kv_heads, "KV heads, a divisor; 0 means as many as --heads",
-                 {0, 1 << 12});
+  command.option("--kv-heads", options.kv_heads,
+                 "KV heads, a divisor of the heads; 0 means as many as --heads", {0, 1 << 12});
   command.option("--dim", options.dim, "Head dim", {1, 1 << 12});
   command.option("--ffn", options.hidden, "Hidden numbers of the feed-forward part", {1, 1 << 20});
   command.renamed("--hidden", "--ffn");  // in `plan` --hidden is the width of a row
@@ -158,12 +158,14 @@ ChosenMesh mesh_of(const TrainOptions& options, int ranks) {
 
 void declare_train_options(CommandLine& command, TrainOptions& options) {
   command.section("Task");
-  command.choice("--task", options.task, {"lines", "bandit"}, "What is learned");
+  command.choice("--task", options.task, {"lines", "bandit"}, "What the model learns");
   command.option("--seq", options.seq, "Tokens of the longest sequences; shorter ones come first",
                  {1, 1 << 20});
-  command.option("--steps", options.steps, "Steps, shared out over the lengths (default up to 400, by --seq)",
+  command.option("--steps", options.steps,
+                 "Steps, divided among the lengths (default up to 400, depending on --seq)",
                  {1, 100'000'000});
-  command.option("--rate", options.rate, "Largest learning rate; it falls to a hundredth by a cosine");
+  command.option("--rate", options.rate,
+                 "Largest learning rate; it falls to a hundredth of this along a cosine");
   command.option("--seed", options.seed, "Seed of the weights and the sequences", {0});
   command.option("--evaluation-tokens", options.evaluation_tokens,
                  "Tokens at each length of the evaluation after the training", {1, 1 << 30});

@@ -1,4 +1,4 @@
-"""A user's arrays as the four-dimensional ones of the extension module, and its results back."""
+"""Converts a user's arrays to the four-dimensional ones of the extension module, and its results back."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Result(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of sum(out * grad_out)."""
+    """The gradients of sum(out * grad_out)."""
 
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
     bias: np.ndarray | None  #: like the bias
-    sink: np.ndarray | None  #: one number a query head, float64
+    sink: np.ndarray | None  #: one number per query head, float64
 
 
 def arrays_of(q, stream):
-    """Arrays or GpuArrays, of which q is the first."""
+    """The Arrays or GpuArrays of a call whose first array is q."""
     return GpuArrays(q, stream) if _is_on_gpu(q) else Arrays(q, stream)
 
 
@@ -39,7 +39,7 @@ def _is_on_gpu(array):
 
 
 def _require_dimensions(name, dimensions, like_q, allowed):
-    """`allowed`: how many are possible; None: as many as q has."""
+    """`allowed`: the possible numbers of dimensions; None: only that of q."""
     if dimensions not in (allowed or (like_q,)) or not 2 <= dimensions <= 4:
         raise ValueError(f"{name} has {dimensions} dimensions: " +
                          ("2, 3 or 4 are possible" if allowed else
@@ -61,9 +61,9 @@ class Arrays:
         self.heads = self.q.shape[1]
 
     def take(self, name, array, dimensions=None):
-        """[batch, heads, seq, dim], C-contiguous. Copied where it is not C-contiguous, or float16.
+        """The array as [batch, heads, seq, dim], C-contiguous. It is copied if it is not C-contiguous, or is float16.
 
-        `dimensions`: how many it may have (default: as many as q).
+        `dimensions`: the numbers of dimensions that it may have (default: only that of q).
         """
         if _is_on_gpu(array):
             raise ValueError(f"{name} is in the memory of a GPU, and q is not")
@@ -78,7 +78,7 @@ class Arrays:
         return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
     def take_rows(self, name, array):
-        """The same of an array with one number a query, such as lse."""
+        """The same for an array with one number per query, such as lse."""
         return self.take(name, np.asarray(array)[..., np.newaxis])
 
     @staticmethod
@@ -116,7 +116,7 @@ class Arrays:
 
 
 class GpuArrays:
-    """The same of arrays in the memory of a GPU, by DLPack. Results are float32; tensors of PyTorch if q is one."""
+    """The same for arrays in the memory of a GPU, by DLPack. Results are float32, and PyTorch tensors if q is one."""
 
     transports = ("overlapped", "nccl", "staged")
     takes_kernels = False
@@ -128,7 +128,7 @@ class GpuArrays:
         torch = sys.modules.get("torch")
         self._torch = torch if torch is not None and isinstance(q, torch.Tensor) else None
         if isinstance(stream, int) and (stream == 0 or stream < -1):
-            raise ValueError(f"stream is {stream}: DLPack has 1 for the default stream, 2 for that of a thread")
+            raise ValueError(f"stream is {stream}: DLPack has 1 for the default stream, 2 for a thread's default stream")
         if self._torch is not None:
             stream = self._stream_of_torch(q, stream)
         self._stream, self._number = stream, self._number_of(stream)
@@ -137,7 +137,7 @@ class GpuArrays:
         self.heads = self.q.extents[1]
 
     def _stream_of_torch(self, q, stream):
-        """PyTorch allocates results on it."""
+        """The stream as an object of PyTorch, which allocates the results on it."""
         cuda = self._torch.cuda
         if stream is None:
             return cuda.current_stream(q.device)
@@ -147,13 +147,13 @@ class GpuArrays:
 
     @staticmethod
     def _number_of(stream):
-        """DLPack's number of a stream: of a number, or of an object of PyTorch or CuPy."""
+        """DLPack's number of a stream, which is given as a number or as an object of PyTorch or CuPy."""
         if stream is None:
             return 1
         return int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))) or 1
 
     def take(self, name, array, dimensions=None):
-        """As Arrays.take. A tensor of PyTorch that is not C-contiguous is copied."""
+        """Like Arrays.take. A PyTorch tensor that is not C-contiguous is copied."""
         if not _is_on_gpu(array):
             raise ValueError(f"{name} is in the memory of the host, and q is in that of a GPU")
         if self._torch is not None and isinstance(array, self._torch.Tensor):
@@ -232,7 +232,7 @@ def require_finite(arrays, **named):
 
 
 def tile_of(same_bits):
-    """The tokens of a tile that the keyword asks for; 0: none."""
+    """The tokens per tile for the keyword `same_bits`; 0: no tiles."""
     tile = _core.default_tile if same_bits is True else operator.index(same_bits)
     if tile < 0:
         raise ValueError(f"same_bits is {same_bits}: it must be True, or the number of tokens of a tile")

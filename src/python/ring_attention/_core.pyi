@@ -5,7 +5,7 @@ from typing import overload
 
 __version__: str
 default_tile: int
-handle_bytes: int  #: of an MPI_Comm
+handle_bytes: int  #: the size of an MPI_Comm
 
 class Error(RuntimeError): ...
 class InputError(ValueError): ...
@@ -15,7 +15,7 @@ class Array(Buffer):
     """A result: numpy.asarray takes it without a copy."""
 
 class GpuArray:
-    """In the memory of a GPU. `stream`: DLPack's number of the stream of the call."""
+    """An array in the memory of a GPU. `stream`: DLPack's number of the call's stream."""
 
     @overload
     def __init__(self, name: str, array: object, stream: int, /) -> None: ...
@@ -31,14 +31,14 @@ class GpuArray:
     def __dlpack__(self, *, stream: int | None = None, **versions: object) -> object: ...
 
 class Cases:
-    """Of `diagnose`: those with some names, of a ladder of small problems."""
+    """The cases of `diagnose` with some names, from a ladder of small problems."""
 
     def __init__(self, ranks: int, placement: str, parallel: str, ulysses: int, names: Sequence[str], seed: int,
                  /) -> None: ...
     def inputs(self, /) -> list[tuple[str, dict[str, Array]]]:
-        """For each case its description, JSON, and whole arrays by name, float64."""
+        """For each case its description as JSON, and its whole arrays by name, float64."""
     def diagnose(self, given: list[dict[str, list[tuple[str, Buffer]]]], /) -> tuple[bool, str, str]:
-        """(right, report, JSON). `given`: for each case and array (its name in errors, float64) whole or of each rank."""
+        """(right, report, JSON). `given`: for each case and array (its name in errors, float64), whole or of each rank."""
 
 class Scoring:
     def __init__(self, *, causal: bool, window: tuple[int, int] | None, documents: list[int] | None, alibi: bool,
@@ -46,7 +46,7 @@ class Scoring:
                  q_offset: int | None, same_bits: int) -> None: ...
 
 class Ranks:
-    """Those of the communicator whose handle is at `address`; None: all ranks of the job."""
+    """The ranks of the communicator whose handle is at `address`; None: all ranks of the job."""
 
     rank: int
     size: int
@@ -56,13 +56,13 @@ class Ranks:
     def token_ranges(self, seq: int, placement: str, parallel: str, ulysses: int, rank: int, tile: int,
                      documents: list[int] | None, offset: int, /) -> list[tuple[int, int, int]]: ...
     def begin(self, call: str, problem: str, news: str, timeout: float, /) -> str:
-        """Returns the news of rank 0. Raises AgreedError, or TimeoutError when a rank has not come after `timeout` seconds."""
+        """Returns the news of rank 0. Raises AgreedError, or TimeoutError if a rank is missing after `timeout` seconds."""
     def send(self, array: Buffer, to: int, /) -> None: ...
     def receive(self, array: Buffer, source: int, /) -> None: ...
     def wait(self, /) -> None: ...
 
 class Division:
-    """How the ranks divide a sequence of `queries` and one of `keys`."""
+    """How the ranks divide a sequence of `queries` tokens and one of `keys` tokens."""
 
     def __init__(self, ranks: Ranks, queries: int, keys: int, placement: str, parallel: str, ulysses: int, transport: str,
                  threads: int, timeout: float, scoring: Scoring, /) -> None: ...
@@ -74,7 +74,7 @@ def attention(q: Buffer, k: Buffer, v: Buffer, scoring: Scoring, bias: Buffer | 
               /) -> tuple[Array, Array]: ...
 def attention_backward(grad_out: Buffer, q: Buffer, k: Buffer, v: Buffer, out: Buffer, lse: Buffer, scoring: Scoring,
                        bias: Buffer | None, threads: int, /) -> _Gradients: ...
-# With arrays of a GPU, only where has_gpu. The results are written.
+# For arrays of a GPU, only where has_gpu. The results are written to arrays that the caller passes.
 has_gpu: bool
 _Maybe = GpuArray | None
 def gpu_attention(scoring: Scoring, stream: int, q: GpuArray, k: GpuArray, v: GpuArray, bias: _Maybe, out: GpuArray,

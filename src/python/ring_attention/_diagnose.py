@@ -1,4 +1,4 @@
-"""`diagnose`: what is wrong with an attention over several ranks that a user wrote."""
+"""`diagnose`: what is wrong with a user's own attention over several ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ RESULTS = ("out", "lse", "dq", "dk", "dv")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A small problem, as the function gets it on one rank. The words are those of cases.json (docs/diagnose.md).
+    """A small problem, as the function gets it on one rank. The names are those of cases.json (docs/diagnose.md).
 
-    Arrays are like q: of NumPy or PyTorch, and of its type.
+    Arrays are like q: NumPy or PyTorch, and of its type.
     """
 
     name: str
-    tests: str  #: what it adds to those before it
+    tests: str  #: what it adds to the cases before it
     heads: int
     kv_heads: int  #: a query of head h uses the K,V of head h // (heads // kv_heads)
     tokens: int  #: on all ranks together
@@ -33,24 +33,24 @@ class Case:
     tokens_of_rank: list[list[int]]  #: positions, in the order of the rank's memory
     rank: int
     ranks: int
-    positions: list[int]  #: tokens_of_rank[rank]: those of this rank's q, k, v and dout
+    positions: list[int]  #: tokens_of_rank[rank]: the positions of this rank's q, k, v and dout
     dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks
-    comm: object  #: the communicator: `group`, or that of the ranks that were started; None for whole arrays
-    window: int | None = None  #: the last so many keys, its own included, that a query sees
-    cu_seqlens: list[int] | None = None  #: where packed documents begin, and the end
-    hidden_keys: int = 0  #: the first so many keys are padding that no query sees
-    alibi_slopes: object = None  #: one a head; the bias -slope |position of the key - position of the query|
+    comm: object  #: `group`, or the communicator of the ranks that were started; None for whole arrays
+    window: int | None = None  #: how many keys a query sees: its own and the ones before it
+    cu_seqlens: list[int] | None = None  #: where packed documents begin, and where the last one ends
+    hidden_keys: int = 0  #: how many keys at the start are padding that no query sees
+    alibi_slopes: object = None  #: one per head; the bias is -slope |position of the key - position of the query|
     bias: object = None  #: [1, heads, tokens of this rank, tokens]: a row for each query here, a column for each key
-    sinks: object = None  #: one logit a head, which takes part in the softmax and has no value
+    sinks: object = None  #: one logit per head, which takes part in the softmax and has no value
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """What `diagnose` found."""
 
-    right: bool  #: within the rounding of the type of the numbers
+    right: bool  #: up to the rounding of the type of the numbers
     report: str  #: the text of `ring-attention diagnose`
-    json: dict  #: that of `ring-attention diagnose --json`
+    json: dict  #: the object of `ring-attention diagnose --json`
 
     def __bool__(self):
         return self.right
@@ -59,14 +59,14 @@ class Diagnosis:
         return self.report
 
     def assert_right(self) -> None:
-        """AssertionError with the report unless the results are right."""
+        """Raises AssertionError with the report unless the results are right."""
         __tracebackhide__ = True  # pytest shows the caller
         if not self.right:
             raise AssertionError("\n" + self.report)
 
 
 class _NumPy:
-    """Arrays of NumPy, which have no gradients of their own."""
+    """NumPy arrays, which have no gradients of their own."""
 
     def __init__(self, dtype):
         self._dtype = np.dtype(dtype)
@@ -83,7 +83,7 @@ class _NumPy:
 
 
 class _Torch:
-    """Tensors of PyTorch."""
+    """PyTorch tensors."""
 
     def __init__(self, dtype, device):
         import torch
@@ -97,7 +97,7 @@ class _Torch:
         return tensor.requires_grad_(requires_grad)
 
     def gradients(self, named, inputs, dout):
-        """By autograd, where out has a graph. An input that out does not depend on has zeros."""
+        """The gradients by autograd, if out has a graph. They are zero for an input on which out does not depend."""
         out = named.get("out")
         if out is None or not out.requires_grad:
             return {}
@@ -110,7 +110,7 @@ class _Torch:
 
 
 def _in_order_of(dout, shape):
-    """dout [1, H, S, D] with the axes of an out that has this shape."""
+    """dout [1, H, S, D] with its axes in the order of an out of this shape."""
     extents = [extent for extent in shape if extent != 1]
     for order in itertools.permutations((1, 2, 3)):
         turned = dout[0].permute([axis - 1 for axis in order])
@@ -119,7 +119,7 @@ def _in_order_of(dout, shape):
     by_token = dout[0].permute(1, 0, 2)
     if extents == [by_token.shape[0], by_token[0].numel()]:
         return by_token.reshape(shape)
-    raise ValueError(f"out is {list(shape)} where the axes of {list(dout.shape)} are due, in any order")
+    raise ValueError(f"out is {list(shape)}: it must have the axes of {list(dout.shape)}, in any order")
 
 
 def _named(returned):
@@ -128,8 +128,8 @@ def _named(returned):
         returned = (returned,)
     if not isinstance(returned, dict):
         if len(returned) not in (1, 2, 5):
-            raise ValueError(f"the function returned {len(returned)} things: out, or (out, lse), or (out, lse, dq, dk, dv), or "
-                             "a dict with these names")
+            raise ValueError(f"the function returned {len(returned)} things: it must return out, or (out, lse), or "
+                             "(out, lse, dq, dk, dv), or a dict with these names")
         returned = dict(zip(RESULTS, returned))
     unknown = set(returned) - set(RESULTS)
     if unknown:
@@ -146,7 +146,7 @@ def _inputs(job):
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """What every rank does. It is sent to the processes of ranks."""
+    """The work of every rank. It is sent to ranks that are processes."""
 
     function: object
     job: tuple  # the arguments of _core.Cases
@@ -190,7 +190,7 @@ class _Work:
         return {name: kind.on_host(array) for name, array in named.items()}
 
     def judged(self, of_ranks):
-        """The Diagnosis of the results, for each rank and each case."""
+        """The Diagnosis of the results of each rank for each case."""
         given = []
         for number, name in enumerate(self.names()):
             pieces = {}
@@ -209,34 +209,34 @@ class _Work:
 
 def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", ulysses=1, group=None, backend=None,
              whole=False, only=None, dtype="float32", device=None, gradients=True, seed=1) -> Diagnosis:
-    """What is wrong with an attention that several ranks share: calls it on small problems and names its mistake.
+    """What is wrong with an attention that several ranks share: runs it on small problems and names its mistake.
 
-    function(q, k, v, case) is called once a rank for each case, with the rank's tokens: q [1, heads, tokens, dim],
-    k and v [1, kv_heads, tokens, dim]. `case`, a Case, says mask, scale and positions, and has `comm` for the messages.
-    It returns out, or (out, lse), or (out, lse, dq, dk, dv), or a dict with these names, of this rank's tokens and in any
-    order of the axes. Where out is a tensor that requires grad, the gradients of q, k and v are found by autograd.
+    function(q, k, v, case) is called once per rank for each case, with the rank's tokens: q [1, heads, tokens, dim],
+    k and v [1, kv_heads, tokens, dim]. `case`, a Case, has the mask, the scale, the positions, and `comm` for the messages.
+    The function returns out, or (out, lse), or (out, lse, dq, dk, dv), or a dict with these names, for this rank's tokens
+    and with the axes in any order. If out is a tensor that requires grad, autograd computes the gradients of q, k and v.
 
-    ranks      how many; default 3, or those of the group
+    ranks      how many; default 3, or the number of ranks in the group
     placement  which tokens a rank holds: "contiguous", "striped" or "zigzag"
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
-    backend    None: the ranks are threads of this process, with arrays of NumPy; case.comm has send, recv, sendrecv,
-               alltoall, allgather, bcast and barrier with the words of mpi4py. "gloo": they are processes with
-               torch.distributed and tensors, and case.comm is the ProcessGroup. Then the function is defined at the top
-               level of a module, and a script has if __name__ == "__main__":
+    backend    None: the ranks are threads of this process, with NumPy arrays; case.comm has send, recv, sendrecv, alltoall,
+               allgather, bcast and barrier, with arguments as in mpi4py. "gloo": the ranks are processes with
+               torch.distributed and tensors, and case.comm is the ProcessGroup. The function must then be defined at the
+               top level of a module, and a script needs if __name__ == "__main__":
     group      the ranks of your own job instead: a ProcessGroup of torch.distributed, or a communicator of mpi4py, whose
                ranks all make this call. case.comm is the group. Each rank gets the same result
-    whole      True: one process computes for all ranks, as JAX with several devices. The function is called once for each
-               case, with whole arrays of NumPy in the order of positions, and returns whole arrays
-    only       names of cases, those that the function supports: "full,causal" or a list; default all
+    whole      True: one process computes for all ranks, as JAX does with several devices. The function is called once for
+               each case, with whole NumPy arrays in the order of positions, and returns whole arrays
+    only       the names of the cases that the function supports, "full,causal" or a list; default all
     dtype      of q, k, v: "float32", "float64", "float16", "bfloat16" (of PyTorch), or a type of NumPy or PyTorch
     device     of tensors; default the CPU
     gradients  False: the forward alone
     seed       of the arrays
 
-    An error of the function on one rank is a RuntimeError that names rank and case. Ranks that were started then end. In a
-    job of your own the others get the same error; where they wait for a message of the rank that failed, the job ends after
-    RING_ATTENTION_TIMEOUT seconds (environment; default 60).
+    If the function fails on one rank, diagnose raises a RuntimeError that names the rank and the case, and ranks that it
+    started end. In a job of your own the other ranks get the same error; if they wait for a message from the rank that
+    failed, the job ends after RING_ATTENTION_TIMEOUT seconds (environment variable; default 60).
     """
     _require_place(placement, parallel)
     if (group is not None) + (backend is not None) + bool(whole) > 1:

@@ -1,4 +1,4 @@
-"""Ranks that are threads of this process, and their messages: for a ring in NumPy that is tried out without MPI."""
+"""Ranks that are threads of this process, and their messages: to try out a ring in NumPy without MPI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StoppedError(RuntimeError):
 
 
 class Exchange:
-    """The messages of all ranks. A wait that no rank can end is an error at once."""
+    """The messages of all ranks. A wait that no rank can end raises an error at once."""
 
     def __init__(self, size):
         self.size = size
@@ -70,7 +70,7 @@ class Exchange:
 
 
 class Comm:
-    """What one rank sees of them: some of the words of mpi4py's communicators, for objects of any kind.
+    """One rank's end of an Exchange: some methods of mpi4py's communicators, for objects of any kind.
 
     A message is a copy; `send` does not wait for its receiver.
     """
@@ -95,7 +95,7 @@ class Comm:
         return self.recv(source=source, tag=recvtag)
 
     def alltoall(self, sendobj):
-        """sendobj: a list with one object for each rank. Returns one of each rank."""
+        """sendobj: a list with one object for each rank. Returns one object from each rank."""
         for rank, one in enumerate(sendobj):
             self.send(one, rank, "alltoall")
         return [self.recv(source=rank, tag="alltoall") for rank in range(self.size)]

@@ -1,4 +1,4 @@
-"""Ranks of a job of the user's own: those of a ProcessGroup of torch.distributed, or of a communicator of mpi4py."""
+"""The ranks of a user's own job: of a ProcessGroup of torch.distributed, or of a communicator of mpi4py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _TorchGroup:
         self._group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
 
     def of_all(self, mine):
-        """What each rank gives. Collective."""
+        """The objects that the ranks pass, in the order of the ranks. Collective."""
         everything = [None] * self.size
         self._dist.all_gather_object(everything, mine, group=self._group)
         return everything
@@ -38,7 +38,7 @@ class _TorchGroup:
 
 
 class _MpiGroup:
-    """The same of a communicator of mpi4py, of any MPI."""
+    """The same for a communicator of mpi4py, of any MPI."""
 
     library = "numpy"
 
@@ -67,14 +67,14 @@ def group_of(group):
 
 
 class _Limit:
-    """A rank that failed may have left others that wait for its messages: then it ends the job after a while."""
+    """Other ranks may wait for messages of a rank that failed. Then that rank ends the job after a while."""
 
     def __init__(self, ranks, failure):
         self._timer = threading.Timer(_timeout(), self._end, (ranks, failure)) if failure else None
 
     @staticmethod
     def _end(ranks, failure):
-        print(f"[rank {ranks.rank}] error: {failure}; the other ranks did not end the case", file=sys.stderr, flush=True)
+        print(f"[rank {ranks.rank}] error: {failure}; the other ranks did not finish the case", file=sys.stderr, flush=True)
         ranks.abort()
 
     def __enter__(self):

@@ -1,4 +1,4 @@
-"""Ranks that are processes of this machine, with torch.distributed: for a ring in PyTorch that is tried out."""
+"""Ranks that are processes of this machine, with torch.distributed: to try out a ring in PyTorch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _serve(work, rank, size, folder, pipe, environment):
 
 
 def _next_message(pipes, results, names):
-    """(rank, what it sent)."""
+    """Returns (rank, what it sent)."""
     limit = _timeout()
     ready = connection.wait(list(pipes.values()), limit)
     late = ", ".join(f"rank {rank} in the case {names[len(results[rank])]}" for rank in pipes)
@@ -49,9 +49,9 @@ def _next_message(pipes, results, names):
 
 
 def run_ranks(size, work, names):
-    """Calls work(rank, group) for each rank in a process of its own: it yields a result for each of the cases.
+    """Calls work(rank, group), which yields a result for each of the cases, in one process per rank.
 
-    Returns for each rank the list of its results. An error of a rank ends all of them.
+    Returns for each rank the list of its results. An error on one rank ends all of them.
     """
     try:
         pickle.dumps(work)

@@ -47,7 +47,7 @@ def _timeout():
 
 
 def _finish():
-    """Ends MPI. After a call that has failed on this rank alone, it ends all ranks: MPI would wait for them."""
+    """Ends MPI. If a call has failed on this rank alone, ends all ranks, because MPI would wait for them."""
     if _core.is_apart():
         print(f"[rank {rank()}] error: a call failed on this rank and perhaps not on the others: this ends all ranks",
               file=sys.stderr)
@@ -70,7 +70,7 @@ def _end_job(before, kind, value, trace):
 
 
 def _address_of(comm):
-    """Where the MPI_Comm of a communicator of mpi4py is."""
+    """The address of the MPI_Comm of a communicator of mpi4py."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not isinstance(comm, mpi.Comm) or mpi._sizeof(comm) != _core.handle_bytes:
         raise TypeError(f"comm is {type(comm).__name__}: it must be a communicator of an mpi4py that uses the MPI of "
@@ -79,7 +79,10 @@ def _address_of(comm):
 
 
 def _ranks_of(comm):
-    """All ranks of the job, or those of a communicator of mpi4py. Starts MPI. All ranks wait for each other the first time."""
+    """The ranks of the job, or of a communicator of mpi4py. Starts MPI.
+
+    The first call for the ranks of the job waits until all of them make it.
+    """
     global _met
     _start()
     ranks = _core.Ranks(None if comm is None else _address_of(comm))
@@ -100,10 +103,10 @@ def size(comm=None) -> int:
 
 
 def _together(ranks, call, prepare, news=lambda prepared: ""):
-    """Returns prepare(), and news(prepare()) of rank 0. When prepare fails on one rank, or the ranks make different calls, all
+    """Returns prepare(), and news(prepare()) of rank 0. If prepare fails on one rank, or the ranks make different calls, all
     raise AgreedError.
 
-    TimeoutError when a rank does not come.
+    Raises TimeoutError if a rank does not make a call.
     """
     global _prints
     _prints = ranks.rank == 0
@@ -150,25 +153,25 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
                    transport="overlapped", causal=False, window=None, documents=None, alibi=False, bias=None,
                    scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0, check=False,
                    stream=None, kernel=None, comm=None) -> Result:
-    """Attention over a sequence of which each rank holds a shard: the rows of this rank's queries. Collective.
+    """Attention over a sequence of which each rank holds a shard. Returns the rows of this rank's queries. Collective.
 
-    q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` deals them out.
-    seq        tokens on all ranks together, or (queries, keys) where k and v are another sequence
+    q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` distributes them.
+    seq        tokens on all ranks together, or (queries, keys) if k and v are another sequence
     placement  "contiguous", "striped" or "zigzag"
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
-    transport  "overlapped" or "odd-even"; on a GPU "overlapped", which is "nccl" if the build has it, or "staged", through
-               the memory of the host; the same bits
+    transport  "overlapped" or "odd-even"; on a GPU "nccl", or "staged", through the memory of the host, or "overlapped",
+               which is "nccl" if the build has it and otherwise "staged"; all give the same bits
     bias       a row for each query of this rank, a column for each key of the sequence
-    kernel     None: the library's. Else kernel(q, k, v, mask, scale) -> (out, lse) computes what the queries of this rank
-               make of the keys of one rank: q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]; mask None or bool [Sq, Sk], True where
-               a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
-               anything. The results are merged here. Without bias, alibi and dropout; no backward.
+    kernel     None: the library's. Otherwise kernel(q, k, v, mask, scale) -> (out, lse) computes the attention of this rank's
+               queries over the keys of one rank: q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]; mask None or bool [Sq, Sk], True
+               where a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
+               anything. This function merges the results. Not with bias, alibi or dropout; no backward.
     comm       a communicator of mpi4py, whose ranks call together and share the sequence; None: all ranks of the job
-    The other keywords are those of the package and the same on all ranks. An exception of one rank alone, as of a kernel,
-    ends the job when nothing catches it; Ctrl-C ends it, too. A rank waits for the others RING_ATTENTION_TIMEOUT seconds
-    (environment; default 60): for one that does not make this call, then TimeoutError; for one that stops inside it, then
-    the job ends.
+    The package's docstring describes the other keywords, which must be the same on all ranks. An exception on one rank only,
+    for example in a kernel, ends the job if nothing catches it, and so does Ctrl-C. A rank waits RING_ATTENTION_TIMEOUT
+    seconds (environment variable; default 60) for the others: then it raises TimeoutError if one has not made this call, and
+    the job ends if one has stopped inside it.
     """
 
     def prepare():
@@ -187,7 +190,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
 
 
 def _wrapped(kernel):
-    """The kernel of a user as the extension module calls it."""
+    """A user's kernel in the form that the extension module calls."""
     if kernel is None:
         return None
 
@@ -207,10 +210,10 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
                             ulysses=1, transport="overlapped", causal=False, window=None, documents=None, alibi=False,
                             bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0,
                             check=False, stream=None, comm=None) -> Gradients:
-    """The gradients of the sum over all ranks of sum(out * grad_out): those of this rank's q, k and v. Collective.
+    """The gradients of sum(out * grad_out), summed over all ranks, for this rank's q, k and v. Collective.
 
     out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
-    v, bias, sink); that of the sink is, on every rank, the sum over all ranks.
+    v, bias, sink); on every rank the gradient of the sink is the sum over all ranks.
     """
 
     def prepare():
@@ -228,10 +231,10 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
 
 
 def wait(comm=None) -> None:
-    """Returns when the work of this rank's calls on a GPU with all ranks, or with `comm`, is done. Not collective.
+    """Returns when this rank's calls on a GPU, with all ranks or with `comm`, have finished their work. Not collective.
 
-    Error when a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of the
-    stream by another package has no such limit: it waits for a lost rank for ever.
+    Raises Error if a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of
+    the stream by another package has no such limit: it waits for ever for a lost rank.
     """
     ranks = _ranks_of(comm)
     ranks.wait()
@@ -247,7 +250,7 @@ def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, 
 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,
               comm=None) -> np.ndarray:
-    """Which tokens of a sequence a rank holds, in the order of its shard. Default: this rank."""
+    """The positions of the tokens that a rank holds, in the order of its shard. Default: this rank."""
     ranks = _ranks_of(comm)
     return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
                  documents, q_offset)
@@ -255,10 +258,10 @@ def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=
 
 def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
             comm=None) -> np.ndarray:
-    """This rank's shard of an array of rank 0; the other ranks give None. `axis`: that of the tokens. Collective.
+    """This rank's shard of an array on rank 0; the other ranks pass None. `axis`: the axis of the tokens. Collective.
 
-    For trying out: rank 0 holds the whole array and sends one shard after the other. All of the call must end within
-    RING_ATTENTION_TIMEOUT seconds (environment; default 60), because the last rank waits that long for its shard.
+    For trying things out: rank 0 holds the whole array and sends one shard after the other. The whole call must end within
+    RING_ATTENTION_TIMEOUT seconds (environment variable; default 60), because the last rank waits that long for its shard.
     """
     ranks = _ranks_of(comm)
 
@@ -293,7 +296,7 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
            comm=None) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
-    `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is that of `scatter`.
+    `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is the same as for `scatter`.
     """
     ranks = _ranks_of(comm)
 

@@ -1,11 +1,11 @@
-"""The functions of ring_attention on tensors of PyTorch, of the CPU or of a GPU, with gradients.
+"""The functions of ring_attention for PyTorch tensors, on the CPU or on a GPU, with gradients.
 
     from ring_attention.torch import scaled_dot_product_attention, ring_attention
 
-`scaled_dot_product_attention` takes the arguments of PyTorch's function of this name, on one process; `ring_attention` those
-of ring_attention.ring_attention, on all ranks. Tensors are float64, float32, or float16 and bfloat16. The CPU computes these
-two in float32. A GPU computes with them, on PyTorch's current stream; all tensors of a call are on one device. Gradients of
-gradients are not possible.
+`scaled_dot_product_attention` takes the arguments of PyTorch's function of this name and runs on one process;
+`ring_attention` takes the arguments of ring_attention.ring_attention and runs on all ranks. Tensors are float64, float32,
+float16 or bfloat16. The CPU computes with float16 and bfloat16 in float32; a GPU computes with them directly, on PyTorch's
+current stream. All tensors of a call are on one device. Gradients of gradients are not possible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
 
 def _given(tensor):
-    """As the functions of ring_attention take it."""
+    """The tensor as the functions of ring_attention take it."""
     if tensor is None:
         return None
     return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor.detach()
@@ -72,14 +72,14 @@ def _apply(forward, backward, words, q, k, v, bias, sink):
 
 
 def attention(q, k, v, *, bias=None, sink=None, **words):
-    """ring_attention.attention on tensors: (out, lse), with the gradients of q, k, v, bias and sink through out."""
+    """ring_attention.attention for tensors: (out, lse), with the gradients of q, k, v, bias and sink through out."""
     return _apply(numpy_api.attention, numpy_api.attention_backward, words, q, k, v, bias, sink)
 
 
 def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, **words):
-    """ring_attention.ring_attention on tensors: (out, lse). Collective, and so is its part of backward().
+    """ring_attention.ring_attention for tensors: (out, lse). Collective, and so is its part of backward().
 
-    The gradients are those of the sum of the losses of all ranks. That of a sink is, on every rank, the sum over all ranks.
+    The gradients are those of the sum of all ranks' losses. On every rank the gradient of a sink is the sum over all ranks.
     """
     kernel = words.pop("kernel", None)
     words["seq"] = seq
@@ -89,7 +89,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, **wo
 
     def backward(*arrays, **keywords):
         if kernel is not None:
-            raise RuntimeError("a kernel of the user has no backward")
+            raise RuntimeError("a user's kernel has no backward")
         return numpy_api.ring_attention_backward(*arrays, **keywords)
 
     return _apply(forward, backward, words, q_shard, k_shard, v_shard, bias, sink)
@@ -101,8 +101,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
     query [..., H, L, E]; key and value [..., Hkv, S, E], with Hkv = H unless enable_gqa. attn_mask: bool (True: visible)
     or a float bias, of any shape that broadcasts to [..., H, L, S]. As in PyTorch, is_causal aligns the first query with
-    the first key. Dropout drops other pairs than PyTorch; `seed` says which. Further keywords are those of ring_attention:
-    window, documents, alibi, sink, seed, threads, check. A query that sees no key has out = 0.
+    the first key. Dropout drops different pairs than PyTorch; `seed` decides which. Further keywords of ring_attention are
+    possible: window, documents, alibi, sink, seed, threads, check. A query that sees no key has out = 0.
     """
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask and is_causal: give one of them")

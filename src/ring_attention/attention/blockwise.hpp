@@ -64,7 +64,8 @@ class BlockwiseEngine : public Engine<T> {
 
 template <class T>
 void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
-  require(q.shape().seq == count(ranges), "BlockwiseEngine: q has other tokens than its ranges");
+  require(q.shape().seq == count(ranges),
+          "BlockwiseEngine: q and its ranges have different numbers of tokens");
   require_bias_shape(bias.shape(), q.shape());
   q_ = q;
   bias_ = bias;
@@ -75,7 +76,8 @@ void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T
 template <class T>
 void BlockwiseEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-  require(kv.k.shape().seq == count(kv.ranges), "BlockwiseEngine: k has other tokens than its ranges");
+  require(kv.k.shape().seq == count(kv.ranges),
+          "BlockwiseEngine: k and its ranges have different numbers of tokens");
   for_each_tile(q_.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
     if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
     if (progress) progress();

@@ -1,8 +1,8 @@
 /// \file
-/// What an engine is: the interface between a ring, which brings K,V, and the code that computes with them.
+/// `Engine`, `BackwardEngine`: the interface between a ring, which brings K,V, and the code that computes with them.
 ///
 /// An engine owns the state of some queries. `begin` of its class starts with no key seen, `accumulate` merges some keys,
-/// `finish` gives the result. A ring calls `accumulate` only: it never merges.
+/// `finish` returns the result. A ring calls only `accumulate`: it never merges.
 #pragma once
 
 #include <functional>
@@ -36,7 +36,7 @@ struct KeyValueGradient {
 /// Called between tiles, so that a ring can keep messages moving while it computes.
 using Progress = std::function<void()>;
 
-/// What attention returns: out `[batch, heads, seq, dim]`, normalised, and lse `[batch, heads, seq, 1]`.
+/// The result of attention: out `[batch, heads, seq, dim]`, normalised, and lse `[batch, heads, seq, 1]`.
 /// A row that sees no key has out = 0 and lse = -inf.
 template <class T>
 struct AttentionResult {
@@ -44,31 +44,31 @@ struct AttentionResult {
   Tensor<T> lse;
 };
 
-/// Where a caller has out and lse, or wants them.
+/// Views of the caller's out and lse, to read or to write.
 template <class T>
 struct ResultViews {
   View<T> out, lse;
 };
 
-/// What the backward needs for a rank's queries, beside K,V. All views stay with the caller.
+/// What the backward needs for a rank's queries, in addition to K,V. The caller owns all arrays.
 template <class T>
 struct BackwardInputs {
   View<const T> q;                 ///< [batch, heads, seq, dim]
-  View<const SumOf<T>> out;        ///< like q; over all keys, not over some
-  View<const SumOf<T>> lse;        ///< [batch, heads, seq, 1]; over all keys, not over some
+  View<const SumOf<T>> out;        ///< like q; over all keys, not only some
+  View<const SumOf<T>> lse;        ///< [batch, heads, seq, 1]; over all keys, not only some
   View<const T> grad_out;          ///< dO, like q
   View<const SumOf<T>> bias = {};  ///< the dense bias of these queries (bias.hpp); empty: none
 };
 
-/// dQ, dK and dV of a single device; with a bias and sinks also their gradients.
+/// dQ, dK and dV of a single device, and the gradients of a bias and of sinks if there are any.
 template <class T>
 struct Gradients {
   Tensor<T> q, k, v;
   Tensor<T> bias = {};             ///< like the bias; empty: none
-  std::vector<double> sinks = {};  ///< one a query head, or none
+  std::vector<double> sinks = {};  ///< one per query head, or none
 };
 
-/// Where a caller wants the gradients.
+/// Views of the caller's arrays, to which the gradients are written.
 template <class T>
 struct GradientViews {
   View<T> q, k, v;

@@ -10,7 +10,7 @@ typedef int ExactWord __attribute__((may_alias));  // NOLINT(modernize-use-using
 
 /// Bits of a digit: digit j of a number counts multiples of 2^(22 j).
 inline constexpr int exact_digit_bits = 22;
-/// How level 0 is stored. A row without terms has 0, and one with a term that is not finite the largest number.
+/// How level 0 is stored. A row without terms has 0, and a row with a term that is not finite has the largest number.
 inline constexpr int exact_level_0 = 1 << 30;
 
 }  // namespace ring_attention

@@ -66,7 +66,7 @@ void ExactSum::add(std::span<const float> term, double exponent) {
 
 void ExactSum::merge(const ExactSum& other) {
   require(format_.dim == other.format_.dim && (format_.wide || !other.format_.wide),
-          "ExactSum: a row merges with one that is no wider, of as many elements");
+          "ExactSum: a row merges with one of the same length that is no wider");
   if (other.empty()) return;
   if (format_.wide && !empty()) carry();
   raise(other.level());

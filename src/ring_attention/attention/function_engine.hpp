@@ -1,10 +1,10 @@
 /// \file
 /// `FunctionEngine`: any function that attends to some keys, as an engine of the ring. Forward only.
 ///
-/// The result of a function is normalised. It is a state all the same: attention over some keys with out and lse is the
-/// state (o, m, l) = (out, lse, 1) of partial.hpp. So the results for several pieces of the keys merge as all states do,
+/// The result of a function is normalised, but it is still a state: attention over some keys, with out and lse, is the
+/// state (o, m, l) = (out, lse, 1) of partial.hpp. So results for several pieces of the keys merge like all other states,
 /// with no exponential above 1. (out e^lse / sum e^lse would overflow.)
-/// Source: Liu et al., Ring Attention, arXiv 2310.01889, section 3: what a host computes is any blockwise attention.
+/// Source: Liu et al., Ring Attention, arXiv 2310.01889, section 3: a host may compute with any blockwise attention.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@
 
 namespace ring_attention {
 
-/// Some queries and some keys. All views are of the engine's caller.
+/// Some queries and some keys. The engine's caller owns all arrays.
 template <class T>
 struct AttentionTask {
   View<const T> q;             ///< [batch, heads, queries, dim]
   View<const T> k, v;          ///< [batch, kv_heads, keys, dim]
   const TokenRanges& queries;  ///< the positions of q
   const TokenRanges& keys;     ///< the positions of k and v
-  const Scoring& scoring;      ///< what the function applies: scale, mask, ALiBi, dropout. It has no sinks.
+  const Scoring& scoring;      ///< what the function applies: scale, mask, ALiBi, dropout; without sinks
 };
 
 /// Attention of these queries over these keys alone: out, like q, and lse [batch, heads, queries, 1]. A query that sees none
@@ -31,9 +31,9 @@ struct AttentionTask {
 template <class T>
 using AttentionFunction = std::function<AttentionResult<T>(const AttentionTask<T>&)>;
 
-/// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish().
+/// Call begin(q), then accumulate(kv) once per piece of the keys in any number and order, then finish().
 ///
-/// Calls the function once for a piece, unless the mask hides all of it. What the function throws passes through.
+/// Calls the function once per piece, unless the mask hides the whole piece. Exceptions of the function pass through.
 template <class T>
 class FunctionEngine : public Engine<T> {
  public:
@@ -44,20 +44,22 @@ class FunctionEngine : public Engine<T> {
         scoring_(std::move(scoring)),
         function_(std::move(function)) {}
 
-  /// Starts with no key seen. `q` [batch, heads, seq, dim] stays with the caller and must outlive finish(); its tokens
-  /// are at `ranges`.
+  /// Starts with no key seen. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges` are
+  /// the positions of its tokens.
   void begin(View<const T> q, TokenRanges ranges) {
-    require(q.shape().seq == count(ranges), "FunctionEngine: q has other tokens than its ranges");
+    require(q.shape().seq == count(ranges),
+            "FunctionEngine: q and its ranges have different numbers of tokens");
     q_ = q;
     ranges_ = std::move(ranges);
     state_ = Partial<T>::empty(q.shape());
   }
 
   /// Merges these keys into the state, then calls `progress` once.
-  /// \throws Error when the shapes, also those of the function's result, do not belong together.
+  /// \throws Error when the shapes, including those of the function's result, do not match.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
     (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
-    require(kv.k.shape().seq == count(kv.ranges), "FunctionEngine: k has other tokens than its ranges");
+    require(kv.k.shape().seq == count(kv.ranges),
+            "FunctionEngine: k and its ranges have different numbers of tokens");
     if (scoring_.mask.any_visible(ranges_, kv.ranges))
       merge(state_, state_of(function_({q_, kv.k, kv.v, ranges_, kv.ranges, scoring_})));
     if (progress) progress();

@@ -22,18 +22,18 @@ enum class Coverage {
   partial  ///< test each pair
 };
 
-/// Packed sequences: several documents one after the other. A query sees keys of its own document only. A position
-/// in no document (padding; a query before the first key) sees nothing, and no query sees it.
+/// Packed sequences: several documents one after the other. A query sees only keys of its own document. A position
+/// outside all documents (padding; a query before the first key) sees nothing, and no query sees it.
 class Documents {
  public:
   /// \param boundaries  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty)
-  /// \throws Error when they are not like this
+  /// \throws Error otherwise
   explicit Documents(std::vector<Index> boundaries);
 
   /// The document of a position, or -1 outside all of them.
   [[nodiscard]] Index of(Index position) const;
 
-  /// Where a document begins, and where it ends: the position after its last.
+  /// Where a document begins, and where it ends: the position after its last one.
   [[nodiscard]] Index begin(Index document) const { return boundaries_[static_cast<std::size_t>(document)]; }
   [[nodiscard]] Index end(Index document) const {
     return boundaries_[static_cast<std::size_t>(document) + 1];
@@ -68,29 +68,29 @@ struct Mask {
     return document >= 0 && document == documents->of(key);
   }
 
-  /// All keys that `allowed` allows a query: they are consecutive. The interval may exceed the keys that exist.
+  /// All keys that `allowed` allows for a query: they are consecutive. The interval may extend beyond the keys that exist.
   [[nodiscard]] Interval visible(Index query) const;
 
-  /// Decides all pairs at once, from the ends of both ranges, which must not be empty. `partial` where the ends
-  /// do not decide.
+  /// Decides for all pairs at once, from the ends of both ranges, which must not be empty. `partial` if the ends
+  /// are not enough to decide.
   [[nodiscard]] Coverage coverage(const TokenRange& queries, const TokenRange& keys) const;
-  /// May a query of these see a key of those? True also where the ends of the ranges do not decide.
+  /// May any of these queries see any of these keys? Also true if the ends of the ranges are not enough to decide.
   [[nodiscard]] bool any_visible(const TokenRanges& queries, const TokenRanges& keys) const;
 };
 
 /// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key; and what the softmax of
-/// the scores adds and drops. A dense bias is an array of each rank (bias.hpp), so it is not here.
+/// the scores adds (sinks) and drops (dropout). A dense bias is not here, because it is an array of each rank (bias.hpp).
 struct Scoring {
   double scale = 1;
   Mask mask = {};
-  /// ALiBi (Press et al., arXiv 2108.12409): one slope a query head, or none. The bias of a pair is
+  /// ALiBi (Press et al., arXiv 2108.12409): one slope per query head, or none. The bias of a pair is
   /// -slope * |key position - query position|.
   std::vector<double> alibi_slopes = {};
-  /// One logit a query head that has no value (sink.hpp), or none.
+  /// One logit per query head, without a value (sink.hpp), or none.
   std::vector<double> sinks = {};
   Dropout dropout = {};
 
-  /// That of these query heads only: their slopes and sinks, and the dropout of these heads of the layer.
+  /// The scoring of these query heads only: their slopes and sinks, and the dropout of these heads of the layer.
   [[nodiscard]] Scoring of_heads(const Interval& heads) const;
 
   /// The sink of a head, -inf without sinks: the lse of a row that sees no key.
@@ -104,8 +104,8 @@ struct Scoring {
   }
 };
 
-/// The slopes of the ALiBi paper for `heads` query heads: 2^(-8/n), 2^(-16/n), ... for a power of two n; else
-/// those of the power of two below, then every second one of the power of two above.
+/// The slopes of the ALiBi paper for `heads` query heads: 2^(-8/n), 2^(-16/n), ... for a power of two n; otherwise
+/// the slopes of the power of two below, then every second one of the power of two above.
 [[nodiscard]] std::vector<double> alibi_slopes(Index heads);
 
 }  // namespace ring_attention

@@ -16,7 +16,7 @@ namespace ring_attention {
 ///
 ///     m = max s,   l = sum e^{s - m},   o = sum e^{s - m} v
 ///
-/// With `merge` a commutative monoid whose identity is (0, -inf, 0).
+/// With `merge` this is a commutative monoid whose identity is (0, -inf, 0).
 template <class T>
 struct Partial {
   Tensor<T> o;  ///< [batch, heads, seq, dim], not normalised

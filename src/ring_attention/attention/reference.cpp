@@ -38,12 +38,12 @@ struct DenseProblem {
                const Scoring& how, const TokenRanges& rows, View<const double> dense_bias)
       : q(queries), k(keys), v(values), scoring(how), bias(dense_bias) {
     group = require_attention_shapes(q.shape(), k.shape(), v.shape());
-    require(count(rows) == q.shape().seq, "reference: q has other rows than `rows` says");
+    require(count(rows) == q.shape().seq, "reference: q and `rows` have different numbers of rows");
     require_bias_shape(bias.shape(), q.shape());
     require(bias.size() == 0 || bias.shape().dim == k.shape().seq,
-            "reference: a column of the bias for each key");
+            "reference: the bias has a column for each key");
     require(scoring.sinks.empty() || std::ssize(scoring.sinks) == q.shape().heads,
-            "reference: a sink a head");
+            "reference: one sink per head");
     position = positions(rows);
   }
 

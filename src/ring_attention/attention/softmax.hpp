@@ -10,7 +10,7 @@
 
 namespace ring_attention {
 
-/// -inf: the score of a masked key and the maximum of nothing.
+/// -inf: the score of a masked key, and the maximum of no scores.
 template <class T>
 inline constexpr T negative_infinity = -std::numeric_limits<T>::infinity();
 
@@ -24,7 +24,7 @@ template <class T>
 }
 
 /// What one pass over scores needs to remember: m = max x, l = sum exp(x - m).
-/// With `merge` a commutative monoid; the default value is its identity.
+/// With `merge` this is a commutative monoid; the default value is its identity.
 template <class T>
 struct SoftmaxState {
   T m = negative_infinity<T>;

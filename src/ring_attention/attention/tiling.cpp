@@ -41,7 +41,7 @@ std::vector<TokenTile> tiles_of(const TokenRanges& shard, const Tiling& tiling) 
       const Interval tile = tiling.of(begin);
       if (range.stride != 0 && (tile.begin != begin || (range.stride > 1 && range.count > 1)))
         throw InputError("the same bits: the token at " + std::to_string(begin) +
-                         " begins a part of a shard and no tile of " + std::to_string(tiling.size()) +
+                         " begins a part of a shard but not a tile of " + std::to_string(tiling.size()) +
                          " tokens: make the placement with the tiling");
       const Index tokens = range.stride == 0 ? range.count : std::min(tile.end - begin, range.count - i);
       tiles.push_back({range.slice(i, tokens), first + i});

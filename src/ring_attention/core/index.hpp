@@ -18,7 +18,7 @@ struct TokenRange {
   Index count = 0;
 
   [[nodiscard]] constexpr Index position(Index i) const { return begin + i * stride; }
-  /// The position after that of its last token; meaningless when count is 0.
+  /// The position after its last token; meaningless when count is 0.
   [[nodiscard]] constexpr Index end() const { return position(count - 1) + 1; }
   /// The number of its tokens before `position`: 0 .. count.
   [[nodiscard]] constexpr Index before(Index position) const {

@@ -9,7 +9,7 @@
 namespace ring_attention {
 
 /// Extents of an array `[batch, heads, seq, dim]`, row-major and contiguous.
-/// A statistic with one number a row (lse, m, l, delta) has dim = 1.
+/// A statistic with one number per row (lse, m, l, delta) has dim = 1.
 struct Shape {
   Index batch = 1;
   Index heads = 1;
@@ -19,7 +19,7 @@ struct Shape {
   /// Number of elements (not bytes).
   [[nodiscard]] constexpr Index size() const { return batch * heads * seq * dim; }
 
-  /// The same array with another number of tokens: a shard of it.
+  /// The same with a different number of tokens, as a shard of the array has.
   [[nodiscard]] constexpr Shape with_seq(Index tokens) const { return {batch, heads, tokens, dim}; }
 
   /// One number per row: the shape of lse, m, l and delta.

@@ -13,9 +13,9 @@
 namespace ring_attention {
 
 /// Bytes that tensors hold, counted per thread: a rank of the loopback ring is a thread, a rank under
-/// MPI is a process whose tensors all belong to one thread. The tests of the memory bounds read it.
+/// MPI is a process whose tensors all belong to one thread. The tests of the memory bounds use these counts.
 namespace allocation {
-/// Bytes of tensors alive that this thread allocated, less those it freed.
+/// The bytes of tensors that this thread has allocated, minus the bytes that it has freed.
 [[nodiscard]] Index current();
 /// The largest `current()` since the last `reset_peak()`.
 [[nodiscard]] Index peak();
@@ -23,9 +23,9 @@ namespace allocation {
 [[nodiscard]] Index count();
 void reset_peak();
 
-/// From now on the memory that is freed stays with the process, where the C library can do that (glibc). For a program
-/// that allocates the same arrays again and again. Otherwise the system takes large arrays back, and fills their pages
-/// with zeros at the next allocation.
+/// From now on freed memory stays with the process, where the C library can do that (glibc). This is for a program that
+/// allocates the same arrays again and again: otherwise the system takes large arrays back, and fills their pages with
+/// zeros at the next allocation.
 void keep_freed();
 
 /// The largest memory of this process so far (resident set), in bytes.
@@ -34,11 +34,11 @@ void keep_freed();
 [[nodiscard]] bool available(Index bytes);
 }  // namespace allocation
 
-/// A kind of memory. It outlives its arrays.
+/// A kind of memory. An allocator must outlive its arrays.
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  /// Zeros.
+  /// The memory is filled with zeros.
   [[nodiscard]] virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory, std::size_t bytes) const noexcept = 0;
 };
@@ -100,7 +100,7 @@ class Tensor {
   const Allocator* allocator_ = nullptr;
 };
 
-/// Element by element conversion, `float` to `double` and back.
+/// Conversion element by element, `float` to `double` and back.
 template <class To, class From>
 [[nodiscard]] Tensor<To> converted(View<From> from) {
   Tensor<To> to(from.shape());

@@ -10,7 +10,7 @@
 
 namespace ring_attention {
 
-/// A shard: its tokens lie in memory in the order of the ranges. No range: a rank without tokens.
+/// A shard: its tokens lie in memory in the order of the ranges. A rank without tokens has no ranges.
 using TokenRanges = std::vector<TokenRange>;
 
 /// All tokens of a sequence: one range.

@@ -1,5 +1,5 @@
 /// \file
-/// `View`: a contiguous `[batch, heads, seq, dim]` array that it does not own.
+/// `View`: a contiguous `[batch, heads, seq, dim]` array, without owning it.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,8 @@ class View {
   Shape shape_{};
 };
 
-/// Copies the tokens first .. first + tokens - 1 of all heads to those from `at` on of an array that differs in seq only.
+/// Copies the tokens first .. first + tokens - 1 of all heads to the tokens from `at` on of an array that differs only in
+/// seq.
 template <class From, class To>
 void copy_tokens(const View<From>& from, Index first, Index tokens, const View<To>& to, Index at) {
   const Shape& all = from.shape();

@@ -18,7 +18,7 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 
 template <class T>
 void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
-  require(q.shape().seq == count(ranges), "CpuEngine: q has other tokens than its ranges");
+  require(q.shape().seq == count(ranges), "CpuEngine: q and its ranges have different numbers of tokens");
   require_bias_shape(bias.shape(), q.shape());
   q_ = q;
   bias_ = bias;
@@ -33,7 +33,8 @@ template <class T>
 void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
-  require(kv.k.shape().seq == count(kv.ranges), "CpuEngine: k has other tokens than its ranges");
+  require(kv.k.shape().seq == count(kv.ranges),
+          "CpuEngine: k and its ranges have different numbers of tokens");
   const auto tiles = static_cast<Index>(tiles_.size());
 
   // The heads of a group follow each other and share K,V in the cache. The last tiles see most keys under a causal

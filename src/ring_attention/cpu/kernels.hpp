@@ -3,8 +3,8 @@
 /// type T of the arithmetic, float or double.
 ///
 /// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `span.hpp`,
-/// `dropout_hash.hpp` and `exact_digits.hpp`, and nothing else: an inline function of the standard library or of Eigen, compiled there
-/// with wide instructions, could be the copy that the linker keeps for the whole program.
+/// `dropout_hash.hpp` and `exact_digits.hpp`, and nothing else: an inline function of the standard library or of Eigen,
+/// compiled there with wide instructions, could be the copy that the linker keeps for the whole program.
 #pragma once
 
 #include "ring_attention/attention/exact_digits.hpp"
@@ -16,7 +16,7 @@ using Offset = decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr
 
 constexpr int max_lanes = 128;  ///< no kernel has more queries in a tile
 
-/// A number for each pair of a tile and a range of keys: that of lane i and key j is data[i * row + j * key].
+/// A number for each pair of a tile and a range of keys: the number of lane i and key j is data[i * row + j * key].
 template <class T>
 struct PairMatrix {
   T* data = nullptr;  ///< null: none
@@ -34,8 +34,8 @@ struct DropoutLanes {
   T scale = 1;  ///< the factor of a kept pair
 };
 
-/// The keys of one range, as a tile of queries sees them. An array of lanes has `max_lanes` entries, of which the
-/// kernel reads as many as it has lanes; lanes without a query repeat a lane with one.
+/// The keys of one range, as a tile of queries sees them. An array of lanes has `max_lanes` entries, and the kernel reads
+/// one for each of its lanes; a lane without a query repeats a lane that has one.
 template <class T>
 struct KeySpan {
   const T* k;                     ///< [keys][dim]
@@ -85,7 +85,7 @@ struct ForwardKernel {
   void (*store)(const QueryRows<T>&, T* workspace);
 };
 
-/// The backward in the same manner; `attend` adds to dK and dV, [keys][dim], of the span.
+/// The same for the backward; `attend` adds to dK and dV, [keys][dim], of the span.
 template <class T>
 struct BackwardKernel {
   int lanes;
@@ -114,8 +114,8 @@ struct AddProducts {
   AddProduct<double> in_double;
 };
 
-/// Rows of terms, [rows][dim], and the exact sums to which they are added, [rows][words] (attention/exact_sum.hpp): one term
-/// a row. The caller has called ExactSum::make_room() for each row.
+/// Rows of terms, [rows][dim], and the exact sums to which they are added, [rows][words] (attention/exact_sum.hpp): one
+/// term per row. The caller has called ExactSum::make_room() for each row.
 struct ExactTerms {
   const float* terms;
   float* sums;
@@ -127,8 +127,7 @@ using AddExactTerms = void (*)(const ExactTerms&);
 template <class T>
 struct ForwardKernels {
   ForwardKernel<T> many;
-  ForwardKernel<T>
-      few[2];  ///< for at most so many queries as they have lanes, ascending: the same bits, sooner
+  ForwardKernel<T> few[2];  ///< each for at most its number of lanes, ascending: the same bits in less time
 };
 
 template <class T>
@@ -138,7 +137,7 @@ struct Kernels {
   AddProduct<T> add_product;
 
   // Exact sums of floats: the same kernels, where `attend` takes one tile of keys and `store` writes rows of sums, not wide:
-  // [queries][words of o, then those of l] in place of o, and [queries][words of dQ] in place of dQ.
+  // [queries][words of o, then words of l] in place of o, and [queries][words of dQ] in place of dQ.
   ForwardKernels<float> exact_forward;
   BackwardKernel<float> exact_backward;
   AddExactTerms add_exact_terms;

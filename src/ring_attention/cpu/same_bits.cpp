@@ -39,7 +39,7 @@ KeyValue<float> keys_of(const KeyValue<float>& kv, Index batch, Index head, cons
 }
 
 std::vector<TokenTile> key_tiles(const KeyValue<float>& kv, const Tiling& tiling) {
-  require(kv.k.shape().seq == count(kv.ranges), "the keys have other tokens than their ranges");
+  require(kv.k.shape().seq == count(kv.ranges), "the keys and their ranges have different numbers of tokens");
   return tiles_of(kv.ranges, tiling);
 }
 
@@ -63,7 +63,8 @@ SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index
 }
 
 void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<const float> bias) {
-  require(q.shape().seq == count(ranges), "SameBitsEngine: q has other tokens than its ranges");
+  require(q.shape().seq == count(ranges),
+          "SameBitsEngine: q and its ranges have different numbers of tokens");
   require_bias_shape(bias.shape(), q.shape());
   q_ = q;
   bias_ = bias;

@@ -49,7 +49,7 @@ class CurrentDevice {
 /// The GPU in whose memory this address is; -1 for the memory of the host.
 [[nodiscard]] int device_of(const void* address);
 
-/// Free bytes of the current GPU. Other processes may allocate them, too.
+/// Free bytes of the current GPU. Other processes may also allocate them.
 [[nodiscard]] Index free_bytes();
 
 }  // namespace ring_attention::cuda

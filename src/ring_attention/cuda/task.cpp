@@ -92,8 +92,8 @@ Tensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q, 
 
 int kernel_int(Index length, const char* name) {
   constexpr Index most = std::numeric_limits<int>::max() - longest_tile;
-  require(length <= most,
-          "CUDA: " + std::to_string(length) + " " + name + ": a kernel counts to " + std::to_string(most));
+  require(length <= most, "CUDA: " + std::to_string(length) + " " + name + ": a kernel counts only to " +
+                              std::to_string(most));
   return static_cast<int>(length);
 }
 

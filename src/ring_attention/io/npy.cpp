@@ -66,7 +66,8 @@ Index NpyHeader::elements() const {
 NpyHeader parse_npy_header(std::span<const std::byte> beginning, const std::string& file) {
   const std::string_view text{reinterpret_cast<const char*>(beginning.data()), beginning.size()};
   if (text.starts_with("PK\x03\x04"))
-    throw InputError(file, "this is an .npz archive, not a .npy file", "save one array a file with np.save");
+    throw InputError(file, "this is an .npz archive, not a .npy file",
+                     "save one array per file with np.save");
   if (text.substr(0, magic.size()) != magic.substr(0, text.size()))
     throw InputError(file, "not a .npy file", "save the array with np.save");
   if (text.size() < magic.size() + 2) throw InputError(file, "truncated in the header", save_again);

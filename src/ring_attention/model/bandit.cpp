@@ -15,7 +15,7 @@ constexpr std::uint64_t needle_tag = 3, pull_tag = 4;
 NeedleBandit::NeedleBandit(std::uint64_t seed, Index seq, Index arms, Labels labels)
     : seed_(seed), seq_(seq), arms_(arms), labels_(labels) {
   if (seq < tokens_of_trajectory || seq % tokens_of_trajectory != 0)
-    throw InputError("needle bandit", std::to_string(seq) + " tokens are no whole number of trajectories",
+    throw InputError("needle bandit", std::to_string(seq) + " tokens are not a whole number of trajectories",
                      "use a multiple of " + std::to_string(tokens_of_trajectory));
   if (arms < 1 || arms > all_arms)
     throw InputError("needle bandit", std::to_string(arms) + " arms", "use 1 to " + std::to_string(all_arms));

@@ -24,7 +24,7 @@ GradientSum<T>::GradientSum(ExactRows& sums, Isa isa)
 
 template <class T>
 GradientSum<T> GradientSum<T>::rows(Index first, Index count) const {
-  require(first >= 0 && first + count <= shape_.seq, "GradientSum: rows that it has not");
+  require(first >= 0 && first + count <= shape_.seq, "GradientSum: rows that it does not have");
   GradientSum some = *this;
   some.shape_.seq = count;
   some.first_ = first_ + first;

@@ -18,7 +18,7 @@ LineRetrieval::LineRetrieval(std::uint64_t seed, Index seq, Index query_share)
       queries_(std::max<Index>(1, seq / (2 * query_share))),
       lines_((seq - 2 * queries_) / 2) {
   if (lines_ < 1)
-    throw InputError("line retrieval", std::to_string(seq) + " tokens hold no line and query",
+    throw InputError("line retrieval", std::to_string(seq) + " tokens are too few for a line and a query",
                      "use 4 or more");
   if (lines_ > keys)
     throw InputError("line retrieval",

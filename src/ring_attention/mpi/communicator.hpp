@@ -2,10 +2,10 @@
 /// MPI's life cycle, its errors, and how ranks end together.
 ///
 /// Two kinds of errors, kept apart:
-/// - What every rank can validate goes through `agree`: all ranks learn of the first failure, all throw
+/// - Anything every rank can check goes through `agree`: all ranks learn of the first failure, all throw
 ///   the same AgreedError, rank 0 prints one line, all finalise, exit code 2.
-/// - What one rank alone knows (any other exception) ends the job: that rank prints `[rank r] what` and
-///   calls MPI_Abort. It must never finalise, because its peers would then wait without end.
+/// - A failure on one rank only (any other exception) ends the job: that rank prints `[rank r] what` and
+///   calls MPI_Abort. It must never finalise, because its peers would then wait for ever.
 #pragma once
 
 #include <mpi.h>
@@ -23,14 +23,14 @@
 namespace ring_attention {
 
 /// Throws Error with MPI's own text unless `code` is MPI_SUCCESS.
-/// Works because every Communicator returns errors instead of aborting inside the call.
+/// This works because every Communicator returns errors instead of aborting inside the call.
 void check_mpi(int code, std::source_location where = std::source_location::current());
 
-/// A duplicate of a communicator, or a part of it, with MPI_ERRORS_RETURN. Owns it; not copied.
+/// A duplicate of a communicator, or a part of it, with MPI_ERRORS_RETURN. Owns it; cannot be copied.
 class Communicator {
  public:
   explicit Communicator(MPI_Comm from);
-  /// The ranks of `from` that give the same colour (>= 0), in their order. Collective over `from`.
+  /// The ranks of `from` that pass the same colour (>= 0), in their order. Collective over `from`.
   Communicator(const Communicator& from, int colour);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -48,7 +48,7 @@ class Communicator {
   int size_ = 1;
 };
 
-/// The same bad input, known to all ranks.
+/// Bad input that all ranks report together, with the same text.
 class AgreedError : public InputError {
  public:
   using InputError::InputError;
@@ -58,14 +58,14 @@ class AgreedError : public InputError {
 /// with the message of the lowest such rank. Collective.
 void agree(const Communicator& comm, const std::function<void()>& validate);
 
-/// Throws AgreedError on all ranks unless all gave the same value. The line names the field, the value
+/// Throws AgreedError on all ranks unless all passed the same value. The message names the field, the value
 /// of rank 0 and the lowest rank that differs. Collective.
 void require_same(const Communicator& comm, const std::string& field, const std::string& value);
 inline void require_same(const Communicator& comm, const std::string& field, Index value) {
   require_same(comm, field, std::to_string(value));
 }
 
-/// Sends a value, a text or a vector of `root` to all. Collective.
+/// Sends a value, a text or a vector from `root` to all ranks. Collective.
 template <class T>
 void broadcast(const Communicator& comm, T& value, int root = 0) {
   if constexpr (std::is_trivially_copyable_v<T>) {
@@ -79,7 +79,7 @@ void broadcast(const Communicator& comm, T& value, int root = 0) {
   }
 }
 
-/// Reductions over all ranks. Collective. The maximum with a NaN is NaN: a wrong result must not look small.
+/// Reductions over all ranks. Collective. If any value is NaN, the maximum is NaN: a wrong result must not look small.
 [[nodiscard]] double max_over_ranks(const Communicator& comm, double value);
 [[nodiscard]] Index min_over_ranks(const Communicator& comm, Index value);
 [[nodiscard]] Index sum_over_ranks(const Communicator& comm, Index value);

@@ -75,7 +75,7 @@ template <class Spans>
 /// Adds one exchange of `rank`: a message for every piece to another rank, `seconds` of waiting.
 void count_exchange(TransportStatistics& statistics, const Pieces& pieces, int rank, double seconds);
 
-/// \throws Error unless there is one piece for each of `size` ranks, and the rank's own piece has one length
+/// \throws Error unless there is one piece for each of `size` ranks, and the rank's own piece is as long on both sides
 void require_pieces(const Pieces& pieces, int rank, int size);
 
 }  // namespace ring_attention

@@ -21,7 +21,7 @@ class CpuDevice : public Device<Input, T> {
   /// \throws InputError for options.same_bits in double
   explicit CpuDevice(const CpuOptions& options = {}, Index block = 0) : options_(options), block_(block) {
     if (options.same_bits > 0 && !std::is_same_v<Input, float>)
-      throw InputError("the same bits on any number of ranks are for float32 alone");
+      throw InputError("the same bits on any number of ranks are possible in float32 only");
   }
 
   [[nodiscard]] const Memory& memory() const override { return host_memory(); }

@@ -19,7 +19,7 @@ struct GroupedQuery {
 GroupedQuery query_of_kv_head(const Shape& q, const Shape& kv, Index position, const Scoring& scoring) {
   const Index group = require_attention_shapes(q, kv, kv);
   require(q.seq == 1 && position >= 0, "decode: one query, and at least its own key");
-  require(!scoring.dropout.drops(), "decode: a dropout is for training");
+  require(!scoring.dropout.drops(), "decode: dropout is for training only");
   const Shape shape = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
   return {group, shape, {{position, 0, shape.seq}}};
 }

@@ -1,5 +1,5 @@
 /// \file
-/// `Links`: what one rank sends and receives with when ranks share an attention.
+/// `Links`: what a rank uses to send and receive when ranks share an attention.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class Links {
   Links& operator=(const Links&) = delete;
   virtual ~Links() = default;
 
-  /// A transport along the ring. All ranks of the ring make theirs. \param most_bytes  of a parcel
+  /// A transport along the ring. All ranks of the ring make one. \param most_bytes  of a parcel
   [[nodiscard]] virtual std::unique_ptr<Transport> transport(Channel channel, std::size_t most_bytes) = 0;
   /// The ranks of the ring.
   [[nodiscard]] virtual AllToAll& ring() = 0;
@@ -28,7 +28,7 @@ class Links {
   [[nodiscard]] virtual AllToAll& ulysses() = 0;
   /// The ranks along another axis of the grid. Collective over all ranks.
   [[nodiscard]] virtual std::unique_ptr<AllToAll> group(const Axis& axis) = 0;
-  /// Called between tiles where no transport is: an all-gather has sent everything before it computes.
+  /// Called between tiles where there is no transport: an all-gather has sent everything before it computes.
   virtual void progress() {}
 };
 

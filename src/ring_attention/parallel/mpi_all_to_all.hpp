@@ -9,13 +9,14 @@
 
 namespace ring_attention {
 
-/// One rank's end, in one collective call of MPI. A rank that waits yields its core. Pieces of more than 2^31 bytes need
-/// MPI-4's large counts.
+/// One rank's end. An exchange is one collective call of MPI, and a rank that waits in it yields its core. Pieces of more
+/// than 2^31 bytes need MPI-4's large counts.
 class MpiAllToAll : public AllToAll {
  public:
   /// All ranks of `comm`, which outlives this object.
   explicit MpiAllToAll(const Communicator& comm) : comm_(&comm) {}
-  /// Those of `world` along an axis, with a communicator of their own unless they are all. Collective over `world`.
+  /// The ranks of `world` along an axis, with a communicator of their own unless they are all of `world`. Collective over
+  /// `world`.
   MpiAllToAll(const Communicator& world, const Axis& axis);
 
   [[nodiscard]] int rank() const override { return comm_->rank(); }

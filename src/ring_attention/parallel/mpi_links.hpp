@@ -9,7 +9,7 @@
 
 namespace ring_attention {
 
-/// How K,V move. The result has the same bits.
+/// How K,V move. Both ways give the same bits.
 enum class TransportKind {
   overlapped,  ///< while the ranks compute
   odd_even     ///< between two steps, with blocking calls

@@ -8,13 +8,13 @@
 
 namespace ring_attention {
 
-/// What each rank computes, and what travels. All give the same bits for what a head has by itself, where the ranks of
-/// the ring are the same: docs/parallelism.md says which does when.
+/// What each rank computes, and what travels. With the same ranks in a ring, all give the same bits for results that
+/// belong to one head alone: docs/parallelism.md says which match.
 enum class Partition {
-  ring,       ///< its tokens, all heads; K,V travel round a ring of all ranks
+  ring,       ///< its tokens, all heads; K,V travel around a ring of all ranks
   ulysses,    ///< all tokens of some heads; q, k, v and out travel in all-to-alls
   hybrid,     ///< both: U ranks share the heads, the rings have ranks / U ranks each
-  all_gather  ///< as the ring; the K,V of all ranks are gathered first
+  all_gather  ///< like ring, but the K,V of all ranks are gathered first
 };
 
 /// "ring", "ulysses", "hybrid", "all-gather".
@@ -22,7 +22,7 @@ enum class Partition {
 /// The inverse of name(). \throws Error for another word
 [[nodiscard]] Partition partition_named(const std::string& name);
 
-/// Where a rank is in the grid of a partition. \param ulysses  U of a hybrid
+/// The place of a rank in the grid of a partition. \param ulysses  U of a hybrid
 /// \throws InputError when U does not divide the ranks
 [[nodiscard]] RankGrid rank_grid(Partition partition, int ulysses, int rank, int ranks);
 

@@ -21,11 +21,11 @@ struct Placements {
   Placement queries, keys;
 };
 
-/// N = U R ranks, rank = u + U r: U ranks that share heads are neighbours, R ranks with the same heads are a ring.
+/// N = U R ranks, rank = u + U r: U ranks that share heads are neighbours, R ranks with the same heads form a ring.
 ///
-/// Rank (u, r) holds slice u, in the order of memory, of shard r of a Placement over R ranks. The slices of the U ranks,
-/// one after the other, are the shard in the order of its memory. So an all-to-all among them gives each rank the whole
-/// shard, for some heads, in the right order: no array is reordered, for any placement and length.
+/// Rank (u, r) holds slice u, in memory order, of shard r of a Placement over R ranks. The slices of the U ranks, one after
+/// the other, are the shard in memory order. So an all-to-all among them gives each rank the whole shard, for some heads, in
+/// the right order: no array is reordered, for any placement and length.
 /// U = 1 is a ring over all ranks, R = 1 is Ulysses alone.
 struct RankGrid {
   /// \param world_rank  one of `ranks`
@@ -40,7 +40,7 @@ struct RankGrid {
   [[nodiscard]] TokenRanges slice(const Placement& shards) const;
   /// The tokens that this rank computes with.
   [[nodiscard]] TokenRanges shard(const Placement& shards) const;
-  /// How many tokens each rank of its group of Ulysses holds.
+  /// How many tokens each rank of its Ulysses group holds.
   [[nodiscard]] std::vector<Index> tokens(const Placement& shards) const;
 };
 

@@ -13,9 +13,9 @@ namespace ring_attention {
 
 /// How tokens are distributed over ranks.
 enum class PlacementKind {
-  contiguous,  ///< rank r holds consecutive tokens; the first seq mod ranks ranks hold one token more
+  contiguous,  ///< rank r holds consecutive tokens; the first seq mod ranks ranks hold one more token
   striped,     ///< token i is on rank i mod ranks (Brandon et al., arXiv 2311.09431)
-  zigzag       ///< of 2 * ranks chunks rank r holds r and 2 * ranks - 1 - r (Megatron-LM, Llama 3)
+  zigzag       ///< rank r holds chunks r and 2 * ranks - 1 - r of 2 * ranks (Megatron-LM, Llama 3)
 };
 
 /// "contiguous", "striped", "zigzag".
@@ -29,21 +29,21 @@ class Placement {
  public:
   /// \throws Error when ranks < 1 or seq < 0
   Placement(PlacementKind kind, Index seq, int ranks);
-  /// The same where ranks hold whole tiles, as the same bits need them (cpu/same_bits.hpp): tiles in place of tokens in what
-  /// PlacementKind says. With more ranks than tiles the last ranks hold none.
+  /// The same, but ranks hold whole tiles, as the same bits require (cpu/same_bits.hpp): PlacementKind then distributes
+  /// tiles instead of tokens. With more ranks than tiles the last ranks hold none.
   Placement(PlacementKind kind, Index seq, int ranks, const Tiling& tiling);
 
   [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
-  /// How many pieces of the sequence it distributes: tokens, or tiles.
+  /// The number of pieces of the sequence that it distributes: tokens, or tiles.
   [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : seq_; }
 
   /// The ranges of `rank`, in memory order.
   [[nodiscard]] TokenRanges ranges(int rank) const;
   /// The number of tokens of `rank`.
   [[nodiscard]] Index tokens(int rank) const { return count(ranges(rank)); }
-  /// The largest shard: what a buffer must hold.
+  /// The number of tokens of the largest shard: what a buffer must hold.
   [[nodiscard]] Index max_tokens() const;
 
  private:
@@ -56,8 +56,8 @@ class Placement {
   std::shared_ptr<const std::vector<Index>> cuts_;  // Tiling::cuts(); null: pieces are tokens
 };
 
-/// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in the order of its memory: the first ones have one
-/// token more. One after the other, the pieces are the shard.
+/// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in memory order: the first ones have one more token.
+/// The pieces one after the other are the shard.
 [[nodiscard]] TokenRanges part(const TokenRanges& shard, int piece, int pieces);
 
 }  // namespace ring_attention

@@ -1,5 +1,5 @@
 /// \file
-/// `Transport`: what a ring needs of the thing that moves its parcels.
+/// `Transport`: the interface between a ring and the code that moves its parcels.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace ring_attention {
 
-/// One hop: send these bytes to next, fill these bytes from prev. An empty side is no message; the other end has the
-/// same side empty. The memory belongs to the caller and must stay untouched from start to finish, except that `send`
-/// may be read. A transport borrows it: declare the transport after the KvParcel, so that it is destroyed first when an
-/// exception ends the loop.
+/// One hop: send these bytes to next, fill these bytes from prev. An empty side means no message, and then the other end
+/// of that message is empty as well. The memory belongs to the caller and must stay untouched from start to finish, except
+/// that `send` may be read. A transport borrows it: declare the transport after the KvParcel, so that it is destroyed first
+/// when an exception ends the loop.
 struct Exchange {
   std::span<const std::byte> send;
   std::span<std::byte> receive;
@@ -39,7 +39,7 @@ struct TransportStatistics {
 /// - start(exchange): this hop may begin;
 /// - progress(): called between tiles; lets messages move where they move inside calls only;
 /// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
-/// - drain(): the ring's last call: requires that no hop is under way; waits for what a GPU has still to do.
+/// - drain(): the ring's last call: requires that no hop is under way; waits for what a GPU still has to do.
 /// Misuse (start twice, finish without start, drain in between) throws Error.
 class Transport {
  public:

@@ -82,7 +82,7 @@ void LoopbackWorld::send(int from, int to, int channel, std::span<const std::byt
   {
     const std::lock_guard lock(mutex_);
     Slot& sent = slot(from, to, channel);
-    require(!sent.full, "loopback ring: a parcel was sent before the one before it was received");
+    require(!sent.full, "loopback ring: a parcel was sent before the previous one was received");
     sent = {bytes, arrival, true};
   }
   wake(to);
