@@ -219,8 +219,8 @@ class Attention {
 /// A forward allocates its first two rows before the first message. Together with the caller's q they contain six shards:
 /// q, out, and four of K,V.
 ///
-/// Messages: each rank sends N - 1, each with the K,V of one rank. Where U ranks share heads: all-to-alls of U - 1 messages
-/// per rank for each of q, k, v, bias, out and lse, and the messages of a ring of ranks / U ranks.
+/// Messages: each rank sends at most N - 1, each with the K,V of one rank. Where U ranks share heads: all-to-alls of U - 1
+/// messages per rank for each of q, k, v, bias, out and lse, and the messages of a ring of ranks / U ranks.
 /// Results are bit-for-bit identical for every transport and number of threads. One rank matches `attention_forward` bit for
 /// bit, Ulysses matches one rank, a hybrid matches a ring of ranks / U ranks, and an all-gather matches the ring.
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k,
@@ -256,7 +256,7 @@ class Attention {
 ///          The caller owns them.
 ///
 /// For the other arguments, the errors, the ownership of arrays and the memory see `forward`.
-/// Messages: each rank sends N - 1 with K,V and N with dK,dV (none of either when N = 1). Where U ranks share heads:
+/// Messages: each rank sends at most N - 1 with K,V, and N with dK,dV (none of either when N = 1). Where U ranks share heads:
 /// all-to-alls for each of q, k, v, bias, out, lse, dO, dQ, dK, dV and the gradient of the bias.
 /// The same partitions match bit for bit as in `forward`, with these exceptions: the gradient of a KV head that several
 /// ranks have is the sum of their gradients in the order of the ranks, and so is the gradient of a bias that broadcasts over

@@ -3,9 +3,9 @@
     from ring_attention.torch import scaled_dot_product_attention, ring_attention
 
 `scaled_dot_product_attention` takes the arguments of PyTorch's function of this name and runs on one process;
-`ring_attention` takes the arguments of ring_attention.ring_attention and runs on all ranks. Tensors are float64, float32,
-float16 or bfloat16. The CPU computes with float16 and bfloat16 in float32; a GPU computes with them directly, on PyTorch's
-current stream. All tensors of a call are on one device. Gradients of gradients are not possible.
+`ring_attention` takes the arguments of ring_attention.ring_attention and runs on all ranks. Tensors are float64 (on the
+CPU), float32, float16 or bfloat16. The CPU computes with float16 and bfloat16 in float32; a GPU computes with them directly,
+on PyTorch's current stream. All tensors of a call are on one device. Gradients of gradients are not possible.
 """
 
 from __future__ import annotations
