@@ -33,7 +33,7 @@ def between(path, now):
 
 def readme(results):
     machine = results["machine"]
-    return (f"Measured on {machine['name']}, {machine['cores']} cores; {tables.dates(results)}; [all tables](docs/results.md):"
+    return (f"On {machine['name']}, {machine['cores']} cores; {tables.dates(results)}; [all tables](docs/results.md):"
             "\n\n" + tables.markdown_rows(tables.summary(results)))
 
 
