@@ -276,8 +276,8 @@ def all_tables(results):
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, "
-                   f"D = {rows[0]['dim']}, float32, one thread per rank, {cores} cores. Last column: slowdown against perfect scaling, time * min(ranks, cores) / "
-                   f"{'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'} (1.00 = perfect).",
+                   f"D = {rows[0]['dim']}, float32, one thread per rank, {cores} cores. Last column: slowdown against perfect scaling, "
+                   f"time * min(ranks, cores) / {'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'} (1.00 = perfect).",
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]
