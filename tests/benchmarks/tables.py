@@ -275,9 +275,10 @@ def all_tables(results):
               "backward": "Ring backward, the same problem on more ranks", "weak": "Ring, tokens and ranks growing together"}
     for name, heading in titles.items():
         if rows := (results.get("ring") or {}).get(name):
+            one = "(time of one rank * the ratio of S²)" if name == "weak" else "time of one rank"
             yield (heading, f"{'Backward' if name == 'backward' else 'Forward'}, H = {rows[0]['heads']}, "
                    f"D = {rows[0]['dim']}, float32, one thread per rank, {cores} cores. Last column: slowdown against perfect scaling, "
-                   f"time * min(ranks, cores) / {'(time of one rank * the ratio of S²)' if name == 'weak' else 'time of one rank'} (1.00 = perfect).",
+                   f"time * min(ranks, cores) / {one} (1.00 = perfect).",
                    ring_table(rows, against_one_rank(rows, cores)))
     if part := results.get("partitions"):
         rows = part["rows"]
