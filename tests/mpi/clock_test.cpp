@@ -1,4 +1,4 @@
-// The clocks of ranks of one machine, which are one clock.
+// The clocks of ranks of one machine, which are one clock; and clocks that differ.
 
 #include "ring_attention/mpi/clock.hpp"
 
@@ -19,6 +19,18 @@ TEST(Clock, OffsetOfOneMachineIsWithinHalfARoundTrip) {
   EXPECT_GT(offset.round_trip, 0);
   EXPECT_LT(offset.round_trip, 10);
   EXPECT_LE(std::abs(offset.seconds), offset.round_trip / 2);
+}
+
+double clock_of_another_machine() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return clock_seconds() + 1000 * rank;
+}
+
+TEST(Clock, AnOffsetIsAddedToTheOwnClock) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const ClockOffset offset = clock_offset(comm, clock_of_another_machine);
+  EXPECT_LE(std::abs(offset.seconds + 1000 * comm.rank()), offset.round_trip / 2 + 1e-6);
 }
 
 TEST(Clock, NeverGoesBack) {

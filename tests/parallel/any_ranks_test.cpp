@@ -156,7 +156,9 @@ TEST(AnyRanks, RandomProblemsAndTeams) {
     what.group = dice.between(1, 3);
     if (what.scoring.has_alibi()) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
     if (dice.one_in(4)) what.scoring.mask.left = dice.between(0, what.keys);
-    if (dice.one_in(3)) what.scoring.sinks.assign(static_cast<std::size_t>(what.q().heads), 0.5);
+    if (dice.one_in(3))
+      for (Index head = 0; head < what.q().heads; ++head)
+        what.scoring.sinks.push_back(head % 2 == 0 ? 0.5 : -0.7);
     if (dice.one_in(3)) what.scoring.dropout = {.probability = 0.3, .seed = 5};
     if (dice.one_in(3)) {
       what.bias_batch = dice.of<Index>({1, what.batch});

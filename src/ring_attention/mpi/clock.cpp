@@ -33,12 +33,12 @@ double receive(const Communicator& comm, int from) {
 }
 
 /// On rank 0: asks `rank` for its clock.
-ClockOffset ask(const Communicator& comm, int rank) {
+ClockOffset ask(const Communicator& comm, int rank, double (*now)()) {
   ClockOffset best{0, std::numeric_limits<double>::infinity()};
   for (int round = 0; round < rounds; ++round) {
-    const double begin = clock_seconds();
+    const double begin = now();
     send(comm, begin, rank);
-    const double theirs = receive(comm, rank), end = clock_seconds();
+    const double theirs = receive(comm, rank), end = now();
     if (end - begin < best.round_trip) best = {(begin + end) / 2 - theirs, end - begin};
   }
   return best;
@@ -50,20 +50,20 @@ double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-ClockOffset clock_offset(const Communicator& comm) {
+ClockOffset clock_offset(const Communicator& comm, double (*now)()) {
   if (comm.rank() == 0) {
     for (int rank = 1; rank < comm.size(); ++rank) {
-      const ClockOffset offset = ask(comm, rank);
+      const ClockOffset offset = ask(comm, rank, now);
       send(comm, offset.seconds, rank);
       send(comm, offset.round_trip, rank);
     }
     return {};
   }
   (void)receive(comm, 0, [] { usleep(200); });  // rank 0 asks other ranks first
-  send(comm, clock_seconds(), 0);
+  send(comm, now(), 0);
   for (int round = 1; round < rounds; ++round) {
     (void)receive(comm, 0);
-    send(comm, clock_seconds(), 0);
+    send(comm, now(), 0);
   }
   const double seconds = receive(comm, 0);
   return {seconds, receive(comm, 0)};

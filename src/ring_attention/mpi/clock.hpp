@@ -20,6 +20,7 @@ struct ClockOffset {
 /// middle of its round trip is taken for the time at which the other rank answered.
 ///
 /// Collective. Source: Cristian, Probabilistic clock synchronization, Distributed Computing 3 (1989).
-[[nodiscard]] ClockOffset clock_offset(const Communicator& comm);
+/// \param now  this rank's clock
+[[nodiscard]] ClockOffset clock_offset(const Communicator& comm, double (*now)() = clock_seconds);
 
 }  // namespace ring_attention
