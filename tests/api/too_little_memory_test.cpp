@@ -7,6 +7,7 @@
 
 #include <fstream>
 
+#include "ring_attention/core/compare.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/input_error.hpp"
 
@@ -63,7 +64,7 @@ struct CallOfALargeRing {
   int rank = ring_of_world().rank, ranks = ring_of_world().size;
   Options options;
   RankGrid grid;
-  Placements placement{placed(8), placed(32 * mib / (12 * 64 * 4))};
+  Placements placement{placed(8), placed(32 * mib / (Index{12} * 64 * 4))};
   Tensor<float> q = array(placement.queries), k = array(placement.keys);
   [[nodiscard]] AttentionResult<float> attend() const {
     return forward(MPI_COMM_WORLD, q, k, k, placement, {.scale = 0.125}, options);

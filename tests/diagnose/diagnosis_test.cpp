@@ -100,7 +100,7 @@ TEST(Diagnosis, CallsRightResultsRight) {
   for (int i = 0; i < count; ++i) {
     // Rings of other sizes add in another order.
     const Case& one = cases[static_cast<std::size_t>(i) % cases.size()];
-    const auto seed = static_cast<std::uint64_t>(1000 + i);
+    const auto seed = 1000 + static_cast<std::uint64_t>(i);
     const Problem asked(one, {3, PlacementKind::zigzag}, seed);
     const Problem computed(one, {1 + i % 6, i % 2 == 0 ? PlacementKind::striped : PlacementKind::contiguous},
                            seed);

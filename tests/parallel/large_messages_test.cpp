@@ -14,7 +14,9 @@ namespace {
 constexpr Index above_2_to_31 = (Index{1} << 31) + 4096;
 
 /// Numbers of a rank: each place of the array counts, and so does the rank.
-float number_at(int rank, Index place) { return static_cast<float>((place * 40503 + 7 * rank) & 0xffffff); }
+float number_at(int rank, Index place) {
+  return static_cast<float>((place * 40503 + Index{7} * rank) & 0xffffff);
+}
 
 void fill(std::span<float> numbers, int rank) {
   for (Index i = 0; i < std::ssize(numbers); ++i) numbers[static_cast<std::size_t>(i)] = number_at(rank, i);

@@ -15,7 +15,7 @@ namespace ring_attention::test {
 class CountsAllocations : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
-  ~CountsAllocations() {
+  ~CountsAllocations() override {
     EXPECT_GT(hooks_, 0);
     EXPECT_EQ(least_, most_) << "a tensor was allocated inside the loop";
   }

@@ -120,7 +120,7 @@ void show_lengths(Lesson& lesson) {
     lengths.push_back(seq);
     errors.push_back({oracle.typical_lse()});
     std::vector<std::string> cells{std::to_string(seq), format("%.2f", oracle.typical_lse())};
-    for (const std::size_t row : {1, 2, 5}) {
+    for (const std::size_t row : {1U, 2U, 5U}) {
       errors.back().push_back(errors_of(oracle, most_equal, all[row].kept)[all[row].shown]);
       cells.push_back(human_error(errors.back().back()));
     }

@@ -71,7 +71,7 @@ TEST(DeviceRings, TravelAsKFollowedByVOfTheirOwner) {
   const Placement placement(PlacementKind::zigzag, 8, 3);
   const cuda::DeviceMemory memory(nullptr);
   KvParcel<float> kv({1, 2, 8, 4}, placement, 1, memory);
-  EXPECT_EQ(kv.elements().size(), static_cast<std::size_t>(2 * 2 * 4 * placement.tokens(1)));
+  EXPECT_EQ(kv.elements().size(), static_cast<std::size_t>(Index{2} * 2 * 4 * placement.tokens(1)));
   EXPECT_EQ(kv.v().data(), kv.k().data() + kv.k().size());
 }
 

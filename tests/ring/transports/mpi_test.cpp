@@ -119,7 +119,7 @@ class WaitsInProgress : public Engine<float> {
 TYPED_TEST(MpiRing, AHopIsCompleteBeforeItsEndWhereItOverlaps) {
   constexpr bool overlaps = std::is_same_v<TypeParam, OverlappedTransport>;
   const Ring ring = this->place;
-  const Placement placement(PlacementKind::contiguous, 4096 * ring.size, ring.size);
+  const Placement placement(PlacementKind::contiguous, Index{4096} * ring.size, ring.size);
   KvParcel<float> parcel({1, 1, 1, 64}, placement, ring.rank);  // 2 MiB: far more than MPI buffers
   std::ranges::fill(std::as_writable_bytes(parcel.elements()), std::byte{1});
   NotesArrival transport(std::make_unique<TypeParam>(this->comm));
