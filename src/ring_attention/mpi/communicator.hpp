@@ -5,7 +5,7 @@
 /// - Anything every rank can check goes through `agree`: all ranks learn of the first failure, all throw
 ///   the same AgreedError, rank 0 prints one line, all finalise, exit code 2.
 /// - A failure on one rank only (any other exception) ends the job: that rank prints `[rank r] what` and
-///   calls MPI_Abort. It must never finalise, because its peers would then wait for ever.
+///   calls MPI_Abort. It must never finalise, because its peers would then wait forever.
 #pragma once
 
 #include <mpi.h>
