@@ -171,6 +171,7 @@ FrozenGpu::FrozenGpu() {
   const std::lock_guard lock(in_use());
   gpu().frozen = true;
 }
+// Until the process ends. NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
 extern "C" void emulated_gpu_stops() { (void)new FrozenGpu; }
 FrozenGpu::~FrozenGpu() {
   const std::lock_guard lock(in_use());

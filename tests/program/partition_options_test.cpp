@@ -14,7 +14,8 @@ namespace {
 double sent_bytes(const PartitionedWork& work, int ranks, int ulysses) {
   const int ring = ranks / ulysses;
   const auto bytes = [&](const Shape& array, Index heads) {
-    return static_cast<double>(array.batch * array.seq / ranks * array.dim * work.element * heads);
+    const Index tokens = array.batch * array.seq / ranks;
+    return static_cast<double>(tokens * array.dim * work.element * heads);
   };
   const double q = bytes(work.q, work.q.heads), k = bytes(work.kv, std::max<Index>(work.kv.heads, ulysses));
   const double forward = 2 * (q + k) * (ulysses - 1) / ulysses + 2 * k * (ring - 1);

@@ -121,6 +121,7 @@ void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const s
   Index terms = 0;
   const auto store = [&] {
     kernel_->store(rows, workspace);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it loses a structured binding in a lambda
     merge_rows(state_.o, batch, head, queries, stored, of_o.words() + of_l.words());
     merge_rows(state_.l, batch, head, queries, stored + of_o.words(), of_o.words() + of_l.words());
     terms = 0;
@@ -287,6 +288,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
   }
   const auto store = [&](Panel& panel) {
     kernel.store(panel.rows, panel.workspace);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): as above
     merge_rows(grad_q_, batch, head, panel.queries, stored, ExactFormat{dim}.words());
     panel.terms = 0;
   };
