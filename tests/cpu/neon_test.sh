@@ -29,6 +29,8 @@ commands() {
         "-o $objects/${kernel}_${real%:*}.o"
     done
   done
+  echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_float -c src/ring_attention/cpu/exact_sum_kernel.cpp" \
+    "-o $objects/exact_sum.o"
   echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_products -c src/ring_attention/cpu/product_kernel.cpp" \
     "-o $objects/product.o"
   for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp tests/support/gradients.cpp \
