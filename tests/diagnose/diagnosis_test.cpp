@@ -124,7 +124,7 @@ void expect_no_name(const Job& job, Precision precision) {
   int named = 0, trials = 0;
   std::string which;
   const std::vector<Problem> problems = problems_of(job, {"full", "causal", "gqa", "window", "sinks"});
-  for (const Trial& trial : sample(trials_of(Options().mistakes), 23)) {
+  for (const Trial& trial : sample(trials_of(Options().mistakes), 45)) {
     Options options = quick();
     std::erase_if(options.mistakes, [&](const Mistake* mistake) {
       return trial.forward.has(mistake) || trial.backward.has(mistake);
