@@ -75,8 +75,9 @@ class SameBitsTest(harness.CommandTest):
             self.assertTrue(all(x != x for x in out[row * 4:row * 4 + 4]), (name, out[row * 4:row * 4 + 4]))
 
     def test_training_ends_with_the_same_weights(self):
-        """After 50 steps, in two lengths; and the curve of the loss, which has all its digits in the checkpoint."""
-        model = ("--task", "bandit", "--seq", 128, "--steps", 50, "--width", 16, "--heads", 2, "--kv-heads", 1, "--dim", 8,
+        """After 50 steps in the long test, and the curve of the loss, which has all its digits in the checkpoint."""
+        steps = 50 if harness.LONG else 12
+        model = ("--task", "bandit", "--seq", 128, "--steps", steps, "--width", 16, "--heads", 2, "--kv-heads", 1, "--dim", 8,
                  "--ffn", 24, "--evaluation-tokens", 128)
 
         def train(ranks, *words, same_bits=("--same-bits", "--tile", 16)):
@@ -84,9 +85,9 @@ class SameBitsTest(harness.CommandTest):
             self.run_well(ranks, "train", *model, *words, *same_bits, "--checkpoint", name)
             digest = hashlib.sha256()
             for array in ("parameters", "first_moment", "second_moment"):
-                with open(self.path(f"{name}/step_50/{array}.npy"), "rb") as file:
+                with open(self.path(f"{name}/step_{steps}/{array}.npy"), "rb") as file:
                     digest.update(file.read())
-            with open(self.path(f"{name}/step_50/checkpoint.json")) as file:
+            with open(self.path(f"{name}/step_{steps}/checkpoint.json")) as file:
                 return digest.hexdigest(), json.load(file)["curve"]
 
         one = train(1)
