@@ -21,9 +21,8 @@ inline std::vector<Feature> features(Index ranks, std::uint64_t seed) {
   };
   using enum Mistake;
   add("window of 8 keys", local_mask, seq, DenseBias::none, [](Rules& r) { r.left = 7, r.right = 0; });
-  add("three documents", local_mask, seq, DenseBias::none, [&](Rules& r) {
-    r.documents = {0, seq / 5, 3 * seq / 4};
-  });
+  add("three documents", local_mask, seq, DenseBias::none,
+      [&](Rules& r) { r.documents = {0, seq / 5, 3 * seq / 4}; });
   add("causal, twice the keys", local_mask, 2 * seq, DenseBias::none, [&](Rules& r) {
     r.right = 0;
     r.offset = seq;

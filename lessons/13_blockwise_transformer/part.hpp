@@ -218,7 +218,7 @@ inline Outcome in_one_process(const Setup& setup) {
 
 /// The largest ||got - want|| / ||want|| of a matrix of this rank; infinite where something is not finite.
 inline double matrix_error(const Outcome& got, const Outcome& want,
-                           std::vector<Tensor<double>> Outcome::*which) {
+                           std::vector<Tensor<double>> Outcome::* which) {
   double largest = 0;
   for (std::size_t array = 0; array < got.layouts.size(); ++array)
     for (const Parameter& part : got.layouts[array].parameters()) {

@@ -30,8 +30,8 @@ void show_agreement(Lesson& lesson, const std::string& mutant) {
     }
   lesson.check("under noise it is the library's, for 2 to 31 ranks", largest <= 1e-12,
                format("%.1e", largest));
-  const double barrier = plan::ring_seconds(
-      8, 8, 7, noisy(0.3, 1), [](int, int) { return 0.7; }, plan::Hops::lockstep);
+  const double barrier =
+      plan::ring_seconds(8, 8, 7, noisy(0.3, 1), [](int, int) { return 0.7; }, plan::Hops::lockstep);
   lesson.check("with a barrier, too",
                std::abs(lesson::barrier_seconds(8, noisy(0.3, 1), always(0.7)) / barrier - 1) <= 1e-12);
   lesson.check("with a barrier and 7 hops of 1.5 steps: 11.5 steps",

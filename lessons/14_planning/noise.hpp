@@ -55,12 +55,10 @@ inline void show_slow(Lesson& lesson, const std::string& mutant) {
   Table table({"ranks", "one rank 30 % slow", "one pause of 10 steps", "one hop of 1.5 steps"});
   std::vector<double> slow_rank, pause, slow_link;
   for (const int n : {8, 64, 512}) {
-    slow_rank.push_back(ring_seconds(
-                            mutant, n, [=](int r, int) { return r == n / 2 ? 1.3 : 1; }, always(0.3)) /
-                        n);
-    pause.push_back(ring_seconds(
-                        mutant, n, [](int r, int t) { return r == 3 && t == 2 ? 11 : 1; }, always(0.3)) -
-                    n);
+    slow_rank.push_back(
+        ring_seconds(mutant, n, [=](int r, int) { return r == n / 2 ? 1.3 : 1; }, always(0.3)) / n);
+    pause.push_back(
+        ring_seconds(mutant, n, [](int r, int t) { return r == 3 && t == 2 ? 11 : 1; }, always(0.3)) - n);
     slow_link.push_back(ring_seconds(mutant, n, always(1), [](int r, int) { return r == 0 ? 1.5 : 0.3; }) /
                         n);
     table.row({std::to_string(n), format("%.3f a step", slow_rank.back()),
@@ -79,8 +77,8 @@ inline void show_slow(Lesson& lesson, const std::string& mutant) {
   lesson.record("slow_link_seconds", slow_link);
 
   // How late each rank begins each step, when rank 8 of 16 pauses in its first one.
-  const lesson::Begins late = lesson::ring_begins(
-      16, [](int r, int t) { return r == 8 && t == 0 ? 4 : 1; }, always(0.3));
+  const lesson::Begins late =
+      lesson::ring_begins(16, [](int r, int t) { return r == 8 && t == 0 ? 4 : 1; }, always(0.3));
   std::vector<std::vector<double>> lateness;
   for (std::size_t t = 0; t < late.size(); ++t) {
     auto& row = lateness.emplace_back();
@@ -97,8 +95,8 @@ inline void show_known(Lesson& lesson, const std::string& mutant) {
                std::abs(ring_seconds(mutant, 8, always(1), always(1.5)) - 11.5) <= 1e-9);
   constexpr double c = 32;
   const double ideal = c * (8 * c + 1) / 2;
-  const double path = lesson::barrier_seconds(
-      8, [&](int r, int t) { return causal_pairs(mutant, c, r, t); }, always(0));
+  const double path =
+      lesson::barrier_seconds(8, [&](int r, int t) { return causal_pairs(mutant, c, r, t); }, always(0));
   lesson.check("lesson 09's contiguous ring, 256 tokens: 1.872 times ideal",
                format("%.3f", path / ideal) == "1.872", format("%.3f", path / ideal));
 }

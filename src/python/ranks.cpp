@@ -203,10 +203,8 @@ void bind_ranks(py::module_& module) {
   bind_calls_of(py::class_<Ranks>(module, "Ranks"));
   py::class_<Division>(module, "Division").def(py::init(&make_division));
   using unlocked = py::call_guard<py::gil_scoped_release>;
-  module.def(
-      "start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());
-  module.def(
-      "meet", [](double timeout) { Job::started().meet(Seconds(timeout)); }, unlocked());
+  module.def("start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());
+  module.def("meet", [](double timeout) { Job::started().meet(Seconds(timeout)); }, unlocked());
   module.def("finish", &Job::finish, unlocked());
   module.def("abort", &Job::abort);
   module.def("is_apart", &Job::is_apart);

@@ -130,18 +130,13 @@ TEST(Arguments, ShapesOfTheBackward) {
     spoil(arguments);
     return agreed_message([&] { arguments.backward(); });
   };
-  EXPECT_EQ(message([](auto& a) {
-              a.grad_out = Tensor<float>({2, 4, 1, 8});
-            }).find("rank 0: grad_out is [2, "),
-            0);
-  EXPECT_EQ(message([](auto& a) {
-              a.result.lse = Tensor<float>({1, 4, 9, 2});
-            }).find("rank 0: result.lse is "),
-            0);
-  EXPECT_EQ(message([](auto& a) {
-              a.result.out = Tensor<float>({1, 4, 99, 8});
-            }).find("rank 0: result.out is "),
-            0);
+  EXPECT_EQ(
+      message([](auto& a) { a.grad_out = Tensor<float>({2, 4, 1, 8}); }).find("rank 0: grad_out is [2, "), 0);
+  EXPECT_EQ(
+      message([](auto& a) { a.result.lse = Tensor<float>({1, 4, 9, 2}); }).find("rank 0: result.lse is "), 0);
+  EXPECT_EQ(
+      message([](auto& a) { a.result.out = Tensor<float>({1, 4, 99, 8}); }).find("rank 0: result.out is "),
+      0);
 }
 
 TEST(Arguments, NullPointers) {

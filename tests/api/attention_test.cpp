@@ -115,9 +115,7 @@ TEST(Attention, WrongArgumentsLeaveItUsable) {
   Tensor<float> out(own.q.shape()), lse(own.q.shape().per_row()), wrong({1, 1, 100, 1});
   const bool last = comm.rank() + 1 == comm.size();
   expect_input_error(
-      [&] {
-        attention.forward<float>(own.arrays(), {out, last ? wrong : lse}, own.placement, own.scoring);
-      },
+      [&] { attention.forward<float>(own.arrays(), {out, last ? wrong : lse}, own.placement, own.scoring); },
       "rank " + std::to_string(comm.size() - 1) + ": lse is [1, 1, 100, 1] where");
   attention.forward<float>(own.arrays(), {out, lse}, own.placement, own.scoring);
   EXPECT_TRUE(same_bits({std::move(out), std::move(lse)},

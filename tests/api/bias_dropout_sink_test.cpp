@@ -125,9 +125,8 @@ void expect_refused(const std::string& said, Spoil spoil) {
 
 TEST(BiasDropoutSinkArguments, AreRefused) {
   expect_refused("bias is [", [](auto& user) { user.bias = Tensor<float>({2, 3, user.q.shape().seq, 17}); });
-  expect_refused("bias is [", [](auto& user) {
-    user.bias = Tensor<float>({2, 4, user.q.shape().seq + 1, 17});
-  });
+  expect_refused("bias is [",
+                 [](auto& user) { user.bias = Tensor<float>({2, 4, user.q.shape().seq + 1, 17}); });
   expect_refused("3 sinks for 4 heads", [](auto& user) { user.scoring.sinks.pop_back(); });
   expect_refused("a sink is NaN or +inf", [](auto& user) { user.scoring.sinks[1] = quiet_nan; });
   expect_refused("dropout.probability is 1:", [](auto& user) { user.scoring.dropout.probability = 1; });

@@ -85,7 +85,9 @@ TEST(Allocation, CountsBytesAliveAndTheirPeak) {
     const Tensor<float> a(Shape{1, 1, 10, 1});
     const Tensor<double> b(Shape{1, 1, 10, 1});
     EXPECT_EQ(allocation::current(), current + 120);
-    { const Tensor<double> c = b.clone(); }
+    {
+      const Tensor<double> c = b.clone();
+    }
     EXPECT_EQ(allocation::current(), current + 120);
     EXPECT_EQ(allocation::peak(), current + 200);
     allocation::reset_peak();

@@ -65,8 +65,7 @@ TEST_P(EmulatedForward, NeedsEveryBarrierAndWait) {
     emulator::options().seed = dice.bits();
     return a;
   };
-  expect_all_needed(
-      GetParam().name, [&](std::uint64_t seed) { return bool(agrees(a_case(seed))); }, 80);
+  expect_all_needed(GetParam().name, [&](std::uint64_t seed) { return bool(agrees(a_case(seed))); }, 80);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedForward, testing::ValuesIn(tensor_core_kernels()),

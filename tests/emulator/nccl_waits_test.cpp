@@ -44,8 +44,7 @@ class NcclWaits : public testing::Test {
       emulator::options().seed = seed;
       EXPECT_TRUE(on_all_ranks(agrees)) << name << ", seed " << seed;
     }
-    expect_all_needed(
-        name, [&](std::uint64_t) { return on_all_ranks(agrees); }, 40, waits, in_files);
+    expect_all_needed(name, [&](std::uint64_t) { return on_all_ranks(agrees); }, 40, waits, in_files);
   }
 
   /// Of NCCL: without a wait, a message may never come.

@@ -131,7 +131,9 @@ TEST_F(Streams, AFreeWaitsForAllWork) {
     List list;
     list.append(1, a.handle());
     list.append(2, b.handle());
-    { const DeviceTensor<float> freed(Shape{1, 1, 1, 1}); }
+    {
+      const DeviceTensor<float> freed(Shape{1, 1, 1, 1});
+    }
     Event event;
     event.record(a.handle());
     EXPECT_EQ(emulator::end_of(b.handle())->done, true);

@@ -28,8 +28,7 @@ void expect_every_wait_needed(const char* transport, std::size_t waits, bool sta
     emulator::options().seed = seed;
     EXPECT_TRUE(agrees()) << transport << ", seed " << seed;
   }
-  expect_all_needed(
-      transport, [&](std::uint64_t) { return bool(agrees()); }, 100, waits, "/staged.cpp");
+  expect_all_needed(transport, [&](std::uint64_t) { return bool(agrees()); }, 100, waits, "/staged.cpp");
 }
 
 TEST(Waits, OfTheStagedTransportAreNeeded) { expect_every_wait_needed("staged", 3, true); }

@@ -181,7 +181,7 @@ std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what, co
 }
 
 /// The parts of the first ranks of the tensor groups as whole matrices.
-inline Named merged(const std::vector<Trained>& ranks, Named Trained::*which, const ModelShape& shape,
+inline Named merged(const std::vector<Trained>& ranks, Named Trained::* which, const ModelShape& shape,
                     int tensor) {
   Named all = zeros_of(shape);
   for (int index = 0; index < tensor; ++index) {

@@ -95,9 +95,8 @@ TEST(ModelSameBits, TheLossHasNoOrder) {
     for (Index end = 4000; end > 0; end -= 1000) sum += loss(end - 1000, end, tiles(end - 1000, 1000));
     return sum == loss(0, 4000, tiles(0, 4000));
   };
-  EXPECT_TRUE(has_no_order([](Index begin, Index count) {
-    return RowTiles(best_isa(), {{begin, 1, count}}, Tiling(50), 80);
-  }));
+  EXPECT_TRUE(has_no_order(
+      [](Index begin, Index count) { return RowTiles(best_isa(), {{begin, 1, count}}, Tiling(50), 80); }));
   EXPECT_FALSE(has_no_order([](Index, Index) { return RowTiles(); }));
 }
 

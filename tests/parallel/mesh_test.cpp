@@ -43,14 +43,10 @@ TEST(Mesh, SequencesAreSharedByTheDataAxis) {
 }
 
 TEST(Mesh, AShapeThatDoesNotFitTheJob) {
-  EXPECT_EQ(input_error([] {
-              Mesh(0, 6, {2, 1, 2, 1});
-            }),
+  EXPECT_EQ(input_error([] { Mesh(0, 6, {2, 1, 2, 1}); }),
             "mesh tensor 2, ulysses 1, ring 2, data 1: it has 4 ranks, the job has 6: use four numbers whose "
             "product is 6");
-  EXPECT_EQ(input_error([] {
-              Mesh(0, 1, {1, 0, 1, 1});
-            }),
+  EXPECT_EQ(input_error([] { Mesh(0, 1, {1, 0, 1, 1}); }),
             "mesh tensor 1, ulysses 0, ring 1, data 1: every axis needs a rank: use 1 for an axis that is "
             "not used");
 }

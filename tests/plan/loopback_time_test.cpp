@@ -18,8 +18,8 @@ using lesson_14::StepSeconds;
 /// Within 3 %, for every number of ranks. Other load on the machine only adds time, so the fastest of some runs counts.
 void expect_predicted(const StepSeconds& compute, double hop) {
   for (int ranks = 2; ranks <= 8; ++ranks) {
-    const double predicted = ring_seconds(
-        ranks, ranks, ranks - 1, compute, [=](int, int) { return hop; }, Hops::at_finish);
+    const double predicted =
+        ring_seconds(ranks, ranks, ranks - 1, compute, [=](int, int) { return hop; }, Hops::at_finish);
     double ratio = 0;
     for (int run = 0; run < 20 && !(std::abs(ratio - 1) <= 0.03); ++run) {
       const double next = real_ring_seconds(ranks, compute, hop) / predicted;

@@ -79,8 +79,7 @@ TEST(AllGather, IsARingOfHopsAtTheSpeedOfTheSlowest) {
 }
 
 TEST(AllGather, IsARingWithoutComputing) {
-  const double hops = ring_seconds(
-      8, 8, 7, [](int, int) { return 0.0; }, [](int, int) { return 3.0; });
+  const double hops = ring_seconds(8, 8, 7, [](int, int) { return 0.0; }, [](int, int) { return 3.0; });
   EXPECT_DOUBLE_EQ(all_gather_seconds(machine(8, 8), 8, 3), hops);
 }
 

@@ -41,10 +41,8 @@ TEST(RingRecurrence, InTurnEvenRanksTakeTwoRoundsAndOddOnesThree) {
 
 TEST(RingRecurrence, OneSlowRankSlowsAllByItsOwnTimeOnly) {
   for (const int ranks : {8, 64, 512})
-    EXPECT_NEAR(forward(
-                    ranks, [=](int r, int) { return r == ranks / 2 ? 1.3 : 1; }, always(0.3)) /
-                    ranks,
-                1.3, 1e-9);
+    EXPECT_NEAR(
+        forward(ranks, [=](int r, int) { return r == ranks / 2 ? 1.3 : 1; }, always(0.3)) / ranks, 1.3, 1e-9);
 }
 
 TEST(RingRecurrence, OnePauseCostsAllItsLengthOnce) {

@@ -61,11 +61,8 @@ TEST(Candidates, BadInputSaysWhatWouldDo) {
   expect_input_error([&] { (void)candidates(work, h100, 64, {.tensor = 4, .ring = 3}); },
                      "must divide the number of ranks");
   expect_input_error([&] { (void)candidates(work, h100, 64, {.data = 2}); }, "must divide the batch, 1");
-  expect_input_error(
-      [&] {
-        (void)candidates({llama, Phase::decode, 100, 1}, h100, 8, {.ulysses = 2});
-      },
-      "decode");
+  expect_input_error([&] { (void)candidates({llama, Phase::decode, 100, 1}, h100, 8, {.ulysses = 2}); },
+                     "decode");
   expect_input_error([&] { (void)candidates({llama, Phase::prefill, 2, 1}, h100, 1 << 16); }, "fewer ranks");
 }
 

@@ -47,7 +47,7 @@ TEST(RunOptions, GoodOnesPass) {
 TEST(RunOptions, SomethingToCompute) {
   EXPECT_EQ(complaint({}, [](RunOptions&) {}),
             "nothing to compute: give --q, --k and --v, or --random B,H,S,D: see ring-attention run --help");
-  for (std::string RunOptions::*file : {&RunOptions::q, &RunOptions::k, &RunOptions::v})
+  for (std::string RunOptions::* file : {&RunOptions::q, &RunOptions::k, &RunOptions::v})
     EXPECT_EQ(complaint(of_files(), [=](RunOptions& options) { (options.*file).clear(); }),
               "--q, --k and --v belong together: give all three");
 }
@@ -108,10 +108,7 @@ TEST(RunOptions, NumbersThatMeanSomething) {
   for (const double timeout : {0.0, -1.0, nan, infinity})
     EXPECT_EQ(complaint(of_random(), [=](RunOptions& options) { options.timeout = timeout; }),
               "--timeout must be above 0 seconds");
-  EXPECT_EQ(complaint(of_random(),
-                      [](RunOptions& options) {
-                        options.window = {3, -2};
-                      }),
+  EXPECT_EQ(complaint(of_random(), [](RunOptions& options) { options.window = {3, -2}; }),
             "--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
   EXPECT_NE(complaint(of_random(), [](RunOptions& options) { options.q_offset = 3; }).find("--causal"),
             std::string::npos);

@@ -57,9 +57,8 @@ void show_times(Lesson& lesson, const Forward& f) {
   for (const char* kernel : {"tiled", "tiled-atomics"}) {
     CudaBackward<float> engine(f.p.scoring, {.stream = f.stream, .kernel = kernel});
     engine.begin({f.q, f.result.out, f.result.lse, f.grad_out}, whole(f.p.q.seq));
-    row(kernel, cuda::time_on(f.stream, 5, [&] {
-          engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v});
-        }));
+    row(kernel,
+        cuda::time_on(f.stream, 5, [&] { engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v}); }));
   }
   lesson.print(table);
   lesson.record("seconds", seconds);

@@ -130,22 +130,12 @@ std::vector<Edit> backward_edits() {
          });
        }},
       {"dkdv-pair-added", [](Rules& rules) { rules.after_backward.push_back(pair_added); }, directed},
-      {"dkdv-over-ranks",
-       [](Rules& rules) {
-         scale_arrays(rules, {Array::dk, Array::dv}, one_over_ranks);
-       }},
-      {"dkdv-times-ranks",
-       [](Rules& rules) {
-         scale_arrays(rules, {Array::dk, Array::dv}, ranks);
-       }},
+      {"dkdv-over-ranks", [](Rules& rules) { scale_arrays(rules, {Array::dk, Array::dv}, one_over_ranks); }},
+      {"dkdv-times-ranks", [](Rules& rules) { scale_arrays(rules, {Array::dk, Array::dv}, ranks); }},
       {"gradients-over-ranks",
-       [](Rules& rules) {
-         scale_arrays(rules, {Array::dq, Array::dk, Array::dv}, one_over_ranks);
-       }},
+       [](Rules& rules) { scale_arrays(rules, {Array::dq, Array::dk, Array::dv}, one_over_ranks); }},
       {"gradients-times-ranks",
-       [](Rules& rules) {
-         scale_arrays(rules, {Array::dq, Array::dk, Array::dv}, ranks);
-       }},
+       [](Rules& rules) { scale_arrays(rules, {Array::dq, Array::dk, Array::dv}, ranks); }},
       {"unguarded-backward", [](Rules& rules) { rules.guarded = false; }},
       {"dkdv-bf16", [](Rules& rules) { rules.dkdv_kept_in = Precision::bf16; }, directed},
       {"dq-bf16", [](Rules& rules) { rules.dq_kept_in = Precision::bf16; }, directed},

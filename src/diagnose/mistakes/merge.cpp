@@ -115,9 +115,7 @@ std::vector<Edit> merge_edits() {
       {"neither-rescaled",
        [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f.o = f.l = 1; }); }, directed},
       {"new-not-rescaled",
-       [](Rules& rules) { factors(rules, [](Factors& f, double, double) {
-                            f = {1, 1, 1, 1};
-                          }); }},
+       [](Rules& rules) { factors(rules, [](Factors& f, double, double) { f = {1, 1, 1, 1}; }); }},
       {"factor-inverted",
        [](Rules& rules) {
          factors(rules, [](Factors& f, double m, double m_merged) {

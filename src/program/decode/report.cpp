@@ -10,7 +10,7 @@
 namespace ring_attention {
 namespace {
 
-Index largest(const DecodeReport& report, Index RankReport::*field) {
+Index largest(const DecodeReport& report, Index RankReport::* field) {
   Index most = 0;
   for (const RankReport& rank : report.ranks) most = std::max(most, rank.*field);
   return most;

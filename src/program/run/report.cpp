@@ -15,12 +15,12 @@ using Json = nlohmann::ordered_json;
 
 /// The largest, or the sum, of one field over the ranks.
 template <class Field>
-Field largest(const RunReport& report, Field RankReport::*field) {
+Field largest(const RunReport& report, Field RankReport::* field) {
   Field most{};
   for (const RankReport& rank : report.ranks) most = std::max(most, rank.*field);
   return most;
 }
-Index total(const RunReport& report, Index RankReport::*field) {
+Index total(const RunReport& report, Index RankReport::* field) {
   Index sum = 0;
   for (const RankReport& rank : report.ranks) sum += rank.*field;
   return sum;

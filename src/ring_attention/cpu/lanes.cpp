@@ -10,9 +10,8 @@ namespace ring_attention::cpu {
 
 std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes) {
   std::vector<QueryTile> tiles;
-  for_each_block(queries, lanes, [&](const TokenRange& range, Index first) {
-    tiles.push_back({range, first});
-  });
+  for_each_block(queries, lanes,
+                 [&](const TokenRange& range, Index first) { tiles.push_back({range, first}); });
   return tiles;
 }
 

@@ -41,7 +41,7 @@ constexpr int tile_rows =
 #elif defined(__aarch64__)
 #define RING_ATTENTION_VECTOR_BYTES 16
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // 16 floats
-constexpr int tile_rows = 16 / tile_vectors;                            // 16 sums, 4 vectors and the broadcasts, in 32 registers
+constexpr int tile_rows = 16 / tile_vectors;  // 16 sums, 4 vectors and the broadcasts, in 32 registers
 #else
 #define RING_ATTENTION_VECTOR_BYTES 16
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 2;  // 8 floats

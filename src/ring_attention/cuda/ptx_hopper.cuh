@@ -25,8 +25,8 @@ __device__ inline void mbarrier_init(unsigned barrier, unsigned count) {
 }
 /// Makes initialised mbarriers visible to TMA. One thread calls it before a __syncthreads. (fence.mbarrier_init)
 __device__ inline void mbarrier_init_fence() {
-  RING_ATTENTION_HOPPER("fence.mbarrier_init.release.cluster;" ::: "memory");
-  RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
+  RING_ATTENTION_HOPPER("fence.mbarrier_init.release.cluster;" :: : "memory");
+  RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" :: : "memory");
 }
 __device__ inline void mbarrier_arrive(unsigned barrier) {
   RING_ATTENTION_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -39,8 +39,8 @@ __device__ inline void mbarrier_arrive_for_warp(unsigned barrier, int lane) {
 }
 /// Arrives, and adds the bytes of copies that the phase waits for.
 __device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
-  RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                        : "memory");
+  RING_ATTENTION_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                        "r"(bytes) : "memory");
 }
 /// Waits until the phase with this parity has ended. (mbarrier.try_wait.parity)
 __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
@@ -51,8 +51,7 @@ __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+      "r"(parity) : "memory");
 }
 
 /// Copies the box of a tensor at these coordinates to shared memory, as the map describes. Its bytes arrive at
@@ -63,8 +62,7 @@ __device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
       "%4}], "
       "[%5];" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
-      : "memory");
+      "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier) : "memory");
 }
 
 /// Copies contiguous bytes from global to shared memory; they arrive at `barrier`. Both addresses and `bytes` are
@@ -72,8 +70,7 @@ __device__ inline void tma_load_3d(unsigned to, const TensorMap& map, int column
 __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, unsigned barrier) {
   RING_ATTENTION_HOPPER(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-      : "memory");
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
 }
 
 /// Adds contiguous floats in shared memory to floats in global memory, atomically each. Both addresses and `bytes` are
@@ -81,26 +78,24 @@ __device__ inline void cp_async_bulk(unsigned to, const void* from, int bytes, u
 __device__ inline void bulk_add(float* to, unsigned from, int bytes) {
   RING_ATTENTION_HOPPER("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
                             __cvta_generic_to_global(to)),
-                        "r"(from), "r"(bytes)
-                        : "memory");
+                        "r"(from), "r"(bytes) : "memory");
 }
 /// Waits until all of this thread's bulk_add have read shared memory. (cp.async.bulk.commit_group, wait_group.read)
 __device__ inline void bulk_add_wait_read() {
-  RING_ATTENTION_HOPPER("cp.async.bulk.commit_group;" ::: "memory");
-  RING_ATTENTION_HOPPER("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  RING_ATTENTION_HOPPER("cp.async.bulk.commit_group;" :: : "memory");
+  RING_ATTENTION_HOPPER("cp.async.bulk.wait_group.read 0;" :: : "memory");
 }
 
 /// Makes this thread's earlier stores to shared memory visible to the async proxy, through which TMA and wgmma access
 /// it. It comes before the barrier after which another thread starts them. (fence.proxy.async)
 __device__ inline void fence_proxy_async() {
-  RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
+  RING_ATTENTION_HOPPER("fence.proxy.async.shared::cta;" :: : "memory");
 }
 
 /// Adds to two neighbouring numbers in device memory, atomically each. `to` is aligned to 8 bytes. (red.add.v2.f32)
 __device__ inline void red_add_v2(float* to, float first, float second) {
   RING_ATTENTION_HOPPER("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
-                        "f"(first), "f"(second)
-                        : "memory");
+                        "f"(first), "f"(second) : "memory");
 }
 
 /// Synchronizes `threads` threads at barrier `number` (1 .. 15; __syncthreads uses 0). What they wrote before it is
@@ -144,9 +139,9 @@ __device__ inline unsigned long long matrix_descriptor(unsigned address, unsigne
 }
 
 /// Orders earlier register writes before the following wgmma. (wgmma.fence)
-__device__ inline void wgmma_fence() { RING_ATTENTION_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() { RING_ATTENTION_HOPPER("wgmma.fence.sync.aligned;" :: : "memory"); }
 __device__ inline void wgmma_commit() {
-  RING_ATTENTION_HOPPER("wgmma.commit_group.sync.aligned;" ::: "memory");
+  RING_ATTENTION_HOPPER("wgmma.commit_group.sync.aligned;" :: : "memory");
 }
 
 /// Waits until all committed groups except the newest `newest` are complete. (wgmma.wait_group)
@@ -200,35 +195,28 @@ __device__ inline void wgmma_fence_result(float (&d)[count]) {
 #define RING_ATTENTION_SHARED_64(type)                                                                  \
   RING_ATTENTION_HOPPER(                                                                                \
       "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
-      " " RING_ATTENTION_D32 ", %32, %33, p, 1, 1, %35, %36;}"                                          \
-      : RING_ATTENTION_32                                                                               \
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
-#define RING_ATTENTION_REGISTERS_64(type)                                                               \
-  RING_ATTENTION_HOPPER(                                                                                \
-      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
-      " " RING_ATTENTION_D32 ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;}"                              \
-      : RING_ATTENTION_32                                                                               \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),          \
-        "n"(b_by_rows))
+      " " RING_ATTENTION_D32 ", %32, %33, p, 1, 1, %35, %36;}" : RING_ATTENTION_32 : "l"(a),            \
+      "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
+#define RING_ATTENTION_REGISTERS_64(type)                                                                   \
+  RING_ATTENTION_HOPPER(                                                                                    \
+      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type     \
+      " " RING_ATTENTION_D32 ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;}" : RING_ATTENTION_32 : "r"(a[0]), \
+      "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)), "n"(b_by_rows))
 #define RING_ATTENTION_SHARED_128(type)                                                                  \
   RING_ATTENTION_HOPPER(                                                                                 \
       "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-      " " RING_ATTENTION_D64 ", %64, %65, p, 1, 1, %67, %68;}"                                           \
-      : RING_ATTENTION_64                                                                                \
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
-#define RING_ATTENTION_REGISTERS_128(type)                                                               \
-  RING_ATTENTION_HOPPER(                                                                                 \
-      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-      " " RING_ATTENTION_D64 ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;}"                               \
-      : RING_ATTENTION_64                                                                                \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),           \
-        "n"(b_by_rows))
+      " " RING_ATTENTION_D64 ", %64, %65, p, 1, 1, %67, %68;}" : RING_ATTENTION_64 : "l"(a),             \
+      "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
+#define RING_ATTENTION_REGISTERS_128(type)                                                                  \
+  RING_ATTENTION_HOPPER(                                                                                    \
+      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type    \
+      " " RING_ATTENTION_D64 ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;}" : RING_ATTENTION_64 : "r"(a[0]), \
+      "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)), "n"(b_by_rows))
 #define RING_ATTENTION_SHARED_176(type)                                                                  \
   RING_ATTENTION_HOPPER(                                                                                 \
       "{.reg .pred p; setp.ne.b32 p, %90, 0; wgmma.mma_async.sync.aligned.m64n176k16.f32." type "." type \
-      " " RING_ATTENTION_D88 ", %88, %89, p, 1, 1, %91, %92;}"                                           \
-      : RING_ATTENTION_88                                                                                \
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
+      " " RING_ATTENTION_D88 ", %88, %89, p, 1, 1, %91, %92;}" : RING_ATTENTION_88 : "l"(a),             \
+      "l"(b), "r"(static_cast<int>(accumulate)), "n"(a_by_columns), "n"(b_by_rows))
 
 /// d (64 x N) = a (64 x 16) b (16 x N), or += if `accumulate`. N is 64, 128 or 176. a and b are in shared memory. A row of
 /// memory is a row of a, or a column of a if a_by_columns. A row of memory is a column of b (so that the tile is b^T),

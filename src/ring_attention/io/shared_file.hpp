@@ -39,7 +39,7 @@ class SharedFile {
   }
 
   void require_size(Index bytes) const {
-    struct stat found {};
+    struct stat found{};
     check(::fstat(file_, &found) == 0);
     if (found.st_size != bytes)
       fail("finds " + std::to_string(found.st_size) + " bytes where rank 0 found " + std::to_string(bytes) +

@@ -66,33 +66,21 @@ struct Taken {
 };
 const std::vector<Taken> ways_of_q{
     {of_q, ""},
-    {[](int g, int t, int i) {
-       return Place{g + 8 * (i / 2), 2 * t + 8 * (i % 2)};
-     },
+    {[](int g, int t, int i) { return Place{g + 8 * (i / 2), 2 * t + 8 * (i % 2)}; },
      "a[1] and a[2] are exchanged: a[1] has row g + 8, a[2] has columns 2t + 8"},
-    {[](int g, int t, int i) {
-       return Place{g + 8 * (i % 2), t + 8 * (i / 2)};
-     },
+    {[](int g, int t, int i) { return Place{g + 8 * (i % 2), t + 8 * (i / 2)}; },
      "a register has two neighbours of q: those of lane t begin at column 2t, not at t"}};
 const std::vector<Taken> ways_of_k{
     {of_k, ""},
-    {[](int g, int t, int i) {
-       return Place{g, t + 8 * i};
-     },
+    {[](int g, int t, int i) { return Place{g, t + 8 * i}; },
      "a register has two neighbours of k: those of lane t begin at column 2t, not at t"},
-    {[](int g, int t, int i) {
-       return Place{2 * t + i, g};
-     },
+    {[](int g, int t, int i) { return Place{2 * t + i, g}; },
      "k is taken for B, but B is its transpose: lane g has key g, and its registers are columns of k"}};
 const std::vector<Taken> ways_of_s{
     {of_s, ""},
-    {[](int g, int t, int i) {
-       return Place{g + 8 * (i % 2), 2 * t + i / 2};
-     },
+    {[](int g, int t, int i) { return Place{g + 8 * (i % 2), 2 * t + i / 2}; },
      "d[1] and d[2] are exchanged: d[0] and d[1] are neighbours in row g, d[2] and d[3] in row g + 8"},
-    {[](int g, int t, int i) {
-       return Place{g + 8 * (i / 2), t + 4 * (i % 2)};
-     },
+    {[](int g, int t, int i) { return Place{g + 8 * (i / 2), t + 4 * (i % 2)}; },
      "the columns of the result are 2t and 2t + 1, not t and t + 4"}};
 
 // The mistakes that give exactly this result, in words; empty if there are none.
