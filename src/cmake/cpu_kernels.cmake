@@ -12,18 +12,6 @@ else()
   set(kernel_isas generic)
 endif()
 
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU) # a false alarm in its own header of AVX-512 (GCC bug 105593)
-  set_source_files_properties(ring_attention/cpu/product_kernel.cpp PROPERTIES COMPILE_OPTIONS
-                              "-Wno-maybe-uninitialized;-Wno-uninitialized")
-endif()
-
-# A product and the sum it is added to are fused where both stand in one basic block. The sanitizers' checks divide these,
-# and Clang, which fuses last, would then fuse the same arithmetic in one kernel and not in another.
-set(kernel_contraction fast)
-if(RING_ATTENTION_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  set(kernel_contraction off)
-endif()
-
 # The kernels of one instruction set in these files; they stand in the namespace <isa>_<name>.
 function(ring_attention_cpu_kernels isa name)
   set(kernels ring_attention_kernels_${isa}_${name})
@@ -31,7 +19,7 @@ function(ring_attention_cpu_kernels isa name)
   target_compile_features(${kernels} PRIVATE cxx_std_20)
   target_include_directories(${kernels} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   target_compile_definitions(${kernels} PRIVATE RING_ATTENTION_ISA=${isa}_${name})
-  target_compile_options(${kernels} PRIVATE -ffp-contract=${kernel_contraction} $<$<CONFIG:Release>:-O3> ${kernel_flags_${isa}})
+  target_compile_options(${kernels} PRIVATE $<$<CONFIG:Release>:-O3> ${kernel_flags_${isa}})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${kernels} PRIVATE -Wno-psabi) # vectors as arguments: all inlined
   endif()
@@ -46,14 +34,10 @@ foreach(isa IN LISTS kernel_isas)
   foreach(real IN ITEMS float double)
     ring_attention_cpu_kernels(
       ${isa} ${real} ring_attention/cpu/forward_kernel.cpp ring_attention/cpu/forward_1_vector_kernel.cpp
-      ring_attention/cpu/forward_2_vector_kernel.cpp ring_attention/cpu/backward_kernel.cpp)
+      ring_attention/cpu/forward_2_vector_kernel.cpp ring_attention/cpu/backward_kernel.cpp
+      ring_attention/cpu/product_kernel.cpp)
     target_compile_definitions(ring_attention_kernels_${isa}_${real} PRIVATE
                                RING_ATTENTION_REAL=${real} RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}})
   endforeach()
   target_sources(ring_attention_kernels_${isa}_float PRIVATE ring_attention/cpu/exact_sum_kernel.cpp)
-  if(NOT isa STREQUAL x86_64) # it has core's product: isa.cpp
-    ring_attention_cpu_kernels(${isa} products ring_attention/cpu/product_kernel.cpp) # of both types: Eigen takes long to read
-    target_compile_definitions(ring_attention_kernels_${isa}_products PRIVATE Eigen=Eigen_${isa}) # see product_kernel.cpp
-    target_link_libraries(ring_attention_kernels_${isa}_products PRIVATE Eigen3::Eigen)
-  endif()
 endforeach()

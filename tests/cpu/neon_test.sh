@@ -22,17 +22,15 @@ trap 'rm -rf "$objects"' EXIT
 
 # One line of options for each object.
 commands() {
-  for kernel in forward forward_1_vector forward_2_vector backward; do
+  for kernel in forward forward_1_vector forward_2_vector backward product; do
     for real in float:4 double:8; do
-      echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_${real%:*} -DRING_ATTENTION_REAL=${real%:*}" \
+      echo "-O3 -DRING_ATTENTION_ISA=neon_${real%:*} -DRING_ATTENTION_REAL=${real%:*}" \
         "-DRING_ATTENTION_REAL_BYTES=${real#*:} -c src/ring_attention/cpu/${kernel}_kernel.cpp" \
         "-o $objects/${kernel}_${real%:*}.o"
     done
   done
-  echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_float -c src/ring_attention/cpu/exact_sum_kernel.cpp" \
+  echo "-O3 -DRING_ATTENTION_ISA=neon_float -c src/ring_attention/cpu/exact_sum_kernel.cpp" \
     "-o $objects/exact_sum.o"
-  echo "-O3 -ffp-contract=fast -DRING_ATTENTION_ISA=neon_products -c src/ring_attention/cpu/product_kernel.cpp" \
-    "-o $objects/product.o"
   for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp tests/support/gradients.cpp \
     tests/support/masks.cpp tests/support/problem.cpp src/ring_attention/core/*.cpp \
     src/ring_attention/attention/*.cpp src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp \

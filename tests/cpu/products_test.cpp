@@ -22,7 +22,7 @@ std::vector<Case> every_case() {
   std::vector<Case> cases;
   for (const Index rows : {0, 1, 7, 16})
     for (const Index columns : {1, 3, 16, 70, 129})
-      for (const Index depth : {1, 5, 128, 131})
+      for (const Index depth : {1, 5, 128, 259})
         for (const bool a : {false, true})
           for (const bool b : {false, true}) cases.push_back({rows, columns, depth, a, b});
   return cases;
@@ -92,6 +92,25 @@ TEST(Products, AreThoseOfEveryInstructionSet) {
   for_each_isa([](Isa isa) {
     expect_products<float>(isa);
     expect_products<double>(isa);
+  });
+}
+
+// So it makes no difference how the rows of a batch are distributed.
+TEST(Products, GiveARowTheSameBitsAloneAsAmongOthers) {
+  for_each_isa([](Isa isa) {
+    for (const Case& of : every_case()) {
+      Matrices<float> together(of), apart(of);
+      kernels<float>(isa).add_product(product_of(of, together));
+      for (Index i = 0; i < of.rows; ++i) {
+        cpu::MatrixProduct<float> row = product_of(of, apart);
+        row.rows = 1;
+        row.a += i * row.a_row;
+        row.c += i * of.columns;
+        kernels<float>(isa).add_product(row);
+      }
+      EXPECT_TRUE(std::ranges::equal(together.c.view().elements(), apart.c.view().elements()))
+          << of.rows << " x " << of.columns << ", depth " << of.depth;
+    }
   });
 }
 

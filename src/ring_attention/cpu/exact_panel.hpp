@@ -16,12 +16,13 @@ inline void store_words(ExactWord* p, Integers x) { *reinterpret_cast<UnalignedI
 constexpr float magic = 12582912;
 constexpr int magic_bits = 0x4b400000;
 
-/// Adds the digits of y. Every product here is exact, so it makes no difference which ones are fused.
-inline void add_digits(Vector y, ExactWord* high, ExactWord* low) {
-  const Vector shifted = y + magic;
-  const Vector rest = (y - (shifted - magic)) * static_cast<float>(1 << exact_digit_bits);
+/// Adds the digits of x a b. These products are exact, fused or not.
+inline void add_digits(Vector x, Vector a, Vector b, ExactWord* high, ExactWord* low) {
+  const Vector xa = x * a, shifted = fma(xa, b, broadcast(magic));
+  const Vector rest = fma(xa, b, -(shifted - magic));
+  const Vector digits = fma(rest, broadcast(static_cast<float>(1 << exact_digit_bits)), broadcast(magic));
   store_words(high, load_words(high) + ((Integers)shifted - magic_bits));
-  store_words(low, load_words(low) + ((Integers)(rest + magic) - magic_bits));
+  store_words(low, load_words(low) + ((Integers)digits - magic_bits));
 }
 
 /// 2^n for -126 <= n <= 127.
@@ -97,7 +98,7 @@ inline void add(const PanelSums& sums, const Real* x, const int* exponent, const
     for (Offset c = 0; c < sums.dim; ++c) {
       const Offset at = c * lanes + v * width;
       const Vector term = to_a == 0 ? broadcast(0) : load(x + at);  // 0 times what is not finite is NaN
-      add_digits(term * to_a * to_b, sums.high + at, sums.low + at);
+      add_digits(term, to_a, to_b, sums.high + at, sums.low + at);
     }
   }
 }
@@ -146,12 +147,13 @@ inline void add_row(const ExactTerms& terms, Offset row) {
   if (move.a == 0) return;
   ExactWord *high = words + 2, *low = high + terms.dim;
   Offset c = 0;
-  for (; c + width <= terms.dim; c += width) add_digits(load(x + c) * move.a * move.b, high + c, low + c);
+  const Vector a = broadcast(move.a), b = broadcast(move.b);
+  for (; c + width <= terms.dim; c += width) add_digits(load(x + c), a, b, high + c, low + c);
   if (c == terms.dim) return;
   Real rest[width] = {};
   ExactWord rest_high[width] = {}, rest_low[width] = {};
   for (Offset i = 0; c + i < terms.dim; ++i) rest[i] = x[c + i];
-  add_digits(load(rest) * move.a * move.b, rest_high, rest_low);
+  add_digits(load(rest), a, b, rest_high, rest_low);
   for (Offset i = 0; c + i < terms.dim; ++i) {
     high[c + i] += rest_high[i];
     low[c + i] += rest_low[i];

@@ -115,13 +115,14 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       Real* s = panel.p + j * lanes + v * width;
-      const Vector p = exp2(load(s) * log2_e - from[v]);
+      const Vector p = exp2(fma(load(s), broadcast(log2_e), -from[v]));
       store(s, p);
       l[v] += p;
     }
   }
   RING_ATTENTION_UNROLL
-  for (int v = 0; v < tile_vectors; ++v) store(panel.l + v * width, a[v] * load(panel.l + v * width) + l[v]);
+  for (int v = 0; v < tile_vectors; ++v)
+    store(panel.l + v * width, fma(a[v], load(panel.l + v * width), l[v]));
 }
 
 /// Between steps 3 and 4: l has the sum of all p, and o gets those that are kept.
@@ -149,7 +150,7 @@ void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile
       RING_ATTENTION_UNROLL
       for (int v = 0; v < tile_vectors; ++v) {
         Real* o = panel.ot + (c + r) * lanes + v * width;
-        store(o, a[v] * load(o) + sum[r][v]);
+        store(o, fma(a[v], load(o), sum[r][v]));
       }
     }
   });

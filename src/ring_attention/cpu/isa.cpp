@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -14,14 +13,13 @@ namespace cpu {
     extern const BackwardKernel<float> backward;                                                  \
     extern const ForwardKernel<float> exact_forward, exact_forward_1, exact_forward_2;            \
     extern const BackwardKernel<float> exact_backward;                                            \
+    extern const AddProduct<float> add_product;                                                   \
     extern const AddExactTerms add_exact_terms;                                                   \
   }                                                                                               \
   namespace isa##_double {                                                                        \
     extern const ForwardKernel<double> forward, forward_1, forward_2;                             \
     extern const BackwardKernel<double> backward;                                                 \
-  }                                                                                               \
-  namespace isa##_products {                                                                      \
-    extern const AddProducts add_product;                                                         \
+    extern const AddProduct<double> add_product;                                                  \
   }                                                                                               \
   template <class T>                                                                              \
   const Kernels<T>& isa() {                                                                       \
@@ -30,11 +28,11 @@ namespace cpu {
       if constexpr (sizeof(T) == sizeof(float)) {                                                 \
         of.forward = {isa##_float::forward, {isa##_float::forward_1, isa##_float::forward_2}};    \
         of.backward = isa##_float::backward;                                                      \
-        of.add_product = isa##_products::add_product.in_float;                                    \
+        of.add_product = isa##_float::add_product;                                                \
       } else {                                                                                    \
         of.forward = {isa##_double::forward, {isa##_double::forward_1, isa##_double::forward_2}}; \
         of.backward = isa##_double::backward;                                                     \
-        of.add_product = isa##_products::add_product.in_double;                                   \
+        of.add_product = isa##_double::add_product;                                               \
       }                                                                                           \
       of.exact_forward = {isa##_float::exact_forward,                                             \
                           {isa##_float::exact_forward_1, isa##_float::exact_forward_2}};          \
@@ -45,16 +43,6 @@ namespace cpu {
     return kernels;                                                                               \
   }
 #if defined(__x86_64__)
-// The instructions are those of all other files, so the product is the library's own.
-template <class T>
-void add_own_product(const MatrixProduct<T>& of) {
-  add_product<T>(MatrixMap<T>(of.c, of.rows, of.columns), 1, {of.a, of.rows, of.depth, of.a_row, of.a_column},
-                 {of.b, of.depth, of.columns, of.b_row, of.b_column});
-}
-namespace x86_64_products {
-extern const AddProducts add_product;
-const AddProducts add_product{add_own_product<float>, add_own_product<double>};
-}  // namespace x86_64_products
 RING_ATTENTION_DECLARE(x86_64)
 RING_ATTENTION_DECLARE(avx2)
 RING_ATTENTION_DECLARE(avx512)

@@ -108,11 +108,6 @@ struct MatrixProduct {
 };
 template <class T>
 using AddProduct = void (*)(const MatrixProduct<T>&);
-/// Both are compiled in one file.
-struct AddProducts {
-  AddProduct<float> in_float;
-  AddProduct<double> in_double;
-};
 
 /// Rows of terms, [rows][dim], and the exact sums to which they are added, [rows][words] (attention/exact_sum.hpp): one
 /// term per row. The caller has called ExactSum::make_room() for each row.

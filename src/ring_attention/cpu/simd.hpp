@@ -1,9 +1,15 @@
 /// \file
-/// Vectors of floats or doubles as wide as the instruction set this file is compiled for, without intrinsics: the
-/// vector types of GCC and Clang. Everything has internal linkage, so that each instruction set keeps its own copy.
+/// Vectors of floats or doubles as wide as the instruction set this file is compiled for: the vector types of GCC and
+/// Clang, and one intrinsic, the fused multiply-add. Everything has internal linkage, so that each instruction set keeps its own copy.
 #pragma once
 
 #include "ring_attention/cpu/kernels.hpp"
+
+#if defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #if defined(__clang__)
 #define RING_ATTENTION_UNROLL _Pragma("unroll")
@@ -96,6 +102,27 @@ inline Words load(const unsigned* p) { return *reinterpret_cast<const UnalignedW
 inline void store(Real* p, Vector x) { *reinterpret_cast<UnalignedVector*>(p) = x; }
 inline Vector broadcast(Real x) { return x - Vector{}; }  // x - 0 is x, -0 and NaN included
 
+/// a b + c for every lane, rounded once where the instruction set has a fused multiply-add; elsewhere the product is rounded,
+/// too. The only place that fuses: the compiler must not (-ffp-contract=off), for it would decide anew for each kernel and
+/// version, and one query would get other bits in a tile of few queries than among many.
+inline Vector fma(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__) && RING_ATTENTION_REAL_BYTES == 4
+  return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX512F__)
+  return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__) && RING_ATTENTION_REAL_BYTES == 4
+  return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FMA__)
+  return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__) && RING_ATTENTION_REAL_BYTES == 4
+  return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#elif defined(__aarch64__)
+  return (Vector)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
 /// Prefetches a row of n floats. For rows that are soon read by columns: the processor predicts sequential reads
 /// only.
 inline void prefetch(const Real* row, Offset n) {
@@ -144,8 +171,8 @@ inline Vector exp2(Vector x) {
   const Vector f = x - (shifted - magic);
   Vector p = broadcast(exp2_terms[0]);
   RING_ATTENTION_UNROLL
-  for (Size i = 1; i < sizeof exp2_terms / sizeof(Real); ++i) p = p * f + exp2_terms[i];
-  p = p * f + 1;
+  for (Size i = 1; i < sizeof exp2_terms / sizeof(Real); ++i) p = fma(p, f, broadcast(exp2_terms[i]));
+  p = fma(p, f, broadcast(1));
   return p * power;
 }
 
@@ -162,7 +189,7 @@ inline void multiply_add(Vector (&c)[rows][vectors], const Real* a, Offset row, 
     for (int i = 0; i < rows; ++i) {
       const Vector factor = broadcast(a[i * row + r * column]);
       RING_ATTENTION_UNROLL
-      for (int v = 0; v < vectors; ++v) c[i][v] += factor * line[v];
+      for (int v = 0; v < vectors; ++v) c[i][v] = fma(factor, line[v], c[i][v]);
     }
   }
 }
@@ -177,6 +204,14 @@ template <int rows, class Visit>
 inline void for_groups(Offset n, Visit visit, Offset first = 0) {
   for (; first + rows <= n; first += rows) visit(Count<rows>{}, first);
   if constexpr (rows > 1) for_groups<rows / 2>(n, visit, first);
+}
+
+/// row[0 .. columns-1] += x.
+inline void add_to(Real* row, Vector x, Offset columns) {
+  if (columns >= width)
+    store(row, load(row) + x);
+  else
+    for (Offset c = 0; c < columns; ++c) row[c] += x[c];
 }
 
 /// A square block: to[c * to_stride + r] = from[r * from_stride + c], by shuffles in registers. Each round

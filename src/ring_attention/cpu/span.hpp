@@ -52,8 +52,11 @@ constexpr Real infinity = __builtin_inf();
 
 /// Bias and mask of the scores of key j with the queries of vector v.
 inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, bool masked) {
-  if (span.slope != 0)
-    s -= span.slope * absolute(load(span.distance + v * width) + static_cast<Real>(j) * span.stride);
+  if (span.slope != 0) {
+    const Vector distance =
+        fma(broadcast(static_cast<Real>(j)), broadcast(span.stride), load(span.distance + v * width));
+    s = fma(broadcast(-span.slope), absolute(distance), s);
+  }
   if (!masked) return s;
   const Integers key = Integers{} + static_cast<Integer>(j);
   const auto seen = (load(span.begin + v * width) <= key) & (key < load(span.end + v * width));

@@ -1,0 +1,56 @@
+"""No compiler decides which products and sums are fused into one rounding.
+
+Each one decides anew for every kernel, so that a query would get other bits among few queries than among many. All files
+are compiled with -ffp-contract=off, and the kernels say `fma` (cpu/simd.hpp). If that is so for each of their products
+that is added to something, a compiler that may fuse finds nothing to do: the machine code is the same.
+`contraction_test.py`: two kernels of the widest instruction set; `long`: all.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.environ["RING_ATTENTION_BUILD"]
+FLAG = re.compile(r"-ffp-contract=(\w+)")
+MEASURED_AT_THEIR_BEST = "/benchmarks/"  # plain loops and Eigen, for the machine that measures
+SHORT = re.compile(r"kernels_(avx512|neon|generic)_float\.dir/.*/(forward|backward)_kernel\.cpp")
+
+
+def machine_code(command, folder, contraction):
+    """The disassembly of what a command compiles, with or without contraction."""
+    file = os.path.join(folder, contraction + ".o")
+    command = re.sub(r" -o \S+", f" -o {file}", FLAG.sub(f"-ffp-contract={contraction}", command))
+    subprocess.run(command, shell=True, cwd=BUILD, check=True)
+    return subprocess.run(["objdump", "-d", "--no-show-raw-insn", file], capture_output=True, text=True,
+                          check=True).stdout.split("\n", 3)[3]
+
+
+def main():
+    with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
+        commands = [entry for entry in json.load(file) if entry["file"].endswith((".cpp", ".cxx"))]
+    fused = [entry["file"] for entry in commands
+             if FLAG.findall(entry["command"])[-1:] != ["off"] and MEASURED_AT_THEIR_BEST not in entry["command"]]
+    for file in fused:
+        print(f"{file}: compiled without -ffp-contract=off")
+    if shutil.which("objdump") is None:
+        print("skipped: the kernels' machine code, for there is no objdump")
+        return 1 if fused else 77
+    kernels = [entry["command"] for entry in commands if "/ring_attention/cpu/" in entry["file"]
+               and ("long" in sys.argv or SHORT.search(entry["command"]))
+               and entry["file"].endswith("_kernel.cpp")]
+    differ = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for command in kernels:
+            if machine_code(command, folder, "off") != machine_code(command, folder, "fast"):
+                print("a product and a sum without fma(): " + command.split()[-1], re.findall(r"RING_ATTENTION_ISA=(\w+)", command))
+                differ += 1
+    print(f"{len(commands)} files compiled, {len(fused)} may be fused; {len(kernels)} kernels compared, {differ} differ")
+    return 1 if fused or differ or not kernels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
