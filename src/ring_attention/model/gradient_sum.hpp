@@ -2,9 +2,9 @@
 /// Sums over the rows of a batch: which rows a product takes at once (`RowTiles`), and what a gradient adds up in
 /// (`GradientSum`).
 ///
-/// Both are here for the same bits on any number of ranks (attention/exact_sum.hpp). The bits of a row of y = x w depend on how
-/// many rows the product has, and those of dw = x^T dy on their order. In tiles, which are the same tokens on any number of
-/// ranks, a product is the same numbers everywhere, and its part of dw is a term of an exact sum.
+/// Both are here for the same bits on any number of ranks (attention/exact_sum.hpp). The bits of dw = x^T dy
+/// depend on how many rows the product has, and in which order. In tiles, which are the same tokens on any number of ranks, a
+/// product is the same numbers everywhere, and is a term of an exact sum.
 #pragma once
 
 #include <functional>

@@ -31,7 +31,7 @@ template <class T>
 Tensor<T> projected(const Tensor<T>& x, View<const T> w, Index dim, const RowTiles& tiles) {
   const Shape& s = x.shape();
   Tensor<T> rows({s.batch, 1, s.seq, w.shape().dim});
-  multiply<T>(x, w, rows, tiles);
+  multiply<T>(x, w, rows, tiles.isa);
   return split_heads<T>(rows, w.shape().dim / dim);
 }
 
@@ -57,7 +57,7 @@ Tensor<T> after_attention(const RankContext<T>& place, const LayerParameters<con
                           const Checkpoint<T>& kept) {
   Tensor<T> y(kept.x.shape());
   const Tensor<T> out = join_heads<T>(kept.attended.out);
-  multiply<T>(out, w.wo, y, place.rows);
+  multiply<T>(out, w.wo, y, place.rows.isa);
   sum_over(*place.tensor, y);
   add(y, kept.x);
   return y;
@@ -76,7 +76,7 @@ Tensor<T> attention_gradient(const LayerOptions& options, const RankContext<T>& 
     Tensor<T> grad_rows({s.batch, 1, s.seq, w.wo.shape().seq});
     // forward: y = x + out wo; so now dwo += out^T dy and dout = dy wo^T.
     add_weight_gradient<T>(out, grad_y, gradients("wo"), place.rows);
-    add_input_gradient<T>(grad_y, w.wo, grad_rows, place.rows);
+    add_input_gradient<T>(grad_y, w.wo, grad_rows, place.rows.isa);
     const Tensor<T> grad_out = split_heads<T>(grad_rows, p.q.shape().heads);
     of_heads = place.attention->backward({p.q, kept.attended.out, kept.attended.lse, grad_out}, p.k, p.v,
                                          options.scoring);
@@ -89,7 +89,7 @@ Tensor<T> attention_gradient(const LayerOptions& options, const RankContext<T>& 
   const auto through = [&](const Tensor<T>& grad_heads, View<const T> weight, const char* name) {
     const Tensor<T> grad_rows = join_heads<T>(grad_heads);
     add_weight_gradient<T>(p.n, grad_rows, gradients(name), place.rows);
-    add_input_gradient<T>(grad_rows, weight, grad_n, place.rows);
+    add_input_gradient<T>(grad_rows, weight, grad_n, place.rows.isa);
   };
   through(of_heads.q, w.wq, "wq");
   through(of_heads.k, w.wk, "wk");

@@ -19,23 +19,17 @@ struct Linear {
 }  // namespace
 
 template <class T>
-void multiply(View<const T> x, View<const T> w, View<T> y, const RowTiles& rows) {
+void multiply(View<const T> x, View<const T> w, View<T> y, Isa isa) {
   const Linear of(x.shape(), w.shape(), y.shape());
   std::ranges::fill(y.elements(), T{0});
-  rows.for_each(of.rows, [&](const Interval& some) {
-    kernels<T>(rows.isa).add_product({some.end - some.begin, of.out, of.in, x.data() + some.begin * of.in,
-                                      of.in, 1, w.data(), of.out, 1, y.data() + some.begin * of.out});
-  });
+  kernels<T>(isa).add_product({of.rows, of.out, of.in, x.data(), of.in, 1, w.data(), of.out, 1, y.data()});
 }
 
 template <class T>
-void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, const RowTiles& rows) {
+void add_input_gradient(View<const T> grad_y, View<const T> w, View<T> grad_x, Isa isa) {
   const Linear of(grad_x.shape(), w.shape(), grad_y.shape());
-  rows.for_each(of.rows, [&](const Interval& some) {
-    kernels<T>(rows.isa).add_product({some.end - some.begin, of.in, of.out,
-                                      grad_y.data() + some.begin * of.out, of.out, 1, w.data(), 1, of.out,
-                                      grad_x.data() + some.begin * of.in});
-  });
+  kernels<T>(isa).add_product(
+      {of.rows, of.in, of.out, grad_y.data(), of.out, 1, w.data(), 1, of.out, grad_x.data()});
 }
 
 template <class T>
@@ -51,12 +45,12 @@ void add_weight_gradient(View<const T> x, View<const T> grad_y, const GradientSu
   });
 }
 
-template void multiply(View<const float>, View<const float>, View<float>, const RowTiles&);
-template void add_input_gradient(View<const float>, View<const float>, View<float>, const RowTiles&);
+template void multiply(View<const float>, View<const float>, View<float>, Isa);
+template void add_input_gradient(View<const float>, View<const float>, View<float>, Isa);
 template void add_weight_gradient(View<const float>, View<const float>, const GradientSum<float>&,
                                   const RowTiles&);
-template void multiply(View<const double>, View<const double>, View<double>, const RowTiles&);
-template void add_input_gradient(View<const double>, View<const double>, View<double>, const RowTiles&);
+template void multiply(View<const double>, View<const double>, View<double>, Isa);
+template void add_input_gradient(View<const double>, View<const double>, View<double>, Isa);
 template void add_weight_gradient(View<const double>, View<const double>, const GradientSum<double>&,
                                   const RowTiles&);
 
