@@ -15,18 +15,18 @@ GpuShare gpu_share(const Communicator& comm) {
 }
 
 GpuShare use_own_gpu(const Communicator& comm, bool may_share) {
-  const auto [number, here] = place_on_host(comm);
+  const HostPlace here = place_on_host(comm);
   const std::vector<int> usable = cuda::usable_devices();
   agree(comm, [&] {
     if (usable.empty())
       throw InputError("--device cuda: " + cuda::why_no_device() + ": leave it out to use the CPU");
-    cuda::use_device(usable[static_cast<std::size_t>(number) % usable.size()]);
+    cuda::use_device(usable[static_cast<std::size_t>(here.rank) % usable.size()]);
   });
   const GpuShare share = gpu_share(comm);
   agree(comm, [&] {
     if (share.ranks > 1 && !may_share)
       throw InputError("--device cuda: rank " + std::to_string(comm.rank()) +
-                       " would share its GPU: " + counted(here, "rank") + " on this machine, " +
+                       " would share its GPU: " + counted(here.size, "rank") + " on this machine, " +
                        counted(std::ssize(usable), "usable GPU") +
                        " visible to this process: start fewer, or give --share-gpu to try it out");
   });

@@ -48,15 +48,16 @@ class TraceTest(harness.CommandTest):
             self.assertFalse([slices for slices in open_slices.values() if slices])
 
     def assert_pairs(self, events):
-        """Each send has its receive, and is not later than the clocks' error says; bytes sent arrive."""
-        trips = {event["pid"]: event["args"]["round_trip_us"] for event in events if event.get("name") == "clock"}
+        """Each send has its receive, and is not later: the ranks of one host share its clock. Bytes sent arrive."""
+        for clock in (event["args"] for event in events if event.get("name") == "clock"):
+            self.assertEqual(clock, {"offset_us": 0, "round_trip_us": 0})
         ends = {end: {(e["cat"], e["id"]): e for e in events if e["ph"] == end} for end in "sf"}
         self.assertEqual(set(ends["s"]), set(ends["f"]))
         self.assertEqual(len(ends["s"]), sum(event["ph"] == "s" for event in events))
         for key, sent in ends["s"].items():
             received = ends["f"][key]
             self.assertNotEqual(sent["pid"], received["pid"])
-            self.assertGreaterEqual(received["ts"] - sent["ts"], -trips[sent["pid"]] - trips[received["pid"]])
+            self.assertGreaterEqual(received["ts"], sent["ts"])
         slices = [event for event in events if event["ph"] == "B" and event["name"] in ("hop", "exchange")]
         self.assertEqual(*(sum(event["args"][side] for event in slices) for side in ("send", "receive")))
         return len(ends["s"]), sum(event["args"]["send"] for event in slices)

@@ -1,36 +1,54 @@
-// The clocks of ranks of one machine, which are one clock; and clocks that differ.
+// The clock of one machine, which its ranks share; and clocks that differ.
 
 #include "ring_attention/mpi/clock.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace ring_attention::test {
 namespace {
 
-TEST(Clock, OffsetOfOneMachineIsWithinHalfARoundTrip) {
+TEST(Clock, RanksOfOneMachineShareIt) {
   const Communicator comm(MPI_COMM_WORLD);
-  const ClockOffset offset = clock_offset(comm);
-  if (comm.rank() == 0) {
-    EXPECT_EQ(offset.seconds, 0);
-    return;
-  }
-  EXPECT_GT(offset.round_trip, 0);
-  EXPECT_LT(offset.round_trip, 10);
-  EXPECT_LE(std::abs(offset.seconds), offset.round_trip / 2);
+  const HostPlace place = place_on_host(comm);
+  EXPECT_EQ(place.first, 0);  // this test runs on one machine
+  const ClockOffset offset = clock_offset(comm, place.first);
+  EXPECT_EQ(offset.seconds, 0);
+  EXPECT_EQ(offset.round_trip, 0);
 }
 
-double clock_of_another_machine() {
+/// Pairs of ranks have a machine: 0 and 1, 2 and 3.
+int machine_of(int rank) { return rank / 2; }
+
+double clock_of_its_machine() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return clock_seconds() + 1000 * rank;
+  return clock_seconds() + 1000 * machine_of(rank);
 }
 
 TEST(Clock, AnOffsetIsAddedToTheOwnClock) {
   const Communicator comm(MPI_COMM_WORLD);
-  const ClockOffset offset = clock_offset(comm, clock_of_another_machine);
-  EXPECT_LE(std::abs(offset.seconds + 1000 * comm.rank()), offset.round_trip / 2 + 1e-6);
+  const int machine = machine_of(comm.rank());
+  const ClockOffset offset = clock_offset(comm, 2 * machine, clock_of_its_machine);
+  if (machine == 0) {
+    EXPECT_EQ(offset.round_trip, 0);
+  } else {
+    EXPECT_GT(offset.round_trip, 0);
+    EXPECT_LT(offset.round_trip, 10);
+  }
+  EXPECT_LE(std::abs(offset.seconds + 1000 * machine), offset.round_trip / 2 + 1e-6);
+}
+
+TEST(Clock, RanksOfAnotherMachineHaveOneOffset) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const ClockOffset offset = clock_offset(comm, 2 * machine_of(comm.rank()), clock_of_its_machine);
+  const std::vector<ClockOffset> all = all_gather(comm, offset);
+  for (std::size_t rank = 1; rank < all.size(); rank += 2) {
+    EXPECT_EQ(all[rank].seconds, all[rank - 1].seconds);
+    EXPECT_EQ(all[rank].round_trip, all[rank - 1].round_trip);
+  }
 }
 
 TEST(Clock, NeverGoesBack) {

@@ -69,7 +69,7 @@ std::string json_of(const TokenRanges& ranges) {
 Trace::Trace(const Communicator& comm, std::string file)
     : comm_(comm), file_(std::move(file)), own_file_(format("%s.rank%d", file_.c_str(), comm.rank())) {
   agree(comm_, [&] { open(); });
-  offset_ = clock_offset(comm_);
+  offset_ = clock_offset(comm_, place_on_host(comm_).first);
   start_ = clock_seconds();
   broadcast(comm_, start_);
   metadata("process_name", format("\"name\":\"rank %d\"", comm_.rank()));

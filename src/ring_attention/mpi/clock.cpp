@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <limits>
+#include <vector>
 
 namespace ring_attention {
 namespace {
@@ -32,6 +33,8 @@ double receive(const Communicator& comm, int from) {
   return receive(comm, from, [] { sched_yield(); });
 }
 
+void sleep_briefly() { usleep(200); }
+
 /// On rank 0: asks `rank` for its clock.
 ClockOffset ask(const Communicator& comm, int rank, double (*now)()) {
   ClockOffset best{0, std::numeric_limits<double>::infinity()};
@@ -44,29 +47,45 @@ ClockOffset ask(const Communicator& comm, int rank, double (*now)()) {
   return best;
 }
 
+/// On another rank: answers rank 0.
+void answer(const Communicator& comm, double (*now)()) {
+  (void)receive(comm, 0, sleep_briefly);  // rank 0 asks other ranks first
+  send(comm, now(), 0);
+  for (int round = 1; round < rounds; ++round) {
+    (void)receive(comm, 0);
+    send(comm, now(), 0);
+  }
+}
+
+void send(const Communicator& comm, const ClockOffset& offset, int to) {
+  send(comm, offset.seconds, to);
+  send(comm, offset.round_trip, to);
+}
+ClockOffset receive_offset(const Communicator& comm, int from) {
+  const double seconds = receive(comm, from, sleep_briefly);
+  return {seconds, receive(comm, from)};
+}
+
 }  // namespace
 
 double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-ClockOffset clock_offset(const Communicator& comm, double (*now)()) {
+ClockOffset clock_offset(const Communicator& comm, int owner, double (*now)()) {
+  const std::vector<int> owners = all_gather(comm, owner);
+  ClockOffset offset;
   if (comm.rank() == 0) {
-    for (int rank = 1; rank < comm.size(); ++rank) {
-      const ClockOffset offset = ask(comm, rank, now);
-      send(comm, offset.seconds, rank);
-      send(comm, offset.round_trip, rank);
-    }
-    return {};
+    for (int rank = 1; rank < comm.size(); ++rank)
+      if (owners[static_cast<std::size_t>(rank)] == rank) send(comm, ask(comm, rank, now), rank);
+  } else {
+    if (owner == comm.rank()) answer(comm, now);
+    offset = receive_offset(comm, owner == comm.rank() ? 0 : owner);
   }
-  (void)receive(comm, 0, [] { usleep(200); });  // rank 0 asks other ranks first
-  send(comm, now(), 0);
-  for (int round = 1; round < rounds; ++round) {
-    (void)receive(comm, 0);
-    send(comm, now(), 0);
-  }
-  const double seconds = receive(comm, 0);
-  return {seconds, receive(comm, 0)};
+  for (int rank = 0; rank < comm.size(); ++rank)
+    if (rank != comm.rank() && owners[static_cast<std::size_t>(rank)] == comm.rank())
+      send(comm, offset, rank);
+  return offset;
 }
 
 }  // namespace ring_attention

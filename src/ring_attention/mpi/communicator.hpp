@@ -91,9 +91,10 @@ void max_over_ranks(const Communicator& comm, std::span<std::uint64_t> values);
 /// Returns after every rank has called it. Collective.
 void barrier(const Communicator& comm);
 
-/// The index of this rank among the ranks of its machine, and their number.
+/// The index of this rank among the ranks of its machine, their number, and the rank of the first of them in the
+/// communicator.
 struct HostPlace {
-  int rank, size;
+  int rank, size, first;
 };
 /// Collective.
 [[nodiscard]] HostPlace place_on_host(const Communicator& comm);
