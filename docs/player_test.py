@@ -1,4 +1,4 @@
-"""The player in a browser: `player_test.py`, from a file:// address and from a site.
+"""The player in a browser: `player_test.py [long]`, from a file:// address and from a site.
 
 CHROME names the browser, else chromium or google-chrome; exit code 77 and a reason where there is none.
 """
@@ -17,10 +17,12 @@ import time
 from pathlib import Path
 
 import build
+import player_hostile
 
 ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[1]))
 PAGE = ROOT / "docs/player/index.html"
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", ROOT / "build/release"))
+LONG = "long" in sys.argv[1:]  # a thousand mutated traces, and nothing else
 WIDTHS = (360, 800, 1400)
 INCOMPLETE = {"step-too-few"}
 WRONG = {"step-too-few", "hop-too-few"}
@@ -313,6 +315,9 @@ class Checks:
         self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
         self.check(self.page.run("verdictOf(player.trace).length") == 1, "a job that died looks like one that ended")
 
+    def hostile(self, mutants):
+        self.failures += player_hostile.failures(self.page, mutants)
+
     def open_texts(self, texts):
         self.page.run(f"player.open({json.dumps(texts)}.map((text, i) => new File([text], `trace.rank${{i}}`)))")
 
@@ -356,16 +361,12 @@ def failures_at(page, url, folder):
     page.look(800)
     page.requests = []
     page.open(url)
-    for part in (
-        checks.places,
-        checks.scenes,
-        checks.playing,
-        checks.dragging,
-        checks.choices,
-        lambda: checks.own_file(folder),
-        checks.looks,
-    ):
+    parts = [checks.places, checks.scenes, checks.playing, checks.dragging, checks.choices]
+    parts += [lambda: checks.own_file(folder), checks.looks]
+    for part in [] if LONG else parts:
         part()
+    if url == PAGE.as_uri():  # once is enough
+        checks.hostile(1000 if LONG else 100)
     base = url.rsplit("/", 1)[0]
     for request in page.requests:
         checks.check(request.startswith((base, "data:")), f"something is loaded from elsewhere: {request}")

@@ -56,7 +56,7 @@ class RingView {
 
   /** The K,V with which a rank computes, inside the circle of ranks. */
   drawHeld(rank, time) {
-    const steps = this.trace.computes.filter((slice) => slice.rank === rank && slice.owner !== undefined);
+    const steps = this.trace.of[rank].computes.filter((slice) => slice.owner !== undefined);
     const held = steps.findLast((slice) => slice.begin <= time) ?? steps[0];
     if (held) this.drawParcel(this.inside(rank, 0.62), held.owner, `K,V ${held.owner}`, "parcel");
   }
@@ -114,25 +114,41 @@ class SquareView {
     context.globalAlpha = 1;
     context.fillStyle = colour("--empty-cell");
     context.fillRect(0, 0, canvas.width, canvas.height);
-    for (const slice of trace.computes) {
-      if (slice.pass !== pass || slice.begin > time) continue;
+    const ofRank = [...Array(8).keys()].map((rank) => colour(`--rank${rank}`));
+    let left = MOST.rectangles;
+    for (const slice of trace.ofPass.get(pass) ?? []) {
+      if (slice.begin > time) continue;
       context.globalAlpha = slice.end <= time ? 1 : 0.4;
-      context.fillStyle = colour(`--rank${slice.rank % 8}`);
-      this.fill(slice);
+      context.fillStyle = ofRank[slice.rank % 8];
+      left -= this.fill(slice);
+      if (left < 0) break;
     }
+    if (left < 0) this.fillCells(coverage(trace, time, pass), ofRank[0], colour("--empty-cell"));
     context.globalAlpha = 1;
     context.fillStyle = colour("--hidden-cell");
     this.hide();
   }
 
-  /** Heads are columns within a cell, as each rank of Ulysses computes some of them. */
+  /** Heads are columns within a cell, as each rank of Ulysses computes some of them. Returns how many rectangles it draws. */
   fill({ queries, keys, heads }) {
     const { attention } = this.trace, { width, height } = this.canvas;
-    const rows = this.spans(queries, attention.query_cell, height / attention.queries);
-    const columns = this.spans(keys, attention.key_cell, width / attention.keys);
-    const all = heads[1] - heads[0] === attention.heads;
-    for (const [top, tall] of rows)
-      for (const [left, wide] of all ? columns : this.ofHeads(heads)) this.context.fillRect(left, top, wide, tall);
+    const rows = this.spans(queries, attention.query_cell, attention.queries, height);
+    const columns = heads[1] - heads[0] < attention.heads ? this.ofHeads(heads)
+                                                          : this.spans(keys, attention.key_cell, attention.keys, width);
+    for (const [top, tall] of rows) for (const [left, wide] of columns) this.context.fillRect(left, top, wide, tall);
+    return rows.length * columns.length;
+  }
+
+  /** Instead of slices that are too many to draw each: the part of a cell that is computed. */
+  fillCells(covered, colour, empty) {
+    const { context, canvas } = this, tall = canvas.height / covered.length, wide = canvas.width / covered[0].length;
+    covered.forEach((row, i) => row.forEach((part, j) => {
+      for (const [fill, alpha] of [[empty, 1], [colour, Math.min(part, 1)]]) {
+        context.fillStyle = fill;
+        context.globalAlpha = alpha;
+        context.fillRect(j * wide, i * tall, wide, tall);
+      }
+    }));
   }
 
   ofHeads([begin, end]) {
@@ -141,8 +157,13 @@ class SquareView {
   }
 
   /** [begin, length] in pixels. Tokens that are `stride` apart share a cell with others: each takes its part of it. */
-  spans(ranges, cell, pixels) {
-    const spans = [];
+  spans(ranges, cell, tokens, length) {
+    const spans = [], pixels = length / tokens;
+    if (ranges.length > MOST.cells) { // too many to draw each
+      for (const [at, part] of partsOfCells(ranges, cell, tokens))
+        spans.push([at * cell * pixels, part * Math.min(cell, tokens - at * cell) * pixels]);
+      return spans;
+    }
     for (const [begin, stride, count] of ranges) {
       if (stride === 1) {
         spans.push([begin * pixels, count * pixels]);
@@ -191,12 +212,17 @@ class LanesView {
     element("path", { d: "M0 6 L6 0", stroke: "var(--line)", "stroke-width": 1.5 }, hatch);
     for (let rank = 0; rank < trace.ranks; ++rank)
       element("rect", { class: "lane", x: 0, y: rank * height + 2, width: 1000, height: height - 4 }, svg);
-    const add = (slice, fill) => element("rect", {
-      x: (slice.begin / length) * 1000, width: ((slice.end - slice.begin) / length) * 1000,
-      y: slice.rank * height + 2, height: height - 4, fill,
-    }, svg);
-    for (const slice of trace.waits) add(slice, "url(#hatch)");
-    for (const slice of trace.computes) add(slice, colourOf(slice.rank));
+    const add = (slices, fill) => {
+      let reached = -1;
+      for (const { begin, end, rank } of slices) {
+        const x = (begin / length) * 1000, right = (end / length) * 1000;
+        if (right < reached + 0.2) continue; // too narrow to be seen
+        reached = right;
+        element("rect", { x, width: right - x, y: rank * height + 2, height: height - 4, fill }, svg);
+      }
+    };
+    for (const { waits } of trace.of) add(waits, "url(#hatch)");
+    trace.of.forEach(({ computes }, rank) => add(computes, colourOf(rank)));
     this.playhead = element("line", { class: "playhead", y1: 0, y2: all }, svg);
     this.box.replaceChildren(svg);
   }
