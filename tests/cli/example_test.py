@@ -21,7 +21,11 @@ class ExampleTest(harness.CommandTest):
 
     def test_then_run(self):
         """The arrays act out an induction head: a query looks where the same bytes stood before."""
+        os.mkdir(self.path("in"))
+        with open(self.path("in/sink.npy.part"), "wb"):  # which a killed `example --sink` leaves
+            pass
         result = self.run_well(1, *"example --text text.txt --out in --dim 32".split(), launcher=False)
+        self.assertIn("in: removed sink.npy.part", result.err)
         self.assertIn(f"the first {len(TEXT)} bytes of text.txt", result.out)
         self.assertEqual(self.files_in("in"), ["dout.npy", "k.npy", "q.npy", "v.npy"])
         tokens = len(TEXT)

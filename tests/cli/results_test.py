@@ -2,6 +2,8 @@
 
 import math
 import os
+import signal
+import time
 
 import harness
 import npy
@@ -29,7 +31,7 @@ class ResultsTest(harness.CommandTest):
             npy.write(self.path(name + ".npy"), shape, arrays[name], dtype)
         return Problem(**arrays, q_shape=four(q_shape), kv_shape=four(kv_shape), **problem_words)
 
-    def assert_results(self, problem, q_shape, kv_shape, dtype, gradients=False):
+    def assert_results(self, problem, q_shape, kv_shape, dtype, gradients=False, also=()):
         """The files in results/ are those of the problem, in `dtype` and the input's dimensions."""
         want = list(zip(("out", "lse"), (q_shape, q_shape[:-1]), problem.attend()))
         if gradients:
@@ -38,7 +40,8 @@ class ResultsTest(harness.CommandTest):
             got_shape, got_dtype, got = self.array(f"results/{name}.npy")
             self.assertEqual((got_shape, got_dtype), (tuple(shape), dtype), name)
             self.assertLessEqual(worst_error(got, elements), TOLERANCE[dtype], name)
-        self.assertEqual(self.files_in("results"), sorted([f"{name}.npy" for name, _, _ in want] + ["report.json"]))
+        names = [f"{name}.npy" for name, _, _ in want]
+        self.assertEqual(self.files_in("results"), sorted([*names, "report.json", *also]))
 
     def check_case(self, ranks, q_shape, kv_shape=None, words="", dtype="<f8", **problem_words):
         kv_shape = kv_shape or q_shape
@@ -187,12 +190,45 @@ class ResultsTest(harness.CommandTest):
         self.write_problem((9, 4), (9, 4))
         self.run_well(3, "run", *FILES, "--out", "results", "--scale", "3")
         problem = self.write_problem((2, 5, 4), (2, 5, 4))
-        for name in harness.OUTPUTS:  # and so it does with what a killed run leaves
-            with open(self.path(f"results/{name}.part"), "wb") as file:
-                file.write(b"stale" * 1000)
         self.run_well(4, "run", *FILES, "--out", "results")
         self.assert_results(problem, (2, 5, 4), (2, 5, 4), "<f8")
         self.assertEqual(self.report()["q_shape"], [1, 2, 5, 4])
+
+    def test_the_next_run_removes_what_a_killed_run_leaves(self):
+        """And nothing else: names that the program does not make, a directory, a link, another job's files."""
+        words = "run --random 1,2,65536,64 --backward --out results --trace results/t.json".split()
+        left = [f"{name}.npy.part" for name in ("dk", "dq", "dv", "lse", "out")]
+        left += [f"t.json.rank{rank}" for rank in range(3)]
+        os.mkdir(self.path("results"))  # where the trace goes, too
+        with harness.Job(3, *words, cwd=self.folder) as job:
+            give_up = time.monotonic() + 20 * harness.SLOWNESS
+            while self.files_in("results") != left:
+                self.assertLess(time.monotonic(), give_up, "the run opens no files")
+                time.sleep(0.02)
+            for pid in job.processes():
+                harness.send(pid, signal.SIGKILL)
+            job.wait()
+        self.assertEqual(self.files_in("results"), left)
+        others = ["notes.part", "other/dq.npy.part", "q.npy.part", "x.npy"]
+        others += ["t.json.rank", "t.json.rank03", "t.json.rank1.txt"]
+        os.makedirs(self.path("results/other"))
+        os.makedirs(self.path("results/dbias.npy.part"))
+        for name in [*others, "report.json.part", "t.json.rank17"]:
+            with open(self.path(f"results/{name}"), "wb") as file:
+                file.write(b"stale" * 1000)
+        os.symlink("x.npy", self.path("results/dsink.npy.part"))
+        others.append("dsink.npy.part")
+        problem = self.write_problem((2, 5, 4), (2, 5, 4))
+        again = ("run", *FILES, "--out", "results", "--trace", "results/t.json")
+        said = self.run_well(2, *again).err.splitlines()
+        self.assertEqual(said, [
+            "results/t.json: removed 4 files FILE.rankN, which a killed job left",
+            "results: removed report.json.part, out.npy.part, lse.npy.part, dq.npy.part, dk.npy.part, dv.npy.part,"
+            " which a killed job left",
+        ])
+        self.assert_results(problem, (2, 5, 4), (2, 5, 4), "<f8", also=[*others, "t.json"])
+        self.assertTrue(os.path.isdir(self.path("results/dbias.npy.part")))
+        self.assertEqual(self.run_well(2, *again).err, "")
 
     def test_random_is_the_same_problem_on_any_number_of_ranks(self):
         words = ("run", "--random", "2,4,11,8", "--kv-heads", "2", "--check")

@@ -31,7 +31,10 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
                  "Tokens that are computed at once before the others are decoded (default half of them)",
                  {0});
   command.section("Output");
-  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
+  command.option(
+      "--out", options.out,
+      "Directory for out.npy, lse.npy and report.json; made if missing. What a killed run left there "
+      "(*.npy.part) is removed");
   command.flag(
       "--check", options.check,
       "Compare with one causal forward, dense and in double; above 16384 tokens a sample of the rows");

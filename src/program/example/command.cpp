@@ -88,6 +88,7 @@ void example_command(const ExampleOptions& options) {
     }
   }
   make_output_directory(options.out);
+  remove_leftovers(options.out, {"q.npy", "k.npy", "v.npy", "dout.npy", "bias.npy", "sink.npy"});
   for (const auto& [file, array] :
        {std::pair("q", &q), std::pair("k", &k), std::pair("v", &v), std::pair("dout", &dout)})
     write_npy<float>(options.out + "/" + file + ".npy", array->view());

@@ -53,7 +53,10 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.flag("--backward", options.backward, "With --random: a random dO, and its gradients");
   command.option("--seed", options.seed, "Seed of --random", {0});
   command.section("Output");
-  command.option("--out", options.out, "Directory for out.npy, lse.npy and report.json; made if missing");
+  command.option(
+      "--out", options.out,
+      "Directory for out.npy, lse.npy and report.json; made if missing. What a killed run left there "
+      "(*.npy.part) is removed");
   command.flag("--check", options.check,
                "Compare with the dense reference in double; above 16384 tokens some rows, and some keys of "
                "dk and dv");

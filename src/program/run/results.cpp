@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "program/output_directory.hpp"
+#include "program/run/report.hpp"
 
 namespace ring_attention {
 namespace {
@@ -33,6 +34,9 @@ RunResults::RunResults(const Communicator& comm, const std::string& directory)
     if (comm.rank() != 0) return;
     make_output_directory(directory);
     require_no_directory(path("report.json"));
+    std::vector<std::string> files{"report.json"};
+    for (const char* name : result_names) files.push_back(std::string(name) + ".npy");
+    remove_leftovers(directory, files);
   });
 }
 

@@ -12,7 +12,8 @@ namespace ring_attention {
 
 /// out.npy, lse.npy, dq.npy and so on, and report.json, in one directory. Opened before the work starts, so
 /// that a full disk or a wrong directory is found first. commit() renames the files, report.json last: where
-/// it is, the set is complete. Without commit the files of earlier runs stay as they were.
+/// it is, the set is complete. Without commit the files of earlier runs stay as they were. Temporary files that a
+/// killed run left in the directory are removed.
 /// Collective throughout.
 class RunResults {
  public:

@@ -12,8 +12,11 @@ struct TraceOptions {
 
 inline void declare_trace_options(CommandLine& command, TraceOptions& options,
                                   const std::string& what = "What each rank does and when") {
-  command.option("--trace", options.trace, what + ", for Perfetto or Chrome (Trace Event Format, JSON)",
-                 "FILE");
+  command.option(
+      "--trace", options.trace,
+      what +
+          ", for Perfetto or Chrome (Trace Event Format, JSON); the FILE.rankN of a killed job are removed",
+      "FILE");
 }
 
 }  // namespace ring_attention

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <vector>
 
+#include "program/output_directory.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 
@@ -67,15 +68,26 @@ std::string json_of(const TokenRanges& ranges) {
 }
 
 Trace::Trace(const Communicator& comm, std::string file)
-    : comm_(comm), file_(std::move(file)), own_file_(format("%s.rank%d", file_.c_str(), comm.rank())) {
+    : comm_(comm),
+      file_(std::move(file)),
+      own_file_(format("%s.rank%d", file_.c_str(), comm.rank())),
+      host_(place_on_host(comm)) {
+  remove_leftovers();
   agree(comm_, [&] { open(); });
-  offset_ = clock_offset(comm_, place_on_host(comm_).first);
+  offset_ = clock_offset(comm_, host_.first);
   start_ = clock_seconds();
   broadcast(comm_, start_);
   metadata("process_name", format("\"name\":\"rank %d\"", comm_.rank()));
   metadata("process_sort_index", format("\"sort_index\":%d", comm_.rank()));
   metadata("clock", format("\"offset_us\":%.3f,\"round_trip_us\":%.3f", offset_.seconds * 1e6,
                            offset_.round_trip * 1e6));
+}
+
+void Trace::remove_leftovers() {
+  const Index removed = sum_over_ranks(comm_, host_.rank == 0 ? remove_rank_files(file_) : 0);
+  if (removed > 0 && comm_.rank() == 0)
+    std::fprintf(stderr, "%s: removed %s FILE.rankN, which a killed job left\n", file_.c_str(),
+                 counted(removed, "file").c_str());
 }
 
 void Trace::open() {

@@ -26,7 +26,8 @@ enum class Track : std::uint8_t { job, compute, kv, gradients, all_to_all, all_g
 [[nodiscard]] std::string json_of(const TokenRanges& ranges);
 
 /// Each rank writes each event to a file of its own at once, FILE.rank0, FILE.rank1, ...: an array without its end, which
-/// the readers accept. So the files of a job that dies, or still runs, can be read. join() makes one file of them.
+/// the readers accept. So the files of a job that dies, or still runs, can be read. join() makes one file of them; the
+/// next job with the same FILE removes those of a job that died.
 /// The clock is that of rank 0, from the construction on.
 class Trace : public PhaseObserver {
  public:
@@ -63,6 +64,8 @@ class Trace : public PhaseObserver {
     void operator()(std::FILE* file) const { (void)std::fclose(file); }
   };
 
+  /// Of a killed job, before a rank opens its own.
+  void remove_leftovers();
   void open();
   /// \param rest  of the event, behind name and phase
   void write(const char* phase, const std::string& name, double at, Track track, const std::string& rest);
@@ -73,6 +76,7 @@ class Trace : public PhaseObserver {
 
   const Communicator& comm_;
   std::string file_, own_file_;
+  HostPlace host_;
   std::unique_ptr<std::FILE, Close> out_;
   ClockOffset offset_;
   double start_ = 0;
