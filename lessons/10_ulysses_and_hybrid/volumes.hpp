@@ -112,7 +112,7 @@ struct LayerHeads {
   const auto grad_out = layout.queries_to_heads<float>(q);
   auto backward = attention.begin_backward({own_q, own.out, own.lse, grad_out}, attention.kv(own_k, own_v));
   attention.travel(backward);
-  (void)attention.finish(backward, 1);
+  (void)attention.finish(backward);
   return {by_forward, sent() - by_forward};
 }
 

@@ -15,12 +15,12 @@ namespace ring_attention {
 struct Workload {
   SharedAttention shared;
   bool gradients = false;
-  Shape bias = {};        ///< of the dense bias of the largest shard; of size 0: none
+  Index bias = 0;         ///< numbers of the dense bias of the largest shard
   Index check_bytes = 0;  ///< of the host, that --check takes for dbias
   Index besides = 0;      ///< numbers in the type of q that the command has besides
 
   /// Numbers of the bias and of its gradient.
-  [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias.size(); }
+  [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias; }
 };
 
 /// A backend in the words of a report.

@@ -27,7 +27,7 @@ class GpuBackend : public Backend<T> {
     const cuda::DeviceTraits device = cuda::traits_for(with({}));
     const Workload& work = context.work;
     const auto dim = static_cast<int>(work.shared.q.dim);
-    const bool pairs = work.bias.size() > 0 || work.shared.scoring.dropout.drops();
+    const bool pairs = work.shared.bias || work.shared.scoring.dropout.drops();
     agree(context.comm, [&] {
       forward_ = name_flag("--kernel " + options.kernel, [&] {
         return &cuda::choose_forward(options.kernel, device, cuda::type_of<T>, dim, pairs);

@@ -51,7 +51,9 @@ class OptionalInput {
   OptionalInput(const char* name, const std::optional<py::buffer>& array) {
     if (array) input_.emplace(name, *array);
   }
-  [[nodiscard]] View<const T> view() const { return input_ ? input_->view() : View<const T>(); }
+  [[nodiscard]] std::optional<View<const T>> view() const {
+    return input_ ? std::optional(input_->view()) : std::nullopt;
+  }
 
  private:
   std::optional<Input<T>> input_;

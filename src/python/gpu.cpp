@@ -20,8 +20,8 @@ struct GpuArrays {
   [[nodiscard]] AttentionArrays<T> as() const {
     return {q.view<const T>(), k.view<const T>(), v.view<const T>(), of(bias)};
   }
-  static View<float> of(const GpuArray* array) {
-    return array == nullptr ? View<float>() : array->view<float>();
+  static std::optional<View<float>> of(const GpuArray* array) {
+    return array == nullptr ? std::nullopt : std::optional(array->view<float>());
   }
 };
 struct GpuResult {
@@ -37,7 +37,7 @@ struct GpuGradients {
   GpuArray* bias;
 
   [[nodiscard]] GradientViews<float> as() const {
-    return {q.view<float>(), k.view<float>(), v.view<float>(), GpuArrays::of(bias)};
+    return {q.view<float>(), k.view<float>(), v.view<float>(), GpuArrays::of(bias).value_or(View<float>())};
   }
 };
 
@@ -122,8 +122,8 @@ void attention(const ScoringWords& words, StreamNumber number, const GpuArray& q
   const auto run = [&]<class T>(T) {
     const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
     const Scoring scoring = checked("attention", arrays, words);
-    const auto result =
-        attention_forward<T>(arrays.q, arrays.k, arrays.v, scoring, {.stream = stream}, arrays.bias);
+    const auto result = attention_forward<T>(arrays.q, arrays.k, arrays.v, scoring, {.stream = stream},
+                                             arrays.bias.value_or(View<const float>()));
     const auto to = GpuResult{out, lse}.as<float>();
     copy(result.out, to.out, stream);
     copy(result.lse, to.lse, stream);
@@ -147,7 +147,8 @@ std::vector<double> attention_backward(const ScoringWords& words, StreamNumber n
     Check().array("grad_out", grad_out.view<const T>(), shape);
     Check().array("out", result.out, shape);
     Check().array("lse", result.lse, shape.per_row());
-    const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out.view<const T>(), arrays.bias};
+    const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out.view<const T>(),
+                                   arrays.bias.value_or(View<const float>())};
     const auto gradients =
         ring_attention::attention_backward<T>(inputs, arrays.k, arrays.v, scoring, {.stream = stream});
     const auto to = GpuGradients{grad_q, grad_k, grad_v, grad_bias}.as();

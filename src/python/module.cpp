@@ -39,7 +39,7 @@ class InterruptCheck {
 template <class T>
 struct OneProcess {
   OneProcess(const char* name, View<const T> q, View<const T> k, View<const T> v, const ScoringWords& words,
-             int threads, View<const T> bias)
+             int threads, std::optional<View<const T>> bias)
       : placement(Placement(PlacementKind::contiguous, q.shape().seq, 1),
                   Placement(PlacementKind::contiguous, k.shape().seq, 1)),
         scoring(scoring_of(words, q.shape(), q.shape().seq, k.shape().seq)),
@@ -69,7 +69,7 @@ py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const 
     const py::gil_scoped_release unlocked;
     const OneProcess<T> one("attention", q.view(), k.view(), v.view(), words, threads, bias.view());
     const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), whole(q.view().shape().seq),
-                                                      bias.view(), ExpectedKeys{});
+                                                      one.call.bias_rows(), ExpectedKeys{});
     engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
     result = engine->finish();
   }
@@ -93,7 +93,7 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("grad_out", grad_out.view(), shape);
     one.check.array("out", out.view(), shape);
     one.check.array("lse", lse.view(), shape.per_row());
-    const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), bias.view()};
+    const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), one.call.bias_rows()};
     const CpuDevice<T> device(one.cpu);
     const KeySums sums = device.key_sums(
         shape.dim, one.cpu.same_bits > 0

@@ -31,6 +31,12 @@ const char* numbers_of() {
   return sizeof(T) == 4 ? "4-byte" : "8-byte";
 }
 
+std::string words_of_bias(const std::optional<Shape>& bias) {
+  if (!bias) return "no bias";
+  return "a bias of batch " + std::to_string(bias->batch) + ", heads " + std::to_string(bias->heads) +
+         ", keys " + std::to_string(bias->dim);
+}
+
 bool within(Index number, Index least, Index most) { return least <= number && number <= most; }
 
 void check_scoring(const Check& check, const Scoring& scoring, Index heads, double largest) {
@@ -58,7 +64,7 @@ void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& ca
   if (tile == 0) return;
   check(within(tile, 1, Tiling::largest_size), "options.same_bits is a number of tokens, 1 to 2^20, or 0");
   check(std::is_same_v<T, float>, "options.same_bits needs arrays of float in the memory of the host");
-  if (call.name == std::string("backward")) require_exact_bias_gradient(call.bias.shape(), q, grid);
+  if (call.name == std::string("backward")) require_exact_bias_gradient(call.bias_shape(), q, grid);
   const Mask& mask = call.scoring.mask;
   (void)tiles_of(grid.shard(call.placement.queries), Tiling(tile, mask.documents, mask.offset));
   (void)tiles_of(grid.shard(call.placement.keys), Tiling(tile, mask.documents));
@@ -68,7 +74,7 @@ void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& ca
 
 template <class T>
 std::string shared_arguments(const Call<T>& call) {
-  const Shape &q = call.q.shape(), &k = call.k.shape(), &bias = call.bias.shape();
+  const Shape &q = call.q.shape(), &k = call.k.shape();
   const auto& [queries, keys] = call.placement;
   const auto& [scale, mask, slopes, sinks, dropout] = call.scoring;
   const GpuOptions& gpu = call.options.gpu;
@@ -85,10 +91,10 @@ std::string shared_arguments(const Call<T>& call) {
        << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel " << gpu.kernel
        << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "
        << gpu.share_gpu << "\noptions.gpu.timeout " << gpu.timeout.count() << '\n'
-       << "a bias of batch " << bias.batch << ", heads " << bias.heads << ", keys " << bias.dim
-       << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
-       << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "
-       << dropout.first_batch << "\ndropout.first_head " << dropout.first_head << '\n'
+       << words_of_bias(call.bias_shape()) << "\ndropout " << dropout.probability << "\ndropout.seed "
+       << dropout.seed << "\ndropout.step " << dropout.step << "\ndropout.layer " << dropout.layer
+       << "\ndropout.first_batch " << dropout.first_batch << "\ndropout.first_head " << dropout.first_head
+       << '\n'
        << slopes.size() << " ALiBi slopes\n";
   for (const double slope : slopes) text << "ALiBi slope " << slope << '\n';
   text << sinks.size() << " sinks\n";
@@ -130,9 +136,11 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
   check.array("q", call.q, q.with_seq(count(grid.slice(queries))));
   check.array("k", call.k, due);
   check.array("v", call.v, due);
-  if (const Shape& bias = call.bias.shape(); bias != Shape{})
-    check.array("bias", call.bias,
+  if (call.bias) {
+    const Shape& bias = call.bias->shape();
+    check.array("bias", *call.bias,
                 {bias.batch == 1 ? 1 : q.batch, bias.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
+  }
   check_scoring(check, call.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
   check_same_bits(check, grid, call);
 }

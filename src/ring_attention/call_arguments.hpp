@@ -2,6 +2,7 @@
 /// The arguments of the calls of ring_attention.hpp, and what must hold for them.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "ring_attention/ring_attention.hpp"
@@ -16,9 +17,13 @@ struct Call {
   const Placements& placement;
   const Scoring& scoring;
   const Options& options;
-  View<const SumOf<T>> bias;
+  std::optional<View<const SumOf<T>>> bias;
 
-  [[nodiscard]] bool has_bias() const { return bias.shape() != Shape{}; }  // a rank may have no row of it
+  /// The rows of this rank's queries; none without a bias.
+  [[nodiscard]] View<const SumOf<T>> bias_rows() const { return bias.value_or(View<const SumOf<T>>()); }
+  [[nodiscard]] std::optional<Shape> bias_shape() const {
+    return bias ? std::optional(bias->shape()) : std::nullopt;
+  }
   /// \throws InputError when the partition cannot have this number of ranks
   [[nodiscard]] RankGrid grid(int rank, int ranks) const {
     return rank_grid(options.partition, options.ulysses, rank, ranks);

@@ -151,7 +151,7 @@ class GpuCheck {
     array("q", arrays.q);
     array("k", arrays.k);
     array("v", arrays.v);
-    array("bias", arrays.bias);
+    if (arrays.bias) array("bias", *arrays.bias);
   }
   void arrays(const ResultViews<float>& to) const {
     array("out", to.out);
@@ -233,7 +233,7 @@ void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, cons
         on_gpu.arrays(to);
       },
       [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
-        attention.forward(call.q, call.k, call.v, call.bias, together, to);
+        attention.forward(call.q, call.k, call.v, call.bias_rows(), together, to);
       });
 }
 
@@ -255,7 +255,7 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
         on_gpu.arrays(to);
       },
       [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
-        const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias};
+        const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias_rows()};
         attention.backward(inputs, call.k, call.v, together, to);
         if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
         sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());

@@ -18,10 +18,10 @@ template <class T>
 void require_memory(const SharedAttention& shared, const Call<T>& call, bool gradients) {
   if (shared.grid.ulysses.size == 1) return;
   constexpr Index bytes = sizeof(T);
-  Shape bias =
-      call.bias.shape();  // in the layout that is computed: itself, its gradient, and each on its way
+  // In the layout that is computed: the bias, its gradient, and each on its way.
+  Shape bias = call.bias_rows().shape();
   if (bias.heads > 1) bias.heads /= shared.grid.ulysses.size;
-  const Index bias_arrays = call.has_bias() ? (gradients ? 5 : 3) : 0;
+  const Index bias_arrays = call.bias ? (gradients ? 5 : 3) : 0;
   const Index exact = call.options.same_bits > 0 ? exact_bytes(shared, gradients) : 0;
   if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) + exact +
                              bias_arrays * bias.with_seq(shared.tokens.queries.max_tokens()).size() * bytes))
@@ -119,7 +119,7 @@ AttentionResult<T> Attention::forward(const AttentionArrays<T>& arrays, const Pl
   return with_attention<T>(
       *state_, call, cores_of<T>(*state_), false, [](const Check&) {},
       [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.forward(call.q, call.k, call.v, call.bias, together);
+        return attention.forward(call.q, call.k, call.v, call.bias_rows(), together);
       });
 }
 
@@ -130,7 +130,7 @@ void Attention::forward(const AttentionArrays<T>& arrays, const ResultViews<T>& 
   with_attention<T>(
       *state_, call, cores_of<T>(*state_), false, [&](const Check& check) { check_results(check, call, to); },
       [&](ContextParallel<T>& attention, const Together& together) {
-        attention.forward(call.q, call.k, call.v, call.bias, together, to);
+        attention.forward(call.q, call.k, call.v, call.bias_rows(), together, to);
       });
 }
 
@@ -144,7 +144,7 @@ AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const 
         check(call.options.same_bits == 0, "options.same_bits does not go with a function of the caller");
       },
       [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.forward(call.q, call.k, call.v, call.bias, together);
+        return attention.forward(call.q, call.k, call.v, call.bias_rows(), together);
       });
 }
 
@@ -153,7 +153,7 @@ Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultV
                                  View<const T> grad_out, const Placements& placement,
                                  const Scoring& scoring) {
   const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, arrays.bias};
+  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.bias_rows()};
   Gradients<T> gradients = with_attention<T>(
       *state_, call, cores_of<T>(*state_), true,
       [&](const Check& check) { check_backward(check, call, result, grad_out); },
@@ -169,7 +169,7 @@ std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const 
                                         View<const T> grad_out, const GradientViews<T>& to,
                                         const Placements& placement, const Scoring& scoring) {
   const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, arrays.bias};
+  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.bias_rows()};
   with_attention<T>(
       *state_, call, cores_of<T>(*state_), true,
       [&](const Check& check) {
@@ -212,7 +212,7 @@ template std::vector<double> Attention::backward(const AttentionArrays<double>&,
 
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                                const Placements& placement, const Scoring& scoring, const Options& options,
-                               View<const float> bias) {
+                               std::optional<View<const float>> bias) {
   return Attention(comm, options).forward<float>({q, k, v, bias}, placement, scoring);
 }
 AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
@@ -223,14 +223,14 @@ AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& ke
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                           const AttentionResult<float>& result, View<const float> grad_out,
                           const Placements& placement, const Scoring& scoring, const Options& options,
-                          View<const float> bias) {
+                          std::optional<View<const float>> bias) {
   return Attention(comm, options)
       .backward<float>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
-                                const Options& options, View<const double> bias) {
+                                const Options& options, std::optional<View<const double>> bias) {
   return Attention(comm, options).forward<double>({q, k, v, bias}, placement, scoring);
 }
 AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
@@ -241,7 +241,7 @@ AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& 
 Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
                            const AttentionResult<double>& result, View<const double> grad_out,
                            const Placements& placement, const Scoring& scoring, const Options& options,
-                           View<const double> bias) {
+                           std::optional<View<const double>> bias) {
   return Attention(comm, options)
       .backward<double>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
 }

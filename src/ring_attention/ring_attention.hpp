@@ -93,11 +93,11 @@ struct Options {
   GpuOptions gpu = {};
 };
 
-/// The arrays that attention reads; see forward() below. `bias` is empty if there is none.
+/// The arrays that attention reads; see forward() below. Without a bias, `bias` is std::nullopt on all ranks.
 template <class T>
 struct AttentionArrays {
   View<const T> q, k, v;
-  View<const SumOf<T>> bias = {};
+  std::optional<View<const SumOf<T>>> bias = {};
 };
 
 /// The element types of arrays in the memory of the host, and of a GPU. Bf16 and Fp16 have the layout of __nv_bfloat16 and
@@ -197,7 +197,8 @@ class Attention {
 /// \param scoring  the same on all ranks; positions in it are global positions of the sequence. Seed, step and layer of
 ///                 the dropout are also the same on all ranks, because heads and positions are global.
 /// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
-///                 each key of the sequence in the order of positions; -inf hides a key. Empty, on all ranks: no bias.
+///                 each key of the sequence in the order of positions; -inf hides a key. Without a bias:
+///                 std::nullopt, on all ranks.
 /// \returns out, like q, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
 ///          A query that sees no key has out = 0 and lse = -inf; with sinks its lse is the sink of its head.
 /// \throws AgreedError, InputError, Error: see above
@@ -226,11 +227,11 @@ class Attention {
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k,
                                              View<const float> v, const Placements& placement,
                                              const Scoring& scoring, const Options& options = {},
-                                             View<const float> bias = {});
+                                             std::optional<View<const float>> bias = {});
 [[nodiscard]] AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                               View<const double> v, const Placements& placement,
                                               const Scoring& scoring, const Options& options = {},
-                                              View<const double> bias = {});
+                                              std::optional<View<const double>> bias = {});
 
 /// The same with a function of the caller's in place of the library's kernel: any function that returns out and lse for
 /// some queries and keys can run in the ring (attention/function_engine.hpp). Forward only, without a dense bias.
@@ -265,11 +266,11 @@ class Attention {
                                         View<const float> v, const AttentionResult<float>& result,
                                         View<const float> grad_out, const Placements& placement,
                                         const Scoring& scoring, const Options& options = {},
-                                        View<const float> bias = {});
+                                        std::optional<View<const float>> bias = {});
 [[nodiscard]] Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k,
                                          View<const double> v, const AttentionResult<double>& result,
                                          View<const double> grad_out, const Placements& placement,
                                          const Scoring& scoring, const Options& options = {},
-                                         View<const double> bias = {});
+                                         std::optional<View<const double>> bias = {});
 
 }  // namespace ring_attention

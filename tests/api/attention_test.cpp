@@ -36,14 +36,15 @@ struct Host {
         k(rows_of(problem.forward.k, grid.slice(placement.keys))),
         v(rows_of(problem.forward.v, grid.slice(placement.keys))),
         grad_out(rows_of(problem.grad_out, grid.slice(placement.queries))) {
-    if (problem.forward.bias.size() > 0) bias = rows_of(problem.forward.bias, grid.slice(placement.queries));
+    if (problem.what().bias()) bias = rows_of(problem.forward.bias, grid.slice(placement.queries));
   }
 
   [[nodiscard]] AttentionArrays<T> arrays() const { return {q, k, v, bias}; }
 
   Scoring scoring;
   Placements placement;
-  Tensor<T> q, k, v, grad_out, bias;
+  Tensor<T> q, k, v, grad_out;
+  std::optional<Tensor<T>> bias;
 };
 
 Options options_of(Partition partition, int ranks) {
@@ -69,7 +70,7 @@ void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
   Attention attention = std::move(first);
   AttentionResult<T> into{Tensor<T>(own.q.shape()), Tensor<T>(own.q.shape().per_row())};
   Gradients<T> gradients{Tensor<T>(own.q.shape()), Tensor<T>(own.k.shape()), Tensor<T>(own.v.shape()),
-                         Tensor<T>(own.bias.shape())};
+                         own.bias ? Tensor<T>(own.bias->shape()) : Tensor<T>()};
   for (int call = 0; call < 2; ++call) {
     communicators = 0;
     EXPECT_TRUE(same_bits(attention.forward<T>(own.arrays(), own.placement, own.scoring), want));

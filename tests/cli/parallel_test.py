@@ -43,6 +43,27 @@ class ParallelTest(harness.CommandTest):
 
     # ---- what it writes
 
+    def test_fewer_tokens_than_ranks_with_and_without_a_bias(self):
+        """A rank without queries has a bias of no elements, which is not the same as no bias. One key."""
+        for ranks, words, queries, heads in harness.first(
+            1,
+            (4, "--parallel hybrid --ulysses 2", 1, 2),
+            (9, "--parallel hybrid --ulysses 3", 2, 3),
+            (3, "--parallel ulysses", 2, 3),
+            (6, "--parallel hybrid --ulysses 3", 1, 3),
+            (7, "--parallel all-gather", 2, 3),
+            (5, "", 2, 3),
+        ):
+            self.write_problem((1, heads, queries, 8), (1, heads, 1, 8))
+            for bias in harness.first(1, (heads, queries, 1), (queries, 1), None):
+                with self.subTest(ranks=ranks, words=words, bias=bias):
+                    more = ("--bias", "bias.npy") if bias else ()
+                    if bias:
+                        npy.write(self.path("bias.npy"), bias, random_values(bias, 4))
+                    report = self.results_of(ranks, *words.split(), *more, "--check")
+                    self.assertIs(report["ok"], True)
+                    self.assertEqual("dbias" in self.arrays, bias is not None)
+
     def test_ulysses_has_the_bits_of_one_rank(self):
         self.write_problem()
         for ranks in (1, 4):

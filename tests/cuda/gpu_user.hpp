@@ -16,14 +16,14 @@ struct GpuUser {
     q = cuda::uploaded<T>(rows_of(problem.forward.q, rows), nullptr);
     k = cuda::uploaded<T>(rows_of(problem.forward.k, keys), nullptr);
     v = cuda::uploaded<T>(rows_of(problem.forward.v, keys), nullptr);
-    bias = bias_of(problem.forward, rows, nullptr);
+    if (problem.what().bias()) bias = bias_of(problem.forward, rows, nullptr);
     grad_out = cuda::uploaded<T>(rows_of(problem.grad_out, rows), nullptr);
     out = cuda::DeviceTensor<float>(q.shape());
     lse = cuda::DeviceTensor<float>(q.shape().per_row());
     grad_q = cuda::DeviceTensor<float>(q.shape());
     grad_k = cuda::DeviceTensor<float>(k.shape());
     grad_v = cuda::DeviceTensor<float>(v.shape());
-    grad_bias = cuda::DeviceTensor<float>(bias.shape());
+    if (bias) grad_bias = cuda::DeviceTensor<float>(bias->shape());
     q_view = q;
   }
 
@@ -56,7 +56,7 @@ struct GpuUser {
   Scoring scoring;
   Placements placement;
   Tensor<T> q, k, v, grad_out;
-  Tensor<float> bias;
+  std::optional<Tensor<float>> bias;
   Tensor<float> out, lse, grad_q, grad_k, grad_v, grad_bias;
   View<const T> q_view;  // the q of the calls
   mutable std::vector<double> sinks;

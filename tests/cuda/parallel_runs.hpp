@@ -20,7 +20,8 @@ ParallelResult<float> run_rank_on_gpu(const GradientProblem<float>& problem, con
                           Placement(what.kind, what.keys, grid.ring.size));
   const TokenRanges rows = grid.slice(tokens.queries), key_rows = grid.slice(tokens.keys);
   const CudaDevice<T> device({.stream = stream}, {.stream = stream});
-  const SharedAttention shared{grid, gathers, tokens, what.q(), what.kv(), what.scoring, what.every_hop};
+  const SharedAttention shared{grid,      gathers,      tokens,         what.q(),
+                               what.kv(), what.scoring, what.every_hop, what.bias()};
   ContextParallel<T> attention(device, links, shared), backward_attention(device, links, shared);
   const HeadLayout& layout = attention.layout();
   const auto queries_to_heads = [&](const Tensor<float>& all) {
@@ -47,7 +48,7 @@ ParallelResult<float> run_rank_on_gpu(const GradientProblem<float>& problem, con
   auto backward = backward_attention.begin_backward({q, attended.out, attended.lse, grad_out, bias},
                                                     backward_attention.kv(k, v));
   backward_attention.travel(backward);
-  auto gradients = backward_attention.finish(backward, what.bias_heads);
+  auto gradients = backward_attention.finish(backward);
   result.gradients = {
       device.to_host(std::move(gradients.q)), device.to_host(std::move(gradients.k)),
       device.to_host(std::move(gradients.v)), device.to_host(std::move(gradients.bias)),

@@ -44,7 +44,8 @@ Whole<float> run(const GradientProblem<float>& problem, const Team& team, Index 
     const RankGrid grid(rank, ranks, team.ulysses);
     LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
     ContextParallel<float> attention(
-        device, links, {grid, team.gathers, {queries, keys}, what.q(), what.kv(), what.scoring});
+        device, links,
+        {grid, team.gathers, {queries, keys}, what.q(), what.kv(), what.scoring, false, what.bias()});
     const TokenRanges rows = grid.slice(queries), columns = grid.slice(keys);
     const Tensor<float> q = rows_of(p.q, rows), k = rows_of(p.k, columns), v = rows_of(p.v, columns),
                         grad_out = rows_of(problem.grad_out, rows),

@@ -65,8 +65,8 @@ Gradients<T> gathered(const std::vector<RankGradients<T>>& results, const Gradie
   const Case& what = problem.what();
   const int ranks = static_cast<int>(results.size());
   const Placement keys(what.kind, what.keys, ranks);
-  Gradients<T> all{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()), Tensor<T>(what.bias()),
-                   std::vector<double>(what.scoring.sinks.size())};
+  Gradients<T> all{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()),
+                   Tensor<T>(what.bias().value_or(Shape{})), std::vector<double>(what.scoring.sinks.size())};
   for (int rank = 0; rank < ranks; ++rank) {
     const Gradients<T>& part = results[static_cast<std::size_t>(rank)].gradients;
     put_rows(all.q, part.q, query_ranges(problem.forward, rank, ranks));

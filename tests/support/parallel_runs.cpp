@@ -31,9 +31,9 @@ ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const Ran
   const int ranks = grid.ring.size, sharing = grid.ulysses.size;
   const DeviceOf<T> device(engines, what.block);
   const SharedAttention shared{
-      grid,     gathers,   {{what.kind, what.queries, ranks}, {what.kind, what.keys, ranks}},
-      what.q(), what.kv(), what.scoring,
-      true};
+      grid,     gathers,    {{what.kind, what.queries, ranks}, {what.kind, what.keys, ranks}},
+      what.q(), what.kv(),  what.scoring,
+      true,     what.bias()};
   ContextParallel<T> attention(device, links, shared), backward_attention(device, links, shared);
   const HeadLayout& layout = attention.layout();
   const TokenRanges rows = rules.slice(held, what.kind, what.queries);
@@ -65,7 +65,7 @@ ParallelResult<T> run_rank_parallel(const GradientProblem<T>& problem, const Ran
   const HeadShare share(what.q().heads, what.kv_heads, sharing);
   if (rules.returns_nothing(share.kv, static_cast<std::size_t>(links.ulysses().rank())))
     for (const View<T>& sum : {backward.sums.k(), backward.sums.v()}) std::ranges::fill(sum.elements(), T{0});
-  auto gradients = backward_attention.finish(backward, what.bias_heads);
+  auto gradients = backward_attention.finish(backward);
   result.gradients = {
       ordered_heads(rules, own(std::move(gradients.q)), sharing, true), own(std::move(gradients.k)),
       own(std::move(gradients.v)), own(std::move(gradients.bias)),
@@ -111,8 +111,8 @@ std::vector<ParallelResult<T>> run_loopback_all_gather(const GradientProblem<T>&
 template <class T>
 Whole<T> zeros(const Case& what) {
   return {{Tensor<T>(what.q()), Tensor<T>(what.q().per_row())},
-          {Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()), Tensor<T>(what.bias()),
-           std::vector<double>(what.scoring.sinks.size())}};
+          {Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()),
+           Tensor<T>(what.bias().value_or(Shape{})), std::vector<double>(what.scoring.sinks.size())}};
 }
 
 template <class T>

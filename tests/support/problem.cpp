@@ -28,10 +28,9 @@ std::string to_string(const Case& c) {
          name(c.kind) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
          " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
          (mask.documents ? ", documents" : "") + (c.scoring.has_alibi() ? ", ALiBi" : "") +
-         (c.bias_batch > 0 ? ", bias " + to_string(c.bias()) : "") +
-         (c.scoring.sinks.empty() ? "" : ", sinks") + ", dropout " +
-         std::to_string(c.scoring.dropout.probability) + ", spike_every " + std::to_string(c.spike_every) +
-         ", seed " + std::to_string(c.seed);
+         (c.bias() ? ", bias " + to_string(*c.bias()) : "") + (c.scoring.sinks.empty() ? "" : ", sinks") +
+         ", dropout " + std::to_string(c.scoring.dropout.probability) + ", spike_every " +
+         std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
 }
 
 template <class T>
@@ -43,7 +42,7 @@ Problem<T> make_problem(const Case& what, Tensor<T> q, Tensor<T> k, Tensor<T> v,
 
 template <class T>
 Tensor<T> random_bias(const Case& what) {
-  Tensor<T> bias(what.bias());
+  Tensor<T> bias(what.bias().value_or(Shape{}));
   fill_random(bias.view(), {.seed = what.seed, .stream = 4});
   for (T& x : bias.view().elements())
     if (x > std::sqrt(T(3)) * T(7) / 8) x = negative_infinity<T>;

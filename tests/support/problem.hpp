@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "ring_attention/attention/partial.hpp"
@@ -37,8 +38,8 @@ struct Case {
 
   [[nodiscard]] Shape q() const { return {batch, group * kv_heads, queries, dim}; }
   [[nodiscard]] Shape kv() const { return {batch, kv_heads, keys, dim}; }
-  [[nodiscard]] Shape bias() const {
-    return bias_batch > 0 ? Shape{bias_batch, bias_heads, queries, keys} : Shape{};
+  [[nodiscard]] std::optional<Shape> bias() const {
+    return bias_batch > 0 ? std::optional(Shape{bias_batch, bias_heads, queries, keys}) : std::nullopt;
   }
 };
 

@@ -88,7 +88,7 @@ class PlacementBench {
       const MaybeOwned<Input> own = grad_to_heads();
       auto backward = whole_.begin_backward(inputs(own), whole_.kv(k_, v_));
       whole_.travel(backward);
-      (void)whole_.finish(backward, 1);
+      (void)whole_.finish(backward);
     });
   }
 

@@ -72,7 +72,7 @@ class RunAttention {
     auto backward = attention_.begin_backward(
         {q_, computed_.out.view(), computed_.lse.view(), own_grad_out, bias_}, taken_kv());
     attention_.travel(backward);
-    auto held = attention_.finish(backward, run_.input.bias().heads);
+    auto held = attention_.finish(backward);
     Gradients<Value> gradients{
         to_host(std::move(held.q)), to_host(std::move(held.k)), to_host(std::move(held.v)),
         to_host(std::move(held.bias)),

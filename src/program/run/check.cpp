@@ -67,7 +67,7 @@ class Check {
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
   [[nodiscard]] bool has_every_row() const { return input_.q().seq <= check_all_rows_up_to; }
   /// Of dk and dv some keys at least; a dense bias has no columns of some keys alone.
-  [[nodiscard]] bool has_keys() const { return has_every_row() || results_.bias->size() == 0; }
+  [[nodiscard]] bool has_keys() const { return has_every_row() || !input_.bias(); }
   [[nodiscard]] const std::vector<Index>& rows() const { return rows_; }
   /// dk or dv of the keys that are compared.
   [[nodiscard]] Tensor<double> of_keys(const Tensor<T>& gradient) const;

@@ -32,18 +32,20 @@ struct RunContext {
                              grid.ring.size, arrays.scoring().mask),
                arrays.q(),
                arrays.kv(),
-               arrays.scoring()} {}
+               arrays.scoring(),
+               false,
+               arrays.bias()} {}
 
   [[nodiscard]] const RankGrid& grid() const { return shared.grid; }
   [[nodiscard]] bool shares_heads() const { return grid().ulysses.size > 1; }
-  [[nodiscard]] bool has_bias() const { return input.bias().size() > 0; }
+  [[nodiscard]] bool has_bias() const { return input.bias().has_value(); }
   /// The tokens that this rank holds.
   [[nodiscard]] TokenRanges query_ranges() const { return grid().slice(shared.tokens.queries); }
   [[nodiscard]] TokenRanges key_ranges() const { return grid().slice(shared.tokens.keys); }
 
   /// The heads of the bias that this rank computes with: [0, 1) of one that broadcasts over heads.
   [[nodiscard]] Interval bias_heads() const {
-    if (input.bias().heads == 1) return {0, 1};
+    if (input.bias()->heads == 1) return {0, 1};
     const HeadShare heads(shared.q.heads, shared.kv.heads, grid().ulysses.size);
     return heads.query[static_cast<std::size_t>(grid().ulysses.index(grid().rank))];
   }
@@ -52,12 +54,13 @@ struct RunContext {
   [[nodiscard]] Workload workload() const {
     Workload work{shared, options.wants_gradients()};
     if (has_bias()) {
-      work.bias = input.bias().with_seq(shared.tokens.queries.max_tokens());
-      work.bias.heads = bias_heads().end - bias_heads().begin;
+      Shape bias = input.bias()->with_seq(shared.tokens.queries.max_tokens());
+      bias.heads = bias_heads().end - bias_heads().begin;
+      work.bias = bias.size();
+      if (options.check && work.gradients)  // dbias and its reference, in double
+        work.check_bytes = 2 * static_cast<Index>(sizeof(double)) *
+                           bias.with_seq(checked_rows(bias.seq, input.q().seq)).size();
     }
-    if (options.check && work.gradients)  // dbias and its reference, in double
-      work.check_bytes = 2 * static_cast<Index>(sizeof(double)) *
-                         work.bias.with_seq(checked_rows(work.bias.seq, input.q().seq)).size();
     return work;
   }
 };

@@ -168,7 +168,7 @@ void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
 }
 
 const Shape& RunInput::shape(InputArray array) const {
-  if (array == InputArray::bias) return bias_;
+  if (array == InputArray::bias) return *bias_;
   return array == InputArray::k || array == InputArray::v ? kv_ : q_;
 }
 

@@ -23,8 +23,8 @@ class RunInput {
 
   [[nodiscard]] const Shape& q() const { return q_; }
   [[nodiscard]] const Shape& kv() const { return kv_; }
-  /// Of the dense bias, `[batch or 1, heads or 1, Sq, Sk]`; of size 0: none.
-  [[nodiscard]] const Shape& bias() const { return bias_; }
+  /// Of the dense bias, `[batch or 1, heads or 1, Sq, Sk]`; none without a bias.
+  [[nodiscard]] const std::optional<Shape>& bias() const { return bias_; }
   [[nodiscard]] const Scoring& scoring() const { return scoring_; }
   /// Is the arithmetic in double?
   [[nodiscard]] bool is_double() const { return is_double_; }
@@ -46,7 +46,7 @@ class RunInput {
   /// Of the dense bias, which there must be, some heads, or [0, 1) of one that broadcasts over heads. Collective.
   template <class T>
   [[nodiscard]] Tensor<T> read_bias(const TokenRanges& ranges, const Interval& heads) const {
-    Tensor<T> shard({bias_.batch, heads.end - heads.begin, count(ranges), bias_.dim});
+    Tensor<T> shard({bias_->batch, heads.end - heads.begin, count(ranges), bias_->dim});
     readers_.back()->read(shard.view(), ranges, heads);
     return shard;
   }
@@ -68,7 +68,8 @@ class RunInput {
   void prepare_scoring(const Communicator& comm, const RunOptions& options);
   void read_sinks(const Communicator& comm, const RunOptions& options);
 
-  Shape q_, kv_, bias_;  // global
+  Shape q_, kv_;  // global
+  std::optional<Shape> bias_;
   Scoring scoring_;
   std::uint64_t seed_ = 1;
   bool is_double_ = false;

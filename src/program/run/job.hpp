@@ -64,11 +64,12 @@ class RunJob {
     files_.open();
     if (!run_.options.wants_gradients()) return;
     const std::size_t n = run_.input.dimensions();
-    const Shape &q = run_.input.q(), &kv = run_.input.kv(), &bias = run_.input.bias();
+    const Shape &q = run_.input.q(), &kv = run_.input.kv();
     files_.add("dq", q, array_extents(q, n));
     files_.add("dk", kv, array_extents(kv, n));
     files_.add("dv", kv, array_extents(kv, n));
-    if (run_.has_bias()) files_.add("dbias", bias, array_extents(bias, run_.input.bias_dimensions()));
+    if (const auto& bias = run_.input.bias())
+      files_.add("dbias", *bias, array_extents(*bias, run_.input.bias_dimensions()));
     if (!run_.input.scoring().sinks.empty()) files_.add("dsink", {1, 1, q.heads, 1}, {q.heads});
   }
 
@@ -79,7 +80,7 @@ class RunJob {
     const Interval heads = run_.bias_heads();
     Tensor<T> bias = run_.input.template read_bias<T>(shard, heads);
     const bool is_first = run_.grid().ulysses.index(run_.grid().rank) == 0;  // of those that read the same
-    files_.require_finite(InputArray::bias, bias.view(), shard, is_first || run_.input.bias().heads > 1,
+    files_.require_finite(InputArray::bias, bias.view(), shard, is_first || run_.input.bias()->heads > 1,
                           heads.begin);
     return bias;
   }

@@ -50,7 +50,8 @@ struct RankReport {
 
 /// The whole run. Times are those of the slowest rank.
 struct RunReport {
-  Shape q, kv, bias;     ///< of the bias: of size 0 for none
+  Shape q, kv;
+  std::optional<Shape> bias;
   Index bias_bytes = 0;  ///< the most that a rank has of it, and with gradients of dbias
   std::string dtype;
   int ulysses = 1;  ///< ranks that share heads

@@ -15,8 +15,8 @@ void copy(const Memory& memory, View<T> to, View<const T> from) {
 
 }  // namespace
 
-void require_exact_bias_gradient(const Shape& bias, const Shape& q, const RankGrid& grid) {
-  if (bias != Shape{} && bias.heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
+void require_exact_bias_gradient(const std::optional<Shape>& bias, const Shape& q, const RankGrid& grid) {
+  if (bias && bias->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
     throw InputError(
         "the same bits: the gradient of a bias that broadcasts over heads depends on how many ranks share "
         "heads: "
@@ -30,7 +30,7 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
       links_(links),
       shared_(std::move(shared)),
       layout_(links.ulysses(), shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads,
-              device.memory()),
+              device.memory(), shared_.bias ? std::optional(shared_.bias->heads) : std::nullopt),
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv),
@@ -84,7 +84,7 @@ template <class Input, class T>
 auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                          View<const Input> v, const Together& together) -> Gradients<Value> {
   Backward backward = travelled(inputs, k, v, together);
-  HeldGradients held = finish(backward, inputs.bias.shape().heads);
+  HeldGradients held = finish(backward);
   const Memory& memory = device_.memory();
   return {owned(memory, std::move(held.q)), owned(memory, std::move(held.k)),
           owned(memory, std::move(held.v)), owned(memory, std::move(held.bias))};
@@ -95,7 +95,7 @@ void ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
                                          View<const Input> v, const Together& together,
                                          const GradientViews<Value>& to) {
   Backward backward = travelled(inputs, k, v, together);
-  const HeldGradients held = finish(backward, inputs.bias.shape().heads);
+  const HeldGradients held = finish(backward);
   const Memory& memory = device_.memory();
   copy(memory, to.q, held.q.view());
   copy(memory, to.k, held.k.view());
@@ -114,7 +114,7 @@ auto ContextParallel<Input, T>::finish(Forward& forward) const -> AttentionResul
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::finish(Backward& backward, Index bias_heads) const -> HeldGradients {
+auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradients {
   Tensor<Value> q = backward.engine->finish(), bias = backward.engine->bias_gradient();
   backward.engine.reset();
   backward.kv.release();
@@ -123,7 +123,7 @@ auto ContextParallel<Input, T>::finish(Backward& backward, Index bias_heads) con
   auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
   auto held_k = held_sums(k), held_v = held_sums(v);
   return {std::move(held_q), std::move(held_k), std::move(held_v),
-          layout_.bias_to_sequence<Value>(std::move(bias), bias_heads)};
+          layout_.bias_to_sequence<Value>(std::move(bias))};
 }
 
 template <class Input, class T>
@@ -132,6 +132,13 @@ auto ContextParallel<Input, T>::held_sums(View<const Value> sums) const -> Maybe
   if constexpr (std::is_same_v<Value, float>)
     if (sums_.exact) return exact_values(*sums_.exact, held.view());
   return held;
+}
+
+template <class Input, class T>
+void ContextParallel<Input, T>::require_rows(const Shape& bias) const {
+  require(shared_.bias ? bias.seq == ring_attention::count(query_ranges_) : bias.size() == 0,
+          "ContextParallel: a bias " + to_string(bias) +
+              (shared_.bias ? " of other rows than the queries" : " where SharedAttention has no bias"));
 }
 
 template <class Input, class T>
@@ -153,6 +160,7 @@ KvExchange<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Inpu
 template <class Input, class T>
 auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv, View<const Value> bias)
     -> Forward {
+  require_rows(bias.shape());
   return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv),
           transport<T>(Channel::kv, kv_.dim)};
 }
@@ -160,6 +168,7 @@ auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T>
 template <class Input, class T>
 auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv)
     -> Backward {
+  require_rows(inputs.bias.shape());
   const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
   KvExchange<Value> sums(shared_.gathers, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here

@@ -10,6 +10,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "ring_attention/parallel/device.hpp"
@@ -30,11 +31,14 @@ struct SharedAttention {
   Shape q, kv;             ///< `[batch, heads, any, dim]` of the whole attention
   Scoring scoring;         ///< of all heads
   bool every_hop = false;  ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
+  /// `[batch or 1, heads or 1, any, keys]`, the dense bias (bias.hpp); none without a bias. The array of a rank does not
+  /// say whether there is a bias: it may have no row.
+  std::optional<Shape> bias = {};
 };
 
 /// With the same bits on any number of ranks (CpuOptions): the gradient of a bias that broadcasts over heads is a sum over
 /// the ranks that share heads, and depends on how many they are. \throws InputError in that case
-void require_exact_bias_gradient(const Shape& bias, const Shape& q, const RankGrid& grid);
+void require_exact_bias_gradient(const std::optional<Shape>& bias, const Shape& q, const RankGrid& grid);
 
 /// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
 using Together = std::function<void(const std::function<void()>& step)>;
@@ -53,7 +57,7 @@ class ContextParallel {
 
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
-  /// \param bias      may be empty
+  /// \param bias      the rows of this rank's queries; of no elements without SharedAttention::bias
   /// \param together  runs the step that allocates, before the first message of a ring or an all-gather
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
                                                View<const Value> bias = {}, const Together& together = alone);
@@ -101,8 +105,7 @@ class ContextParallel {
   };
   /// Results after travel(), as this rank holds them. Frees the engine and K,V.
   [[nodiscard]] AttentionResult<Value> finish(Forward& forward) const;
-  /// \param bias_heads  of the whole bias; any without one
-  [[nodiscard]] HeldGradients finish(Backward& backward, Index bias_heads) const;
+  [[nodiscard]] HeldGradients finish(Backward& backward) const;
 
   /// What the ring of this rank has sent so far; its all-to-alls or all-gathers; and both.
   [[nodiscard]] const TransportStatistics& hops(Channel channel) const {
@@ -115,6 +118,8 @@ class ContextParallel {
   /// A backward of arrays as this rank holds them, after travel().
   [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
                                    View<const Input> v, const Together& together);
+  /// \throws Error unless `bias` is one for the queries that this rank computes, or empty where there is no bias
+  void require_rows(const Shape& bias) const;
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   /// K of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;

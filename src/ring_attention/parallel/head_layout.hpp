@@ -2,6 +2,8 @@
 /// `HeadLayout`: the arrays of a rank between the layout that it holds and the layout that it computes.
 #pragma once
 
+#include <optional>
+
 #include "ring_attention/attention/mask.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 #include "ring_attention/parallel/heads.hpp"
@@ -18,15 +20,18 @@ class HeadLayout {
  public:
   /// \param group  along grid.ulysses; it moves pieces in `memory`. Both outlive this object
   /// \param tokens  over the ranks of the ring
+  /// \param bias_heads  query_heads, or 1 of a bias that broadcasts over heads; none without a bias
   /// \throws InputError when the ranks cannot share these heads (HeadShare)
   HeadLayout(AllToAll& group, const RankGrid& grid, const Placements& tokens, Index query_heads,
-             Index kv_heads, const Memory& memory = host_memory())
+             Index kv_heads, const Memory& memory = host_memory(), std::optional<Index> bias_heads = {})
       : group_(group),
         memory_(memory),
         own_(static_cast<std::size_t>(grid.ulysses.index(grid.rank))),
         share_(query_heads, kv_heads, grid.ulysses.size),
         query_tokens_(grid.tokens(tokens.queries)),
-        key_tokens_(grid.tokens(tokens.keys)) {}
+        key_tokens_(grid.tokens(tokens.keys)) {
+    if (bias_heads) bias_ = *bias_heads == 1 ? all_heads(1, grid.ulysses.size) : share_.query;
+  }
 
   [[nodiscard]] bool shares_heads() const { return share_.query.size() > 1; }
   /// The heads that this rank computes.
@@ -43,12 +48,11 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> keys_to_heads(MaybeOwned<T> x) const {
     return to_heads(std::move(x), share_.kv, key_tokens_);
   }
-  /// The same for a bias (bias.hpp), which may be empty. One that broadcasts over heads goes to every rank.
+  /// The same for a bias (bias.hpp), if there is one. A bias that broadcasts over heads goes to every rank.
   template <class T>
   [[nodiscard]] MaybeOwned<T> bias_to_heads(MaybeOwned<T> x) const {
-    const Shape bias = x.view().shape();
-    if (bias == Shape{}) return x;
-    return to_heads(std::move(x), bias_share(bias.heads), query_tokens_);
+    if (!bias_) return x;
+    return to_heads(std::move(x), *bias_, query_tokens_);
   }
 
   /// out, lse, dQ: back.
@@ -66,19 +70,16 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> keys_to_sequence(MaybeOwned<T> y) const {
     return keys_to_sequence<T>(std::move(y), memory_);
   }
-  /// The gradient of a bias, back. \param heads  1, where the bias broadcasts over heads: the sum over the ranks
+  /// The gradient of a bias, back: the sum over the ranks where the bias broadcasts over heads.
   template <class T>
-  [[nodiscard]] MaybeOwned<T> bias_to_sequence(MaybeOwned<T> y, Index heads) const {
-    if (y.view().shape() == Shape{}) return y;
-    return to_sequence(std::move(y), bias_share(heads), query_tokens_);
+  [[nodiscard]] MaybeOwned<T> bias_to_sequence(MaybeOwned<T> y) const {
+    if (!bias_) return y;
+    return to_sequence(std::move(y), *bias_, query_tokens_);
   }
 
  private:
   using Heads = std::vector<Interval>;
 
-  [[nodiscard]] Heads bias_share(Index heads) const {
-    return heads == 1 ? all_heads(1, static_cast<int>(share_.query.size())) : share_.query;
-  }
   template <class T>
   [[nodiscard]] MaybeOwned<T> to_heads(MaybeOwned<T> x, const Heads& heads,
                                        const std::vector<Index>& tokens) const {
@@ -96,6 +97,7 @@ class HeadLayout {
   const Memory& memory_;
   std::size_t own_;
   HeadShare share_;
+  std::optional<Heads> bias_;  // of each rank; none without a bias
   std::vector<Index> query_tokens_, key_tokens_;
 };
 
