@@ -187,6 +187,55 @@ TEST(AnyRanks, RandomProblemsAndTeams) {
   for (const std::string& pair : pairs.missing()) ADD_FAILURE() << "never together: " << pair;
 }
 
+/// The tokens at `rows` of a problem by themselves: a sequence, with positions from 0 on.
+GradientProblem<float> alone(const GradientProblem<float>& packed, const TokenRanges& rows) {
+  Case what = packed.what();
+  what.queries = what.keys = count(rows);
+  what.scoring.mask.documents = nullptr;
+  const Problem<float>& p = packed.forward;
+  return make_gradient_problem(
+      make_problem<float>(what, rows_of(p.q, rows), rows_of(p.k, rows), rows_of(p.v, rows)),
+      rows_of(packed.grad_out, rows));
+}
+
+// No document but the empty ones is a multiple of the tile. Each has the bits that it has by itself.
+TEST(AnyRanks, ATileEndsWithItsDocument) {
+  const std::vector<Index> ends{0, 7, 19, 19, 20, 31};
+  const Case what{.queries = 31,
+                  .keys = 31,
+                  .dim = 5,
+                  .scoring = {0.5, Mask{.right = 0, .documents = std::make_shared<const Documents>(ends)}}};
+  const auto packed = make_gradient_problem<float>(what);
+  for (const Index block : {0, 3})
+    for (const Index tile : {2, 5, 8}) {
+      SCOPED_TRACE("tiles of " + std::to_string(tile) + ", block " + std::to_string(block));
+      const Whole<float> one = run(packed, {}, tile, block);
+      for (const PlacementKind kind : placement_kinds)
+        EXPECT_TRUE(same_bits(run(packed, {.rings = 3, .kind = kind}, tile, block), one)) << name(kind);
+      for (std::size_t i = 1; i < ends.size(); ++i) {
+        const TokenRanges rows{{ends[i - 1], 1, ends[i] - ends[i - 1]}};
+        if (count(rows) == 0) continue;
+        const Whole<float> all = run(alone(packed, rows), {}, tile, block);
+        EXPECT_TRUE(
+            same_bits(all.attended, {rows_of(one.attended.out, rows), rows_of(one.attended.lse, rows)}))
+            << "document " << i - 1;
+        EXPECT_TRUE(same_bits(all.gradients, {rows_of(one.gradients.q, rows), rows_of(one.gradients.k, rows),
+                                              rows_of(one.gradients.v, rows)}))
+            << "document " << i - 1;
+      }
+    }
+}
+
+// A row of sums takes 1023 terms, then it must be wide: the tiles of all steps of a ring count, not those of one.
+TEST(AnyRanks, MoreTilesThanANarrowRowTakes) {
+  const auto problem =
+      make_gradient_problem<float>({.queries = 3, .keys = ExactFormat::most_terms + 2, .dim = 2});
+  const Whole<float> one = run(problem, {}, 1, 0);
+  EXPECT_TRUE(agrees(one, problem));
+  for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .gathers = true}})
+    EXPECT_TRUE(same_bits(run(problem, team, 1, 0), one)) << to_string(team);
+}
+
 /// Sums of squares over all cases: of the errors, relative to the norm of each case's array.
 struct Errors {
   double out = 0, lse = 0, q = 0, k = 0, v = 0;
