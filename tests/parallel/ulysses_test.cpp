@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "ring_attention/parallel/all_gather.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
+#include "support/gradients.hpp"
 #include "support/input_error.hpp"
-#include "support/problem.hpp"
 
 #include "support/engines.hpp"
 
@@ -239,6 +241,52 @@ TEST(AllGather, MemoryAndBytesByTheFormula) {
     EXPECT_EQ(allocation::peak() - before, 2 * all + 3 * shard);
     EXPECT_EQ(link.statistics().bytes_sent, 6 * shard);
     for (const float x : gradients.elements(rank)) EXPECT_EQ(x, ranks);
+  });
+}
+
+/// Links that count how often they may progress.
+class CountingLinks : public LoopbackLinks {
+ public:
+  using LoopbackLinks::LoopbackLinks;
+  void progress() override { ++calls; }
+  Index calls = 0;
+};
+
+// An all-gather computes without a transport: a caller that is to be called between tiles hears of them from the links.
+TEST(AllGather, ProgressesBetweenTheTilesOfBothPasses) {
+  constexpr int ranks = 3;
+  const auto problem = make_gradient_problem<float>({.queries = 90, .keys = 90});
+  const Case& what = problem.what();
+  const Placement tokens(what.kind, what.keys, ranks);
+  const CpuDevice<float> device;
+  LoopbackWorld world(ranks);
+  world.run([&](int rank) {
+    const RankGrid grid(rank, ranks, 1);
+    const TokenRanges own = tokens.ranges(rank);
+    const Tensor<float> q = rows_of(problem.forward.q, own), k = rows_of(problem.forward.k, own),
+                        v = rows_of(problem.forward.v, own), grad_out = rows_of(problem.grad_out, own);
+    CountingLinks links(world, rank, grid.ulysses, grid.ring);
+    ContextParallel<float> attention(device, links, {grid, true, tokens, what.q(), what.kv(), what.scoring});
+    const AttentionResult<float> attended = attention.forward(q, k, v);
+    const Index forward_calls = std::exchange(links.calls, 0);
+    const BackwardInputs<float> inputs{q, attended.out, attended.lse, grad_out};
+    (void)attention.backward(inputs, k, v);
+
+    Index forward_due = 0, backward_due = 0;  // the calls of the engines
+    const auto forward = device.forward(what.scoring, q, own, {}, {});
+    const auto backward = device.backward(what.scoring, inputs, own, {});
+    for (int owner = 0; owner < ranks; ++owner) {
+      const TokenRanges theirs = tokens.ranges(owner);
+      const Tensor<float> other_k = rows_of(problem.forward.k, theirs),
+                          other_v = rows_of(problem.forward.v, theirs);
+      Tensor<float> grad_k(other_k.shape()), grad_v(other_v.shape());
+      forward->accumulate({other_k, other_v, theirs}, [&] { ++forward_due; });
+      backward->accumulate({other_k, other_v, theirs}, {grad_k, grad_v}, [&] { ++backward_due; });
+    }
+    EXPECT_GE(forward_due, ranks);
+    EXPECT_EQ(forward_calls, forward_due);
+    EXPECT_GE(backward_due, ranks);
+    EXPECT_EQ(links.calls, backward_due);
   });
 }
 
