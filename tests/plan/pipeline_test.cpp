@@ -41,6 +41,20 @@ TEST(Pipeline, SendsTheResidualStreamForEachChunkAndDirection) {
   EXPECT_NEAR(time.stages, 2 * 16 * 2 * device.link.seconds(bytes), 1e-12);
 }
 
+// Stages are the slowest axis: where the ranks are more than a node has, the next stage is in another node.
+TEST(Pipeline, SendsBetweenNodesFromTheFirstRankBeyondANode) {
+  const auto stages = [](const Mesh& mesh) { return step_time(batches(16), mesh, device).stages; };
+  const auto due = [](const LinkClass& link, int tensor) {
+    return 2 * 16 * link.seconds(8192.0 * 4096 * 2 / tensor);
+  };
+  const LinkClass nic = device.shared_nic(8);
+  EXPECT_NEAR(stages({.pipeline = 8}), due(device.link, 1), 1e-12);
+  EXPECT_NEAR(stages({.tensor = 4, .pipeline = 2}), due(device.link, 4), 1e-12);
+  EXPECT_NEAR(stages({.pipeline = 16}), due(nic, 1), 1e-12);
+  EXPECT_NEAR(stages({.tensor = 8, .pipeline = 2}), due(nic, 8), 1e-12);
+  EXPECT_GT(due(nic, 1), 2 * due(device.link, 1));
+}
+
 TEST(Pipeline, TheFirstStageKeepsAsManyMicroBatchesAsThereAreStages) {
   EXPECT_EQ(passes_in_flight(batches(16), {}), 1);
   EXPECT_EQ(passes_in_flight(batches(16), {.pipeline = 4}), 4);
