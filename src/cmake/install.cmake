@@ -51,6 +51,7 @@ write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConf
                                  COMPATIBILITY SameMajorVersion)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfigVersion.cmake"
+              cmake/ring_attention_find_eigen.cmake
               cmake/ring_attention_find_mpi.cmake
         DESTINATION "${package_dir}")
 

@@ -23,7 +23,7 @@ if install --config-settings=cmake.define.CMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON; 
   echo 'it was installed' >&2
   exit 1
 fi
-grep -q 'Eigen 3.4 was not found. *Remedy: `sh setup.sh` installs it.' "$work/log" || { cat "$work/log" >&2; exit 1; }
+grep -q 'Eigen 3.4 or newer was not found. *Remedy: `sh setup.sh` installs Eigen' "$work/log" || { cat "$work/log" >&2; exit 1; }
 
 echo 'with it: installed'
 install --config-settings=cmake.define.CMAKE_DISABLE_FIND_PACKAGE_Eigen3=OFF || { cat "$work/log" >&2; exit 1; }
