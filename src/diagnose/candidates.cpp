@@ -116,10 +116,11 @@ std::vector<Explanation> pairs(const std::vector<Explanation>& singles, const Se
 Search::Simulate Simulations::remembering(Known& known, Simulated simulated) {
   return [&known, simulated = std::move(simulated)](const Evidence& one, const Explanation& explanation,
                                                     Precision precision) {
+    // Before the size is compared: g++ 14 warns about a copy whose size it knows.
+    const Key key{&one, precision, explanation.hypothesis, explanation.given_own};
     if (explanation.hypothesis.mistakes.size() > 1)  // there are many pairs
       return std::make_shared<const Arrays>(simulated(one, explanation, precision));
-    std::shared_ptr<const Arrays>& arrays =
-        known[{&one, precision, explanation.hypothesis, explanation.given_own}];
+    std::shared_ptr<const Arrays>& arrays = known[key];
     if (arrays == nullptr) arrays = std::make_shared<const Arrays>(simulated(one, explanation, precision));
     return arrays;
   };
