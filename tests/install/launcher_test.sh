@@ -26,6 +26,7 @@ END
 cat >"$work/mpirun.openmpi" <<END
 #!/bin/sh
 [ "\$1" != --version ] || { echo 'mpirun (Open MPI) 4.1.6'; exit 0; }
+echo "\$UCX_LOG_FILE" >$work/ucx
 if [ "\$(id -u)" = 0 ]; then
   [ "\$1" = --allow-run-as-root ] || { echo 'refusing to run as root' >&2; exit 1; }
   shift
@@ -66,6 +67,12 @@ expect "$work/fallback.log" 'MPI ranks are started by .*mpirun.openmpi'
 expect "$work/build/mpirun" '--oversubscribe'
 "$work/build/mpirun" -n 3 "$work/build/mpi_probe" >"$work/fallback.out"
 expect "$work/fallback.out" 'rank 2 of 3'
+
+echo "UCX is told to write to the standard error, unless it has been told something else"
+for chosen in '' /tmp/ucx.log; do
+  UCX_LOG_FILE=$chosen "$work/build/mpirun" -n 1 "$work/build/mpi_probe" >/dev/null
+  expect "$work/ucx" "^${chosen:-stderr}\$"
+done
 
 echo 'an MPI without the large counts of MPI 4 is refused, with a remedy'
 cat >"$work/mpi_3.h" <<'END'
