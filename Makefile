@@ -13,9 +13,9 @@ SHELL_FILES = { $(call files,'*.sh'); echo .ci/run .ci/release src/cmake/mpirun.
 
 VERSION = $(shell sed -n 's/^  VERSION //p' CMakeLists.txt)
 
-# clang-format and clang-tidy 16 where they are; versions differ in small things.
-CLANG_FORMAT ?= $(shell command -v clang-format-16 || echo clang-format)
-CLANG_TIDY   ?= $(shell command -v clang-tidy-16 || echo clang-tidy)
+# Version 19, since versions differ in small things: the system's, or the one that setup.sh loads.
+CLANG_FORMAT ?= $(shell command -v clang-format-19 || echo build/llvm/clang-format/clang_format/data/bin/clang-format)
+CLANG_TIDY   ?= $(shell command -v clang-tidy-19 || echo build/llvm/clang-tidy/clang_tidy/data/bin/clang-tidy)
 
 # The GPU's kernels for this machine's GPU only. (`cmake --preset release` compiles them for all that are supported.)
 # Several files at once, which takes half the time.

@@ -40,15 +40,15 @@ notebooks python3-numpy                numpy            -                their a
 notebooks python3-matplotlib           python-matplotlib -               their pictures
 notebooks python3-nbclient             jupyterlab       -                executes them without a browser
 notebooks python3-ipykernel            -                -                the Python they run in
-format    clang-format-16/clang-format clang-format     clang-format-16  formats the source
-lint      clang-format-16/clang-format clang-format     clang-format-16  formats the source
-lint      clang-tidy-16/clang-tidy     llvm             clang-tidy-16    looks for mistakes in the source
+format    clang-format-19/python3-pip  python3          clang-format-19  formats the source
+lint      clang-format-19/python3-pip  python3          clang-format-19  formats the source
+lint      clang-tidy-19/python3-pip    python3          clang-tidy-19    looks for mistakes in the source
 lint      cmake-format?                -                cmake-lint       looks for mistakes in the CMake files
 lint      flake8                       flake8           flake8           looks for mistakes in the Python files
 lint      shellcheck                   shellcheck       shellcheck       looks for mistakes in the shell scripts
 lint      python3                      python3          python3          starts clang-tidy for several files at once
-sanitize  clang-16?                    -                clang++-16       compiles for the sanitizers, in less time than g++
-sanitize  libclang-rt-16-dev?          -                -                the sanitizers of clang
+sanitize  clang-19/clang-16?           -                clang++-19       compiles for the sanitizers, in less time than g++
+sanitize  libclang-rt-19-dev/libclang-rt-16-dev? -      -                the sanitizers of clang
 gpu-headers python3                    python3          python3          runs pip
 gpu-headers python3-pip                python3          pip3             loads the headers of CUDA and NCCL
 bench     libbenchmark-dev             google-benchmark -                Google Benchmark, takes the times
@@ -159,10 +159,33 @@ brew_setup() {
   brew install $names || fail 'brew install failed. Is there a network?'
 }
 
-# --- the headers of CUDA and NCCL -----------------------------------------------------------------
+# --- what pip loads into build/ --------------------------------------------------------------------
 
-# NVIDIA's wheels for Python have them. Those for Linux will do everywhere: only the headers are kept.
-case $0 in */*) header_folder=${0%/*}/build/gpu-headers ;; *) header_folder=build/gpu-headers ;; esac
+case $0 in */*) build=${0%/*}/build ;; *) build=build ;; esac
+
+load_wheels() { # folder, what to do without a network, wheels
+  into=$build/$1 remedy=$2
+  shift 2
+  rm -rf "$into"
+  mkdir -p "$into"
+  PIP_ROOT_USER_ACTION=ignore pip3 install --quiet --disable-pip-version-check --retries 1 --no-deps --no-compile \
+    --only-binary=:all: --target "$into" "$@" 2>"$build/pip.log" ||
+    fail "pip did not load $* (see build/pip.log). Is there a network? $remedy"
+}
+
+# One version of both for all, where the system has none of the name: what others write differs.
+# The Makefile looks for them here.
+llvm_tools_setup() { # clang-format, clang-tidy
+  for tool in "$@"; do
+    if command -v "$tool-19" >/dev/null || [ -e "$build/llvm/$tool/bin/$tool" ]; then continue; fi
+    say "loading $tool 19 into build/llvm, since this system has no $tool-19"
+    load_wheels "llvm/$tool" 'CLANG_FORMAT and CLANG_TIDY name programs of your own.' "$tool==19.*"
+  done
+}
+
+# The headers of CUDA and NCCL, which NVIDIA's wheels have. Those for Linux will do everywhere: only the headers are kept.
+header_folder=$build/gpu-headers
+wheels_for='--platform=manylinux_2_18_x86_64 --platform=manylinux2014_x86_64'
 cuda_wheels='nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*'
 nccl_wheel='nvidia-nccl-cu13==2.28.*'
 
@@ -180,21 +203,14 @@ has_nccl_header() { has_header nccl.h "$header_folder/nccl/nvidia/nccl" "${NCCL_
   "${NCCL_HOME:-}" /usr/local /usr; }
 
 load_headers() { # folder, wheels
-  into=$header_folder/$1
-  shift
-  rm -rf "$into"
-  mkdir -p "$into"
-  PIP_ROOT_USER_ACTION=ignore pip3 install --quiet --disable-pip-version-check --retries 1 --no-deps --no-compile \
-    --only-binary=:all: --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 --target "$into" "$@" \
-    2>"$header_folder/pip.log" ||
-    fail "pip did not load $* (see build/gpu-headers/pip.log). Is there a network? CUDA_PATH and NCCL_ROOT name folders that have the headers."
-  rm -rf "$into"/nvidia/*/lib
+  # shellcheck disable=SC2086 # options and wheels are words
+  load_wheels "gpu-headers/$1" 'CUDA_PATH and NCCL_ROOT name folders that have the headers.' $2 $wheels_for
+  rm -rf "$header_folder/$1"/nvidia/*/lib
 }
 
 gpu_headers_setup() {
   say 'loading the headers of CUDA (6 MB) and of NCCL (200 MB, of which 0.1 MB are kept) into build/gpu-headers'
-  # shellcheck disable=SC2086 # wheels are words
-  has_cuda_headers || load_headers cuda $cuda_wheels
+  has_cuda_headers || load_headers cuda "$cuda_wheels"
   has_nccl_header || load_headers nccl "$nccl_wheel"
 }
 
@@ -222,4 +238,6 @@ else
     printf '%s\n' "$packages" | sed -n "s/^$group  *\([^ ]*\)  *[^ ]*  *[^ ]*  */  \1: /p"
   done
 fi
+case $groups in *format*) llvm_tools_setup clang-format ;; esac
+case $groups in *lint*) llvm_tools_setup clang-format clang-tidy ;; esac
 case $groups in *gpu-headers*) gpu_headers_setup ;; esac

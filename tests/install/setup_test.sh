@@ -48,7 +48,7 @@ reset() {
   # shellcheck disable=SC2086 # one word a package
   printf '%s\n' $all >"$work/installed"
   # shellcheck disable=SC2086 # one word a package
-  printf '%s\n' $all doxygen clang-format openmpi-bin >"$work/available"
+  printf '%s\n' $all doxygen clang-19 clang-16 openmpi-bin python3-pip >"$work/available"
 }
 setup() { PATH="$work/bin" sh "$RING_ATTENTION_SOURCE/setup.sh" "$@" >"$work/output" 2>&1; }
 fail() {
@@ -106,9 +106,13 @@ setup run || fail 'exit code'
 
 echo 'packages that this system does not have: the optional are left out, the next best is taken'
 reset
-setup docs format || fail 'exit code'
+setup docs sanitize || fail 'exit code'
 asked_for doxygen || fail 'doxygen was not asked for'
-asked_for clang-format || fail 'clang-format was not asked for'
+asked_for clang-19 || fail 'clang-19 was not asked for'
+rm "$work/calls"
+sed -i /clang-19/d "$work/available"
+setup docs sanitize || fail 'exit code'
+asked_for clang-16 || fail 'clang-16 was not asked for'
 ! grep -q awesome "$work/calls" || fail 'an unknown package was asked for'
 
 # A copy in a folder of its own, which finds no headers of the system.
@@ -125,6 +129,7 @@ echo "pip3 \$*" >>$work/calls
 [ ! -e $work/no-network ] || exit 1
 while [ "\$1" != --target ]; do shift; done
 case "\$*" in
+  *clang-format==19.*) mkdir -p "\$2/bin" && : >"\$2/bin/clang-format" ;;
   *nccl*) mkdir -p "\$2/nvidia/nccl/include" "\$2/nvidia/nccl/lib" && : >"\$2/nvidia/nccl/include/nccl.h" ;;
   *) mkdir -p "\$2/nvidia/cu13/include/crt" && : >"\$2/nvidia/cu13/include/crt/host_defines.h" ;;
 esac
@@ -139,6 +144,19 @@ copied_setup gpu-headers || fail 'exit code'
 rm "$work/calls"
 copied_setup gpu-headers || fail 'exit code'
 [ ! -e "$work/calls" ] || fail 'pip was called again'
+
+echo 'a system without clang-format 19: pip loads it, once'
+copied_setup format || fail 'exit code'
+asked_for python3-pip || fail 'python3-pip was not asked for'
+[ "$(grep -c '^pip3 install ' "$work/calls")" = 1 ] || fail 'pip was not called once'
+echo python3-pip >>"$work/installed"
+rm "$work/calls"
+copied_setup format || fail 'exit code'
+[ ! -e "$work/calls" ] || fail 'it was loaded again'
+rm -r "$work/copy/build"
+echo clang-format-19 >>"$work/available"
+copied_setup format || fail 'exit code'
+asked_for clang-format-19 || fail 'the package of that name was not asked for'
 
 echo 'an unknown part is refused'
 if setup everything; then fail 'exit code'; fi
