@@ -6,6 +6,17 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/ring_attention")
 
 install(TARGETS ring_attention EXPORT ring_attention_targets)
+if(RING_ATTENTION_PROGRAMS)
+  install(TARGETS ring-attention RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  # Where the program finds the library, if that is shared.
+  file(RELATIVE_PATH to_library "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
+  if(APPLE)
+    set(program_folder "@loader_path")
+  else()
+    set(program_folder "$ORIGIN")
+  endif()
+  set_target_properties(ring-attention PROPERTIES INSTALL_RPATH "${program_folder}/${to_library}")
+endif()
 # The headers: those that users include, and what these include, followed when they are installed.
 set(public_headers ring_attention/ring_attention.hpp)
 if(RING_ATTENTION_HAS_CUDA)
