@@ -14,6 +14,10 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # for clang-tidy and editors
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old: 12 is the oldest that is tested. "
+                      "Remedy: `sudo apt-get install g++-12`, `make clean` and CXX=g++-12 (`CXX=g++-12 make run`).")
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
   message(FATAL_ERROR "Clang ${CMAKE_CXX_COMPILER_VERSION} is too old: std::source_location needs 16. "
                       "Remedy: CXX=clang++-16 or CXX=g++ (12 or newer) and a fresh build folder.")
