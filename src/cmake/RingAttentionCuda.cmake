@@ -4,7 +4,8 @@
 # use for them on a machine without an NVIDIA driver: there only a build of the tests compiles the kernels. The CUDA
 # runtime is linked statically and the driver is never linked: programs of a GPU build start on a machine without one.
 
-set(RING_ATTENTION_CUDA AUTO CACHE STRING "Build the GPU parts: ON, OFF, or AUTO (when nvcc is found and works)")
+set(RING_ATTENTION_CUDA "${RING_ATTENTION_AUTO}"
+    CACHE STRING "Build the GPU parts: ON, OFF, or AUTO (when nvcc is found and works)")
 set_property(CACHE RING_ATTENTION_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(RING_ATTENTION_CUDA_HERE
        "Compile for this machine's GPU only; where there is none, for Hopper, and only if RING_ATTENTION_TESTS is ON" OFF)

@@ -3,7 +3,7 @@
 # It is built for one interpreter: -DPython_EXECUTABLE=..., else that of the active virtual environment, else the first
 # python3 that has NumPy.
 
-set(RING_ATTENTION_PYTHON AUTO
+set(RING_ATTENTION_PYTHON "${RING_ATTENTION_AUTO}"
     CACHE STRING "Build the Python module: ON, OFF, or AUTO (when pybind11 and Python's headers are found)")
 set_property(CACHE RING_ATTENTION_PYTHON PROPERTY STRINGS AUTO ON OFF)
 if(NOT RING_ATTENTION_PYTHON)
