@@ -79,11 +79,12 @@ apt_installed() {
 apt_available() { apt-cache show --no-all-versions "$1" >/dev/null 2>&1; }
 
 # Ubuntu 24.04's mpich 4.2.0-5build3 starts N worlds of one rank each (Launchpad bug
-# 2072338). It speaks PMIx, so Open MPI's launcher can start its programs; CMake tries that.
+# 2072338). It speaks PMIx, so Open MPI's launcher can start its programs; CMake tries that. A repaired package would be
+# 4.2.0-5build3.1.
 apt_mpich_is_broken() {
   version=$(dpkg-query -W -f '${Version}' mpich 2>/dev/null) || version=
   [ -n "$version" ] || version=$(apt-cache policy mpich 2>/dev/null | sed -n 's/^ *Candidate: //p')
-  case $version in 4.2.0-5build*) return 0 ;; *) return 1 ;; esac
+  case $version in 4.2.0-5build[0-9]) return 0 ;; *) return 1 ;; esac
 }
 
 # Prints the missing packages, one "package why" a line.
@@ -126,7 +127,8 @@ apt_setup() {
   # shellcheck disable=SC2086 # names are words
   $as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 $names >/dev/null ||
-    fail "apt-get install failed. Is there a network? Still missing: $names"
+    fail "apt-get install failed. Is there a network, and, on Ubuntu, is the component universe among the sources" \
+      "(sudo add-apt-repository universe)? Still missing: $names"
 }
 
 # --- Homebrew ------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ END
 stand_in apt-get <<END
 #!/bin/sh
 echo "apt-get \$*" >>$work/calls
-[ ! -e $work/no-network ]
+[ ! -e $work/no-network ] && [ ! -e $work/no-package -o "\$1" != install ]
 END
 stand_in id <<END
 #!/bin/sh
@@ -42,7 +42,7 @@ for tool in sh cat grep cut tr awk sed printf env; do ln -s "$(command -v $tool)
 
 all='make cmake g++ libmpich-dev mpich libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev python3'
 reset() {
-  rm -f "$work/calls" "$work/no-network"
+  rm -f "$work/calls" "$work/no-network" "$work/no-package"
   echo 0 >"$work/user"
   echo 4.0.2-3 >"$work/mpich"
   # shellcheck disable=SC2086 # one word a package
@@ -93,6 +93,13 @@ touch "$work/no-network"
 if setup run; then fail 'exit code'; fi
 grep -q 'Is there a network?' "$work/output" || fail 'no hint'
 
+echo 'a package that is in no source: says where it may be'
+reset
+sed -i /libcli11-dev/d "$work/installed" "$work/available"
+touch "$work/no-package"
+if setup run; then fail 'exit code'; fi
+grep -q 'is the component universe among the sources.*Still missing: libcli11-dev' "$work/output" || fail 'no hint'
+
 echo 'the mpich of Ubuntu 24.04: a launcher that works comes with it, once'
 reset
 echo 4.2.0-5build3 >"$work/mpich"
@@ -103,6 +110,10 @@ echo openmpi-bin >>"$work/installed"
 rm "$work/calls"
 setup run || fail 'exit code'
 [ ! -e "$work/calls" ] || fail 'apt-get was called again'
+reset
+echo 4.2.0-5build3.1 >"$work/mpich"
+setup run || fail 'exit code'
+[ ! -e "$work/calls" ] || fail 'a repaired package needs no other launcher'
 
 echo 'packages that this system does not have: the optional are left out, the next best is taken'
 reset
