@@ -17,9 +17,15 @@ VERSION = $(shell sed -n 's/^  VERSION //p' CMakeLists.txt)
 CLANG_FORMAT ?= $(shell command -v clang-format-19 || echo build/llvm/clang-format/clang_format/data/bin/clang-format)
 CLANG_TIDY   ?= $(shell command -v clang-tidy-19 || echo build/llvm/clang-tidy/clang_tidy/data/bin/clang-tidy)
 
+# One line where the build folder is another user's, or was copied or moved with its checkout: CMake's own are odd.
+USABLE := for file in build $(BUILD) $(BUILD)/CMakeCache.txt; do [ ! -e $$file ] || [ -w $$file ] || \
+  { echo "make: $$file is another user's. Remedy: \`make clean\` as that user" >&2; exit 2; }; done; \
+  [ ! -e $(BUILD)/CMakeCache.txt ] || \
+  [ "$$(sed -n 's/^CMAKE_HOME_DIRECTORY:[A-Z]*=//p' $(BUILD)/CMakeCache.txt)" -ef . ] || \
+  { echo 'make: $(BUILD) was made for a checkout in another folder. Remedy: `make clean`' >&2; exit 2; };
 # The GPU's kernels for this machine's GPU only. (`cmake --preset release` compiles them for all that are supported.)
 # Several files at once, which takes half the time.
-CONFIGURE := cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON -DCMAKE_UNITY_BUILD=ON
+CONFIGURE := $(USABLE) cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON -DCMAKE_UNITY_BUILD=ON
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 # One more than there are cores, since some tests wait for most of their time.
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(shell expr $(JOBS) + 1)
@@ -123,7 +129,7 @@ lint: format-check ## the checks of all source files, with clang-tidy over every
 	@python3 .ci/tidy.py $(CLANG_TIDY) $(FILES)
 
 dist: ## the source archive of the last commit, in build/dist
-	@mkdir -p build/dist
+	@$(USABLE) mkdir -p build/dist
 	git archive --format=tar.gz --prefix=ring-attention-$(VERSION)/ -o build/dist/ring-attention-$(VERSION).tar.gz HEAD
 
 clean: ## remove build/

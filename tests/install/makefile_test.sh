@@ -1,0 +1,43 @@
+#!/bin/sh
+# `make` in a build folder that was copied with its checkout, or that another user made, says what to do; in others it
+# calls CMake.
+set -eu
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp "$RING_ATTENTION_SOURCE/Makefile" "$work"
+mkdir -p "$work/build/release" "$work/bin"
+printf '#!/bin/sh\necho "cmake was called"\nexit 1\n' >"$work/bin/cmake"
+chmod 755 "$work" "$work/bin/cmake"
+cd "$work"
+
+expect() { # what `make` says, the command that makes
+  text=$1
+  shift
+  if PATH="$work/bin:$PATH" "$@" make SETUP=true python >"$work/log" 2>&1; then
+    echo 'make: exit code 0' >&2
+    exit 1
+  fi
+  grep -q -e "$text" "$work/log" || { cat "$work/log" >&2; exit 1; }
+}
+made_for() { echo "CMAKE_HOME_DIRECTORY:INTERNAL=$1" >build/release/CMakeCache.txt; }
+
+echo 'a checkout of its own'
+expect '^cmake was called'
+made_for "$work"
+expect '^cmake was called' env
+
+echo 'a copied one'
+made_for "$RING_ATTENTION_SOURCE"
+expect '^make: build/release was made for a checkout in another folder. Remedy: `make clean`$' env
+
+echo "another user's"
+made_for "$work"
+chmod -R a-w build
+nobody=env
+if [ "$(id -u)" = 0 ]; then # who may write everywhere
+  nobody='setpriv --reuid 65534 --regid 65534 --clear-groups'
+  command -v setpriv >/dev/null || exit 0
+fi
+expect "^make: build is another user's. Remedy: \`make clean\` as that user\$" $nobody
+chmod -R u+w build
