@@ -34,10 +34,10 @@ expect '^make: build/release was made for a checkout in another folder. Remedy: 
 echo "another user's"
 made_for "$work"
 chmod -R a-w build
-nobody=env
+set -- env
 if [ "$(id -u)" = 0 ]; then # who may write everywhere
-  nobody='setpriv --reuid 65534 --regid 65534 --clear-groups'
   command -v setpriv >/dev/null || exit 0
+  set -- setpriv --reuid 65534 --regid 65534 --clear-groups
 fi
-expect "^make: build is another user's. Remedy: \`make clean\` as that user\$" $nobody
+expect "^make: build is another user's. Remedy: \`make clean\` as that user\$" "$@"
 chmod -R u+w build

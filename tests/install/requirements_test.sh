@@ -11,7 +11,8 @@ stand_in() { # a package, its version: a package that accepts requests for its o
   echo "add_library(Eigen3::Eigen INTERFACE IMPORTED)" >"$work/$1_$2/$1Config.cmake"
   cat >"$work/$1_$2/$1ConfigVersion.cmake" <<END
 set(PACKAGE_VERSION $2)
-if(NOT PACKAGE_FIND_VERSION OR (PACKAGE_FIND_VERSION_MAJOR EQUAL ${2%%.*} AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL $2))
+if(NOT PACKAGE_FIND_VERSION OR
+   (PACKAGE_FIND_VERSION_MAJOR EQUAL ${2%%.*} AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL $2))
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
 endif()
 END
@@ -19,7 +20,8 @@ END
 configure() { # lines of a project, CMake's arguments
   rm -rf "$work/build"
   mkdir -p "$work/project"
-  printf 'cmake_minimum_required(VERSION 3.22)\nproject(tools LANGUAGES NONE)\n%s\n' "$1" >"$work/project/CMakeLists.txt"
+  printf 'cmake_minimum_required(VERSION 3.22)\nproject(tools LANGUAGES NONE)\n%s\n' "$1" \
+    >"$work/project/CMakeLists.txt"
   shift
   cmake -S "$work/project" -B "$work/build" -DCMAKE_MODULE_PATH="$RING_ATTENTION_SOURCE/src/cmake;$work" "$@" \
     >"$work/log" 2>&1
@@ -33,7 +35,8 @@ says() { # what CMake says. It breaks the lines of an error.
 
 echo 'Eigen: version 5 as well as 3.4, and none that is older'
 for file in CMakeLists.txt src/cmake/ring_attentionConfig.cmake.in; do # the build and the installed package
-  grep -q '^include(.*ring_attention_find_eigen' "$RING_ATTENTION_SOURCE/$file" || { echo "not included in $file" >&2; exit 1; }
+  grep -q '^include(.*ring_attention_find_eigen' "$RING_ATTENTION_SOURCE/$file" ||
+    { echo "not included in $file" >&2; exit 1; }
 done
 eigen='include(ring_attention_find_eigen)
 if(Eigen3_FOUND AND TARGET Eigen3::Eigen)
@@ -73,9 +76,9 @@ configure "$python" -DPython_EXECUTABLE=/bin/false -DCMAKE_DISABLE_FIND_PACKAGE_
 says "$left_out the headers of Python, 3.9 or later, for /bin/false. Remedy: \`sh setup.sh python\`."
 echo 'set(Python_FOUND TRUE)' >"$work/FindPython.cmake"
 stand_in pybind11 2.9.1
-configure "$python" -DPython_EXECUTABLE=/bin/false -Dpybind11_DIR="$work/pybind11_2.9.1" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
+set -- -DPython_EXECUTABLE=/bin/false -Dpybind11_DIR="$work/pybind11_2.9.1" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
+configure "$python" "$@"
 old="pybind11 2.10 or later (there is 2.9.1). Remedy: \`/bin/false -m pip install 'pybind11>=2.10'\`."
 says "$left_out $old"
-if configure "$python" -DRING_ATTENTION_PYTHON=ON -DPython_EXECUTABLE=/bin/false -Dpybind11_DIR="$work/pybind11_2.9.1" \
-  -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF; then says 'an error'; fi
+if configure "$python" -DRING_ATTENTION_PYTHON=ON "$@"; then says 'an error'; fi
 says "RING_ATTENTION_PYTHON is ON, and the module cannot be built. Missing: $old"
