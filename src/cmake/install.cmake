@@ -65,6 +65,7 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/ring_attentionConfig.cmake"
               cmake/ring_attention_find_eigen.cmake
               cmake/ring_attention_find_mpi.cmake
         DESTINATION "${package_dir}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 # ring_attention.pc, for pkg-config.
 file(RELATIVE_PATH ring_attention_pc_include "${CMAKE_INSTALL_FULL_LIBDIR}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")

@@ -16,6 +16,8 @@ if grep -rlF -e "$RING_ATTENTION_SOURCE" -e "$RING_ATTENTION_BUILD" "$work/prefi
   exit 1
 fi
 
+cmp "$RING_ATTENTION_SOURCE/LICENSE" "$(find "$work/prefix" -name LICENSE)"
+
 # Headers: those that the programs here include, those that an installed header includes, and no other.
 programs=$(ls "$RING_ATTENTION_SOURCE"/tests/install/*.cpp)
 has_cuda=$(find "$work/prefix" -name libring_attention_cuda.a)
