@@ -60,7 +60,8 @@ if command -v pkg-config >/dev/null && pkg-config --exists eigen3; then
   PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name ring_attention.pc)")
   export PKG_CONFIG_PATH
   # shellcheck disable=SC2046,SC2086 # flags are words
-  "$1" ${2-} -std=c++20 "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" -o "$work/own_program" \
+  "$1" ${2-} -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Werror \
+    "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" -o "$work/own_program" \
     $(pkg-config --cflags --libs ring_attention)
   "$MPIRUN" -n 3 "$work/own_program" | sort | diff "$work/printed" -
   grep -q "^  VERSION $(pkg-config --modversion ring_attention)\$" "$RING_ATTENTION_SOURCE/CMakeLists.txt"

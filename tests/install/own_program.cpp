@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
 
   const ra::Placement placement(ra::PlacementKind::zigzag, 1000, ranks);  // 1000 tokens on all ranks together
   const ra::Shape shard{1, 8, placement.tokens(rank), 64};                // [batch, heads, tokens here, dim]
-  const std::vector<float> rows(shard.size(), 1.0F);                      // yours: of placement.ranges(rank)
+  std::vector<float> rows(static_cast<std::size_t>(shard.size()), 1.0F);  // yours: of placement.ranges(rank)
   const ra::View<const float> q(rows.data(), shard), k = q, v = q, grad_out = q;
   const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
 
