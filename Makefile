@@ -9,7 +9,7 @@ JOBS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 files = { git ls-files -co --exclude-standard -- $(1) 2>/dev/null || \
   find . -path ./build -prune -o \( -false $(foreach pattern,$(1),-o -name $(pattern)) \) -print | sed 's|^[.]/||'; }
 CXX_FILES   = $(call files,'*.cpp' '*.hpp' '*.cu' '*.cuh')
-SHELL_FILES = { $(call files,'*.sh'); echo .ci/run .ci/release src/cmake/mpirun.in; }
+SHELL_FILES = { $(call files,'*.sh'); echo .ci/run .ci/release .ci/versions src/cmake/mpirun.in; }
 
 VERSION = $(shell sed -n 's/^  VERSION //p' CMakeLists.txt)
 
