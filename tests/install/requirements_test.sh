@@ -68,6 +68,8 @@ done
 
 echo 'the Python module: no Python, no headers, an old pybind11'
 python='set(RING_ATTENTION_AUTO AUTO)
+set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF) # not the pybind11 of this system
+set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)
 include(python)'
 left_out='The Python module is left out. Missing:'
 configure "$python" -DPython_EXECUTABLE=_Python_EXECUTABLE-NOTFOUND -DCMAKE_DISABLE_FIND_PACKAGE_Python=ON
@@ -76,7 +78,7 @@ configure "$python" -DPython_EXECUTABLE=/bin/false -DCMAKE_DISABLE_FIND_PACKAGE_
 says "$left_out the headers of Python, 3.9 or later, for /bin/false. Remedy: \`sh setup.sh python\`."
 echo 'set(Python_FOUND TRUE)' >"$work/FindPython.cmake"
 stand_in pybind11 2.9.1
-set -- -DPython_EXECUTABLE=/bin/false -Dpybind11_DIR="$work/pybind11_2.9.1" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
+set -- -DPython_EXECUTABLE=/bin/false -Dpybind11_DIR="$work/pybind11_2.9.1"
 configure "$python" "$@"
 old="pybind11 2.10 or later (there is 2.9.1). Remedy: \`/bin/false -m pip install 'pybind11>=2.10'\`."
 says "$left_out $old"
