@@ -3,6 +3,7 @@
 
 #include "data.hpp"
 #include "mistakes.hpp"
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/topology.hpp"
 #include "sums.hpp"
@@ -64,7 +65,7 @@ class Job {
     const bool of_shard =
         mistake_ == Mistake::tiles_of_shard && team_.kind != PlacementKind::striped;  // it has no tile
     const Placement placement = of_shard ? Placement(team_.kind, tokens, team_.ranks)
-                                         : Placement(team_.kind, tokens, team_.ranks, Tiling(tile));
+                                         : Placement(team_.kind, Tiling(tile).cuts(tokens), team_.ranks);
     Tiles tiles;
     for (const TokenRange& range : placement.ranges(rank))
       for (Index begin = range.begin; begin < range.begin + range.count;) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/problem.hpp"
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"
@@ -23,7 +24,7 @@ inline void put_rows(const Tensor<float>& rows, Tensor<float>& whole, const Toke
 
 /// \param same_bits  the tile, or 0: the usual sums
 inline Arrays run_library(const RandomProblem& problem, int ranks, PlacementKind kind, Index same_bits) {
-  const Placement placement = same_bits > 0 ? Placement(kind, problem.q.seq, ranks, Tiling(same_bits))
+  const Placement placement = same_bits > 0 ? Placement(kind, Tiling(same_bits).cuts(problem.q.seq), ranks)
                                             : Placement(kind, problem.q.seq, ranks);
   const CpuDevice<float> device({1, best_isa(), same_bits});
   Arrays arrays{{Tensor<float>(problem.q), Tensor<float>(problem.q.per_row()), Tensor<float>(problem.q),

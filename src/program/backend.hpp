@@ -6,6 +6,7 @@
 
 #include "cli/device_options.hpp"
 #include "program/activity_observer.hpp"
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 
@@ -51,8 +52,8 @@ struct BackendDescription {
 [[nodiscard]] inline Placements placements_of(const DeviceOptions& options, PlacementKind kind, Index queries,
                                               Index keys, int ranks, const Mask& mask) {
   if (!options.same_bits) return {{kind, queries, ranks}, {kind, keys, ranks}};
-  return {{kind, queries, ranks, Tiling(options.tile, mask.documents, mask.offset)},
-          {kind, keys, ranks, Tiling(options.tile, mask.documents)}};
+  return {{kind, Tiling(options.tile, mask.documents, mask.offset).cuts(queries), ranks},
+          {kind, Tiling(options.tile, mask.documents).cuts(keys), ranks}};
 }
 
 /// \tparam Input, T  as of a Device

@@ -11,6 +11,7 @@
 #include "python/ranks.hpp"
 #include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"

@@ -5,6 +5,7 @@
 #include "python/job.hpp"
 #include "python/mpi_libraries.hpp"
 #include "python/scoring.hpp"
+#include "ring_attention/attention/tiling.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -15,7 +16,7 @@ Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
                        const std::optional<std::vector<Index>>& documents, Index offset) {
   if (tile == 0) return {kind, tokens, ranks};
   const auto packed = documents ? std::make_shared<const Documents>(*documents) : nullptr;
-  return {kind, tokens, ranks, Tiling(tile, packed, offset)};
+  return {kind, Tiling(tile, packed, offset).cuts(tokens), ranks};
 }
 
 /// \param transport  of arrays of the host ("overlapped", "odd-even") or of a GPU

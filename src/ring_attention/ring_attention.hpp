@@ -48,6 +48,7 @@
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/function_engine.hpp"
 #include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
@@ -85,7 +86,7 @@ struct Options {
   int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
   /// Tokens per tile, for example Tiling::default_size: all results then have the same bits for any number of ranks and
   /// threads and for every placement and partition (cpu/same_bits.hpp). In float only, on the cores of the host. The
-  /// placement must consist of whole tiles: Placement(kind, tokens, ranks, Tiling(tile, documents)).
+  /// placement must consist of whole tiles: Placement(kind, Tiling(tile, documents).cuts(tokens), ranks).
   /// 0: rounding depends on the ranks.
   Index same_bits = 0;
   /// The calling thread calls it between tiles, after every hop of a ring, and while it waits for a GPU.

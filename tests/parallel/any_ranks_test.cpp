@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "support/input_error.hpp"
 #include "support/parallel_runs.hpp"
@@ -34,8 +35,9 @@ Whole<float> run(const GradientProblem<float>& problem, const Team& team, Index 
   const Problem<float>& p = problem.forward;
   const Mask& mask = what.scoring.mask;
   const Index size = std::max<Index>(tile, 1);
-  const Placement queries(team.kind, what.queries, team.rings, Tiling(size, mask.documents, mask.offset)),
-      keys(team.kind, what.keys, team.rings, Tiling(size, mask.documents));
+  const Placement queries(team.kind, Tiling(size, mask.documents, mask.offset).cuts(what.queries),
+                          team.rings),
+      keys(team.kind, Tiling(size, mask.documents).cuts(what.keys), team.rings);
   const CpuDevice<float> device({team.threads, best_isa(), tile}, block);
   const int ranks = team.ulysses * team.rings;
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ring_attention/attention/exact_rows.hpp"
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/model/parameters.hpp"
 

@@ -67,7 +67,7 @@ struct ModelLinks {
   if (options.same_bits == 0) return {kind, seq, mesh.shape().ring};
   if (mesh.shape().tensor * mesh.shape().ulysses > 1)
     throw InputError("the same bits", to_string(mesh.shape()), "use ranks along ring and data only");
-  return {kind, seq, mesh.shape().ring, Tiling(options.same_bits)};
+  return {kind, Tiling(options.same_bits).cuts(seq), mesh.shape().ring};
 }
 
 /// The place of a rank for sequences of `seq` tokens, `batch` of them over all ranks.

@@ -39,9 +39,11 @@ Placement::Placement(PlacementKind kind, Index seq, int ranks) : kind_(kind), se
   require(seq >= 0, "a sequence has at least zero tokens");
 }
 
-Placement::Placement(PlacementKind kind, Index seq, int ranks, const Tiling& tiling)
-    : Placement(kind, seq, ranks) {
-  cuts_ = std::make_shared<const std::vector<Index>>(tiling.cuts(seq));
+Placement::Placement(PlacementKind kind, std::vector<Index> cuts, int ranks)
+    : Placement(kind, cuts.empty() ? 0 : cuts.back(), ranks) {
+  require(!cuts.empty() && cuts.front() == 0 && std::ranges::is_sorted(cuts),
+          "a placement's cuts ascend from 0");
+  cuts_ = std::make_shared<const std::vector<Index>>(std::move(cuts));
 }
 
 TokenRange Placement::tokens_of(const Interval& pieces) const {
@@ -56,8 +58,8 @@ TokenRanges Placement::ranges(int rank) const {
     case PlacementKind::contiguous: ranges.push_back(tokens_of(piece_of(pieces(), rank, ranks_))); break;
     case PlacementKind::striped:
       if (!cuts_) ranges.push_back({rank, ranks_, (seq_ - rank + ranks_ - 1) / ranks_});
-      for (Index tile = rank; cuts_ && tile < pieces(); tile += ranks_)
-        ranges.push_back(tokens_of({tile, tile + 1}));
+      for (Index piece = rank; cuts_ && piece < pieces(); piece += ranks_)
+        ranges.push_back(tokens_of({piece, piece + 1}));
       break;
     case PlacementKind::zigzag:
       ranges.push_back(tokens_of(piece_of(pieces(), rank, 2 * ranks_)));

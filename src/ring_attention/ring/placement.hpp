@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
@@ -29,14 +28,16 @@ class Placement {
  public:
   /// \throws Error when ranks < 1 or seq < 0
   Placement(PlacementKind kind, Index seq, int ranks);
-  /// The same, but ranks hold whole tiles, as the same bits require (cpu/same_bits.hpp): PlacementKind then distributes
-  /// tiles instead of tokens. With more ranks than tiles the last ranks hold none.
-  Placement(PlacementKind kind, Index seq, int ranks, const Tiling& tiling);
+  /// The same, but ranks hold whole pieces of the sequence, such as the tiles of the same bits (Tiling::cuts()):
+  /// PlacementKind then distributes pieces instead of tokens. With more ranks than pieces the last ranks hold none.
+  /// \param cuts  where each piece begins, ascending from 0, and then the length of the sequence
+  /// \throws Error when they do not ascend from 0
+  Placement(PlacementKind kind, std::vector<Index> cuts, int ranks);
 
   [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
-  /// The number of pieces of the sequence that it distributes: tokens, or tiles.
+  /// The number of pieces of the sequence that it distributes: tokens, or the pieces of the constructor.
   [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : seq_; }
 
   /// The ranges of `rank`, in memory order.
@@ -53,7 +54,7 @@ class Placement {
   PlacementKind kind_;
   Index seq_;
   int ranks_;
-  std::shared_ptr<const std::vector<Index>> cuts_;  // Tiling::cuts(); null: pieces are tokens
+  std::shared_ptr<const std::vector<Index>> cuts_;  // of the pieces; null: pieces are tokens
 };
 
 /// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in memory order: the first ones have one more token.
