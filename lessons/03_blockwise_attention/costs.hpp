@@ -6,6 +6,7 @@
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/attention/softmax.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/median.hpp"
 

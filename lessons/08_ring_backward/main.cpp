@@ -4,6 +4,7 @@
 
 #include "common/noting_engine.hpp"
 #include "part.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "weaker_tests.hpp"
 
 using namespace ring_attention;

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/topology.hpp"

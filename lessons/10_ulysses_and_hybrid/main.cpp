@@ -3,6 +3,7 @@
 #include LESSON_IDEA
 
 #include "links.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "run.hpp"
 
 using namespace ring_attention;

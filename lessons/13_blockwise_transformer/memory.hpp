@@ -6,6 +6,7 @@
 
 #include "common/problem.hpp"
 #include "part.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/model/adamw.hpp"
 #include "ring_attention/model/layer.hpp"
 #include "ring_attention/model/products.hpp"

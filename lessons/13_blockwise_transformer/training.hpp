@@ -4,6 +4,7 @@
 
 #include "common/lesson.hpp"
 #include "links.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/model/adamw.hpp"
 #include "ring_attention/model/line_retrieval.hpp"
 

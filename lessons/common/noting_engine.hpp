@@ -4,7 +4,7 @@
 
 #include "common/mpi_counter.hpp"
 #include "common/random_problem.hpp"
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
 
 namespace ring_attention {
 

@@ -2,6 +2,7 @@
 # these lists: src itself, the GPU emulator and the benchmarks.
 
 set(core_sources
+    ring_attention/core/allocation.cpp
     ring_attention/core/compare.cpp
     ring_attention/core/eigen.cpp
     ring_attention/core/error.cpp
@@ -21,6 +22,7 @@ set(io_sources
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
+    ring_attention/attention/documents.cpp
     ring_attention/attention/dropout.cpp
     ring_attention/attention/engine.cpp
     ring_attention/attention/exact_rows.cpp
@@ -28,7 +30,9 @@ set(attention_sources
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
+    ring_attention/attention/scoring.cpp
     ring_attention/attention/sink.cpp
+    ring_attention/attention/sink_gradient.cpp
     ring_attention/attention/tiling.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp

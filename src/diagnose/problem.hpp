@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "diagnose/arrays.hpp"
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
 
 namespace ring_attention::diagnose {

@@ -7,6 +7,7 @@
 
 #include "cli/table.hpp"
 #include "program/backend.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 
 namespace ring_attention::python {
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "ring_attention/attention/views.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 

@@ -1,3 +1,4 @@
+#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/call_arguments.hpp"
 
 #include <cmath>

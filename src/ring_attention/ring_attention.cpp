@@ -1,3 +1,4 @@
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 #include <functional>

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/masks.hpp"
 #include "support/parallel_runs.hpp"

@@ -1,6 +1,6 @@
 // Masks: literal truth tables, and the verdict on a whole tile against every pair of it.
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 
 #include <gtest/gtest.h>
 

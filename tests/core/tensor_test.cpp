@@ -1,3 +1,4 @@
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/tensor.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // The fast engine against the reference, with every instruction set.
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/cpu/engine.hpp"
 
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 #include "cuda/gpu_user.hpp"
 #include "cuda/parallel_runs.hpp"
 #include "emulator/streams.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
 #include "support/input_error.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/cuda_runs.hpp"
-#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
 #include "ring_attention/parallel/staged_all_to_all.hpp"
 #include "ring_attention/ring/transports/staged.hpp"

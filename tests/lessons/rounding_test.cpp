@@ -5,7 +5,7 @@
 
 #include <bit>
 
-#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention::lesson_08 {
 namespace {

@@ -1,5 +1,6 @@
 // The memory of a training step, by the counter of tensors.
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/plan/memory.hpp"
 #include "model/model_runs.hpp"
 #include "ring_attention/model/feed_forward.hpp"

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "model/model_runs.hpp"
-#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention::test {
 namespace {

@@ -1,5 +1,6 @@
 // The two layouts: slices by hand, the way there and back, the adjoint, bytes by formula.
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // K and V as one message, and its two buffers.
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring/parcel.hpp"
 
 #include <gtest/gtest.h>

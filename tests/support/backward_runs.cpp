@@ -1,3 +1,4 @@
+#include "ring_attention/core/allocation.hpp"
 #include "support/backward_runs.hpp"
 
 #include <algorithm>

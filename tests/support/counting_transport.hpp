@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 

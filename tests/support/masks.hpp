@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 
 namespace ring_attention::test {
 

@@ -1,3 +1,4 @@
+#include "ring_attention/core/allocation.hpp"
 #include "support/ring_runs.hpp"
 
 namespace ring_attention::test {

@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/attention/partial.hpp"
 
 namespace ring_attention {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/cuda/device_tensor.hpp"
 #include "ring_attention/cuda/stream.hpp"
 #include "ring_attention/ring/placement.hpp"

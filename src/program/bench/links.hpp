@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/parallel/links.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
 #include "ring_attention/ring/transports/pending_exchange.hpp"

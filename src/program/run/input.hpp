@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "program/run/options.hpp"
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/io/npy_file.hpp"
 
 namespace ring_attention {

@@ -8,6 +8,7 @@
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
 #include "program/trace/traced_device.hpp"
+#include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention {
 

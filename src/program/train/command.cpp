@@ -1,4 +1,5 @@
 #include "program/train/job.hpp"
+#include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention {
 

@@ -9,6 +9,7 @@
 #include "program/trace/traced_attention.hpp"
 #include "program/train/evaluation.hpp"
 #include "program/train/report.hpp"
+#include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention {
 

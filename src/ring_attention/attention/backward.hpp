@@ -7,7 +7,9 @@
 
 #include <utility>
 
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/attention/sink_gradient.hpp"
 
 namespace ring_attention {
 

@@ -1,7 +1,9 @@
 #include "ring_attention/attention/dropout.hpp"
 
+#include <initializer_list>
+
 #include "ring_attention/attention/dropout_hash.hpp"
-#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention {
 

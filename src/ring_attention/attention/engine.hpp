@@ -1,5 +1,5 @@
 /// \file
-/// `Engine`, `BackwardEngine`: the interface between a ring, which brings K,V, and the code that computes with them.
+/// `Engine`: the interface between a ring, which brings K,V, and the code that computes with them.
 ///
 /// An engine owns the state of some queries. `begin` of its class starts with no key seen, `accumulate` merges some keys,
 /// `finish` returns the result. A ring calls only `accumulate`: it never merges.
@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <type_traits>
-#include <vector>
 
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
@@ -26,13 +25,6 @@ struct KeyValue {
   TokenRanges ranges;
 };
 
-/// Gradients of some keys and values, `[batch, kv_heads, tokens, dim]`.
-template <class T>
-struct KeyValueGradient {
-  View<T> k;
-  View<T> v;
-};
-
 /// Called between tiles, so that a ring can keep messages moving while it computes.
 using Progress = std::function<void()>;
 
@@ -44,37 +36,6 @@ struct AttentionResult {
   Tensor<T> lse;
 };
 
-/// Views of the caller's out and lse, to read or to write.
-template <class T>
-struct ResultViews {
-  View<T> out, lse;
-};
-
-/// What the backward needs for a rank's queries, in addition to K,V. The caller owns all arrays.
-template <class T>
-struct BackwardInputs {
-  View<const T> q;                 ///< [batch, heads, seq, dim]
-  View<const SumOf<T>> out;        ///< like q; over all keys, not only some
-  View<const SumOf<T>> lse;        ///< [batch, heads, seq, 1]; over all keys, not only some
-  View<const T> grad_out;          ///< dO, like q
-  View<const SumOf<T>> bias = {};  ///< the dense bias of these queries (bias.hpp); empty: none
-};
-
-/// dQ, dK and dV of a single device, and the gradients of a bias and of sinks if there are any.
-template <class T>
-struct Gradients {
-  Tensor<T> q, k, v;
-  Tensor<T> bias = {};             ///< like the bias; empty: none
-  std::vector<double> sinks = {};  ///< one per query head, or none
-};
-
-/// Views of the caller's arrays, to which the gradients are written.
-template <class T>
-struct GradientViews {
-  View<T> q, k, v;
-  View<T> bias = {};  ///< like the bias; empty: there is none
-};
-
 /// The forward of some queries over keys and values of type T.
 template <class T>
 class Engine {
@@ -84,21 +45,6 @@ class Engine {
   virtual void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) = 0;
   /// Ends the work on these queries.
   [[nodiscard]] virtual AttentionResult<SumOf<T>> finish() = 0;
-};
-
-/// The backward of some queries over keys and values of type T.
-template <class T>
-class BackwardEngine {
- public:
-  virtual ~BackwardEngine() = default;
-  /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV. Calls `progress`
-  /// between tiles.
-  virtual void accumulate(const KeyValue<T>& kv, const KeyValueGradient<SumOf<T>>& gradient,
-                          const Progress& progress = {}) = 0;
-  /// dQ. Ends the work on these queries.
-  [[nodiscard]] virtual Tensor<SumOf<T>> finish() = 0;
-  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] virtual Tensor<SumOf<T>> bias_gradient() = 0;
 };
 
 /// \throws Error unless k and v are [batch, kv_heads, keys, dim] with q's batch and dim, and kv_heads

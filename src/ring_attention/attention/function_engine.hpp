@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/attention/sink.hpp"
 #include "ring_attention/core/error.hpp"
 

@@ -1,22 +1,8 @@
 #include "ring_attention/attention/mask.hpp"
 
 #include <algorithm>
-#include <bit>
-
-#include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
-
-Documents::Documents(std::vector<Index> boundaries) : boundaries_(std::move(boundaries)) {
-  require(!boundaries_.empty() && boundaries_.front() == 0, "documents: the boundaries start with 0");
-  require(std::is_sorted(boundaries_.begin(), boundaries_.end()), "documents: the boundaries never decrease");
-}
-
-Index Documents::of(Index position) const {
-  if (position < 0 || position >= boundaries_.back()) return -1;
-  const auto after = std::upper_bound(boundaries_.begin(), boundaries_.end(), position);
-  return after - boundaries_.begin() - 1;
-}
 
 Interval Mask::visible(Index query) const {
   const Index at = query + offset;
@@ -49,26 +35,6 @@ bool Mask::any_visible(const TokenRanges& queries, const TokenRanges& keys) cons
     return std::ranges::any_of(
         keys, [&](const TokenRange& columns) { return coverage(rows, columns) != Coverage::none; });
   });
-}
-
-Scoring Scoring::of_heads(const Interval& heads) const {
-  Scoring some = *this;
-  for (std::vector<double>* numbers : {&some.alibi_slopes, &some.sinks})
-    if (!numbers->empty())
-      *numbers = std::vector<double>(numbers->begin() + heads.begin, numbers->begin() + heads.end);
-  some.dropout.first_head += heads.begin;
-  return some;
-}
-
-std::vector<double> alibi_slopes(Index heads) {
-  require(heads >= 1, "alibi_slopes: at least one head");
-  const auto below = static_cast<Index>(std::bit_floor(static_cast<std::uint64_t>(heads)));
-  std::vector<double> slopes;
-  for (Index h = 1; h <= below; ++h)
-    slopes.push_back(std::exp2(-8.0 * static_cast<double>(h) / static_cast<double>(below)));
-  for (Index h = 1; static_cast<Index>(slopes.size()) < heads; h += 2)
-    slopes.push_back(std::exp2(-4.0 * static_cast<double>(h) / static_cast<double>(below)));
-  return slopes;
 }
 
 }  // namespace ring_attention

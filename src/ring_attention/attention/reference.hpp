@@ -2,7 +2,7 @@
 /// The reference, the oracle of all checks: dense attention in double with Eigen, in its simplest form.
 #pragma once
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {

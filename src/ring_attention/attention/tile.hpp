@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "ring_attention/attention/bias.hpp"
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/eigen.hpp"
 

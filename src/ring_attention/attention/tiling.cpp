@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {

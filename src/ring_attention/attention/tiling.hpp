@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/documents.hpp"
+#include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
 

@@ -2,20 +2,11 @@
 /// Counter-based random arrays: any rank makes its shard of a global array without the rest.
 #pragma once
 
-#include <cstdint>
-
+#include "ring_attention/core/mix.hpp"
 #include "ring_attention/core/token_range.hpp"
 #include "ring_attention/core/view.hpp"
 
 namespace ring_attention {
-
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit.
-[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31U);
-}
 
 /// Seed, stream and spike rate of a random array.
 struct RandomFill {

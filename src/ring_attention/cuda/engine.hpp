@@ -6,7 +6,7 @@
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
-#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/cuda/choice.hpp"
 #include "ring_attention/cuda/task.hpp"
 

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention::model {
 namespace {

@@ -1,6 +1,6 @@
 #include "ring_attention/model/task.hpp"
 
-#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention::model {
 namespace {

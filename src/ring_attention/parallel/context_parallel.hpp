@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "ring_attention/attention/views.hpp"
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
 #include "ring_attention/parallel/kv_exchange.hpp"

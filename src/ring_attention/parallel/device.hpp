@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/exact_sum.hpp"
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 
 namespace ring_attention {

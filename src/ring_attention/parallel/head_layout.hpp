@@ -4,7 +4,6 @@
 
 #include <optional>
 
-#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"

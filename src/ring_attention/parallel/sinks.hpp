@@ -2,7 +2,7 @@
 /// The gradients of sinks, summed over ranks.
 #pragma once
 
-#include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention {

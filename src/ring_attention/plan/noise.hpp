@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <numbers>
 
-#include "ring_attention/core/random.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention::plan {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/core/error.hpp"
 
