@@ -3,7 +3,7 @@
 
 #include "data.hpp"
 #include "mistakes.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/topology.hpp"
 #include "sums.hpp"

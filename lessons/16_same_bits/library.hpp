@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/problem.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"

@@ -5,7 +5,7 @@
 
 #include "common/lesson.hpp"
 #include "mistakes.hpp"
-#include "ring_attention/attention/exact_sum.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 #include "sums.hpp"
 
 namespace ring_attention::lesson_16 {

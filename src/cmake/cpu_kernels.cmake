@@ -39,5 +39,9 @@ foreach(isa IN LISTS kernel_isas)
     target_compile_definitions(ring_attention_kernels_${isa}_${real} PRIVATE
                                RING_ATTENTION_REAL=${real} RING_ATTENTION_REAL_BYTES=${kernel_bytes_${real}})
   endforeach()
-  target_sources(ring_attention_kernels_${isa}_float PRIVATE ring_attention/cpu/exact_sum_kernel.cpp)
+  target_sources(
+    ring_attention_kernels_${isa}_float
+    PRIVATE ring_attention/cpu/exact/forward_kernel.cpp ring_attention/cpu/exact/forward_1_vector_kernel.cpp
+            ring_attention/cpu/exact/forward_2_vector_kernel.cpp ring_attention/cpu/exact/backward_kernel.cpp
+            ring_attention/cpu/exact/sum_kernel.cpp)
 endforeach()

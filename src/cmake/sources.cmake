@@ -25,21 +25,22 @@ set(attention_sources
     ring_attention/attention/documents.cpp
     ring_attention/attention/dropout.cpp
     ring_attention/attention/engine.cpp
-    ring_attention/attention/exact_rows.cpp
-    ring_attention/attention/exact_sum.cpp
+    ring_attention/attention/exact/state.cpp
+    ring_attention/attention/exact/sum.cpp
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
     ring_attention/attention/scoring.cpp
     ring_attention/attention/sink.cpp
     ring_attention/attention/sink_gradient.cpp
-    ring_attention/attention/tiling.cpp)
+    ring_attention/attention/exact/tiling.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
+    ring_attention/cpu/exact/backward.cpp
+    ring_attention/cpu/exact/forward.cpp
     ring_attention/cpu/isa.cpp
     ring_attention/cpu/lanes.cpp
-    ring_attention/cpu/same_bits.cpp
     ring_attention/cpu/threads.cpp)
 set(ring_sources
     ring_attention/ring/kv_hops.cpp

@@ -6,7 +6,7 @@
 
 #include "cli/device_options.hpp"
 #include "program/activity_observer.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 

@@ -11,7 +11,7 @@
 #include "python/ranks.hpp"
 #include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
@@ -112,9 +112,9 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     gradients.q = engine->finish();
     gradients.bias = engine->bias_gradient();
     if constexpr (std::is_same_v<T, float>)
-      if (sums.exact) {
-        gradients.k = exact_values(*sums.exact, gradients.k.view());
-        gradients.v = exact_values(*sums.exact, gradients.v.view());
+      if (sums.rounded) {
+        gradients.k = sums.rounded(gradients.k.view());
+        gradients.v = sums.rounded(gradients.v.view());
       }
     const double unit = one.cpu.same_bits > 0 ? exact_sink_unit(largest_sink_term(forward, one.scoring.sinks),
                                                                 shape.batch * shape.seq)

@@ -5,7 +5,7 @@
 #include "python/job.hpp"
 #include "python/mpi_libraries.hpp"
 #include "python/scoring.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 
 namespace ring_attention::python {
 namespace {

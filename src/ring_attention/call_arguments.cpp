@@ -1,4 +1,3 @@
-#include "ring_attention/attention/tiling.hpp"
 #include "ring_attention/call_arguments.hpp"
 
 #include <cmath>
@@ -6,7 +5,7 @@
 #include <limits>
 #include <sstream>
 
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"

@@ -46,16 +46,16 @@
 #include <vector>
 
 #include "ring_attention/attention/backward_engine.hpp"
-#include "ring_attention/attention/views.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/attention/function_engine.hpp"
 #include "ring_attention/attention/scoring.hpp"
+#include "ring_attention/attention/views.hpp"
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/partition.hpp"
 #include "ring_attention/ring/placement.hpp"
-#include "ring_attention/attention/tiling.hpp"
 
 struct CUstream_st;
 

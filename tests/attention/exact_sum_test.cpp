@@ -1,6 +1,6 @@
 // ExactSum: the state after any adds and merges is a function of the set of terms; limits, accuracy, and the vector form.
 
-#include "ring_attention/attention/exact_sum.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 
 #include <gtest/gtest.h>
 
@@ -295,7 +295,7 @@ TEST(ExactSum, AColumn1000TimesLargerCostsTheOthersDigits) {
   });
   EXPECT_TRUE(without <= 5e-7) << without;
   EXPECT_TRUE(with <= 5e-4) << with;
-  EXPECT_TRUE(with > 1e-5) << "better than exact_sum.hpp says: " << with;
+  EXPECT_TRUE(with > 1e-5) << "better than exact/sum.hpp says: " << with;
 }
 
 /// The vector form adds a row with the exponent 0 to each of some rows of sums.

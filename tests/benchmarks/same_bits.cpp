@@ -7,7 +7,8 @@
 #include <functional>
 
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/cpu/same_bits.hpp"
+#include "ring_attention/cpu/exact/backward.hpp"
+#include "ring_attention/cpu/exact/forward.hpp"
 
 namespace ring_attention {
 namespace {

@@ -18,7 +18,7 @@ BUILD = os.environ["RING_ATTENTION_BUILD"]
 ISA = re.compile(r"RING_ATTENTION_ISA=(\w+)")
 FLAG = re.compile(r"-ffp-contract=(\w+)")
 MEASURED_AT_THEIR_BEST = re.compile("/benchmarks/|/ladder/")  # plain loops and Eigen: `make bench` only
-SHORT = re.compile(r"kernels_(avx512|neon|generic)_float\.dir/.*/(forward|backward)_kernel\.cpp")
+SHORT = re.compile(r"kernels_(avx512|neon|generic)_float\.dir/.*/cpu/(forward|backward)_kernel\.cpp")
 
 
 def machine_code(command, folder, contraction):

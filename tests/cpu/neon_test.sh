@@ -29,11 +29,14 @@ commands() {
         "-o $objects/${kernel}_${real%:*}.o"
     done
   done
-  echo "-O3 -DRING_ATTENTION_ISA=neon_float -c src/ring_attention/cpu/exact_sum_kernel.cpp" \
-    "-o $objects/exact_sum.o"
+  for kernel in forward forward_1_vector forward_2_vector backward sum; do
+    echo "-O3 -DRING_ATTENTION_ISA=neon_float -c src/ring_attention/cpu/exact/${kernel}_kernel.cpp" \
+      "-o $objects/exact_$kernel.o"
+  done
   for source in tests/cpu/*_test.cpp tests/attention/*_test.cpp tests/support/gradients.cpp \
     tests/support/masks.cpp tests/support/problem.cpp src/ring_attention/core/*.cpp \
-    src/ring_attention/attention/*.cpp src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp \
+    src/ring_attention/attention/*.cpp src/ring_attention/attention/exact/*.cpp \
+    src/ring_attention/cpu/backward.cpp src/ring_attention/cpu/engine.cpp \
     src/ring_attention/cpu/isa.cpp src/ring_attention/cpu/lanes.cpp src/ring_attention/cpu/threads.cpp \
     src/ring_attention/ring/placement.cpp "$googletest/src/gtest-all.cc" "$googletest/src/gtest_main.cc"; do
     echo "-O1 -c $source -o $objects/$(echo "$source" | tr / _).o"

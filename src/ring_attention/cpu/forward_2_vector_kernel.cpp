@@ -3,5 +3,4 @@
 /// numbers in the same order, so a query has the same bits with all kernels.
 #define RING_ATTENTION_VECTORS 2
 #define RING_ATTENTION_FORWARD forward_2
-#define RING_ATTENTION_EXACT_FORWARD exact_forward_2
 #include "ring_attention/cpu/forward_kernel.cpp"  // NOLINT(bugprone-suspicious-include)

@@ -19,9 +19,6 @@
 /// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
 /// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
 /// namespace RING_ATTENTION_ISA.
-#if RING_ATTENTION_REAL_BYTES == 4
-#include "ring_attention/cpu/exact_panel.hpp"
-#endif
 #include "ring_attention/cpu/span.hpp"
 
 namespace ring_attention::cpu {
@@ -42,7 +39,7 @@ struct Panel {
   Real *m, *l, *p, *qt, *ot;
 };
 
-void load_panel(const QueryRows<Real>& rows, const Panel& panel) {
+inline void load_panel(const QueryRows<Real>& rows, const Panel& panel) {
   for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;  // qt and ot
   transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
   transpose(rows.o, rows.dim, rows.queries, rows.dim, panel.ot, lanes);
@@ -54,7 +51,7 @@ void load_panel(const QueryRows<Real>& rows, const Panel& panel) {
   }
 }
 
-void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
+inline void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
   transpose(panel.ot, lanes, rows.dim, rows.queries, rows.o, rows.dim);
   for (int i = 0; i < rows.queries; ++i) {
     rows.m[i] = panel.m[i];
@@ -172,15 +169,15 @@ void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Of
   accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim, fetch);
 }
 
-Size workspace_elements(int dim) { return static_cast<Size>(Panel::elements(dim) * panels * lanes); }
+inline Size workspace_elements(int dim) { return static_cast<Size>(Panel::elements(dim) * panels * lanes); }
 
-void load_tile(const QueryRows<Real>& rows, Real* workspace) {
+inline void load_tile(const QueryRows<Real>& rows, Real* workspace) {
   for_panels(rows, [&](const QueryRows<Real>& part, int first) {
     load_panel(part, Panel(workspace, rows.dim, first));
   });
 }
 
-void store_tile(const QueryRows<Real>& rows, Real* workspace) {
+inline void store_tile(const QueryRows<Real>& rows, Real* workspace) {
   for_panels(rows, [&](const QueryRows<Real>& part, int first) {
     store_panel(part, Panel(workspace, rows.dim, first));
   });
@@ -202,80 +199,17 @@ void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* worksp
   }
 }
 
-#if RING_ATTENTION_REAL_BYTES == 4
-// Exact sums: each tile of keys is attended to by itself, and (o, m, l) of its panel are then terms o 2^m and l 2^m.
-
-/// Behind the panel in the workspace.
-struct ExactPanel : Panel {
-  ExactPanel(Real* workspace, Offset dim)
-      : Panel(workspace, dim, 0),
-        o_sums(ot + dim * lanes, dim),
-        l_sums(ot + (dim + PanelSums::elements(dim)) * lanes, 1) {}
-  static Offset elements(Offset dim) {
-    return Panel::elements(dim) + PanelSums::elements(dim) + PanelSums::elements(1);
-  }
-  PanelSums o_sums, l_sums;
-};
-
-Size exact_workspace(int dim) { return static_cast<Size>(ExactPanel::elements(dim) * lanes); }
-
-/// The queries, and no term.
-void load_exact(const QueryRows<Real>& rows, Real* workspace) {
-  const ExactPanel panel(workspace, rows.dim);
-  for (Offset i = 0; i < static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;
-  transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
-  const Vector scale = broadcast(rows.scale);
-  for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
-  clear(panel.o_sums);
-  clear(panel.l_sums);
-}
-
-void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
-  const ExactPanel panel(workspace, rows.dim);
-  for (Offset i = 0; i < rows.dim * lanes; ++i) panel.ot[i] = 0;
-  for (int i = 0; i < lanes; ++i) {
-    panel.m[i] = -infinity;
-    panel.l[i] = 0;
-  }
-  attend<true>(span, rows, workspace);
-  int exponent[lanes];
-  bool present[lanes];
-  for (int i = 0; i < lanes; ++i) {
-    constexpr Real most = 2e9F;
-    const Real m = panel.m[i];
-    // A hidden tile is no term, NaN is one.
-    present[i] = i < rows.queries && (m != -infinity || panel.l[i] != 0);
-    exponent[i] = m == -infinity ? 0
-                  : m > -most    ? (m < most ? static_cast<int>(m) : 2'000'000'000)
-                                 : -2'000'000'000;
-  }
-  add(panel.o_sums, panel.ot, exponent, present);
-  add(panel.l_sums, panel.l, exponent, present);
-}
-
-void store_exact(const QueryRows<Real>& rows, Real* workspace) {
-  const ExactPanel panel(workspace, rows.dim);
-  const Offset of_o = PanelSums::elements(rows.dim), both = of_o + PanelSums::elements(1);
-  store_rows(panel.o_sums, rows.queries, rows.o, both);
-  store_rows(panel.l_sums, rows.queries, rows.o + of_o, both);
-}
-#endif
-
 }  // namespace
 
+#if !defined(RING_ATTENTION_ONLY_ARITHMETIC)  // exact/forward_kernel.cpp has a table of its own
 namespace RING_ATTENTION_ISA {
 #if !defined(RING_ATTENTION_FORWARD)
 #define RING_ATTENTION_FORWARD forward
-#define RING_ATTENTION_EXACT_FORWARD exact_forward
 #endif
 extern const ForwardKernel<Real> RING_ATTENTION_FORWARD;
 const ForwardKernel<Real> RING_ATTENTION_FORWARD{panels * lanes, workspace_elements, load_tile, attend<false>,
                                                  store_tile};
-#if RING_ATTENTION_REAL_BYTES == 4
-extern const ForwardKernel<Real> RING_ATTENTION_EXACT_FORWARD;
-const ForwardKernel<Real> RING_ATTENTION_EXACT_FORWARD{lanes, exact_workspace, load_exact, attend_exact,
-                                                       store_exact};
-#endif
 }  // namespace RING_ATTENTION_ISA
+#endif
 
 }  // namespace ring_attention::cpu

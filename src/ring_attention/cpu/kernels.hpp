@@ -3,11 +3,11 @@
 /// type T of the arithmetic, float or double.
 ///
 /// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `span.hpp`,
-/// `dropout_hash.hpp` and `exact_digits.hpp`, and nothing else: an inline function of the standard library or of Eigen,
+/// `dropout_hash.hpp` and `exact/format.hpp`, and nothing else: an inline function of the standard library or of Eigen,
 /// compiled there with wide instructions, could be the copy that the linker keeps for the whole program.
 #pragma once
 
-#include "ring_attention/attention/exact_digits.hpp"
+#include "ring_attention/attention/exact/format.hpp"
 
 namespace ring_attention::cpu {
 
@@ -109,7 +109,7 @@ struct MatrixProduct {
 template <class T>
 using AddProduct = void (*)(const MatrixProduct<T>&);
 
-/// Rows of terms, [rows][dim], and the exact sums to which they are added, [rows][words] (attention/exact_sum.hpp): one
+/// Rows of terms, [rows][dim], and the exact sums to which they are added, [rows][words] (attention/exact/sum.hpp): one
 /// term per row. The caller has called ExactSum::make_room() for each row.
 struct ExactTerms {
   const float* terms;

@@ -1,111 +1,29 @@
 /// \file
-/// `SameBitsEngine` and `SameBitsBackward`: attention whose bits do not depend on how many ranks and threads compute it.
-///
-/// The sums over keys, and those over queries in dK and dV, are cut at fixed positions (tiling.hpp). A pair of tiles is
-/// computed as usual, so it has the same bits on every rank, and the tiles are added as exact sums (exact_sum.hpp), in any
-/// order. The fast engines differ between instruction sets: the forward and dQ are the same with AVX2 and AVX-512, without a
-/// fused multiply-add they are not, and dK, dV depend on the lanes.
+/// Attention whose bits do not depend on how many ranks and threads compute it: what a device needs. The engines are
+/// SameBitsEngine (exact/forward.hpp) and SameBitsBackward (exact/backward.hpp).
 #pragma once
 
 #include <memory>
 
-#include "ring_attention/attention/exact_rows.hpp"
-#include "ring_attention/attention/tiling.hpp"
-#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
+#include "ring_attention/attention/key_sums.hpp"
+#include "ring_attention/cpu/engine.hpp"
 
 namespace ring_attention {
 
-/// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish().
-///
-/// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. So do those of queries for
-/// a readable engine; with the fast one a row does not depend on the other rows.
-/// Memory: the state, 8 (dim + 3) bytes a query, 16 (dim + 2) beyond 1023 tiles of keys; and a tile a thread.
-class SameBitsEngine : public Engine<float> {
- public:
-  /// \param options  same_bits is the tile
-  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
-  /// \throws InputError when the tile has no token
-  explicit SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block = 0);
-
-  /// See CpuEngine. \throws InputError when a range does not begin with a tile
-  void begin(View<const float> q, const TokenRanges& ranges, View<const float> bias = {});
-  void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
-  [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
-
-  /// The state, in place of finish(): without the sinks.
-  [[nodiscard]] ExactPartial take_state() { return std::move(state_); }
-
- private:
-  /// One head of a tile of queries, and all keys of a piece.
-  struct Task {
-    Index batch, head, kv_head;
-    TokenTile queries;
-    int worker;
-  };
-  void attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
-  void attend_readably(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
-
-  Scoring scoring_;
-  CpuOptions options_;
-  Index block_;
-  Tiling query_tiling_, key_tiling_;
-  const cpu::ForwardKernel<float>* kernel_ = nullptr;  // of these queries
-  View<const float> q_, bias_;
-  std::vector<TokenTile> queries_;
-  Index key_tiles_ = 0;  // seen so far
-  ExactPartial state_;
-  Tensor<float> workspace_;  // [1, 1, threads, elements of a tile]
-};
-
-/// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
-///
-/// Every range of queries and of keys begins with a tile. dK and dV are added to rows of exact sums: `gradient` is
-/// `[batch, kv_heads, tokens, words]` (ExactFormat, wide or not). dQ of a pair of tiles is one term, and so are dK and dV for
-/// each query head. dBias has one term for each pair of tokens and head; where it broadcasts, they are added in the order of
-/// batch and head.
-/// Memory: 8 (dim + 1) bytes a query for dQ, 16 dim + 8 beyond 1023 tiles of keys; and a tile of queries a thread.
-class SameBitsBackward : public BackwardEngine<float> {
- public:
-  /// \param options  same_bits is the tile
-  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
-  /// \throws InputError when the tile has no token
-  /// \param most_keys  that arrive at a time, where that is known: for the memory of a tile
-  explicit SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block = 0,
-                            Index most_keys = Mask::unlimited);
-
-  /// See CpuBackward. \throws InputError when a range does not begin with a tile
-  void begin(const BackwardInputs<float>& forward, const TokenRanges& ranges);
-  void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                  const Progress& progress = {}) override;
-  [[nodiscard]] Tensor<float> finish() override { return grad_q_.values(); }
-  [[nodiscard]] Tensor<float> bias_gradient() override { return std::move(grad_bias_); }
-
- private:
-  /// One head of a tile of queries, and some keys of a piece.
-  struct Task {
-    Index batch, head, kv_head;
-    TokenTile queries;
-    std::span<const TokenTile> keys;
-    int worker;
-  };
-  struct Panels;
-  void differentiate(const Task& task, const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
-                     const Progress& progress);
-  void differentiate_readably(const Task& task, const KeyValue<float>& kv,
-                              const KeyValueGradient<float>& gradient);
-
-  Scoring scoring_;
-  CpuOptions options_;
-  Index block_, most_keys_;
-  Tiling query_tiling_, key_tiling_;
-  const cpu::Kernels<float>& kernels_;
-  BackwardInputs<float> forward_;
-  std::vector<TokenTile> queries_;
-  Index key_tiles_ = 0;
-  Tensor<float> delta_;  // [batch, heads, seq, 1]
-  ExactRows grad_q_;
-  Tensor<float> grad_bias_;
-  Tensor<float> workspace_;
-};
+/// A SameBitsEngine that has begun on these queries.
+/// \param block  tokens in a tile of the readable engine; 0: the fast one  \throws InputError as the engine does
+[[nodiscard]] std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring,
+                                                               const CpuOptions& options, Index block,
+                                                               View<const float> q, const TokenRanges& ranges,
+                                                               View<const float> bias);
+/// A SameBitsBackward that has begun on these queries. \param most_keys  that arrive at a time
+[[nodiscard]] std::unique_ptr<BackwardEngine<float>> same_bits_backward(const Scoring& scoring,
+                                                                        const CpuOptions& options,
+                                                                        Index block, Index most_keys,
+                                                                        const BackwardInputs<float>& inputs,
+                                                                        const TokenRanges& ranges);
+/// dK,dV as rows of exact sums. \param terms  how many tiles of queries add to a row, over all ranks
+[[nodiscard]] KeySums same_bits_key_sums(Index dim, Index terms);
 
 }  // namespace ring_attention

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "ring_attention/cpu/exact_terms.hpp"
+#include "ring_attention/cpu/exact/kernel_term.hpp"
 
 namespace ring_attention::model {
 

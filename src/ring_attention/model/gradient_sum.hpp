@@ -2,7 +2,7 @@
 /// Sums over the rows of a batch: which rows a product takes at once (`RowTiles`), and what a gradient adds up in
 /// (`GradientSum`).
 ///
-/// Both are here for the same bits on any number of ranks (attention/exact_sum.hpp). The bits of dw = x^T dy
+/// Both are here for the same bits on any number of ranks (attention/exact/sum.hpp). The bits of dw = x^T dy
 /// depend on how many rows the product has, and in which order. In tiles, which are the same tokens on any number of ranks, a
 /// product is the same numbers everywhere, and is a term of an exact sum.
 #pragma once
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/attention/exact_rows.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/state.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/model/parameters.hpp"
 

@@ -130,7 +130,7 @@ template <class Input, class T>
 auto ContextParallel<Input, T>::held_sums(View<const Value> sums) const -> MaybeOwned<Value> {
   auto held = layout_.keys_to_sequence<Value>(sums, *sums_.memory);
   if constexpr (std::is_same_v<Value, float>)
-    if (sums_.exact) return exact_values(*sums_.exact, held.view());
+    if (sums_.rounded) return sums_.rounded(held.view());
   return held;
 }
 

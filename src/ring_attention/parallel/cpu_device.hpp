@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/ring/widening_engine.hpp"
@@ -34,7 +35,8 @@ class CpuDevice : public Device<Input, T> {
       return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
     };
     if constexpr (std::is_same_v<Input, float>)
-      if (options_.same_bits > 0) return begin(std::make_unique<SameBitsEngine>(scoring, options_, block_));
+      if (options_.same_bits > 0)
+        return widened<WideningEngine>(same_bits_forward(scoring, options_, block_, q, ranges, bias), keys);
     return block_ > 0 ? begin(std::make_unique<BlockwiseEngine<Input>>(scoring, block_))
                       : begin(std::make_unique<CpuEngine<Input>>(scoring, options_));
   }
@@ -48,16 +50,16 @@ class CpuDevice : public Device<Input, T> {
     };
     if constexpr (std::is_same_v<Input, float>)
       if (options_.same_bits > 0)
-        return begin(std::make_unique<SameBitsBackward>(scoring, options_, block_,
-                                                        std::max<Index>(keys.largest.seq, 1)));
+        return widened<WideningBackward>(
+            same_bits_backward(scoring, options_, block_, std::max<Index>(keys.largest.seq, 1), inputs,
+                               ranges),
+            keys);
     return block_ > 0 ? begin(std::make_unique<BlockwiseBackward<Input>>(scoring, block_))
                       : begin(std::make_unique<CpuBackward<Input>>(scoring, options_));
   }
 
   [[nodiscard]] KeySums key_sums(Index dim, Index terms) const override {
-    if (options_.same_bits == 0) return Device<Input, T>::key_sums(dim, terms);
-    const ExactFormat format{dim, terms > ExactFormat::most_terms};
-    return {std::make_shared<ExactMemory>(format), format.words(), format};
+    return options_.same_bits > 0 ? same_bits_key_sums(dim, terms) : Device<Input, T>::key_sums(dim, terms);
   }
 
   void place(View<T> shard, View<const Input> array) const override {

@@ -9,7 +9,7 @@
 /// et al., Helix Parallelism, arXiv 2507.07120, for ranks: the all-to-all by heads is Helix's.
 #pragma once
 
-#include "ring_attention/cpu/same_bits.hpp"
+#include "ring_attention/cpu/exact/forward.hpp"
 #include "ring_attention/parallel/sharded_cache.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
 

@@ -4,10 +4,9 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "ring_attention/attention/backward_engine.hpp"
-#include "ring_attention/attention/exact_sum.hpp"
+#include "ring_attention/attention/key_sums.hpp"
 #include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 
@@ -17,13 +16,6 @@ namespace ring_attention {
 struct ExpectedKeys {
   Shape largest;   ///< of K of one piece, `[batch, kv_heads, tokens, dim]`
   int pieces = 0;  ///< how many there are; 0: not known
-};
-
-/// How dK,dV of a device lie in memory while ranks add to them: as the numbers that they are, or as rows of exact sums.
-struct KeySums {
-  std::shared_ptr<const Memory> memory;  ///< whose add() joins them
-  Index dim;                             ///< numbers or words a row
-  std::optional<ExactFormat> exact = {};
 };
 
 /// Makes engines for arrays of type Input in its memory. K,V travel as T; sums and results are SumOf<Input>.

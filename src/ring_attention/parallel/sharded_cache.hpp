@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "ring_attention/attention/engine.hpp"
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/ring/placement.hpp"
 
 namespace ring_attention {

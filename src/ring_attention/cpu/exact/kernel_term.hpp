@@ -2,7 +2,7 @@
 /// Terms that are rows of an array, added to exact sums.
 #pragma once
 
-#include "ring_attention/attention/exact_sum.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 #include "ring_attention/cpu/kernels.hpp"
 
 namespace ring_attention {

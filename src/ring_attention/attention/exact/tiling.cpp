@@ -1,4 +1,4 @@
-#include "ring_attention/attention/tiling.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "ring_attention/attention/exact_rows.hpp"
+#include "ring_attention/attention/exact/state.hpp"
 
 #include <algorithm>
 #include <cmath>

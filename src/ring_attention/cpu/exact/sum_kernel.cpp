@@ -1,6 +1,6 @@
 /// \file
 /// Terms that are rows in memory, added to exact sums.
-#include "ring_attention/cpu/exact_panel.hpp"
+#include "ring_attention/cpu/exact/simd_sum.hpp"
 
 namespace ring_attention::cpu {
 namespace {

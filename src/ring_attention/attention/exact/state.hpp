@@ -3,13 +3,13 @@
 /// commutative.
 ///
 /// Partial (partial.hpp) has the same algebra up to rounding. Here the terms are the partial results of single tiles of keys
-/// (tiling.hpp), which the usual engines compute. Only the addition differs.
+/// (exact/tiling.hpp), which the usual engines compute. Only the addition differs.
 #pragma once
 
 #include <vector>
 
 #include "ring_attention/attention/engine.hpp"
-#include "ring_attention/attention/exact_sum.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 
 namespace ring_attention {
 

@@ -1,5 +1,5 @@
 /// \file
-/// How exact sums (exact_sum.hpp) lie in memory, for the kernels that add to them. It includes nothing, so that kernel files
+/// How exact sums (exact/sum.hpp) lie in memory, for the kernels that add to them. It includes nothing, so that kernel files
 /// may include it.
 #pragma once
 

@@ -39,7 +39,7 @@
 
 #include <span>
 
-#include "ring_attention/attention/exact_digits.hpp"
+#include "ring_attention/attention/exact/format.hpp"
 #include "ring_attention/core/memory.hpp"
 
 namespace ring_attention {

@@ -1,5 +1,5 @@
 /// \file
-/// Exact sums (attention/exact_sum.hpp) in vectors: one row in every lane of a panel, or one row in memory after the other.
+/// Exact sums (attention/exact/sum.hpp) in vectors: one row in every lane of a panel, or one row in memory after the other.
 /// The digits are those of ExactSum, bit for bit. As in simd.hpp, everything has internal linkage.
 #pragma once
 

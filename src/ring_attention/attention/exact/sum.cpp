@@ -1,4 +1,4 @@
-#include "ring_attention/attention/exact_sum.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,126 @@
+#include "ring_attention/cpu/exact/forward.hpp"
+
+#include <algorithm>
+#include <numbers>
+
+#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/cpu/exact/tiles.hpp"
+#include "ring_attention/cpu/same_bits.hpp"
+#include "ring_attention/cpu/threads.hpp"
+
+namespace ring_attention {
+
+SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block)
+    : scoring_(std::move(scoring)),
+      options_(options),
+      block_(block),
+      query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
+      key_tiling_(options.same_bits, scoring_.mask.documents) {
+  require(options.threads >= 1, "SameBitsEngine: at least one thread");
+}
+
+void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<const float> bias) {
+  require(q.shape().seq == count(ranges),
+          "SameBitsEngine: q and its ranges have different numbers of tokens");
+  require_bias_shape(bias.shape(), q.shape());
+  q_ = q;
+  bias_ = bias;
+  key_tiles_ = 0;
+  state_ = ExactPartial::empty(q.shape());
+  queries_.clear();
+  if (block_ > 0) {
+    queries_ = tiles_of(ranges, query_tiling_);
+    return;
+  }
+  kernel_ =
+      &forward_kernel(kernels<float>(options_.isa).exact_forward, static_cast<cpu::Size>(q.shape().seq));
+  for (const cpu::QueryTile& tile : cpu::query_tiles(ranges, kernel_->lanes))
+    queries_.push_back({tile.queries, tile.first});
+  const auto words = static_cast<cpu::Size>(state_.o.format().words() + state_.l.format().words());
+  workspace_ = cpu::workspaces<float>(options_.threads, kernel_->workspace(static_cast<int>(q.shape().dim)) +
+                                                            static_cast<cpu::Size>(kernel_->lanes) * words);
+}
+
+void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
+  const Shape& q = q_.shape();
+  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
+  key_tiles_ += std::ssize(keys);
+  if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
+
+  // In CpuEngine's order: the heads of a group share K,V in the cache, and long rows come first.
+  const auto tiles = std::ssize(queries_);
+  for_each_task(q.batch * q.heads * tiles, options_.threads, [&](Index index, int worker) {
+    const Index in_group = index % group, pair = index / group / tiles;
+    const Index batch = pair / kv.k.shape().heads, kv_head = pair % kv.k.shape().heads;
+    const TokenTile& queries = queries_[static_cast<std::size_t>(tiles - 1 - index / group % tiles)];
+    const Task task{batch, kv_head * group + in_group, kv_head, queries, worker};
+    if (block_ > 0)
+      attend_readably(task, kv, keys);
+    else
+      attend(task, kv, keys);
+    if (progress && worker == 0) progress();
+  });
+}
+
+void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys) {
+  const auto& [batch, head, kv_head, queries, worker] = task;
+  float* const workspace = workspace_.view().row(0, 0, worker).data();
+  float* const stored = workspace + kernel_->workspace(static_cast<int>(q_.shape().dim));
+  const ExactFormat of_o{q_.shape().dim}, of_l{1};
+  const cpu::QueryRows<float> rows{static_cast<int>(queries.tokens.count),
+                                   static_cast<int>(q_.shape().dim),
+                                   static_cast<float>(scoring_.scale),
+                                   q_.row(batch, head, queries.first).data(),
+                                   stored,
+                                   nullptr,
+                                   nullptr};
+  Index terms = 0;
+  const auto store = [&] {
+    kernel_->store(rows, workspace);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it loses a structured binding in a lambda
+    merge_rows(state_.o, batch, head, queries, stored, of_o.words() + of_l.words());
+    merge_rows(state_.l, batch, head, queries, stored + of_o.words(), of_o.words() + of_l.words());
+    terms = 0;
+  };
+  cpu::Lanes<float> lanes;
+  for (const TokenTile& tile : keys) {
+    if (!lanes.look(scoring_, batch, head, {queries.tokens, queries.first}, tile.tokens,
+                    kv.k.row(batch, kv_head, tile.first).data(), kv.v.row(batch, kv_head, tile.first).data(),
+                    bias_))
+      continue;
+    if (terms++ == 0) kernel_->load(rows, workspace);
+    kernel_->attend(lanes.span(), rows, workspace);
+    if (terms == ExactFormat::terms_at_once) store();
+  }
+  if (terms > 0) store();
+}
+
+void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv,
+                                     const std::vector<TokenTile>& keys) {
+  const auto& [batch, head, kv_head, queries, worker] = task;
+  BlockwiseEngine<float> engine(scoring_of(scoring_, batch, head), block_);
+  for (const TokenTile& tile : keys) {
+    if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
+    engine.begin(rows_of(q_, batch, head, queries), {queries.tokens}, bias_of(bias_, batch, head, queries));
+    engine.accumulate(keys_of(kv, batch, kv_head, tile));
+    const Partial<float>& leaf = engine.to_partial();
+    for (Index i = 0; i < queries.tokens.count; ++i) {
+      const std::span<const float> o = leaf.o.view().row(0, 0, i);
+      std::vector<float> scaled(o.begin(), o.end());
+      add_partial(state_.o.at(batch, head, queries.first + i), state_.l.at(batch, head, queries.first + i),
+                  scaled, std::numbers::log2e * static_cast<double>(leaf.m.view()(0, 0, i)),
+                  leaf.l.view()(0, 0, i));
+    }
+  }
+}
+
+std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring, const CpuOptions& options,
+                                                 Index block, View<const float> q, const TokenRanges& ranges,
+                                                 View<const float> bias) {
+  auto engine = std::make_unique<SameBitsEngine>(scoring, options, block);
+  engine->begin(q, ranges, bias);
+  return engine;
+}
+
+}  // namespace ring_attention

@@ -1,0 +1,58 @@
+/// \file
+/// `SameBitsEngine`: a forward whose bits do not depend on how many ranks and threads compute it.
+///
+/// The sums over keys, and those over queries in dK and dV (backward.hpp), are cut at fixed positions (tiling.hpp). A pair of
+/// tiles is computed as usual, so it has the same bits on every rank, and the tiles are added as exact sums (sum.hpp), in any
+/// order. The fast engines differ between instruction sets: the forward and dQ are the same with AVX2 and AVX-512, without a
+/// fused multiply-add they are not, and dK, dV depend on the lanes.
+#pragma once
+
+#include "ring_attention/attention/exact/state.hpp"
+#include "ring_attention/attention/exact/tiling.hpp"
+#include "ring_attention/cpu/engine.hpp"
+
+namespace ring_attention {
+
+/// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish().
+///
+/// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. So do those of queries for
+/// a readable engine; with the fast one a row does not depend on the other rows.
+/// Memory: the state, 8 (dim + 3) bytes a query, 16 (dim + 2) beyond 1023 tiles of keys; and a tile a thread.
+class SameBitsEngine : public Engine<float> {
+ public:
+  /// \param options  same_bits is the tile
+  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
+  /// \throws InputError when the tile has no token
+  explicit SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block = 0);
+
+  /// See CpuEngine. \throws InputError when a range does not begin with a tile
+  void begin(View<const float> q, const TokenRanges& ranges, View<const float> bias = {});
+  void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
+  [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
+
+  /// The state, in place of finish(): without the sinks.
+  [[nodiscard]] ExactPartial take_state() { return std::move(state_); }
+
+ private:
+  /// One head of a tile of queries, and all keys of a piece.
+  struct Task {
+    Index batch, head, kv_head;
+    TokenTile queries;
+    int worker;
+  };
+  void attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
+  void attend_readably(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
+
+  Scoring scoring_;
+  CpuOptions options_;
+  Index block_;
+  Tiling query_tiling_, key_tiling_;
+  const cpu::ForwardKernel<float>* kernel_ = nullptr;  // of these queries
+  View<const float> q_, bias_;
+  std::vector<TokenTile> queries_;
+  Index key_tiles_ = 0;  // seen so far
+  ExactPartial state_;
+  Tensor<float> workspace_;  // [1, 1, threads, elements of a tile]
+};
+
+}  // namespace ring_attention

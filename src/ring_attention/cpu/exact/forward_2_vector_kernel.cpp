@@ -1,0 +1,5 @@
+/// \file
+/// The forward with exact sums for few queries: the same source with tiles of two vectors.
+#define RING_ATTENTION_VECTORS 2
+#define RING_ATTENTION_EXACT_FORWARD exact_forward_2
+#include "ring_attention/cpu/exact/forward_kernel.cpp"  // NOLINT(bugprone-suspicious-include)

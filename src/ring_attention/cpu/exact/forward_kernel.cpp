@@ -1,0 +1,76 @@
+/// \file
+/// The fast forward of a tile of keys, as a term of exact sums: (o, m, l) of a panel are then terms o 2^m and l 2^m.
+#define RING_ATTENTION_ONLY_ARITHMETIC
+#include "ring_attention/cpu/forward_kernel.cpp"  // NOLINT(bugprone-suspicious-include)
+#include "ring_attention/cpu/exact/simd_sum.hpp"
+
+namespace ring_attention::cpu {
+namespace {
+
+/// Behind the panel in the workspace.
+struct ExactPanel : Panel {
+  ExactPanel(Real* workspace, Offset dim)
+      : Panel(workspace, dim, 0),
+        o_sums(ot + dim * lanes, dim),
+        l_sums(ot + (dim + PanelSums::elements(dim)) * lanes, 1) {}
+  static Offset elements(Offset dim) {
+    return Panel::elements(dim) + PanelSums::elements(dim) + PanelSums::elements(1);
+  }
+  PanelSums o_sums, l_sums;
+};
+
+Size exact_workspace(int dim) { return static_cast<Size>(ExactPanel::elements(dim) * lanes); }
+
+/// The queries, and no term.
+void load_exact(const QueryRows<Real>& rows, Real* workspace) {
+  const ExactPanel panel(workspace, rows.dim);
+  for (Offset i = 0; i < static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;
+  transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
+  const Vector scale = broadcast(rows.scale);
+  for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
+  clear(panel.o_sums);
+  clear(panel.l_sums);
+}
+
+void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
+  const ExactPanel panel(workspace, rows.dim);
+  for (Offset i = 0; i < rows.dim * lanes; ++i) panel.ot[i] = 0;
+  for (int i = 0; i < lanes; ++i) {
+    panel.m[i] = -infinity;
+    panel.l[i] = 0;
+  }
+  attend<true>(span, rows, workspace);
+  int exponent[lanes];
+  bool present[lanes];
+  for (int i = 0; i < lanes; ++i) {
+    constexpr Real most = 2e9F;
+    const Real m = panel.m[i];
+    // A hidden tile is no term, NaN is one.
+    present[i] = i < rows.queries && (m != -infinity || panel.l[i] != 0);
+    exponent[i] = m == -infinity ? 0
+                  : m > -most    ? (m < most ? static_cast<int>(m) : 2'000'000'000)
+                                 : -2'000'000'000;
+  }
+  add(panel.o_sums, panel.ot, exponent, present);
+  add(panel.l_sums, panel.l, exponent, present);
+}
+
+void store_exact(const QueryRows<Real>& rows, Real* workspace) {
+  const ExactPanel panel(workspace, rows.dim);
+  const Offset of_o = PanelSums::elements(rows.dim), both = of_o + PanelSums::elements(1);
+  store_rows(panel.o_sums, rows.queries, rows.o, both);
+  store_rows(panel.l_sums, rows.queries, rows.o + of_o, both);
+}
+
+}  // namespace
+
+namespace RING_ATTENTION_ISA {
+#if !defined(RING_ATTENTION_EXACT_FORWARD)
+#define RING_ATTENTION_EXACT_FORWARD exact_forward
+#endif
+extern const ForwardKernel<Real> RING_ATTENTION_EXACT_FORWARD;
+const ForwardKernel<Real> RING_ATTENTION_EXACT_FORWARD{lanes, exact_workspace, load_exact, attend_exact,
+                                                       store_exact};
+}  // namespace RING_ATTENTION_ISA
+
+}  // namespace ring_attention::cpu
