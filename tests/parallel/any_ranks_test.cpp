@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "ring_attention/attention/exact/sum.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "support/input_error.hpp"

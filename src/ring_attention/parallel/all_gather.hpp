@@ -6,6 +6,7 @@
 /// and no message hides behind computing.
 #pragma once
 
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/parallel/all_to_all.hpp"
 #include "ring_attention/ring/parcel.hpp"
 
