@@ -5,6 +5,8 @@
 
 #include "library.hpp"
 #include "ring_attention/core/median.hpp"
+#include "ring_attention/cpu/exact/backward.hpp"
+#include "ring_attention/cpu/exact/forward.hpp"
 
 namespace ring_attention::lesson_16 {
 

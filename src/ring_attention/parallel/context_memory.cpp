@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ring_attention/cpu/same_bits.hpp"
+
 namespace ring_attention {
 
 Index ring_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes) {
@@ -44,9 +46,9 @@ Shape computed_keys(const SharedAttention& shared) {
 
 Index exact_bytes(const SharedAttention& shared, bool gradients) {
   const Shape q = computed_queries(shared), kv = computed_keys(shared);
-  const Index terms = shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads;
-  const bool wide = std::max(terms, shared.tokens.keys.pieces()) > ExactFormat::most_terms;
-  const auto words = [&](Index dim) { return ExactFormat{dim, wide}.words(); };
+  const Index terms = std::max(shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads,
+                               shared.tokens.keys.pieces());
+  const auto words = [&](Index dim) { return same_bits_key_sums(dim, terms).dim; };
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
   const Index state = q.per_row().size() * (words(q.dim) + words(1));
   if (!gradients) return bytes(state);
