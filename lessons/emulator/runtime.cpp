@@ -205,7 +205,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
     return cudaSuccess;
   }
   const auto [pool, bytes] = block->second;
-  enqueue_now(stream, [memory = memory, bytes = bytes] { std::memset(memory, 0xff, bytes); });
+  enqueue_now(stream, [memory, bytes] { std::memset(memory, 0xff, bytes); });
   pool->freed.insert({{stream, bytes}, memory});
   return cudaSuccess;
 }
@@ -240,7 +240,7 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   const std::lock_guard lock(pools().mutex);
   for (const auto& [key, memory] : pool->freed) {
     pools().blocks.erase(memory);
-    enqueue_now(key.first, [memory = memory] { allocations().free(memory); });
+    enqueue_now(key.first, [memory] { allocations().free(memory); });
   }
   pool->freed.clear();
   return cudaSuccess;
