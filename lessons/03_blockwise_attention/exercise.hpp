@@ -2,8 +2,8 @@
 /// Lesson 03, the idea: attention one tile of scores at a time, with a state (o, m, l) for each query.
 #pragma once
 
-#include "ring_attention/attention/mask.hpp"     // Scoring, Coverage
 #include "ring_attention/attention/partial.hpp"  // Partial {o, m, l}, finish
+#include "ring_attention/attention/scoring.hpp"  // Scoring, Coverage
 #include "ring_attention/core/eigen.hpp"         // matrix: a head of an array as an Eigen matrix
 
 namespace ring_attention::lesson {
