@@ -20,7 +20,7 @@ Lesson::Lesson(const std::string& number, const std::string& name, const std::st
       options_(number + "_" + name, claim),
       report_(std::make_unique<Report>()) {
   options_.flag("--json", json_, "Print one JSON object instead of text");
-  options_.option("--seed", seed_, "Seed of the random arrays", {0});
+  options_.option("--seed", seed_, "Seed of the random arrays", any_seed);
   if (comm_ != nullptr)
     options_.option("--np", promised_ranks_, "Fail unless the world has N ranks (0: any)", {0});
 }

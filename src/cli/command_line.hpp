@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ring_attention/core/shape.hpp"
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace CLI {
@@ -20,12 +20,16 @@ class App;
 
 namespace ring_attention {
 
-/// Bounds of an integer option, inclusive.
+/// Bounds of an integer option, inclusive. What counts no tokens fits an int.
 struct Bounds {
   Index least = 1;
-  Index most = std::numeric_limits<Index>::max();
+  Index most = largest_count;
 };
 
+/// Tokens.
+inline constexpr Bounds any_length{1, largest_position};
+/// A seed may be any number.
+inline constexpr Bounds any_seed{0, std::numeric_limits<Index>::max()};
 /// A program, or one command of it, and its options. Values are written on parse; defaults are what they
 /// hold when the option is declared.
 class CommandLine {
@@ -46,7 +50,7 @@ class CommandLine {
   /// One of some words.
   void choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
               const std::string& help);
-  /// Integers with commas between them, as many as `letters` has: "B,H,S,D".
+  /// Integers with commas between them, as many as `letters` has: "B,H,S,D". \param bounds  of all of them
   void list(const std::string& name, std::vector<Index>& value, const std::string& letters,
             const std::string& help, Bounds bounds = {});
 

@@ -1,5 +1,6 @@
 #include "cli/device_options.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ring_attention/core/error.hpp"
@@ -81,6 +82,12 @@ void validate_device(const DeviceOptions& options) {
   else
     refuse(of_gpu, "cuda");
   validate_job(options);
+}
+
+void require_countable(const Shape& q, const std::string& has) {
+  if (!fits(q)) throw InputError(has + " more than 2^48 elements: give smaller numbers");
+  if (std::max({q.batch, q.heads, q.dim}) > largest_count)
+    throw InputError(has + " a B, H or D above 2^31 - 1: give smaller numbers");
 }
 
 }  // namespace ring_attention

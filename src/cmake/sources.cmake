@@ -175,6 +175,7 @@ set(program_parts_sources # what the tests use, too
     program/diagnose/files.cpp
     program/diagnose/options.cpp
     program/output_directory.cpp
+    program/example/command.cpp
     program/partition_options.cpp
     program/plan/cells.cpp
     program/plan/options.cpp
@@ -195,7 +196,6 @@ set(program_sources
     program/bench/command.cpp
     program/decode/command.cpp
     program/diagnose/command.cpp
-    program/example/command.cpp
     program/main.cpp
     program/plan/command.cpp
     program/progress_line.cpp

@@ -7,7 +7,7 @@
 
 #include "cli/table.hpp"
 #include "program/backend.hpp"
-#include "ring_attention/core/allocation.hpp"
+#include "program/host_memory.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
@@ -21,17 +21,6 @@ namespace ring_attention {
   const int shared_out = usable_cores() / ranks_on_this_host(comm);
   cpu.threads = std::max(1, options.threads > 0 ? static_cast<int>(options.threads) : shared_out);
   return cpu;
-}
-
-/// \throws AgreedError when one rank cannot have `bytes` for its shards. Collective.
-/// \param of_which  behind the bytes, or empty
-inline void require_host_memory(const Communicator& comm, Index bytes, const std::string& of_which = "") {
-  agree(comm, [&] {
-    if (!allocation::available(bytes))
-      throw InputError("rank " + std::to_string(comm.rank()) + " cannot have " + human_bytes(bytes) +
-                       " of memory for its shards" + of_which +
-                       ": use more ranks on more hosts, or a shorter sequence");
-  });
 }
 
 [[nodiscard]] inline bool is_fast(const DeviceOptions& options) { return options.engine != "readable"; }

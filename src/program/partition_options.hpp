@@ -24,6 +24,7 @@ struct PartitionOptions {
 /// Adds --parallel and --ulysses under the present heading.
 void declare_partition_options(CommandLine& command, PartitionOptions& options);
 
+/// \param transport  --transport
 /// \throws InputError, one line, for flags that do not go together
 void validate_partition(const PartitionOptions& options);
 

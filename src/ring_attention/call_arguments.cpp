@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "ring_attention/attention/exact/tiling.hpp"
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
@@ -13,16 +14,6 @@
 
 namespace ring_attention {
 namespace {
-
-/// Positions and counts below this add up and multiply without overflow.
-constexpr Index most_elements = Index{1} << 48U;
-
-bool fits(const Shape& shape) {
-  Index left = most_elements;
-  for (const Index extent : {shape.batch, shape.heads, shape.dim, std::max<Index>(shape.seq, 1)})
-    left /= extent;
-  return left > 0;
-}
 
 /// The type of an array's elements, in words.
 template <class T>
@@ -38,15 +29,13 @@ std::string words_of_bias(const std::optional<Shape>& bias) {
          ", keys " + std::to_string(bias->dim);
 }
 
-bool within(Index number, Index least, Index most) { return least <= number && number <= most; }
-
 void check_scoring(const Check& check, const Scoring& scoring, Index heads, double largest) {
   const auto& [scale, mask, slopes, sinks, dropout] = scoring;
   const auto finite = [&](double x) { return std::abs(x) <= largest; };  // false for NaN, too
   check(finite(scale), format("scale is %g: it must be finite", scale));
-  check(within(mask.left, 0, Mask::unlimited) && within(mask.right, 0, Mask::unlimited),
-        "mask.left and mask.right are numbers of keys: from 0 to Mask::unlimited");
-  check(within(mask.offset, -most_elements, most_elements), "mask.offset is beyond 2^48");
+  check((Mask{mask.left, mask.right}.valid()),
+        "mask.left and mask.right are numbers of keys: from 0 to 2^53, or Mask::unlimited");
+  check(mask.valid(), "mask.offset is beyond 2^53");
   check(slopes.empty() || std::ssize(slopes) == heads,
         std::to_string(slopes.size()) + " ALiBi slopes for " + counted(heads, "head"));
   check(std::ranges::all_of(slopes, finite), "an ALiBi slope is not finite");
@@ -55,6 +44,9 @@ void check_scoring(const Check& check, const Scoring& scoring, Index heads, doub
   check(std::ranges::all_of(sinks, [&](double x) { return x <= largest; }), "a sink is NaN or +inf");
   check(dropout.valid(),
         format("dropout.probability is %g: it must be from 0 to below 1", dropout.probability));
+  for (const Index number : {dropout.layer, dropout.first_batch, dropout.first_head})
+    check(within(number, 0, largest_count),
+          "dropout.layer, first_batch and first_head are from 0 to 2^31 - 1");
 }
 
 /// What options.same_bits needs.
@@ -123,6 +115,9 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
   check(std::min({q.batch, q.heads, q.dim, k.heads}) > 0 && q.heads % k.heads == 0,
         "q is " + to_string(q) + " and k " + to_string(k) +
             ": batch, heads and dim are at least 1, and the KV heads divide the heads");
+  check(fits(q.with_seq(queries.seq())) && fits(q.with_seq(keys.seq())), "more than 2^48 elements in all");
+  check(std::max({q.batch, q.heads, q.dim, keys.max_tokens()}) <= largest_count,
+        "batch, heads, dim, and the keys of a rank, are at most 2^31 - 1");
   const bool hybrid = call.options.partition == Partition::hybrid;
   check(hybrid || call.options.ulysses == 1, "options.ulysses is for Partition::hybrid only");
   const RankGrid grid = call.grid(rank, ranks);
@@ -130,15 +125,13 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
   check(queries.ranks() == grid.ring.size && keys.ranks() == grid.ring.size,
         "the placement is not for the " + counted(grid.ring.size, "rank") +
             (grid.ulysses.size == 1 ? " of the communicator" : " of the ring"));
-  check(fits(q.with_seq(queries.seq())) && fits(q.with_seq(keys.seq())), "more than 2^48 elements in all");
-  check(std::max(q.dim, keys.max_tokens()) <= std::numeric_limits<int>::max(),
-        "dim, and the keys of a rank, are at most 2^31 - 1");
   const Shape due{q.batch, k.heads, count(grid.slice(keys)), q.dim};
   check.array("q", call.q, q.with_seq(count(grid.slice(queries))));
   check.array("k", call.k, due);
   check.array("v", call.v, due);
   if (call.bias) {
     const Shape& bias = call.bias->shape();
+    check(fits(bias), "bias is " + to_string(bias) + ": more than 2^48 elements");
     check.array("bias", *call.bias,
                 {bias.batch == 1 ? 1 : q.batch, bias.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
   }

@@ -74,7 +74,8 @@ class Bench(harness.CommandTest):
         for words, says in (
             (("--kv-heads", "3"), ("--kv-heads 3", "--heads, 8")),
             (("--seq", "0"), ("--seq",)),
-            (("--seq", str(1 << 60)), ("2^48",)),
+            (("--seq", str(1 << 52)), ("2^48",)),
+            (("--seq", str(1 << 60)), ("--seq", str(1 << 53))),
             (("--seq", str(1 << 38), "--heads", "1", "--dim", "128"), ("memory", "more ranks")),
             (("--np", "3"), ("3",)),
             (("--timeout", "0"), ("--timeout",)),

@@ -118,8 +118,8 @@ TEST(CommandLine, TakesFiniteNumbers) {
 TEST(CommandLine, TakesListsOfTheRightLength) {
   for (const char* text : {"1", "1,2,3", "1,", ",1", "1,,2", "1;2", "1,x", "1,0", "1, 2", ","})
     EXPECT_EQ(complaint({"turn", "--shape", text}),
-              std::string("--shape: needs B,S, each a whole number from 1 to 9223372036854775807, not '") +
-                  text + "': see prog turn --help");
+              std::string("--shape: needs B,S, each a whole number from 1 to 2147483647, not '") + text +
+                  "': see prog turn --help");
 }
 
 TEST(CommandLine, HelpHasSectionsDefaultsAndTheFooter) {

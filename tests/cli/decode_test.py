@@ -128,7 +128,8 @@ class DecodeTest(harness.CommandTest):
             (("decode", "--causal"), ("--causal", "bench decode --help")),
             (("decode", "--kv-heads", "3"), ("--kv-heads 3", "--heads, 32")),
             (("decode", "--seq", "0"), ("--seq",)),
-            (("decode", "--seq", str(1 << 60)), ("2^48",)),
+            (("decode", "--seq", str(1 << 52)), ("2^48",)),
+            (("decode", "--seq", str(1 << 60)), ("--seq", str(1 << 53))),
             (("decode", "--seq", str(1 << 34)), ("memory", "more ranks")),
         ):
             with self.subTest(words=words):

@@ -131,6 +131,7 @@ class Plan(harness.CommandTest):
             (("--pipeline", "8", "--chunks", "8"), ("8 stages", "use at most 4 stages of 8 chunks")),
             (("--pipeline", "8", "--phase", "prefill"), ("a pipeline is for training",)),
             (("--pipeline", "2", "--batch", "3", "--micro-batch", "2"), ("larger batch",)),
+            (("--flops", "1e-308"), ("infinite",)),
             (("--bogus",), ("--bogus", "plan --help")),
         ):
             with self.subTest(words=words):

@@ -200,7 +200,8 @@ std::string to_json(const DecodeBenchReport& report, const BenchDecodeOptions& o
 void declare_bench_decode_options(CommandLine& command, BenchDecodeOptions& options) {
   command.section("Problem");
   command.option("--seq", options.seq,
-                 "Tokens of the cache, of all ranks together; 1/8 and 1/64 of them are also measured");
+                 "Tokens of the cache, of all ranks together; 1/8 and 1/64 of them are also measured",
+                 any_length);
   command.option("--batch", options.batch, "Batch B: one new token of each sequence");
   command.option("--heads", options.heads, "Query heads Hq");
   command.option("--kv-heads", options.kv_heads, "KV heads");
@@ -215,11 +216,7 @@ void declare_bench_decode_options(CommandLine& command, BenchDecodeOptions& opti
 
 void validate(const BenchDecodeOptions& options) {
   validate_device(options);
-  double elements = 1;  // in floating point: an integer would overflow
-  for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
-    elements *= static_cast<double>(extent);
-  if (elements > std::ldexp(1.0, 48))
-    throw InputError("the problem has more than 2^48 elements: give smaller numbers");
+  require_countable(options.q().with_seq(options.seq), "the problem has");
   if (options.heads % options.kv_heads != 0)
     throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide --heads, " +
                      std::to_string(options.heads));

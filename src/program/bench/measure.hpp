@@ -11,6 +11,7 @@
 #include "program/backend.hpp"
 #include "program/bench/links.hpp"
 #include "program/bench/report.hpp"
+#include "program/host_memory.hpp"
 #include "program/trace/traced_device.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
@@ -233,6 +234,7 @@ template <template <class...> class Kind, class... Types>
 BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity, Trace* trace) {
   const RankGrid grid = agreed_grid(comm, options);
   require_shareable_heads(comm, grid, options.heads, options.kv().heads);
+  require_least_memory(comm, options.q(), options.kv(), options);
   const int ranks = grid.ring.size;
   Scoring scoring{1 / std::sqrt(static_cast<double>(options.dim))};
   if (options.causal) scoring.mask = Mask::causal();

@@ -1,7 +1,5 @@
 #include "program/bench/options.hpp"
 
-#include <cmath>
-
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -35,7 +33,7 @@ Ranks that share cores share F.)";
 
 void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.section("Problem");
-  command.option("--seq", options.seq, "Tokens S, of all ranks together");
+  command.option("--seq", options.seq, "Tokens S, of all ranks together", any_length);
   command.option("--batch", options.batch, "Batch B");
   command.option("--heads", options.heads, "Query heads Hq");
   command.option("--kv-heads", options.kv_heads, "KV heads; 0 means as many as --heads", {0});
@@ -68,11 +66,7 @@ void validate(const BenchOptions& options) {
     throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
   if (options.dtype == "float64" && options.same_bits)
     throw InputError("--same-bits goes with float32, and --dtype is float64");
-  double elements = 1;  // in floating point: an integer would overflow
-  for (const Index extent : {options.batch, options.seq, options.heads, options.dim})
-    elements *= static_cast<double>(extent);
-  if (elements > std::ldexp(1.0, 48))
-    throw InputError("the problem has more than 2^48 elements: give smaller numbers");
+  require_countable(options.q(), "the problem has");
   if (options.kv_heads != 0 && options.heads % options.kv_heads != 0)
     throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide --heads, " +
                      std::to_string(options.heads));

@@ -1,5 +1,7 @@
 #include "program/decode/options.hpp"
 
+#include "ring_attention/core/error.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -24,12 +26,13 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   command.option("--q", options.q, "Queries, .npy");
   command.option("--k", options.k, "Keys, .npy");
   command.option("--v", options.v, "Values, .npy");
-  command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files");
+  command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files",
+               any_length);
   command.option("--kv-heads", options.kv_heads, "KV heads of --random; 0 means as many as H", {0});
-  command.option("--seed", options.seed, "Seed of --random", {0});
+  command.option("--seed", options.seed, "Seed of --random", any_seed);
   command.option("--prompt", options.prompt,
                  "Tokens that are computed at once before the others are decoded (default half of them)",
-                 {0});
+                 {0, largest_position});
   command.section("Output");
   command.option(
       "--out", options.out,
@@ -43,7 +46,8 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   command.section("Scores");
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
   command.list("--window", options.window, "LEFT,RIGHT",
-               "A query sees LEFT keys before its position, -1 means all; it sees none after it", {-1});
+               "A query sees LEFT keys before its position, -1 means all; it sees none after it",
+               {-1, largest_position});
   command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
   command.option("--sink", options.sink,
                  "Attention sinks, .npy with one logit per query head, which has no value");

@@ -40,7 +40,7 @@ void declare_diagnose_options(CommandLine& command, DiagnoseOptions& options) {
 void declare_diagnose_cases_options(CommandLine& command, DiagnoseCasesOptions& options) {
   command.section("Ranks of your code");
   command.option("--ranks", options.ranks, "How many; three or more tell more mistakes apart than two",
-                 {1, 48});
+                 any_ranks);
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
                  "Which tokens a rank holds");
   command.choice("--parallel", options.parallel, {"ring", "ulysses", "hybrid", "all-gather"},
@@ -48,7 +48,7 @@ void declare_diagnose_cases_options(CommandLine& command, DiagnoseCasesOptions& 
   command.option("--ulysses", options.ulysses, "Ranks of a hybrid that exchange tokens for heads", {1, 48});
   command.section("Cases");
   command.option("--only", options.only, "Only these cases, separated by commas (default all)", "NAME,...");
-  command.option("--seed", options.seed, "Seed of the arrays", {0});
+  command.option("--seed", options.seed, "Seed of the arrays", any_seed);
   command.option("--out", options.out, "Directory for the cases; made if missing");
 }
 

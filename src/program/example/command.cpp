@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/table.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/random.hpp"
@@ -63,7 +64,7 @@ void declare_example_options(CommandLine& command, ExampleOptions& options) {
   command.option("--kv-heads", options.kv_heads, "KV heads; head i looks at contexts of i + 2 bytes", {1, 4});
   command.option("--group", options.group, "Query heads that share a KV head", {1, 1 << 10});
   command.option("--dim", options.dim, "Head dim D", {1, 1 << 12});
-  command.option("--seed", options.seed, "Seed of the random projections", {0});
+  command.option("--seed", options.seed, "Seed of the random projections", any_seed);
   command.flag("--bias", options.bias, "Also write bias.npy [S, S], which falls with the distance");
   command.flag("--sink", options.sink, "Also write sink.npy, a logit for each query head");
 }
@@ -71,6 +72,12 @@ void declare_example_options(CommandLine& command, ExampleOptions& options) {
 void example_command(const ExampleOptions& options) {
   const std::string text = read_text(options);
   const auto tokens = static_cast<Index>(text.size());
+  const Index needed =
+      static_cast<Index>(sizeof(float)) * tokens *
+      (2 * options.kv_heads * (options.group + 1) * options.dim + (options.bias ? tokens : 0));
+  if (!allocation::available(needed))
+    throw InputError("--tokens " + std::to_string(tokens),
+                     "cannot have " + human_bytes(needed) + " of memory for the arrays", "give fewer tokens");
   Tensor<float> q({1, options.kv_heads * options.group, tokens, options.dim});
   Tensor<float> k({1, options.kv_heads, tokens, options.dim});
   Tensor<float> v(k.shape()), dout(q.shape());

@@ -9,7 +9,7 @@
 namespace ring_attention {
 namespace {
 
-constexpr Bounds sizes{1, Index{1} << 40}, rank_numbers{1, Index{1} << 20};
+constexpr Bounds sizes, rank_numbers{1, Index{1} << 20};
 
 constexpr const char* plan_notes = R"(Examples:
   ring-attention plan --model llama-3-70b --context 1048576 --ranks 256
@@ -82,6 +82,8 @@ plan::Workload PlanOptions::workload() const {
                            : phase == "prefill" ? plan::Phase::prefill
                                                 : plan::Phase::decode;
   plan::Workload work{shape, kind, static_cast<double>(context), static_cast<double>(batch)};
+  if (pipeline == 1 && (chunks != 1 || micro_batch != 1))
+    throw InputError("--chunks and --micro-batch go with --pipeline of 2 or more stages");
   work.micro_batch = static_cast<double>(micro_batch);
   work.chunks = static_cast<int>(chunks);
   work.recomputes = !keep_activations;
@@ -115,7 +117,7 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
   command.section("Work");
   command.choice("--phase", options.phase, {"training", "prefill", "decode"}, "The step to plan");
   command.option("--context", options.context, "Tokens of a sequence; for decode, the tokens in the cache",
-                 sizes);
+                 any_length);
   command.option("--batch", options.batch, "Sequences handled at once, on all ranks together", rank_numbers);
   command.flag("--keep-activations", options.keep_activations,
                "Keep what training would otherwise compute again");

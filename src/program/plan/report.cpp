@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -172,6 +173,12 @@ PlanReport make_plan(const PlanOptions& options) {
   report.possible = all.size();
   for (const plan::Candidate& candidate : plan::with_neighbours(all))
     report.meshes.push_back(planned(report.work, report.machine, candidate));
+  for (const double number :
+       {report.smallest_shard(), report.utilisation(), report.meshes.front().simulated.value_or(0),
+        tokens_a_step(report.work) / report.best().seconds()})
+    if (!std::isfinite(number))
+      throw InputError(report.machine.name +
+                       ": a number of the plan would be infinite: give rates that a machine can have");
   report.longest = plan::longest_context(report.work, report.machine, report.ranks, options.wish());
   if (!report.best().fits)
     report.enough_ranks = plan::enough_ranks(report.work, report.machine, report.ranks, options.wish());

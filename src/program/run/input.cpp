@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "program/host_memory.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/core/text.hpp"
@@ -72,7 +73,7 @@ Index first_wrong(InputArray array, View<const T> shard, const Shape& global, co
 
 RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
   if (options.is_random()) {
-    q_ = {options.random[0], options.random[1], options.random[2], options.random[3]};
+    q_ = options.random_shape();
     kv_ = q_;
     if (options.kv_heads != 0) kv_.heads = options.kv_heads;
     seed_ = static_cast<std::uint64_t>(options.seed);
@@ -80,6 +81,7 @@ RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
     open(comm, options);
   }
   open_bias(comm, options);
+  require_least_memory(comm, q_, kv_, options);
   prepare_scoring(comm, options);
   read_sinks(comm, options);
 }

@@ -1,5 +1,6 @@
 #include "program/run/options.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ring_attention/attention/dropout.hpp"
@@ -27,18 +28,6 @@ float64 in gives float64 out; otherwise the arithmetic and the results are float
 Exit codes: 0 done, 1 the check failed, 2 bad input. If a rank is killed, or nothing moves for
 --timeout, the job ends with another nonzero code.)";
 
-/// Longer than any sequence; sums of positions do not overflow.
-constexpr Index furthest_offset = 1'000'000'000'000'000;
-
-/// The most elements of q: more than any job can hold; byte counts fit in 64 bits.
-constexpr Index most_elements = Index{1} << 48U;
-
-bool fits(const std::vector<Index>& extents) {
-  Index left = most_elements;
-  for (const Index extent : extents) left /= extent;
-  return left > 0;
-}
-
 }  // namespace
 
 void declare_run_options(CommandLine& command, RunOptions& options) {
@@ -48,10 +37,11 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--v", options.v, "Values, .npy");
   command.option("--dout", options.dout,
                  "Gradient of the result, .npy like q: computes dq, dk and dv as well");
-  command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files");
+  command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files",
+               any_length);
   command.option("--kv-heads", options.kv_heads, "KV heads of --random; 0 means as many as H", {0});
   command.flag("--backward", options.backward, "With --random: a random dO, and its gradients");
-  command.option("--seed", options.seed, "Seed of --random", {0});
+  command.option("--seed", options.seed, "Seed of --random", any_seed);
   command.section("Output");
   command.option(
       "--out", options.out,
@@ -68,7 +58,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
   command.list("--window", options.window, "LEFT,RIGHT",
-               "A query sees LEFT keys before and RIGHT after its position; -1 means all", {-1});
+               "A query sees LEFT keys before and RIGHT after its position; -1 means all",
+               {-1, largest_position});
   command.option("--documents", options.documents,
                  "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
   command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
@@ -81,10 +72,10 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
       "Attention sinks, .npy with one logit per query head, which has no value. With gradients: dsink");
   command.option("--dropout", options.dropout, "Drop each probability with this probability, 0 to below 1");
   command.option("--dropout-seed", options.dropout_seed,
-                 "Seed of --dropout: the mask depends on it and on positions, not on the ranks", {0});
+                 "Seed of --dropout: the mask depends on it and on positions, not on the ranks", any_seed);
   command.option("--q-offset", options.q_offset,
                  "Key position of the first query (default Sk - Sq, which aligns the ends)",
-                 {-furthest_offset, furthest_offset});
+                 {-largest_position, largest_position});
   command.section("Ranks");
   declare_partition_options(command, options);
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
@@ -120,10 +111,10 @@ void validate(const RunOptions& options) {
   if (!any_file && !options.is_random())
     throw InputError(
         "nothing to compute: give --q, --k and --v, or --random B,H,S,D: see ring-attention run --help");
-  for (const Index extent : options.random)
-    if (extent < 1) throw InputError("--random: B, H, S and D are at least 1");
-  if (!fits(options.random))
-    throw InputError("--random asks for more than 2^48 elements: give smaller numbers");
+  if (options.is_random()) {
+    if (std::ranges::min(options.random) < 1) throw InputError("--random: B, H, S and D are at least 1");
+    require_countable(options.random_shape(), "--random asks for");
+  }
   if (options.kv_heads != 0 && options.random[1] % options.kv_heads != 0)
     throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide the H of --random, " +
                      std::to_string(options.random[1]));
@@ -131,7 +122,10 @@ void validate(const RunOptions& options) {
     throw InputError("the result would go nowhere: give --out DIR, or --check");
   if (!options.dout.empty() && !all_files) throw InputError("--dout goes with --q, --k and --v");
   for (const Index side : options.window)
-    if (side < -1) throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
+    if (!within(side, -1, largest_position))
+      throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
+  if (options.q_offset && !within(*options.q_offset, -largest_position, largest_position))
+    throw InputError("--q-offset is from -2^53 to 2^53");
   const bool uses_positions =
       options.causal || !options.window.empty() || !options.documents.empty() || options.alibi;
   if (options.q_offset && !uses_positions)

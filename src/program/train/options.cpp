@@ -166,7 +166,7 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
                  {1, 100'000'000});
   command.option("--rate", options.rate,
                  "Largest learning rate; it falls to a hundredth of this along a cosine");
-  command.option("--seed", options.seed, "Seed of the weights and the sequences", {0});
+  command.option("--seed", options.seed, "Seed of the weights and the sequences", any_seed);
   command.option("--evaluation-tokens", options.evaluation_tokens,
                  "Tokens at each length of the evaluation after the training", {1, 1 << 30});
   declare_mesh(command, options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -9,6 +10,7 @@ namespace ring_attention {
 Documents::Documents(std::vector<Index> boundaries) : boundaries_(std::move(boundaries)) {
   require(!boundaries_.empty() && boundaries_.front() == 0, "documents: the boundaries start with 0");
   require(std::is_sorted(boundaries_.begin(), boundaries_.end()), "documents: the boundaries never decrease");
+  require(boundaries_.back() <= largest_position, "documents: the boundaries are at most 2^53");
 }
 
 Index Documents::of(Index position) const {

@@ -12,7 +12,8 @@ namespace ring_attention {
 /// outside all documents (padding; a query before the first key) sees nothing, and no query sees it.
 class Documents {
  public:
-  /// \param boundaries  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty)
+  /// \param boundaries  cu_seqlens: 0, then the end of each document, not decreasing (a document may be empty),
+  ///     at most 2^53
   /// \throws Error otherwise
   explicit Documents(std::vector<Index> boundaries);
 

@@ -1,11 +1,13 @@
 #include "ring_attention/attention/engine.hpp"
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
 
 Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v) {
   const std::string shapes = "q " + to_string(q) + ", k " + to_string(k) + ", v " + to_string(v);
+  require(fits(q) && fits(k), "more than 2^48 elements: " + shapes);
   require(k == v, "k and v differ in shape: " + shapes);
   require(q.batch == k.batch && q.dim == k.dim, "q and k differ in batch or dim: " + shapes);
   require(k.heads > 0 && q.heads % k.heads == 0, "the KV heads must divide the query heads: " + shapes);

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "ring_attention/attention/documents.hpp"
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {
@@ -33,6 +34,12 @@ struct Mask {
   std::shared_ptr<const Documents> documents = nullptr;  ///< null: one document
 
   [[nodiscard]] static Mask causal(Index offset = 0) { return {unlimited, 0, offset}; }
+
+  /// Are the numbers small enough to be added to positions? The functions below need it.
+  [[nodiscard]] bool valid() const {
+    const auto side = [](Index keys) { return within(keys, 0, largest_position) || keys == unlimited; };
+    return side(left) && side(right) && within(offset, -largest_position, largest_position);
+  }
 
   /// May the query at global position `query` see the key at global position `key`?
   [[nodiscard]] bool allowed(Index query, Index key) const {

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <type_traits>
 #include <utility>
 
-#include "ring_attention/core/shape.hpp"
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/view.hpp"
 
 namespace ring_attention {
@@ -42,6 +43,7 @@ class Tensor {
   Tensor() = default;
   explicit Tensor(const Shape& shape, const Allocator& allocator = host_allocator())
       : shape_(shape), allocator_(&allocator) {
+    if (!fits(shape)) throw std::bad_alloc();
     data_ = static_cast<T*>(allocator.allocate(bytes()));
   }
   Tensor(const Shape& shape, T value) : Tensor(shape) { fill(value); }

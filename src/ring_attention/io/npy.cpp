@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/io/npy_dictionary.hpp"
 
@@ -143,7 +144,11 @@ Shape array_shape(const NpyHeader& header, const std::string& file) {
     if (extent == 0)
       throw InputError(file, "the shape " + text + " has an extent of 0", "save an array with elements");
   const std::size_t n = e.size();
-  return {n > 3 ? e[n - 4] : 1, n > 2 ? e[n - 3] : 1, e[n - 2], e[n - 1]};
+  const Shape shape{n > 3 ? e[n - 4] : 1, n > 2 ? e[n - 3] : 1, e[n - 2], e[n - 1]};
+  if (!fits(shape) || std::max({shape.batch, shape.heads, shape.dim}) > largest_count)
+    throw InputError(file, "the shape " + text + " has more than 2^48 elements, or B, H or D above 2^31 - 1",
+                     "save a smaller array");
+  return shape;
 }
 
 std::vector<Index> array_extents(const Shape& shape, std::size_t dimensions) {

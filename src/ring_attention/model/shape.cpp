@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/heads.hpp"
@@ -32,8 +33,12 @@ void require_valid(const ModelShape& s) {
   const auto check = [](bool holds, const std::string& problem, const std::string& remedy) {
     if (!holds) throw InputError("model", problem, remedy);
   };
-  check(std::min({s.layers, s.width, s.heads, s.kv_heads, s.dim, s.hidden, s.vocabulary, s.classes}) >= 1,
-        "a size is less than 1", "use positive sizes");
+  const auto sizes = {s.layers, s.width, s.heads, s.kv_heads, s.dim, s.hidden, s.vocabulary, s.classes};
+  check(std::ranges::min(sizes) >= 1, "a size is less than 1", "use positive sizes");
+  check(std::ranges::max(sizes) <= largest_count, "a size is more than 2^31 - 1", "use smaller sizes");
+  check(fits({s.layers, s.width, std::max({s.hidden, s.vocabulary}), 1}) &&
+            fits({s.layers, s.width, s.heads, s.dim}),
+        "more than 2^48 parameters", "use smaller sizes");
   check(s.heads % s.kv_heads == 0, counted(s.kv_heads, "KV head") + " for " + counted(s.heads, "query head"),
         "use a number of KV heads that divides the query heads");
   check(

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 
@@ -10,10 +11,10 @@ namespace {
 
 bool divides(Index divisor, Index number) { return number % divisor == 0; }
 
-/// "1, 2 or 4".
+/// "1, 2 or 4": none above 1024.
 std::string allowed_ranks(Index query_heads, Index kv_heads) {
   std::vector<Index> allowed;
-  for (Index ranks = 1; ranks <= query_heads; ++ranks)
+  for (Index ranks = 1; ranks <= std::min<Index>(query_heads, 1024); ++ranks)
     if (can_share_heads(query_heads, kv_heads, ranks)) allowed.push_back(ranks);
   std::string text;
   for (std::size_t i = 0; i < allowed.size(); ++i) {
@@ -24,7 +25,7 @@ std::string allowed_ranks(Index query_heads, Index kv_heads) {
 }
 
 void require_shareable(Index query_heads, Index kv_heads, Index ranks) {
-  require(kv_heads >= 1 && query_heads >= 1 && divides(kv_heads, query_heads),
+  require(kv_heads >= 1 && within(query_heads, 1, largest_count) && divides(kv_heads, query_heads),
           "HeadShare: the K,V heads do not divide the query heads");
   if (can_share_heads(query_heads, kv_heads, ranks)) return;
   const std::string number = std::to_string(ranks);

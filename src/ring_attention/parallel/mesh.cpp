@@ -18,9 +18,12 @@ Mesh::Mesh(int rank, int ranks, const MeshShape& shape) : rank_(rank), shape_(sh
   if (std::min({shape.tensor, shape.ulysses, shape.ring, shape.data}) < 1)
     throw InputError("mesh " + to_string(shape), "every axis needs a rank",
                      "use 1 for an axis that is not used");
-  if (shape.ranks() != ranks)
+  double product = 1;  // of four int: an integer might overflow
+  for (const int size : {shape.tensor, shape.ulysses, shape.ring, shape.data}) product *= size;
+  if (product != ranks)
     throw InputError("mesh " + to_string(shape),
-                     "it has " + counted(shape.ranks(), "rank") + ", the job has " + std::to_string(ranks),
+                     format("it has %.0f %s", product, product == 1 ? "rank" : "ranks") + ", the job has " +
+                         std::to_string(ranks),
                      "use four numbers whose product is " + std::to_string(ranks));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/plan/names.hpp"
 
@@ -91,7 +92,8 @@ void validate(const Machine& machine) {
   positive(machine.memory_rate, "the memory rate of a device");
   positive(machine.link.beta, "the bandwidth of a link");
   positive(machine.nic.beta, "the bandwidth of a NIC");
-  if (machine.node < 1 || machine.nics < 1) throw InputError("a node has at least one device and one NIC");
+  if (!within(machine.node, 1, largest_count) || !within(machine.nics, 1, largest_count))
+    throw InputError("a node has 1 to 2^31 - 1 devices and NICs");
 }
 
 }  // namespace ring_attention::plan

@@ -1,5 +1,6 @@
 #include "ring_attention/plan/model_shape.hpp"
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/plan/names.hpp"
 
@@ -28,7 +29,8 @@ ModelShape model_named(const std::string& name) { return named(named_models(), n
 
 void validate(const ModelShape& model) {
   for (const Index size : {model.layers, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab})
-    if (size < 1) throw InputError("a model needs at least one of everything: layers, heads, ...");
+    if (!within(size, 1, largest_count))
+      throw InputError("a model has 1 to 2^31 - 1 of everything: layers, heads, ...");
   if (model.hidden % model.heads != 0)
     throw InputError("the hidden size " + std::to_string(model.hidden) + " must be a multiple of the " +
                      std::to_string(model.heads) + " heads");

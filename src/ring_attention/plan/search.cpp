@@ -1,7 +1,9 @@
 #include "ring_attention/plan/search.hpp"
 
+#include <algorithm>
 #include <cmath>
 
+#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/heads.hpp"
@@ -13,9 +15,30 @@ bool divides(Index divisor, Index number) { return number % divisor == 0; }
 
 std::vector<int> divisors(int number) {
   std::vector<int> all;
-  for (int i = 1; i <= number; ++i)
-    if (divides(i, number)) all.push_back(i);
+  for (int i = 1; i <= number / i; ++i) {
+    if (!divides(i, number)) continue;
+    all.push_back(i);
+    if (i < number / i) all.push_back(number / i);
+  }
+  std::ranges::sort(all);
   return all;
+}
+
+/// Every function below divides by these numbers. \throws InputError unless they are as core/bounds.hpp says
+void require_valid(const Workload& work, int ranks, const MeshWish& wish) {
+  validate(work.model);
+  const auto check = [](bool holds, const char* what) {
+    if (!holds) throw InputError(std::string("plan: ") + what);
+  };
+  constexpr auto longest = static_cast<double>(largest_position), most = static_cast<double>(largest_count);
+  check(work.context >= 1 && work.context <= longest, "the context has 1 to 2^53 tokens");
+  check(work.batch >= 1 && work.batch <= most, "a batch has 1 to 2^31 - 1 sequences");
+  check(work.micro_batch >= 1 && work.micro_batch <= most, "a micro-batch has 1 to 2^31 - 1 sequences");
+  check(work.element > 0 && work.element <= 8, "a number has up to 8 bytes");
+  check(work.chunks >= 1, "a stage has at least one chunk of layers");
+  for (const int size : {ranks, wish.pipeline, wish.tensor.value_or(1), wish.ulysses.value_or(1),
+                         wish.ring.value_or(1), wish.data.value_or(1)})
+    check(size >= 1, "there is at least one rank, and one along each axis of a mesh");
 }
 
 bool wanted(const std::optional<int>& wish, int size) { return !wish || *wish == size; }
@@ -64,7 +87,7 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
   const ModelShape& model = work.model;
   const auto list = [&](auto can) {
     std::string text;
-    for (int n = 1; n <= model.heads; ++n)
+    for (int n = 1; n <= std::min<Index>(model.heads, 1024); ++n)
       if (can(n)) text += (text.empty() ? "" : ", ") + std::to_string(n);
     return text;
   };
@@ -90,9 +113,11 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
   if (wish.data && !divides(*wish.data, static_cast<Index>(work.batch)))
     throw InputError(counted(*wish.data, "replica"), format("must divide the batch, %.0f", work.batch),
                      "give another batch");
-  const Index given = Index{tensor} * ulysses * wish.ring.value_or(1) * wish.data.value_or(1) * wish.pipeline;
-  if (!divides(given, ranks))
-    throw InputError(counted(ranks, "rank"), "the sizes that are given multiply to " + std::to_string(given),
+  double given = 1;  // the product of five int: an integer might overflow
+  for (const int size : {tensor, ulysses, wish.ring.value_or(1), wish.data.value_or(1), wish.pipeline})
+    given *= size;
+  if (std::fmod(ranks, given) != 0)
+    throw InputError(counted(ranks, "rank"), format("the sizes that are given multiply to %.0f", given),
                      "their product must divide the number of ranks");
   throw InputError(counted(ranks, "rank"),
                    format("no mesh of them can share %.0f x %.0f tokens and %lld heads", work.batch,
@@ -122,9 +147,16 @@ bool neighbours(const Mesh& a, const Mesh& b) {
 
 std::vector<Candidate> candidates(const Workload& work, const Machine& machine, int ranks,
                                   const MeshWish& wish) {
+  require_valid(work, ranks, wish);
+  validate(machine);
   std::vector<Candidate> all;
-  for (const Mesh& mesh : meshes(work, ranks, wish))
+  for (const Mesh& mesh : meshes(work, ranks, wish)) {
     all.push_back({mesh, memory(work, mesh), step_time(work, mesh, machine), fits(work, mesh, machine)});
+    if (!std::isfinite(sum(all.back().memory)) || !std::isfinite(all.back().seconds()))
+      throw InputError(
+          machine.name +
+          ": its memory or time would be infinite: give rates and sizes that a machine can have");
+  }
   if (all.empty()) refuse(work, ranks, wish);
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
     if (a.fits != b.fits) return a.fits;

@@ -35,8 +35,9 @@ PlacementKind placement_kind_named(const std::string& word) {
 }
 
 Placement::Placement(PlacementKind kind, Index seq, int ranks) : kind_(kind), seq_(seq), ranks_(ranks) {
-  require(ranks >= 1, "a placement needs at least one rank");
-  require(seq >= 0, "a sequence has at least zero tokens");
+  require(within(ranks, 1, largest_count / 2),
+          "a placement is over 1 to 2^30 - 1 ranks");  // zigzag: two pieces each
+  require(within(seq, 0, largest_position), "a sequence has 0 to 2^53 tokens");
 }
 
 Placement::Placement(PlacementKind kind, std::vector<Index> cuts, int ranks)

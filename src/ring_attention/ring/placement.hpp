@@ -26,7 +26,7 @@ enum class PlacementKind {
 /// the last ranks hold none.
 class Placement {
  public:
-  /// \throws Error when ranks < 1 or seq < 0
+  /// \throws Error unless ranks are from 1 to 2^30 - 1, and seq from 0 to 2^53
   Placement(PlacementKind kind, Index seq, int ranks);
   /// The same, but ranks hold whole pieces of the sequence, such as the tiles of the same bits (Tiling::cuts()):
   /// PlacementKind then distributes pieces instead of tokens. With more ranks than pieces the last ranks hold none.

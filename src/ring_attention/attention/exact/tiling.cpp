@@ -10,7 +10,8 @@ namespace ring_attention {
 
 Tiling::Tiling(Index size, std::shared_ptr<const Documents> documents, Index offset)
     : size_(size), documents_(std::move(documents)), offset_(documents_ ? offset : 0) {
-  if (size < 1) throw InputError("a tile has at least one token, not " + std::to_string(size));
+  if (!within(size, 1, largest_size))
+    throw InputError("a tile has 1 to 2^20 tokens, not " + std::to_string(size));
 }
 
 Interval Tiling::of(Index position) const {

@@ -18,7 +18,7 @@ class Tiling {
   static constexpr Index default_size = 256, largest_size = Index{1} << 20;
 
   /// \param offset  for queries: the mask's, which added to their positions gives positions in the documents
-  /// \throws InputError when size < 1
+  /// \throws InputError unless size is from 1 to largest_size
   explicit Tiling(Index size = default_size, std::shared_ptr<const Documents> documents = nullptr,
                   Index offset = 0);
 
