@@ -199,6 +199,22 @@ void CommandLine::needs(const std::string& name, const std::string& other) {
   app_->get_option(name)->needs(app_->get_option(other));
 }
 
+void CommandLine::needs(const std::string& name, const std::string& other,
+                        const std::vector<std::string>& values) {
+  needs_.push_back({app_->get_option(name), app_->get_option(other), values});
+}
+
+void CommandLine::check_needs() const {
+  for (const auto& [option, other, values] : needs_) {
+    const std::string value = other->count() == 0 ? other->get_default_str() : other->results().front();
+    if (option->count() > 0 && std::ranges::count(values, value) == 0)
+      throw CLI::ValidationError(option->get_name() + " goes with " + other->get_name() + " " +
+                                 joined(values, " or "));
+  }
+  for (const auto& command : commands_)
+    if (command->chosen()) command->check_needs();
+}
+
 void CommandLine::renamed(const std::string& old, const std::string& now) {
   app_->add_option(old,
                    [=](const CLI::results_t&) -> bool { throw CLI::ValidationError(old, "is now " + now); })
@@ -231,6 +247,7 @@ std::vector<std::pair<std::string, std::string>> CommandLine::settings() const {
 std::optional<std::string> CommandLine::parse(int argc, const char* const* argv) {
   try {
     app_->parse(argc, argv);
+    check_needs();
     return std::nullopt;
   } catch (const CLI::CallForVersion& version) {
     return std::string(version.what()) + "\n";

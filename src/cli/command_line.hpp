@@ -16,7 +16,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace ring_attention {
 
@@ -25,11 +26,11 @@ struct Bounds {
   Index least = 1;
   Index most = largest_count;
 };
-
 /// Tokens.
 inline constexpr Bounds any_length{1, largest_position};
 /// A seed may be any number.
 inline constexpr Bounds any_seed{0, std::numeric_limits<Index>::max()};
+
 /// A program, or one command of it, and its options. Values are written on parse; defaults are what they
 /// hold when the option is declared.
 class CommandLine {
@@ -58,6 +59,8 @@ class CommandLine {
   void exclude(const std::string& name, const std::string& other);
   /// `name` means nothing without `other`.
   void needs(const std::string& name, const std::string& other);
+  /// `name` means nothing unless `other`, an option that is declared, has one of these values.
+  void needs(const std::string& name, const std::string& other, const std::vector<std::string>& values);
   /// `old` is an earlier name of the flag `now`: the error for it names `now`.
   void renamed(const std::string& old, const std::string& now);
   /// Text after the options: examples.
@@ -86,9 +89,17 @@ class CommandLine {
   explicit CommandLine(std::shared_ptr<CLI::App> app);
   void add(const std::string& name, const std::string& letters, const std::string& default_text,
            const std::string& help, const std::function<void(const std::string&)>& store);
+  /// \throws CLI::ValidationError for an option of a chosen command whose other option has another value
+  void check_needs() const;
+
+  struct Need {
+    const CLI::Option *option, *other;
+    std::vector<std::string> values;
+  };
 
   std::shared_ptr<CLI::App> app_;
   std::vector<std::unique_ptr<CommandLine>> commands_;
+  std::vector<Need> needs_;
 };
 
 /// Calls `work`. Puts the flag in front of the message of an InputError.

@@ -21,11 +21,14 @@ void declare_partition_options(CommandLine& command, PartitionOptions& options) 
       {1, 1 << 20});
 }
 
-void validate_partition(const PartitionOptions& options) {
+void validate_partition(const PartitionOptions& options, const std::string& transport) {
   const bool hybrid = options.parallel == name(Partition::hybrid);
   if (hybrid && !options.ulysses)
     throw InputError("--parallel hybrid needs --ulysses N, the number of ranks that share the heads");
   if (!hybrid && options.ulysses) throw InputError("--ulysses goes with --parallel hybrid");
+  if ((transport == "overlapped" || transport == "odd-even") && !options.is_auto() &&
+      (options.partition() == Partition::ulysses || options.partition() == Partition::all_gather))
+    throw InputError("--transport " + transport + " goes with --parallel ring or hybrid");
 }
 
 void choose_partition(PartitionOptions& options, const std::string& device, const PartitionedWork& work,

@@ -26,7 +26,7 @@ void declare_partition_options(CommandLine& command, PartitionOptions& options);
 
 /// \param transport  --transport
 /// \throws InputError, one line, for flags that do not go together
-void validate_partition(const PartitionOptions& options);
+void validate_partition(const PartitionOptions& options, const std::string& transport);
 
 /// What a partition is chosen for.
 struct PartitionedWork {

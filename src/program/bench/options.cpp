@@ -61,9 +61,11 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 
 void validate(const BenchOptions& options) {
   validate_device(options);
-  validate_partition(options);
+  validate_partition(options, options.transport);
   if (options.dtype == "float64" && options.device == "cuda")
     throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
+  if (options.backward_kernel != DeviceOptions{}.backward_kernel && !options.backward)
+    throw InputError("--backward-kernel goes with --backward");
   if (options.dtype == "float64" && options.same_bits)
     throw InputError("--same-bits goes with float32, and --dtype is float64");
   require_countable(options.q(), "the problem has");

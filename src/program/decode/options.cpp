@@ -61,11 +61,17 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
                  "fast (auto): SIMD; readable: lesson 03's tiles");
   declare_same_bits(command, options);
   declare_job_options(command, options);
+  command.needs("--isa", "--engine", {"auto", "fast"});  // threads share the cache with either engine
   for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed"}) command.needs(word, "--random");
   command.footer(examples);
 }
 
-void validate(const DecodeOptions& options) { validate(static_cast<const RunOptions&>(options)); }
+void validate(const DecodeOptions& options) {
+  validate(static_cast<const RunOptions&>(options));
+  if (!options.window.empty() && options.window[1] > 0)
+    throw InputError(
+        "--window LEFT,RIGHT: decode sees no key after the query's position, so RIGHT is 0 or -1");
+}
 
 }  // namespace ring_attention

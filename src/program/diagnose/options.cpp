@@ -45,7 +45,9 @@ void declare_diagnose_cases_options(CommandLine& command, DiagnoseCasesOptions& 
                  "Which tokens a rank holds");
   command.choice("--parallel", options.parallel, {"ring", "ulysses", "hybrid", "all-gather"},
                  "How your ranks divide the work");
-  command.option("--ulysses", options.ulysses, "Ranks of a hybrid that exchange tokens for heads", {1, 48});
+  command.option("--ulysses", options.ulysses, "Ranks of a hybrid that exchange tokens for heads", any_ranks);
+  command.needs("--ulysses", "--parallel", {"hybrid"});
+  command.needs("--placement", "--parallel", {"ring", "hybrid", "all-gather"});
   command.section("Cases");
   command.option("--only", options.only, "Only these cases, separated by commas (default all)", "NAME,...");
   command.option("--seed", options.seed, "Seed of the arrays", any_seed);

@@ -97,17 +97,24 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
   command.needs("--dropout-seed", "--dropout");
+  for (const char* word : {"--threads", "--isa"}) command.needs(word, "--engine", {"auto", "fast"});
   command.footer(examples);
 }
 
 void validate(const RunOptions& options) {
   validate_device(options);
-  validate_partition(options);
+  validate_partition(options, options.transport);
+  const RunOptions defaults;
+  for (const auto& [flag, given] : {std::pair("--placement", options.placement != defaults.placement),
+                                    std::pair("--wire", options.wire != defaults.wire)})
+    if (given && options.parallel == name(Partition::ulysses))
+      throw InputError(std::string(flag) + " goes with --parallel ring, hybrid or all-gather");
   if (!Dropout{options.dropout}.valid())
     throw InputError("--dropout is the probability that a pair is dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");
+  if (!options.dout.empty() && !all_files) throw InputError("--dout goes with --q, --k and --v");
   if (!any_file && !options.is_random())
     throw InputError(
         "nothing to compute: give --q, --k and --v, or --random B,H,S,D: see ring-attention run --help");
@@ -120,7 +127,6 @@ void validate(const RunOptions& options) {
                      std::to_string(options.random[1]));
   if (all_files && options.out.empty() && !options.check)
     throw InputError("the result would go nowhere: give --out DIR, or --check");
-  if (!options.dout.empty() && !all_files) throw InputError("--dout goes with --q, --k and --v");
   for (const Index side : options.window)
     if (!within(side, -1, largest_position))
       throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
@@ -130,7 +136,9 @@ void validate(const RunOptions& options) {
       options.causal || !options.window.empty() || !options.documents.empty() || options.alibi;
   if (options.q_offset && !uses_positions)
     throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
-  if (options.block != RunOptions{}.block && options.engine != "readable")
+  if (options.backward_kernel != defaults.backward_kernel && !options.wants_gradients())
+    throw InputError("--backward-kernel goes with --backward or --dout");
+  if (options.block != defaults.block && options.engine != "readable")
     throw InputError("--block goes with --engine readable: the fast engine chooses its own tiles");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
 }
