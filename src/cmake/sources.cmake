@@ -18,7 +18,8 @@ set(io_sources
     ring_attention/io/npy_array.cpp
     ring_attention/io/npy_dictionary.cpp
     ring_attention/io/npy_file.cpp
-    ring_attention/io/npy_transfer.cpp)
+    ring_attention/io/npy_transfer.cpp
+    ring_attention/io/whole_file.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp

@@ -1,6 +1,7 @@
 """Files that cannot be used: one line that names the file and the remedy, exit code 2, and nothing written."""
 
 import os
+import resource
 import unittest
 
 import harness
@@ -87,10 +88,10 @@ class BadFilesTest(harness.CommandTest):
             with open(self.path(name + ".npy"), "wb") as file:
                 file.write(files.get(name, good()))
 
-    def refuse(self, ranks, *said, words=()):
+    def refuse(self, ranks, *said, words=(), **job_words):
         """Runs on the three files; the job must be refused and leave no file but them."""
         before = self.files_in()
-        result = self.run_ranks(ranks, "run", *FILES, *words, "--out", "results", launcher=ranks > 1)
+        result = self.run_ranks(ranks, "run", *FILES, *words, "--out", "results", launcher=ranks > 1, **job_words)
         self.assert_refused(result, *said)
         self.assertEqual(self.files_in(), before)
 
@@ -117,6 +118,28 @@ class BadFilesTest(harness.CommandTest):
         os.remove(self.path("v.npy"))
         os.symlink("/dev/zero", self.path("v.npy"))
         self.refuse(1, "v.npy")
+
+    def test_names_that_lead_nowhere(self):
+        self.write()
+        os.symlink("loop.npy", self.path("loop.npy"))
+        long_name = "x" * 300
+        for flag in ("--documents", "--sink", "--bias", "--dout"):
+            with self.subTest(flag=flag):
+                self.refuse(1, "loop.npy", "Too many levels of symbolic links", words=(flag, "loop.npy"))
+        for ranks in (1, 3):
+            self.refuse(ranks, long_name, "File name too long", words=("--sink", long_name))
+            self.refuse(ranks, "--trace", long_name, "File name too long", words=("--trace", long_name))
+            self.refuse(ranks, "--trace", "loop.npy", words=("--trace", "loop.npy/deeper"))
+
+    def test_sparse_files(self):
+        """Of 256 GiB, refused by the header or by the memory that they would take."""
+        self.write()
+        npy.write_sparse(self.path("large.npy"), (2**35,))
+        self.refuse(1, "large.npy", "34359738368 numbers for 2 query heads", words=("--sink", "large.npy"))
+        npy.write_sparse(self.path("large.npy"), (2**35,), "<i8")
+        with_little_memory = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))}
+        if harness.SLOWNESS == 1:  # a sanitizer needs more address space than that
+            self.refuse(1, "large.npy", "bytes, more than", words=("--documents", "large.npy"), **with_little_memory)
 
     @unittest.skipIf(os.geteuid() == 0, "root may read every file")
     def test_unreadable_file(self):

@@ -204,6 +204,55 @@ class DiagnoseTest(harness.CommandTest):
             file.write("hello")
         self.refuse("mine/cases.json", "is no JSON")
 
+    def test_hostile_cases(self):
+        """Each file of tests/diagnose/hostile_cases.json in place of cases.json."""
+        with open(os.path.join(harness.SOURCE, "tests/diagnose/hostile_cases.json"), encoding="utf-8") as file:
+            hostile = json.load(file)
+        os.mkdir(self.path("mine"))
+        for case in hostile:
+            with self.subTest(case["what"]), open(self.path("mine/cases.json"), "w", encoding="latin-1") as file:
+                file.write(case["file"])
+                file.close()
+                self.refuse("mine/cases.json: ", *case["says"])
+        os.remove(self.path("mine/cases.json"))
+        os.mkdir(self.path("mine/cases.json"))
+        self.refuse("mine/cases.json: cannot be read: Is a directory")
+
+    def test_what_is_in_place_of_a_file(self):
+        self.cases("--only", "full")
+        long_name = "x" * 300
+        self.refuse(f"{long_name}/cases.json", "File name too long", directory=long_name)
+        words = ("diagnose", "cases", "--out", long_name)
+        self.assert_refused(self.run_ranks(1, *words, launcher=False), long_name, "File name too long")
+        self.assert_refused(self.run_ranks(3, *words), long_name, "File name too long")
+        for name in ("out.npy", "out.1.npy", "q.npy", "lse.npy"):
+            with self.subTest(name=name):
+                path = self.path(f"mine/full/{name}")
+                was = harness.read_bytes(path)
+                if was:
+                    os.remove(path)
+                os.symlink(name, path)
+                if name == "q.npy":
+                    shutil.copy(self.path("mine/full/v.npy"), self.path("mine/full/out.npy"))
+                self.refuse(name, "Too many levels of symbolic links")
+                os.remove(path)
+                os.mkdir(path)
+                self.refuse(name, "Is a directory")
+                os.rmdir(path)
+                if was:
+                    os.remove(self.path("mine/full/out.npy"))
+                    with open(path, "wb") as file:
+                        file.write(was)
+
+    def test_a_sparse_array(self):
+        """Refused by its header: nobody reads 256 GiB."""
+        self.cases("--only", "full")
+        shape = (1, 4, 2**30, 16)
+        for name in ("out.npy", "q.npy"):
+            npy.write_sparse(self.path(f"mine/full/{name}"), shape, "<f4")
+            self.refuse(f"mine/full/{name}", *(("more", "elements") if name == "out.npy" else ("not the array of this case",)))
+            shutil.copy(self.path("mine/full/v.npy"), self.path("mine/full/out.npy"))
+
     def test_bad_flags(self):
         for words, says in (
             (("cases", "--only", "full,nothing"), ("nothing", "empty-rows")),

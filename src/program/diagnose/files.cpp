@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "diagnose/description.hpp"
+#include "program/json_numbers.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/io/npy.hpp"
+#include "ring_attention/io/whole_file.hpp"
 
 namespace ring_attention {
 namespace {
@@ -41,15 +43,16 @@ const std::vector<std::string> explanations{
   throw InputError(culprit, problem, remedy);
 }
 
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-diagnose::RawArray read_raw(const std::string& path) {
+/// \param most  elements: a file with more of them is refused by its header
+diagnose::RawArray read_raw(const std::string& path, Index most) {
   const NpyHeader header = read_npy_header(path);
   check_floating_point(header, path);
-  const std::string bytes = bytes_of(path);
+  if (header.elements() > most)
+    refuse(path,
+           "the shape " + diagnose::shape_text(header.extents) + " has more than the elements of the case",
+           "reshape the array before it is handed back");
+  const std::string bytes = read_file(path, header.file_bytes()).bytes;
+  check_npy_size(header, std::ssize(bytes), path);  // again: the file may have changed meanwhile
   diagnose::RawArray raw{header.extents, std::vector<double>(static_cast<std::size_t>(header.elements()))};
   const auto payload =
       std::as_bytes(std::span(bytes)).subspan(static_cast<std::size_t>(header.payload_offset));
@@ -64,18 +67,19 @@ std::string path_of(const std::string& folder, Array array, const std::string& r
 /// The files with results of a case.
 GivenArrays read_results(const Problem& problem, const std::string& folder) {
   GivenArrays given;
+  const Index most = 2 * problem.q.size();  // rows behind the last token are cut off
   for (const Array array : all_arrays) {
     std::vector<Given>& pieces = given[static_cast<std::size_t>(array)];
     const std::string whole = path_of(folder, array, "");
     if (std::filesystem::exists(whole)) {
-      pieces.push_back({whole, read_raw(whole)});
+      pieces.push_back({whole, read_raw(whole, most)});
       continue;
     }
     std::string missing;
     for (int rank = 0; rank < problem.job.ranks; ++rank) {
       const std::string file = path_of(folder, array, "." + std::to_string(rank));
       if (std::filesystem::exists(file))
-        pieces.push_back({file, read_raw(file)});
+        pieces.push_back({file, read_raw(file, most)});
       else
         missing = file;
     }
@@ -94,42 +98,51 @@ std::string other_input(const Problem& problem, const std::string& folder) {
   for (const auto& [input, array] : inputs_of(problem)) {
     std::string path = folder + "/" + input + ".npy";
     if (!std::filesystem::exists(path)) continue;
+    if (array_shape(read_npy_header(path), path) != array->shape()) return path;
     const Tensor<double> got = read_npy<double>(path);
-    if (!(got.shape() == array->shape()) ||
-        !std::ranges::equal(got.view().elements(), array->view().elements()))
-      return path;
+    if (!std::ranges::equal(got.view().elements(), array->view().elements())) return path;
   }
   return "";
 }
 
 Json read_json(const std::string& path) {
-  std::ifstream file(path);
-  if (!file)
-    refuse(path, "cannot be read",
-           "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it");
-  Json json = Json::parse(file, nullptr, false);
+  const char* remedy =
+      "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it";
+  Json json = Json::parse(read_file(path, std::numeric_limits<Index>::max(), remedy).bytes, nullptr, false);
   if (json.is_discarded()) refuse(path, "is no JSON", "write the cases again");
   return json;
+}
+
+PlacementKind placement_in(const Json& cases) {
+  const std::string word = cases.at("placement");
+  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
+    if (name(kind) == word) return kind;
+  throw InputError("placement is none that there is");
 }
 
 /// The problems of cases.json, made again.
 std::vector<Problem> problems_of(const std::string& path) {
   const Json json = read_json(path);
   try {
-    const Job job{json.at("ranks"), placement_kind_named(json.at("placement")), json.at("ulysses")};
-    const auto seed = json.at("seed").get<std::uint64_t>();
+    const Index ranks = integer_of(json, "ranks", any_ranks),
+                ulysses = integer_of(json, "ulysses", {1, ranks});
+    if (ranks % ulysses != 0)
+      throw InputError("ulysses is " + std::to_string(ulysses) + ", which does not divide the " +
+                       std::to_string(ranks) + " ranks");
+    const Job job{static_cast<int>(ranks), placement_in(json), static_cast<int>(ulysses)};
+    const auto seed = static_cast<std::uint64_t>(integer_of(json, "seed", any_seed));
     const std::vector<Case> ladder = diagnose::ladder(job);
     std::vector<Problem> problems;
     for (const Json& entry : json.at("cases")) {
       const auto found = std::ranges::find(ladder, entry.at("name").get<std::string>(), &Case::name);
-      if (found == ladder.end()) refuse(path, "a case is unknown", "write the cases again");
+      if (found == ladder.end()) throw InputError("a case is unknown");
       problems.emplace_back(*found, job, seed);
     }
     return problems;
   } catch (const Json::exception&) {
     refuse(path, "is not a file of `diagnose cases`", "write the cases again");
-  } catch (const Error&) {
-    refuse(path, "is not a file of `diagnose cases`", "write the cases again");
+  } catch (const InputError& error) {
+    refuse(path, error.what(), "write the cases again");
   }
 }
 
@@ -156,10 +169,7 @@ void write_cases(const DiagnoseCasesOptions& options) {
       write_npy<float>(folder + "/" + input + ".npy", converted<float>(*array));
     json["cases"].push_back(Json::parse(description_of(problem)));
   }
-  std::ofstream file(options.out + "/cases.json");
-  file << json.dump(1) << '\n';
-  file.close();
-  if (!file) refuse(options.out + "/cases.json", "cannot be written", "give another --out");
+  write_file(options.out + "/cases.json", json.dump(1), "\n");
 }
 
 diagnose::Submission read_submission(const std::string& directory) {

@@ -10,6 +10,9 @@
 
 namespace ring_attention {
 
+/// Ranks of the code to be diagnosed: the cases have tokens for each of them.
+inline constexpr Bounds any_ranks{1, 48};
+
 /// The flags of `diagnose cases`.
 struct DiagnoseCasesOptions {
   Index ranks = 3;

@@ -155,13 +155,15 @@ void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
   if (options.sink.empty()) return;
   agree(comm, [&] {
     if (comm.rank() != 0) return;
-    const std::vector<double> sinks = read_npy_numbers(options.sink);
-    require_type(read_npy_header(options.sink), is_double_, options.sink);
-    if (std::ssize(sinks) != q_.heads)
+    const NpyHeader header = read_npy_header(options.sink);
+    check_floating_point(header, options.sink);
+    require_type(header, is_double_, options.sink);
+    if (header.elements() != q_.heads)
       throw InputError(
           options.sink,
-          "holds " + counted(std::ssize(sinks), "number") + " for " + counted(q_.heads, "query head"),
+          "holds " + counted(header.elements(), "number") + " for " + counted(q_.heads, "query head"),
           "save one logit per head");
+    const std::vector<double> sinks = read_npy_numbers(options.sink);
     if (!std::ranges::all_of(sinks, [](double x) { return x < std::numeric_limits<double>::infinity(); }))
       throw InputError(options.sink, "has a NaN or +inf", "a sink is a finite number, or -inf for none");
     scoring_.sinks = sinks;

@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "program/output_directory.hpp"
 #include "program/run/report.hpp"
+#include "ring_attention/io/whole_file.hpp"
 
 namespace ring_attention {
 namespace {
 
 /// Writes `report` to a temporary file and removes the old one, which describes files that are replaced next.
 void prepare_report(const std::string& path, const std::string& report) {
-  std::ofstream file(temporary_name(path), std::ios::trunc);
-  file << report << std::flush;
-  if (!file) throw InputError(path, "cannot be written", "check the directory, and the space on the disk");
+  write_file(temporary_name(path), report);
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
 }

@@ -4,12 +4,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
+#include "cli/command_line.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/io/whole_file.hpp"
 #include "ring_attention/parallel/mpi_all_to_all.hpp"
 
 namespace ring_attention {
@@ -19,12 +19,6 @@ constexpr std::array track_names{"job",        "compute",    "K,V",         "dK,
                                  "all-to-all", "all-gather", "other groups"};  // in the order of Track
 
 const char* name_of(Track track) { return track_names.at(static_cast<std::size_t>(track)); }
-
-std::string text_of(const std::string& file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 /// Every rank's text, on rank 0; nothing elsewhere.
 std::vector<std::string> gathered(const Communicator& comm, const std::string& own) {
@@ -91,7 +85,8 @@ void Trace::remove_leftovers() {
 }
 
 void Trace::open() {
-  if (std::filesystem::is_directory(file_))
+  std::error_code ignored;  // if it cannot be looked at, it cannot be opened
+  if (std::filesystem::is_directory(file_, ignored))
     throw InputError("--trace " + file_, "is a directory where a file has to go", "give another");
   out_.reset(std::fopen(own_file_.c_str(), "wb"));
   if (out_ == nullptr) throw cannot_write(own_file_);
@@ -183,22 +178,21 @@ void Trace::enters(Phase phase) {
 
 void Trace::join() {
   if (std::exchange(in_phase_, false)) end(Track::job);
+  std::string own;
   agree(comm_, [&] {
     if (std::ferror(out_.get()) != 0) throw cannot_write(own_file_);
+    own = read_file(own_file_).bytes;
   });
   out_.reset();
-  const std::vector<std::string> texts = gathered(comm_, text_of(own_file_));
+  const std::vector<std::string> texts = gathered(comm_, own);
   agree(comm_, [&] {
     if (comm_.rank() != 0) return;
-    std::ofstream all(file_, std::ios::binary);
-    const char* separator = "";
-    all << "[";
-    for (const std::string& text : texts) all << std::exchange(separator, ",") << text.substr(1);
-    all << "\n]\n";
-    all.close();
-    if (all.fail()) throw cannot_write(file_);
+    std::string all = "[";
+    for (const std::string& text : texts) all += (all.size() > 1 ? "," : "") + text.substr(1);
+    name_flag("--trace", [&] { write_file(file_, all, "\n]\n"); });
   });
-  std::filesystem::remove(own_file_);
+  std::error_code ignored;
+  std::filesystem::remove(own_file_, ignored);
 }
 
 namespace {

@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/io/npy.hpp"
+#include "ring_attention/io/whole_file.hpp"
 
 namespace ring_attention {
 namespace {
@@ -42,26 +41,7 @@ struct Half {
   explicit operator double() const { return static_cast<float>(*this); }
 };
 
-struct FileBytes {
-  Index size;  // of the whole file
-  std::vector<std::byte> bytes;
-};
-
-/// The beginning of a file, of at most so many bytes.
-FileBytes read_file(const std::string& path,
-                    std::uintmax_t most = std::numeric_limits<std::uintmax_t>::max()) {
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) throw InputError(path, "cannot be read: " + error.message(), "check the path");
-  std::ifstream in(path, std::ios::binary);
-  if (!in)
-    throw InputError(path, "cannot be read: " + std::generic_category().message(errno), "check the path");
-  std::vector<std::byte> bytes(std::min(size, most));
-  if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
-    throw InputError(path, "cannot be read to its end",
-                     "check the disk, and that nothing is writing the file");
-  return {static_cast<Index>(size), std::move(bytes)};
-}
+std::span<const std::byte> as_elements(const std::string& bytes) { return std::as_bytes(std::span(bytes)); }
 
 /// Reads the header, and checks the size of the file against it.
 NpyHeader checked_header(std::span<const std::byte> beginning, Index size, const std::string& file) {
@@ -73,7 +53,7 @@ NpyHeader checked_header(std::span<const std::byte> beginning, Index size, const
 /// A file of one dimension.
 struct Row {
   NpyHeader header;
-  std::vector<std::byte> elements;
+  std::string elements;
 };
 
 /// A file that cannot be right is refused by its header, however long it is.
@@ -83,22 +63,10 @@ Row read_row(const std::string& path, void (*check_type)(const NpyHeader&, const
   if (header.extents.size() != 1)
     throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
                      "save it with .reshape(-1)");
-  std::vector<std::byte> elements = read_file(path).bytes;
+  std::string elements = read_file(path).bytes;
   check_npy_size(header, std::ssize(elements), path);  // again: the file may have changed meanwhile
-  elements.erase(elements.begin(), elements.begin() + header.payload_offset);
+  elements.erase(0, static_cast<std::size_t>(header.payload_offset));
   return {std::move(header), std::move(elements)};
-}
-
-template <class T>
-void write_whole(const std::string& path, const std::string& header, View<const T> array) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out.write(header.data(), static_cast<std::streamsize>(header.size()));
-  out.write(reinterpret_cast<const char*>(array.data()),
-            static_cast<std::streamsize>(array.size()) * static_cast<std::streamsize>(sizeof(T)));
-  out.close();
-  if (!out)
-    throw InputError(path, "cannot be written: " + std::generic_category().message(errno),
-                     "check the directory and the space on the disk");
 }
 
 }  // namespace
@@ -134,12 +102,12 @@ template void encode_elements(Dtype, std::span<const double>, std::span<std::byt
 
 NpyHeader read_npy_header(const std::string& path) {
   const FileBytes file = read_file(path, npy_header_limit);
-  return checked_header(file.bytes, file.size, path);
+  return checked_header(as_elements(file.bytes), file.size, path);
 }
 
 template <class T>
 Tensor<T> read_npy(const std::string& path) {
-  return parse_npy<T>(read_file(path).bytes, path);
+  return parse_npy<T>(as_elements(read_file(path).bytes), path);
 }
 template Tensor<float> read_npy(const std::string&);
 template Tensor<double> read_npy(const std::string&);
@@ -152,16 +120,16 @@ std::vector<Index> read_npy_integers(const std::string& path) {
   });
   std::vector<Index> integers(static_cast<std::size_t>(header.elements()));
   if (header.dtype == Dtype::int64)
-    convert<std::int64_t>(elements, std::span(integers));
+    convert<std::int64_t>(as_elements(elements), std::span(integers));
   else
-    convert<std::int32_t>(elements, std::span(integers));
+    convert<std::int32_t>(as_elements(elements), std::span(integers));
   return integers;
 }
 
 std::vector<double> read_npy_numbers(const std::string& path) {
   const auto [header, elements] = read_row(path, check_floating_point);
   std::vector<double> numbers(static_cast<std::size_t>(header.elements()));
-  decode_elements<double>(header.dtype, elements, numbers);
+  decode_elements<double>(header.dtype, as_elements(elements), numbers);
   return numbers;
 }
 
@@ -184,7 +152,9 @@ void write_npy(const std::string& path, View<const T> array, const std::vector<I
   const std::string temporary = temporary_name(path);
   std::error_code error;
   try {
-    write_whole(temporary, format_npy_header(dtype_of<T>(), extents), array);
+    const auto* elements = reinterpret_cast<const char*>(array.data());
+    write_file(temporary, format_npy_header(dtype_of<T>(), extents),
+               {elements, static_cast<std::size_t>(array.size()) * sizeof(T)});
     std::filesystem::rename(temporary, path, error);
     if (error) throw InputError(path, "cannot be written: " + error.message(), "check the directory");
   } catch (const InputError&) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <new>
 #include <thread>
@@ -60,6 +61,9 @@ void agree(const Communicator& comm, const std::function<void()>& validate) {
     validate();
   } catch (const InputError& error) {
     message = error.what();
+    failed = true;
+  } catch (const std::filesystem::filesystem_error& error) {
+    message = InputError(error.path1().string(), error.code().message(), "check the path").what();
     failed = true;
   } catch (const std::bad_alloc&) {
     message = out_of_memory(comm);

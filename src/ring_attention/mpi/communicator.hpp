@@ -54,8 +54,8 @@ class AgreedError : public InputError {
   using InputError::InputError;
 };
 
-/// Runs `validate` on every rank. If any rank threw InputError (or had no memory), all ranks throw AgreedError
-/// with the message of the lowest such rank. Collective.
+/// Runs `validate` on every rank. If any rank threw InputError or std::filesystem::filesystem_error (or had no memory), all
+/// ranks throw AgreedError with the message of the lowest such rank. Collective.
 void agree(const Communicator& comm, const std::function<void()>& validate);
 
 /// Throws AgreedError on all ranks unless all passed the same value. The message names the field, the value
