@@ -175,8 +175,8 @@ set(program_parts_sources # what the tests use, too
     program/decode/report.cpp
     program/diagnose/files.cpp
     program/diagnose/options.cpp
-    program/output_directory.cpp
     program/example/command.cpp
+    program/output_directory.cpp
     program/partition_options.cpp
     program/plan/cells.cpp
     program/plan/options.cpp
@@ -189,6 +189,8 @@ set(program_parts_sources # what the tests use, too
     program/trace/trace.cpp
     program/trace/traced_links.cpp
     program/train/checkpoint.cpp
+    program/train/checkpoint_description.cpp
+    program/train/directory_lock.cpp
     program/train/evaluation.cpp
     program/train/options.cpp
     program/train/report.cpp

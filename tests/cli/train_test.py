@@ -206,6 +206,17 @@ class TrainTest(TrainCase):
         for content in (text[: len(text) // 2], b"", b"{}"):
             damage("checkpoint.json", content, "is truncated, or is not a checkpoint of `train`", remedy)
         damage("checkpoint.json", text.replace(b"train, 1", b"train, 9"), "is not a checkpoint of `train`", remedy)
+        for old, new, said in (
+            (b'"steps": 2,\n "matrices"', b'"steps": 2.9,\n "matrices"', "steps is 2.9: it must be a whole number"),
+            (b'"steps": 2,\n "matrices"', b'"steps": 18446744073709551618,\n "matrices"', "steps is 1.8"),
+            (b'"step": 1', b'"step": true', "step is boolean"),
+            (b'"loss": ', b'"loss": "much", "not": ', "loss is string"),
+            (b'"begin": 16', b'"begin": 32', "matrices 1 begin is 32 there and 16 here"),
+            (b'"name": "norm"', b'"name": "mean"', 'matrices 9 name is "mean" there and "norm" here'),
+            (b'"curve"', b'"curves"', "is truncated, or is not a checkpoint of `train`"),
+        ):
+            self.assertIn(old, text)
+            damage("checkpoint.json", text.replace(old, new, 1), said, remedy)
         self.train(2, *words)
 
     def test_checkpoints_of_another_training(self):
@@ -221,6 +232,17 @@ class TrainTest(TrainCase):
         self.refuse(2, lines, ('task is "bandit" there and "lines" here',))
         steps = (*MODEL, "--steps", 3, "--checkpoint", "run")
         self.refuse(1, steps, ("stages 0 steps is 2 there and 3 here",))
+
+    def test_two_trainings_in_one_directory(self):
+        words = ("train", *MODEL, "--checkpoint", "run")
+        with harness.Job(1, *words, "--steps", 1_000_000, launcher=False, cwd=self.folder) as first:
+            while not os.path.isdir(self.path("run/step.part")):
+                self.assertFalse(first.ended())
+                time.sleep(0.01)
+            self.assert_refused(self.run_ranks(1, *words, "--steps", 2, launcher=False),
+                                "--checkpoint run: another training writes there now", "give another", limit=20)
+            self.assertTrue(os.path.isdir(self.path("run/step.part")))
+        self.run_well(1, *words, "--steps", 2, launcher=False)
 
     def test_a_directory_that_cannot_be(self):
         with open(self.path("file"), "w", encoding="utf-8") as out:

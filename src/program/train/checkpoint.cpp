@@ -8,23 +8,22 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "program/output_directory.hpp"
+#include "program/train/checkpoint_description.hpp"
 #include "program/train/report.hpp"
-#include "program/train/saved_numbers.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/io/npy_file.hpp"
+#include "ring_attention/io/whole_file.hpp"
 
 namespace ring_attention {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
-constexpr const char *format_name = "ring-attention train, 1", *description_file = "checkpoint.json";
 constexpr std::string_view prefix = "step_";
 
 /// The arrays of a checkpoint, and where a rank has its part of them.
@@ -40,27 +39,13 @@ std::array<SavedArray<T>, 3> saved_arrays(model::Transformer<T>& model, model::A
            {"second_moment.npy", [&](std::size_t array) { return adam.second(array); }}}};
 }
 
-/// Name, place and shape of each matrix.
-Json matrices_json(const WholeLayout& whole) {
-  Json all = Json::array();
-  for (std::size_t array = 0; array < whole.arrays.size(); ++array) {
-    const bool layer = array + 1 < whole.arrays.size();
-    for (const model::Parameter& p : whole.arrays[array].parameters())
-      all.push_back({{"name", (layer ? "layer " + std::to_string(array) + " " : "") + p.name},
-                     {"begin", whole.begins[array] + p.begin},
-                     {"shape", {p.all_rows, p.all_columns}}});
-  }
-  return all;
-}
-
 /// Waits until a file or a directory is on the disk.
 void synchronise(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY);
   const bool done = file >= 0 && (fsync(file) == 0 || errno == EINVAL);  // EINVAL: nothing to wait for
   const std::string reason = std::generic_category().message(errno);
   if (file >= 0) close(file);
-  if (!done)
-    throw InputError(path, "cannot be written: " + reason, "check the directory, and the space on the disk");
+  if (!done) throw InputError(path, "cannot be written: " + reason, check_disk);
 }
 
 /// The checkpoints in a directory, in the order of their steps.
@@ -70,82 +55,26 @@ std::map<Index, std::string> checkpoints_in(const std::string& directory) {
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename();
     Index steps = -1;
+    if (!name.starts_with(prefix)) continue;
     const char* end = name.data() + name.size();
-    if (name.starts_with(prefix) && std::from_chars(name.data() + prefix.size(), end, steps).ptr == end)
-      found.emplace(steps, entry.path());
+    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, steps);
+    if (error == std::errc{} && stop == end && steps > 0) found.emplace(steps, entry.path());
   }
   return found;
 }
 
-/// What cannot be resumed, and what to do.
-[[noreturn]] void refuse(const std::string& checkpoint, const std::string& culprit,
-                         const std::string& problem) {
-  throw InputError(culprit, problem, "remove " + checkpoint + " to begin anew, or give another --checkpoint");
-}
-
 /// Throws unless the file has exactly this many numbers. \returns its header
 NpyHeader checked_header(const std::string& checkpoint, const std::string& path, Dtype dtype, Index size) {
-  const std::string beginning = format_npy_header(dtype, {size});
+  const std::string beginning = format_npy_header(dtype, {size}), remedy = begin_anew(checkpoint);
   NpyHeader header{dtype, {size}, std::ssize(beginning)};
-  std::error_code failed;
-  const auto bytes = static_cast<Index>(fs::file_size(path, failed));
-  if (failed) refuse(checkpoint, path, "cannot be read: " + failed.message());
-  if (bytes != header.file_bytes())
-    refuse(
-        checkpoint, path,
-        "has " + std::to_string(bytes) + " bytes where the model has " + std::to_string(header.file_bytes()));
-  std::string found(beginning.size(), '\0');
-  std::ifstream(path, std::ios::binary).read(found.data(), std::ssize(found));
-  if (found != beginning) refuse(checkpoint, path, "is not an array of this model");
+  const FileBytes file = read_file(path, std::ssize(beginning), remedy);
+  if (file.size != header.file_bytes())
+    throw InputError(path,
+                     "has " + std::to_string(file.size) + " bytes where the model has " +
+                         std::to_string(header.file_bytes()),
+                     remedy);
+  if (file.bytes != beginning) throw InputError(path, "is not an array of this model", remedy);
   return header;
-}
-
-/// The first entry that differs: its name and its value there.
-void require_same_training(const std::string& checkpoint, const Json& there, const Json& here) {
-  const Json before = there.flatten(), now = here.flatten();
-  for (const auto& [key, value] : now.items()) {
-    if (before.contains(key) && before[key] == value) continue;
-    std::string name = key.substr(1);
-    std::ranges::replace(name, '/', ' ');
-    throw InputError(checkpoint,
-                     "is of another training: " + name + " is " +
-                         (before.contains(key) ? before[key].dump() : "missing") + " there and " +
-                         value.dump() + " here",
-                     "give the flags of that training, or another --checkpoint");
-  }
-}
-
-/// The text of checkpoint.json.
-std::string description_of(const std::string& training, Index steps, const WholeLayout& whole,
-                           const Curve& curve) {
-  const Json description{{"format", format_name},
-                         {"training", Json::parse(training)},
-                         {"steps", steps},
-                         {"matrices", matrices_json(whole)},
-                         {"curve", curve_json(curve)}};
-  return description.dump(1) + "\n";
-}
-
-/// The curve in a checkpoint.json, a point a step.
-/// \param training  what it must say of the training, as text
-Curve described_curve(const std::string& checkpoint, const std::string& training) {
-  const std::string path = checkpoint + "/" + description_file;
-  std::ifstream file(path);
-  if (!file) refuse(checkpoint, path, "cannot be read: " + std::generic_category().message(errno));
-  Curve curve;
-  Index steps = 0;
-  try {
-    const Json found = Json::parse(file);
-    if (found.at("format") != format_name) refuse(checkpoint, path, "is not a checkpoint of `train`");
-    require_same_training(checkpoint, found.at("training"), Json::parse(training));
-    steps = found.at("steps");
-    for (const Json& point : found.at("curve"))
-      curve.push_back({point.at("step"), point.at("length"), point.at("loss"), point.at("accuracy")});
-  } catch (const Json::exception&) {
-    refuse(checkpoint, path, "is truncated, or is not a checkpoint of `train`");
-  }
-  if (std::ssize(curve) != steps) refuse(checkpoint, path, "has a curve of another number of steps");
-  return curve;
 }
 
 }  // namespace
@@ -158,6 +87,7 @@ Checkpoints::Checkpoints(const Communicator& comm, const TrainOptions& options)
   agree(comm, [&] {
     if (comm.rank() != 0) return;
     make_output_directory(directory_, "--checkpoint");
+    lock_.emplace(directory_);
     std::error_code failed;
     fs::remove_all(next_, failed);
     fs::create_directory(next_, failed);
@@ -185,7 +115,9 @@ Curve Checkpoints::load(model::Transformer<T>& model, model::AdamW<T>& adam) con
   Curve curve;
   NpyHeader header;  // the same of all three
   agree(comm_, [&] {
-    curve = described_curve(last_, training_);
+    const std::string description =
+        read_file(last_ + "/" + description_file, std::numeric_limits<Index>::max(), begin_anew(last_)).bytes;
+    curve = described_curve(last_, description, training_, whole);
     for (const SavedArray<T>& saved : saved_arrays(model, adam))
       header = checked_header(last_, last_ + "/" + saved.file, dtype_of<T>(), whole.size);
   });
@@ -235,13 +167,7 @@ void Checkpoints::publish(const std::string& description, const std::string& nam
   const std::string path = directory_ + "/" + name;
   agree(comm_, [&] {
     if (comm_.rank() != 0) return;
-    const std::string file = next_ + "/" + description_file;
-    std::ofstream out(file, std::ios::trunc);
-    out << description << std::flush;
-    if (!out)
-      throw InputError(file, "cannot be written: " + std::generic_category().message(errno),
-                       "check the directory, and the space on the disk");
-    out.close();
+    write_file(next_ + "/" + description_file, description);
     std::error_code failed;
     for (const fs::directory_entry& entry : fs::directory_iterator(next_, failed)) synchronise(entry.path());
     synchronise(next_);

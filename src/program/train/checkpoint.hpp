@@ -2,9 +2,11 @@
 /// `Checkpoints`: the state of a training on a disk, complete or not there.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "program/train/directory_lock.hpp"
 #include "program/train/options.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
@@ -28,9 +30,9 @@ using Curve = std::vector<CurvePoint>;
 /// collective.
 class Checkpoints {
  public:
-  /// Makes the directory if it is missing, and removes what a killed job has left.
+  /// Makes the directory if it is missing, holds it, and removes what a killed job has left.
   /// \param options  those that load() wants to be the same, and --checkpoint
-  /// \throws AgreedError when nothing can be written there
+  /// \throws AgreedError when nothing can be written there, or another training holds the directory
   Checkpoints(const Communicator& comm, const TrainOptions& options);
   Checkpoints(const Checkpoints&) = delete;
   ~Checkpoints();
@@ -56,7 +58,8 @@ class Checkpoints {
 
   const Communicator& comm_;
   std::string directory_, next_, last_;
-  std::string training_;  // as text
+  std::string training_;               // as text
+  std::optional<DirectoryLock> lock_;  // of rank 0
 };
 
 }  // namespace ring_attention
