@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ring_attention/core/bounds.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace CLI {

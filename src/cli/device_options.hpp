@@ -65,7 +65,7 @@ void validate_job(const JobOptions& options);
 /// The same, and for a flag that has no effect on the device.
 void validate_device(const DeviceOptions& options);
 
-/// \throws InputError, one line, for a problem with more elements, or a larger B, H or D, than core/bounds.hpp allows
+/// \throws InputError, one line, for a problem with more elements, or a larger B, H or D, than core/index.hpp allows
 /// \param has  how the line begins: "the problem has"
 void require_countable(const Shape& q, const std::string& has);
 

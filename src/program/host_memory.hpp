@@ -6,7 +6,7 @@
 
 #include "cli/device_options.hpp"
 #include "cli/table.hpp"
-#include "ring_attention/core/tensor.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention {

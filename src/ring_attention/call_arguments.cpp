@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "ring_attention/attention/exact/tiling.hpp"
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/heads.hpp"

@@ -1,6 +1,6 @@
-// Numbers at the edge: flags, arguments of the library and a plan take the largest that core/bounds.hpp allows, and refuse
+// Numbers at the edge: flags, arguments of the library and a plan take the largest that core/index.hpp allows, and refuse
 // the next. A sanitizer finds what overflows on the way.
-#include "ring_attention/core/bounds.hpp"
+#include "ring_attention/core/shape.hpp"
 
 #include <gtest/gtest.h>
 

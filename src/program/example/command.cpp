@@ -7,6 +7,7 @@
 
 #include "cli/table.hpp"
 #include "program/output_directory.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/io/npy.hpp"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 
 namespace ring_attention {
 

@@ -1,7 +1,7 @@
 #include "ring_attention/attention/engine.hpp"
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 
 namespace ring_attention {
 

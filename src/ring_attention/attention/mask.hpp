@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "ring_attention/attention/documents.hpp"
-#include "ring_attention/core/bounds.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/token_range.hpp"
 
 namespace ring_attention {

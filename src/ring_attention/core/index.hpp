@@ -11,6 +11,20 @@ namespace ring_attention {
 /// sequence of 10^8 tokens times heads times dim passes 2^31 elements.
 using Index = std::int64_t;
 
+// The largest numbers that flags, files and arguments may have. Sums, differences and products of a few of them fit an Index,
+// so that no other code has to test for overflow.
+
+/// The largest position of a token, and the largest length of a sequence or of a window. Exact in a double.
+inline constexpr Index largest_position = Index{1} << 53U;
+/// The largest number of ranks, heads, columns, layers and so on. Fits an int.
+inline constexpr Index largest_count = (Index{1} << 31U) - 1;
+/// The most elements of an array: more than any job can hold.
+inline constexpr Index most_elements = Index{1} << 48U;
+
+[[nodiscard]] constexpr bool within(Index number, Index least, Index most) {
+  return least <= number && number <= most;
+}
+
 /// `count` tokens at the global positions begin, begin + stride, begin + 2 stride, ...
 struct TokenRange {
   Index begin = 0;

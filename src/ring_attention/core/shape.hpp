@@ -34,4 +34,13 @@ inline std::string to_string(const Shape& shape) {
          std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
 }
 
+/// Has an array of this shape at most most_elements? An extent of 0 counts as 1: the others are bounded as well. False for
+/// a negative extent.
+[[nodiscard]] constexpr bool fits(const Shape& shape) {
+  Index left = most_elements;
+  for (const Index extent : {shape.batch, shape.heads, shape.seq, shape.dim})
+    left = extent < 0 ? 0 : left / (extent > 1 ? extent : 1);
+  return left > 0;
+}
+
 }  // namespace ring_attention

@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/view.hpp"
 
 namespace ring_attention {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/io/npy_dictionary.hpp"
 
 namespace ring_attention {

@@ -69,7 +69,7 @@ inline constexpr std::size_t npy_header_limit = std::size_t{1} << 20U;
 void check_npy_size(const NpyHeader& header, Index file_bytes, const std::string& file);
 
 /// [S, D], [H, S, D] or [B, H, S, D] as a Shape.
-/// \throws InputError for another number of dimensions, an extent of 0, or more than core/bounds.hpp allows.
+/// \throws InputError for another number of dimensions, an extent of 0, or more than core/index.hpp allows.
 [[nodiscard]] Shape array_shape(const NpyHeader& header, const std::string& file);
 
 /// The inverse: the extents of an array with as many dimensions as the input has (2, 3 or 4).

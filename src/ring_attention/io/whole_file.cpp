@@ -5,8 +5,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {
 namespace {

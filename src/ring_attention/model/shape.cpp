@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/sum.hpp"

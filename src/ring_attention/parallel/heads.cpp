@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ring_attention/core/bounds.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/plan/names.hpp"
 

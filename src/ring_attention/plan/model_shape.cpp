@@ -1,7 +1,7 @@
 #include "ring_attention/plan/model_shape.hpp"
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/plan/names.hpp"
 
 namespace ring_attention::plan {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ring_attention/core/bounds.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/heads.hpp"
 
@@ -24,7 +24,7 @@ std::vector<int> divisors(int number) {
   return all;
 }
 
-/// Every function below divides by these numbers. \throws InputError unless they are as core/bounds.hpp says
+/// Every function below divides by these numbers. \throws InputError unless they are as core/index.hpp says
 void require_valid(const Workload& work, int ranks, const MeshWish& wish) {
   validate(work.model);
   const auto check = [](bool holds, const char* what) {
