@@ -6,7 +6,7 @@
 #include "ring_attention/ring_attention.hpp"
 #include "support/input_error.hpp"
 #include "support/masks.hpp"
-#include "support/parallel_runs.hpp"
+#include "support/run.hpp"
 
 namespace {
 int communicators = 0;

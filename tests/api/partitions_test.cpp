@@ -6,7 +6,7 @@
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/masks.hpp"
-#include "support/parallel_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -56,8 +56,8 @@ struct PartitionUser {
 /// dK and dV where ranks share a K,V head: those of the threads, which are compared with each rank's heads by themselves.
 template <class T>
 void expect_sum_of_replicas(const PartitionUser<T>& user, const Gradients<T>& got) {
-  const auto threads = run_loopback_hybrid(user.problem, user.grid.ulysses.size, user.grid.ring.size);
-  const Gradients<T>& want = threads[static_cast<std::size_t>(user.grid.rank)].gradients;
+  const auto threads = run(user.problem, {user.grid.ulysses.size, user.grid.ring.size});
+  const Gradients<T>& want = threads[user.grid.rank].gradients;
   EXPECT_TRUE(bitwise_equal(got.k, want.k)) << "dk";
   EXPECT_TRUE(bitwise_equal(got.v, want.v)) << "dv";
 }
@@ -65,7 +65,7 @@ void expect_sum_of_replicas(const PartitionUser<T>& user, const Gradients<T>& go
 /// The ring of threads, on every rank. Rank 0 runs it, because the ranks of a test share cores.
 template <class T>
 Whole<T> ring_of_threads(const GradientProblem<T>& problem, int ranks) {
-  Whole<T> ring = world_rank() == 0 ? whole_ring(problem, ranks) : zeros<T>(problem.what());
+  Whole<T> ring = world_rank() == 0 ? Whole<T>(run(problem, {.rings = ranks})) : zeros<T>(problem.what());
   for (Tensor<T>* array : {&ring.attended.out, &ring.attended.lse, &ring.gradients.q, &ring.gradients.k,
                            &ring.gradients.v, &ring.gradients.bias})
     MPI_Bcast(array->data(), static_cast<int>(array->bytes()), MPI_BYTE, 0, MPI_COMM_WORLD);

@@ -9,8 +9,8 @@
 #include <array>
 #include <tuple>
 
-#include "support/backward_runs.hpp"
 #include "support/masks.hpp"
+#include "support/run.hpp"
 
 namespace {
 bool broken_link = false;
@@ -67,17 +67,16 @@ struct User {
 template <class T>
 void expect_right(const GradientProblem<T>& problem, User<T> user) {
   SCOPED_TRACE(to_string(problem.what()));
-  const auto mine = static_cast<std::size_t>(user.place.rank);
-  const auto threads = run_loopback(problem.forward, user.place.size);
-  const auto threads_backward = run_loopback_backward(problem, threads);
+  const auto threads = run(problem, {.rings = user.place.size});
+  const RankRun<T>& mine = threads[user.place.rank];
   for (const TransportKind transport : {TransportKind::overlapped, TransportKind::odd_even}) {
     user.options.transport = transport;
     const AttentionResult<T> result = user.attend();
-    EXPECT_TRUE(same_bits(result, threads[mine].attended));
-    EXPECT_TRUE(same_bits(user.differentiate(result), threads_backward[mine].gradients));
+    EXPECT_TRUE(same_bits(result, mine.attended));
+    EXPECT_TRUE(same_bits(user.differentiate(result), mine.gradients));
     EXPECT_TRUE(agrees(result, problem.forward, user.placement.queries.ranges(user.place.rank)));
   }
-  EXPECT_TRUE(agrees(gathered(threads_backward, problem), problem));
+  EXPECT_TRUE(agrees(threads, problem));
 }
 template <class T>
 void expect_right(const Case& what, MPI_Comm comm = MPI_COMM_WORLD) {

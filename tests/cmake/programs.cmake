@@ -32,13 +32,12 @@ endfunction()
 # The problems, rings and checks of many folders, compiled once; and GoogleTest's two mains.
 add_library(
   test_support STATIC
-  support/backward_runs.cpp
   support/decode_runs.cpp
   support/gradients.cpp
   support/masks.cpp
-  support/parallel_runs.cpp
   support/problem.cpp
-  support/ring_runs.cpp)
+  support/run.cpp
+  support/team.cpp)
 add_library(test_unit_main STATIC support/unit_main.cpp)
 add_library(test_mpi_main STATIC support/mpi_main.cpp)
 target_link_libraries(test_support PUBLIC ring_attention::ring_attention GTest::gtest)

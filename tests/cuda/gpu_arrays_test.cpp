@@ -61,12 +61,12 @@ class GpuArrays : public testing::Test {
 
   /// What this rank of a run of the program computes.
   template <class T>
-  [[nodiscard]] ParallelResult<float> run(const GradientProblem<float>& problem, const RankGrid& grid,
-                                          const Options& options) const {
+  [[nodiscard]] RankRun<float> run(const GradientProblem<float>& problem, const RankGrid& grid,
+                                   const Options& options) const {
     const bool nccl = options.gpu.transport != GpuOptions::Transport::staged;
     CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.nccl = nccl});
-    return run_rank_on_gpu<T>(problem, grid, options.partition == Partition::all_gather, links,
-                              stream.handle());
+    const Team team{grid.ulysses.size, grid.ring.size, options.partition == Partition::all_gather};
+    return run_rank_on_gpu<T>(problem, team, links, comm.rank(), stream.handle());
   }
 
   template <class T>
@@ -75,7 +75,7 @@ class GpuArrays : public testing::Test {
     const auto problem = problem_in<T>(what, stream.handle());
     for_each_partition(what, [&](Options options, const RankGrid& grid) {
       options.gpu.transport = transport;
-      ParallelResult<float> want = run<T>(problem, grid, options);
+      RankRun<float> want = run<T>(problem, grid, options);
       sum_over_ranks(comm, std::span(want.gradients.sinks));
       const GpuUser<T> user(problem, grid);
       Attention attention(MPI_COMM_WORLD, options);

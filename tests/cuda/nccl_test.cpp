@@ -12,22 +12,13 @@ namespace {
 
 class Nccl : public testing::Test {
  protected:
-  void expect_same(const ParallelResult<float>& got, const ParallelResult<float>& threads) {
-    EXPECT_TRUE(same_bits(got.attended, threads.attended));
-    EXPECT_TRUE(same_bits(got.gradients, threads.gradients));
-    for (const auto member : {&ParallelResult<float>::forward_pieces, &ParallelResult<float>::pieces,
-                              &ParallelResult<float>::kv, &ParallelResult<float>::gradient}) {
-      EXPECT_EQ((got.*member).messages_sent, (threads.*member).messages_sent);
-      EXPECT_EQ((got.*member).bytes_sent, (threads.*member).bytes_sent);
-      EXPECT_EQ((got.*member).bytes_received, (threads.*member).bytes_received);
-    }
-  }
-
-  /// This rank's part of a job over NCCL.
-  [[nodiscard]] ParallelResult<float> run(const GradientProblem<float>& problem, const RankGrid& grid,
-                                          bool gathers) const {
+  /// This rank's part of a job over NCCL has the bits of the thread.
+  void expect_the_rank_of_threads(const GradientProblem<float>& problem, const Team& team) const {
+    SCOPED_TRACE(to_string(team));
+    const RankGrid grid = team.grid(comm.rank());
     CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {});
-    return run_rank_on_gpu<float>(problem, grid, gathers, links, stream.handle());
+    expect_same_run(run_rank_on_gpu<float>(problem, team, links, comm.rank(), stream.handle()),
+                    run_on_gpu<float>(problem, team)[comm.rank()]);
   }
 
   Communicator comm{MPI_COMM_WORLD};
@@ -75,7 +66,6 @@ TEST_F(Nccl, HybridsOfEverySizeHaveTheBitsOfTheThreads) {
   for (int ulysses = 1; ulysses <= comm.size(); ++ulysses)
     for (const Index kv_heads : {2, 6}) {
       if (comm.size() % ulysses != 0 || !can_share_heads(12, kv_heads, ulysses)) continue;
-      SCOPED_TRACE("U = " + std::to_string(ulysses));
       const auto problem = problem_in<float>({.kv_heads = kv_heads,
                                               .group = 12 / kv_heads,
                                               .queries = 13,
@@ -84,9 +74,7 @@ TEST_F(Nccl, HybridsOfEverySizeHaveTheBitsOfTheThreads) {
                                               .scoring = {0.5, Mask::causal(), alibi_slopes(12)},
                                               .kind = PlacementKind::zigzag},
                                              stream.handle());
-      const RankGrid grid(comm.rank(), comm.size(), ulysses);
-      expect_same(run(problem, grid, false),
-                  run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = grid.ring.size})[own]);
+      expect_the_rank_of_threads(problem, {ulysses, comm.size() / ulysses});
     }
 }
 
@@ -98,8 +86,7 @@ TEST_F(Nccl, AllGatherHasTheBitsOfTheThreads) {
                                           .scoring = {0.5, Mask::causal(16)},
                                           .kind = PlacementKind::zigzag},
                                          stream.handle());
-  expect_same(run(problem, RankGrid(comm.rank(), comm.size(), 1), true),
-              run_threads_on_gpu<float>(problem, {.rings = comm.size(), .gathers = true})[own]);
+  expect_the_rank_of_threads(problem, {.rings = comm.size(), .gathers = true});
 }
 
 }  // namespace

@@ -22,17 +22,16 @@ template <class T>
 void expect_a_right_hybrid(const Case& what, int ulysses, int rings) {
   SCOPED_TRACE(std::to_string(ulysses) + " x " + std::to_string(rings) + ": " + to_string(what));
   const auto problem = problem_in<T>(what, nullptr);
-  const auto on_gpu = run_threads_on_gpu<T>(problem, {.ulysses = ulysses, .rings = rings});
-  const auto on_cpu = run_loopback_hybrid(problem, ulysses, rings);
-  const Whole<float> got = gathered(on_gpu, what, ulysses);
+  const Team team{ulysses, rings};
+  const auto got = run_on_gpu<T>(problem, team), on_cpu = run(problem, team);
   EXPECT_TRUE(agrees_in(unit_of<T>, got.attended, problem.forward, whole(what.queries)));
   EXPECT_TRUE(gradients_agree_in(2 * unit_of<T>, got.gradients, problem));
   if (what.kv_heads % ulysses == 0) {
-    const auto ring = run_threads_on_gpu<T>(problem, {.rings = rings});
-    EXPECT_TRUE(same_bits(got, gathered(ring, what, 1))) << "a ring that computes all heads";
+    EXPECT_TRUE(same_bits<float>(got, run_on_gpu<T>(problem, {.rings = rings})))
+        << "a ring that computes all heads";
   }
-  for (std::size_t rank = 0; rank < on_gpu.size(); ++rank)
-    EXPECT_EQ(on_gpu[rank].pieces.messages_sent, on_cpu[rank].pieces.messages_sent);
+  for (int rank = 0; rank < team.ranks(); ++rank)
+    EXPECT_EQ(got[rank].pieces.messages_sent, on_cpu[rank].pieces.messages_sent);
 }
 
 TEST(DeviceParallel, AHybridAgreesWithTheReferenceAndHasTheBitsOfTheRing) {
@@ -50,10 +49,8 @@ TEST(DeviceParallel, AllGatherHasTheBitsOfTheRing) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const Case what = case_of(2, 2, kind);
     const auto problem = problem_in<float>(what, nullptr);
-    const auto run = [&](bool gathers) {
-      return gathered(run_threads_on_gpu<float>(problem, {.rings = 3, .gathers = gathers}), what, 1);
-    };
-    EXPECT_TRUE(same_bits(run(true), run(false)));
+    EXPECT_TRUE(same_bits<float>(run_on_gpu<float>(problem, {.rings = 3, .gathers = true}),
+                                 run_on_gpu<float>(problem, {.rings = 3})));
   }
 }
 

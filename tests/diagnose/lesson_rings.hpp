@@ -10,7 +10,7 @@
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/engine.hpp"
-#include "support/backward_runs.hpp"
+#include "support/run.hpp"
 
 // Each idea in a namespace of its own: they share names.
 #define lesson idea_03
@@ -135,7 +135,7 @@ struct LessonRing {
   decltype(&idea_05::ring) forward = idea_05::ring;
   int steps_left_out = 0;
   bool after_arrival = false;
-  test::MakeForward<float> engine = test::fast_engines<float>.forward;
+  test::MakeForward<float> engine = test::make_forward<float, CpuEngine<float>>;
   lesson_08::Variant variant = lesson_08::Variant::right;
 };
 
@@ -193,7 +193,7 @@ class RankOfLessonRing {
   }
   /// The output over this rank's own keys.
   [[nodiscard]] Tensor<float> alone() const {
-    const auto engine = test::fast_engines<float>.forward(scoring_, 64, q_, ranges_, bias_);
+    const auto engine = test::make_forward<float, CpuEngine<float>>(scoring_, 64, q_, ranges_, bias_);
     engine->accumulate({k_, v_, ranges_});
     return engine->finish().out;
   }

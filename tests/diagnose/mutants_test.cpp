@@ -40,8 +40,8 @@ TEST(RunningRing, ARightOneIsRight) {
     for (const bool fast : {false, true}) {
       Running ring;
       if (fast) {
-        ring.forward = [](const Problem&) { return test::fast_engines<float>.forward; };
-        ring.backward = test::fast_engines<float>.backward;
+        ring.forward = [](const Problem&) { return test::make_forward<float, CpuEngine<float>>; };
+        ring.backward = test::make_backward<float, CpuBackward<float>>;
       }
       const Diagnosis diagnosis = diagnosis_of(ring, placement);
       EXPECT_TRUE(diagnosis.right()) << name(placement) << ": " << text_of(diagnosis.forward) << " / "

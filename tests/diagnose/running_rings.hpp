@@ -3,7 +3,6 @@
 
 #include "diagnose/trials.hpp"
 #include "support/backward_mutants.hpp"
-#include "support/backward_runs.hpp"
 #include "support/hybrid_mutants.hpp"
 #include "support/mutants.hpp"
 #include "support/score_mutants.hpp"
@@ -13,14 +12,13 @@ namespace ring_attention::diagnose {
 /// What a ring runs with. The right ones, unless a test replaces them.
 struct Running {
   std::function<test::MakeForward<float>(const Problem&)> forward = [](const Problem&) {
-    return test::readable_engines<float>.forward;
+    return test::make_forward<float, BlockwiseEngine<float>>;
   };
-  test::MakeBackward<float> backward = test::readable_engines<float>.backward;
-  test::MakeLoopback forward_link = test::loopback_link<LoopbackTransport>;
-  test::MakeLoopback backward_link = test::loopback_link<LoopbackTransport>;
+  test::MakeBackward<float> backward = test::make_backward<float, BlockwiseBackward<float>>;
+  test::MakeLinks forward_links = test::thread_links, backward_links = test::thread_links;
   /// Changes what the backward takes from the forward.
-  std::function<void(const test::GradientProblem<float>&, std::vector<test::RankResult<float>>&)> between =
-      [](const auto&, auto&) {};
+  std::function<void(const test::GradientProblem<float>&, test::TeamRun<float>&)> between = [](const auto&,
+                                                                                               auto&) {};
 };
 
 inline test::Case case_of(const Problem& problem) {
@@ -39,34 +37,34 @@ inline test::Case case_of(const Problem& problem) {
   return what;
 }
 
+inline test::GradientProblem<float> in_float(const Problem& problem) {
+  return test::make_gradient_problem<float>(
+      test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
+                                converted<float>(problem.v), converted<float>(problem.bias)),
+      converted<float>(problem.dout));
+}
+inline Answer answer_of(const Problem& problem, const AttentionResult<float>& attended,
+                        const Gradients<float>& gradients) {
+  Answer answer{&problem, {}};
+  answer.arrays[Array::out] = converted<double>(attended.out);
+  answer.arrays[Array::lse] = converted<double>(attended.lse);
+  answer.arrays[Array::dq] = converted<double>(gradients.q);
+  answer.arrays[Array::dk] = converted<double>(gradients.k);
+  answer.arrays[Array::dv] = converted<double>(gradients.v);
+  return answer;
+}
+
 /// The answer of a ring to one problem.
 inline Answer answer_of(const Problem& problem, const Running& ring) {
-  const int ranks = problem.job.ranks;
-  test::Problem<float> forward_problem =
-      test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
-                                converted<float>(problem.v), converted<float>(problem.bias));
-  const auto gradients =
-      test::make_gradient_problem<float>(std::move(forward_problem), converted<float>(problem.dout));
-  auto forward =
-      test::run_loopback_with<float>(gradients.forward, ranks, ring.forward_link, ring.forward(problem));
-  const Placement placement(problem.job.placement, problem.the_case.tokens, ranks);
-  Tensor<float> out(problem.the_case.q()), lse(problem.the_case.q().per_row());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto& attended = forward[static_cast<std::size_t>(rank)].attended;
-    test::put_rows(out, attended.out, placement.ranges(rank));
-    test::put_rows(lse, attended.lse, placement.ranges(rank));
-  }
+  const test::Team team{.rings = problem.job.ranks};
+  const auto gradients = in_float(problem);
+  const test::DeviceOf<float> device(ring.forward(problem), ring.backward);
+  auto forward = test::run(gradients.forward, team, device, {.links = ring.forward_links});
+  const AttentionResult<float> returned{forward.attended.out.clone(), forward.attended.lse.clone()};
   ring.between(gradients, forward);
   const auto backward =
-      test::run_loopback_backward_with<float>(gradients, forward, ring.backward_link, ring.backward);
-  const Gradients<float> all = test::gathered(backward, gradients);
-  Answer answer{&problem, {}};
-  answer.arrays[Array::out] = converted<double>(out);
-  answer.arrays[Array::lse] = converted<double>(lse);
-  answer.arrays[Array::dq] = converted<double>(all.q);
-  answer.arrays[Array::dk] = converted<double>(all.k);
-  answer.arrays[Array::dv] = converted<double>(all.v);
-  return answer;
+      test::run(gradients, team, device, {.links = ring.backward_links, .forward = &forward});
+  return answer_of(problem, returned, backward.gradients);
 }
 
 /// A ring whose loop asks another topology.
@@ -111,7 +109,7 @@ struct Wrong {
 
 inline std::vector<Wrong> wrong_forwards() {
   Running early;
-  early.forward_link = test::loopback_link<test::SwapsTooEarly>;
+  early.forward_links = test::links_with<test::SwapsTooEarly>;
   return {
       {"tests/support OneStepTooFew", with_owners<test::OneStepTooFew>()},
       {"no-ring", with_owners<OwnOnly>()},
@@ -132,9 +130,9 @@ inline std::vector<Wrong> wrong_forwards() {
 }
 
 inline std::vector<Wrong> wrong_backwards() {
-  const auto link = [](test::MakeLoopback backward_link) {
+  const auto link = [](test::MakeLinks backward_links) {
     Running ring;
-    ring.backward_link = backward_link;
+    ring.backward_links = std::move(backward_links);
     return ring;
   };
   const auto engine = [](test::MakeBackward<float> backward) {
@@ -146,7 +144,8 @@ inline std::vector<Wrong> wrong_backwards() {
   const auto own_shard = [](bool out) {
     Running ring;
     ring.between = [=](const auto& problem, auto& forward) {
-      const Placement placement(problem.what().kind, problem.what().keys, static_cast<int>(forward.size()));
+      const Placement placement(problem.what().kind, problem.what().keys,
+                                static_cast<int>(forward.ranks.size()));
       for (int rank = 0; rank < placement.ranks(); ++rank) {
         const TokenRanges own = placement.ranges(rank);
         const auto rows = [&](const Tensor<float>& array) { return test::rows_of(array, own); };
@@ -158,7 +157,7 @@ inline std::vector<Wrong> wrong_backwards() {
             test::make_forward<float, CpuEngine<float>>(problem.what().scoring, 64, q, own, bias);
         alone->accumulate({k, v, own});
         AttentionResult<float> result = alone->finish();
-        auto& attended = forward[static_cast<std::size_t>(rank)].attended;
+        auto& attended = forward.ranks[static_cast<std::size_t>(rank)].attended;
         if (out)
           attended.out = std::move(result.out);
         else
@@ -168,9 +167,9 @@ inline std::vector<Wrong> wrong_backwards() {
     return ring;
   };
   return {
-      {"tests/support NotReturned", link(test::loopback_link<test::NotReturned>), {"uneven"}},
-      {"tests/support LocalGradients", link(test::loopback_link<test::LocalGradients>), {"uneven"}},
-      {"tests/support StaleKeysAndValues", link(test::loopback_link<test::StaleKeysAndValues>), {"uneven"}},
+      {"tests/support NotReturned", link(test::links_with<test::NotReturned>), {"uneven"}},
+      {"tests/support LocalGradients", link(test::links_with<test::LocalGradients>), {"uneven"}},
+      {"tests/support StaleKeysAndValues", link(test::links_with<test::StaleKeysAndValues>), {"uneven"}},
       {"tests/support KeysWithoutScale", engine(test::make_backward<float, test::KeysWithoutScale<float>>)},
       {"tests/support LocalBackward",
        engine(test::make_backward<float, test::LocalBackward<CpuBackward<float>>>),
@@ -182,20 +181,9 @@ inline std::vector<Wrong> wrong_backwards() {
 
 /// What a hybrid with these rules returns.
 inline Answer answer_of_hybrid(const Problem& problem, const test::HybridRules& rules) {
-  const auto gradients = test::make_gradient_problem<float>(
-      test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
-                                converted<float>(problem.v)),
-      converted<float>(problem.dout));
-  const int ulysses = problem.job.ulysses, rings = problem.job.ring();
-  const auto results = test::run_loopback_hybrid(gradients, ulysses, rings, test::fast_engines<float>, rules);
-  const test::Whole<float> all = test::gathered(results, gradients.what(), ulysses, rules);
-  Answer answer{&problem, {}};
-  answer.arrays[Array::out] = converted<double>(all.attended.out);
-  answer.arrays[Array::lse] = converted<double>(all.attended.lse);
-  answer.arrays[Array::dq] = converted<double>(all.gradients.q);
-  answer.arrays[Array::dk] = converted<double>(all.gradients.k);
-  answer.arrays[Array::dv] = converted<double>(all.gradients.v);
-  return answer;
+  const auto got = test::run(in_float(problem), {problem.job.ulysses, problem.job.ring()}, CpuDevice<float>(),
+                             {.rules = rules});
+  return answer_of(problem, got.attended, got.gradients);
 }
 
 /// A hybrid that is wrong, and a problem that shows it.

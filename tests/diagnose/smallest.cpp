@@ -103,8 +103,9 @@ struct Elsewhere {
 
 template <class Engine>
 bool forward_is_right(const test::GradientProblem<float>& problem, int ranks) {
+  const auto device = test::device_of<float, Engine>(problem.what().block);
   return static_cast<bool>(
-      test::all_agree(test::run_loopback<float, Engine>(problem.forward, ranks), problem.forward));
+      test::agrees(test::run(problem.forward, {.rings = ranks}, device), problem.forward));
 }
 
 template <class Forward, class Backward>
@@ -114,12 +115,9 @@ bool both_are_right(const test::GradientProblem<float>& problem, int ranks) {
 
 template <class Link>
 bool messages_are_right(const test::GradientProblem<float>& problem, int ranks) {
-  const auto results = test::run_loopback<float, CpuEngine<float>, Link>(problem.forward, ranks);
-  for (int rank = 0; rank < ranks; ++rank)
-    if (!test::sent_what_it_should(results[static_cast<std::size_t>(rank)].statistics, problem.forward,
-                                   {rank, ranks}))
-      return false;
-  return true;
+  const test::Team team{.rings = ranks};
+  const auto got = test::run(problem.forward, team, CpuDevice<float>(), {.links = test::links_with<Link>});
+  return static_cast<bool>(test::sent_what_it_should(got, problem.what(), team));
 }
 
 template <int ranks>  // a function, since clang does not emit what only a constant in a generic lambda names

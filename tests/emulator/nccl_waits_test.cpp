@@ -51,17 +51,17 @@ class NcclWaits : public testing::Test {
   static std::chrono::seconds timeout() { return std::chrono::seconds(emulator::options().ignore ? 1 : 60); }
 
   /// Forward and backward with `ulysses` ranks that share heads.
-  bool hybrid_agrees(const GradientProblem<float>& problem, int ulysses, const ParallelResult<float>& want) {
+  bool hybrid_agrees(const GradientProblem<float>& problem, int ulysses, const RankRun<float>& want) {
     const RankGrid grid(comm.rank(), comm.size(), ulysses);
     const cuda::Stream stream;
     CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.timeout = timeout()});
-    const auto got = run_rank_on_gpu<float>(problem, grid, false, links, stream.handle());
+    const auto got = run_rank_on_gpu<float>(problem, {ulysses, comm.size() / ulysses}, links, comm.rank(),
+                                            stream.handle());
     return same_bits(got.attended, want.attended) && same_bits(got.gradients, want.gradients);
   }
   /// The forward of an Attention, which enqueues only, on a stream of the caller. Its first call has messages of MPI: no rank
   /// may fail alone before them.
-  bool enqueued_agrees(const GradientProblem<float>& problem, int ulysses,
-                       const ParallelResult<float>& want) {
+  bool enqueued_agrees(const GradientProblem<float>& problem, int ulysses, const RankRun<float>& want) {
     Options options;
     options.partition = Partition::hybrid;
     options.ulysses = ulysses;
@@ -83,10 +83,9 @@ class NcclWaits : public testing::Test {
                                             .scoring = {0.5, Mask::causal()},
                                             .kind = PlacementKind::zigzag},
                                            nullptr);
-    const auto want =
-        run_threads_on_gpu<float>(problem, {.ulysses = ulysses, .rings = comm.size() / ulysses});
+    const auto want = run_on_gpu<float>(problem, {ulysses, comm.size() / ulysses});
     expect_every_wait_needed(name, waits, in_files, [&] {
-      const auto& mine = want[static_cast<std::size_t>(comm.rank())];
+      const auto& mine = want[comm.rank()];
       if (!enqueues) return hybrid_agrees(problem, ulysses, mine);
       // A rank that fails in one of them is not missed in the other one.
       return on_all_ranks([&] { return hybrid_agrees(problem, ulysses, mine); }) &&

@@ -17,10 +17,9 @@ const Case what{.kv_heads = 1,
                 .scoring = {0.5, Mask::causal()},
                 .kind = PlacementKind::zigzag};
 void expect_every_wait_needed(const char* transport, std::size_t waits, bool staged) {
-  const GpuThreads threads{.rings = 3, .staged = staged, .timeout = std::chrono::seconds(5)};
   const auto problem = problem_in<float>(what, nullptr);
   const auto agrees = [&] {
-    const Whole<float> got = gathered(run_threads_on_gpu<float>(problem, threads), what, 1);
+    const auto got = run_on_gpu<float>(problem, {.rings = 3}, staged, std::chrono::seconds(5));
     return agrees_in(0, got.attended, problem.forward, whole(what.queries)) &&
            gradients_agree_in(0, got.gradients, problem);
   };

@@ -7,100 +7,67 @@
 #include <set>
 
 #include "ring_attention/attention/exact/sum.hpp"
-#include "ring_attention/attention/exact/tiling.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
 #include "support/input_error.hpp"
-#include "support/parallel_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
 
 /// Who computes.
-struct Team {
-  int ulysses = 1, rings = 1;
-  bool gathers = false;
+struct Computing {
+  Team team;
   PlacementKind kind = PlacementKind::contiguous;
   int threads = 1;
 };
 
-std::string to_string(const Team& team) {
-  return "U = " + std::to_string(team.ulysses) + ", R = " + std::to_string(team.rings) +
-         (team.gathers ? ", all-gather, " : ", ") + name(team.kind) + ", " + std::to_string(team.threads) +
-         " threads";
+std::string to_string(const Computing& who) {
+  return to_string(who.team) + ", " + name(who.kind) + ", " + std::to_string(who.threads) + " threads";
 }
 
 /// \param tile   tokens; 0: the usual sums
 /// \param block  of the readable engines; 0: the fast ones
-Whole<float> run(const GradientProblem<float>& problem, const Team& team, Index tile, Index block) {
-  const Case& what = problem.what();
-  const Problem<float>& p = problem.forward;
-  const Mask& mask = what.scoring.mask;
-  const Index size = std::max<Index>(tile, 1);
-  const Placement queries(team.kind, Tiling(size, mask.documents, mask.offset).cuts(what.queries),
-                          team.rings),
-      keys(team.kind, Tiling(size, mask.documents).cuts(what.keys), team.rings);
-  const CpuDevice<float> device({team.threads, best_isa(), tile}, block);
-  const int ranks = team.ulysses * team.rings;
-  LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
-  std::vector<std::pair<AttentionResult<float>, Gradients<float>>> results(static_cast<std::size_t>(ranks));
-  world.run([&](int rank) {
-    const RankGrid grid(rank, ranks, team.ulysses);
-    LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
-    ContextParallel<float> attention(
-        device, links,
-        {grid, team.gathers, {queries, keys}, what.q(), what.kv(), what.scoring, false, what.bias()});
-    const TokenRanges rows = grid.slice(queries), columns = grid.slice(keys);
-    const Tensor<float> q = rows_of(p.q, rows), k = rows_of(p.k, columns), v = rows_of(p.v, columns),
-                        grad_out = rows_of(problem.grad_out, rows),
-                        bias = p.bias.size() > 0 ? rows_of(p.bias, rows) : Tensor<float>();
-    auto& [attended, gradients] = results[static_cast<std::size_t>(rank)];
-    attended = attention.forward(q, k, v, bias);
-    const BackwardInputs<float> inputs{q, attended.out, attended.lse, grad_out, bias};
-    gradients = attention.backward(inputs, k, v);
-    gradients.sinks = sink_gradient<float>(inputs, what.scoring.sinks);
-  });
-  Whole<float> all = zeros<float>(what);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const RankGrid grid(rank, ranks, team.ulysses);
-    const auto& [attended, gradients] = results[static_cast<std::size_t>(rank)];
-    put_rank(all, attended, gradients, grid.slice(queries), grid.slice(keys));
-  }
-  return all;
+TeamRun<float> run_in(GradientProblem<float>& problem, const Computing& who, Index tile, Index block) {
+  problem.forward.what.kind = who.kind;
+  Team team = who.team;
+  team.tile = tile;
+  return run(problem, team, CpuDevice<float>({who.threads, best_isa(), tile}, block));
 }
 
 /// A team that can have the problem.
-Team random_team(Dice& dice, const Case& what) {
-  Team team;
-  team.kind = dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag});
-  team.threads = static_cast<int>(dice.between(1, 3));
+Computing random_team(Dice& dice, const Case& what) {
+  Computing who;
+  Team& team = who.team;
+  who.kind = dice.of({PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag});
+  who.threads = static_cast<int>(dice.between(1, 3));
   team.rings = static_cast<int>(dice.of<Index>({1, 2, 3, 4, 5, 6, 7, 8, 11, 13}));
   team.gathers = dice.one_in(4);
-  if (team.gathers) return team;
+  if (team.gathers) return who;
   team.ulysses = static_cast<int>(dice.between(1, 4));
   // The gradient of a bias that broadcasts over heads is a sum over the ranks of Ulysses.
   const bool shared_bias = what.bias_batch > 0 && what.bias_heads == 1;
   if (shared_bias || !can_share_heads(what.q().heads, what.kv_heads, team.ulysses)) team.ulysses = 1;
   if (team.ulysses > 1 && dice.one_in(2)) team.rings = 1;
   while (team.ulysses * team.rings > 13) --team.rings;
-  return team;
+  return who;
 }
 
 /// The factors of a case, and which level of each it has.
 using Levels = std::vector<std::pair<std::string, std::string>>;
 
-Levels levels_of(const Case& what, const Team& team, Index tile, Index block) {
+Levels levels_of(const Case& what, const Computing& who, Index tile, Index block) {
   const auto yes = [](bool holds) { return std::string(holds ? "yes" : "no"); };
   const Mask& mask = what.scoring.mask;
-  const int ranks = team.ulysses * team.rings;
+  const Team& team = who.team;
+  const int ranks = team.ranks();
   return {{"ranks", ranks > 8   ? "9 to 13"
                     : ranks > 4 ? "5 to 8"
                                 : std::to_string(ranks)},
-          {"placement", name(team.kind)},
+          {"placement", name(who.kind)},
           {"partition", team.gathers        ? "all-gather"
                         : team.ulysses == 1 ? "ring"
                         : team.rings == 1   ? "ulysses"
                                             : "hybrid"},
-          {"threads", std::to_string(team.threads)},
+          {"threads", std::to_string(who.threads)},
           {"engine", block > 0 ? "readable" : "fast"},
           {"whole tiles", yes(what.keys % tile == 0 && what.queries % tile == 0)},
           {"as many keys as queries", yes(what.keys == what.queries)},
@@ -168,18 +135,18 @@ TEST(AnyRanks, RandomProblemsAndTeams) {
       what.bias_batch = dice.of<Index>({1, what.batch});
       what.bias_heads = dice.of<Index>({1, what.q().heads});
     }
-    const auto problem = make_gradient_problem<float>(what);
+    auto problem = make_gradient_problem<float>(what);
     const Index tile = dice.of<Index>({1, 2, 5, 8, 16, 40}), block = dice.one_in(4) ? 3 : 0;
     SCOPED_TRACE(to_string(what) + ", tiles of " + std::to_string(tile));
-    const Whole<float> one = run(problem, {}, tile, block);
+    const auto one = run_in(problem, {}, tile, block);
     if (most_visible_keys(what) > 4) {  // else a gradient may be exactly 0
       EXPECT_TRUE(agrees(one, problem));
     }
     for (int i = 0; i < 3; ++i) {
-      const Team team = random_team(dice, what);
+      const Computing team = random_team(dice, what);
       pairs.add(levels_of(what, team, tile, block));
-      const Whole<float> got = run(problem, team, tile, block);
-      EXPECT_TRUE(same_bits(got, one)) << to_string(team);
+      const auto got = run_in(problem, team, tile, block);
+      EXPECT_TRUE(same_bits<float>(got, one)) << to_string(team);
       EXPECT_TRUE(bitwise_equal(got.gradients.bias, one.gradients.bias)) << to_string(team);
     }
     ++cases;
@@ -208,17 +175,18 @@ TEST(AnyRanks, ATileEndsWithItsDocument) {
                   .keys = 31,
                   .dim = 5,
                   .scoring = {0.5, Mask{.right = 0, .documents = std::make_shared<const Documents>(ends)}}};
-  const auto packed = make_gradient_problem<float>(what);
+  auto packed = make_gradient_problem<float>(what);
   for (const Index block : {0, 3})
     for (const Index tile : {2, 5, 8}) {
       SCOPED_TRACE("tiles of " + std::to_string(tile) + ", block " + std::to_string(block));
-      const Whole<float> one = run(packed, {}, tile, block);
+      const auto one = run_in(packed, {}, tile, block);
       for (const PlacementKind kind : placement_kinds)
-        EXPECT_TRUE(same_bits(run(packed, {.rings = 3, .kind = kind}, tile, block), one)) << name(kind);
+        EXPECT_TRUE(same_bits<float>(run_in(packed, {{.rings = 3}, kind}, tile, block), one)) << name(kind);
       for (std::size_t i = 1; i < ends.size(); ++i) {
         const TokenRanges rows{{ends[i - 1], 1, ends[i] - ends[i - 1]}};
         if (count(rows) == 0) continue;
-        const Whole<float> all = run(alone(packed, rows), {}, tile, block);
+        auto by_itself = alone(packed, rows);
+        const auto all = run_in(by_itself, {}, tile, block);
         EXPECT_TRUE(
             same_bits(all.attended, {rows_of(one.attended.out, rows), rows_of(one.attended.lse, rows)}))
             << "document " << i - 1;
@@ -231,12 +199,11 @@ TEST(AnyRanks, ATileEndsWithItsDocument) {
 
 // A row of sums takes 1023 terms, then it must be wide: the tiles of all steps of a ring count, not those of one.
 TEST(AnyRanks, MoreTilesThanANarrowRowTakes) {
-  const auto problem =
-      make_gradient_problem<float>({.queries = 3, .keys = ExactFormat::most_terms + 2, .dim = 2});
-  const Whole<float> one = run(problem, {}, 1, 0);
+  auto problem = make_gradient_problem<float>({.queries = 3, .keys = ExactFormat::most_terms + 2, .dim = 2});
+  const auto one = run_in(problem, {}, 1, 0);
   EXPECT_TRUE(agrees(one, problem));
   for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .gathers = true}})
-    EXPECT_TRUE(same_bits(run(problem, team, 1, 0), one)) << to_string(team);
+    EXPECT_TRUE(same_bits<float>(run_in(problem, {team}, 1, 0), one)) << to_string(team);
 }
 
 /// Sums of squares over all cases: of the errors, relative to the norm of each case's array.
@@ -275,9 +242,9 @@ TEST(AnyRanks, AsAccurateAsTheUsualSums) {
                     .dim = dice.of<Index>({16, 24, 64}),
                     .scoring = {dice.of({0.1, 0.3, 1.0}), index % 2 == 0 ? Mask::causal() : Mask{}},
                     .seed = dice.bits()};
-    const auto problem = make_gradient_problem<float>(what);
-    add_errors(exact, run(problem, {}, dice.of<Index>({16, 64, 256}), 0), problem);
-    add_errors(usual, run(problem, {}, 0, 0), problem);
+    auto problem = make_gradient_problem<float>(what);
+    add_errors(exact, run_in(problem, {}, dice.of<Index>({16, 64, 256}), 0), problem);
+    add_errors(usual, run_in(problem, {}, 0, 0), problem);
   });
   const auto ratio = [](double a, double b) { return std::sqrt(a / b); };
   EXPECT_LE(ratio(exact.out, usual.out), 1.1);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/parallel_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -21,15 +21,11 @@ Case few_tokens(int ulysses, Index queries, std::pair<Index, Index> bias) {
           .bias_heads = bias.second == 1 ? 1 : heads};
 }
 
-template <class T>
-void expect_right(const GradientProblem<T>& problem, int ranks, int ulysses, bool gathers) {
-  SCOPED_TRACE(std::to_string(ranks) + " ranks, U = " + std::to_string(ulysses) +
-               (gathers ? ", all-gather: " : ": ") + to_string(problem.what()));
-  const auto results = gathers ? run_loopback_all_gather(problem, ranks)
-                               : run_loopback_hybrid(problem, ulysses, ranks / ulysses);
-  const Whole<T> all = gathered(results, problem.what(), ulysses);
+void expect_right(const GradientProblem<double>& problem, const Team& team) {
+  SCOPED_TRACE(to_string(team) + ": " + to_string(problem.what()));
+  const auto all = run(problem, team);
   EXPECT_TRUE(agrees(all, problem));
-  EXPECT_TRUE(same_bits(all, whole_ring(problem, ranks / ulysses)));
+  EXPECT_TRUE(same_bits<double>(all, run(problem, {.rings = team.rings})));
 }
 
 TEST(FewTokens, EveryPartitionWithAndWithoutABias) {
@@ -41,8 +37,8 @@ TEST(FewTokens, EveryPartitionWithAndWithoutABias) {
              {std::pair<Index, Index>{0, 0}, {1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
           if (HasFailure()) return;  // a message that does not come takes its time
           const auto problem = make_gradient_problem<double>(few_tokens(ulysses, queries, bias));
-          expect_right(problem, ranks, ulysses, false);
-          if (ulysses == 1) expect_right(problem, ranks, 1, true);
+          expect_right(problem, {ulysses, ranks / ulysses});
+          if (ulysses == 1) expect_right(problem, {.rings = ranks, .gathers = true});
         }
     }
 }

@@ -3,9 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/parallel/mpi_links.hpp"
 #include "support/decode_runs.hpp"
-#include "support/parallel_runs.hpp"
+#include "support/mpi_run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -13,28 +12,6 @@ namespace {
 class MpiParallel : public testing::Test {
  protected:
   Communicator comm{MPI_COMM_WORLD};
-  std::size_t own = static_cast<std::size_t>(comm.rank());
-
-  template <class T>
-  void expect_same(const ParallelResult<T>& got, const ParallelResult<T>& threads) {
-    EXPECT_TRUE(same_bits(got.attended, threads.attended));
-    EXPECT_TRUE(same_bits(got.gradients, threads.gradients));
-    for (const auto member : {&ParallelResult<T>::forward_pieces, &ParallelResult<T>::pieces,
-                              &ParallelResult<T>::kv, &ParallelResult<T>::gradient}) {
-      EXPECT_EQ((got.*member).messages_sent, (threads.*member).messages_sent);
-      EXPECT_EQ((got.*member).bytes_sent, (threads.*member).bytes_sent);
-      EXPECT_EQ((got.*member).bytes_received, (threads.*member).bytes_received);
-    }
-  }
-
-  template <class T>
-  void expect_a_right_hybrid(const GradientProblem<T>& problem, int ulysses, TransportKind kind) {
-    SCOPED_TRACE("U = " + std::to_string(ulysses) + ": " + to_string(problem.what()));
-    const RankGrid grid(comm.rank(), comm.size(), ulysses);
-    MpiLinks links(comm, grid.ulysses, grid.ring, kind);
-    expect_same(run_rank_parallel<T>(problem, grid, false, links),
-                run_loopback_hybrid(problem, ulysses, grid.ring.size)[own]);
-  }
 };
 
 TEST_F(MpiParallel, ASubCommunicatorHoldsALineOfTheGridInItsOrder) {
@@ -61,10 +38,12 @@ TEST_F(MpiParallel, HybridsOfEverySize) {
                 .keys = 29,
                 .scoring = {0.5, Mask::causal(), alibi_slopes(12)},
                 .kind = PlacementKind::zigzag};
-      expect_a_right_hybrid(make_gradient_problem<float>(what), ulysses, TransportKind::overlapped);
+      const Team team{ulysses, comm.size() / ulysses};
+      expect_the_run_of_threads<float>(comm, make_gradient_problem<float>(what), team);
       what.kind = PlacementKind::striped;
       what.queries = what.keys = 3;
-      expect_a_right_hybrid(make_gradient_problem<double>(what), ulysses, TransportKind::odd_even);
+      expect_the_run_of_threads<double>(comm, make_gradient_problem<double>(what), team,
+                                        TransportKind::odd_even);
     }
 }
 
@@ -84,10 +63,7 @@ TEST_F(MpiParallel, AllGather) {
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const auto problem = make_gradient_problem<float>(
         {.group = 2, .queries = 13, .keys = 29, .scoring = {0.5, Mask::causal(16)}, .kind = kind});
-    const RankGrid grid(comm.rank(), comm.size(), 1);
-    MpiLinks links(comm, grid.ulysses, grid.ring);
-    expect_same(run_rank_parallel(problem, grid, true, links),
-                run_loopback_all_gather(problem, comm.size())[own]);
+    expect_the_run_of_threads<float>(comm, problem, {.rings = comm.size(), .gathers = true});
   }
 }
 
@@ -98,7 +74,8 @@ TEST_F(MpiParallel, Decoding) {
     const auto problem = make_problem<float>(what);
     MpiAllToAll link(comm);
     EXPECT_TRUE(
-        same_bits(run_rank_decode(link, problem, 5), run_loopback_decode(problem, 5, comm.size())[own]));
+        same_bits(run_rank_decode(link, problem, 5),
+                  run_loopback_decode(problem, 5, comm.size())[static_cast<std::size_t>(comm.rank())]));
   }
 }
 

@@ -12,8 +12,7 @@ template <class Rules>
 testing::AssertionResult hybrid_agrees(const Case& what, int ulysses, int rings) {
   const auto problem = make_gradient_problem<double>(what);
   const Rules rules;
-  const auto results = run_loopback_hybrid(problem, ulysses, rings, fast_engines<double>, rules);
-  return agrees(gathered(results, what, ulysses, rules), problem);
+  return agrees(run(problem, {ulysses, rings}, CpuDevice<double>(), {.rules = rules}), problem);
 }
 
 /// 24 tokens: slices of one length on 4, 6 and 8 ranks.

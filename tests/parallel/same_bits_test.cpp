@@ -7,24 +7,16 @@
 
 #include "support/input_error.hpp"
 #include "support/masks.hpp"
-#include "support/parallel_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
 
-struct Grid {
-  int ulysses, rings;
-};
-constexpr std::initializer_list<Grid> grids{{1, 4}, {2, 2}, {4, 1}, {2, 3}, {3, 2}};
+constexpr std::initializer_list<Team> grids{{1, 4}, {2, 2}, {4, 1}, {2, 3}, {3, 2}};
 struct Heads {
   Index query, kv;
 };
 constexpr std::initializer_list<Heads> head_numbers{{4, 4}, {4, 2}, {4, 1}, {6, 3}, {6, 2}, {6, 1}};
-
-std::string to_string(const Grid& grid, const Case& what) {
-  return "U = " + std::to_string(grid.ulysses) + ", R = " + std::to_string(grid.rings) + ": " +
-         to_string(what);
-}
 
 /// Rows of x: heads [begin, end) of it.
 template <class T>
@@ -52,11 +44,10 @@ void add_heads(Tensor<T>& all, const Tensor<T>& part, const Interval& heads, boo
 /// What must come out: a ring over the heads of each rank of Ulysses by themselves; dK and dV of a head that several ranks
 /// have are added in the order of the ranks. Without messages between the heads.
 template <class T>
-Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int rings,
-                             const Engines<T>& engines) {
+Whole<T> heads_by_themselves(const GradientProblem<T>& problem, const Team& team, const Device<T>& device) {
   const Case& what = problem.what();
   const Problem<T>& p = problem.forward;
-  const HeadShare share(what.q().heads, what.kv_heads, ulysses);
+  const HeadShare share(what.q().heads, what.kv_heads, team.ulysses);
   Whole<T> all = zeros<T>(what);
   for (std::size_t u = 0; u < share.query.size(); ++u) {
     const Interval query = share.query[u], kv = share.kv[u];
@@ -75,7 +66,7 @@ Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int
                                        p.bias.size() > 0 ? some_heads(p.bias, bias_heads) : Tensor<T>()},
                                       some_heads(problem.grad_out, query),
                                       {}};
-    const Whole<T> got = whole_ring(of_heads, rings, engines);
+    const Whole<T> got = run(of_heads, {.rings = team.rings}, device);
     const bool first = u == 0 || share.kv[u - 1].end <= kv.begin;
     add_heads(all.attended.out, got.attended.out, query, true);
     add_heads(all.attended.lse, got.attended.lse, query, true);
@@ -90,91 +81,32 @@ Whole<T> heads_by_themselves(const GradientProblem<T>& problem, int ulysses, int
   return all;
 }
 
-/// The bytes of a rank in the all-to-all of one array, sent and received: a sum over the slices.
-struct Bytes {
-  Index sent = 0, received = 0;
-};
-
-/// \param reverse  to_sequence
-Bytes bytes_of(const RankGrid& grid, const Placement& tokens, const std::vector<Interval>& heads,
-               Index row_bytes, bool reverse) {
-  const std::vector<Index> slices = grid.tokens(tokens);
-  const auto own = static_cast<std::size_t>(grid.ulysses.index(grid.rank));
-  const auto size = [&](std::size_t rank) { return heads[rank].end - heads[rank].begin; };
-  Bytes bytes;
-  for (std::size_t rank = 0; rank < heads.size(); ++rank)
-    if (rank != own) {
-      bytes.sent += size(rank) * slices[own] * row_bytes;
-      bytes.received += size(own) * slices[rank] * row_bytes;
-    }
-  if (reverse) std::swap(bytes.sent, bytes.received);
-  return bytes;
-}
-
-template <class T>
-testing::AssertionResult sent_what_it_should(const ParallelResult<T>& result, const Case& what,
-                                             const RankGrid& grid) {
-  const Placement queries(what.kind, what.queries, grid.ring.size),
-      keys(what.kind, what.keys, grid.ring.size);
-  const HeadShare share(what.q().heads, what.kv_heads, grid.ulysses.size);
-  const Index element = what.batch * static_cast<Index>(sizeof(T)), row = what.dim * element;
-  Bytes forward;
-  const auto add = [](Bytes& sum, const Bytes& term, Index times) {
-    sum = {sum.sent + times * term.sent, sum.received + times * term.received};
-  };
-  add(forward, bytes_of(grid, queries, share.query, row, false), 1);     // q
-  add(forward, bytes_of(grid, keys, share.kv, row, false), 2);           // k, v
-  add(forward, bytes_of(grid, queries, share.query, row, true), 1);      // out
-  add(forward, bytes_of(grid, queries, share.query, element, true), 1);  // lse
-  Bytes both = forward;
-  add(both, bytes_of(grid, queries, share.query, row, false), 1);  // dO
-  add(both, bytes_of(grid, queries, share.query, row, true), 1);   // dQ
-  add(both, bytes_of(grid, keys, share.kv, row, true), 2);         // dK, dV
-  const auto counted = [](const TransportStatistics& got, const Bytes& due) {
-    return got.bytes_sent == due.sent && got.bytes_received == due.received;
-  };
-  if (what.bias_batch == 0 && !(counted(result.forward_pieces, forward) && counted(result.pieces, both)))
-    return testing::AssertionFailure()
-           << "all-to-all of rank " << grid.rank << ": sent " << result.forward_pieces.bytes_sent << " and "
-           << result.pieces.bytes_sent << " bytes where " << forward.sent << " and " << both.sent
-           << " were due";
-  Case ring = what;  // the ring moves the K,V heads of one rank
-  ring.kv_heads = share.kv.front().end - share.kv.front().begin;
-  const RankGradients<T> channels{{}, result.kv, result.gradient};
-  GradientProblem<T> of_ring;
-  of_ring.forward.what = ring;
-  const Ring line = grid.ring.ring(grid.rank);
-  if (const auto verdict = sent_what_it_should(result.forward_kv, of_ring.forward, line); !verdict)
-    return verdict;
-  return sent_what_it_should(channels, of_ring, line);
-}
-
 template <class T>
 class Parallel : public testing::Test {
  protected:
-  /// All checks of one problem and grid.
-  void expect_same_bits(const GradientProblem<T>& problem, const Grid& grid, bool gather = true,
-                        const Engines<T>& engines = fast_engines<T>) {
+  /// All checks of one problem and grid. \param block  of the readable engines; 0: the fast ones
+  void expect_same_bits(const GradientProblem<T>& problem, const Team& team, bool gather = true,
+                        Index block = 0) {
     const Case& what = problem.what();
-    SCOPED_TRACE(to_string(grid, what));
-    const auto results = run_loopback_hybrid(problem, grid.ulysses, grid.rings, engines);
-    const Whole<T> got = gathered(results, what, grid.ulysses);
-    EXPECT_TRUE(same_bits(got, heads_by_themselves(problem, grid.ulysses, grid.rings, engines)));
-    const Whole<T> ring = whole_ring(problem, grid.rings, engines);
-    if (what.kv_heads % grid.ulysses == 0) {
-      EXPECT_TRUE(same_bits(got, ring));
+    SCOPED_TRACE(to_string(team) + ": " + to_string(what));
+    const CpuDevice<T> device({}, block);
+    const TeamRun<T> got = run(problem, team, device), ring = run(problem, {.rings = team.rings}, device);
+    EXPECT_TRUE(same_bits<T>(got, heads_by_themselves(problem, team, device)));
+    if (what.kv_heads % team.ulysses == 0) {
+      EXPECT_TRUE(same_bits<T>(got, ring));
     } else {
       EXPECT_TRUE(same_bits(got.attended, ring.attended));
       EXPECT_TRUE(bitwise_equal(got.gradients.q, ring.gradients.q));
     }
     EXPECT_TRUE(agrees(got, problem));
-    const int ranks = grid.ulysses * grid.rings;
-    for (int rank = 0; rank < ranks; ++rank)
-      EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], what,
-                                      RankGrid(rank, ranks, grid.ulysses)));
+    EXPECT_TRUE(sent_what_it_should(got, what, team));
     if (!gather) return;
-    EXPECT_TRUE(same_bits(gathered(run_loopback_all_gather(problem, ranks, engines), what, 1),
-                          whole_ring(problem, ranks, engines)));
+    Team ranks{.rings = team.ranks()};
+    const TeamRun<T> whole_ring = run(problem, ranks, device);
+    ranks.gathers = true;
+    const TeamRun<T> gathered = run(problem, ranks, device);
+    EXPECT_TRUE(same_bits<T>(gathered, whole_ring));
+    EXPECT_TRUE(sent_what_it_should(gathered, what, ranks));
   }
 };
 using Types = testing::Types<float, double>;
@@ -195,7 +127,7 @@ Case with_heads(const Heads& heads, Index tokens, PlacementKind kind, const Scor
 TYPED_TEST(Parallel, EveryGridOfRanksAndNumberOfHeads) {
   std::size_t turn = 0;
   int refused = 0;
-  for (const Grid& grid : grids)
+  for (const Team& grid : grids)
     for (const Heads& heads : head_numbers)
       for (const Index tokens : {13, 29, 2, 257}) {
         if (!can_share_heads(heads.query, heads.kv, grid.ulysses)) {
@@ -218,7 +150,7 @@ TYPED_TEST(Parallel, EveryGridOfRanksAndNumberOfHeads) {
 // At every grid; three ranks share six heads, the others share four.
 TYPED_TEST(Parallel, EveryPlacementAndMask) {
   for (const PlacementKind kind : placement_kinds)
-    for (const Grid& grid : grids) {
+    for (const Team& grid : grids) {
       const Heads heads = grid.ulysses == 3 ? Heads{6, 3} : Heads{4, 2};
       for (const auto& [name, scoring] : every_scoring(13, 13, heads.query, 0.5)) {
         SCOPED_TRACE(name);
@@ -243,18 +175,17 @@ GradientProblem<T> with_everything(const Heads& heads, Index bias_heads, Placeme
 
 TYPED_TEST(Parallel, SlopesBiasSinksAndDropoutAreThoseOfTheHeadsOfTheLayer) {
   for (const PlacementKind kind : placement_kinds)
-    for (const Grid& grid : {Grid{2, 2}, Grid{2, 3}, Grid{4, 1}, Grid{1, 4}})
+    for (const Team& grid : {Team{2, 2}, Team{2, 3}, Team{4, 1}, Team{1, 4}})
       for (const Heads& heads : {Heads{4, 4}, Heads{4, 2}, Heads{4, 1}})
         for (const Index bias_heads : {1, 2})
-          this->expect_same_bits(with_everything<TypeParam>(heads, bias_heads, kind), grid, true,
-                                 readable_engines<TypeParam>);
+          this->expect_same_bits(with_everything<TypeParam>(heads, bias_heads, kind), grid, true, 5);
 }
 
 // ---- random cases -------------------------------------------------------------------------------------------
 
-Grid random_grid(Dice& dice, Index query_heads, Index kv_heads) {
+Team random_grid(Dice& dice, Index query_heads, Index kv_heads) {
   for (;;) {
-    const Grid grid{static_cast<int>(dice.between(1, 6)), static_cast<int>(dice.between(1, 4))};
+    const Team grid{static_cast<int>(dice.between(1, 6)), static_cast<int>(dice.between(1, 4))};
     if (can_share_heads(query_heads, kv_heads, grid.ulysses) && grid.ulysses * grid.rings <= 8) return grid;
   }
 }

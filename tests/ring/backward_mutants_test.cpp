@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "support/backward_mutants.hpp"
-#include "support/backward_runs.hpp"
 #include "support/mutants.hpp"
 
 namespace ring_attention::test {
@@ -12,17 +11,27 @@ namespace {
 
 template <class T, class Engine>
 testing::AssertionResult engine_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, Engine>(problem, ranks);
+  return agrees(run(problem, {.rings = ranks}, device_of<T, CpuEngine<T>, Engine>(problem.what().block)),
+                problem);
+}
+
+/// The backward of a ring after this forward.
+template <class T>
+TeamRun<T> backward_of(const GradientProblem<T>& problem, const TeamRun<T>& forward,
+                       const MakeLinks& links = thread_links) {
+  return run(problem, {.rings = static_cast<int>(forward.ranks.size())}, CpuDevice<T>(),
+             {.links = links, .forward = &forward});
+}
+
+/// A right forward, and a backward with this transport.
+template <class T, class Link>
+TeamRun<T> with_transport(const GradientProblem<T>& problem, int ranks) {
+  return backward_of(problem, run(problem.forward, {.rings = ranks}), links_with<Link>);
 }
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const GradientProblem<T>& problem, int ranks) {
-  return ring_gradients_agree<T, CpuBackward<T>, Link>(problem, ranks);
-}
-
-template <class T, class Link>
-Gradients<T> with_transport(const GradientProblem<T>& problem, int ranks) {
-  return gathered(run_loopback_backward<T, CpuBackward<T>, Link>(problem, ranks), problem);
+  return agrees(with_transport<T, Link>(problem, ranks), problem);
 }
 
 /// The sum over all keys, for each batch, head and column: a checksum.
@@ -71,7 +80,7 @@ TYPED_TEST(BackwardMutant, GradientsThatStayLocalAreNoticed) {
     EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, 4)));
     EXPECT_FALSE((transport_agrees<TypeParam, LocalGradients>(problem, 4)));
 
-    const auto wrong = with_transport<TypeParam, LocalGradients>(problem, 4);
+    const Gradients<TypeParam> wrong = with_transport<TypeParam, LocalGradients>(problem, 4).gradients;
     EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
     EXPECT_FALSE(grad_v_agrees(wrong.v, problem));
     EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
@@ -90,11 +99,11 @@ TYPED_TEST(BackwardMutant, GradientsThatStopShortOfTheirOwnerAreNoticed) {
     EXPECT_TRUE((transport_agrees<TypeParam, LoopbackTransport>(problem, ranks)));
     EXPECT_FALSE((transport_agrees<TypeParam, NotReturned>(problem, ranks))) << ranks;
   }
-  const auto results = run_loopback_backward<TypeParam, CpuBackward<TypeParam>, NotReturned>(problem, 4);
-  const auto wrong = gathered(results, problem);
-  EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "a test of dQ alone passes";
-  EXPECT_TRUE(checksums_agree(wrong, problem)) << "so does a checksum: all is there, one rank further";
-  EXPECT_FALSE(sent_what_it_should(results[0], problem, {0, 4})) << "a message is missing";
+  const auto wrong = with_transport<TypeParam, NotReturned>(problem, 4);
+  EXPECT_TRUE(grad_q_agrees(wrong.gradients.q, problem)) << "a test of dQ alone passes";
+  EXPECT_TRUE(checksums_agree(wrong.gradients, problem))
+      << "so does a checksum: all is there, one rank further";
+  EXPECT_FALSE(sent_what_it_should(wrong[0], problem.what(), {.rings = 4}, 0)) << "a message is missing";
 }
 
 TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
@@ -110,45 +119,36 @@ TYPED_TEST(BackwardMutant, StaleKeysAndValuesAreNoticed) {
 // Why a count of messages and bytes is not enough.
 TYPED_TEST(BackwardMutant, StaleKeysAndValuesPassByTheirMessages) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen());
-  const auto results =
-      run_loopback_backward<TypeParam, CpuBackward<TypeParam>, StaleKeysAndValues>(problem, 4);
-  for (int rank = 0; rank < 4; ++rank)
-    EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, 4}));
+  EXPECT_TRUE(sent_what_it_should(with_transport<TypeParam, StaleKeysAndValues>(problem, 4), problem.what(),
+                                  {.rings = 4}));
 }
 
 // ---- the global out and lse ------------------------------------------------------------------------------
 
-/// The results of each rank before the first hop: attention over its own keys.
+/// Stops before the first hop: attention over a rank's own keys.
 template <class T>
-std::vector<RankResult<T>> over_own_keys(const Problem<T>& problem, int ranks) {
-  std::vector<RankResult<T>> results(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    const TokenRanges rows = query_ranges(problem, rank, ranks);
-    const TokenRanges keys = Placement(problem.what.kind, problem.what.keys, ranks).ranges(rank);
-    const Tensor<T> q = rows_of(problem.q, rows), k = rows_of(problem.k, keys), v = rows_of(problem.v, keys);
-    CpuEngine<T> engine(problem.what.scoring);
-    engine.begin(q, rows);
-    engine.accumulate({k, v, keys});
-    results[static_cast<std::size_t>(rank)].attended = engine.finish();
+struct OverOwnKeys : CpuEngine<T> {
+  using CpuEngine<T>::CpuEngine;
+  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
+    if (std::exchange(first, false)) CpuEngine<T>::accumulate(kv, progress);
   }
-  return results;
-}
-
+  bool first = true;
+};
 template <class T>
-Gradients<T> backward_of(const GradientProblem<T>& problem, const std::vector<RankResult<T>>& forward) {
-  return gathered(run_loopback_backward(problem, forward), problem);
+TeamRun<T> over_own_keys(const Problem<T>& problem, int ranks) {
+  return run(problem, {.rings = ranks}, device_of<T, OverOwnKeys<T>>(problem.what.block));
 }
 
 TYPED_TEST(BackwardMutant, ADeltaOfOneShardIsNoticed) {
   for (const Scoring& scoring : {Scoring{0.5}, causal_half}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
-    auto forward = run_loopback(problem.forward, 4);
+    auto forward = run(problem.forward, {.rings = 4});
     EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
 
     auto own = over_own_keys(problem.forward, 4);
     for (std::size_t rank = 0; rank < 4; ++rank)
-      std::swap(forward[rank].attended.out, own[rank].attended.out);  // delta = rowsum(dO * this)
-    const Gradients<TypeParam> wrong = backward_of(problem, forward);
+      std::swap(forward.ranks[rank].attended.out, own.ranks[rank].attended.out);  // delta = rowsum(dO * this)
+    const Gradients<TypeParam> wrong = backward_of(problem, forward).gradients;
     EXPECT_FALSE(agrees(wrong, problem));
     EXPECT_FALSE(grad_q_agrees(wrong.q, problem));
     EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
@@ -159,13 +159,13 @@ TYPED_TEST(BackwardMutant, ADeltaOfOneShardIsNoticed) {
 TYPED_TEST(BackwardMutant, AnLseOfOneShardIsNoticed) {
   for (const Scoring& scoring : {Scoring{0.5}, causal_half}) {
     const auto problem = make_gradient_problem<TypeParam>(this->sixteen(scoring));
-    auto forward = run_loopback(problem.forward, 4);
+    auto forward = run(problem.forward, {.rings = 4});
     EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
 
     auto own = over_own_keys(problem.forward, 4);
     for (std::size_t rank = 0; rank < 4; ++rank)
-      std::swap(forward[rank].attended.lse, own[rank].attended.lse);  // P = e^{s - this}
-    const Gradients<TypeParam> wrong = backward_of(problem, forward);
+      std::swap(forward.ranks[rank].attended.lse, own.ranks[rank].attended.lse);  // P = e^{s - this}
+    const Gradients<TypeParam> wrong = backward_of(problem, forward).gradients;
     EXPECT_FALSE(agrees(wrong, problem));
     EXPECT_FALSE(grad_q_agrees(wrong.q, problem));
     EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
@@ -186,7 +186,8 @@ TYPED_TEST(BackwardMutant, AMissingScaleInDkIsNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(this->sixteen(causal_half));
   EXPECT_TRUE((engine_agrees<TypeParam, CpuBackward<TypeParam>>(problem, 2)));
   EXPECT_FALSE((engine_agrees<TypeParam, Wrong>(problem, 2)));
-  const auto wrong = gathered(run_loopback_backward<TypeParam, Wrong>(problem, 2), problem);
+  const auto wrong =
+      run(problem, {.rings = 2}, device_of<TypeParam, CpuEngine<TypeParam>, Wrong>(64)).gradients;
   EXPECT_FALSE(grad_k_agrees(wrong.k, problem));
   EXPECT_TRUE(grad_q_agrees(wrong.q, problem)) << "dQ has its scale";
   EXPECT_TRUE(grad_v_agrees(wrong.v, problem)) << "dV has none";
@@ -215,9 +216,10 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticed) {
 TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
   using Wrong = LocalForward<CpuEngine<TypeParam>>;
   const auto problem = make_problem<TypeParam>(this->sixteen(causal_half));
-  EXPECT_TRUE(ring_agrees<TypeParam>(problem, 4));
-  EXPECT_FALSE((ring_agrees<TypeParam, Wrong>(problem, 4)));
-  EXPECT_TRUE((ring_agrees<TypeParam, Wrong>(problem, 1)));
+  const auto wrong = device_of<TypeParam, Wrong>(problem.what.block);
+  EXPECT_TRUE(agrees(run(problem, {.rings = 4}), problem));
+  EXPECT_FALSE(agrees(run(problem, {.rings = 4}, wrong), problem));
+  EXPECT_TRUE(agrees(run(problem, {}, wrong), problem));
 }
 
 /// The ring's mask is replaced; the reference keeps the right one. The checks of forward and backward must fail,
@@ -225,12 +227,12 @@ TYPED_TEST(BackwardMutant, AMaskOnLocalPositionsIsNoticedByTheForwardToo) {
 template <class T>
 void expect_noticed(const Case& right, const Mask& wrong) {
   auto problem = make_gradient_problem<T>(right);
-  const auto forward = run_loopback(problem.forward, 4);
-  EXPECT_TRUE(all_agree(forward, problem.forward));
+  const auto forward = run(problem.forward, {.rings = 4});
+  EXPECT_TRUE(agrees(forward, problem.forward));
   EXPECT_TRUE(agrees(backward_of(problem, forward), problem));
   problem.forward.what.scoring.mask = wrong;
-  EXPECT_FALSE(ring_agrees(problem.forward, 4));
-  EXPECT_FALSE(agrees(backward_of(problem, forward), problem));
+  EXPECT_FALSE(agrees(run(problem.forward, {.rings = 4}), problem.forward));
+  EXPECT_FALSE(agrees(backward_of(problem, forward).gradients, problem));
 }
 
 std::shared_ptr<const Documents> documents(std::vector<Index> boundaries) {
@@ -259,7 +261,7 @@ TYPED_TEST(BackwardMutant, AWindowOffByOneIsNoticed) {
 TYPED_TEST(BackwardMutant, AWindowOffByOnePassesWhereItIsTooWideToMatter) {
   auto problem = make_gradient_problem<TypeParam>(this->sixteen({0.5, {.left = 15, .right = 0}}));
   problem.forward.what.scoring.mask.left = 16;
-  EXPECT_TRUE(agrees(backward_of(problem, run_loopback(problem.forward, 4)), problem));
+  EXPECT_TRUE(agrees(backward_of(problem, run(problem.forward, {.rings = 4})), problem));
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "support/backward_runs.hpp"
 #include "support/counting_transport.hpp"
 #include "support/masks.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -14,12 +14,9 @@ namespace {
 constexpr std::initializer_list<int> ring_sizes{1, 2, 3, 4, 5, 7, 8};
 template <class T>
 void expect_a_right_ring(const GradientProblem<T>& problem, int ranks) {
-  const auto forward = run_loopback(problem.forward, ranks);
-  EXPECT_TRUE(all_agree(forward, problem.forward));
-  const auto results = run_loopback_backward(problem, forward);
-  EXPECT_TRUE(agrees(gathered(results, problem), problem));
-  for (int rank = 0; rank < ranks; ++rank)
-    EXPECT_TRUE(sent_what_it_should(results[static_cast<std::size_t>(rank)], problem, {rank, ranks}));
+  const auto got = run(problem, {.rings = ranks});
+  EXPECT_TRUE(agrees(got, problem));
+  EXPECT_TRUE(sent_what_it_should(got, problem.what(), {.rings = ranks}));
 }
 
 /// random_case has no window that looks ahead.
@@ -39,7 +36,7 @@ TEST(RingBackward, AgreesWithTheReferenceOnRandomProblems) {
     expect_a_right_ring(make_gradient_problem<float>(what), ranks);
     const auto problem = make_gradient_problem<double>(what);
     expect_a_right_ring(problem, ranks);
-    EXPECT_TRUE((ring_gradients_agree<double, BlockwiseBackward<double>>(problem, ranks)));
+    EXPECT_TRUE(agrees(run(problem, {.rings = ranks}, CpuDevice<double>({}, what.block)), problem));
   });
 }
 
@@ -75,18 +72,14 @@ TYPED_TEST(RingBackwardIn, OneRankIsTheSingleDeviceBitForBit) {
   for_each_case(40, [](Dice& dice, Index index) {
     const Case what = random_gradient_case(dice, index, 1);
     const auto problem = make_gradient_problem<TypeParam>(what);
-    const auto ring = run_loopback_backward(problem, 1);
-    EXPECT_TRUE(same_bits(ring[0].gradients, single_device_gradients(problem))) << to_string(what);
+    EXPECT_TRUE(same_bits(run(problem, {}).gradients, single_device(problem).gradients)) << to_string(what);
   });
 }
 
 TYPED_TEST(RingBackwardIn, TheSameRingGivesTheSameBits) {
   const auto problem = make_gradient_problem<TypeParam>(
       {.queries = 40, .keys = 40, .dim = 16, .block = 7, .kind = PlacementKind::zigzag, .spike_every = 4});
-  const auto once = run_loopback_backward(problem, 3);
-  const auto again = run_loopback_backward(problem, 3);
-  for (std::size_t rank = 0; rank < 3; ++rank)
-    EXPECT_TRUE(same_bits(once[rank].gradients, again[rank].gradients));
+  EXPECT_TRUE(same_bits(run(problem, {.rings = 3}).gradients, run(problem, {.rings = 3}).gradients));
 }
 
 TYPED_TEST(RingBackwardIn, MoreRanksThanTokens) {
@@ -106,20 +99,20 @@ TYPED_TEST(RingBackwardIn, MoreRanksThanTokens) {
 }
 
 TYPED_TEST(RingBackwardIn, EmptyRanksEndWithEmptyGradients) {
-  const auto results = run_loopback_backward(make_gradient_problem<TypeParam>({.queries = 3, .keys = 3}), 5);
-  EXPECT_EQ(results[4].gradients.q.size(), 0);
-  EXPECT_EQ(results[4].gradients.k.size(), 0);
-  EXPECT_EQ(results[4].kv.messages_sent, 2) << "an empty parcel is no message";
-  EXPECT_EQ(results[4].gradient.messages_sent, 3);
+  const auto got = run(make_gradient_problem<TypeParam>({.queries = 3, .keys = 3}), {.rings = 5});
+  EXPECT_EQ(got[4].gradients.q.size(), 0);
+  EXPECT_EQ(got[4].gradients.k.size(), 0);
+  EXPECT_EQ(got[4].kv.messages_sent, 2) << "an empty parcel is no message";
+  EXPECT_EQ(got[4].gradient.messages_sent, 3);
 }
 
 // Of nine rows the first five see no key: rank 0 of three holds three of them.
 TYPED_TEST(RingBackwardIn, RowsThatSeeNothingHaveNoGradient) {
   const auto problem = make_gradient_problem<TypeParam>(
       {.queries = 9, .keys = 4, .scoring = {1, Mask::causal(4 - 9)}, .block = 2});
-  const auto results = run_loopback_backward(problem, 3);
-  EXPECT_TRUE(agrees(gathered(results, problem), problem));
-  for (const TypeParam x : results[0].gradients.q.view().elements()) EXPECT_EQ(x, 0);
+  const auto got = run(problem, {.rings = 3});
+  EXPECT_TRUE(agrees(got, problem));
+  for (const TypeParam x : got[0].gradients.q.view().elements()) EXPECT_EQ(x, 0);
 }
 
 // ---- what it sends -------------------------------------------------------------------------------------
@@ -128,11 +121,11 @@ TYPED_TEST(RingBackwardIn, SendsGradientsOneHopMoreThanKeysAndValues) {
   // 7 tokens on 3 ranks: 3, 2, 2. A token of K and V is 2 * 2 batches * 2 KV heads * 4 dim = 32 elements.
   const auto problem =
       make_gradient_problem<TypeParam>({.batch = 2, .kv_heads = 2, .group = 2, .queries = 7, .keys = 7});
-  const auto results = run_loopback_backward(problem, 3);
+  const auto got = run(problem, {.rings = 3});
   const Index token = 32 * sizeof(TypeParam);
-  EXPECT_EQ(results[0].kv.bytes_sent, (7 - 2) * token);
-  EXPECT_EQ(results[2].kv.bytes_sent, (7 - 3) * token);
-  for (const auto& result : results) {
+  EXPECT_EQ(got[0].kv.bytes_sent, (7 - 2) * token);
+  EXPECT_EQ(got[2].kv.bytes_sent, (7 - 3) * token);
+  for (const auto& result : got.ranks) {
     EXPECT_EQ(result.kv.messages_sent, 2);
     EXPECT_EQ(result.gradient.messages_sent, 3);
     EXPECT_EQ(result.gradient.bytes_sent, 7 * token) << "those of every rank, once";
@@ -141,8 +134,8 @@ TYPED_TEST(RingBackwardIn, SendsGradientsOneHopMoreThanKeysAndValues) {
 }
 
 TYPED_TEST(RingBackwardIn, OneRankSendsNothing) {
-  const auto results = run_loopback_backward(make_gradient_problem<TypeParam>({}), 1);
-  for (const TransportStatistics& sent : {results[0].kv, results[0].gradient}) {
+  const auto got = run(make_gradient_problem<TypeParam>({}), {});
+  for (const TransportStatistics& sent : {got[0].kv, got[0].gradient}) {
     EXPECT_EQ(sent.messages_sent, 0);
     EXPECT_EQ(sent.bytes_sent, 0);
     EXPECT_EQ(sent.bytes_received, 0);
@@ -151,25 +144,24 @@ TYPED_TEST(RingBackwardIn, OneRankSendsNothing) {
 
 // ---- what it holds -------------------------------------------------------------------------------------
 
-TYPED_TEST(RingBackwardIn, HoldsFourQueryShardsFourKvShardsAndSixOfGradients) {
+TYPED_TEST(RingBackwardIn, HoldsOneQueryShardFourKvShardsAndSixOfGradientsBesidesItsArrays) {
   for (const PlacementKind kind : placement_kinds)
     for (const int ranks : ring_sizes) {
       const auto problem = make_gradient_problem<TypeParam>(
           {.batch = 2, .group = 2, .queries = 50, .keys = 43, .dim = 8, .block = 4, .kind = kind});
-      const auto results = run_loopback_backward(problem, ranks);
+      const auto got = run(problem, {.rings = ranks});
       const Placement queries(kind, 50, ranks);
       const Placement keys(kind, 43, ranks);
       for (int rank = 0; rank < ranks; ++rank) {
         const Shape q = problem.what().q().with_seq(queries.tokens(rank));
         const Shape kv = problem.what().kv().with_seq(keys.max_tokens());
         const Index elements =
-            4 * q.size()                        // q, out, dO, dQ
-            + 2 * q.per_row().size()            // lse, delta
+            q.size()                            // dQ
+            + q.per_row().size()                // delta
             + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
             + (ranks == 1 ? 4 : 6) * kv.size()  // dk, dv likewise; and those of a step
             + tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).backward.workspace, q.dim);
-        EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
-                  elements * static_cast<Index>(sizeof(TypeParam)))
+        EXPECT_EQ(got[rank].peak, elements * static_cast<Index>(sizeof(TypeParam)))
             << name(kind) << ", rank " << rank << " of " << ranks;
       }
     }
@@ -183,16 +175,15 @@ TYPED_TEST(RingBackwardIn, HoldsTheSameWhenRanksAndTokensGrowTogether) {
       const Index tokens = Index{6} * ranks;
       const auto problem = make_gradient_problem<TypeParam>(
           {.group = 2, .queries = tokens, .keys = tokens, .dim = 8, .block = 4, .kind = kind});
-      const auto forward = run_loopback(problem.forward, ranks);
-      const auto backward = run_loopback_backward(problem, forward);
+      const auto got = run(problem, {.rings = ranks});
       if (ranks == 2) {
-        forward_bytes = forward[0].peak_bytes;
-        backward_bytes = backward[0].peak_bytes;
+        forward_bytes = got[0].forward_peak;
+        backward_bytes = got[0].peak;
         EXPECT_GT(forward_bytes, 0);
       }
-      for (std::size_t rank = 0; rank < forward.size(); ++rank) {
-        EXPECT_EQ(forward[rank].peak_bytes, forward_bytes) << ranks << " ranks";
-        EXPECT_EQ(backward[rank].peak_bytes, backward_bytes) << ranks << " ranks";
+      for (const auto& rank : got.ranks) {
+        EXPECT_EQ(rank.forward_peak, forward_bytes) << ranks << " ranks";
+        EXPECT_EQ(rank.peak, backward_bytes) << ranks << " ranks";
       }
     }
   }
@@ -200,7 +191,8 @@ TYPED_TEST(RingBackwardIn, HoldsTheSameWhenRanksAndTokensGrowTogether) {
 
 TYPED_TEST(RingBackwardIn, AllocatesNothingInsideTheLoop) {
   const auto problem = make_gradient_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});
-  EXPECT_TRUE((ring_gradients_agree<TypeParam, CpuBackward<TypeParam>, CountsAllocations>(problem, 4)));
+  EXPECT_TRUE(agrees(
+      run(problem, {.rings = 4}, CpuDevice<TypeParam>(), {.links = links_with<CountsAllocations>}), problem));
 }
 
 }  // namespace

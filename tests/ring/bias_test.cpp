@@ -39,7 +39,7 @@ TYPED_TEST(RingBias, AgreesForEveryBroadcastPlacementAndNumberOfRanks) {
         const auto problem = make_gradient_problem<TypeParam>(with_bias(extents, scoring.scoring, kind));
         for (const int ranks : {1, 2, 3, 4, 5, 7}) {
           EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
-          EXPECT_TRUE(fast_agrees(problem, ranks)) << ranks;
+          EXPECT_TRUE(agrees(run(problem, {.rings = ranks}), problem)) << ranks;
         }
       }
 }
@@ -47,10 +47,8 @@ TYPED_TEST(RingBias, AgreesForEveryBroadcastPlacementAndNumberOfRanks) {
 TYPED_TEST(RingBias, OneRankIsTheSingleDeviceBitForBit) {
   for (const auto& extents : every_broadcast) {
     const auto problem = make_gradient_problem<TypeParam>(with_bias(extents, {0.6, Mask::causal(2)}));
-    const BothWays<TypeParam> ring(problem, 1);
-    EXPECT_TRUE(same_bits(ring.gradients, device_gradients(problem)));
-    const BothWays<TypeParam, CpuEngine<TypeParam>, CpuBackward<TypeParam>> fast(problem, 1);
-    EXPECT_TRUE(same_bits(fast.gradients, single_device_gradients(problem)));
+    EXPECT_TRUE(same_bits(both_ways(problem, 1).gradients, device_gradients(problem)));
+    EXPECT_TRUE(same_bits(run(problem, {}).gradients, single_device(problem).gradients));
   }
 }
 
@@ -61,7 +59,7 @@ TEST(RingBiasSums, GradientsOfAHeadAndItsSinkSumToZero) {
     what.scoring.sinks = {0.5, -1, 0, 1};
     const auto problem = make_gradient_problem<double>(what);
     for (const int ranks : {1, 3, 5}) {
-      const Gradients<double> got = BothWays<double>(problem, ranks).gradients;
+      const Gradients<double> got = both_ways(problem, ranks).gradients;
       EXPECT_TRUE(agrees(got, problem));
       for (Index head = 0; head < 4; ++head) {
         double sum = got.sinks[static_cast<std::size_t>(head)], size = 0;
@@ -85,9 +83,8 @@ TYPED_TEST(RingBias, ColumnsOfTheShardAreNoticed) {
   EXPECT_TRUE((both_ways_agree(problem, 3)));
   EXPECT_FALSE((both_ways_agree<TypeParam, Forward, Backward>(problem, 3)));
   EXPECT_TRUE((both_ways_agree<TypeParam, Forward, Backward>(problem, 1))) << "one rank does not show it";
-  const BothWays<TypeParam> right(problem, 3);
-  const auto wrong = gathered(run_loopback_backward<TypeParam, Backward>(problem, right.forward), problem);
-  EXPECT_FALSE(grad_bias_agrees(wrong.bias, problem)) << "in the backward alone";
+  const auto wrong = both_ways<TypeParam, BlockwiseEngine<TypeParam>, Backward>(problem, 3);
+  EXPECT_FALSE(grad_bias_agrees(wrong.gradients.bias, problem)) << "in the backward alone";
 }
 
 TYPED_TEST(RingBias, ABiasTimesTheScaleIsNoticed) {
@@ -112,7 +109,7 @@ GradientProblem<T> repeated(const GradientProblem<T>& problem) {
 
 TYPED_TEST(RingBias, AGradientThatIsNotSummedOverHeadsIsNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(with_bias({1, 1}));
-  const Gradients<TypeParam> each = BothWays<TypeParam>(repeated(problem), 2).gradients;
+  const Gradients<TypeParam> each = both_ways(repeated(problem), 2).gradients;
   Tensor<TypeParam> last({1, 1, 11, 13}), sum({1, 1, 11, 13});
   for (Index batch = 0; batch < 2; ++batch)
     for (Index head = 0; head < 4; ++head)
@@ -138,11 +135,11 @@ TYPED_TEST(RingBias, AGradientOfATableThatIsNotSummedOverRanksIsNoticed) {
     return table;
   };
   const Tensor<double> want = table_gradient(problem.want.bias, whole(11));
-  const BothWays<TypeParam> got(problem, 3);
+  const auto got = both_ways(problem, 3);
   Tensor<double> sum(want.shape()), first(want.shape());
   for (int rank = 0; rank < 3; ++rank) {
-    const Tensor<double> part = table_gradient(got.backward[static_cast<std::size_t>(rank)].gradients.bias,
-                                               query_ranges(problem.forward, rank, 3));
+    const Tensor<double> part = table_gradient(got[rank].gradients.bias,
+                                               Team{.rings = 3}.tokens(problem.what()).queries.ranges(rank));
     for (Index i = 0; i < sum.size(); ++i) sum.data()[i] += part.data()[i];
     if (rank == 0) first = part.clone();
   }

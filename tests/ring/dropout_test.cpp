@@ -37,35 +37,29 @@ TYPED_TEST(RingDropout, AgreesForEveryMaskPlacementAndNumberOfRanks) {
       const auto problem = make_gradient_problem<TypeParam>(with_dropout(scoring.scoring, kind));
       for (const int ranks : {1, 2, 3, 4, 5, 7}) {
         EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
-        EXPECT_TRUE(fast_agrees(problem, ranks)) << ranks;
+        EXPECT_TRUE(agrees(run(problem, {.rings = ranks}), problem)) << ranks;
       }
     }
 }
 
 TYPED_TEST(RingDropout, OneRankIsTheSingleDeviceBitForBit) {
   const auto problem = make_gradient_problem<TypeParam>(with_dropout({0.6, Mask::causal()}));
-  EXPECT_TRUE(same_bits(BothWays<TypeParam>(problem, 1).gradients, device_gradients(problem)));
-  const BothWays<TypeParam, CpuEngine<TypeParam>, CpuBackward<TypeParam>> fast(problem, 1);
-  EXPECT_TRUE(same_bits(fast.gradients, single_device_gradients(problem)));
+  EXPECT_TRUE(same_bits(both_ways(problem, 1).gradients, device_gradients(problem)));
+  EXPECT_TRUE(same_bits(run(problem, {}).gradients, single_device(problem).gradients));
 }
 
 /// Value j is 1 in column j and 0 elsewhere: out shows which pairs are kept.
-template <class Engine, class T>
-void expect_the_mask(const Problem<T>& problem, int ranks) {
+template <class T>
+void expect_the_mask(const Problem<T>& problem, int ranks, Index block) {
   const Dropout& dropout = problem.what.scoring.dropout;
-  const auto got = run_loopback<T, Engine>(problem, ranks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const View<const T> out = got[static_cast<std::size_t>(rank)].attended.out;
-    const std::vector<Index> position = positions(query_ranges(problem, rank, ranks));
-    for (Index batch = 0; batch < 2; ++batch)
-      for (Index head = 0; head < 4; ++head)
-        for (Index i = 0; i < out.shape().seq; ++i) {
-          const Index query = position[static_cast<std::size_t>(i)];
-          for (Index key = 0; key < 13; ++key)
-            ASSERT_EQ(out(batch, head, i, key) != 0, dropout.keeps(dropout.row(batch, head, query), key))
-                << "query " << query << ", key " << key << " on " << ranks << " ranks";
-        }
-  }
+  const auto got = run(problem, {.rings = ranks}, CpuDevice<T>({}, block));
+  const View<const T> out = got.attended.out;
+  for (Index batch = 0; batch < 2; ++batch)
+    for (Index head = 0; head < 4; ++head)
+      for (Index query = 0; query < 13; ++query)
+        for (Index key = 0; key < 13; ++key)
+          ASSERT_EQ(out(batch, head, query, key) != 0, dropout.keeps(dropout.row(batch, head, query), key))
+              << "query " << query << ", key " << key << " on " << ranks << " ranks";
 }
 
 TYPED_TEST(RingDropout, TheMaskIsTheFunctionOfPositionsEverywhere) {
@@ -81,8 +75,8 @@ TYPED_TEST(RingDropout, TheMaskIsTheFunctionOfPositionsEverywhere) {
         for (Index head = 0; head < 2; ++head)
           for (Index key = 0; key < 13; ++key) problem.v.view()(batch, head, key, key) = 1;
       for (const int ranks : {1, 2, 3, 5}) {
-        expect_the_mask<BlockwiseEngine<TypeParam>>(problem, ranks);
-        expect_the_mask<CpuEngine<TypeParam>>(problem, ranks);
+        expect_the_mask(problem, ranks, block);
+        expect_the_mask(problem, ranks, 0);  // the fast engine
       }
     }
 }
@@ -91,7 +85,8 @@ TYPED_TEST(RingDropout, TheMaskIsTheFunctionOfPositionsEverywhere) {
 
 template <class T, class Rules>
 testing::AssertionResult rules_agree(const GradientProblem<T>& problem) {
-  return ring_agrees<T, SmallEngine<T, Rules>>(problem.forward, 2);
+  return agrees(run(problem.forward, {.rings = 2}, device_of<T, SmallEngine<T, Rules>>(problem.what().block)),
+                problem.forward);
 }
 
 TYPED_TEST(RingDropout, WrongPlacesAndFactorsAreNoticed) {
@@ -106,7 +101,7 @@ TYPED_TEST(RingDropout, WrongPlacesAndFactorsAreNoticed) {
 TYPED_TEST(RingDropout, DroppedPairsWithoutAGradientAreNoticed) {
   using Wrong = MasksGradientOfScores<TypeParam>;
   const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  const BothWays<TypeParam, BlockwiseEngine<TypeParam>, Wrong> wrong(problem, 2);
+  const auto wrong = both_ways<TypeParam, BlockwiseEngine<TypeParam>, Wrong>(problem, 2);
   EXPECT_FALSE(agrees(wrong.gradients, problem));
   EXPECT_FALSE(grad_q_agrees(wrong.gradients.q, problem));
   EXPECT_FALSE(grad_bias_agrees(wrong.gradients.bias, problem));
@@ -133,25 +128,27 @@ TYPED_TEST(RingDropout, AHeadThatIsCountedOnItsRankIsNoticed) {
 }
 
 template <class T, class InForward, class InBackward = InForward>
-using Changing = BothWays<T, EveryStepForward<T, InForward>, EveryStepBackward<T, InBackward>>;
+TeamRun<T> changing(const GradientProblem<T>& problem, int ranks) {
+  return both_ways<T, EveryStepForward<T, InForward>, EveryStepBackward<T, InBackward>>(problem, ranks);
+}
 
 TYPED_TEST(RingDropout, SeedsThatDependOnTheRingAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  const Changing<TypeParam, NoChange> right(problem, 3);
-  EXPECT_TRUE(all_agree(right.forward, problem.forward));
+  const auto right = changing<TypeParam, NoChange>(problem, 3);
+  EXPECT_TRUE(agrees(right.attended, problem.forward));
   EXPECT_TRUE(agrees(right.gradients, problem));
-  const Changing<TypeParam, SeedPerRank> per_rank(problem, 3);
-  EXPECT_FALSE(all_agree(per_rank.forward, problem.forward));
-  EXPECT_TRUE(all_agree(Changing<TypeParam, SeedPerRank>(problem, 1).forward, problem.forward))
+  const auto per_rank = changing<TypeParam, SeedPerRank>(problem, 3);
+  EXPECT_FALSE(agrees(per_rank.attended, problem.forward));
+  EXPECT_TRUE(agrees(changing<TypeParam, SeedPerRank>(problem, 1).attended, problem.forward))
       << "one rank does not show it";
-  const Changing<TypeParam, SeedPerStep> per_step(problem, 3);
-  EXPECT_FALSE(all_agree(per_step.forward, problem.forward));
+  const auto per_step = changing<TypeParam, SeedPerStep>(problem, 3);
+  EXPECT_FALSE(agrees(per_step.attended, problem.forward));
 }
 
 TYPED_TEST(RingDropout, StatesReadInTheReverseOrderAreNoticed) {
   const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  const Changing<TypeParam, NoChange, SeedPerStepReversed<3>> reversed(problem, 3);
-  EXPECT_TRUE(all_agree(reversed.forward, problem.forward)) << "a test of the forward alone passes";
+  const auto reversed = changing<TypeParam, NoChange, SeedPerStepReversed<3>>(problem, 3);
+  EXPECT_TRUE(agrees(reversed.attended, problem.forward)) << "a test of the forward alone passes";
   EXPECT_FALSE(agrees(reversed.gradients, problem));
 }
 

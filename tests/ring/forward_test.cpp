@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/counting_transport.hpp"
-#include "support/ring_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -14,11 +14,9 @@ constexpr std::initializer_list<int> forward_ring_sizes{1, 2, 3, 4, 5, 7, 8};
 
 template <class T>
 void expect_a_right_ring(const Problem<T>& problem, int ranks) {
-  const auto results = run_loopback(problem, ranks);
-  EXPECT_TRUE(all_agree(results, problem));
-  for (int rank = 0; rank < ranks; ++rank)
-    EXPECT_TRUE(
-        sent_what_it_should(results[static_cast<std::size_t>(rank)].statistics, problem, {rank, ranks}));
+  const auto got = run(problem, {.rings = ranks});
+  EXPECT_TRUE(agrees(got, problem));
+  EXPECT_TRUE(sent_what_it_should(got, problem.what, {.rings = ranks}));
 }
 
 // 252 cases, each in float and double: every ring size, with and without the causal mask, with 1, 2 and 8
@@ -31,7 +29,7 @@ TEST(RingForward, AgreesWithTheReferenceOnRandomProblems) {
     expect_a_right_ring(make_problem<float>(what), ranks);
     const auto problem = make_problem<double>(what);
     expect_a_right_ring(problem, ranks);
-    EXPECT_TRUE((ring_agrees<double, BlockwiseEngine<double>>(problem, ranks)));
+    EXPECT_TRUE(agrees(run(problem, {.rings = ranks}, CpuDevice<double>({}, what.block)), problem));
   });
 }
 
@@ -43,9 +41,9 @@ TYPED_TEST_SUITE(RingForwardIn, Types);
 TYPED_TEST(RingForwardIn, OneRankIsTheSingleDeviceBitForBit) {
   for_each_case(40, [](Dice& dice, Index index) {
     const auto problem = make_problem<TypeParam>(random_case(dice, index, 1));
-    const auto ring = run_loopback(problem, 1);
+    const auto ring = run(problem, {});
     const auto device = attention_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring);
-    EXPECT_TRUE(same_bits(ring[0].attended, device)) << to_string(problem.what);
+    EXPECT_TRUE(same_bits(ring.attended, device)) << to_string(problem.what);
   });
 }
 
@@ -62,19 +60,16 @@ TYPED_TEST(RingForwardIn, MoreRanksThanTokens) {
 }
 
 TYPED_TEST(RingForwardIn, EmptyRanksEndWithEmptyResults) {
-  const auto results = run_loopback(make_problem<TypeParam>({.queries = 3, .keys = 3}), 5);
-  EXPECT_EQ(results[4].attended.out.size(), 0);
-  EXPECT_EQ(results[4].attended.lse.size(), 0);
-  EXPECT_EQ(results[4].statistics.messages_sent, 2) << "an empty parcel is no message";
+  const auto got = run(make_problem<TypeParam>({.queries = 3, .keys = 3}), {.rings = 5});
+  EXPECT_EQ(got[4].attended.out.size(), 0);
+  EXPECT_EQ(got[4].attended.lse.size(), 0);
+  EXPECT_EQ(got[4].forward_kv.messages_sent, 2) << "an empty parcel is no message";
 }
 
 TYPED_TEST(RingForwardIn, TheSameRingGivesTheSameBits) {
   const auto problem =
       make_problem<TypeParam>({.queries = 40, .keys = 40, .dim = 16, .block = 7, .spike_every = 4});
-  const auto once = run_loopback(problem, 3);
-  const auto again = run_loopback(problem, 3);
-  for (std::size_t rank = 0; rank < 3; ++rank)
-    EXPECT_TRUE(same_bits(once[rank].attended, again[rank].attended));
+  EXPECT_TRUE(same_bits(run(problem, {.rings = 3}).attended, run(problem, {.rings = 3}).attended));
 }
 
 // ---- what it sends -------------------------------------------------------------------------------------
@@ -83,39 +78,38 @@ TYPED_TEST(RingForwardIn, SendsEveryParcelButThatOfItsNextRank) {
   // 7 tokens on 3 ranks: 3, 2, 2. A token of K and V is 2 * 2 batches * 2 KV heads * 4 dim = 32 elements.
   const auto problem =
       make_problem<TypeParam>({.batch = 2, .kv_heads = 2, .group = 2, .queries = 7, .keys = 7});
-  const auto results = run_loopback(problem, 3);
+  const auto got = run(problem, {.rings = 3});
   const Index token = 32 * sizeof(TypeParam);
-  EXPECT_EQ(results[0].statistics.bytes_sent, (7 - 2) * token);
-  EXPECT_EQ(results[1].statistics.bytes_sent, (7 - 2) * token);
-  EXPECT_EQ(results[2].statistics.bytes_sent, (7 - 3) * token);
-  EXPECT_EQ(results[0].statistics.bytes_received, (7 - 3) * token);
-  for (const auto& result : results) EXPECT_EQ(result.statistics.messages_sent, 2);
+  EXPECT_EQ(got[0].forward_kv.bytes_sent, (7 - 2) * token);
+  EXPECT_EQ(got[1].forward_kv.bytes_sent, (7 - 2) * token);
+  EXPECT_EQ(got[2].forward_kv.bytes_sent, (7 - 3) * token);
+  EXPECT_EQ(got[0].forward_kv.bytes_received, (7 - 3) * token);
+  for (const auto& rank : got.ranks) EXPECT_EQ(rank.forward_kv.messages_sent, 2);
 }
 
 TYPED_TEST(RingForwardIn, OneRankSendsNothing) {
-  const auto results = run_loopback(make_problem<TypeParam>({}), 1);
-  EXPECT_EQ(results[0].statistics.messages_sent, 0);
-  EXPECT_EQ(results[0].statistics.bytes_sent, 0);
+  const auto got = run(make_problem<TypeParam>({}), {});
+  EXPECT_EQ(got[0].forward_kv.messages_sent, 0);
+  EXPECT_EQ(got[0].forward_kv.bytes_sent, 0);
 }
 
 // ---- what it holds -------------------------------------------------------------------------------------
 
-TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
+TYPED_TEST(RingForwardIn, HoldsOneQueryShardAndFourKvShardsBesidesItsArrays) {
   for (const int ranks : forward_ring_sizes) {
     const auto problem = make_problem<TypeParam>(
         {.batch = 2, .kv_heads = 2, .group = 2, .queries = 50, .keys = 43, .dim = 8, .block = 4});
-    const auto results = run_loopback(problem, ranks);
+    const auto got = run(problem, {.rings = ranks});
     const Placement queries(PlacementKind::contiguous, 50, ranks);
     const Placement keys(PlacementKind::contiguous, 43, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const Shape q = problem.what.q().with_seq(queries.tokens(rank));
       const Shape kv = problem.what.kv().with_seq(keys.max_tokens());
-      const Index elements = 2 * q.size()                        // q, out
+      const Index elements = q.size()                            // out
                              + (ranks == 1 ? 2 : 4) * kv.size()  // k, v; twice where they travel
                              + 2 * q.per_row().size()            // m, which becomes lse, and l
                              + forward_tile_elements<TypeParam>(q);
-      EXPECT_EQ(results[static_cast<std::size_t>(rank)].peak_bytes,
-                elements * static_cast<Index>(sizeof(TypeParam)))
+      EXPECT_EQ(got[rank].forward_peak, elements * static_cast<Index>(sizeof(TypeParam)))
           << "rank " << rank << " of " << ranks;
     }
   }
@@ -123,7 +117,8 @@ TYPED_TEST(RingForwardIn, HoldsTwoQueryShardsAndFourKvShards) {
 
 TYPED_TEST(RingForwardIn, AllocatesNothingInsideTheLoop) {
   const auto problem = make_problem<TypeParam>({.group = 2, .queries = 23, .keys = 23, .block = 3});
-  EXPECT_TRUE((ring_agrees<TypeParam, CpuEngine<TypeParam>, CountsAllocations>(problem, 4)));
+  EXPECT_TRUE(agrees(
+      run(problem, {.rings = 4}, CpuDevice<TypeParam>(), {.links = links_with<CountsAllocations>}), problem));
 }
 
 TEST(RingForward, ConsumesKvFromThreeRanksOn) {

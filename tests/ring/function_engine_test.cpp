@@ -8,7 +8,7 @@
 
 #include "ring_attention/core/error.hpp"
 #include "support/masks.hpp"
-#include "support/ring_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -72,7 +72,7 @@ struct BlockwiseFunction : FunctionEngine<T> {
 
 template <class T, class Function>
 testing::AssertionResult agrees_with(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, Function>(problem, ranks);
+  return agrees(run(problem, {.rings = ranks}, device_of<T, Function>(problem.what.block)), problem);
 }
 
 template <class T>

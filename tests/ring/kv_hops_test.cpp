@@ -7,8 +7,8 @@
 
 #include <limits>
 
-#include "support/backward_runs.hpp"
 #include "support/masks.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -124,20 +124,15 @@ class NanMemory : public HostMemory {
   NanAllocator allocator_;
 };
 
-template <class Engine, class T>
-AttentionResult<T> attended_with_nan(const Problem<T>& p, LoopbackWorld& world, const Ring& ring) {
-  const NanMemory memory;
-  const Placement keys(p.what.kind, p.what.keys, ring.size);
-  const Tensor<T> q = rows_of(p.q, query_ranges(p, ring.rank, ring.size));
-  KvParcel<T> kv(p.k.shape(), keys, ring.rank, memory, hops_of(p.what, ring.size));
-  copy_rows(kv.k(), p.k.view(), keys.ranges(ring.rank));
-  copy_rows(kv.v(), p.v.view(), keys.ranges(ring.rank));
-  auto engine = make_engine<Engine>(p.what.scoring, p.what.block);
-  engine.begin(q, query_ranges(p, ring.rank, ring.size));
-  LoopbackTransport transport(world, ring.rank);
-  ring_forward(engine, transport, kv);
-  return engine.finish();
-}
+/// A device whose memory is such one.
+class NanDevice : public CpuDevice<double> {
+ public:
+  using CpuDevice<double>::CpuDevice;
+  [[nodiscard]] const Memory& memory() const override { return memory_; }
+
+ private:
+  NanMemory memory_;
+};
 
 TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
   for_each_case(200, [](Dice& dice, Index index) {
@@ -149,28 +144,18 @@ TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
     auto needed = make_gradient_problem<double>(what);
     what.every_hop = true;
     const auto all = make_gradient_problem<double>(what);
-    const auto forward = run_loopback(needed.forward, ranks), forward_all = run_loopback(all.forward, ranks);
-    const auto poisoned = run_loopback<double, CpuEngine<double>, ForgetsWhatItSent>(needed.forward, ranks);
-    for (std::size_t rank = 0; rank < forward.size(); ++rank) {
-      EXPECT_TRUE(same_bits(forward[rank].attended, forward_all[rank].attended));
-      EXPECT_TRUE(same_bits(poisoned[rank].attended, forward_all[rank].attended))
-          << "what was not received is NaN";
-      EXPECT_LE(forward[rank].statistics.bytes_sent, forward_all[rank].statistics.bytes_sent);
+    const Team ring{.rings = ranks};
+    const auto sent_all = run(all, ring), sent_needed = run(needed, ring);
+    const auto poisoned = run(needed, ring, CpuDevice<double>(), {.links = links_with<ForgetsWhatItSent>});
+    for (const auto& [name, got] :
+         {std::pair{"the hops that are needed", &sent_needed}, {"what was sent is NaN", &poisoned}}) {
+      EXPECT_TRUE(same_bits(got->attended, sent_all.attended)) << name;
+      EXPECT_TRUE(same_bits(got->gradients, sent_all.gradients)) << name;
     }
-    const auto backward = run_loopback_backward(needed, forward),
-               backward_all = run_loopback_backward(all, forward);
-    const auto poisoned_backward =
-        run_loopback_backward<double, CpuBackward<double>, ForgetsWhatItSent>(needed, forward);
-    for (std::size_t rank = 0; rank < forward.size(); ++rank) {
-      EXPECT_TRUE(same_bits(backward[rank].gradients, backward_all[rank].gradients));
-      EXPECT_TRUE(same_bits(poisoned_backward[rank].gradients, backward_all[rank].gradients));
-    }
-    LoopbackWorld world(ranks);
-    world.run([&](int rank) {
-      const auto& want = forward_all[static_cast<std::size_t>(rank)].attended;
-      EXPECT_TRUE(
-          same_bits(attended_with_nan<CpuEngine<double>>(needed.forward, world, {rank, ranks}), want));
-    });
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_LE(sent_needed[rank].forward_kv.bytes_sent, sent_all[rank].forward_kv.bytes_sent);
+    EXPECT_TRUE(same_bits(run(needed.forward, ring, NanDevice()).attended, sent_all.attended))
+        << "what was not received is NaN";
   });
 }
 
@@ -178,19 +163,15 @@ TEST(KvHops, OfReadableEnginesNeedNothingElse) {
   for_each_case(60, [](Dice& dice, Index index) {
     const int ranks = static_cast<int>(dice.between(2, 5));
     const auto problem = make_problem<double>(random_case(dice, index, ranks));
-    LoopbackWorld world(ranks);
-    world.run([&](int rank) {
-      const auto got = attended_with_nan<BlockwiseEngine<double>>(problem, world, {rank, ranks});
-      EXPECT_TRUE(agrees(got, problem, query_ranges(problem, rank, ranks)));
-    });
+    EXPECT_TRUE(agrees(run(problem, {.rings = ranks}, NanDevice({}, problem.what.block)), problem));
   });
 }
 
 TEST(KvHops, ACausalMaskOnContiguousSlicesSendsHalf) {
   Case what{.queries = 40, .keys = 40, .scoring = {0.5, Mask::causal()}, .every_hop = false};
-  const auto results = run_loopback(make_problem<float>(what), 4);
+  const auto got = run(make_problem<float>(what), {.rings = 4});
   Index sent = 0;
-  for (const auto& result : results) sent += result.statistics.bytes_sent;
+  for (const auto& rank : got.ranks) sent += rank.forward_kv.bytes_sent;
   EXPECT_EQ(sent, Index{3} * 2 * what.kv().size() * static_cast<Index>(sizeof(float)) / 2);
 }
 

@@ -5,9 +5,7 @@
 
 #include <array>
 
-#include "ring_attention/ring/transports/odd_even.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
-#include "support/backward_runs.hpp"
+#include "ring/mpi_rings.hpp"
 #include "support/masks.hpp"
 #include "support/thrown_message.hpp"
 
@@ -15,44 +13,8 @@ namespace ring_attention::test {
 namespace {
 
 template <class Link>
-class MpiBackward : public testing::Test {
- protected:
-  Communicator comm{MPI_COMM_WORLD};
-  Ring place{comm.rank(), comm.size()};
-
-  /// This rank of a ring over MPI, forward and backward, and all ranks of one in the process of rank 0: ranks that share
-  /// cores would all wait for each other's threads.
-  template <class T>
-  void expect_a_right_ring(const GradientProblem<T>& problem) {
-    SCOPED_TRACE(to_string(problem.what()));
-    const auto transport = [&](int channel) { return std::make_unique<Link>(comm, channel); };
-    const auto forward = run_rank<T>(problem.forward, place, transport);
-    const auto got = run_rank_backward<T>(problem, forward.attended, place, transport);
-
-    EXPECT_TRUE(sent_what_it_should(got, problem, place));
-    const auto hash = [](const AttentionResult<T>& attended, const Gradients<T>& g) {
-      return hash_of(attended.out, attended.lse, g.q, g.k, g.v, g.bias, as_tensor(g.sinks));
-    };
-    const auto hashes = all_gather(comm, hash(forward.attended, got.gradients));
-    const auto peaks = all_gather(comm, got.peak_bytes);
-    if (place.rank == 0) {
-      const auto threads_forward = run_loopback(problem.forward, place.size);
-      const auto threads = run_loopback_backward(problem, threads_forward);
-      EXPECT_TRUE(agrees(gathered(threads, problem), problem));
-      for (std::size_t rank = 0; rank < threads.size(); ++rank) {
-        EXPECT_EQ(hashes[rank], hash(threads_forward[rank].attended, threads[rank].gradients))
-            << "the bits of rank " << rank;
-        EXPECT_EQ(peaks[rank], threads[rank].peak_bytes) << "rank " << rank;
-      }
-    }
-    if (place.size == 1) {
-      EXPECT_TRUE(same_bits(got.gradients, single_device_gradients(problem)));
-    }
-  }
-};
-
-using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
-TYPED_TEST_SUITE(MpiBackward, Transports);
+class MpiBackward : public MpiRings<Link> {};
+TYPED_TEST_SUITE(MpiBackward, MpiTransports);
 
 // Ranks that share cores mostly wait for each other, so most random problems run on threads. Up to four ranks, with and
 // without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each.

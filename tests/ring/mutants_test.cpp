@@ -4,14 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "support/ring_runs.hpp"
-
 namespace ring_attention::test {
 namespace {
 
 template <class T, class Rules>
 testing::AssertionResult engine_agrees(const Problem<T>& problem, int ranks = 2) {
-  return ring_agrees<T, SmallEngine<T, Rules>>(problem, ranks);
+  return agrees(run(problem, {.rings = ranks}, device_of<T, SmallEngine<T, Rules>>(problem.what.block)),
+                problem);
 }
 
 template <class T, class Owners>
@@ -21,7 +20,7 @@ testing::AssertionResult topology_agrees(const Problem<T>& problem, int ranks) {
 
 template <class T, class Link>
 testing::AssertionResult transport_agrees(const Problem<T>& problem, int ranks) {
-  return ring_agrees<T, CpuEngine<T>, Link>(problem, ranks);
+  return agrees(run(problem, {.rings = ranks}, CpuDevice<T>(), {.links = links_with<Link>}), problem);
 }
 
 template <class T>
@@ -80,14 +79,12 @@ TYPED_TEST(Mutant, BuffersSwappedTooEarlyAreNoticed) {
 
 TYPED_TEST(Mutant, AHopTooManyIsNoticedByItsMessages) {
   const auto problem = make_problem<TypeParam>({.queries = 15, .keys = 15});
-  const auto right = run_loopback<TypeParam>(problem, 4);
-  const auto wrong = run_loopback<TypeParam, CpuEngine<TypeParam>, OneHopTooMany>(problem, 4);
-  EXPECT_TRUE(all_agree(wrong, problem)) << "the numbers do not show it";
-  for (int rank = 0; rank < 4; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    EXPECT_TRUE(sent_what_it_should(right[at].statistics, problem, {rank, 4}));
-    EXPECT_FALSE(sent_what_it_should(wrong[at].statistics, problem, {rank, 4}));
-  }
+  const auto right = run(problem, {.rings = 4});
+  const auto wrong = run(problem, {.rings = 4}, CpuDevice<TypeParam>(), {.links = links_with<OneHopTooMany>});
+  EXPECT_TRUE(agrees(wrong, problem)) << "the numbers do not show it";
+  EXPECT_TRUE(sent_what_it_should(right, problem.what, {.rings = 4}));
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_FALSE(sent_what_it_should(wrong[rank], problem.what, {.rings = 4}, rank));
 }
 
 // ---- engine --------------------------------------------------------------------------------------------
@@ -123,9 +120,10 @@ Problem<T> problem_with_a_fully_masked_tile_row() {
 TYPED_TEST(Mutant, AnUnguardedMinusInfinityIsNoticed) {
   const auto problem = problem_with_a_fully_masked_tile_row<TypeParam>();
   EXPECT_TRUE((engine_agrees<TypeParam, RightRules>(problem)));
-  const auto wrong = run_loopback<TypeParam, SmallEngine<TypeParam, UnguardedScores>>(problem, 2);
-  EXPECT_FALSE(all_agree(wrong, problem));
-  EXPECT_TRUE(std::isnan(wrong[0].attended.out.view()(0, 0, 0))) << "even after valid blocks";
+  const auto wrong = run(problem, {.rings = 2},
+                         device_of<TypeParam, SmallEngine<TypeParam, UnguardedScores>>(problem.what.block));
+  EXPECT_FALSE(agrees(wrong, problem));
+  EXPECT_TRUE(std::isnan(wrong.attended.out.view()(0, 0, 0))) << "even after valid blocks";
 }
 
 TYPED_TEST(Mutant, AnUnguardedMergeIsNoticed) {
@@ -183,9 +181,9 @@ TYPED_TEST(Mutant, InterleavedHeadsPassWithoutGroupsOrWithOneKvHead) {
 
 TYPED_TEST(Mutant, TopLeftAlignmentIsNoticed) {
   auto problem = make_problem<TypeParam>({.queries = 5, .keys = 9, .scoring = {0.5, Mask::causal(9 - 5)}});
-  EXPECT_TRUE((ring_agrees<TypeParam>(problem, 3)));
+  EXPECT_TRUE(agrees(run(problem, {.rings = 3}), problem));
   problem.what.scoring.mask.offset = 0;  // the reference keeps the right one
-  EXPECT_FALSE((ring_agrees<TypeParam>(problem, 3)));
+  EXPECT_FALSE(agrees(run(problem, {.rings = 3}), problem));
 }
 
 }  // namespace

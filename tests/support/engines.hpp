@@ -1,4 +1,4 @@
-// Functions that make engines which have begun, and a device of them: a test replaces one engine by a wrong one.
+// Functions that make engines which have begun, and a device of them: a test replaces an engine by a wrong one.
 #pragma once
 
 #include <functional>
@@ -35,18 +35,6 @@ std::unique_ptr<BackwardEngine<T>> make_backward(const Scoring& scoring, Index b
   return engine;
 }
 
-/// A forward engine and a backward engine.
-template <class T>
-struct Engines {
-  MakeForward<T> forward;
-  MakeBackward<T> backward;
-};
-template <class T>
-inline const Engines<T> fast_engines{make_forward<T, CpuEngine<T>>, make_backward<T, CpuBackward<T>>};
-template <class T>
-inline const Engines<T> readable_engines{make_forward<T, BlockwiseEngine<T>>,
-                                         make_backward<T, BlockwiseBackward<T>>};
-
 /// Engines that do `work` for every piece, and have no result.
 struct WorkingEngine : Engine<float> {
   explicit WorkingEngine(std::function<void()> at_each_piece) : work(std::move(at_each_piece)) {}
@@ -66,27 +54,46 @@ struct WorkingBackward : BackwardEngine<float> {
   std::function<void(const Gradient&)> work;
 };
 
-/// What a ContextParallel computes with.
+/// A device of any engines, for arrays of the host.
 template <class T>
 class DeviceOf : public CpuDevice<T> {
  public:
-  DeviceOf(const Engines<T>& engines, Index block) : engines_(engines), block_(block) {}
+  explicit DeviceOf(MakeForward<T> forward, MakeBackward<T> backward = make_backward<T, CpuBackward<T>>,
+                    Index block = 64)
+      : forward_(std::move(forward)), backward_(std::move(backward)), block_(block) {}
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
                                                    const TokenRanges& ranges, View<const T> bias,
                                                    const ExpectedKeys&) const override {
-    return engines_.forward(scoring, block_, q, ranges, bias);
+    return forward_(scoring, block_, q, ranges, bias);
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
                                                             const BackwardInputs<T>& inputs,
                                                             const TokenRanges& ranges,
                                                             const ExpectedKeys&) const override {
-    return engines_.backward(scoring, block_, inputs, ranges);
+    return backward_(scoring, block_, inputs, ranges);
   }
 
  private:
-  const Engines<T>& engines_;
+  MakeForward<T> forward_;
+  MakeBackward<T> backward_;
   Index block_;
 };
+template <class T, class Forward = CpuEngine<T>, class Backward = CpuBackward<T>>
+DeviceOf<T> device_of(Index block) {
+  return DeviceOf<T>(make_forward<T, Forward>, make_backward<T, Backward>, block);
+}
+
+/// Elements of the one tile that the fast engine keeps.
+template <class T>
+Index tile_elements(cpu::Size (*elements)(int), Index dim) {
+  return cpu::workspaces<T>(1, elements(static_cast<int>(dim))).size();
+}
+/// The same of the forward on some queries.
+template <class T>
+Index forward_tile_elements(const Shape& q) {
+  const auto& kernel = forward_kernel(kernels<T>(best_isa()).forward, static_cast<cpu::Size>(q.seq));
+  return tile_elements<T>(kernel.workspace, q.dim);
+}
 
 }  // namespace ring_attention::test

@@ -1,7 +1,7 @@
 // Wrong variants of a hybrid that look right. Each replaces one decision.
 #pragma once
 
-#include "support/parallel_runs.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 
@@ -22,9 +22,9 @@ struct FirstReplicaOnly : HybridRules {
 
 /// Tokens are placed over all ranks, not over the ranks of a ring.
 struct PlacedOverTheWorld : HybridRules {
-  [[nodiscard]] TokenRanges slice(const RankGrid& held, PlacementKind kind, Index seq) const override {
+  [[nodiscard]] TokenRanges slice(const RankGrid& held, const Placement& shards) const override {
     const int ranks = held.ulysses.size * held.ring.size;
-    return Placement(kind, seq, ranks).ranges(held.rank);
+    return Placement(shards.kind(), shards.seq(), ranks).ranges(held.rank);
   }
 };
 

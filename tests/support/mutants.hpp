@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ring_attention/ring/transports/loopback.hpp"
-#include "support/ring_runs.hpp"
+#include "support/run.hpp"
 #include "support/small_engine.hpp"
 
 namespace ring_attention::test {
@@ -151,7 +151,7 @@ testing::AssertionResult ring_of_owners_agrees(const Problem<T>& problem, int ra
     return std::make_unique<EngineWithOwners<T, Owners>>(
         make_forward<T, CpuEngine<T>>(scoring, block, q, ranges, bias), Ring{rank, ranks}, keys);
   };
-  return all_agree(run_loopback_with<T>(problem, ranks, loopback_link<LoopbackTransport>, make), problem);
+  return agrees(run(problem, {.rings = ranks}, DeviceOf<T>(make)), problem);
 }
 
 // ---- the transport -------------------------------------------------------------------------------------

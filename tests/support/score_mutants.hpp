@@ -2,36 +2,19 @@
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
-#include "support/backward_runs.hpp"
+#include "support/run.hpp"
 #include "support/small_engine.hpp"
 
 namespace ring_attention::test {
 
-/// The readable engines on a ring, forward and backward.
+/// The check that the right engines, here the readable ones, pass on a ring, and that each mutant must fail.
 template <class T, class Forward = BlockwiseEngine<T>, class Backward = BlockwiseBackward<T>>
-struct BothWays {
-  BothWays(const GradientProblem<T>& problem, int ranks)
-      : forward(run_loopback<T, Forward>(problem.forward, ranks)),
-        backward(run_loopback_backward<T, Backward>(problem, forward)),
-        gradients(gathered(backward, problem)) {}
-
-  std::vector<RankResult<T>> forward;
-  std::vector<RankGradients<T>> backward;
-  Gradients<T> gradients;
-};
-
-/// The check that the right engines pass and each mutant must fail.
+TeamRun<T> both_ways(const GradientProblem<T>& problem, int ranks) {
+  return run(problem, {.rings = ranks}, device_of<T, Forward, Backward>(problem.what().block));
+}
 template <class T, class Forward = BlockwiseEngine<T>, class Backward = BlockwiseBackward<T>>
 testing::AssertionResult both_ways_agree(const GradientProblem<T>& problem, int ranks) {
-  const BothWays<T, Forward, Backward> got(problem, ranks);
-  if (const auto verdict = all_agree(got.forward, problem.forward); !verdict) return verdict;
-  return agrees(got.gradients, problem);
-}
-
-/// The same for the fast engines.
-template <class T>
-testing::AssertionResult fast_agrees(const GradientProblem<T>& problem, int ranks) {
-  return both_ways_agree<T, CpuEngine<T>, CpuBackward<T>>(problem, ranks);
+  return agrees(both_ways<T, Forward, Backward>(problem, ranks), problem);
 }
 
 // ---- rules of a small engine ------------------------------------------------------------------------------

@@ -10,24 +10,16 @@ namespace {
 template <class T>
 void expect_rings_agree(const Case& what, int ranks) {
   const auto problem = problem_in<T>(what, nullptr);
-  const auto direct = run_threads_on_gpu<T>(problem, {.rings = ranks});
-  const auto staged = run_threads_on_gpu<T>(problem, {.rings = ranks, .staged = true});
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    EXPECT_TRUE(agrees_in(unit_of<T>, direct[at].attended, problem.forward,
-                          query_ranges(problem.forward, rank, ranks)));
-    EXPECT_TRUE(same_bits(staged[at].attended, direct[at].attended)) << "of all transports";
-    if constexpr (std::is_same_v<T, float>) {
-      EXPECT_TRUE(sent_what_it_should(direct[at].forward_kv, problem.forward, Ring{rank, ranks}));
-    }
-  }
+  const Team team{.rings = ranks};
+  const auto direct = run_on_gpu<T>(problem, team), staged = run_on_gpu<T>(problem, team, true);
+  EXPECT_TRUE(agrees_in(unit_of<T>, direct.attended, problem.forward, whole(what.queries)));
   // The forward's out and lse are those of T's arithmetic, too.
-  const Whole<float> all = gathered(direct, what, 1);
-  EXPECT_TRUE(gradients_agree_in(2 * unit_of<T>, all.gradients, problem));
-  EXPECT_TRUE(same_bits(gathered(staged, what, 1), all));
+  EXPECT_TRUE(gradients_agree_in(2 * unit_of<T>, direct.gradients, problem));
+  EXPECT_TRUE(same_bits<float>(staged, direct)) << "of all transports";
+  EXPECT_TRUE(sent_what_it_should(direct, what, team, bytes_of<T>));
   if (ranks > 1) return;
   const auto alone = forward_in_pieces<T>(problem.forward, {whole(what.keys)}, {}, whole(what.queries));
-  EXPECT_TRUE(same_bits(alone, direct[0].attended)) << "one rank's ring is the single device";
+  EXPECT_TRUE(same_bits(alone, direct.attended)) << "one rank's ring is the single device";
 }
 
 TEST(DeviceRings, AgreeWithTheReferenceForwardAndBackward) {

@@ -7,49 +7,16 @@
 #include <memory>
 #include <type_traits>
 
+#include "ring/mpi_rings.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
-#include "ring_attention/ring/transports/overlapped.hpp"
-#include "support/ring_runs.hpp"
 #include "support/thrown_message.hpp"
 
 namespace ring_attention::test {
 namespace {
 
 template <class Link>
-class MpiRing : public testing::Test {
- protected:
-  Communicator comm{MPI_COMM_WORLD};
-  Ring place{comm.rank(), comm.size()};
-
-  /// This rank of a ring over MPI; and all ranks of one in the process of rank 0, because ranks share cores.
-  template <class T>
-  void expect_a_right_ring(const Problem<T>& problem) {
-    SCOPED_TRACE(to_string(problem.what));
-    const auto got =
-        run_rank<T>(problem, place, [&](int channel) { return std::make_unique<Link>(comm, channel); });
-    EXPECT_TRUE(agrees(got.attended, problem, query_ranges(problem, place.rank, place.size)));
-    EXPECT_TRUE(sent_what_it_should(got.statistics, problem, place));
-    EXPECT_GE(got.statistics.exposed_seconds, 0);
-    const auto hashes = all_gather(comm, hash_of(got.attended.out, got.attended.lse));
-    const auto peaks = all_gather(comm, got.peak_bytes);
-    if (place.rank == 0) {
-      const auto threads = run_loopback(problem, place.size);
-      for (std::size_t rank = 0; rank < threads.size(); ++rank) {
-        const AttentionResult<T>& want = threads[rank].attended;
-        EXPECT_EQ(hashes[rank], hash_of(want.out, want.lse)) << "the bits of rank " << rank;
-        EXPECT_EQ(peaks[rank], threads[rank].peak_bytes) << "rank " << rank;
-      }
-    }
-    if (place.size == 1) {
-      EXPECT_TRUE(same_bits(got.attended,
-                            attention_forward<T>(problem.q, problem.k, problem.v, problem.what.scoring)));
-    }
-  }
-};
-
-using Transports = testing::Types<OddEvenTransport, OverlappedTransport>;
-TYPED_TEST_SUITE(MpiRing, Transports);
+class MpiRing : public MpiRings<Link> {};
+TYPED_TEST_SUITE(MpiRing, MpiTransports);
 
 // With and without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each. Most
 // random problems run on threads, because ranks that share cores mostly wait for each other.

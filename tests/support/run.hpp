@@ -1,0 +1,249 @@
+// The one driver: an attention problem on a team of ranks, forward and backward, on any device and over any links.
+//
+// Ranks are threads of this process, or run_rank() is the part of one rank of a job over MPI or NCCL.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ring_attention/attention/sink_gradient.hpp"
+#include "ring_attention/core/allocation.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/loopback_links.hpp"
+#include "support/engines.hpp"
+#include "support/team.hpp"
+
+namespace ring_attention::test {
+
+/// The decisions in which a hybrid can be subtly wrong: a mutant replaces one.
+struct HybridRules {
+  virtual ~HybridRules() = default;
+  /// Where the rank that holds the tokens of `held` computes.
+  [[nodiscard]] virtual RankGrid computes(const RankGrid& held) const { return held; }
+  /// What it holds. \param shards  over the ranks of the ring of `held`
+  [[nodiscard]] virtual TokenRanges slice(const RankGrid& held, const Placement& shards) const {
+    return held.slice(shards);
+  }
+  /// The query head in place `head`, when `ranks` ranks share `heads` of them.
+  [[nodiscard]] virtual Index query_head(Index head, Index /*heads*/, int /*ranks*/) const { return head; }
+  /// Whether rank `own` returns zeros for its part of dK and dV, when the ranks have these K,V heads.
+  [[nodiscard]] virtual bool returns_nothing(const std::vector<Interval>& /*heads*/,
+                                             std::size_t /*own*/) const {
+    return false;
+  }
+};
+inline const HybridRules right_rules;
+
+/// What is computed: a forward, or a forward and a backward.
+template <class T>
+struct Task {
+  Task(const Problem<T>& problem) : forward(problem) {}  // NOLINT: implicit
+  Task(const GradientProblem<T>& problem)
+      : forward(problem.forward), grad_out(&problem.grad_out) {}  // NOLINT
+  const Problem<T>& forward;
+  const Tensor<T>* grad_out = nullptr;
+};
+
+/// Makes the links of a thread.
+using MakeLinks = std::function<std::unique_ptr<Links>(LoopbackWorld& world, const RankGrid& grid)>;
+std::unique_ptr<Links> thread_links(LoopbackWorld& world, const RankGrid& grid);
+
+/// The links of a ring over all ranks whose transport is a Link.
+template <class Link>
+std::unique_ptr<Links> links_with(LoopbackWorld& world, const RankGrid& grid) {
+  struct Own : LoopbackLinks {
+    Own(LoopbackWorld& all, const RankGrid& own)
+        : LoopbackLinks(all, own.rank, own.ulysses, own.ring), world_of(all), rank(own.rank) {}
+    [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t) override {
+      return std::make_unique<Link>(world_of, rank, static_cast<int>(channel));
+    }
+    LoopbackWorld& world_of;
+    int rank;
+  };
+  return std::make_unique<Own>(world, grid);
+}
+
+/// What a test replaces in a run.
+template <class T>
+struct RunOptions {
+  MakeLinks links = thread_links;
+  const HybridRules& rules = right_rules;
+  const TeamRun<T>* forward = nullptr;  ///< of a backward alone; query heads are in the usual order
+};
+
+/// The part of rank `rank`, as a program does it that keeps arrays in the layout that it computes.
+template <class Input, class T>
+RankRun<SumOf<Input>> run_rank(const Task<SumOf<Input>>& task, const Team& team,
+                               const Device<Input, T>& device, Links& links, int rank,
+                               const RunOptions<SumOf<Input>>& options = {});
+
+/// The single device with the fast engines, without a ring.
+template <class T>
+Whole<T> single_device(const GradientProblem<T>& problem);
+
+/// All ranks, as threads of this process. \param part  of one rank
+template <class T>
+TeamRun<T> run_threads(const Task<T>& task, const Team& team, LoopbackWorld& world,
+                       const std::function<RankRun<T>(const RankGrid& held)>& part,
+                       const HybridRules& rules = right_rules);
+
+template <class Input, class T>
+TeamRun<SumOf<Input>> run(const Task<SumOf<Input>>& task, const Team& team, const Device<Input, T>& device,
+                          const RunOptions<SumOf<Input>>& options = {}) {
+  LoopbackWorld world(team.ranks());
+  return run_threads<SumOf<Input>>(
+      task, team, world,
+      [&](const RankGrid& held) {
+        const auto links = options.links(world, options.rules.computes(held));
+        return run_rank(task, team, device, *links, held.rank, options);
+      },
+      options.rules);
+}
+/// With the fast engines.
+template <class T>
+TeamRun<T> run(const Problem<T>& problem, const Team& team) {
+  return run(problem, team, CpuDevice<T>());
+}
+template <class T>
+TeamRun<T> run(const GradientProblem<T>& problem, const Team& team) {
+  return run(problem, team, CpuDevice<T>());
+}
+
+// ---- the part of a rank ---------------------------------------------------------------------------------------
+
+/// The query heads in the order of the rules, or back.
+template <class T>
+Tensor<T> ordered_heads(const HybridRules& rules, const Tensor<T>& x, int ranks, bool back = false);
+
+template <class Input, class T>
+class RankPart {
+ public:
+  using Value = SumOf<Input>;
+
+  RankPart(const Task<Value>& task, const Team& team, const Device<Input, T>& device, Links& links, int rank,
+           const HybridRules& rules)
+      : what_(task.forward.what),
+        rules_(rules),
+        device_(device),
+        links_(links),
+        grid_(rules.computes(team.grid(rank))),
+        rows_(rules.slice(team.grid(rank), team.tokens(what_).queries)),
+        columns_(rules.slice(team.grid(rank), team.tokens(what_).keys)),
+        shared_{grid_,
+                team.gathers,
+                Team{grid_.ulysses.size, grid_.ring.size, false, team.tile}.tokens(what_),
+                what_.q(),
+                what_.kv(),
+                what_.scoring,
+                what_.every_hop,
+                what_.bias()},
+        attention_(device, links, shared_),
+        backward_attention_(device, links, shared_),
+        q_(queries(task.forward.q)),
+        k_(keys(task.forward.k)),
+        v_(keys(task.forward.v)),
+        bias_rows_(task.forward.bias.size() > 0 ? rows_of(task.forward.bias, rows_) : Tensor<Value>()),
+        bias_(layout().template bias_to_heads<Value>(device.bias_to_device(bias_rows_))) {}
+
+  void forward() {
+    const Index before = allocation::current();
+    allocation::reset_peak();
+    auto forward = attention_.begin_forward(q_, attention_.kv(k_, v_), bias_);
+    attention_.travel(forward);
+    AttentionResult<Value> attended = forward.engine->finish();
+    run_.forward_peak = allocation::peak() - before;
+    out_ = std::move(attended.out);
+    lse_ = std::move(attended.lse);
+    run_.attended = {queries_back(layout().template queries_to_sequence<Value>(out_.view())),
+                     queries_back(layout().template queries_to_sequence<Value>(lse_.view()))};
+    run_.forward_kv = attention_.hops(Channel::kv);
+    run_.forward_pieces = attention_.pieces();
+  }
+  void take_forward(const RankRun<Value>& given) {
+    run_.attended = {given.attended.out.clone(), given.attended.lse.clone()};
+    run_.forward_kv = given.forward_kv;
+    out_ = layout().template queries_to_heads<Value>(device_.bias_to_device(run_.attended.out));
+    lse_ = layout().template queries_to_heads<Value>(device_.bias_to_device(run_.attended.lse));
+  }
+  void backward(const Tensor<Value>& all_grad_out) {
+    run_.has_backward = true;
+    const auto grad_out = queries(all_grad_out);
+    const Index before = allocation::current();
+    allocation::reset_peak();
+    auto backward =
+        backward_attention_.begin_backward({q_, out_, lse_, grad_out, bias_}, backward_attention_.kv(k_, v_));
+    backward_attention_.travel(backward);
+    run_.peak = allocation::peak() - before;
+    const HeadShare share(what_.q().heads, what_.kv_heads, grid_.ulysses.size);
+    if (rules_.returns_nothing(share.kv, static_cast<std::size_t>(links_.ulysses().rank())))
+      for (const View<Value>& sum : {backward.sums.k(), backward.sums.v()})
+        std::ranges::fill(sum.elements(), Value{0});
+    auto got = backward_attention_.finish(backward);
+    const Tensor<Value> own_grad_out = rows_of(all_grad_out, rows_);
+    run_.gradients = {
+        queries_back(std::move(got.q)), device_.to_host(std::move(got.k)), device_.to_host(std::move(got.v)),
+        device_.to_host(std::move(got.bias)),
+        sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out}, what_.scoring.sinks)};
+    run_.kv = backward_attention_.hops(Channel::kv);
+    run_.gradient = backward_attention_.hops(Channel::gradients);
+    run_.pieces = backward_attention_.pieces();
+  }
+  [[nodiscard]] RankRun<Value> finish() { return std::move(run_); }
+
+ private:
+  [[nodiscard]] const HeadLayout& layout() const { return attention_.layout(); }
+  [[nodiscard]] MaybeOwned<Input> on_device(Tensor<Value>&& host) const {
+    auto there = device_.to_device(host);
+    if constexpr (std::is_same_v<Input, Value>)
+      if (!there.is_owned()) return std::move(host);
+    return there;
+  }
+  [[nodiscard]] MaybeOwned<Input> queries(const Tensor<Value>& all) const {
+    return layout().template queries_to_heads<Input>(
+        on_device(ordered_heads(rules_, rows_of(all, rows_), grid_.ulysses.size)));
+  }
+  [[nodiscard]] MaybeOwned<Input> keys(const Tensor<Value>& all) const {
+    return layout().template keys_to_heads<Input>(on_device(rows_of(all, columns_)));
+  }
+  [[nodiscard]] Tensor<Value> queries_back(MaybeOwned<Value> y) const {
+    return ordered_heads(rules_, device_.to_host(std::move(y)), grid_.ulysses.size, true);
+  }
+
+  const Case& what_;
+  const HybridRules& rules_;
+  const Device<Input, T>& device_;
+  Links& links_;
+  RankGrid grid_;               // where it computes
+  TokenRanges rows_, columns_;  // what it holds
+  SharedAttention shared_;
+  ContextParallel<Input, T> attention_, backward_attention_;
+  MaybeOwned<Input> q_, k_, v_;  // where they are computed, and so are the next ones
+  Tensor<Value> bias_rows_;
+  MaybeOwned<Value> bias_, out_, lse_;
+  RankRun<Value> run_;
+};
+
+template <class Input, class T>
+RankRun<SumOf<Input>> run_rank(const Task<SumOf<Input>>& task, const Team& team,
+                               const Device<Input, T>& device, Links& links, int rank,
+                               const RunOptions<SumOf<Input>>& options) {
+  RankPart<Input, T> part(task, team, device, links, rank, options.rules);
+  if (options.forward == nullptr)
+    part.forward();
+  else
+    part.take_forward((*options.forward)[rank]);
+  if (task.grad_out != nullptr) part.backward(*task.grad_out);
+  return part.finish();
+}
+
+// In run.cpp.
+extern template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float>&, Links&, int,
+                                        const RunOptions<float>&);
+extern template RankRun<double> run_rank(const Task<double>&, const Team&, const Device<double>&, Links&, int,
+                                         const RunOptions<double>&);
+extern template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float, Bf16>&, Links&,
+                                        int, const RunOptions<float>&);
+
+}  // namespace ring_attention::test
