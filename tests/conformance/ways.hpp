@@ -1,0 +1,93 @@
+// The rows of the conformance suite that compute: a device, and what is due from it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/run.hpp"
+
+namespace ring_attention::test {
+
+/// A device. A new engine is one of these.
+template <class T>
+struct Way {
+  using Run = std::function<TeamRun<T>(const Task<T>& task, const Team& team)>;
+
+  std::string name;
+  Run run;
+  Run same = {};  ///< another way, or another run, with the same bits
+  NumberBytes bytes = bytes_of<T>;
+  Index tile = 0;  ///< ranks hold whole tiles of this many tokens
+  /// Makes the problem of the numbers that this device computes with; empty: any numbers.
+  std::function<GradientProblem<T>(const Case& what)> problem_of = {};
+  std::function<testing::AssertionResult(const TeamRun<T>& got, const GradientProblem<T>& problem)> agrees =
+      [](const TeamRun<T>& got, const GradientProblem<T>& problem) { return test::agrees(got, problem); };
+
+  /// The team, with ranks that hold what this device computes.
+  [[nodiscard]] Team of(Team team) const {
+    team.tile = tile;
+    return team;
+  }
+  /// Whether the ranks can share the heads, and the gradient of the bias does not depend on how many they are.
+  [[nodiscard]] bool takes(const Case& what, const Team& team) const {
+    const bool shared_bias = what.bias_batch > 0 && what.bias_heads == 1;
+    return can_share_heads(what.q().heads, what.kv_heads, team.ulysses) &&
+           !(tile > 0 && team.ulysses > 1 && shared_bias);
+  }
+};
+
+template <class Input, class T = Input>
+typename Way<SumOf<Input>>::Run run_on(const CpuOptions& options, Index block = 0) {
+  return [device = std::make_shared<CpuDevice<Input, T>>(options, block)](
+             const auto& task, const Team& team) { return run(task, team, *device); };
+}
+
+/// K and V as they are after a rounding to bf16: every rank computes with these.
+inline GradientProblem<float> problem_of_bf16(const Case& what) {
+  auto [q, k, v] = random_inputs<float>(what);
+  const auto rounded = [](const Tensor<float>& x) { return converted<float>(converted<Bf16>(x)); };
+  return make_gradient_problem(
+      make_problem<float>(what, std::move(q), rounded(k), rounded(v), random_bias<float>(what)),
+      random_grad_out<float>(what));
+}
+
+/// The CPU's: readable engines, the fast ones of each instruction set on one thread and three, K,V that travel as bf16,
+/// and the same bits on any number of ranks.
+template <class T>
+std::vector<Way<T>> cpu_ways() {
+  const auto readable = [](const Task<T>& task, const Team& team) {
+    return run(task, team, CpuDevice<T>({}, task.forward.what.block));
+  };
+  std::vector<Way<T>> all{{"readable", readable, readable}};
+  for (const Isa isa : available_isas()) {
+    const auto alone = run_on<T>({.isa = isa});
+    all.push_back({std::string(name_of(isa)), alone});
+    all.push_back({std::string(name_of(isa)) + ", 3 threads", run_on<T>({.threads = 3, .isa = isa}), alone});
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    Way<float> bf16{"K,V travel as bf16, 3 threads", run_on<float, Bf16>({.threads = 3}),
+                    run_on<float, Bf16>({})};
+    bf16.bytes.wire = sizeof(Bf16);
+    bf16.problem_of = problem_of_bf16;
+    all.push_back(bf16);
+    const auto add_same_bits = [&](const std::string& name, const CpuOptions& options, Index block = 0) {
+      Way<float> way{"same bits, " + name, run_on<float>(options, block)};
+      way.tile = options.same_bits;
+      way.same = [one = way.run, tile = way.tile](const Task<float>& task, const Team&) {
+        return one(task, {.tile = tile});
+      };
+      all.push_back(way);
+    };
+    add_same_bits("tiles of 8", {.same_bits = 8});
+    add_same_bits("tiles of 5, 3 threads", {.threads = 3, .same_bits = 5});
+    add_same_bits("tiles of 8, readable", {.same_bits = 8}, 3);
+  }
+  return all;
+}
+
+/// One rank, rings, Ulysses, hybrids and an all-gather. A new way to share an attention is one of these.
+inline const std::vector<Team> teams{{1, 1}, {1, 2}, {1, 3}, {1, 7},       {2, 1},      {2, 2},
+                                     {4, 1}, {2, 3}, {3, 2}, {1, 3, true}, {1, 5, true}};
+
+}  // namespace ring_attention::test
