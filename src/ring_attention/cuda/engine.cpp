@@ -9,7 +9,7 @@ namespace ring_attention {
 using namespace cuda;
 
 template <class T>
-void CudaEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const float> bias) {
+void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, View<const float> bias) {
   require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q.shape(), ranges);

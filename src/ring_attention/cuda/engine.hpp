@@ -36,7 +36,7 @@ class CudaEngine final : public Engine<T> {
   /// are the positions of its tokens. `bias` is the dense bias of these queries (attention/bias.hpp) or empty, and also
   /// belongs to the caller. \throws InputError if no kernel supports this type and dim on this device, and the bias and
   /// the dropout if there are any
-  void begin(View<const T> q, TokenRanges ranges, View<const float> bias = {});
+  void begin(View<const T> q, const TokenRanges& ranges, View<const float> bias = {});
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
   /// `progress` once. With the last piece (`options.pieces`) the kernel also computes the result. \throws Error if the
