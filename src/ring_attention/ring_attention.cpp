@@ -1,10 +1,10 @@
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 #include <functional>
 #include <utility>
 
 #include "ring_attention/attention_state.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/observed_links.hpp"

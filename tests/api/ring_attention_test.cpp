@@ -1,7 +1,6 @@
 // forward and backward of ring_attention.hpp, called as a program of a user calls them: the main of this program calls
 // MPI_Init. Results have the bits of the ring of threads, and agree with the dense reference.
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 #include <gtest/gtest.h>
@@ -9,6 +8,7 @@
 #include <array>
 #include <tuple>
 
+#include "ring_attention/core/allocation.hpp"
 #include "support/masks.hpp"
 #include "support/run.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {

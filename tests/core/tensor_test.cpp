@@ -1,4 +1,3 @@
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/tensor.hpp"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/view.hpp"
 
 namespace ring_attention {

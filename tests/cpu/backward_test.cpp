@@ -1,11 +1,11 @@
 // The fast backward against the reference, with every instruction set.
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/cpu/backward.hpp"
 
 #include <gtest/gtest.h>
 
 #include "cpu/every_isa.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "support/gradients.hpp"
 #include "support/masks.hpp"
 

@@ -1,12 +1,12 @@
 // The fast engine against the reference, with every instruction set.
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/cpu/engine.hpp"
 
 #include <gtest/gtest.h>
 
 #include "cpu/every_isa.hpp"
 #include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/core/allocation.hpp"
 #include "support/masks.hpp"
 #include "support/problem.hpp"
 

@@ -1,12 +1,12 @@
 // The cache: which rank holds which token, how much memory it takes, what it refuses.
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/sharded_cache.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
+#include "ring_attention/core/allocation.hpp"
 #include "support/input_error.hpp"
 #include "support/problem.hpp"
 #include "support/thrown_message.hpp"

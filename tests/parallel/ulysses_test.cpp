@@ -1,10 +1,10 @@
 // The two layouts: slices by hand, the way there and back, the adjoint, bytes by formula.
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/ulysses.hpp"
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/all_gather.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"

@@ -1,11 +1,12 @@
 // K and V as one message, and its two buffers.
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/ring/parcel.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <array>
 
-#include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/attention/partial.hpp"
+#include "ring_attention/attention/scoring.hpp"
 
 namespace ring_attention {
 
