@@ -16,7 +16,8 @@ TEST(Require, ThrowsWithThePlaceOfTheCaller) {
     line = __LINE__ + 1;
     require(1 + 1 == 3, "arithmetic holds");
   });
-  EXPECT_EQ(message, "arithmetic holds [error_test.cpp:" + std::to_string(line) + "]");
+  const std::string number = std::to_string(line);
+  EXPECT_EQ(message, "arithmetic holds [error_test.cpp:" + number + "]");
 }
 
 TEST(Require, IsSilentWhenTheConditionHolds) { EXPECT_NO_THROW(require(true, "never said")); }
