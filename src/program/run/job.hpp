@@ -2,6 +2,7 @@
 /// One `ring-attention run`: read, forward, backward, check, write.
 #pragma once
 
+#include "cli/table.hpp"
 #include "program/run/attention.hpp"
 #include "program/run/check.hpp"
 #include "program/run/estimate.hpp"

@@ -4,6 +4,7 @@
 /// Source: Liu, Zaharia, Abbeel, Ring Attention, arXiv 2310.01889, appendix A (the backward of its code).
 #pragma once
 
+#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/ring/parcel.hpp"
 #include "ring_attention/ring/transport.hpp"
 
