@@ -95,7 +95,7 @@ class EmulatedTest(harness.CommandTest):
 
     def test_partitions_have_the_bits_of_the_ring(self):
         """As on the CPU: Ulysses those of one rank, a hybrid those of a ring of its size, an all-gather those of the ring."""
-        problem = "--random 1,4,29,16 --backward --check --out results --device cuda --share-gpu --causal --alibi --placement".split()
+        problem = "--random 1,4,29,16 --backward --check --out results --device cuda --share-gpu --causal --alibi".split()
         npy.write(self.path("sink.npy"), (4,), [0.5, -1.0, 0.0, 2.0], "<f4")
         npy.write(self.path("bias.npy"), (4, 29, 29), random_values((4, 29, 29), 4), "<f4")
 
@@ -104,12 +104,12 @@ class EmulatedTest(harness.CommandTest):
             return {name: harness.read_bytes(self.path("results/" + name)) for name in self.files_in("results")
                     if name.endswith(".npy") and name != "dsink.npy"}
         for ranks, partition, ring, words in (
-            (2, "ulysses", 1, "zigzag --type fp32"),
-            (4, "hybrid --ulysses 2", 2, "striped --type bf16"),
-            (4, "hybrid --ulysses 2", 2, "zigzag --type bf16 --transport staged"),
-            (4, "ulysses", 1, "zigzag --type fp32 --bias bias.npy --sink sink.npy --dropout 0.25"),
-            (3, "all-gather", 3, "zigzag --type bf16"),
-            (2, "all-gather", 2, "contiguous --type fp32 --transport staged --bias bias.npy --sink sink.npy"),
+            (2, "ulysses", 1, "--type fp32"),
+            (4, "hybrid --ulysses 2", 2, "--placement striped --type bf16"),
+            (4, "hybrid --ulysses 2", 2, "--placement zigzag --type bf16 --transport staged"),
+            (4, "ulysses", 1, "--type fp32 --bias bias.npy --sink sink.npy --dropout 0.25"),
+            (3, "all-gather", 3, "--placement zigzag --type bf16"),
+            (2, "all-gather", 2, "--type fp32 --transport staged --bias bias.npy --sink sink.npy"),
         ):
             with self.subTest(ranks=ranks, partition=partition, words=words):
                 want = arrays(ring, *words.split())
@@ -210,7 +210,7 @@ class EmulatedTest(harness.CommandTest):
                 self.assertEqual(report["hop_bytes"],
                                  2 * 2 // report["ulysses"] * tokens * 16 * (4 if "fp32" in words else 2))
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 usable GPU visible to this process")
-        self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 64 --seq 1000000 --dim 128".split()), "needs")
+        self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 16 --seq 350000 --dim 128".split()), "needs")
 
     def test_gpus_are_told_apart_by_what_they_are(self):
         """A launcher may show every rank a GPU of its own, each as number 0."""
@@ -256,7 +256,7 @@ exec "{EMULATED}" "$@"
     def test_what_cannot_be_is_refused(self):
         for ranks, words, message in (
             (2, "1,1,64,8", "2 ranks on this machine, 1 usable GPU visible to this process: start fewer, or give --share-gpu"),
-            (1, "1,64,1000000,128", "needs"),
+            (1, "1,16,350000,128", "needs"),
             (2, "1,1,64,300 --share-gpu --backward", "no backward kernel of the GPU takes fp32"),
             (2, "1,1,64,64 --share-gpu --kernel tield", "--kernel tield: no forward kernel has the name tield"),
             (2, "1,1,64,300 --share-gpu --kernel tiled", "these do: naive"),
