@@ -30,12 +30,12 @@ def write(path, shape, values, dtype="<f8", **header_words):
         file.write(header(shape, dtype, **header_words) + pack(values, dtype))
 
 
-
 def write_sparse(path, shape, dtype="<f8"):
     """A file of zeros, which takes no space on the disk."""
     with open(path, "wb") as file:
         file.write(header(shape, dtype))
         file.truncate(file.tell() + math.prod(shape) * struct.calcsize(CODES[dtype]))
+
 
 def read(path):
     """(shape, dtype, elements) of a file, which must be one array in C order and not a byte more."""
