@@ -47,8 +47,8 @@ lint      cmake-format?                -                cmake-lint       looks f
 lint      flake8                       flake8           flake8           looks for mistakes in the Python files
 lint      shellcheck                   shellcheck       shellcheck       looks for mistakes in the shell scripts
 lint      python3                      python3          python3          starts clang-tidy for several files at once
-sanitize  clang-19/clang-16?           -                clang++-19       compiles for the sanitizers, in less time than g++
-sanitize  libclang-rt-19-dev/libclang-rt-16-dev? -      -                the sanitizers of clang
+sanitize  clang-16/clang-19?           -                clang++-16       compiles for the sanitizers, in less time than g++
+sanitize  libclang-rt-16-dev/libclang-rt-19-dev? -      -                the sanitizers of clang
 gpu-headers python3                    python3          python3          runs pip
 gpu-headers python3-pip                python3          pip3             loads the headers of CUDA and NCCL
 bench     libbenchmark-dev             google-benchmark -                Google Benchmark, takes the times
