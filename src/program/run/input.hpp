@@ -23,7 +23,7 @@ class RunInput {
 
   [[nodiscard]] const Shape& q() const { return q_; }
   [[nodiscard]] const Shape& kv() const { return kv_; }
-  /// Of the dense bias, `[batch or 1, heads or 1, Sq, Sk]`; none without a bias.
+  /// The shape of the dense bias, `[batch or 1, heads or 1, Sq, Sk]`; none without a bias.
   [[nodiscard]] const std::optional<Shape>& bias() const { return bias_; }
   [[nodiscard]] const Scoring& scoring() const { return scoring_; }
   /// Is the arithmetic in double?

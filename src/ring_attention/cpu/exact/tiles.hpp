@@ -25,7 +25,7 @@ View<T> rows_of(const View<T>& array, Index batch, Index head, const TokenTile& 
   return {array.row(batch, head, tile.first).data(), {1, 1, tile.tokens.count, array.shape().dim}};
 }
 
-/// The same of a bias (bias.hpp), which may be empty.
+/// The rows of a tile in a bias (bias.hpp), which may be empty.
 template <class T>
 View<T> bias_of(const View<T>& bias, Index batch, Index head, const TokenTile& tile) {
   if (bias.size() == 0) return {};
