@@ -83,9 +83,6 @@ BAD_FLAGS = (
     (("--random", "1,2,99999999999999999999,4"), ("--random", "B,H,S,D")),
     (("--random", "4294967296,4294967296,1,1"), ("--random", "elements")),
     (("--random", "1,4294967296,1,1"), ("--random", "2^31 - 1")),
-    (("--random", "1,1,140737488355328,1", "--same-bits"), ("memory for its shards",)),
-    (("--random", "1,1,140737488355328,1", "--same-bits", "--tile", "1"), ("memory for its shards",)),
-    (("--random", "1,2147483647,1,65536", "--alibi", "--parallel", "ulysses"), ("memory for its shards",)),
     (("--random", "3000000000,3000000000,3000000000,3"), ("--random", "elements")),
 )
 

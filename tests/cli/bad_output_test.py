@@ -80,6 +80,12 @@ class MemoryTest(harness.CommandTest):
     def test_far_too_large(self):
         self.refuse(4, "1,1,1000000000,64")
 
+    def test_lists_of_tiles_and_heads(self):
+        """Refused before a list is made that is as long as the sequence, or as the heads."""
+        self.refuse(1, "1,1,140737488355328,1", "--same-bits")
+        self.refuse(3, "1,1,140737488355328,1", "--same-bits", "--tile", "1")
+        self.refuse(3, "1,2147483647,1,1", "--alibi", "--parallel", "ulysses")
+
 
 if __name__ == "__main__":
     harness.main()

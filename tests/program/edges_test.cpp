@@ -125,6 +125,7 @@ TEST(Edges, OfThePlansStructs) {
     for (double Workload::* field :
          {&Workload::context, &Workload::batch, &Workload::element, &Workload::micro_batch})
       refused([=](auto& work, auto&, auto&, auto&) { work.*field = number; });
+  refused([](auto&, auto& device, auto&, auto&) { device.linear_flops = 1e-300; });
   for (const int size : {std::numeric_limits<int>::min(), -1, 0, std::numeric_limits<int>::max()}) {
     for (std::optional<int> MeshWish::* field :
          {&MeshWish::tensor, &MeshWish::ulysses, &MeshWish::ring, &MeshWish::data})
