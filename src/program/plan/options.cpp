@@ -133,7 +133,6 @@ void declare_plan_options(CommandLine& command, PlanOptions& options) {
                  rank_numbers);
   command.option("--micro-batch", options.micro_batch,
                  "Sequences of a replica that pass through a stage together", rank_numbers);
-  for (const char* word : {"--chunks", "--micro-batch"}) command.needs(word, "--pipeline");
   command.needs("--keep-activations", "--phase", {"training"});
   command.section("Output");
   command.flag("--json", options.json, "Print the plan as one JSON object instead of text");
