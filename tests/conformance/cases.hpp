@@ -13,18 +13,15 @@ struct NamedCase {
 
 /// A bias, sinks and dropout: each in some of the cases, by `turn`.
 inline void add_terms(Case& what, std::size_t turn) {
-  constexpr std::pair<Index, Index> extents[] = {
-      {0, 0}, {1, 1}, {1, 4}, {2, 1}, {2, 4}};  // batches, heads; none
-  const auto& [batches, heads] = extents[turn % 5];
-  if (what.keys > 1) {  // of one key the bias may hide all
-    what.bias_batch = std::min(batches, what.batch);
-    what.bias_heads = heads == 4 ? what.q().heads : heads;
-  }
-  if (turn % 3 == 1)
+  constexpr std::pair<Index, bool> extents[] = {{0, false}, {1, false}, {1, true}, {2, false}, {2, true}};
+  const auto& [batches, each_head] = extents[turn % 5];  // of a bias; none
+  what.bias_batch = std::min(batches, what.batch);
+  what.bias_heads = each_head ? what.q().heads : what.bias_batch > 0 ? 1 : 0;
+  if ((turn + turn / 6) % 3 == 1)
     for (Index head = 0; head < what.q().heads; ++head)
       what.scoring.sinks.push_back(head % 4 == 2 ? negative_infinity<double>
                                                  : 0.5 * static_cast<double>(head) - 1);
-  if (turn % 2 == 1)
+  if (turn / 2 % 2 == 1)
     what.scoring.dropout = {.probability = 0.4, .seed = 7, .step = 1, .layer = 2, .first_head = 3};
 }
 
