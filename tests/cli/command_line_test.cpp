@@ -50,7 +50,10 @@ struct Program {
 
 std::string complaint(const std::vector<const char*>& arguments) {
   Program program;
-  return input_error([&] { (void)program.parse(arguments); });
+  std::string line = input_error([&] { (void)program.parse(arguments); });
+  if (const auto at = line.find("At Most 1"); at != std::string::npos)
+    line[at + 3] = 'm';  // CLI11 before 2.6
+  return line;
 }
 
 TEST(CommandLine, WritesWhatWasGiven) {
@@ -91,8 +94,8 @@ TEST(CommandLine, NamesTheFlagAndTheRemedy) {
       {{"--steps", "--fast"}, "--steps: needs a value, not '--fast'"},
       {{"--out", ""}, "--out: needs a value, not ''"},
       {{"--fast=yes"}, "fast was given a disallowed flag override"},
-      {{"--fast", "--fast"}, "--fast: At Most 1 required but received 2"},
-      {{"--steps", "3", "--steps", "4", "--steps", "5"}, "--steps: At Most 1 required but received 3"},
+      {{"--fast", "--fast"}, "--fast: At most 1 required but received 2"},
+      {{"--steps", "3", "--steps", "4", "--steps", "5"}, "--steps: At most 1 required but received 3"},
       {{"--slow", "--fast"}, "--fast excludes --slow"},
       {{"--offset", "1"}, "--offset requires --steps"},
       {{"--how", "up"}, "--how: up not in {left,right}"},
