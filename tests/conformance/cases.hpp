@@ -31,6 +31,7 @@ inline std::vector<NamedCase> named_cases() {
   std::vector<NamedCase> all;
   constexpr std::pair<Index, Index> heads[] = {{4, 4}, {4, 2}, {6, 3},
                                                {4, 1}, {6, 2}, {6, 1}};  // of Q, and of K,V
+  constexpr Index blocks[] = {3, 1, 64};                                 // of the readable engines
   std::size_t turn = 0;
   for (const auto& [queries, keys] :
        {std::pair<Index, Index>{17, 17}, {9, 22}, {19, 13}, {2, 2}, {1, 1}, {5, 1}, {70, 110}})
@@ -44,7 +45,7 @@ inline std::vector<NamedCase> named_cases() {
                 .keys = keys,
                 .dim = 5,
                 .scoring = named.scoring,
-                .block = 3,
+                .block = blocks[turn % 3],
                 .kind = placement_kinds.begin()[turn / 2 % 3],
                 .every_hop = turn % 4 != 0};
       add_terms(what, turn++);

@@ -15,6 +15,8 @@ TYPED_TEST(Conformance, EveryDeviceWithEveryCase) { expect_every_case(cpu_ways<T
 
 TYPED_TEST(Conformance, RandomProblems) { expect_random_problems(cpu_ways<TypeParam>(), 150); }
 
+TYPED_TEST(Conformance, OneRankIsTheSingleDevice) { expect_one_rank<TypeParam>(); }
+
 TYPED_TEST(Conformance, ThePairsThatTakePart) { expect_the_pairs(cpu_ways<TypeParam>()); }
 
 TYPED_TEST(Conformance, WhatARankHolds) {

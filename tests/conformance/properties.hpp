@@ -59,6 +59,21 @@ void expect_every_case(const std::vector<Way<T>>& ways, std::size_t every = 1) {
       else
         expect_conformance(way, problem, team);
     }
+    ++turn;  // or as many ways as teams would meet one team each
+  }
+}
+
+/// A ring of one rank has the bits of the single device.
+template <class T>
+void expect_one_rank() {
+  for (const NamedCase& named : named_cases()) {
+    SCOPED_TRACE(named.name);
+    const auto problem = make_gradient_problem<T>(named.what);
+    const TeamRun<T> fast = run(problem, {}), readable = run(problem, {}, CpuDevice<T>({}, named.what.block));
+    const Whole<T> device = single_device(problem);
+    EXPECT_TRUE(same_bits<T>(fast, device));
+    EXPECT_TRUE(bitwise_equal(fast.gradients.bias, device.gradients.bias)) << "dbias";
+    EXPECT_TRUE(same_bits(readable.gradients, device_gradients(problem))) << "readable";
   }
 }
 
@@ -132,8 +147,13 @@ Tensor<T> unit_rows(const Shape& shape) {
   return x;
 }
 
+template <class T>
+bool is_zero(std::span<const T> row) {
+  return std::ranges::all_of(row, [](T x) { return x == 0; });
+}
+
 /// With such a V, out is 0 where a pair takes no part. With such a dO, dV is 0 where the pairs of a key with this query, of
-/// the heads that share it, take no part.
+/// the heads that share it, take no part. The gradients of a query without pairs, and of a key that no query sees, are 0.
 template <class T>
 void expect_the_pairs_of(const Way<T>& way, Case what, const Team& members) {
   SCOPED_TRACE(way.name + ", " + to_string(members) + ": " + to_string(what));
@@ -144,20 +164,32 @@ void expect_the_pairs_of(const Way<T>& way, Case what, const Team& members) {
   const TeamRun<T> got = way.run(problem, way.of(members));
   const Dropout& dropout = what.scoring.dropout;
   Index wrong = 0;
+  std::vector<bool> sees(static_cast<std::size_t>(what.queries)),
+      is_seen(static_cast<std::size_t>(what.keys));
   for (Index batch = 0; batch < what.batch; ++batch)
     for (Index kv_head = 0; kv_head < what.kv_heads; ++kv_head)
       for (Index query = 0; query < what.queries; ++query)
         for (Index key = 0; key < what.keys; ++key) {
           bool any = false;
+          const bool visible = what.scoring.mask.allowed(query, key);
+          if (visible) sees[static_cast<std::size_t>(query)] = is_seen[static_cast<std::size_t>(key)] = true;
           for (Index head = kv_head * what.group; head < (kv_head + 1) * what.group; ++head) {
-            const bool due = what.scoring.mask.allowed(query, key) &&
-                             (!dropout.drops() || dropout.keeps(dropout.row(batch, head, query), key));
+            const bool due =
+                visible && (!dropout.drops() || dropout.keeps(dropout.row(batch, head, query), key));
             any = any || due;
             wrong += (got.attended.out.view()(batch, head, query, key) != 0) == due ? 0 : 1;
           }
           wrong += (got.gradients.v.view()(batch, kv_head, key, query) != 0) == any ? 0 : 1;
         }
   EXPECT_EQ(wrong, 0) << "pairs";
+  for (Index query = 0; query < what.queries; ++query)
+    if (!sees[static_cast<std::size_t>(query)]) {
+      EXPECT_TRUE(is_zero<T>(got.gradients.q.view().row(1, 3, query))) << "dq of query " << query;
+    }
+  for (Index key = 0; key < what.keys; ++key)
+    if (!is_seen[static_cast<std::size_t>(key)]) {
+      EXPECT_TRUE(is_zero<T>(got.gradients.k.view().row(1, 1, key))) << "dk of key " << key;
+    }
 }
 
 template <class T>
@@ -262,7 +294,7 @@ void expect_hidden_rows(const std::vector<Way<T>>& ways) {
       const TeamRun<T> got = way.run(problem, way.of(team));
       EXPECT_EQ(got.attended.lse.view()(1, 2, 5), negative_infinity<T>);
       for (const auto* array : {&got.attended.out, &got.gradients.q, &got.gradients.bias}) {
-        EXPECT_TRUE(std::ranges::all_of(array->view().row(1, 2, 5), [](T x) { return x == 0; }));
+        EXPECT_TRUE(is_zero<T>(array->view().row(1, 2, 5)));
         EXPECT_EQ(count_non_finite<T>(array->view()).count, 0);
       }
       EXPECT_EQ(count_non_finite<T>(got.gradients.k.view()).count, 0);

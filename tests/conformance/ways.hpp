@@ -43,13 +43,16 @@ typename Way<SumOf<Input>>::Run run_on(const CpuOptions& options, Index block = 
              const auto& task, const Team& team) { return run(task, team, *device); };
 }
 
-/// K and V as they are after a rounding to bf16: every rank computes with these.
+/// The results due are those of K and V rounded to bf16, on every rank; its own K,V are among them.
 inline GradientProblem<float> problem_of_bf16(const Case& what) {
   auto [q, k, v] = random_inputs<float>(what);
   const auto rounded = [](const Tensor<float>& x) { return converted<float>(converted<Bf16>(x)); };
-  return make_gradient_problem(
+  GradientProblem<float> problem = make_gradient_problem(
       make_problem<float>(what, std::move(q), rounded(k), rounded(v), random_bias<float>(what)),
       random_grad_out<float>(what));
+  problem.forward.k = std::move(k);
+  problem.forward.v = std::move(v);
+  return problem;
 }
 
 /// The CPU's: readable engines, the fast ones of each instruction set on one thread and three, K,V that travel as bf16,
@@ -87,7 +90,7 @@ std::vector<Way<T>> cpu_ways() {
 }
 
 /// One rank, rings, Ulysses, hybrids and an all-gather. A new way to share an attention is one of these.
-inline const std::vector<Team> teams{{1, 1}, {1, 2}, {1, 3}, {1, 7},       {2, 1},      {2, 2},
-                                     {4, 1}, {2, 3}, {3, 2}, {1, 3, true}, {1, 5, true}};
+inline const std::vector<Team> teams{{1, 1}, {1, 2}, {1, 3}, {1, 4}, {1, 7},       {2, 1},
+                                     {2, 2}, {4, 1}, {2, 3}, {3, 2}, {1, 3, true}, {1, 5, true}};
 
 }  // namespace ring_attention::test
