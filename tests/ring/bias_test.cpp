@@ -3,13 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "support/backward_mutants.hpp"
-#include "support/masks.hpp"
 #include "support/score_mutants.hpp"
 
 namespace ring_attention::test {
 namespace {
 
-constexpr std::pair<Index, Index> every_broadcast[] = {{1, 1}, {1, 4}, {2, 1}, {2, 4}};  // batches, heads
 /// Lengths that no number of ranks divides.
 Case with_bias(std::pair<Index, Index> extents, const Scoring& scoring = {0.6},
                PlacementKind kind = PlacementKind::contiguous) {
@@ -30,27 +28,6 @@ template <class T>
 class RingBias : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(RingBias, Types);
-
-TYPED_TEST(RingBias, AgreesForEveryBroadcastPlacementAndNumberOfRanks) {
-  const auto scorings = every_scoring(11, 13, 4, 0.6);
-  for (const auto& extents : every_broadcast)
-    for (const PlacementKind kind : placement_kinds)
-      for (const auto& scoring : {scorings.front(), scorings[1], scorings.back()}) {
-        const auto problem = make_gradient_problem<TypeParam>(with_bias(extents, scoring.scoring, kind));
-        for (const int ranks : {1, 2, 3, 4, 5, 7}) {
-          EXPECT_TRUE(both_ways_agree(problem, ranks)) << ranks;
-          EXPECT_TRUE(agrees(run(problem, {.rings = ranks}), problem)) << ranks;
-        }
-      }
-}
-
-TYPED_TEST(RingBias, OneRankIsTheSingleDeviceBitForBit) {
-  for (const auto& extents : every_broadcast) {
-    const auto problem = make_gradient_problem<TypeParam>(with_bias(extents, {0.6, Mask::causal(2)}));
-    EXPECT_TRUE(same_bits(both_ways(problem, 1).gradients, device_gradients(problem)));
-    EXPECT_TRUE(same_bits(run(problem, {}).gradients, single_device(problem).gradients));
-  }
-}
 
 // The gradients of a row's scores, the sink's among them, sum to zero; so do those of a head.
 TEST(RingBiasSums, GradientsOfAHeadAndItsSinkSumToZero) {
