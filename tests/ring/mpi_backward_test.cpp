@@ -6,7 +6,6 @@
 #include <array>
 
 #include "ring/mpi_rings.hpp"
-#include "support/masks.hpp"
 #include "support/thrown_message.hpp"
 
 namespace ring_attention::test {
@@ -15,32 +14,6 @@ namespace {
 template <class Link>
 class MpiBackward : public MpiRings<Link> {};
 TYPED_TEST_SUITE(MpiBackward, MpiTransports);
-
-// Ranks that share cores mostly wait for each other, so most random problems run on threads. Up to four ranks, with and
-// without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each.
-TYPED_TEST(MpiBackward, RandomProblems) {
-  for_each_case(this->place.size <= 4 ? 12 : 3, [&](Dice& dice, Index index) {
-    const Case what = random_case(dice, index, this->place.size);
-    if (index / 6 % 2 == 0)
-      this->expect_a_right_ring(make_gradient_problem<float>(what));
-    else
-      this->expect_a_right_ring(make_gradient_problem<double>(what));
-  });
-}
-
-TYPED_TEST(MpiBackward, EveryPlacement) {
-  const Scoring scoring = every_scoring(13, 17, 4, 0.5).back().scoring;  // documents, a window, ALiBi
-  for (const PlacementKind kind : placement_kinds)
-    this->expect_a_right_ring(make_gradient_problem<float>(
-        {.group = 2, .queries = 13, .keys = 17, .scoring = scoring, .block = 3, .kind = kind}));
-}
-
-TYPED_TEST(MpiBackward, FewerTokensThanRanks) {
-  this->expect_a_right_ring(make_gradient_problem<float>(
-      {.group = 2, .queries = 5, .keys = 5, .scoring = {1, Mask::causal()}, .kind = PlacementKind::zigzag}));
-  this->expect_a_right_ring(
-      make_gradient_problem<float>({.queries = 9, .keys = 1, .kind = PlacementKind::striped}));
-}
 
 // 256 KiB a message on both channels: far more than MPI buffers.
 TYPED_TEST(MpiBackward, MessagesTooLargeToBuffer) {
