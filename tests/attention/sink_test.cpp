@@ -71,17 +71,6 @@ TYPED_TEST(SinksIn, OfMinusInfinityAreNone) {
   EXPECT_TRUE(bitwise_equal(got.q, device_gradients(without).q));
 }
 
-// Where the sink is far above all scores, and far below.
-TYPED_TEST(SinksIn, MayBeFarFromTheScores) {
-  for (const double sink : {-300.0, 30.0}) {
-    const auto problem = make_problem<TypeParam>(with_sinks({0.6}, {sink, sink}));
-    EXPECT_TRUE(agrees(blockwise_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring, 4),
-                       problem));
-    EXPECT_TRUE(
-        agrees(attention_forward<TypeParam>(problem.q, problem.k, problem.v, problem.what.scoring), problem));
-  }
-}
-
 TYPED_TEST(SinksIn, OneForEachHeadOrNone) {
   const auto problem = make_problem<TypeParam>(with_sinks({}, {}));
   Scoring one;
