@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/ring_attention.hpp"
+#include "api/user.hpp"
 #include "support/input_error.hpp"
-#include "support/masks.hpp"
-#include "support/run.hpp"
 
 namespace {
 int communicators = 0;
@@ -25,28 +23,6 @@ extern "C" int MPI_Comm_split(MPI_Comm comm, int colour, int key, MPI_Comm* part
 namespace ring_attention::test {
 namespace {
 
-/// A rank of a user's program.
-template <class T>
-struct Host {
-  Host(const GradientProblem<T>& problem, const RankGrid& grid)
-      : scoring(problem.what().scoring),
-        placement(Placement(problem.what().kind, problem.what().queries, grid.ring.size),
-                  Placement(problem.what().kind, problem.what().keys, grid.ring.size)),
-        q(rows_of(problem.forward.q, grid.slice(placement.queries))),
-        k(rows_of(problem.forward.k, grid.slice(placement.keys))),
-        v(rows_of(problem.forward.v, grid.slice(placement.keys))),
-        grad_out(rows_of(problem.grad_out, grid.slice(placement.queries))) {
-    if (problem.what().bias()) bias = rows_of(problem.forward.bias, grid.slice(placement.queries));
-  }
-
-  [[nodiscard]] AttentionArrays<T> arrays() const { return {q, k, v, bias}; }
-
-  Scoring scoring;
-  Placements placement;
-  Tensor<T> q, k, v, grad_out;
-  std::optional<Tensor<T>> bias;
-};
-
 Options options_of(Partition partition, int ranks) {
   Options options;
   options.partition = partition;
@@ -60,7 +36,7 @@ void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
   const Communicator comm(MPI_COMM_WORLD);
   const Options options = options_of(partition, comm.size());
   const auto problem = make_gradient_problem<T>(make_problem<T>(what), random_grad_out<T>(what));
-  const Host<T> own(problem, rank_grid(partition, options.ulysses, comm.rank(), comm.size()));
+  const User<T> own(problem, partition, options.ulysses);
   const auto want =
       forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring, options, own.bias);
   const auto want_gradients = backward(MPI_COMM_WORLD, own.q, own.k, own.v, want, own.grad_out, own.placement,
@@ -111,7 +87,7 @@ TEST(Attention, WrongArgumentsLeaveItUsable) {
   const Communicator comm(MPI_COMM_WORLD);
   const Case what{.queries = 11, .keys = 11};
   const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
-  const Host<float> own(problem, RankGrid(comm.rank(), comm.size(), 1));
+  const User<float> own(problem);
   Attention attention(MPI_COMM_WORLD);
   Tensor<float> out(own.q.shape()), lse(own.q.shape().per_row()), wrong({1, 1, 100, 1});
   const bool last = comm.rank() + 1 == comm.size();
@@ -134,10 +110,9 @@ TEST(Attention, OptionsMayChangeBetweenCalls) {
     attention.options().partition = partition;
     attention.options().transport =
         partition == Partition::ring ? TransportKind::odd_even : TransportKind::overlapped;
-    const RankGrid grid = rank_grid(partition, 1, comm.rank(), comm.size());
-    const Host<float> own(problem, grid);
+    const User<float> own(problem, partition);
     const auto got = attention.forward<float>(own.arrays(), own.placement, own.scoring);
-    EXPECT_TRUE(agrees(got, problem.forward, grid.slice(own.placement.queries))) << name(partition);
+    EXPECT_TRUE(own.agrees(got)) << name(partition);
   }
 }
 

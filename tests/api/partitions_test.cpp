@@ -3,59 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include "api/user.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/ring_attention.hpp"
 #include "support/masks.hpp"
-#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
 
-int ranks_of_world() {
-  int size = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
-int world_rank() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
-
-/// One rank's arrays of a problem, and what the calls return on it.
-template <class T>
-struct PartitionUser {
-  PartitionUser(const GradientProblem<T>& whole_problem, Partition partition, int ulysses)
-      : problem(whole_problem),
-        grid(rank_grid(partition, ulysses, world_rank(), ranks_of_world())),
-        placement(placed(problem.what().queries), placed(problem.what().keys)) {
-    options.partition = partition;
-    options.ulysses = ulysses;
-  }
-
-  [[nodiscard]] AttentionResult<T> attend() const {
-    return forward(MPI_COMM_WORLD, q, k, v, placement, scoring, options, bias);
-  }
-  [[nodiscard]] Gradients<T> differentiate(const AttentionResult<T>& result) const {
-    return backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring, options, bias);
-  }
-  [[nodiscard]] Placement placed(Index tokens) const { return {problem.what().kind, tokens, grid.ring.size}; }
-
-  const GradientProblem<T>& problem;
-  RankGrid grid;
-  Placements placement;
-  TokenRanges rows = grid.slice(placement.queries), columns = grid.slice(placement.keys);
-  Tensor<T> q = rows_of(problem.forward.q, rows), k = rows_of(problem.forward.k, columns),
-            v = rows_of(problem.forward.v, columns), grad_out = rows_of(problem.grad_out, rows);
-  std::optional<Tensor<T>> bias =
-      problem.what().bias() ? std::optional(rows_of(problem.forward.bias, rows)) : std::nullopt;
-  Scoring scoring = problem.what().scoring;
-  Options options;
-};
+int ranks_of_world() { return place_in(MPI_COMM_WORLD).size; }
+int world_rank() { return place_in(MPI_COMM_WORLD).rank; }
 
 /// dK and dV where ranks share a K,V head: those of the threads, which are compared with each rank's heads by themselves.
 template <class T>
-void expect_sum_of_replicas(const PartitionUser<T>& user, const Gradients<T>& got) {
+void expect_sum_of_replicas(const User<T>& user, const Gradients<T>& got) {
   const auto threads = run(user.problem, {user.grid.ulysses.size, user.grid.ring.size});
   const Gradients<T>& want = threads[user.grid.rank].gradients;
   EXPECT_TRUE(bitwise_equal(got.k, want.k)) << "dk";
@@ -76,12 +36,12 @@ template <class T>
 void expect_right(const GradientProblem<T>& problem, Partition partition, int ulysses = 1) {
   const Case& what = problem.what();
   SCOPED_TRACE(name(partition) + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
-  PartitionUser<T> user(problem, partition, ulysses);
+  User<T> user(problem, partition, ulysses);
   const Whole<T> ring = ring_of_threads(problem, user.grid.ring.size);
   const AttentionResult<T> result = user.attend();
   EXPECT_TRUE(bitwise_equal(result.out, rows_of(ring.attended.out, user.rows))) << "out";
   EXPECT_TRUE(bitwise_equal(result.lse, rows_of(ring.attended.lse, user.rows))) << "lse";
-  EXPECT_TRUE(agrees(result, problem.forward, user.rows));
+  EXPECT_TRUE(user.agrees(result));
 
   const Gradients<T> got = user.differentiate(result);
   EXPECT_TRUE(bitwise_equal(got.q, rows_of(ring.gradients.q, user.rows))) << "dq";
@@ -189,7 +149,7 @@ Index bytes(Index elements) {
 
 /// The most that the forward and the backward hold besides the arrays of the caller.
 template <class T>
-std::pair<Index, Index> most_bytes(const PartitionUser<T>& user) {
+std::pair<Index, Index> most_bytes(const User<T>& user) {
   Index before = allocation::current();
   allocation::reset_peak();
   const auto result = user.attend();
@@ -212,7 +172,7 @@ GradientProblem<T> even_problem() {
 TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
   if (ranks_of_world() == 1 || 12 % ranks_of_world() != 0) return;
   const auto problem = even_problem<TypeParam>();
-  const PartitionUser<TypeParam> user(problem, Partition::ulysses, 1);
+  const User<TypeParam> user(problem, Partition::ulysses, 1);
   const Index q = user.q.size(), kv = user.k.size(), row = user.q.shape().per_row().size();
   const auto tile = [&](const auto& kernel) {
     return tile_elements<TypeParam>(kernel.workspace, user.q.shape().dim);
@@ -234,7 +194,7 @@ TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
 // N shards of K,V in place of those of a parcel.
 TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
   const auto problem = even_problem<TypeParam>();
-  const PartitionUser<TypeParam> user(problem, Partition::all_gather, 1);
+  const User<TypeParam> user(problem, Partition::all_gather, 1);
   const Index q = user.q.size(), row = user.q.shape().per_row().size(), ranks = ranks_of_world();
   const Index shard = 2 * user.k.size();  // K and V
   const auto& kernel = kernels<TypeParam>(best_isa());
@@ -251,7 +211,7 @@ TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
 
 void expect_refused(const Case& what, Partition partition, int ulysses, const std::string& said) {
   const auto problem = make_gradient_problem<float>(what);
-  PartitionUser<float> user(problem, Partition::ring, 1);
+  User<float> user(problem, Partition::ring, 1);
   user.options.partition = partition;
   user.options.ulysses = ulysses;
   try {

@@ -8,9 +8,9 @@
 #include <array>
 #include <tuple>
 
+#include "api/user.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "support/masks.hpp"
-#include "support/run.hpp"
 
 namespace {
 bool broken_link = false;
@@ -24,45 +24,6 @@ extern "C" int MPI_Testall(int count, MPI_Request requests[], int* flag, MPI_Sta
 namespace ring_attention::test {
 namespace {
 
-Ring place_in(MPI_Comm comm) {
-  Ring place;
-  MPI_Comm_rank(comm, &place.rank);
-  MPI_Comm_size(comm, &place.size);
-  return place;
-}
-
-/// The arrays of one rank, and what the two calls return on it.
-template <class T>
-struct User {
-  explicit User(const GradientProblem<T>& problem, MPI_Comm communicator = MPI_COMM_WORLD)
-      : User(problem, communicator, problem.what().kind, problem.what().kind) {}
-  User(const GradientProblem<T>& problem, MPI_Comm communicator, PlacementKind of_queries,
-       PlacementKind of_keys)
-      : comm(communicator),
-        place(place_in(comm)),
-        scoring(problem.what().scoring),
-        placement(Placement(of_queries, problem.what().queries, place.size),
-                  Placement(of_keys, problem.what().keys, place.size)),
-        q(rows_of(problem.forward.q, placement.queries.ranges(place.rank))),
-        k(rows_of(problem.forward.k, placement.keys.ranges(place.rank))),
-        v(rows_of(problem.forward.v, placement.keys.ranges(place.rank))),
-        grad_out(rows_of(problem.grad_out, placement.queries.ranges(place.rank))) {}
-
-  [[nodiscard]] AttentionResult<T> attend() const {
-    return forward(comm, q, k, v, placement, scoring, options);
-  }
-  [[nodiscard]] Gradients<T> differentiate(const AttentionResult<T>& result) const {
-    return backward(comm, q, k, v, result, grad_out, placement, scoring, options);
-  }
-
-  MPI_Comm comm;
-  Ring place;
-  Scoring scoring;
-  Placements placement;
-  Tensor<T> q, k, v, grad_out;
-  Options options = {};
-};
-
 /// Over both transports the bits of rank `user.place` of the ring of threads, and the values of dense attention.
 template <class T>
 void expect_right(const GradientProblem<T>& problem, User<T> user) {
@@ -74,7 +35,7 @@ void expect_right(const GradientProblem<T>& problem, User<T> user) {
     const AttentionResult<T> result = user.attend();
     EXPECT_TRUE(same_bits(result, mine.attended));
     EXPECT_TRUE(same_bits(user.differentiate(result), mine.gradients));
-    EXPECT_TRUE(agrees(result, problem.forward, user.placement.queries.ranges(user.place.rank)));
+    EXPECT_TRUE(user.agrees(result));
   }
   EXPECT_TRUE(agrees(threads, problem));
 }
@@ -124,16 +85,16 @@ TYPED_TEST(RingAttention, QueriesAndKeysHavePlacementsOfTheirOwn) {
   for (const PlacementKind of_queries : placement_kinds)
     for (const PlacementKind of_keys : placement_kinds) {
       if (of_queries == of_keys) continue;  // see above
-      const User<TypeParam> user(problem, MPI_COMM_WORLD, of_queries, of_keys);
+      const User<TypeParam> user(problem, MPI_COMM_WORLD, {of_queries, of_keys});
       const auto result = user.attend();
-      EXPECT_TRUE(agrees(result, problem.forward, user.placement.queries.ranges(user.place.rank)));
+      EXPECT_TRUE(user.agrees(result));
       const Gradients<TypeParam> part = user.differentiate(result);
       // All ranks put their rows into zeros, and the sum is the whole.
       Gradients<TypeParam> all{Tensor<TypeParam>(problem.what().q()), Tensor<TypeParam>(problem.what().kv()),
                                Tensor<TypeParam>(problem.what().kv())};
-      put_rows(all.q, part.q, user.placement.queries.ranges(user.place.rank));
-      put_rows(all.k, part.k, user.placement.keys.ranges(user.place.rank));
-      put_rows(all.v, part.v, user.placement.keys.ranges(user.place.rank));
+      put_rows(all.q, part.q, user.rows);
+      put_rows(all.k, part.k, user.columns);
+      put_rows(all.v, part.v, user.columns);
       for (Tensor<TypeParam>* array : {&all.q, &all.k, &all.v})
         MPI_Allreduce(MPI_IN_PLACE, array->data(), static_cast<int>(array->size()),
                       sizeof(TypeParam) == sizeof(float) ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
@@ -146,7 +107,7 @@ TEST(RingAttentionOptions, EveryInstructionSetAgrees) {
   User<float> user(problem);
   for (const Isa isa : available_isas()) {
     user.options.isa = isa;
-    EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(user.place.rank)));
+    EXPECT_TRUE(user.agrees(user.attend()));
   }
 }
 
@@ -251,7 +212,7 @@ TEST(RingAttentionCommunicator, KeepsItsErrorHandler) {
   const User<float> user(problem, comm);
   for (const MPI_Errhandler handler : {MPI_ERRORS_ARE_FATAL, MPI_ERRORS_RETURN}) {
     MPI_Comm_set_errhandler(comm, handler);
-    EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(user.place.rank)));
+    EXPECT_TRUE(user.agrees(user.attend()));
     MPI_Errhandler after = MPI_ERRHANDLER_NULL;
     MPI_Comm_get_errhandler(comm, &after);
     EXPECT_EQ(after, handler);
@@ -269,7 +230,7 @@ TEST(RingAttentionCommunicator, ThatCannotBeDuplicatedIsAnError) {
   for (MPI_Comm comm = MPI_COMM_NULL; MPI_Comm_dup(MPI_COMM_SELF, &comm) == MPI_SUCCESS;) all.push_back(comm);
   EXPECT_THROW((void)user.attend(), Error);
   for (MPI_Comm& comm : all) MPI_Comm_free(&comm);
-  EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(user.place.rank)));
+  EXPECT_TRUE(user.agrees(user.attend()));
 }
 
 // ---- a failure that one rank alone knows ---------------------------------------------------------------
@@ -289,13 +250,13 @@ TYPED_TEST(RingAttention, AFailureOfOneRankIsThrownThere) {
     if (broken_link)
       EXPECT_THROW((void)user.attend(), Error);
     else
-      EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(0)));
+      EXPECT_TRUE(user.agrees(user.attend()));
     broken_link = false;
     const std::vector<char> junk(std::size_t{8} << 20U, '\x5a');  // takes what was freed
     MPI_Barrier(two);
     EXPECT_EQ(std::ranges::count(junk, '\x5a'), std::ssize(junk));
   }
-  EXPECT_TRUE(agrees(user.attend(), problem.forward, user.placement.queries.ranges(place.rank)));
+  EXPECT_TRUE(user.agrees(user.attend()));
   MPI_Comm_free(&two);
 }
 

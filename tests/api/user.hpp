@@ -1,0 +1,68 @@
+// A rank of a user's program.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "ring_attention/ring_attention.hpp"
+#include "support/run.hpp"
+
+namespace ring_attention::test {
+
+inline Ring place_in(MPI_Comm comm) {
+  Ring place;
+  MPI_Comm_rank(comm, &place.rank);
+  MPI_Comm_size(comm, &place.size);
+  return place;
+}
+
+/// The arrays of one rank of a problem, and what the two calls return on it.
+template <class T>
+struct User {
+  explicit User(const GradientProblem<T>& whole_problem, Partition partition = Partition::ring,
+                int ulysses = 1)
+      : User(whole_problem, MPI_COMM_WORLD, partition, ulysses) {}
+  User(const GradientProblem<T>& whole_problem, MPI_Comm communicator, Partition partition = Partition::ring,
+       int ulysses = 1)
+      : User(whole_problem, communicator, {whole_problem.what().kind, whole_problem.what().kind}, partition,
+             ulysses) {}
+  /// \param kinds  of the placements of queries and keys
+  User(const GradientProblem<T>& whole_problem, MPI_Comm communicator,
+       std::pair<PlacementKind, PlacementKind> kinds, Partition partition = Partition::ring, int ulysses = 1)
+      : problem(whole_problem),
+        comm(communicator),
+        place(place_in(comm)),
+        grid(rank_grid(partition, ulysses, place.rank, place.size)),
+        placement(Placement(kinds.first, problem.what().queries, grid.ring.size),
+                  Placement(kinds.second, problem.what().keys, grid.ring.size)) {
+    options.partition = partition;
+    options.ulysses = ulysses;
+    if (problem.what().bias()) bias = rows_of(problem.forward.bias, rows);
+  }
+
+  [[nodiscard]] AttentionResult<T> attend() const {
+    return forward(comm, q, k, v, placement, scoring, options, bias);
+  }
+  [[nodiscard]] Gradients<T> differentiate(const AttentionResult<T>& result) const {
+    return backward(comm, q, k, v, result, grad_out, placement, scoring, options, bias);
+  }
+  [[nodiscard]] AttentionArrays<T> arrays() const { return {q, k, v, bias}; }
+  /// Does the result agree with the reference at this rank's queries?
+  [[nodiscard]] testing::AssertionResult agrees(const AttentionResult<T>& result) const {
+    return test::agrees(result, problem.forward, rows);
+  }
+
+  const GradientProblem<T>& problem;
+  MPI_Comm comm;
+  Ring place;
+  RankGrid grid;
+  Placements placement;
+  TokenRanges rows = grid.slice(placement.queries), columns = grid.slice(placement.keys);
+  Tensor<T> q = rows_of(problem.forward.q, rows), k = rows_of(problem.forward.k, columns),
+            v = rows_of(problem.forward.v, columns), grad_out = rows_of(problem.grad_out, rows);
+  std::optional<Tensor<T>> bias;
+  Scoring scoring = problem.what().scoring;
+  Options options;
+};
+
+}  // namespace ring_attention::test
