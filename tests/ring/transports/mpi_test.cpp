@@ -1,46 +1,30 @@
-// The rings over MPI, blocking and overlapped: bit for bit the ring of threads, and close to the reference.
+// The transports over MPI, blocking and overlapped. (Rings of any size over both: ../../conformance/mpi_test.cpp.)
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
 #include <type_traits>
 
-#include "ring/mpi_rings.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
+#include "ring_attention/ring/transports/overlapped.hpp"
+#include "support/mpi_run.hpp"
 #include "support/thrown_message.hpp"
 
 namespace ring_attention::test {
 namespace {
 
 template <class Link>
-class MpiRing : public MpiRings<Link> {};
+class MpiRing : public testing::Test {
+ protected:
+  Communicator comm{MPI_COMM_WORLD};
+  Ring place{comm.rank(), comm.size()};
+};
+using MpiTransports = testing::Types<OddEvenTransport, OverlappedTransport>;
 TYPED_TEST_SUITE(MpiRing, MpiTransports);
-
-// With and without the causal mask, 1, 2 and 8 query heads to a KV head, float and double: once each. Most
-// random problems run on threads, because ranks that share cores mostly wait for each other.
-TYPED_TEST(MpiRing, RandomProblems) {
-  for_each_case(12, [&](Dice& dice, Index index) {
-    const Case what = random_case(dice, index, this->place.size);
-    if (index / 6 % 2 == 0)
-      this->expect_a_right_ring(make_problem<float>(what));
-    else
-      this->expect_a_right_ring(make_problem<double>(what));
-  });
-}
-
-TYPED_TEST(MpiRing, FewerTokensThanRanks) {
-  this->expect_a_right_ring(
-      make_problem<float>({.group = 2, .queries = 5, .keys = 5, .scoring = {1, Mask::causal()}}));
-  this->expect_a_right_ring(make_problem<float>({.queries = 1, .keys = 1}));
-  this->expect_a_right_ring(make_problem<float>({.queries = 9, .keys = 1}));
-}
-
-// 256 KiB a message: far more than MPI buffers, so that a wrong order of sends would block.
-TYPED_TEST(MpiRing, MessagesTooLargeToBuffer) {
-  this->expect_a_right_ring(make_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}));
-}
 
 /// Notes whether a hop was complete before finish() was called.
 class NotesArrival : public TransportAdapter {
@@ -112,6 +96,64 @@ TYPED_TEST(MpiRing, KnowsItsPlace) {
   const TypeParam transport(this->comm);
   EXPECT_EQ(transport.ring().rank, this->comm.rank());
   EXPECT_EQ(transport.ring().size, this->comm.size());
+}
+
+// 256 KiB a message on both channels: far more than MPI buffers, so that a wrong order of sends would block.
+TYPED_TEST(MpiRing, MessagesTooLargeToBuffer) {
+  constexpr bool overlaps = std::is_same_v<TypeParam, OverlappedTransport>;
+  expect_the_run_of_threads<float>(
+      this->comm, make_gradient_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}),
+      {.rings = this->place.size}, overlaps ? TransportKind::overlapped : TransportKind::odd_even);
+}
+
+// The parcels of one channel do not arrive in the other, whichever is waited for first.
+TYPED_TEST(MpiRing, ChannelsDoNotMeet) {
+  if (this->place.size == 1) return;
+  const int numbers[] = {10 * this->place.rank, 10 * this->place.rank + 1};
+  int got[] = {-1, -1};
+  TypeParam first(this->comm, 0), second(this->comm, 1);
+  const auto hop = [&](int channel) {
+    return Exchange{std::as_bytes(std::span(numbers + channel, 1)),
+                    std::as_writable_bytes(std::span(got + channel, 1))};
+  };
+  first.start(hop(0));
+  second.start(hop(1));
+  second.finish();
+  EXPECT_EQ(got[1], 10 * this->place.prev() + 1);
+  first.finish();
+  EXPECT_EQ(got[0], 10 * this->place.prev());
+  first.drain();
+  second.drain();
+}
+
+// Every rank sends four bytes where eight are due. (In the blocking ring an odd rank would detect this before
+// it sends, while the even ranks wait for it: it has to end the job.)
+TEST(OverlappedTransport, AParcelThatIsTooShortIsAnError) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const std::array<std::byte, 4> mine{};
+  std::array<std::byte, 8> theirs{};
+  OverlappedTransport transport(comm);
+  transport.start({mine, theirs});
+  const std::string message = thrown_message([&] { transport.finish(); });
+  const std::string sender = "rank " + std::to_string(transport.ring().prev());
+  EXPECT_NE(message.find(sender + " sent 4 bytes where 8 were due"), std::string::npos) << message;
+}
+
+TEST(OverlappedTransport, FinishingTwiceIsAnError) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const int mine = comm.rank();
+  int theirs = -1;
+  OverlappedTransport transport(comm);
+  transport.progress();  // nothing is under way: nothing to do
+  transport.start({std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(&theirs, 1))});
+  transport.progress();
+  transport.finish();
+  transport.progress();
+  EXPECT_EQ(theirs, transport.ring().prev());
+  EXPECT_NE(thrown_message([&] { transport.finish(); }).find("finish() without start()"), std::string::npos);
+  transport.drain();
+  EXPECT_EQ(transport.statistics().messages_sent, 1);
+  EXPECT_EQ(transport.statistics().bytes_received, 4);
 }
 
 }  // namespace
