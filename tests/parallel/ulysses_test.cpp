@@ -1,4 +1,4 @@
-// The two layouts: slices by hand, the way there and back, the adjoint, bytes by formula.
+// The two layouts: slices by hand, the way there and back, the adjoint, memory by formula. (Bytes: ../conformance.)
 
 #include "ring_attention/parallel/ulysses.hpp"
 
@@ -164,32 +164,6 @@ TEST(Ulysses, TheTwoFunctionsAreAdjoint) {
     }
 }
 
-// What the table of volumes says: (U - 1) / U of B c D H elements an array, c tokens a rank.
-TEST(Ulysses, BytesByTheFormula) {
-  for (const int ulysses : {1, 2, 4, 8}) {
-    const Index c = 6, batch = 2, dim = 3;
-    const Layout layout{{batch, 8, c * ulysses * 2, dim}, PlacementKind::zigzag, ulysses, 2};
-    for (const Index kv_heads : {8, 2, 1}) {
-      const HeadShare share(8, kv_heads, ulysses);
-      Shape all = layout.all;
-      all.heads = kv_heads;
-      const Tensor<float> x(all);
-      on_every_rank(layout, share.kv,
-                    [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
-                        const TokenRanges& slice, const TokenRanges&) {
-                      const Tensor<float> own = rows_of(x, slice);
-                      const Tensor<float> moved = to_heads(link, own.view(), heads, tokens);
-                      const Index units = std::max<Index>(kv_heads, ulysses) * (ulysses - 1) / ulysses;
-                      EXPECT_EQ(link.statistics().bytes_sent, units * batch * c * dim * 4);
-                      EXPECT_EQ(link.statistics().bytes_received, units * batch * c * dim * 4);
-                      EXPECT_EQ(link.statistics().messages_sent, ulysses - 1);
-                      (void)to_sequence(link, moved.view(), heads, tokens);
-                      EXPECT_EQ(link.statistics().bytes_sent, 2 * units * batch * c * dim * 4);
-                    });
-    }
-  }
-}
-
 // ---- memory, by the allocation counter ------------------------------------------------------------------------
 
 // An array of both layouts, and in between what is sent and what is received: four times the array, for slices of one
@@ -213,36 +187,6 @@ TEST(Ulysses, MemoryByTheFormula) {
                   EXPECT_EQ(allocation::peak() - before, 5 * array);
                   EXPECT_EQ(allocation::current() - before, 3 * array);
                 });
-}
-
-// N shards of K,V; as many of their gradients, and N - 1 of its own while a rank adds them.
-TEST(AllGather, MemoryAndBytesByTheFormula) {
-  constexpr int ranks = 4;
-  const Shape kv{2, 3, 24, 5};
-  const Placement keys(PlacementKind::zigzag, 24, ranks);
-  const Index all = 2 * kv.size() * 4, shard = all / ranks;
-  LoopbackWorld world(ranks);
-  world.run([&](int rank) {
-    LoopbackAllToAll link(world, rank, {1, ranks});
-    WorkingEngine engine([] {});
-    WorkingBackward adds_one([](const KeyValueGradient<float>& gradient) {
-      for (float& x : gradient.k.elements()) ++x;
-      for (float& x : gradient.v.elements()) ++x;
-    });
-    const Index before = allocation::current();
-    KvShards<float> shards(kv, keys), gradients(kv, keys);
-    EXPECT_EQ(allocation::current() - before, 2 * all);
-    allocation::reset_peak();
-    all_gather(link, shards);
-    all_gather_forward(engine, {rank, ranks}, shards);
-    EXPECT_EQ(allocation::peak() - before, 2 * all);
-    EXPECT_EQ(link.statistics().bytes_sent, 3 * shard);
-    EXPECT_EQ(link.statistics().bytes_received, 3 * shard);
-    all_gather_backward(adds_one, link, shards, gradients);
-    EXPECT_EQ(allocation::peak() - before, 2 * all + 3 * shard);
-    EXPECT_EQ(link.statistics().bytes_sent, 6 * shard);
-    for (const float x : gradients.elements(rank)) EXPECT_EQ(x, ranks);
-  });
 }
 
 /// Links that count how often they may progress.
