@@ -109,36 +109,6 @@ TYPED_TEST(GradientsIn, WhereNoQuerySeesAKeyAllAreZero) {
 
 // ---- the engine ----------------------------------------------------------------------------------------
 
-TYPED_TEST(GradientsIn, AreAddedToWhatIsThere) {
-  const auto problem = make_gradient_problem<TypeParam>({.queries = 6, .keys = 6});
-  const Problem<TypeParam>& p = problem.forward;
-  const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, p.what.scoring);
-  Tensor<TypeParam> grad_k(p.what.kv()), grad_v(p.what.kv());
-  BlockwiseBackward<TypeParam> engine(p.what.scoring);
-  engine.begin({p.q, attended.out, attended.lse, problem.grad_out}, whole(6));
-  for (int twice = 0; twice < 2; ++twice) engine.accumulate({p.k, p.v, whole(6)}, {grad_k, grad_v});
-  const Gradients<TypeParam> once = device_gradients(problem);
-  const Tensor<TypeParam> grad_q = engine.finish();
-  for (Index i = 0; i < grad_q.size(); ++i) EXPECT_NEAR(grad_q.data()[i], 2 * once.q.data()[i], 1e-5);
-  for (Index i = 0; i < grad_k.size(); ++i) EXPECT_NEAR(grad_k.data()[i], 2 * once.k.data()[i], 1e-5);
-  for (Index i = 0; i < grad_v.size(); ++i) EXPECT_NEAR(grad_v.data()[i], 2 * once.v.data()[i], 1e-5);
-}
-
-TYPED_TEST(GradientsIn, AnEngineMayBeginAgain) {
-  const auto first = make_gradient_problem<TypeParam>({.queries = 9, .keys = 9});
-  const auto second = make_gradient_problem<TypeParam>({.queries = 4, .keys = 6, .seed = 2});
-  BlockwiseBackward<TypeParam> engine({}, 4);
-  for (const auto* problem : {&first, &second, &first}) {
-    const Problem<TypeParam>& p = problem->forward;
-    const auto attended = blockwise_forward<TypeParam>(p.q, p.k, p.v, {}, 4);
-    Gradients<TypeParam> got{{}, Tensor<TypeParam>(p.what.kv()), Tensor<TypeParam>(p.what.kv())};
-    engine.begin({p.q, attended.out, attended.lse, problem->grad_out}, whole(p.what.queries));
-    engine.accumulate({p.k, p.v, whole(p.what.keys)}, {got.k, got.v});
-    got.q = engine.finish();
-    EXPECT_TRUE(agrees(got, *problem));
-  }
-}
-
 TYPED_TEST(GradientsIn, ReportProgressAfterEveryTile) {
   const auto problem = make_gradient_problem<TypeParam>(
       {.batch = 2, .queries = 5, .keys = 8, .scoring = {1, Mask::causal(3)}, .block = 4});
@@ -150,24 +120,6 @@ TYPED_TEST(GradientsIn, ReportProgressAfterEveryTile) {
   Index tiles = 0;
   engine.accumulate({p.k, p.v, whole(8)}, {grad_k, grad_v}, [&] { ++tiles; });
   EXPECT_EQ(tiles, 2 * 2 * (2 * 2));  // batch, heads, tiles: also those that the mask hides
-}
-
-TYPED_TEST(GradientsIn, InputsThatDoNotBelongTogetherAreErrors) {
-  const Tensor<TypeParam> q({1, 2, 3, 4}), rows({1, 2, 3, 1}), k({1, 1, 5, 4}), longer({1, 2, 4, 4});
-  Tensor<TypeParam> grad({1, 1, 5, 4}), shorter({1, 1, 4, 4});
-  EXPECT_THROW(BlockwiseBackward<TypeParam>({}, 0), Error);
-  BlockwiseBackward<TypeParam> engine({}, 2);
-  EXPECT_THROW(engine.begin({q, q, rows, q}, whole(4)), Error);
-  EXPECT_THROW(engine.begin({q, longer, rows, q}, whole(3)), Error);
-  EXPECT_THROW(engine.begin({q, q, q, q}, whole(3)), Error);
-  EXPECT_THROW(engine.begin({q, q, rows, longer}, whole(3)), Error);
-  engine.begin({q, q, rows, q}, whole(3));
-  EXPECT_THROW(engine.accumulate({k, k, whole(4)}, {grad, grad}), Error);
-  EXPECT_THROW(engine.accumulate({k, k, whole(5)}, {grad, shorter}), Error);
-  EXPECT_THROW(engine.accumulate({k, k, whole(5)}, {shorter, grad}), Error);
-  EXPECT_THROW((void)reference_backward(Tensor<double>({1, 1, 2, 1}), Tensor<double>({1, 1, 2, 1}),
-                                        Tensor<double>({1, 1, 2, 1}), Tensor<double>({1, 1, 3, 1}), {}),
-               Error);
 }
 
 }  // namespace

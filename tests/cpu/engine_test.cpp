@@ -1,4 +1,5 @@
-// The fast engine with every instruction set, and how it is called. (Its results: ../conformance.)
+// The fast engines with every instruction set: at the ends of their tiles, few queries, states. (Their results otherwise:
+// ../conformance.)
 
 #include "ring_attention/cpu/engine.hpp"
 
@@ -7,7 +8,7 @@
 #include "cpu/every_isa.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "support/problem.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -24,6 +25,29 @@ template <class T>
 class CpuEngineIn : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(CpuEngineIn, Types);
+
+/// Of forward and backward.
+template <class T>
+void expect_agreement(const Case& what) {
+  const auto problem = make_gradient_problem<T>(what);
+  for_each_isa([&](Isa isa) {
+    EXPECT_TRUE(agrees(run(problem, {}, CpuDevice<T>({.isa = isa})), problem)) << to_string(what);
+  });
+}
+
+TYPED_TEST(CpuEngineIn, TakesAnyHeadDim) {
+  for (Index dim = 1; dim <= 256; dim += dim < 70 ? 1 : 31)
+    expect_agreement<TypeParam>(
+        {.group = 2, .queries = 19, .keys = 23, .dim = dim, .scoring = {0.2, Mask::causal(4)}});
+}
+
+TYPED_TEST(CpuEngineIn, TakesAnyLengths) {
+  for (const Index queries : {1, 7, 8, 9, 24, 63, 64, 65, 130})
+    for (const Index keys : {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 131}) {
+      const Mask mask = queries % 2 == 0 ? Mask{} : Mask::causal(keys - queries);
+      expect_agreement<TypeParam>({.queries = queries, .keys = keys, .dim = 20, .scoring = {0.3, mask}});
+    }
+}
 
 /// Masks without a left end.
 std::vector<Scoring> scorings_to_the_right(Index offset) {
@@ -64,15 +88,6 @@ TYPED_TEST(CpuEngineIn, AllLogitsVeryNegativeAreFine) {
   problem = make_problem(problem.what, std::move(problem.q), std::move(problem.k), std::move(problem.v));
   EXPECT_NEAR(problem.want.max_abs_score, 10200, 1);
   for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
-}
-
-TYPED_TEST(CpuEngineIn, WithoutKeysNothingWasSeen) {
-  const auto problem = make_problem<TypeParam>({.queries = 3, .keys = 3});
-  CpuEngine<TypeParam> engine({});
-  engine.begin(problem.q, whole(3));
-  const auto got = engine.finish();
-  for (const TypeParam x : got.out.view().elements()) EXPECT_EQ(x, 0);
-  for (const TypeParam x : got.lse.view().elements()) EXPECT_EQ(x, negative_infinity<TypeParam>);
 }
 
 TYPED_TEST(CpuEngineIn, NotANumberStays) {
@@ -118,17 +133,6 @@ TYPED_TEST(CpuEngineIn, TheStateIsThatOfTheReadableEngine) {
   }
 }
 
-TYPED_TEST(CpuEngineIn, AnEngineMayBeginAgain) {
-  const auto first = make_problem<TypeParam>({.queries = 90, .keys = 90});
-  const auto second = make_problem<TypeParam>({.queries = 4, .keys = 6, .dim = 9, .seed = 2});
-  CpuEngine<TypeParam> engine({});
-  for (const auto* problem : {&first, &second, &first}) {
-    engine.begin(problem->q, whole(problem->what.queries));
-    engine.accumulate({problem->k, problem->v, whole(problem->what.keys)});
-    EXPECT_TRUE(agrees(engine.finish(), *problem));
-  }
-}
-
 TYPED_TEST(CpuEngineIn, ReportsProgressAfterEveryTileAndAllocatesNothing) {
   const auto problem = make_problem<TypeParam>({.batch = 2, .queries = 100, .keys = 50});
   CpuEngine<TypeParam> engine({}, {.isa = available_isas().front()});
@@ -138,18 +142,6 @@ TYPED_TEST(CpuEngineIn, ReportsProgressAfterEveryTileAndAllocatesNothing) {
   engine.accumulate({problem.k, problem.v, whole(50)}, [&] { ++reports; });
   EXPECT_GE(reports, 2 * 2 * 2);
   EXPECT_EQ(allocation::count(), allocations);
-}
-
-TYPED_TEST(CpuEngineIn, InputsThatDoNotBelongTogetherAreErrors) {
-  EXPECT_THROW(CpuEngine<TypeParam>({}, {.threads = 0}), Error);
-  const Tensor<TypeParam> q({1, 2, 3, 4}), k({1, 1, 5, 4}), longer({1, 1, 6, 4});
-  CpuEngine<TypeParam> engine({});
-  EXPECT_THROW(engine.begin(q, whole(4)), Error);
-  engine.begin(q, whole(3));
-  EXPECT_THROW(engine.accumulate({k, longer, whole(5)}), Error);
-  EXPECT_THROW(engine.accumulate({k, k, whole(4)}), Error);
-  EXPECT_THROW((void)isa_named("mmx"), Error);
-  EXPECT_EQ(isa_named(name_of(best_isa())), best_isa());
 }
 
 }  // namespace
