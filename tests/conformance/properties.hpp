@@ -209,6 +209,18 @@ void expect_the_pairs(const std::vector<Way<T>>& ways) {
 
 // ---- what is not finite ---------------------------------------------------------------------------------------
 
+/// Two sequences with a bias of its own for each head.
+inline Case with_each_bias(const Mask& mask) {
+  return {.batch = 2,
+          .group = 2,
+          .queries = 17,
+          .keys = 17,
+          .dim = 5,
+          .scoring = {0.6, mask},
+          .bias_batch = 2,
+          .bias_heads = 4};
+}
+
 /// A forward whose numbers have one that is not finite.
 template <class T>
 struct Spoiled {
@@ -240,15 +252,7 @@ void expect_visible_in(const Way<T>& way, const Case& what, const Team& members,
 
 template <class T>
 void expect_visible(const std::vector<Way<T>>& ways) {
-  const Case what{.batch = 2,
-                  .kv_heads = 2,
-                  .group = 2,
-                  .queries = 17,
-                  .keys = 17,
-                  .dim = 5,
-                  .scoring = {0.6, Mask::causal()},
-                  .bias_batch = 2,
-                  .bias_heads = 4};
+  const Case what = with_each_bias(Mask::causal());
   const T nan = std::numeric_limits<T>::quiet_NaN();
   const auto row_7 = [](Index batch, Index head, Index query) {
     return batch == 1 && head == 2 && query == 7;
@@ -275,15 +279,7 @@ void expect_visible(const std::vector<Way<T>>& ways) {
 /// A row whose keys a bias hides sees nothing: out = 0, lse = -inf, dQ = dbias = 0.
 template <class T>
 void expect_hidden_rows(const std::vector<Way<T>>& ways) {
-  const Case what{.batch = 2,
-                  .kv_heads = 2,
-                  .group = 2,
-                  .queries = 17,
-                  .keys = 17,
-                  .dim = 5,
-                  .scoring = {0.6},
-                  .bias_batch = 2,
-                  .bias_heads = 4};
+  const Case what = with_each_bias({});
   std::size_t turn = 0;
   auto problem = make_gradient_problem<T>(what);
   std::ranges::fill(problem.forward.bias.view().row(1, 2, 5), negative_infinity<T>);
