@@ -58,14 +58,18 @@ TEST(AnyRanks, ATileEndsWithItsDocument) {
     }
 }
 
-// A row of sums takes 1023 terms, then it must be wide: the tiles of all steps of a ring count, not those of one.
+// A row of sums takes 1023 terms, then it must be wide: the tiles of all steps of a ring count, not those of one; for dK,dV
+// those of all query heads that share a head.
 TEST(AnyRanks, MoreTilesThanANarrowRowTakes) {
-  const auto problem =
-      make_gradient_problem<float>({.queries = 3, .keys = ExactFormat::most_terms + 2, .dim = 2});
-  const auto one = run_in(problem, {}, 1, 0);
-  EXPECT_TRUE(agrees(one, problem));
-  for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .gathers = true}})
-    EXPECT_TRUE(same_bits<float>(run_in(problem, team, 1, 0), one)) << to_string(team);
+  for (const Case& what :
+       {Case{.queries = 3, .keys = ExactFormat::most_terms + 2, .dim = 2},
+        Case{.group = 4, .queries = ExactFormat::most_terms / 4 + 2, .keys = 3, .dim = 2}}) {
+    const auto problem = make_gradient_problem<float>(what);
+    const auto one = run_in(problem, {}, 1, 0);
+    EXPECT_TRUE(agrees(one, problem));
+    for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .gathers = true}})
+      EXPECT_TRUE(same_bits<float>(run_in(problem, team, 1, 0), one)) << to_string(team);
+  }
 }
 
 /// Sums of squares over all cases: of the errors, relative to the norm of each case's array.
