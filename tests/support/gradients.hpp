@@ -16,21 +16,6 @@ struct GradientProblem {
   [[nodiscard]] const Case& what() const { return forward.what; }
 };
 
-/// dK and dV by an engine that has begun: it takes the keys in pieces, in the order given; each piece has gradients of its
-/// own.
-template <class T>
-Gradients<T> keys_in_pieces(auto& engine, const Problem<T>& p, const std::vector<TokenRanges>& pieces) {
-  Gradients<T> all{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
-  for (const TokenRanges& piece : pieces) {
-    const Tensor<T> k = rows_of(p.k, piece), v = rows_of(p.v, piece);
-    Tensor<T> grad_k(k.shape()), grad_v(v.shape());
-    engine.accumulate({k, v, piece}, {grad_k, grad_v});
-    put_rows(all.k, grad_k, piece);
-    put_rows(all.v, grad_v, piece);
-  }
-  return all;
-}
-
 /// dO.
 template <class T>
 Tensor<T> random_grad_out(const Case& what);
