@@ -39,7 +39,8 @@ OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "para
                                          "diagnose.md", "mistakes.md", "clusters.md", "sources.md", "results.md",
                                          "CHANGELOG.md")]
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
-PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md")]
+PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md"),
+          *ROOT.glob("src/*/README.md")]
 
 
 def tab(kind, title, url="", inside=""):

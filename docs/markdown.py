@@ -87,11 +87,19 @@ class Document:
             yield f"{slug}-{seen[slug]}" if seen[slug] else slug
 
 
+def has_page(header):
+    """Whether the site has a page of this header: the library's, and those above it but for the commands."""
+    folders = ("ring_attention", "io", "model", "plan")
+    return any(header.is_relative_to(ROOT / "src" / folder) for folder in folders) and header.parent.name != "train"
+
+
 def page(path):
     """The name of a file's page on the site, or None."""
     relative = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
     if relative in ("README.md", "docs/mainpage.md"):
         return "index"
+    if match := re.fullmatch(r"src/(\w+)/README\.md", relative):
+        return f"source_{match[1]}"
     match = re.fullmatch(r"docs/(\w+)\.md|(lessons)(?:/(\w+))?(?:/(gpu|nccl))?(?:/(?:README|(\w+))\.md)?", relative)
     return match and (match[1] or "_".join(filter(None, ("lesson" if match[3] else "lessons", *match.groups()[2:]))))
 
@@ -135,7 +143,7 @@ class Filter(Document):
         if name:
             fragment = f"#{name}-{heading}" if heading and name != "index" else ""
             return f'<a href="{name}.html{fragment}">{match["text"]}</a>'
-        if path.suffix == ".hpp" and path.is_relative_to(ROOT / "src/ring_attention"):
+        if path.suffix == ".hpp" and has_page(path):
             plain = " ".join(self.restore(match["text"]).replace("`", "").replace('"', "").split())  # of one line
             return f'@ref {path.relative_to(ROOT / "src").as_posix()} "{plain}"'
         if path in self.programs():

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "measurements.hpp"
-#include "ring_attention/plan/ring_time.hpp"
+#include "plan/ring_time.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention {

@@ -7,7 +7,7 @@
 
 #include "ring_attention/attention/engine.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/parallel/all_to_all.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 
 namespace ring_attention::lesson {
 

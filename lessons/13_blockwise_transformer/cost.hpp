@@ -2,8 +2,8 @@
 #pragma once
 
 #include "common/lesson.hpp"
+#include "model/products.hpp"
 #include "ring_attention/core/median.hpp"
-#include "ring_attention/model/products.hpp"
 #include "training.hpp"
 
 namespace ring_attention::lesson_13 {

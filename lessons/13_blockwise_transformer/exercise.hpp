@@ -6,9 +6,9 @@
 #include <span>
 #include <utility>
 
-#include "13_blockwise_transformer/rows.hpp"      // norms, projections: each token by itself
-#include "ring_attention/model/rank_context.hpp"  // the groups of ranks; attention by a ring: lessons 08 and 10
-#include "ring_attention/parallel/sum.hpp"        // a sum over a group, in the order of the ranks
+#include "13_blockwise_transformer/rows.hpp"  // norms, projections: each token by itself
+#include "model/rank_context.hpp"             // the groups of ranks; attention by a ring: lessons 08 and 10
+#include "ring_attention/parallel/collectives/sum.hpp"  // a sum over a group, in the order of the ranks
 
 namespace ring_attention::lesson {
 

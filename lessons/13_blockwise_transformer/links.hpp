@@ -1,7 +1,7 @@
 // Lesson 13, beside the idea: the links of a rank to the other ranks of its mesh, over MPI.
 #pragma once
 
-#include "ring_attention/model/rank_context.hpp"
+#include "model/rank_context.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 
 namespace ring_attention::lesson_13 {

@@ -4,14 +4,14 @@
 
 #include <numeric>
 
+#include "14_planning/published/paper.hpp"
 #include "common/problem.hpp"
+#include "model/adamw.hpp"
+#include "model/layer.hpp"
+#include "model/products.hpp"
 #include "part.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/model/adamw.hpp"
-#include "ring_attention/model/layer.hpp"
-#include "ring_attention/model/products.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"
-#include "ring_attention/plan/paper.hpp"
 
 namespace ring_attention::lesson_13 {
 

@@ -5,8 +5,8 @@
 #include LESSON_IDEA
 
 #include "mistakes.hpp"
+#include "model/transformer.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/model/transformer.hpp"
 
 namespace ring_attention::lesson_13 {
 

@@ -1,10 +1,10 @@
 // Lesson 13, beside the idea: what a layer does to each token by itself. No message, no other token.
 #pragma once
 
+#include "model/heads.hpp"
+#include "model/layer.hpp"
+#include "model/rms_norm.hpp"
 #include "ring_attention/core/eigen.hpp"
-#include "ring_attention/model/heads.hpp"
-#include "ring_attention/model/layer.hpp"
-#include "ring_attention/model/rms_norm.hpp"
 
 namespace ring_attention::lesson {
 

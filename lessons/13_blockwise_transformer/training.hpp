@@ -4,9 +4,9 @@
 
 #include "common/lesson.hpp"
 #include "links.hpp"
+#include "model/adamw.hpp"
+#include "model/line_retrieval.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/model/adamw.hpp"
-#include "ring_attention/model/line_retrieval.hpp"
 
 namespace ring_attention::lesson_13 {
 

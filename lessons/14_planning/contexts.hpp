@@ -5,7 +5,7 @@
 
 #include "common/lesson.hpp"
 #include "mistakes.hpp"
-#include "ring_attention/plan/search.hpp"
+#include "plan/search.hpp"
 
 namespace ring_attention::lesson_14 {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/plan/network.hpp"
+#include "plan/network.hpp"
 
 namespace ring_attention::lesson_14 {
 

@@ -5,7 +5,7 @@
 
 #include "common/lesson.hpp"
 #include "mistakes.hpp"
-#include "ring_attention/plan/noise.hpp"
+#include "plan/noise.hpp"
 
 namespace ring_attention::lesson_14 {
 

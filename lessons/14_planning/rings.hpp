@@ -5,7 +5,7 @@
 
 #include "common/lesson.hpp"
 #include "noise.hpp"
-#include "ring_attention/plan/ring_recurrence.hpp"
+#include "plan/ring_recurrence.hpp"
 #include "sleeping_ring.hpp"
 
 namespace ring_attention::lesson_14 {

@@ -1,10 +1,10 @@
 // The paper's tables beside the formulas, and published measurements beside predictions.
 #pragma once
 
+#include "14_planning/published/measurements.hpp"
+#include "14_planning/published/paper.hpp"
 #include "common/lesson.hpp"
 #include "mistakes.hpp"
-#include "ring_attention/plan/measurements.hpp"
-#include "ring_attention/plan/paper.hpp"
 
 namespace ring_attention::lesson_14 {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "ring_attention/attention/softmax.hpp"        // lesson 02: SoftmaxState, merge, rescale
-#include "ring_attention/parallel/mpi_all_to_all.hpp"  // lesson 10: an all-to-all
+#include "ring_attention/attention/softmax.hpp"                    // lesson 02: SoftmaxState, merge, rescale
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"  // lesson 10: an all-to-all
 #include "ring_attention/ring/topology.hpp"
 
 namespace ring_attention::lesson {

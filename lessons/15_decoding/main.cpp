@@ -4,7 +4,7 @@
 
 #include "failure.hpp"
 #include "pass_q.hpp"
-#include "ring_attention/parallel/decode.hpp"
+#include "ring_attention/parallel/decode/decode.hpp"
 #include "weak_tests.hpp"
 
 using namespace ring_attention;

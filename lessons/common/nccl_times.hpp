@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/nccl.hpp"
+#include "plan/ring_time.hpp"
 #include "ring_attention/core/median.hpp"
-#include "ring_attention/plan/ring_time.hpp"
 
 namespace ring_attention::gpu {
 

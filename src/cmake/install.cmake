@@ -1,4 +1,4 @@
-# `cmake --install`: headers, library (without `model` and `plan`), and what find_package(ring_attention) and
+# `cmake --install`: headers, library, and what find_package(ring_attention) and
 # pkg-config find.
 
 include(CMakePackageConfigHelpers)

@@ -13,13 +13,6 @@ set(core_sources
 set(mpi_sources
     ring_attention/mpi/clock.cpp
     ring_attention/mpi/communicator.cpp)
-set(io_sources
-    ring_attention/io/npy.cpp
-    ring_attention/io/npy_array.cpp
-    ring_attention/io/npy_dictionary.cpp
-    ring_attention/io/npy_file.cpp
-    ring_attention/io/npy_transfer.cpp
-    ring_attention/io/whole_file.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
@@ -50,50 +43,55 @@ set(ring_sources
     ring_attention/ring/transports/odd_even.cpp
     ring_attention/ring/transports/overlapped.cpp)
 set(parallel_sources
-    ring_attention/parallel/all_to_all.cpp
+    ring_attention/parallel/collectives/all_to_all.cpp
+    ring_attention/parallel/collectives/loopback_all_to_all.cpp
+    ring_attention/parallel/collectives/mpi_all_to_all.cpp
+    ring_attention/parallel/collectives/sum.cpp
     ring_attention/parallel/context_memory.cpp
     ring_attention/parallel/context_parallel.cpp
-    ring_attention/parallel/decode.cpp
+    ring_attention/parallel/decode/decode.cpp
+    ring_attention/parallel/decode/sharded_cache.cpp
     ring_attention/parallel/heads.cpp
-    ring_attention/parallel/rank_grid.cpp
-    ring_attention/parallel/loopback_all_to_all.cpp
-    ring_attention/parallel/mesh.cpp
-    ring_attention/parallel/mpi_all_to_all.cpp
     ring_attention/parallel/mpi_links.cpp
     ring_attention/parallel/observed_links.cpp
     ring_attention/parallel/partition.cpp
-    ring_attention/parallel/sharded_cache.cpp
-    ring_attention/parallel/sinks.cpp
-    ring_attention/parallel/sum.cpp)
+    ring_attention/parallel/rank_grid.cpp
+    ring_attention/parallel/sinks.cpp)
+# Above the library, not installed.
+set(io_sources
+    io/npy.cpp
+    io/npy_array.cpp
+    io/npy_dictionary.cpp
+    io/npy_file.cpp
+    io/npy_transfer.cpp
+    io/whole_file.cpp)
 set(model_sources
-    ring_attention/model/adamw.cpp
-    ring_attention/model/bandit.cpp
-    ring_attention/model/embedding.cpp
-    ring_attention/model/feed_forward.cpp
-    ring_attention/model/gradient_sum.cpp
-    ring_attention/model/heads.cpp
-    ring_attention/model/layer.cpp
-    ring_attention/model/line_retrieval.cpp
-    ring_attention/model/parameters.cpp
-    ring_attention/model/products.cpp
-    ring_attention/model/rms_norm.cpp
-    ring_attention/model/shape.cpp
-    ring_attention/model/task.cpp
-    ring_attention/model/transformer.cpp
-    ring_attention/model/weights.cpp)
+    model/adamw.cpp
+    model/bandit.cpp
+    model/embedding.cpp
+    model/feed_forward.cpp
+    model/gradient_sum.cpp
+    model/heads.cpp
+    model/layer.cpp
+    model/line_retrieval.cpp
+    model/mesh.cpp
+    model/parameters.cpp
+    model/products.cpp
+    model/rms_norm.cpp
+    model/shape.cpp
+    model/task.cpp
+    model/transformer.cpp
+    model/weights.cpp)
 set(plan_sources
-    ring_attention/plan/machine.cpp
-    ring_attention/plan/measurements.cpp
-    ring_attention/plan/memory.cpp
-    ring_attention/plan/model_shape.cpp
-    ring_attention/plan/network.cpp
-    ring_attention/plan/paper.cpp
-    ring_attention/plan/pipeline_runs.cpp
-    ring_attention/plan/ring_time.cpp
-    ring_attention/plan/search.cpp
-    ring_attention/plan/step_time.cpp
-    ring_attention/plan/volume.cpp)
-set(diagnose_sources # above the library, for the program and the Python module
+    plan/machine.cpp
+    plan/memory.cpp
+    plan/model_shape.cpp
+    plan/network.cpp
+    plan/ring_time.cpp
+    plan/search.cpp
+    plan/step_time.cpp
+    plan/volume.cpp)
+set(diagnose_sources # for the program and the Python module
     diagnose/backward.cpp
     diagnose/candidates.cpp
     diagnose/conventions.cpp
@@ -136,12 +134,12 @@ set(cuda_sources
     ring_attention/cuda/task.cpp
     ring_attention/gpu_arrays.cpp
     ring_attention/parallel/cuda_links.cpp
-    ring_attention/parallel/staged_all_to_all.cpp
+    ring_attention/parallel/collectives/staged_all_to_all.cpp
     ring_attention/ring/transports/staged.cpp)
 set(cuda_launch_sources # of launch.cuh, which the emulator replaces
     ring_attention/cuda/scratch_pool.cpp)
 set(nccl_sources #
-    ring_attention/parallel/nccl_all_to_all.cpp
+    ring_attention/parallel/collectives/nccl_all_to_all.cpp
     ring_attention/ring/transports/nccl.cpp)
 set(kernel_sources
     ring_attention/cuda/kernels/forward_0_naive.cu
@@ -188,12 +186,12 @@ set(program_parts_sources # what the tests use, too
     program/run/report.cpp
     program/trace/trace.cpp
     program/trace/traced_links.cpp
-    program/train/checkpoint.cpp
-    program/train/checkpoint_description.cpp
-    program/train/directory_lock.cpp
-    program/train/evaluation.cpp
-    program/train/options.cpp
-    program/train/report.cpp
+    model/train/checkpoint.cpp
+    model/train/checkpoint_description.cpp
+    model/train/directory_lock.cpp
+    model/train/evaluation.cpp
+    model/train/options.cpp
+    model/train/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
@@ -204,7 +202,7 @@ set(program_sources
     program/progress_line.cpp
     program/run/command.cpp
     program/run/results.cpp
-    program/train/command.cpp)
+    model/train/command.cpp)
 set(program_cuda_sources #
     program/gpu.cpp)
 set(program_without_cuda_sources #

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "model/train/options.hpp"
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
@@ -17,7 +18,6 @@
 #include "program/plan/cells.hpp"
 #include "program/plan/command.hpp"
 #include "program/run/command.hpp"
-#include "program/train/options.hpp"
 
 using namespace ring_attention;
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "io/npy.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/io/npy.hpp"
 
 namespace ring_attention {
 namespace {

@@ -1,9 +1,9 @@
 #include "program/partition_options.hpp"
 
 #include "cli/table.hpp"
+#include "plan/search.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/plan/search.hpp"
 
 namespace ring_attention {
 

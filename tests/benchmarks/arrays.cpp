@@ -11,9 +11,9 @@
 #include <iostream>
 #include <string>
 
+#include "io/npy.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/cpu/backward.hpp"
-#include "ring_attention/io/npy.hpp"
 
 namespace {
 

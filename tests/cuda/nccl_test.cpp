@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "cuda/parallel_runs.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/nccl_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
-#include "ring_attention/parallel/nccl_all_to_all.hpp"
 
 namespace ring_attention::test {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/cuda_runs.hpp"
+#include "ring_attention/parallel/collectives/staged_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
-#include "ring_attention/parallel/staged_all_to_all.hpp"
 #include "ring_attention/ring/transports/staged.hpp"
 #include "support/run.hpp"
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "io/npy_file.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/io/npy_file.hpp"
 #include "support/npy_bytes.hpp"
 #include "support/ranks_and_files.hpp"
 

@@ -1,6 +1,6 @@
 // Files of ranks against files of one process: write_npy and read_npy.
 
-#include "ring_attention/io/npy_file.hpp"
+#include "io/npy_file.hpp"
 
 #include <gtest/gtest.h>
 

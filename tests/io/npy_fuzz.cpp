@@ -9,8 +9,8 @@
 #include <fstream>
 #include <random>
 
+#include "io/npy.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/io/npy.hpp"
 #include "support/npy_bytes.hpp"
 #include "support/temporary_directory.hpp"
 

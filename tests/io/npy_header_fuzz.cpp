@@ -3,15 +3,15 @@
 // The seeds in npy_header.seeds come from libFuzzer. To go on from them:
 //   mkdir seeds && split -l 1 tests/io/npy_header.seeds seeds/x && for x in seeds/x*; do xxd -r -p $x > $x.bin; rm $x; done
 //   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -DRING_ATTENTION_LIBFUZZER -Isrc -Itests
-//     -I/usr/include/eigen3 tests/io/npy_header_fuzz.cpp src/ring_attention/io/npy.cpp
-//     src/ring_attention/io/npy_dictionary.cpp src/ring_attention/core/error.cpp -o npy_header_fuzz
+//     -I/usr/include/eigen3 tests/io/npy_header_fuzz.cpp src/io/npy.cpp
+//     src/io/npy_dictionary.cpp src/ring_attention/core/error.cpp -o npy_header_fuzz
 //   ./npy_header_fuzz seeds
 #include <cstdint>
 #include <cstdlib>
 
+#include "io/npy.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
-#include "ring_attention/io/npy.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ring_attention;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "io/npy.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/io/npy.hpp"
 #include "support/input_error.hpp"
 #include "support/npy_bytes.hpp"
 

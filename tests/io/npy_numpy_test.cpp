@@ -7,9 +7,9 @@
 #include <iterator>
 #include <string>
 
+#include "io/npy.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/tensor.hpp"
-#include "ring_attention/io/npy.hpp"
 #include "support/input_error.hpp"
 #include "support/temporary_directory.hpp"
 

@@ -1,4 +1,4 @@
-#include "ring_attention/io/npy.hpp"
+#include "io/npy.hpp"
 
 #include <gtest/gtest.h>
 

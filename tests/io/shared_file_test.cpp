@@ -1,4 +1,4 @@
-#include "ring_attention/io/shared_file.hpp"
+#include "io/shared_file.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "model/feed_forward.hpp"
+#include "model/heads.hpp"
+#include "model/layer.hpp"
+#include "model/products.hpp"
+#include "model/rms_norm.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/model/feed_forward.hpp"
-#include "ring_attention/model/heads.hpp"
-#include "ring_attention/model/layer.hpp"
-#include "ring_attention/model/products.hpp"
-#include "ring_attention/model/rms_norm.hpp"
 
 namespace ring_attention::test {
 namespace {

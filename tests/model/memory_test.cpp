@@ -1,9 +1,9 @@
 // The memory of a training step, by the counter of tensors.
 
-#include "ring_attention/plan/memory.hpp"
+#include "plan/memory.hpp"
+#include "model/feed_forward.hpp"
 #include "model/model_runs.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/model/feed_forward.hpp"
 
 namespace ring_attention::test {
 namespace {

@@ -6,11 +6,11 @@
 #include <map>
 #include <string>
 
+#include "model/adamw.hpp"
 #include "ring_attention/core/compare.hpp"
-#include "ring_attention/model/adamw.hpp"
+#include "ring_attention/parallel/collectives/sum.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
-#include "ring_attention/parallel/sum.hpp"
 
 namespace ring_attention::test {
 

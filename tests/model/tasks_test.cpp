@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
+#include "model/bandit.hpp"
+#include "model/line_retrieval.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/model/bandit.hpp"
-#include "ring_attention/model/line_retrieval.hpp"
 #include "ring_attention/ring/placement.hpp"
 
 namespace ring_attention::test {

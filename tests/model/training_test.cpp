@@ -4,9 +4,9 @@
 
 #include <memory>
 
+#include "model/bandit.hpp"
+#include "model/line_retrieval.hpp"
 #include "model/model_runs.hpp"
-#include "ring_attention/model/bandit.hpp"
-#include "ring_attention/model/line_retrieval.hpp"
 
 namespace ring_attention::test {
 namespace {

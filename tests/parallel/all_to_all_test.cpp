@@ -1,6 +1,6 @@
 // The all-to-all of threads: what it moves, what it refuses, how it fails, what its link costs.
 
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
 
 #include <gtest/gtest.h>
 

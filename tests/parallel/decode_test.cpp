@@ -1,6 +1,6 @@
 // Decoding: tokens one by one are the rows of one causal forward, on any number of ranks, after a prompt in any placement.
 
-#include "ring_attention/parallel/decode.hpp"
+#include "ring_attention/parallel/decode/decode.hpp"
 
 #include <gtest/gtest.h>
 

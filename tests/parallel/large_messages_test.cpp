@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"

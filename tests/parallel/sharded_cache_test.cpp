@@ -1,6 +1,6 @@
 // The cache: which rank holds which token, how much memory it takes, what it refuses.
 
-#include "ring_attention/parallel/sharded_cache.hpp"
+#include "ring_attention/parallel/decode/sharded_cache.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <thread>
 
-#include "ring_attention/parallel/all_gather.hpp"
+#include "ring_attention/parallel/collectives/all_gather.hpp"
+#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
 #include "ring_attention/ring/forward.hpp"
 
 #include "support/engines.hpp"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/parallel/all_gather.hpp"
+#include "ring_attention/parallel/collectives/all_gather.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/heads.hpp"

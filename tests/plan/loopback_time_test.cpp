@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "../../lessons/14_planning/sleeping_ring.hpp"
-#include "ring_attention/plan/noise.hpp"
-#include "ring_attention/plan/ring_recurrence.hpp"
+#include "plan/noise.hpp"
+#include "plan/ring_recurrence.hpp"
 
 namespace ring_attention::plan {
 namespace {

@@ -1,10 +1,10 @@
-#include "ring_attention/plan/machine.hpp"
+#include "plan/machine.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "ring_attention/plan/model_shape.hpp"
+#include "plan/model_shape.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::plan {

@@ -1,4 +1,4 @@
-#include "ring_attention/plan/measurements.hpp"
+#include "14_planning/published/measurements.hpp"
 
 #include <gtest/gtest.h>
 

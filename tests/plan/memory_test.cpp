@@ -1,4 +1,4 @@
-#include "ring_attention/plan/memory.hpp"
+#include "plan/memory.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "ring_attention/plan/network.hpp"
+#include "plan/network.hpp"
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/plan/ring_recurrence.hpp"
+#include "plan/ring_recurrence.hpp"
 
 namespace ring_attention::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "ring_attention/plan/paper.hpp"
+#include "14_planning/published/paper.hpp"
 
 #include <gtest/gtest.h>
 

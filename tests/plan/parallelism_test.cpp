@@ -5,9 +5,9 @@
 #include <fstream>
 #include <string>
 
+#include "plan/model_shape.hpp"
+#include "plan/volume.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/plan/model_shape.hpp"
-#include "ring_attention/plan/volume.hpp"
 
 namespace ring_attention::plan {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "ring_attention/plan/search.hpp"
+#include "plan/search.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::plan {

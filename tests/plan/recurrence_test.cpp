@@ -1,4 +1,4 @@
-#include "ring_attention/plan/ring_recurrence.hpp"
+#include "plan/ring_recurrence.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "ring_attention/plan/noise.hpp"
+#include "plan/noise.hpp"
 
 namespace ring_attention::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "ring_attention/plan/ring_time.hpp"
+#include "plan/ring_time.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ring_attention/plan/search.hpp"
+#include "plan/search.hpp"
 
 #include <gtest/gtest.h>
 

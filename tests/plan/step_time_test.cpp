@@ -1,4 +1,4 @@
-#include "ring_attention/plan/step_time.hpp"
+#include "plan/step_time.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "ring_attention/plan/volume.hpp"
+#include "plan/volume.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "ring_attention/plan/pairs.hpp"
-#include "ring_attention/plan/ring_time.hpp"
+#include "plan/pairs.hpp"
+#include "plan/ring_time.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention::plan {

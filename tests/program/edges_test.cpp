@@ -6,9 +6,9 @@
 
 #include <set>
 
+#include "io/npy.hpp"
 #include "program/command_words.hpp"
 #include "ring_attention/call_arguments.hpp"
-#include "ring_attention/io/npy.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::test {

@@ -1,8 +1,8 @@
 // Decoding on any number of ranks in one process: a prompt in any placement, then one token after the other.
 #pragma once
 
-#include "ring_attention/parallel/decode.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/decode/decode.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/lesson.hpp"
-#include "ring_attention/model/adamw.hpp"
+#include "model/adamw.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"
 #include "rounding.hpp"
 

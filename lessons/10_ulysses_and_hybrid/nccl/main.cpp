@@ -5,9 +5,9 @@
 #include "common/nccl.hpp"
 
 #include "../part.hpp"
+#include "ring_attention/parallel/collectives/nccl_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
-#include "ring_attention/parallel/nccl_all_to_all.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson_10;

@@ -10,8 +10,8 @@
 #include "program/cpu_backend.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/parallel/decode.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/decode/decode.hpp"
 
 namespace ring_attention {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "plan/ring_time.hpp"
 #include "program/backend.hpp"
 #include "program/bench/options.hpp"
-#include "ring_attention/plan/ring_time.hpp"
 
 namespace ring_attention {
 

@@ -9,8 +9,8 @@
 #include "program/stopwatch.hpp"
 #include "program/trace/traced_device.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/parallel/decode.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/decode/decode.hpp"
 
 namespace ring_attention {
 

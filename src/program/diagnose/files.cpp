@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "diagnose/description.hpp"
+#include "io/npy.hpp"
+#include "io/whole_file.hpp"
 #include "program/json_numbers.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/io/npy.hpp"
-#include "ring_attention/io/whole_file.hpp"
 
 namespace ring_attention {
 namespace {

@@ -6,11 +6,11 @@
 #include <fstream>
 
 #include "cli/table.hpp"
+#include "io/npy.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/io/npy.hpp"
 
 namespace ring_attention {
 namespace {

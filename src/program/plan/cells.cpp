@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "plan/ring_time.hpp"
+#include "plan/volume.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/partition.hpp"
-#include "ring_attention/plan/ring_time.hpp"
-#include "ring_attention/plan/volume.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention {

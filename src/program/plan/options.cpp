@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "plan/names.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/plan/names.hpp"
 
 namespace ring_attention {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "cli/command_line.hpp"
-#include "ring_attention/plan/search.hpp"
+#include "plan/search.hpp"
 
 namespace ring_attention {
 

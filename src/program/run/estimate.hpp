@@ -4,9 +4,9 @@
 
 #include <chrono>
 
+#include "plan/ring_time.hpp"
+#include "plan/step_time.hpp"
 #include "program/run/context.hpp"
-#include "ring_attention/plan/ring_time.hpp"
-#include "ring_attention/plan/step_time.hpp"
 
 namespace ring_attention {
 

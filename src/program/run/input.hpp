@@ -5,9 +5,9 @@
 #include <array>
 #include <optional>
 
+#include "io/npy_file.hpp"
 #include "program/run/options.hpp"
 #include "ring_attention/attention/scoring.hpp"
-#include "ring_attention/io/npy_file.hpp"
 
 namespace ring_attention {
 

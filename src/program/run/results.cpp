@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <system_error>
 
+#include "io/whole_file.hpp"
 #include "program/output_directory.hpp"
 #include "program/run/report.hpp"
-#include "ring_attention/io/whole_file.hpp"
 
 namespace ring_attention {
 namespace {

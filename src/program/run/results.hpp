@@ -5,8 +5,8 @@
 #include <list>
 #include <string>
 
-#include "ring_attention/io/npy.hpp"
-#include "ring_attention/io/npy_file.hpp"
+#include "io/npy.hpp"
+#include "io/npy_file.hpp"
 
 namespace ring_attention {
 

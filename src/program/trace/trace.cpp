@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "io/whole_file.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/io/whole_file.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 
 namespace ring_attention {
 namespace {

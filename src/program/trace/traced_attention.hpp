@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
+#include "model/attention.hpp"
+#include "model/mesh.hpp"
 #include "program/trace/traced_device.hpp"
-#include "ring_attention/model/attention.hpp"
-#include "ring_attention/parallel/mesh.hpp"
 
 namespace ring_attention {
 

@@ -5,11 +5,11 @@
 #include <optional>
 #include <utility>
 
+#include "plan/ring_time.hpp"
 #include "program/backend.hpp"
 #include "program/trace/traced_links.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/plan/ring_time.hpp"
 
 namespace ring_attention {
 

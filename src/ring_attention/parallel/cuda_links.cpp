@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "ring_attention/parallel/collectives/staged_all_to_all.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
-#include "ring_attention/parallel/staged_all_to_all.hpp"
 #include "ring_attention/ring/transports/staged.hpp"
 #ifdef RING_ATTENTION_HAS_NCCL
-#include "ring_attention/parallel/nccl_all_to_all.hpp"
+#include "ring_attention/parallel/collectives/nccl_all_to_all.hpp"
 #endif
 
 namespace ring_attention {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ring_attention/parallel/all_gather.hpp"
+#include "ring_attention/parallel/collectives/all_gather.hpp"
 #include "ring_attention/ring/parcel.hpp"
 
 namespace ring_attention {

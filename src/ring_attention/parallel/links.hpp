@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "ring_attention/parallel/all_to_all.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 
 namespace ring_attention {
 

@@ -2,8 +2,8 @@
 /// `LoopbackLinks`: the links of a rank among the threads of one process.
 #pragma once
 
+#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
 #include "ring_attention/parallel/links.hpp"
-#include "ring_attention/parallel/loopback_all_to_all.hpp"
 
 namespace ring_attention {
 

@@ -4,8 +4,8 @@
 
 #include <memory>
 
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/links.hpp"
-#include "ring_attention/parallel/mpi_all_to_all.hpp"
 
 namespace ring_attention {
 

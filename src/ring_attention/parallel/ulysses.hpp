@@ -13,7 +13,7 @@
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/memory.hpp"
 #include "ring_attention/core/token_range.hpp"
-#include "ring_attention/parallel/all_to_all.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 
 namespace ring_attention {
 
