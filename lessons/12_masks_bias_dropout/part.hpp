@@ -103,8 +103,8 @@ class Part {
     OverlappedTransport kv_transport(comm_, 0), gradient_transport(comm_, 1);
     ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
     outcome.gradients = {engine.finish(), converted<double>(View<const double>(gradients.k())),
-                         converted<double>(View<const double>(gradients.v())), engine.bias_gradient(),
-                         sink_gradient(result, setup_.rules.sinks)};
+                         converted<double>(View<const double>(gradients.v())), engine.term_gradients()};
+    outcome.gradients.sinks = sink_gradient(result, setup_.rules.sinks);
     outcome.table = table_gradient(outcome.gradients.bias);
     if (mistake != Mistake::local_table) sum_over_ranks(comm_, outcome.table);
     if (mistake != Mistake::local_sink_gradient) sum_over_ranks(comm_, outcome.gradients.sinks);

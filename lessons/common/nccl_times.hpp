@@ -60,7 +60,6 @@ class NoBackward : public BackwardEngine<T> {
  public:
   void accumulate(const KeyValue<T>&, const KeyValueGradient<float>&, const Progress&) override {}
   [[nodiscard]] Tensor<float> finish() override { return {}; }
-  [[nodiscard]] Tensor<float> bias_gradient() override { return {}; }
 };
 
 // Seconds of the slowest rank, medians.

@@ -88,7 +88,7 @@ class NotingBackward : public BackwardEngine<float> {
     notes_.note(kv, [&] { engine_.accumulate(kv, gradient, progress); });
   }
   [[nodiscard]] Tensor<float> finish() override { return engine_.finish(); }
-  [[nodiscard]] Tensor<float> bias_gradient() override { return engine_.bias_gradient(); }
+  [[nodiscard]] TermGradients<float> term_gradients() override { return engine_.term_gradients(); }
 
  private:
   BackwardEngine<float>& engine_;

@@ -25,6 +25,7 @@ set(attention_sources
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
     ring_attention/attention/scoring.cpp
+    ring_attention/attention/scoring_arguments.cpp
     ring_attention/attention/sink.cpp
     ring_attention/attention/sink_gradient.cpp
     ring_attention/attention/exact/tiling.cpp)
@@ -56,7 +57,8 @@ set(parallel_sources
     ring_attention/parallel/observed_links.cpp
     ring_attention/parallel/partition.cpp
     ring_attention/parallel/rank_grid.cpp
-    ring_attention/parallel/sinks.cpp)
+    ring_attention/parallel/term_gradients.cpp)
+
 # Above the library, not installed.
 set(io_sources
     io/npy.cpp

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/device_options.hpp"
+#include "cli/table.hpp"
 #include "program/activity_observer.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/core/text.hpp"
@@ -16,12 +17,22 @@ namespace ring_attention {
 struct Workload {
   SharedAttention shared;
   bool gradients = false;
-  Index bias = 0;         ///< numbers of the dense bias of the largest shard
-  Index check_bytes = 0;  ///< of the host, that --check takes for dbias
+  Index terms = 0;        ///< numbers of the arrays of terms of the largest shard
+  Index check_bytes = 0;  ///< of the host, that --check takes for their gradients
   Index besides = 0;      ///< numbers in the type of q that the command has besides
 
-  /// Numbers of the bias and of its gradient.
-  [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias; }
+  /// Numbers of the arrays of terms and of their gradients.
+  [[nodiscard]] Index term_values() const { return (gradients ? 2 : 1) * terms; }
+  /// ` (1 KiB of it for the bias)`, or nothing. \param bytes  of the arrays
+  [[nodiscard]] std::string of_which(Index bytes) const {
+    std::string names;
+    each_term(
+        [&](const std::optional<Shape>& term, const char* name) {
+          if (term) names += (names.empty() ? "the " : " and the ") + std::string(name);
+        },
+        shared.terms, term_names);
+    return bytes > 0 ? " (" + human_bytes(bytes) + " of it for " + names + ")" : "";
+  }
 };
 
 /// A backend in the words of a report.

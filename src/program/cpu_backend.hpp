@@ -78,13 +78,13 @@ class CpuBackend : public Backend<Input, T> {
 
   void require_memory() const override {
     const Workload& work = context_.work;
-    const Index bias = work.bias_values() * value_bytes + work.check_bytes;
+    const Index terms = work.term_values() * value_bytes + work.check_bytes;
     const Index exact = cpu_.same_bits > 0 ? exact_bytes(work.shared, work.gradients) : 0;
     const Index widened = is_narrow ? 2 * computed_keys(work.shared).size() * value_bytes : 0;
     require_host_memory(context_.comm,
                         context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
-                            exact + widened + bias + work.besides * value_bytes,
-                        bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "");
+                            exact + widened + terms + work.besides * value_bytes,
+                        work.of_which(terms));
   }
 
  private:

@@ -19,7 +19,7 @@ namespace ring_attention {
 template <class T>
 class GpuBackend : public Backend<T> {
  public:
-  /// \throws AgreedError when no kernel takes the type and the head dim, and the bias or the dropout where there is one,
+  /// \throws AgreedError when no kernel takes the type and the head dim, and its terms of pairs,
   /// or NCCL cannot be used. Collective.
   explicit GpuBackend(const BackendContext& context)
       : context_(context), share_(gpu_share(context.comm)), observer_(context.activity) {
@@ -27,7 +27,7 @@ class GpuBackend : public Backend<T> {
     const cuda::DeviceTraits device = cuda::traits_for(with({}));
     const Workload& work = context.work;
     const auto dim = static_cast<int>(work.shared.q.dim);
-    const bool pairs = work.shared.bias || work.shared.scoring.dropout.drops();
+    const bool pairs = work.shared.terms.bias || work.shared.scoring.dropout.drops();
     agree(context.comm, [&] {
       forward_ = name_flag("--kernel " + options.kernel, [&] {
         return &cuda::choose_forward(options.kernel, device, cuda::type_of<T>, dim, pairs);
@@ -67,18 +67,17 @@ class GpuBackend : public Backend<T> {
     const Workload& work = context_.work;
     constexpr Index wide = sizeof(float), narrow = sizeof(T), row_bytes = 40;  // of the state and the masks
     const Shape q = computed_queries(work.shared), kv = computed_keys(work.shared);
-    const Index on_its_way = wide * std::max(q.size(), kv.size()), bias = wide * work.bias_values(),
+    const Index on_its_way = wide * std::max(q.size(), kv.size()), terms = wide * work.term_values(),
                 rows = q.per_row().size();
     const Index bytes =
         context_bytes(work.shared, work.gradients, {narrow, narrow, wide}) + on_its_way + row_bytes * rows +
-        bias + narrow * work.besides +
+        terms + narrow * work.besides +
         (work.shared.scoring.dropout.drops() ? rows * static_cast<Index>(sizeof(DropoutRow)) : 0);
     agree(context_.comm, [&] {
       const Index free = cuda::free_bytes() / share_.ranks;
       if (bytes > free)
         throw InputError("rank " + std::to_string(context_.comm.rank()) + " needs " + human_bytes(bytes) +
-                         " on its GPU" + (bias > 0 ? " (" + human_bytes(bias) + " of it for the bias)" : "") +
-                         " and can have " + human_bytes(free) +
+                         " on its GPU" + work.of_which(terms) + " and can have " + human_bytes(free) +
                          ": use more GPUs, --type bf16, or a shorter sequence");
     });
   }

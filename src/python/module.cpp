@@ -44,7 +44,7 @@ struct OneProcess {
       : placement(Placement(PlacementKind::contiguous, q.shape().seq, 1),
                   Placement(PlacementKind::contiguous, k.shape().seq, 1)),
         scoring(scoring_of(words, q.shape(), q.shape().seq, k.shape().seq)),
-        call{name, q, k, v, placement, scoring, options, bias},
+        call{name, q, k, v, placement, scoring, options, {bias}},
         cpu{threads > 0 ? threads : usable_cores(), best_isa(), words.same_bits} {
     options.same_bits = words.same_bits;
     check_arguments(check, 0, 1, call);
@@ -70,7 +70,7 @@ py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const 
     const py::gil_scoped_release unlocked;
     const OneProcess<T> one("attention", q.view(), k.view(), v.view(), words, threads, bias.view());
     const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), whole(q.view().shape().seq),
-                                                      one.call.bias_rows(), ExpectedKeys{});
+                                                      one.call.term_rows(), ExpectedKeys{});
     engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
     result = engine->finish();
   }
@@ -94,7 +94,7 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("grad_out", grad_out.view(), shape);
     one.check.array("out", out.view(), shape);
     one.check.array("lse", lse.view(), shape.per_row());
-    const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), one.call.bias_rows()};
+    const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), one.call.term_rows()};
     const CpuDevice<T> device(one.cpu);
     const KeySums sums = device.key_sums(
         shape.dim, one.cpu.same_bits > 0
@@ -110,7 +110,7 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, {gradients.k, gradients.v},
                        InterruptCheck());
     gradients.q = engine->finish();
-    gradients.bias = engine->bias_gradient();
+    gradients.terms() = engine->term_gradients();
     if constexpr (std::is_same_v<T, float>)
       if (sums.rounded) {
         gradients.k = sums.rounded(gradients.k.view());

@@ -55,7 +55,7 @@ struct AttentionState {
             call.k.shape(),
             call.scoring,
             false,
-            call.bias_shape()};
+            call.term_shapes()};
   }
 
   Communicator comm;
@@ -68,10 +68,10 @@ struct AttentionState {
 template <class T>
 [[nodiscard]] Call<T> call_of(const char* name, const AttentionState& state, const AttentionArrays<T>& arrays,
                               const Placements& placement, const Scoring& scoring) {
-  return {name, arrays.q, arrays.k, arrays.v, placement, scoring, state.options, arrays.bias};
+  return {name, arrays.q, arrays.k, arrays.v, placement, scoring, state.options, arrays.terms()};
 }
 
-/// The arrays of a backward besides q, k, v and the bias.
+/// The arrays of a backward besides q, k, v and the terms.
 template <class T>
 void check_backward(const Check& check, const Call<T>& call, const ResultViews<const SumOf<T>>& result,
                     View<const T> grad_out) {
@@ -92,10 +92,15 @@ void check_results(const Check& check, const Call<T>& call, const GradientViews<
   check.array("dq", to.q, call.q.shape());
   check.array("dk", to.k, call.k.shape());
   check.array("dv", to.v, call.v.shape());
-  if (call.bias)
-    check.array("dbias", to.bias, call.bias->shape());
-  else
-    check(to.bias.size() == 0, "dbias is " + to_string(to.bias.shape()) + ", and there is no bias");
+  each_term(
+      [&](const View<SumOf<T>>& gradient, const auto& array, const std::string& name) {
+        if (array)
+          check.array("d" + name, gradient, array->shape());
+        else
+          check(gradient.size() == 0,
+                "d" + name + " is " + to_string(gradient.shape()) + ", and there is no " + name);
+      },
+      to.terms(), call.terms, term_names);
 }
 
 }  // namespace ring_attention

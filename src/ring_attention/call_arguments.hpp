@@ -17,12 +17,15 @@ struct Call {
   const Placements& placement;
   const Scoring& scoring;
   const Options& options;
-  std::optional<View<const SumOf<T>>> bias;
+  TermArrays<std::optional<View<const SumOf<T>>>> terms;
 
-  /// The rows of this rank's queries; none without a bias.
-  [[nodiscard]] View<const SumOf<T>> bias_rows() const { return bias.value_or(View<const SumOf<T>>()); }
-  [[nodiscard]] std::optional<Shape> bias_shape() const {
-    return bias ? std::optional(bias->shape()) : std::nullopt;
+  /// The rows of this rank's queries; none of a term that there is not.
+  [[nodiscard]] Terms<SumOf<T>> term_rows() const {
+    return each_term([](const auto& array) { return array.value_or(View<const SumOf<T>>()); }, terms);
+  }
+  [[nodiscard]] TermShapes term_shapes() const {
+    return each_term([](const auto& array) { return array ? std::optional(array->shape()) : std::nullopt; },
+                     terms);
   }
   /// \throws InputError when the partition cannot have this number of ranks
   [[nodiscard]] RankGrid grid(int rank, int ranks) const {

@@ -147,11 +147,15 @@ class GpuCheck {
                std::to_string(device_) +
                " is current: select the GPU of a rank before its first call (cudaSetDevice)");
   }
-  void arrays(const AttentionArrays<T>& arrays) const {
-    array("q", arrays.q);
-    array("k", arrays.k);
-    array("v", arrays.v);
-    if (arrays.bias) array("bias", *arrays.bias);
+  void arrays(const Call<T>& call) const {
+    array("q", call.q);
+    array("k", call.k);
+    array("v", call.v);
+    each_term(
+        [this](const auto& of_term, const char* name) {
+          if (of_term) array(name, *of_term);
+        },
+        call.terms, term_names);
   }
   void arrays(const ResultViews<float>& to) const {
     array("out", to.out);
@@ -161,7 +165,8 @@ class GpuCheck {
     array("dq", to.q);
     array("dk", to.k);
     array("dv", to.v);
-    array("dbias", to.bias);
+    each_term([this](const auto& of_term, const std::string& name) { array(("d" + name).c_str(), of_term); },
+              to.terms(), term_names);
   }
   /// Where ranks share heads, messages come before most of the memory is allocated.
   void memory(const SharedAttention& shared, bool gradients) const {
@@ -185,7 +190,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool
   bool first = state.check_together<T>(call, [&](const Check& check) {
     try {
       const GpuCheck<T> on_gpu(check, state);
-      on_gpu.arrays(AttentionArrays<T>{call.q, call.k, call.v, call.bias});
+      on_gpu.arrays(call);
       check_more(check, on_gpu);
       on_gpu.memory(state.shared_by(call), gradients);
     } catch (const Error& error) {  // of CUDA, for instance of a kernel of the caller's
@@ -233,7 +238,7 @@ void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, cons
         on_gpu.arrays(to);
       },
       [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
-        attention.forward(call.q, call.k, call.v, call.bias_rows(), together, to);
+        attention.forward(call.q, call.k, call.v, call.term_rows(), together, to);
       });
 }
 
@@ -255,7 +260,7 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
         on_gpu.arrays(to);
       },
       [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
-        const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.bias_rows()};
+        const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.term_rows()};
         attention.backward(inputs, call.k, call.v, together, to);
         if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
         sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());

@@ -8,7 +8,7 @@
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/observed_links.hpp"
-#include "ring_attention/parallel/sinks.hpp"
+#include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 namespace {
@@ -19,13 +19,17 @@ template <class T>
 void require_memory(const SharedAttention& shared, const Call<T>& call, bool gradients) {
   if (shared.grid.ulysses.size == 1) return;
   constexpr Index bytes = sizeof(T);
-  // In the layout that is computed: the bias, its gradient, and each on its way.
-  Shape bias = call.bias_rows().shape();
-  if (bias.heads > 1) bias.heads /= shared.grid.ulysses.size;
-  const Index bias_arrays = call.bias ? (gradients ? 5 : 3) : 0;
+  // In the layout that is computed: the arrays of terms, their gradients, and each on its way.
+  Index terms = 0;
+  each_term(
+      [&](Shape term, const auto& array) {
+        if (!array) return;
+        if (term.heads > 1) term.heads /= shared.grid.ulysses.size;
+        terms += (gradients ? 5 : 3) * term.with_seq(shared.tokens.queries.max_tokens()).size() * bytes;
+      },
+      each_term([](const auto& rows) { return rows.shape(); }, call.term_rows()), call.terms);
   const Index exact = call.options.same_bits > 0 ? exact_bytes(shared, gradients) : 0;
-  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) + exact +
-                             bias_arrays * bias.with_seq(shared.tokens.queries.max_tokens()).size() * bytes))
+  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) + exact + terms))
     throw std::bad_alloc();
 }
 
@@ -73,11 +77,12 @@ CpuDevice<T> cores_of(const AttentionState& state) {
   return CpuDevice<T>({state.options.threads, state.options.isa, state.options.same_bits});
 }
 
+/// The gradients that are sums over the rows of all ranks.
 template <class T>
-std::vector<double> sinks_of(const AttentionState& state, const BackwardInputs<T>& inputs,
-                             const Call<T>& call) {
-  return sink_gradient_over_ranks(state.comm, inputs, call.scoring.sinks, state.options.same_bits > 0,
-                                  call.q.shape().with_seq(call.placement.queries.seq()));
+void complete_terms(TermGradients<T>& gradients, const AttentionState& state, const BackwardInputs<T>& inputs,
+                    const Call<T>& call) {
+  complete(gradients, state.comm, inputs, call.scoring, state.options.same_bits > 0,
+           call.q.shape().with_seq(call.placement.queries.seq()));
 }
 
 /// A function of the caller as a device.
@@ -87,7 +92,7 @@ class FunctionDevice : public CpuDevice<T> {
   explicit FunctionDevice(const AttentionFunction<T>& function) : function_(function) {}
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
-                                                   const TokenRanges& ranges, View<const T>,
+                                                   const TokenRanges& ranges, const Terms<T>&,
                                                    const ExpectedKeys&) const override {
     if (!function_) throw InputError("forward: the function is empty");
     auto engine = std::make_unique<FunctionEngine<T>>(scoring, function_);
@@ -120,7 +125,7 @@ AttentionResult<T> Attention::forward(const AttentionArrays<T>& arrays, const Pl
   return with_attention<T>(
       *state_, call, cores_of<T>(*state_), false, [](const Check&) {},
       [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.forward(call.q, call.k, call.v, call.bias_rows(), together);
+        return attention.forward(call.q, call.k, call.v, call.term_rows(), together);
       });
 }
 
@@ -131,7 +136,7 @@ void Attention::forward(const AttentionArrays<T>& arrays, const ResultViews<T>& 
   with_attention<T>(
       *state_, call, cores_of<T>(*state_), false, [&](const Check& check) { check_results(check, call, to); },
       [&](ContextParallel<T>& attention, const Together& together) {
-        attention.forward(call.q, call.k, call.v, call.bias_rows(), together, to);
+        attention.forward(call.q, call.k, call.v, call.term_rows(), together, to);
       });
 }
 
@@ -145,7 +150,7 @@ AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const 
         check(call.options.same_bits == 0, "options.same_bits does not go with a function of the caller");
       },
       [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.forward(call.q, call.k, call.v, call.bias_rows(), together);
+        return attention.forward(call.q, call.k, call.v, call.term_rows(), together);
       });
 }
 
@@ -154,14 +159,14 @@ Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultV
                                  View<const T> grad_out, const Placements& placement,
                                  const Scoring& scoring) {
   const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.bias_rows()};
+  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.term_rows()};
   Gradients<T> gradients = with_attention<T>(
       *state_, call, cores_of<T>(*state_), true,
       [&](const Check& check) { check_backward(check, call, result, grad_out); },
       [&](ContextParallel<T>& attention, const Together& together) {
         return attention.backward(inputs, call.k, call.v, together);
       });
-  gradients.sinks = sinks_of(*state_, inputs, call);
+  complete_terms(gradients.terms(), *state_, inputs, call);
   return gradients;
 }
 
@@ -170,7 +175,7 @@ std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const 
                                         View<const T> grad_out, const GradientViews<T>& to,
                                         const Placements& placement, const Scoring& scoring) {
   const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.bias_rows()};
+  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.term_rows()};
   with_attention<T>(
       *state_, call, cores_of<T>(*state_), true,
       [&](const Check& check) {
@@ -180,7 +185,9 @@ std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const 
       [&](ContextParallel<T>& attention, const Together& together) {
         attention.backward(inputs, call.k, call.v, together, to);
       });
-  return sinks_of(*state_, inputs, call);
+  TermGradients<T> rest;
+  complete_terms(rest, *state_, inputs, call);
+  return rest.sinks;
 }
 
 template AttentionResult<float> Attention::forward(const AttentionArrays<float>&, const Placements&,

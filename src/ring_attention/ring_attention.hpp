@@ -100,6 +100,8 @@ template <class T>
 struct AttentionArrays {
   View<const T> q, k, v;
   std::optional<View<const SumOf<T>>> bias = {};
+
+  [[nodiscard]] TermArrays<std::optional<View<const SumOf<T>>>> terms() const { return {bias}; }
 };
 
 /// The element types of arrays in the memory of the host, and of a GPU. Bf16 and Fp16 have the layout of __nv_bfloat16 and

@@ -45,8 +45,10 @@ void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
   Attention first(MPI_COMM_WORLD, options);
   Attention attention = std::move(first);
   AttentionResult<T> into{Tensor<T>(own.q.shape()), Tensor<T>(own.q.shape().per_row())};
-  Gradients<T> gradients{Tensor<T>(own.q.shape()), Tensor<T>(own.k.shape()), Tensor<T>(own.v.shape()),
-                         own.bias ? Tensor<T>(own.bias->shape()) : Tensor<T>()};
+  Gradients<T> gradients{Tensor<T>(own.q.shape()),
+                         Tensor<T>(own.k.shape()),
+                         Tensor<T>(own.v.shape()),
+                         {{own.bias ? Tensor<T>(own.bias->shape()) : Tensor<T>()}}};
   for (int call = 0; call < 2; ++call) {
     communicators = 0;
     EXPECT_TRUE(same_bits(attention.forward<T>(own.arrays(), own.placement, own.scoring), want));

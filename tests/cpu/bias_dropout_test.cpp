@@ -34,7 +34,7 @@ TYPED_TEST(CpuBiasDropout, ThreadsDoNotShareRowsOfABiasThatBroadcasts) {
       engine.begin({p.q, result.out, result.lse, problem.grad_out, p.bias}, whole(70));
       Tensor<TypeParam> grad_k(p.k.shape()), grad_v(p.v.shape());
       engine.accumulate({p.k, p.v, whole(70)}, {grad_k, grad_v}, progress);
-      return engine.bias_gradient();
+      return engine.term_gradients().bias;
     };
     int tiles = 0;
     const auto wait = [&] {

@@ -82,7 +82,7 @@ Gradients<float> backward_in_pieces(const GradientProblem<float>& problem,
     put_rows(all.v, cuda::downloaded(dv, stream), piece);
   }
   all.q = cuda::downloaded(engine.finish(), stream);
-  all.bias = cuda::downloaded(engine.bias_gradient(), stream);
+  all.bias = cuda::downloaded(engine.term_gradients().bias, stream);
   return all;
 }
 

@@ -160,7 +160,6 @@ class RecordingBackward : public BackwardEngine<double> {
     for (double& x : gradient.v.elements()) x += label;
   }
   [[nodiscard]] Tensor<double> finish() override { return {}; }
-  [[nodiscard]] Tensor<double> bias_gradient() override { return {}; }
 
  private:
   RecordedComputes computes_;

@@ -38,12 +38,12 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
 
   const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
   const auto shard = [&](const Tensor<double>& array) { return rows_of(converted<float>(array), own); };
-  const Tensor<float> q = rows_of(all_q, own), bias = rows_of(all_bias, own),
-                      grad_out = rows_of(all_grad_out, own);
+  const TermArrays<Tensor<float>> terms{rows_of(all_bias, own)};
+  const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
   AttentionResult<float> forward{shard(want.out), shard(want.lse)};
-  Gradients<float> gradients{shard(slopes.q), shard(slopes.k), shard(slopes.v), shard(slopes.bias),
-                             slopes.sinks};
-  const RankResults<float> results{own, own, &q, &bias, &forward, &grad_out, &gradients};
+  Gradients<float> gradients{
+      shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, slopes.sinks}};
+  const RankResults<float> results{own, own, &q, &terms, &forward, &grad_out, &gradients};
 
   const bool spoils = comm_.rank() == comm_.size() - 1;
   const auto expect = [&](Result spoilt, auto& number, const Tolerance& tolerance) {
@@ -93,10 +93,11 @@ TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
                                                 input.scoring());
 
   const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
-  const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own), no_bias;
+  const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
+  const TermArrays<Tensor<float>> no_terms;
   const AttentionResult<float> forward{rows_of(right.out, own), rows_of(right.lse, own)};
   Gradients<float> gradients{rows_of(slopes.q, own), rows_of(slopes.k, own), rows_of(slopes.v, own)};
-  const RankResults<float> results{own, own, &q, &no_bias, &forward, &grad_out, &gradients};
+  const RankResults<float> results{own, own, &q, &no_terms, &forward, &grad_out, &gradients};
   const auto check = [&] {
     RankReport report;
     Activity activity;

@@ -171,7 +171,7 @@ TEST(Edges, OfShapes) {
           const bool good = counts && seq <= largest_count && fits(shape);
           Call<float> call{"forward", view, view, view, both, scoring, options, {}};
           EXPECT_EQ(is_refused([&] { check_arguments(Check{}, 0, 1, call); }), !good) << to_string(shape);
-          call.bias = view;
+          call.terms.bias = view;
           const bool refused = is_refused([&] { check_arguments(Check{}, 0, 1, call); });
           EXPECT_TRUE(refused || seq == dim || shape == Shape{});
           const NpyHeader header{Dtype::float32, {batch, heads, seq, dim}, 0};

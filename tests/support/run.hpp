@@ -138,19 +138,19 @@ class RankPart {
                 what_.kv(),
                 what_.scoring,
                 what_.every_hop,
-                what_.bias()},
+                {what_.bias()}},
         attention_(device, links, shared_),
         backward_attention_(device, links, shared_),
         q_(queries(task.forward.q)),
         k_(keys(task.forward.k)),
         v_(keys(task.forward.v)),
-        bias_rows_(task.forward.bias.size() > 0 ? rows_of(task.forward.bias, rows_) : Tensor<Value>()),
-        bias_(layout().template bias_to_heads<Value>(device.bias_to_device(bias_rows_))) {}
+        term_rows_{task.forward.bias.size() > 0 ? rows_of(task.forward.bias, rows_) : Tensor<Value>()},
+        terms_(layout().template terms_to_heads<Value>(device.terms_to_device(term_rows_))) {}
 
   void forward() {
     const Index before = allocation::current();
     allocation::reset_peak();
-    auto forward = attention_.begin_forward(q_, attention_.kv(k_, v_), bias_);
+    auto forward = attention_.begin_forward(q_, attention_.kv(k_, v_), terms_);
     attention_.travel(forward);
     AttentionResult<Value> attended = forward.engine->finish();
     run_.forward_peak = allocation::peak() - before;
@@ -164,16 +164,16 @@ class RankPart {
   void take_forward(const RankRun<Value>& given) {
     run_.attended = {given.attended.out.clone(), given.attended.lse.clone()};
     run_.forward_kv = given.forward_kv;
-    out_ = layout().template queries_to_heads<Value>(device_.bias_to_device(run_.attended.out));
-    lse_ = layout().template queries_to_heads<Value>(device_.bias_to_device(run_.attended.lse));
+    out_ = layout().template queries_to_heads<Value>(device_.values_to_device(run_.attended.out));
+    lse_ = layout().template queries_to_heads<Value>(device_.values_to_device(run_.attended.lse));
   }
   void backward(const Tensor<Value>& all_grad_out) {
     run_.has_backward = true;
     const auto grad_out = queries(all_grad_out);
     const Index before = allocation::current();
     allocation::reset_peak();
-    auto backward =
-        backward_attention_.begin_backward({q_, out_, lse_, grad_out, bias_}, backward_attention_.kv(k_, v_));
+    auto backward = backward_attention_.begin_backward({q_, out_, lse_, grad_out, terms_},
+                                                       backward_attention_.kv(k_, v_));
     backward_attention_.travel(backward);
     run_.peak = allocation::peak() - before;
     const HeadShare share(what_.q().heads, what_.kv_heads, grid_.ulysses.size);
@@ -183,9 +183,13 @@ class RankPart {
     auto got = backward_attention_.finish(backward);
     const Tensor<Value> own_grad_out = rows_of(all_grad_out, rows_);
     run_.gradients = {
-        queries_back(std::move(got.q)), device_.to_host(std::move(got.k)), device_.to_host(std::move(got.v)),
-        device_.to_host(std::move(got.bias)),
-        sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out}, what_.scoring.sinks)};
+        queries_back(std::move(got.q)),
+        device_.to_host(std::move(got.k)),
+        device_.to_host(std::move(got.v)),
+        {each_term([this](MaybeOwned<Value>&& array) { return device_.to_host(std::move(array)); },
+                   std::move(got.terms)),
+         sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out},
+                              what_.scoring.sinks)}};
     run_.kv = backward_attention_.hops(Channel::kv);
     run_.gradient = backward_attention_.hops(Channel::gradients);
     run_.pieces = backward_attention_.pieces();
@@ -220,8 +224,9 @@ class RankPart {
   SharedAttention shared_;
   ContextParallel<Input, T> attention_, backward_attention_;
   MaybeOwned<Input> q_, k_, v_;  // where they are computed, and so are the next ones
-  Tensor<Value> bias_rows_;
-  MaybeOwned<Value> bias_, out_, lse_;
+  TermArrays<Tensor<Value>> term_rows_;
+  TermArrays<MaybeOwned<Value>> terms_;
+  MaybeOwned<Value> out_, lse_;
   RankRun<Value> run_;
 };
 

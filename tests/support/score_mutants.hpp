@@ -65,7 +65,7 @@ class MasksGradientOfScores : public BackwardEngine<T> {
     ranges_ = ranges;
     delta_ = row_dot(inputs.grad_out, inputs.out);
     grad_q_ = Tensor<T>(inputs.q.shape());
-    grad_bias_ = Tensor<T>(inputs.bias.shape());
+    grad_bias_ = Tensor<T>(inputs.terms.bias.shape());
   }
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& = {}) override {
     const Index group = require_attention_shapes(inputs_.q.shape(), kv.k.shape(), kv.v.shape());
@@ -73,12 +73,12 @@ class MasksGradientOfScores : public BackwardEngine<T> {
                   [&](const Tile& tile) { differentiate(tile, kv, gradient); });
   }
   [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
-  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
+  [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
   void differentiate(const Tile& tile, const KeyValue<T>& kv, const KeyValueGradient<T>& gradient) {
     Matrix<T> p, factors;
-    if (!score_tile(scoring_, tile, inputs_.q, kv.k, inputs_.bias, p)) return;
+    if (!score_tile(scoring_, tile, inputs_.q, kv.k, inputs_.terms.bias, p)) return;
     dropout_tile(scoring_.dropout, tile, factors);
     const auto grad_out = tile.of_queries(inputs_.grad_out);
     Matrix<T> ds = grad_out * tile.of_keys(kv.v).transpose();
@@ -153,17 +153,17 @@ class EveryStepBackward : public BackwardEngine<T> {
     forward_ = forward;
     ranges_ = ranges;
     grad_q_ = Tensor<T>(forward.q.shape());
-    grad_bias_ = Tensor<T>(forward.bias.shape());
+    grad_bias_ = Tensor<T>(forward.terms.bias.shape());
   }
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, const Progress& = {}) override {
     BlockwiseBackward<T> engine(Change::of(scoring_, step_++, ranges_), block_);
     engine.begin(forward_, ranges_);
     engine.accumulate(kv, gradient);
     add(grad_q_, engine.finish());
-    add(grad_bias_, engine.bias_gradient());
+    add(grad_bias_, engine.term_gradients().bias);
   }
   [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
-  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
+  [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
   static void add(Tensor<T>& into, const Tensor<T>& part) {

@@ -26,9 +26,11 @@ template <class T>
 Whole<T> zeros(const Case& what, bool backward) {
   Whole<T> all{{Tensor<T>(what.q()), Tensor<T>(what.q().per_row())}, {}};
   if (backward)
-    all.gradients = {Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv()),
-                     Tensor<T>(what.bias().value_or(Shape{})),
-                     std::vector<double>(what.scoring.sinks.size())};
+    all.gradients = {
+        Tensor<T>(what.q()),
+        Tensor<T>(what.kv()),
+        Tensor<T>(what.kv()),
+        {{Tensor<T>(what.bias().value_or(Shape{}))}, std::vector<double>(what.scoring.sinks.size())}};
   return all;
 }
 

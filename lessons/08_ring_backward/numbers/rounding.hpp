@@ -119,7 +119,6 @@ class RoundedBackward : public BackwardEngine<float> {
     if (kept_.dq) kept_.round(dq);
   }
   [[nodiscard]] Tensor<float> finish() override { return std::move(dq_); }
-  [[nodiscard]] Tensor<float> bias_gradient() override { return {}; }
 
  private:
   CpuBackward<float> engine_;
@@ -148,7 +147,7 @@ class RoundedDevice : public CpuDevice<float> {
   explicit RoundedDevice(const Kept& kept) : kept_(kept) {}
 
   [[nodiscard]] std::unique_ptr<Engine<float>> forward(const Scoring& scoring, View<const float> q,
-                                                       const TokenRanges& ranges, View<const float>,
+                                                       const TokenRanges& ranges, const Terms<float>&,
                                                        const ExpectedKeys&) const override {
     return std::make_unique<RoundedForward>(scoring, q, ranges, kept_);
   }

@@ -81,7 +81,6 @@ class NoBackward : public BackwardEngine<T> {
  public:
   void accumulate(const KeyValue<T>&, const KeyValueGradient<SumOf<T>>&, const Progress&) override {}
   [[nodiscard]] Tensor<SumOf<T>> finish() override { return {}; }
-  [[nodiscard]] Tensor<SumOf<T>> bias_gradient() override { return {}; }
 };
 
 }  // namespace ring_attention

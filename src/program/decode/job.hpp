@@ -168,8 +168,9 @@ class DecodeJob {
   void check(const Cache& cache, Stopwatch& watch) {
     activity_.enter(Phase::check);
     const TokenRanges own = cache.ranges();
-    const Tensor<T> q = input_.template read<T>(InputArray::q, own), no_bias;
-    check_results(comm_, input_, RankResults<T>{own, own, &q, &no_bias, &results_}, mine_, activity_);
+    const Tensor<T> q = input_.template read<T>(InputArray::q, own);
+    const TermArrays<Tensor<T>> none;
+    check_results(comm_, input_, RankResults<T>{own, own, &q, &none, &results_}, mine_, activity_);
     report_.check_seconds = watch.lap();
   }
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "program/run/context.hpp"
-#include "ring_attention/parallel/sinks.hpp"
+#include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 
-/// Every function is collective. K,V are written straight to where messages take them; only the bias is read in the layout
+/// Every function is collective. K,V are written straight to where messages take them; only terms are read in the layout
 /// that is computed.
 template <class Input, class T = Input>
 class RunAttention {
@@ -45,15 +45,15 @@ class RunAttention {
     }
   }
 
-  /// \param q, bias  stay with the caller until the backward is over; the bias in the layout that is computed
-  void forward(const Tensor<Value>& q, const Tensor<Value>& bias) {
+  /// \param q, terms  stay with the caller until the backward is over; the terms in the layout that is computed
+  void forward(const Tensor<Value>& q, const TermArrays<Tensor<Value>>& terms) {
     q_ = queries_to_heads(q);
-    bias_ = device_.bias_to_device(bias);
+    terms_ = device_.terms_to_device(terms);
     if (run_.shares_heads()) {
       k_ = keys_to_heads(held_k_);
       v_ = keys_to_heads(held_v_);
     }
-    auto forward = attention_.begin_forward(q_, taken_kv(), bias_);
+    auto forward = attention_.begin_forward(q_, taken_kv(), terms_);
     if (!run_.options.wants_gradients()) {
       k_ = {};
       v_ = {};
@@ -70,14 +70,16 @@ class RunAttention {
   [[nodiscard]] Gradients<Value> backward(const Tensor<Value>& grad_out) {
     const MaybeOwned<Input> own_grad_out = queries_to_heads(grad_out);
     auto backward = attention_.begin_backward(
-        {q_, computed_.out.view(), computed_.lse.view(), own_grad_out, bias_}, taken_kv());
+        {q_, computed_.out.view(), computed_.lse.view(), own_grad_out, terms_}, taken_kv());
     attention_.travel(backward);
     auto held = attention_.finish(backward);
-    Gradients<Value> gradients{
-        to_host(std::move(held.q)), to_host(std::move(held.k)), to_host(std::move(held.v)),
-        to_host(std::move(held.bias)),
-        sink_gradient_over_ranks<Value>(run_.comm, {{}, result().out, result().lse, grad_out},
-                                        run_.input.scoring().sinks, run_.options.same_bits, run_.input.q())};
+    const auto on_host = [this](MaybeOwned<Value>&& array) { return to_host(std::move(array)); };
+    Gradients<Value> gradients{to_host(std::move(held.q)),
+                               to_host(std::move(held.k)),
+                               to_host(std::move(held.v)),
+                               {each_term(on_host, std::move(held.terms))}};
+    complete<Value>(gradients.terms(), run_.comm, {{}, result().out, result().lse, grad_out},
+                    run_.input.scoring(), run_.options.same_bits, run_.input.q());
     return gradients;
   }
 
@@ -112,7 +114,7 @@ class RunAttention {
   MaybeOwned<Input> k_, v_;        // in the layout that is computed
 
   MaybeOwned<Input> q_;
-  MaybeOwned<Value> bias_;
+  TermArrays<MaybeOwned<Value>> terms_;
   AttentionResult<Value> computed_;
   AttentionResult<Value> held_;  // of the host, unless it is computed_
 };

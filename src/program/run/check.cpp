@@ -59,15 +59,15 @@ class Check {
     if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
     want_.dk = Tensor<double>(keys);
     want_.dv = Tensor<double>(keys);
-    want_.dbias =
-        Tensor<double>(results.bias->shape().with_seq(std::min(some.seq, results.bias->shape().seq)));
+    want_.dbias = Tensor<double>(
+        results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq)));
     want_.dsink = Tensor<double>({1, std::ssize(input.scoring().sinks), 1, 1});
   }
 
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
   [[nodiscard]] bool has_every_row() const { return input_.q().seq <= check_all_rows_up_to; }
   /// Of dk and dv some keys at least; a dense bias has no columns of some keys alone.
-  [[nodiscard]] bool has_keys() const { return has_every_row() || !input_.bias(); }
+  [[nodiscard]] bool has_keys() const { return has_every_row() || !input_.terms().bias; }
   [[nodiscard]] const std::vector<Index>& rows() const { return rows_; }
   /// dk or dv of the keys that are compared.
   [[nodiscard]] Tensor<double> of_keys(const Tensor<T>& gradient) const;
@@ -120,12 +120,12 @@ class Check {
     const Scoring scoring = scoring_of(b, kv_head);
     const Tensor<double> q = gather_rows<T>(*results_.q, b, head, group_, some);
 
-    const Shape& whole_bias = results_.bias->shape();  // an extent of 1 broadcasts
+    const Shape& whole_bias = results_.terms->bias.shape();  // an extent of 1 broadcasts
     const Index bias_batch = std::min(b, whole_bias.batch - 1);
     const Index bias_head = whole_bias.heads == 1 ? 0 : head, bias_heads = whole_bias.heads == 1 ? 1 : group_;
-    const Tensor<double> bias = whole_bias.size() > 0
-                                    ? gather_rows<T>(*results_.bias, bias_batch, bias_head, bias_heads, some)
-                                    : Tensor<double>();
+    const Tensor<double> bias =
+        whole_bias.size() > 0 ? gather_rows<T>(results_.terms->bias, bias_batch, bias_head, bias_heads, some)
+                              : Tensor<double>();
 
     const Reference forward = reference_forward(q, k, v, scoring, where, bias);
     scatter_rows(forward.out, want_.out, b, head, static_cast<Index>(first));
@@ -155,7 +155,7 @@ class Check {
 
   /// dbias sums over what broadcasts, dsink over the rows of all ranks; so do the magnitudes.
   void finish_shared_gradients() {
-    const Shape &bias = results_.bias->shape(), &q = input_.q();
+    const Shape &bias = results_.terms->bias.shape(), &q = input_.q();
     const Index shared = q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1);
     want_.magnitude_bias *= static_cast<double>(shared);
     sum_over_ranks(comm_, want_.dsink.view().elements());

@@ -41,7 +41,7 @@ int run_traced(const Communicator& comm, const RunOptions& given, Activity& acti
   require_shareable_heads(comm, grid, input.q().heads, input.kv().heads);
   agree(comm, [&] {
     if (options.same_bits && options.wants_gradients())
-      require_exact_bias_gradient(input.bias(), input.q(), grid);
+      require_exact_term_gradients(input.terms(), input.q(), grid);
   });
   const RunContext context(comm, options, input, activity, trace, grid);
   if (options.device == "cuda") return run_on_gpus(context);

@@ -34,18 +34,17 @@ struct RunContext {
                arrays.kv(),
                arrays.scoring(),
                false,
-               arrays.bias()} {}
+               arrays.terms()} {}
 
   [[nodiscard]] const RankGrid& grid() const { return shared.grid; }
   [[nodiscard]] bool shares_heads() const { return grid().ulysses.size > 1; }
-  [[nodiscard]] bool has_bias() const { return input.bias().has_value(); }
   /// The tokens that this rank holds.
   [[nodiscard]] TokenRanges query_ranges() const { return grid().slice(shared.tokens.queries); }
   [[nodiscard]] TokenRanges key_ranges() const { return grid().slice(shared.tokens.keys); }
 
-  /// The heads of the bias that this rank computes with: [0, 1) of one that broadcasts over heads.
-  [[nodiscard]] Interval bias_heads() const {
-    if (input.bias()->heads == 1) return {0, 1};
+  /// The heads of a term that this rank computes with: [0, 1) of one that broadcasts over heads.
+  [[nodiscard]] Interval heads_of(const Shape& term) const {
+    if (term.heads == 1) return {0, 1};
     const HeadShare heads(shared.q.heads, shared.kv.heads, grid().ulysses.size);
     return heads.query[static_cast<std::size_t>(grid().ulysses.index(grid().rank))];
   }
@@ -53,14 +52,17 @@ struct RunContext {
   /// What it computes.
   [[nodiscard]] Workload workload() const {
     Workload work{shared, options.wants_gradients()};
-    if (has_bias()) {
-      Shape bias = input.bias()->with_seq(shared.tokens.queries.max_tokens());
-      bias.heads = bias_heads().end - bias_heads().begin;
-      work.bias = bias.size();
-      if (options.check && work.gradients)  // dbias and its reference, in double
-        work.check_bytes = 2 * static_cast<Index>(sizeof(double)) *
-                           bias.with_seq(checked_rows(bias.seq, input.q().seq)).size();
-    }
+    each_term(
+        [&](const std::optional<Shape>& term) {
+          if (!term) return;
+          Shape own = term->with_seq(shared.tokens.queries.max_tokens());
+          own.heads = heads_of(*term).end - heads_of(*term).begin;
+          work.terms += own.size();
+          if (options.check && work.gradients)  // the gradient and its reference, in double
+            work.check_bytes += 2 * static_cast<Index>(sizeof(double)) *
+                                own.with_seq(checked_rows(own.seq, input.q().seq)).size();
+        },
+        shared.terms);
     return work;
   }
 };

@@ -60,7 +60,7 @@ class RunFiles {
     add("out", q, array_extents(q, n));
     add("lse", q.per_row(), row_extents(q.per_row(), n));
   }
-  void add(const char* name, const Shape& shape, const std::vector<Index>& extents) {
+  void add(const std::string& name, const Shape& shape, const std::vector<Index>& extents) {
     if (results_) results_->add(name, shape, extents, dtype_of<T>());
   }
   /// Is there something to be written? Nothing, when a check has failed.

@@ -120,7 +120,7 @@ void RunInput::open_bias(const Communicator& comm, const RunOptions& options) {
                            to_string(Shape{q_.batch, q_.heads, q_.seq, kv_.seq}) + " is due",
                        "B and H may also be 1");
   });
-  bias_ = bias.shape();
+  terms_.bias = bias.shape();
 }
 
 void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
@@ -172,7 +172,7 @@ void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
 }
 
 const Shape& RunInput::shape(InputArray array) const {
-  if (array == InputArray::bias) return *bias_;
+  if (array == InputArray::bias) return *terms_.bias;
   return array == InputArray::k || array == InputArray::v ? kv_ : q_;
 }
 

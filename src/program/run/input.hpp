@@ -8,11 +8,13 @@
 #include "io/npy_file.hpp"
 #include "program/run/options.hpp"
 #include "ring_attention/attention/scoring.hpp"
+#include "ring_attention/attention/terms.hpp"
 
 namespace ring_attention {
 
 /// The arrays that a run reads.
 enum class InputArray { q, k, v, grad_out, bias };
+inline constexpr TermArrays<InputArray> term_inputs{InputArray::bias};
 
 /// Reads the headers first, and elements only on demand. Every call is collective.
 class RunInput {
@@ -23,15 +25,17 @@ class RunInput {
 
   [[nodiscard]] const Shape& q() const { return q_; }
   [[nodiscard]] const Shape& kv() const { return kv_; }
-  /// The shape of the dense bias, `[batch or 1, heads or 1, Sq, Sk]`; none without a bias.
-  [[nodiscard]] const std::optional<Shape>& bias() const { return bias_; }
+  /// The arrays of terms that there are.
+  [[nodiscard]] const TermShapes& terms() const { return terms_; }
   [[nodiscard]] const Scoring& scoring() const { return scoring_; }
   /// Is the arithmetic in double?
   [[nodiscard]] bool is_double() const { return is_double_; }
   /// Dimensions of the q file: the results have as many.
   [[nodiscard]] std::size_t dimensions() const { return dimensions_; }
-  /// The same of the file of the bias, which there must be.
-  [[nodiscard]] std::size_t bias_dimensions() const { return readers_.back()->dimensions(); }
+  /// Dimensions of the file of a term that there is.
+  [[nodiscard]] std::size_t dimensions(InputArray term) const {
+    return readers_[static_cast<std::size_t>(term)]->dimensions();
+  }
 
   /// Reads the tokens at `ranges`. Collective.
   template <class T>
@@ -43,11 +47,12 @@ class RunInput {
     return shard;
   }
 
-  /// Of the dense bias, which there must be, some heads, or [0, 1) of one that broadcasts over heads. Collective.
+  /// Reads some heads of a term that there is, or [0, 1) of one that broadcasts over heads. Collective.
   template <class T>
-  [[nodiscard]] Tensor<T> read_bias(const TokenRanges& ranges, const Interval& heads) const {
-    Tensor<T> shard({bias_->batch, heads.end - heads.begin, count(ranges), bias_->dim});
-    readers_.back()->read(shard.view(), ranges, heads);
+  [[nodiscard]] Tensor<T> read_heads(InputArray term, const TokenRanges& ranges,
+                                     const Interval& heads) const {
+    Tensor<T> shard({shape(term).batch, heads.end - heads.begin, count(ranges), shape(term).dim});
+    readers_[static_cast<std::size_t>(term)]->read(shard.view(), ranges, heads);
     return shard;
   }
 
@@ -69,7 +74,7 @@ class RunInput {
   void read_sinks(const Communicator& comm, const RunOptions& options);
 
   Shape q_, kv_;  // global
-  std::optional<Shape> bias_;
+  TermShapes terms_;
   Scoring scoring_;
   std::uint64_t seed_ = 1;
   bool is_double_ = false;

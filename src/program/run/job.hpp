@@ -26,8 +26,8 @@ class RunJob {
         files_(context.comm, context.options, context.input, context.activity, report_) {
     report_.backend = backend_.description();
     report_.ulysses = run_.grid().ulysses.size;
-    report_.bias = run_.input.bias();
-    report_.bias_bytes = work.bias_values() * static_cast<Index>(sizeof(T));
+    report_.terms = run_.input.terms();
+    report_.term_bytes = work.term_values() * static_cast<Index>(sizeof(T));
     report_.q_offset = run_.input.scoring().mask.offset;
     mine_.tokens = count(run_.query_ranges());
     mine_.threads = report_.backend.threads;
@@ -70,22 +70,27 @@ class RunJob {
     files_.add("dq", q, array_extents(q, n));
     files_.add("dk", kv, array_extents(kv, n));
     files_.add("dv", kv, array_extents(kv, n));
-    if (const auto& bias = run_.input.bias())
-      files_.add("dbias", *bias, array_extents(*bias, run_.input.bias_dimensions()));
+    each_term(
+        [&](const std::optional<Shape>& term, InputArray input, const std::string& name) {
+          if (term) files_.add("d" + name, *term, array_extents(*term, run_.input.dimensions(input)));
+        },
+        run_.input.terms(), term_inputs, term_names);
     if (!run_.input.scoring().sinks.empty()) files_.add("dsink", {1, 1, q.heads, 1}, {q.heads});
   }
 
-  /// The bias in the layout that is computed: it does not travel.
-  Tensor<T> read_bias() {
-    if (!run_.shares_heads()) return files_.read(InputArray::bias, run_.query_ranges());
+  /// A term in the layout that is computed: it does not travel.
+  Tensor<T> read_term(const std::optional<Shape>& term, InputArray input) {
+    if (!term) return {};
+    if (!run_.shares_heads()) return files_.read(input, run_.query_ranges());
     const TokenRanges shard = run_.grid().shard(run_.shared.tokens.queries);
-    const Interval heads = run_.bias_heads();
-    Tensor<T> bias = run_.input.template read_bias<T>(shard, heads);
+    const Interval heads = run_.heads_of(*term);
+    Tensor<T> own = run_.input.template read_heads<T>(input, shard, heads);
     const bool is_first = run_.grid().ulysses.index(run_.grid().rank) == 0;  // of those that read the same
-    files_.require_finite(InputArray::bias, bias.view(), shard, is_first || run_.input.bias()->heads > 1,
-                          heads.begin);
-    return bias;
+    files_.require_finite(input, own.view(), shard, is_first || term->heads > 1, heads.begin);
+    return own;
   }
+  /// use(term, the array of the input) for every term.
+  auto each_input_term(const auto& use) { return each_term(use, run_.input.terms(), term_inputs); }
 
   void take_keys() {
     attention_.take_keys([&](InputArray array, View<T> shard) {
@@ -98,11 +103,11 @@ class RunJob {
     run_.activity.enter(Phase::read);
     Stopwatch watch(run_.comm);
     q_ = files_.read(InputArray::q, run_.query_ranges());
-    if (run_.has_bias()) bias_ = read_bias();
+    terms_ = each_input_term([this](const auto& term, InputArray input) { return read_term(term, input); });
     take_keys();
     report_.read_seconds += watch.lap();
 
-    attention_.forward(q_, bias_);
+    attention_.forward(q_, terms_);
     mine_.forward_exposed_seconds = attention_.moved().exposed_seconds;
     report_.forward_seconds = watch.lap();
   }
@@ -130,9 +135,11 @@ class RunJob {
   void check() {
     run_.activity.enter(Phase::check);
     Stopwatch watch(run_.comm);
-    if (run_.shares_heads() && run_.has_bias())
-      bias_ = run_.input.template read<T>(InputArray::bias, run_.query_ranges());
-    RankResults<T> results{run_.query_ranges(), run_.key_ranges(), &q_, &bias_, &attention_.result()};
+    if (run_.shares_heads())
+      terms_ = each_input_term([this](const auto& term, InputArray input) {
+        return term ? run_.input.template read<T>(input, run_.query_ranges()) : Tensor<T>();
+      });
+    RankResults<T> results{run_.query_ranges(), run_.key_ranges(), &q_, &terms_, &attention_.result()};
     results.kv_unit = backend_.input_roundoff();
     if (run_.options.wants_gradients()) {
       results.grad_out = &grad_out_;
@@ -150,7 +157,11 @@ class RunJob {
       files_.write("dq", gradients_.q, run_.query_ranges());
       files_.write("dk", gradients_.k, run_.key_ranges());
       files_.write("dv", gradients_.v, run_.key_ranges());
-      if (run_.has_bias()) files_.write("dbias", gradients_.bias, run_.query_ranges());
+      each_term(
+          [&](const std::optional<Shape>& term, const Tensor<T>& gradient, const std::string& name) {
+            if (term) files_.write("d" + name, gradient, run_.query_ranges());
+          },
+          run_.input.terms(), gradients_, term_names);
       if (!gradients_.sinks.empty()) write_sinks();
     }
     report_.write_seconds = watch.lap();
@@ -168,7 +179,8 @@ class RunJob {
   const RunContext& run_;
   Backend<Input, Wire>& backend_;
   RunAttention<Input, Wire> attention_;
-  Tensor<T> q_, grad_out_, bias_;  // bias_ in the layout that is computed; the others as this rank holds them
+  Tensor<T> q_, grad_out_;       // as this rank holds them
+  TermArrays<Tensor<T>> terms_;  // in the layout that is computed
   Gradients<T> gradients_;
   RunReport report_;
   RunFiles<T> files_;

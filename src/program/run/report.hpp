@@ -51,8 +51,8 @@ struct RankReport {
 /// The whole run. Times are those of the slowest rank.
 struct RunReport {
   Shape q, kv;
-  std::optional<Shape> bias;
-  Index bias_bytes = 0;  ///< the most that a rank has of it, and with gradients of dbias
+  TermShapes terms;
+  Index term_bytes = 0;  ///< the most that a rank has of the arrays of terms, and with gradients of theirs
   std::string dtype;
   int ulysses = 1;  ///< ranks that share heads
   BackendDescription backend;

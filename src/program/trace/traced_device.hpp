@@ -83,7 +83,7 @@ class TracedBackward : public BackwardEngine<T> {
   [[nodiscard]] Tensor<SumOf<T>> finish() override {
     return steps_.finish([&] { return engine_->finish(); });
   }
-  [[nodiscard]] Tensor<SumOf<T>> bias_gradient() override { return engine_->bias_gradient(); }
+  [[nodiscard]] TermGradients<SumOf<T>> term_gradients() override { return engine_->term_gradients(); }
 
  private:
   std::unique_ptr<BackwardEngine<T>> engine_;
@@ -102,9 +102,9 @@ class TracedDevice : public Device<Input, T> {
 
   [[nodiscard]] const Memory& memory() const override { return device_.memory(); }
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
-                                                   const TokenRanges& ranges, View<const Value> bias,
+                                                   const TokenRanges& ranges, const Terms<Value>& terms,
                                                    const ExpectedKeys& keys) const override {
-    return std::make_unique<TracedEngine<T>>(device_.forward(scoring, q, ranges, bias, keys),
+    return std::make_unique<TracedEngine<T>>(device_.forward(scoring, q, ranges, terms, keys),
                                              TracedSteps(trace_, shared_, "forward", scoring.mask, ranges));
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
@@ -123,8 +123,8 @@ class TracedDevice : public Device<Input, T> {
   [[nodiscard]] MaybeOwned<Input> to_device(View<const Value> host) const override {
     return device_.to_device(host);
   }
-  [[nodiscard]] MaybeOwned<Value> bias_to_device(View<const Value> host) const override {
-    return device_.bias_to_device(host);
+  [[nodiscard]] MaybeOwned<Value> values_to_device(View<const Value> host) const override {
+    return device_.values_to_device(host);
   }
   [[nodiscard]] Tensor<Value> to_host(MaybeOwned<Value>&& array) const override {
     return device_.to_host(std::move(array));

@@ -41,8 +41,8 @@ class BlockwiseBackward : public BackwardEngine<T> {
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
-  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
+  /// dBias, like the bias: dS, summed over what broadcasts.
+  [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
   /// One tile; its scores are in p.
@@ -66,12 +66,12 @@ void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges r
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
           "BlockwiseBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.bias.shape(), q);
+  require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   delta_ = row_dot(forward.grad_out, forward.out);
   grad_q_ = Tensor<T>(q);
-  grad_bias_ = Tensor<T>(forward.bias.shape());
+  grad_bias_ = Tensor<T>(forward.terms.bias.shape());
 }
 
 template <class T>
@@ -82,7 +82,8 @@ void BlockwiseBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradi
               kv.k.shape().seq == count(kv.ranges),
           "BlockwiseBackward: k, v, dk and dv belong to the same keys");
   for_each_tile(forward_.q.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
-    if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_)) differentiate(kv, gradient, tile);
+    if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.terms.bias, p_))
+      differentiate(kv, gradient, tile);
     if (progress) progress();
   });
 }
@@ -135,7 +136,7 @@ template <class T>
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();
-  gradients.bias = engine.bias_gradient();
+  gradients.terms() = engine.term_gradients();
   gradients.sinks = sink_gradient(forward, scoring.sinks);
   return gradients;
 }

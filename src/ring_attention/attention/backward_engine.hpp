@@ -2,9 +2,10 @@
 /// `BackwardEngine`: the interface between a ring, which brings K,V and takes dK,dV along, and the code that computes them.
 #pragma once
 
-#include <vector>
+#include <utility>
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/terms.hpp"
 
 namespace ring_attention {
 
@@ -18,19 +19,24 @@ struct KeyValueGradient {
 /// What the backward needs for a rank's queries, in addition to K,V. The caller owns all arrays.
 template <class T>
 struct BackwardInputs {
-  View<const T> q;                 ///< [batch, heads, seq, dim]
-  View<const SumOf<T>> out;        ///< like q; over all keys, not only some
-  View<const SumOf<T>> lse;        ///< [batch, heads, seq, 1]; over all keys, not only some
-  View<const T> grad_out;          ///< dO, like q
-  View<const SumOf<T>> bias = {};  ///< the dense bias of these queries (bias.hpp); empty: none
+  View<const T> q;             ///< [batch, heads, seq, dim]
+  View<const SumOf<T>> out;    ///< like q; over all keys, not only some
+  View<const SumOf<T>> lse;    ///< [batch, heads, seq, 1]; over all keys, not only some
+  View<const T> grad_out;      ///< dO, like q
+  Terms<SumOf<T>> terms = {};  ///< of these queries
 };
 
-/// dQ, dK and dV of a single device, and the gradients of a bias and of sinks if there are any.
+/// dQ, dK and dV, and the gradients of the terms that there are.
 template <class T>
-struct Gradients {
+struct Gradients : TermGradients<T> {
+  Gradients() = default;
+  Gradients(Tensor<T> of_q, Tensor<T> of_k, Tensor<T> of_v, TermGradients<T> of_terms = {})
+      : TermGradients<T>(std::move(of_terms)), q(std::move(of_q)), k(std::move(of_k)), v(std::move(of_v)) {}
+
+  [[nodiscard]] TermGradients<T>& terms() { return *this; }
+  [[nodiscard]] const TermGradients<T>& terms() const { return *this; }
+
   Tensor<T> q, k, v;
-  Tensor<T> bias = {};             ///< like the bias; empty: none
-  std::vector<double> sinks = {};  ///< one per query head, or none
 };
 
 /// The backward of some queries over keys and values of type T.
@@ -44,8 +50,8 @@ class BackwardEngine {
                           const Progress& progress = {}) = 0;
   /// dQ. Ends the work on these queries.
   [[nodiscard]] virtual Tensor<SumOf<T>> finish() = 0;
-  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] virtual Tensor<SumOf<T>> bias_gradient() = 0;
+  /// The gradients of the terms that the engine sums while it has dS: those of arrays, like the arrays.
+  [[nodiscard]] virtual TermGradients<SumOf<T>> term_gradients() { return {}; }
 };
 
 }  // namespace ring_attention

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention/terms.hpp"
 #include "ring_attention/attention/tile.hpp"
 #include "ring_attention/core/error.hpp"
 
@@ -28,9 +29,9 @@ class BlockwiseEngine : public Engine<T> {
     require(block >= 1, "BlockwiseEngine: a block has at least one token");
   }
 
-  /// Starts with no key seen. `q` [batch, heads, seq, dim] and `bias`, of these queries (bias.hpp) or empty, stay with
-  /// the caller and must outlive finish(); the tokens of q are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {});
+  /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
+  /// outlive finish(); the tokens of q are at `ranges`.
+  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile.
   /// \throws Error when the shapes do not belong together.
@@ -63,12 +64,12 @@ class BlockwiseEngine : public Engine<T> {
 };
 
 template <class T>
-void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
+void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms) {
   require(q.shape().seq == count(ranges),
           "BlockwiseEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(bias.shape(), q.shape());
+  require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
-  bias_ = bias;
+  bias_ = terms.bias;
   q_ranges_ = std::move(ranges);
   partial_ = Partial<T>::empty(q.shape());
 }
@@ -131,9 +132,9 @@ void BlockwiseEngine<T>::drop(const Tile& tile) {
 template <class T>
 [[nodiscard]] AttentionResult<T> blockwise_forward(View<const T> q, View<const T> k, View<const T> v,
                                                    const Scoring& scoring, Index block = 64,
-                                                   View<const T> bias = {}) {
+                                                   const Terms<T>& terms = {}) {
   BlockwiseEngine<T> engine(scoring, block);
-  engine.begin(q, whole(q.shape().seq), bias);
+  engine.begin(q, whole(q.shape().seq), terms);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -2,7 +2,7 @@
 /// Views of a caller's arrays to which an attention writes its results.
 #pragma once
 
-#include "ring_attention/core/view.hpp"
+#include "ring_attention/attention/terms.hpp"
 
 namespace ring_attention {
 
@@ -17,6 +17,8 @@ template <class T>
 struct GradientViews {
   View<T> q, k, v;
   View<T> bias = {};  ///< like the bias; empty: there is none
+
+  [[nodiscard]] TermArrays<View<T>> terms() const { return {bias}; }
 };
 
 }  // namespace ring_attention

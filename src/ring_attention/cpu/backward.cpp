@@ -18,13 +18,13 @@ void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges)
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
           "CpuBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.bias.shape(), q);
+  require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.lanes);
   delta_ = row_dot(forward.grad_out, forward.out);
   grad_q_ = Tensor<T>(q);
-  grad_bias_ = Tensor<T>(forward.bias.shape());
+  grad_bias_ = Tensor<T>(forward.terms.bias.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.dim)));
 }
 
@@ -106,7 +106,8 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
   for (const KeyRange& segment : segments) {
     const auto at = [&](const auto& array) { return array.row(batch, kv_head, segment.first).data(); };
     const View<T> grad_bias = wanted == Wanted::keys ? View<T>() : grad_bias_.view();
-    if (!lanes.look(scoring_, batch, head, tile, segment.keys, at(kv.k), at(kv.v), forward_.bias, grad_bias))
+    if (!lanes.look(scoring_, batch, head, tile, segment.keys, at(kv.k), at(kv.v), forward_.terms.bias,
+                    grad_bias))
       continue;
     if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
     const bool keys = wanted != Wanted::queries;

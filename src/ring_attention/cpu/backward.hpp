@@ -31,8 +31,8 @@ class CpuBackward : public BackwardEngine<T> {
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish() override;
-  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] Tensor<T> bias_gradient() override { return std::move(grad_bias_); }
+  /// dBias, like the bias: dS, summed over what broadcasts.
+  [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
   /// Of the keys a rank has, those of one range with begin <= key < end.
@@ -68,7 +68,7 @@ template <class T>
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();
-  gradients.bias = engine.bias_gradient();
+  gradients.terms() = engine.term_gradients();
   gradients.sinks = sink_gradient(forward, scoring.sinks);
   return gradients;
 }

@@ -17,11 +17,11 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 }
 
 template <class T>
-void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias) {
+void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms) {
   require(q.shape().seq == count(ranges), "CpuEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(bias.shape(), q.shape());
+  require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
-  bias_ = bias;
+  bias_ = terms.bias;
   q_ranges_ = std::move(ranges);
   kernel_ = &forward_kernel(kernels_.forward, static_cast<cpu::Size>(q.shape().seq));
   tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);

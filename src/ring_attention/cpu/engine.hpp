@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention/terms.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/cpu/lanes.hpp"
 
@@ -32,9 +33,9 @@ class CpuEngine : public Engine<T> {
 
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
-  /// Starts with no key seen. `q` [batch, heads, seq, dim] and `bias`, of these queries (bias.hpp) or empty, stay with
-  /// the caller and must outlive finish(); the tokens of q are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {});
+  /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
+  /// outlive finish(); the tokens of q are at `ranges`.
+  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
@@ -76,9 +77,9 @@ template <class Engine>
 template <class T>
 [[nodiscard]] AttentionResult<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
                                                    const Scoring& scoring, const CpuOptions& options = {},
-                                                   View<const T> bias = {}) {
+                                                   const Terms<T>& terms = {}) {
   CpuEngine<T> engine(scoring, options);
-  engine.begin(q, whole(q.shape().seq), bias);
+  engine.begin(q, whole(q.shape().seq), terms);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -16,7 +16,7 @@ namespace ring_attention {
 [[nodiscard]] std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring,
                                                                const CpuOptions& options, Index block,
                                                                View<const float> q, const TokenRanges& ranges,
-                                                               View<const float> bias);
+                                                               const Terms<float>& terms);
 /// A SameBitsBackward that has begun on these queries. \param most_keys  that arrive at a time
 [[nodiscard]] std::unique_ptr<BackwardEngine<float>> same_bits_backward(const Scoring& scoring,
                                                                         const CpuOptions& options,

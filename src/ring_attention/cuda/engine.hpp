@@ -33,10 +33,9 @@ class CudaEngine final : public Engine<T> {
       : scoring_(std::move(scoring)), options_(std::move(options)) {}
 
   /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges`
-  /// are the positions of its tokens. `bias` is the dense bias of these queries (attention/bias.hpp) or empty, and also
-  /// belongs to the caller. \throws InputError if no kernel supports this type and dim on this device, and the bias and
+  /// are the positions of its tokens. The terms of these queries also belong to the caller. \throws InputError if no kernel supports this type and dim on this device, and the bias and
   /// the dropout if there are any
-  void begin(View<const T> q, const TokenRanges& ranges, View<const float> bias = {});
+  void begin(View<const T> q, const TokenRanges& ranges, const Terms<float>& terms = {});
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
   /// `progress` once. With the last piece (`options.pieces`) the kernel also computes the result. \throws Error if the
@@ -88,8 +87,8 @@ class CudaBackward final : public BackwardEngine<T> {
 
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<float> finish() override;
-  /// dBias, like the bias: dS, summed over what broadcasts. Empty without a bias.
-  [[nodiscard]] Tensor<float> bias_gradient() override { return std::move(grad_bias_); }
+  /// dBias, like the bias: dS, summed over what broadcasts.
+  [[nodiscard]] TermGradients<float> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
   [[nodiscard]] const cuda::BackwardKernel& kernel() const { return *kernel_; }
 
@@ -112,11 +111,11 @@ class CudaBackward final : public BackwardEngine<T> {
 template <class T>
 [[nodiscard]] DeviceAttentionResult attention_forward(View<const T> q, View<const T> k, View<const T> v,
                                                       const Scoring& scoring, const CudaOptions& options,
-                                                      View<const float> bias = {}) {
+                                                      const Terms<float>& terms = {}) {
   CudaOptions once = options;
   once.pieces = 1;
   CudaEngine<T> engine(scoring, once);
-  engine.begin(q, whole(q.shape().seq), bias);
+  engine.begin(q, whole(q.shape().seq), terms);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return {engine.finish(), engine.kernel().name};
 }
@@ -149,7 +148,7 @@ template <class T>
   engine.begin(forward, whole(forward.q.shape().seq));
   engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
   gradients.q = engine.finish();
-  gradients.bias = engine.bias_gradient();
+  gradients.terms() = engine.term_gradients();
   gradients.kernel = engine.kernel().name;
   return gradients;
 }

@@ -15,12 +15,17 @@ void copy(const Memory& memory, View<T> to, View<const T> from) {
 
 }  // namespace
 
-void require_exact_bias_gradient(const std::optional<Shape>& bias, const Shape& q, const RankGrid& grid) {
-  if (bias && bias->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
-    throw InputError(
-        "the same bits: the gradient of a bias that broadcasts over heads depends on how many ranks share "
-        "heads: "
-        "take a ring or an all-gather, or give the bias for every head");
+void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid) {
+  each_term(
+      [&](const std::optional<Shape>& term, const std::string& name) {
+        if (term && term->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
+          throw InputError(
+              "the same bits: the gradient of a " + name +
+              " that broadcasts over heads depends on how many ranks share heads: take a ring or an "
+              "all-gather, or give the " +
+              name + " for every head");
+      },
+      terms, term_names);
 }
 
 template <class Input, class T>
@@ -30,7 +35,7 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
       links_(links),
       shared_(std::move(shared)),
       layout_(links.ulysses(), shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads,
-              device.memory(), shared_.bias ? std::optional(shared_.bias->heads) : std::nullopt),
+              device.memory(), shared_.terms),
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv),
@@ -41,13 +46,13 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        View<const Value> bias, const Together& together)
+                                        const Terms<Value>& terms, const Together& together)
     -> AttentionResult<Value> {
   const auto own_q = layout_.queries_to_heads<Input>(q);
-  const auto own_bias = layout_.bias_to_heads<Value>(bias);
+  const auto own_terms = layout_.terms_to_heads(terms);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Forward> forward;
-  together([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_bias)); });
+  together([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_terms)); });
   own_k = {};  // the forward has a copy
   own_v = {};
   travel(*forward);
@@ -56,9 +61,9 @@ auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k
 
 template <class Input, class T>
 void ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        View<const Value> bias, const Together& together,
+                                        const Terms<Value>& terms, const Together& together,
                                         const ResultViews<Value>& to) {
-  const AttentionResult<Value> result = forward(q, k, v, bias, together);
+  const AttentionResult<Value> result = forward(q, k, v, terms, together);
   copy(device_.memory(), to.out, result.out.view());
   copy(device_.memory(), to.lse, result.lse.view());
 }
@@ -69,11 +74,11 @@ auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, V
   const auto q = layout_.queries_to_heads<Input>(inputs.q),
              grad_out = layout_.queries_to_heads<Input>(inputs.grad_out);
   const auto out = layout_.queries_to_heads<Value>(inputs.out),
-             lse = layout_.queries_to_heads<Value>(inputs.lse),
-             bias = layout_.bias_to_heads<Value>(inputs.bias);
+             lse = layout_.queries_to_heads<Value>(inputs.lse);
+  const auto terms = layout_.terms_to_heads(inputs.terms);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Backward> backward;
-  together([&] { backward.emplace(begin_backward({q, out, lse, grad_out, bias}, kv(own_k, own_v))); });
+  together([&] { backward.emplace(begin_backward({q, out, lse, grad_out, terms}, kv(own_k, own_v))); });
   own_k = {};
   own_v = {};
   travel(*backward);
@@ -86,8 +91,11 @@ auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
   Backward backward = travelled(inputs, k, v, together);
   HeldGradients held = finish(backward);
   const Memory& memory = device_.memory();
-  return {owned(memory, std::move(held.q)), owned(memory, std::move(held.k)),
-          owned(memory, std::move(held.v)), owned(memory, std::move(held.bias))};
+  const auto own = [&](MaybeOwned<Value>&& array) { return owned(memory, std::move(array)); };
+  return {own(std::move(held.q)),
+          own(std::move(held.k)),
+          own(std::move(held.v)),
+          {each_term(own, std::move(held.terms))}};
 }
 
 template <class Input, class T>
@@ -100,7 +108,8 @@ void ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
   copy(memory, to.q, held.q.view());
   copy(memory, to.k, held.k.view());
   copy(memory, to.v, held.v.view());
-  copy(memory, to.bias, held.bias.view());
+  each_term([&](const auto& whole, const auto& part) { copy(memory, whole, part.view()); }, to.terms(),
+            held.terms);
 }
 
 template <class Input, class T>
@@ -115,7 +124,8 @@ auto ContextParallel<Input, T>::finish(Forward& forward) const -> AttentionResul
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradients {
-  Tensor<Value> q = backward.engine->finish(), bias = backward.engine->bias_gradient();
+  Tensor<Value> q = backward.engine->finish();
+  TermGradients<Value> terms = backward.engine->term_gradients();
   backward.engine.reset();
   backward.kv.release();
   backward.sums.keep_own();
@@ -123,7 +133,7 @@ auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradient
   auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
   auto held_k = held_sums(k), held_v = held_sums(v);
   return {std::move(held_q), std::move(held_k), std::move(held_v),
-          layout_.bias_to_sequence<Value>(std::move(bias))};
+          layout_.terms_to_sequence<Value>(std::move(terms))};
 }
 
 template <class Input, class T>
@@ -135,10 +145,15 @@ auto ContextParallel<Input, T>::held_sums(View<const Value> sums) const -> Maybe
 }
 
 template <class Input, class T>
-void ContextParallel<Input, T>::require_rows(const Shape& bias) const {
-  require(shared_.bias ? bias.seq == ring_attention::count(query_ranges_) : bias.size() == 0,
-          "ContextParallel: a bias " + to_string(bias) +
-              (shared_.bias ? " of other rows than the queries" : " where SharedAttention has no bias"));
+void ContextParallel<Input, T>::require_rows(const Terms<Value>& terms) const {
+  each_term(
+      [&](const View<const Value>& array, const std::optional<Shape>& term, const std::string& name) {
+        const Shape& own = array.shape();
+        require(term ? own.seq == ring_attention::count(query_ranges_) : own.size() == 0,
+                "ContextParallel: a " + name + " " + to_string(own) +
+                    (term ? " of other rows than the queries" : " where SharedAttention has no " + name));
+      },
+      terms, shared_.terms, term_names);
 }
 
 template <class Input, class T>
@@ -158,17 +173,17 @@ KvExchange<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Inpu
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv, View<const Value> bias)
-    -> Forward {
-  require_rows(bias.shape());
-  return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv),
+auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv,
+                                              const Terms<Value>& terms) -> Forward {
+  require_rows(terms);
+  return {device_.forward(scoring_, q, query_ranges_, terms, expected_keys()), std::move(kv),
           transport<T>(Channel::kv, kv_.dim)};
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv)
     -> Backward {
-  require_rows(inputs.bias.shape());
+  require_rows(inputs.terms);
   const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
   KvExchange<Value> sums(shared_.gathers, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here

@@ -10,7 +10,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "ring_attention/attention/views.hpp"
@@ -32,14 +31,12 @@ struct SharedAttention {
   Shape q, kv;             ///< `[batch, heads, any, dim]` of the whole attention
   Scoring scoring;         ///< of all heads
   bool every_hop = false;  ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
-  /// `[batch or 1, heads or 1, any, keys]`, the dense bias (bias.hpp); none without a bias. The array of a rank does not
-  /// say whether there is a bias: it may have no row.
-  std::optional<Shape> bias = {};
+  TermShapes terms = {};   ///< the arrays of terms that there are
 };
 
-/// With the same bits on any number of ranks (CpuOptions): the gradient of a bias that broadcasts over heads is a sum over
+/// With the same bits on any number of ranks (CpuOptions): the gradient of a term that broadcasts over heads is a sum over
 /// the ranks that share heads, and depends on how many they are. \throws InputError in that case
-void require_exact_bias_gradient(const std::optional<Shape>& bias, const Shape& q, const RankGrid& grid);
+void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid);
 
 /// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
 using Together = std::function<void(const std::function<void()>& step)>;
@@ -58,15 +55,17 @@ class ContextParallel {
 
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
-  /// \param bias      the rows of this rank's queries; of no elements without SharedAttention::bias
+  /// \param terms     the rows of this rank's queries; of no elements where SharedAttention has no such term
   /// \param together  runs the step that allocates, before the first message of a ring or an all-gather
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                               View<const Value> bias = {}, const Together& together = alone);
-  /// The gradients of q, k, v and the bias; those of sinks are sink_gradient()'s, summed over the ranks.
+                                               const Terms<Value>& terms = {},
+                                               const Together& together = alone);
+  /// The gradients of q, k, v and of arrays of terms; complete() of term_gradients.hpp adds the others, summed over the
+  /// ranks.
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v, const Together& together = alone);
   /// The same, written to where the caller wants the results.
-  void forward(View<const Input> q, View<const Input> k, View<const Input> v, View<const Value> bias,
+  void forward(View<const Input> q, View<const Input> k, View<const Input> v, const Terms<Value>& terms,
                const Together& together, const ResultViews<Value>& to);
   void backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,
                 const Together& together, const GradientViews<Value>& to);
@@ -86,11 +85,11 @@ class ContextParallel {
     KvExchange<T> kv;
     std::unique_ptr<Transport> transport;  // of a ring; borrows kv
   };
-  [[nodiscard]] Forward begin_forward(View<const Input> q, KvExchange<T> kv, View<const Value> bias = {});
+  [[nodiscard]] Forward begin_forward(View<const Input> q, KvExchange<T> kv, const Terms<Value>& terms = {});
   /// Feeds the K,V of all ranks to the engine, whose finish() then is the result.
   void travel(Forward& forward);
 
-  /// The same for the backward. After travel() dQ and dBias are the engine's, and dK,dV of this rank are in `sums`.
+  /// The same for the backward. After travel() dQ and the gradients of terms are the engine's, and dK,dV of this rank are in `sums`.
   struct Backward {
     std::unique_ptr<BackwardEngine<T>> engine;
     KvExchange<T> kv;
@@ -102,7 +101,8 @@ class ContextParallel {
 
   /// Gradients as this rank holds them, of which dK,dV may be in the backward's memory.
   struct HeldGradients {
-    MaybeOwned<Value> q, k, v, bias;
+    MaybeOwned<Value> q, k, v;
+    TermArrays<MaybeOwned<Value>> terms;
   };
   /// Results after travel(), as this rank holds them. Frees the engine and K,V.
   [[nodiscard]] AttentionResult<Value> finish(Forward& forward) const;
@@ -119,8 +119,8 @@ class ContextParallel {
   /// A backward of arrays as this rank holds them, after travel().
   [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
                                    View<const Input> v, const Together& together);
-  /// \throws Error unless `bias` is one for the queries that this rank computes, or empty where there is no bias
-  void require_rows(const Shape& bias) const;
+  /// \throws Error unless each array has the rows of the queries that this rank computes, or there is no such term
+  void require_rows(const Terms<Value>& terms) const;
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   /// K of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;

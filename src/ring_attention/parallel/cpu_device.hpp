@@ -28,15 +28,15 @@ class CpuDevice : public Device<Input, T> {
   [[nodiscard]] const Memory& memory() const override { return host_memory(); }
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
-                                                   const TokenRanges& ranges, View<const Input> bias,
+                                                   const TokenRanges& ranges, const Terms<Input>& terms,
                                                    const ExpectedKeys& keys) const override {
     const auto begin = [&](auto engine) {
-      engine->begin(q, ranges, bias);
+      engine->begin(q, ranges, terms);
       return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
     };
     if constexpr (std::is_same_v<Input, float>)
       if (options_.same_bits > 0)
-        return widened<WideningEngine>(same_bits_forward(scoring, options_, block_, q, ranges, bias), keys);
+        return widened<WideningEngine>(same_bits_forward(scoring, options_, block_, q, ranges, terms), keys);
     return block_ > 0 ? begin(std::make_unique<BlockwiseEngine<Input>>(scoring, block_))
                       : begin(std::make_unique<CpuEngine<Input>>(scoring, options_));
   }
@@ -75,7 +75,7 @@ class CpuDevice : public Device<Input, T> {
     }
   }
   [[nodiscard]] MaybeOwned<Input> to_device(View<const Input> host) const override { return host; }
-  [[nodiscard]] MaybeOwned<Input> bias_to_device(View<const Input> host) const override { return host; }
+  [[nodiscard]] MaybeOwned<Input> values_to_device(View<const Input> host) const override { return host; }
   [[nodiscard]] Tensor<Input> to_host(MaybeOwned<Input>&& array) const override {
     return owned(host_memory(), std::move(array));
   }

@@ -26,12 +26,12 @@ class CudaDevice : public Device<T> {
   [[nodiscard]] const Memory& memory() const override { return memory_; }
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
-                                                   const TokenRanges& ranges, View<const float> bias,
+                                                   const TokenRanges& ranges, const Terms<float>& terms,
                                                    const ExpectedKeys& keys) const override {
     CudaOptions options = forward_;
     options.pieces = keys.pieces;
     auto engine = std::make_unique<CudaEngine<T>>(scoring, std::move(options));
-    engine->begin(q, ranges, bias);
+    engine->begin(q, ranges, terms);
     return engine;
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
@@ -53,7 +53,7 @@ class CudaDevice : public Device<T> {
   [[nodiscard]] MaybeOwned<T> to_device(View<const float> host) const override {
     return cuda::uploaded<T>(host, forward_.stream);
   }
-  [[nodiscard]] MaybeOwned<float> bias_to_device(View<const float> host) const override {
+  [[nodiscard]] MaybeOwned<float> values_to_device(View<const float> host) const override {
     return cuda::uploaded<float>(host, forward_.stream);
   }
   [[nodiscard]] Tensor<float> to_host(MaybeOwned<float>&& array) const override {

@@ -27,9 +27,10 @@ class Device {
   virtual ~Device() = default;
 
   [[nodiscard]] virtual const Memory& memory() const = 0;
-  /// An engine that has begun on these queries. `bias` may be empty. All arrays stay with the caller.
+  /// An engine that has begun on these queries. All arrays stay with the caller.
   [[nodiscard]] virtual std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
-                                                           const TokenRanges& ranges, View<const Value> bias,
+                                                           const TokenRanges& ranges,
+                                                           const Terms<Value>& terms,
                                                            const ExpectedKeys& keys) const = 0;
   [[nodiscard]] virtual std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
                                                                     const BackwardInputs<Input>& inputs,
@@ -46,7 +47,10 @@ class Device {
 
   /// An array of the host as the device computes with it, rounded to Input: the array itself, where nothing is to be done.
   [[nodiscard]] virtual MaybeOwned<Input> to_device(View<const Value> host) const = 0;
-  [[nodiscard]] virtual MaybeOwned<Value> bias_to_device(View<const Value> host) const = 0;
+  [[nodiscard]] virtual MaybeOwned<Value> values_to_device(View<const Value> host) const = 0;
+  [[nodiscard]] TermArrays<MaybeOwned<Value>> terms_to_device(const Terms<Value>& host) const {
+    return each_term([this](const View<const Value>& array) { return values_to_device(array); }, host);
+  }
   /// And back. Waits until the array is computed.
   [[nodiscard]] virtual Tensor<Value> to_host(MaybeOwned<Value>&& array) const = 0;
   /// place() of an array that `write` writes into memory of the host, without a copy where K,V travel from there.

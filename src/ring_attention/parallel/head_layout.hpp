@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "ring_attention/attention/terms.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
@@ -19,17 +20,21 @@ class HeadLayout {
  public:
   /// \param group  along grid.ulysses; it moves pieces in `memory`. Both outlive this object
   /// \param tokens  over the ranks of the ring
-  /// \param bias_heads  query_heads, or 1 of a bias that broadcasts over heads; none without a bias
+  /// \param terms   of the whole attention
   /// \throws InputError when the ranks cannot share these heads (HeadShare)
   HeadLayout(AllToAll& group, const RankGrid& grid, const Placements& tokens, Index query_heads,
-             Index kv_heads, const Memory& memory = host_memory(), std::optional<Index> bias_heads = {})
+             Index kv_heads, const Memory& memory = host_memory(), const TermShapes& terms = {})
       : group_(group),
         memory_(memory),
         own_(static_cast<std::size_t>(grid.ulysses.index(grid.rank))),
         share_(query_heads, kv_heads, grid.ulysses.size),
         query_tokens_(grid.tokens(tokens.queries)),
         key_tokens_(grid.tokens(tokens.keys)) {
-    if (bias_heads) bias_ = *bias_heads == 1 ? all_heads(1, grid.ulysses.size) : share_.query;
+    term_heads_ = each_term(
+        [&](const std::optional<Shape>& term) {
+          return !term ? Heads() : term->heads == 1 ? all_heads(1, grid.ulysses.size) : share_.query;
+        },
+        terms);
   }
 
   [[nodiscard]] bool shares_heads() const { return share_.query.size() > 1; }
@@ -47,11 +52,18 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> keys_to_heads(MaybeOwned<T> x) const {
     return to_heads(std::move(x), share_.kv, key_tokens_);
   }
-  /// The same for a bias (bias.hpp), if there is one. A bias that broadcasts over heads goes to every rank.
+  /// The same for the terms that there are. An array that broadcasts over heads goes to every rank.
   template <class T>
-  [[nodiscard]] MaybeOwned<T> bias_to_heads(MaybeOwned<T> x) const {
-    if (!bias_) return x;
-    return to_heads(std::move(x), *bias_, query_tokens_);
+  [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_heads(TermArrays<MaybeOwned<T>> x) const {
+    return each_term(
+        [&](MaybeOwned<T>&& array, const Heads& heads) {
+          return heads.empty() ? std::move(array) : to_heads(std::move(array), heads, query_tokens_);
+        },
+        std::move(x), term_heads_);
+  }
+  template <class T>
+  [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_heads(const Terms<T>& x) const {
+    return terms_to_heads(each_term([](const View<const T>& array) { return MaybeOwned<T>(array); }, x));
   }
 
   /// out, lse, dQ: back.
@@ -69,11 +81,15 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> keys_to_sequence(MaybeOwned<T> y) const {
     return keys_to_sequence<T>(std::move(y), memory_);
   }
-  /// The gradient of a bias, back: the sum over the ranks where the bias broadcasts over heads.
+  /// The gradients of arrays of terms, back: the sum over the ranks where an array broadcasts over heads.
   template <class T>
-  [[nodiscard]] MaybeOwned<T> bias_to_sequence(MaybeOwned<T> y) const {
-    if (!bias_) return y;
-    return to_sequence(std::move(y), *bias_, query_tokens_);
+  [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_sequence(TermArrays<Tensor<T>>&& y) const {
+    return each_term(
+        [&](Tensor<T>&& array, const Heads& heads) -> MaybeOwned<T> {
+          if (heads.empty()) return std::move(array);
+          return to_sequence<T>(std::move(array), heads, query_tokens_);
+        },
+        std::move(y), term_heads_);
   }
 
  private:
@@ -96,7 +112,7 @@ class HeadLayout {
   const Memory& memory_;
   std::size_t own_;
   HeadShare share_;
-  std::optional<Heads> bias_;  // of each rank; none without a bias
+  TermArrays<Heads> term_heads_;  // of each rank; none without the term
   std::vector<Index> query_tokens_, key_tokens_;
 };
 

@@ -62,7 +62,7 @@ class WideningBackward : public BackwardEngine<Bf16> {
     engine_->accumulate(widened_(kv), gradient, progress);
   }
   [[nodiscard]] Tensor<float> finish() override { return engine_->finish(); }
-  [[nodiscard]] Tensor<float> bias_gradient() override { return engine_->bias_gradient(); }
+  [[nodiscard]] TermGradients<float> term_gradients() override { return engine_->term_gradients(); }
 
  private:
   std::unique_ptr<BackwardEngine<float>> engine_;

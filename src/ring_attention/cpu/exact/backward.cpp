@@ -47,12 +47,12 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
   require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
               q.seq == count(ranges),
           "SameBitsBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.bias.shape(), q);
+  require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   queries_ = tiles_of(ranges, query_tiling_);
   key_tiles_ = 0;
   grad_q_ = ExactRows(q);
-  grad_bias_ = Tensor<float>(forward.bias.shape());
+  grad_bias_ = Tensor<float>(forward.terms.bias.shape());
   if (block_ > 0) return;
   delta_ = row_dot(forward.grad_out, forward.out);
   workspace_ =
@@ -61,7 +61,7 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
 
 void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                                   const Progress& progress) {
-  const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.bias.shape();
+  const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.terms.bias.shape();
   const Index group = require_attention_shapes(q, k, kv.v.shape()), pairs = q.batch * k.heads;
   const ExactFormat narrow{k.dim}, wide{k.dim, true};
   require(gradient.k.shape().dim == narrow.words() || gradient.k.shape().dim == wide.words(),
@@ -73,7 +73,7 @@ void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradi
   // With fewer pairs of (batch, KV head) than threads, each is cut into parts of queries and of keys. In round t part p of
   // the keys meets part p + t of the queries: no two tasks add to the same rows, and, as in a ring, all meet all. A bias that
   // broadcasts has one order of batches and heads, so its pairs come one after the other.
-  const bool in_order = forward_.bias.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
+  const bool in_order = forward_.terms.bias.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
   const Index together = in_order ? 1 : std::max<Index>(pairs, 1);
   const Index parts = (options_.threads + together - 1) / together;
   const auto part_of = [&](const std::vector<TokenTile>& tiles, Index part) {
@@ -150,7 +150,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
     for (Panel& panel : all) {
       if (!lanes.look(scoring_, batch, head, {panel.queries.tokens, panel.queries.first}, tile.tokens,
                       kv.k.row(batch, kv_head, tile.first).data(),
-                      kv.v.row(batch, kv_head, tile.first).data(), forward_.bias, grad_bias_.view()))
+                      kv.v.row(batch, kv_head, tile.first).data(), forward_.terms.bias, grad_bias_.view()))
         continue;
       if (!std::exchange(seen, true)) {
         std::fill_n(grad_k, tile.tokens.count * dim, 0.0F);
@@ -179,12 +179,12 @@ void SameBitsBackward::differentiate_readably(const Task& task, const KeyValue<f
     engine.begin(
         {rows_of(forward_.q, batch, head, queries), rows_of(forward_.out, batch, head, queries),
          rows_of(forward_.lse, batch, head, queries), rows_of(forward_.grad_out, batch, head, queries),
-         bias_of(forward_.bias, batch, head, queries)},
+         bias_of(forward_.terms.bias, batch, head, queries)},
         {queries.tokens});
     const Shape due{1, 1, tile.tokens.count, dim};
     Tensor<float> grad_k(due), grad_v(due);
     engine.accumulate(keys_of(kv, batch, kv_head, tile), {grad_k, grad_v});
-    const Tensor<float> grad_q = engine.finish(), grad_bias = engine.bias_gradient();
+    const Tensor<float> grad_q = engine.finish(), grad_bias = engine.term_gradients().bias;
     add_terms(nullptr, grad_q_.words().view(), batch, head, queries, dim, grad_q.data());
     add_terms(nullptr, gradient.k, batch, kv_head, tile, dim, grad_k.data());
     add_terms(nullptr, gradient.v, batch, kv_head, tile, dim, grad_v.data());

@@ -31,7 +31,7 @@ class SameBitsBackward : public BackwardEngine<float> {
   void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                   const Progress& progress = {}) override;
   [[nodiscard]] Tensor<float> finish() override { return grad_q_.values(); }
-  [[nodiscard]] Tensor<float> bias_gradient() override { return std::move(grad_bias_); }
+  [[nodiscard]] TermGradients<float> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
   /// One head of a tile of queries, and some keys of a piece.

@@ -19,12 +19,12 @@ SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index
   require(options.threads >= 1, "SameBitsEngine: at least one thread");
 }
 
-void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<const float> bias) {
+void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms) {
   require(q.shape().seq == count(ranges),
           "SameBitsEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(bias.shape(), q.shape());
+  require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
-  bias_ = bias;
+  bias_ = terms.bias;
   key_tiles_ = 0;
   state_ = ExactPartial::empty(q.shape());
   queries_.clear();
@@ -117,9 +117,9 @@ void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv
 
 std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring, const CpuOptions& options,
                                                  Index block, View<const float> q, const TokenRanges& ranges,
-                                                 View<const float> bias) {
+                                                 const Terms<float>& terms) {
   auto engine = std::make_unique<SameBitsEngine>(scoring, options, block);
-  engine->begin(q, ranges, bias);
+  engine->begin(q, ranges, terms);
   return engine;
 }
 

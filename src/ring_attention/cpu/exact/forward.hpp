@@ -26,7 +26,7 @@ class SameBitsEngine : public Engine<float> {
   explicit SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block = 0);
 
   /// See CpuEngine. \throws InputError when a range does not begin with a tile
-  void begin(View<const float> q, const TokenRanges& ranges, View<const float> bias = {});
+  void begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms = {});
   void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
   [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
 

@@ -1,0 +1,19 @@
+/// \file
+/// The gradients of terms that are numbers of heads, summed over ranks.
+#pragma once
+
+#include "ring_attention/attention/backward_engine.hpp"
+#include "ring_attention/attention/scoring.hpp"
+#include "ring_attention/mpi/communicator.hpp"
+
+namespace ring_attention {
+
+/// Adds to the gradients of an attention those that are sums over the rows of all ranks, on every rank. Collective.
+/// \param inputs  this rank's rows  \param shape  the queries of all ranks
+/// \param exact   the bits do not depend on the ranks: each summand is rounded to a multiple of a unit of which all of them
+///                are less than 2^53, so that every sum of doubles is exact
+template <class T>
+void complete(TermGradients<T>& gradients, const Communicator& comm, const BackwardInputs<T>& inputs,
+              const Scoring& scoring, bool exact, const Shape& shape);
+
+}  // namespace ring_attention
