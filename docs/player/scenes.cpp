@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "program/bench/links.hpp"
-#include "program/trace/traced_device.hpp"
+#include "program/trace/trace_observer.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
@@ -99,8 +99,8 @@ int record(const Communicator& comm, const std::string& scene, Trace& trace) {
   MpiLinks mpi(comm, grid.ulysses, grid.ring,
                scene == "step-too-few" ? TransportKind::odd_even : TransportKind::overlapped);
   AdaptedLinks<SlowTransport> slow(mpi);
-  Traced<float> traced(cpu, is_slow ? static_cast<Links&>(slow) : mpi, &trace, shared);
-  Attention attention(traced.device(), traced.links(), shared);
+  TraceObserver observer(trace);
+  Attention attention(cpu, is_slow ? static_cast<Links&>(slow) : mpi, shared, {&observer});
   Tensor<float> q(all.with_seq(tokens.tokens(comm.rank())));
   fill_random(q.view(), {.stream = static_cast<std::uint64_t>(comm.rank())});
   barrier(comm);

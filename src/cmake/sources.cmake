@@ -54,7 +54,7 @@ set(parallel_sources
     ring_attention/parallel/decode/sharded_cache.cpp
     ring_attention/parallel/heads.cpp
     ring_attention/parallel/mpi_links.cpp
-    ring_attention/parallel/observed_links.cpp
+    ring_attention/parallel/observer.cpp
     ring_attention/parallel/partition.cpp
     ring_attention/parallel/rank_grid.cpp
     ring_attention/parallel/term_gradients.cpp)
@@ -187,7 +187,6 @@ set(program_parts_sources # what the tests use, too
     program/run/options.cpp
     program/run/report.cpp
     program/trace/trace.cpp
-    program/trace/traced_links.cpp
     model/train/checkpoint.cpp
     model/train/checkpoint_description.cpp
     model/train/directory_lock.cpp

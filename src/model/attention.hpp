@@ -51,21 +51,35 @@ class SharedContext : public Attention<T> {
   /// \param gathers  an all-gather over the ranks of the ring; no ranks share heads then
   /// \param shards   over the ranks of the ring
   SharedContext(std::shared_ptr<Links> links, bool gathers, const RankGrid& grid, const Placement& shards,
-                const CpuOptions& options)
-      : links_(std::move(links)), device_(options), gathers_(gathers), grid_(grid), shards_(shards) {}
+                const CpuOptions& options, Observers observers = {})
+      : links_(std::move(links)),
+        device_(options),
+        gathers_(gathers),
+        grid_(grid),
+        shards_(shards),
+        observers_(std::move(observers)) {}
 
   [[nodiscard]] AttentionResult<T> forward(View<const T> q, View<const T> k, View<const T> v,
                                            const Scoring& scoring) override {
-    return attention(q, k, scoring).forward(q, k, v);
+    return part("attention, forward", q, k, scoring,
+                [&](ContextParallel<T>& attention) { return attention.forward(q, k, v); });
   }
   [[nodiscard]] Gradients<T> backward(const BackwardInputs<T>& inputs, View<const T> k, View<const T> v,
                                       const Scoring& scoring) override {
-    return attention(inputs.q, k, scoring).backward(inputs, k, v);
+    return part("attention, backward", inputs.q, k, scoring,
+                [&](ContextParallel<T>& attention) { return attention.backward(inputs, k, v); });
   }
 
  private:
-  [[nodiscard]] ContextParallel<T> attention(View<const T> q, View<const T> k, const Scoring& scoring) {
-    return {device_, *links_, {grid_, gathers_, shards_, q.shape(), k.shape(), scoring}};
+  auto part(const char* name, View<const T> q, View<const T> k, const Scoring& scoring, const auto& compute) {
+    const Index seq = shards_.seq();
+    ContextParallel<T> attention(
+        device_, *links_,
+        {grid_, gathers_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring}, observers_);
+    tell(observers_, &Observer::begins, name);
+    auto result = compute(attention);
+    tell(observers_, &Observer::ends);
+    return result;
   }
 
   std::shared_ptr<Links> links_;
@@ -73,6 +87,7 @@ class SharedContext : public Attention<T> {
   bool gathers_;
   RankGrid grid_;
   Placement shards_;
+  Observers observers_;
 };
 
 }  // namespace ring_attention::model

@@ -46,15 +46,22 @@ enum class ContextKind {
 /// The groups of a mesh do not depend on the sequence: make them once, after require_shareable().
 struct ModelLinks {
   /// Collective. \param made_links  along mesh.ulysses() and mesh.ring()
-  ModelLinks(std::shared_ptr<Links> made_links, const Mesh& of, const ModelShape& shape)
+  /// \param told  outlive this object
+  ModelLinks(std::shared_ptr<Links> made_links, const Mesh& of, const ModelShape& shape, Observers told = {})
       : links(std::move(made_links)),
+        observers(std::move(told)),
         mesh(of),
         part(shape, mesh.tensor().index(mesh.rank()), mesh.shape().tensor),
-        tensor(links->group(mesh.tensor())),
-        kv_replicas(links->group(part.kv_replicas)),
-        replicas(links->group(mesh.replicas())) {}
+        tensor(group(mesh.tensor())),
+        kv_replicas(group(part.kv_replicas)),
+        replicas(group(mesh.replicas())) {}
+
+  [[nodiscard]] Group group(const Axis& axis) const {
+    return observed(links->group(axis), observers, PieceExchange::Along::other, axis);
+  }
 
   std::shared_ptr<Links> links;
+  Observers observers;
   Mesh mesh;
   TensorPart part;
   Group tensor, kv_replicas, replicas;
@@ -80,13 +87,14 @@ template <class T>
   const bool gathers = context == ContextKind::all_gather;
   if (gathers && mesh.shape().ulysses != 1)
     throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
-  RankContext<T> place{of.tensor,
-                       of.kv_replicas,
-                       of.replicas,
-                       mesh.grid().slice(shards),
-                       mesh.sequences(batch).begin,
-                       std::make_shared<SharedContext<T>>(of.links, gathers, mesh.grid(), shards, options),
-                       options.isa};
+  RankContext<T> place{
+      of.tensor,
+      of.kv_replicas,
+      of.replicas,
+      mesh.grid().slice(shards),
+      mesh.sequences(batch).begin,
+      std::make_shared<SharedContext<T>>(of.links, gathers, mesh.grid(), shards, options, of.observers),
+      options.isa};
   if (options.same_bits > 0)
     place.rows = {options.isa, place.tokens, Tiling(options.same_bits), batch * shards.pieces()};
   return place;

@@ -1,29 +1,29 @@
 /// \file
-/// `ActivityObserver`: tells the watchdog what a rank does with its links.
+/// `ActivityObserver`: tells the watchdog what a rank does.
 #pragma once
 
 #include "program/watchdog.hpp"
-#include "ring_attention/parallel/observed_links.hpp"
+#include "ring_attention/parallel/observer.hpp"
 
 namespace ring_attention {
 
 /// Between hops a ring computes: the transport of K,V enters that phase, from its construction on. A hop of dK,dV does
 /// not end a step: the transport of the gradients enters a phase only when the ring waits for it.
-class ActivityObserver : public LinkObserver {
+class ActivityObserver : public Observer {
  public:
   explicit ActivityObserver(Activity& activity) : activity_(activity) {}
 
-  void computes() override { activity_.beat(); }
+  void beats() override { activity_.beat(); }
   void opens(Channel channel) override {
     if (channel == Channel::kv) activity_.enter(Phase::compute, 0);
   }
-  void waits(Channel, int peer) override { activity_.enter(Phase::exchange, activity_.step(), peer); }
-  void arrived(Channel channel) override {
-    if (channel == Channel::kv) activity_.enter(Phase::compute, activity_.step() + 1);
+  void waits(const Hop& hop) override { activity_.enter(Phase::exchange, activity_.step(), hop.ring.prev()); }
+  void arrived(const Hop& hop, double) override {
+    if (hop.channel == Channel::kv) activity_.enter(Phase::compute, activity_.step() + 1);
   }
   void drains(Channel) override { activity_.enter(Phase::drain); }
-  void exchanges() override { activity_.enter(Phase::exchange); }
-  void exchanged() override { activity_.enter(Phase::compute); }
+  void exchanges(const PieceExchange&) override { activity_.enter(Phase::exchange); }
+  void exchanged(const PieceExchange&, double) override { activity_.enter(Phase::compute); }
 
  private:
   Activity& activity_;

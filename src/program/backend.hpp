@@ -2,11 +2,13 @@
 /// `Backend`: the device and the links of a rank, as the flags of a command ask for them.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "cli/device_options.hpp"
 #include "cli/table.hpp"
-#include "program/activity_observer.hpp"
+#include "program/command_observers.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
@@ -67,20 +69,17 @@ struct BackendDescription {
           {kind, Tiling(options.tile, mask.documents).cuts(keys), ranks}};
 }
 
-/// \tparam Input, T  as of a Device
+/// What computes and sends for one rank of a command. \tparam Input, T  as of a Device
 template <class Input, class T = Input>
-class Backend {
- public:
-  virtual ~Backend() = default;
-
-  [[nodiscard]] virtual const Device<Input, T>& device() const = 0;
-  /// They tell the watchdog what they do.
-  [[nodiscard]] virtual Links& links() = 0;
-  [[nodiscard]] virtual BackendDescription description() const = 0;
-  /// Relative rounding error of the input before the arithmetic.
-  [[nodiscard]] virtual double input_roundoff() const = 0;
+struct Backend {
+  std::shared_ptr<void> stream = {};  ///< of a GPU
+  std::unique_ptr<Device<Input, T>> device;
+  std::unique_ptr<Links> links;
+  std::unique_ptr<CommandObservers> observers;
+  BackendDescription description;
+  double input_roundoff = 0;  ///< relative rounding error of the input before the arithmetic
   /// \throws AgreedError when one rank cannot have the memory for its shards. Collective.
-  virtual void require_memory() const = 0;
+  std::function<void()> require_memory;
 };
 
 /// What a backend is made of. Everything outlives the backend.
@@ -89,6 +88,12 @@ struct BackendContext {
   const DeviceOptions& options;
   Activity& activity;
   const Workload& work;
+  Trace* trace = nullptr;           ///< null: none
+  bool describes_attention = true;  ///< in the trace
+
+  [[nodiscard]] std::unique_ptr<CommandObservers> observers() const {
+    return std::make_unique<CommandObservers>(activity, trace, std::nullopt, describes_attention);
+  }
 };
 
 }  // namespace ring_attention

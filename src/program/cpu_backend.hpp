@@ -1,5 +1,5 @@
 /// \file
-/// `CpuBackend`: the cores of this machine, and MPI.
+/// `cpu_backend`: the cores of this machine, and MPI.
 #pragma once
 
 #include <algorithm>
@@ -49,56 +49,35 @@ template <class T>
   if (options.same_bits) cpu.same_bits = options.tile;
   return cpu;
 }
-template <class Input, class T = Input>
-[[nodiscard]] CpuDevice<Input, T> cpu_device(const DeviceOptions& options, const CpuOptions& cpu) {
-  return CpuDevice<Input, T>(cpu, is_fast(options) ? 0 : options.block);
-}
 [[nodiscard]] inline TransportKind transport_kind(const DeviceOptions& options) {
   return options.transport == "odd-even" ? TransportKind::odd_even : TransportKind::overlapped;
 }
 
-/// The cores of this machine, and MPI.
+/// \throws AgreedError when one rank cannot have the memory for its shards of `work`. Collective.
+template <class Input, class T>
+void require_memory_of(const Communicator& comm, const Workload& work, const CpuOptions& cpu) {
+  constexpr Index value_bytes = sizeof(Input);
+  const Index terms = work.term_values() * value_bytes + work.check_bytes;
+  const Index exact = cpu.same_bits > 0 ? exact_bytes(work.shared, work.gradients) : 0;
+  const Index widened = std::is_same_v<T, Input> ? 0 : 2 * computed_keys(work.shared).size() * value_bytes;
+  require_host_memory(comm,
+                      context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
+                          exact + widened + terms + work.besides * value_bytes,
+                      work.of_which(terms));
+}
+
+/// The cores of this machine, and MPI. Collective.
 template <class Input, class T = Input>
-class CpuBackend : public Backend<Input, T> {
- public:
-  explicit CpuBackend(const BackendContext& context)
-      : context_(context),
-        cpu_(engine_options(context.comm, context.options)),
-        device_(cpu_device<Input, T>(context.options, cpu_)),
-        observer_(context.activity),
-        mpi_(context.comm, grid().ulysses, grid().ring, transport_kind(context.options)),
-        links_(mpi_, observer_) {}
-
-  [[nodiscard]] const Device<Input, T>& device() const override { return device_; }
-  [[nodiscard]] Links& links() override { return links_; }
-  [[nodiscard]] BackendDescription description() const override {
-    return describe_cpu<T>(context_.options, cpu_);
-  }
-  [[nodiscard]] double input_roundoff() const override { return is_narrow ? Bf16::unit : 0; }
-
-  void require_memory() const override {
-    const Workload& work = context_.work;
-    const Index terms = work.term_values() * value_bytes + work.check_bytes;
-    const Index exact = cpu_.same_bits > 0 ? exact_bytes(work.shared, work.gradients) : 0;
-    const Index widened = is_narrow ? 2 * computed_keys(work.shared).size() * value_bytes : 0;
-    require_host_memory(context_.comm,
-                        context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
-                            exact + widened + terms + work.besides * value_bytes,
-                        work.of_which(terms));
-  }
-
- private:
-  static constexpr bool is_narrow = !std::is_same_v<T, Input>;  // do K,V travel in another type?
-  static constexpr Index value_bytes = sizeof(Input);
-
-  [[nodiscard]] const RankGrid& grid() const { return context_.work.shared.grid; }
-
-  BackendContext context_;
-  CpuOptions cpu_;
-  CpuDevice<Input, T> device_;
-  ActivityObserver observer_;
-  MpiLinks mpi_;
-  ObservedLinks links_;
-};
+[[nodiscard]] Backend<Input, T> cpu_backend(const BackendContext& context) {
+  const auto& [comm, options] = std::tie(context.comm, context.options);
+  const CpuOptions cpu = engine_options(comm, options);
+  const RankGrid& grid = context.work.shared.grid;
+  return {.device = std::make_unique<CpuDevice<Input, T>>(cpu, is_fast(options) ? 0 : options.block),
+          .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
+          .observers = context.observers(),
+          .description = describe_cpu<T>(options, cpu),
+          .input_roundoff = std::is_same_v<T, Input> ? 0 : Bf16::unit,
+          .require_memory = [context, cpu] { require_memory_of<Input, T>(context.comm, context.work, cpu); }};
+}
 
 }  // namespace ring_attention

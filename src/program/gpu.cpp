@@ -25,13 +25,13 @@ void require_gpus(const Communicator& comm, const DeviceOptions& options) {
 
 int run_on_gpus(const RunContext& context) {
   return with_type(context.options.type,
-                   [&](auto type) { return run_on<GpuBackend, decltype(type)>(context); });
+                   [&](auto type) { return run_on(context, gpu_backend<decltype(type)>); });
 }
 
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity,
                           Trace* trace) {
   return with_type(options.type, [&](auto type) {
-    return measure<GpuBackend, decltype(type)>(comm, options, activity, trace);
+    return measure(comm, options, activity, trace, gpu_backend<decltype(type)>);
   });
 }
 

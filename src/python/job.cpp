@@ -140,6 +140,11 @@ std::string Job::begin_together(const Ranks& ranks, const std::string& call, con
 
 void Job::watch(Phase phase, int peer) {
   activity_.enter(phase, -1, peer);
+  watch();
+}
+
+void Job::watch() {
+  activity_.beat();
   if (watchdog_) watchdog_->expect(timeout_, world_.rank);
 }
 

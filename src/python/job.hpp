@@ -10,7 +10,7 @@
 #include <list>
 #include <optional>
 
-#include "program/watchdog.hpp"
+#include "program/activity_observer.hpp"
 #include "python/rendezvous.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/ring_attention.hpp"
@@ -81,7 +81,10 @@ class Job {
   /// The watchdog watches from watch() to unwatch(), and ends the process unless `activity` moves.
   void watch(Phase phase, int peer);
   void unwatch();
-  Activity& activity() { return activity_; }
+  /// The same again, in the phase that it was in.
+  void watch();
+  /// Tells the watchdog what the ring does.
+  Observer& observer() { return observer_; }
 
  private:
   /// What belongs to a communicator.
@@ -103,8 +106,9 @@ class Job {
   int threads_of_a_rank_;
   int key_ = MPI_KEYVAL_INVALID;  // of the attribute by which a communicator knows its group
   Activity activity_;
+  ActivityObserver observer_{activity_};
   std::optional<Watchdog> watchdog_;  // of several ranks
-  std::list<Group> groups_;  // an Attention calls progress until it is destroyed: after the two above
+  std::list<Group> groups_;  // an Attention tells the observer until it is destroyed: after the three above
   Seconds timeout_{};        // of the call
   bool is_apart_ = false;
 };

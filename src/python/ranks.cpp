@@ -34,7 +34,7 @@ Division make_division(const Ranks& ranks, Index queries, Index keys, const std:
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);
   options.same_bits = words.same_bits;
-  options.progress = [&activity = job.activity()] { activity.beat(); };
+  options.observers = {&job.observer()};
   const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
   const PlacementKind kind = placement_kind_named(placement);
   const Index offset = words.q_offset.value_or(keys - queries);
@@ -84,7 +84,7 @@ struct UserCode {
   UserCode() { Job::started().unwatch(); }
   UserCode(const UserCode&) = delete;
   UserCode& operator=(const UserCode&) = delete;
-  ~UserCode() { Job::started().watch(Phase::compute, -1); }
+  ~UserCode() { Job::started().watch(); }
 };
 
 /// A kernel in Python: kernel(q, k, v, mask, scale) -> (out, lse). It gets copies, which it may keep.

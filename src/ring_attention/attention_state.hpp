@@ -24,6 +24,15 @@ struct AttentionState {
     TransportKind kind;
     MpiLinks links;
   };
+  /// The caller's progress as an observer.
+  struct ProgressObserver : Observer {
+    explicit ProgressObserver(const Options& of) : options(of) {}
+    void beats() override {
+      if (options.progress) options.progress();
+    }
+    void arrived(const Hop&, double) override { beats(); }
+    const Options& options;
+  };
   /// What it keeps for arrays of a GPU.
   struct Gpu {
     virtual ~Gpu() = default;
@@ -32,6 +41,13 @@ struct AttentionState {
 
   /// \throws InputError: see Attention
   AttentionState(MPI_Comm caller, Options how);
+
+  /// Those of the options, for one call.
+  [[nodiscard]] Observers observers() {
+    Observers all = options.observers;
+    if (options.progress) all.push_back(&progress);
+    return all;
+  }
 
   /// Checks the arguments of all ranks, and calls check_more(check), which sends nothing. When one rank's are wrong, all
   /// throw AgreedError. One MPI_Allreduce; more only to explain an error.
@@ -60,6 +76,7 @@ struct AttentionState {
 
   Communicator comm;
   Options options;
+  ProgressObserver progress{options};
   std::unordered_set<std::string> completed_calls;
   std::optional<Host> host;  ///< from the first call with arrays of the host on
   std::unique_ptr<Gpu> gpu;  ///< from the first call with arrays of a GPU on

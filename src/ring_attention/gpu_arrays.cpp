@@ -28,16 +28,14 @@ bool uses_nccl(const GpuOptions& options) {
 
 class GpuParts final : public AttentionState::Gpu {
  public:
-  /// Collective. Uses the current GPU. \param options  outlive this object
-  GpuParts(const Communicator& comm, const Options& options, const RankGrid& grid)
-      : made_for_(options.gpu),
+  /// Collective. Uses the current GPU. \param state  outlives this object
+  GpuParts(const Communicator& comm, AttentionState& state, const RankGrid& grid)
+      : made_for_(state.options.gpu),
         ulysses_(grid.ulysses.size),
-        nccl_(uses_nccl(options.gpu)),
-        alive_([&options] {
-          if (options.progress) options.progress();
-        }),
+        nccl_(uses_nccl(state.options.gpu)),
+        alive_([&state] { tell(state.observers(), &Observer::beats); }),
         links_(comm, grid.ulysses, grid.ring, compute_.handle(),
-               {nccl_, options.gpu.timeout, alive_, options.gpu.share_gpu, true}) {}
+               {nccl_, state.options.gpu.timeout, alive_, state.options.gpu.share_gpu, true}) {}
   GpuParts(const GpuParts&) = delete;
   GpuParts& operator=(const GpuParts&) = delete;
   ~GpuParts() override {
@@ -203,7 +201,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool
     if (state.gpu) state.gpu->wait();  // an error of an earlier call is not lost
     state.gpu.reset();
     state.completed_calls.clear();
-    state.gpu = std::make_unique<GpuParts>(state.comm, state.options, shared.grid);
+    state.gpu = std::make_unique<GpuParts>(state.comm, state, shared.grid);
     first = true;
   }
   auto& gpu = static_cast<GpuParts&>(*state.gpu);
@@ -211,7 +209,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool
   auto& tables = gpu.tables(key);
   const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, tables),
                              gpu.engine(options.backward_kernel, shared.grid, tables));
-  ContextParallel<T> attention(device, gpu.links(), shared);
+  ContextParallel<T> attention(device, gpu.links(), shared, state.observers());
   const Together together = [&](const std::function<void()>& step) {
     if (first)
       agree(state.comm, step);

@@ -7,7 +7,6 @@
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
-#include "ring_attention/parallel/observed_links.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
@@ -33,31 +32,15 @@ void require_memory(const SharedAttention& shared, const Call<T>& call, bool gra
     throw std::bad_alloc();
 }
 
-/// The links of a call with arrays of the host. They call the caller's progress.
-struct HostLinks {
-  struct Report : LinkObserver {
-    explicit Report(const Progress& progress) : report(progress) {}
-    void computes() override {
-      if (report) report();
-    }
-    void arrived(Channel) override { computes(); }
-    const Progress& report;
-  };
-
-  explicit HostLinks(AttentionState& state) : report(state.options.progress), observed(kept(state), report) {}
-
-  static MpiLinks& kept(AttentionState& state) {
-    const auto& [comm, options] = std::tie(state.comm, state.options);
-    const RankGrid grid = rank_grid(options.partition, options.ulysses, comm.rank(), comm.size());
-    auto& host = state.host;
-    if (!host || host->ulysses != grid.ulysses.size || host->kind != options.transport)
-      host.emplace(comm, grid, options.transport);
-    return host->links;
-  }
-
-  Report report;
-  ObservedLinks observed;
-};
+/// The links of a call with arrays of the host.
+MpiLinks& links_of(AttentionState& state) {
+  const auto& [comm, options] = std::tie(state.comm, state.options);
+  const RankGrid grid = rank_grid(options.partition, options.ulysses, comm.rank(), comm.size());
+  auto& host = state.host;
+  if (!host || host->ulysses != grid.ulysses.size || host->kind != options.transport)
+    host.emplace(comm, grid, options.transport);
+  return host->links;
+}
 
 /// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together).
 template <class T>
@@ -67,8 +50,7 @@ auto with_attention(AttentionState& state, const Call<T>& call, const Device<T>&
     check_more(check);
     require_memory(state.shared_by(call), call, gradients);
   });
-  HostLinks links(state);
-  ContextParallel<T> attention(device, links.observed, state.shared_by(call));
+  ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
   return use(attention, [&](const std::function<void()>& step) { agree(state.comm, step); });
 }
 

@@ -54,6 +54,7 @@
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/parallel/partition.hpp"
 #include "ring_attention/ring/placement.hpp"
 
@@ -90,7 +91,10 @@ struct Options {
   /// placement must consist of whole tiles: Placement(kind, Tiling(tile, documents).cuts(tokens), ranks).
   /// 0: rounding depends on the ranks.
   Index same_bits = 0;
-  /// The calling thread calls it between tiles, after every hop of a ring, and while it waits for a GPU.
+  /// The calling thread tells them what it does (parallel/observer.hpp). They outlive the calls.
+  Observers observers = {};
+  /// An observer that the calling thread calls between tiles, after every hop of a ring, and while it waits for a GPU. Use
+  /// `observers`: the next release has it no longer.
   Progress progress = {};
   GpuOptions gpu = {};
 };
@@ -142,7 +146,7 @@ class Attention {
   /// Waits as wait() does, but throws nothing.
   ~Attention();
 
-  /// May be changed between two calls: `threads`, `isa` and `progress` on one rank alone, the other options on all ranks.
+  /// May be changed between two calls: `threads`, `isa`, `observers` and `progress` on one rank alone, the other options on all ranks.
   /// The next call then makes the communicators that it needs.
   [[nodiscard]] Options& options();
 

@@ -44,7 +44,7 @@ class DiaryTransport : public TransportAdapter {
 std::unique_ptr<Transport> observed_transport(LoopbackWorld& world, int rank, Channel channel,
                                               const std::string& name, Diary& diary) {
   auto loopback = std::make_unique<LoopbackTransport>(world, rank, static_cast<int>(channel));
-  return observed(std::make_unique<DiaryTransport>(std::move(loopback), name, diary), diary.observer,
+  return observed(std::make_unique<DiaryTransport>(std::move(loopback), name, diary), {&diary.observer},
                   channel);
 }
 

@@ -54,7 +54,7 @@ int ring_with(const std::string& fault, double timeout, const Communicator& comm
   engine.begin(q, rows);
   Activity activity;
   ActivityObserver observer(activity);
-  const auto transport = observed(std::make_unique<OddEvenTransport>(comm), observer, Channel::kv);
+  const auto transport = observed(std::make_unique<OddEvenTransport>(comm), {&observer}, Channel::kv);
   const Watchdog watchdog(activity, std::chrono::duration<double>(timeout), comm.rank());
   ring_forward(engine, *transport, kv);
   return 0;

@@ -7,8 +7,8 @@
 
 #include "model/train/evaluation.hpp"
 #include "model/train/report.hpp"
+#include "model/transformer.hpp"
 #include "program/cpu_backend.hpp"
-#include "program/trace/traced_attention.hpp"
 #include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention {
@@ -24,11 +24,10 @@ class TrainJob {
         options_(options),
         activity_(activity),
         trace_(trace),
-        observer_(activity),
         mesh_(comm.rank(), comm.size(), mesh.shape),
-        mpi_(comm, mesh_.ulysses(), mesh_.ring()),
-        observed_(mpi_, observer_),
-        links_(made_links(), mesh_, options.shape()) {
+        observers_(activity, trace, grid_of_job()),
+        links_(std::make_shared<MpiLinks>(comm, mesh_.ulysses(), mesh_.ring()), mesh_, options.shape(),
+               observers_.all()) {
     if (trace_ != nullptr) trace_->pause(true);
     report_.ranks = comm.size();
     report_.mesh = mesh;
@@ -98,18 +97,16 @@ class TrainJob {
                                                 (shape.layers + 6) * row * rows));
   }
 
-  [[nodiscard]] std::shared_ptr<Links> made_links() {
-    if (trace_ == nullptr) return {std::shared_ptr<Links>(), &observed_};  // this object keeps them
-    return std::make_shared<TracedLinks>(observed_, *trace_, mesh_.ulysses(), mesh_.ring(), comm_.rank());
+  [[nodiscard]] RankGrid grid_of_job() const {
+    RankGrid grid = mesh_.grid();
+    grid.rank = mesh_.rank();
+    grid.ulysses = mesh_.ulysses();
+    grid.ring = mesh_.ring();
+    return grid;
   }
   [[nodiscard]] model::RankContext<T> place(Index seq, Index batch) const {
-    auto place = model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
-                                        report_.cpu);
-    if (trace_ != nullptr)
-      place.attention = std::make_shared<TracedAttention<T>>(
-          links_.links, mesh_, model::shards_of(mesh_, PlacementKind::zigzag, seq, report_.cpu), report_.cpu,
-          *trace_);
-    return place;
+    return model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
+                                  report_.cpu);
   }
   /// This rank's tokens of the sequences from the `first` on.
   [[nodiscard]] model::Examples own(const model::Task& task, Index first, Index batch) const {
@@ -200,10 +197,8 @@ class TrainJob {
   const TrainOptions& options_;
   Activity& activity_;
   Trace* trace_;
-  ActivityObserver observer_;
   Mesh mesh_;
-  MpiLinks mpi_;
-  ObservedLinks observed_;
+  CommandObservers observers_;
   model::ModelLinks links_;
   std::optional<model::Transformer<T>> model_;
   std::optional<model::AdamW<T>> adam_;

@@ -19,8 +19,8 @@ int bench_traced(const Communicator& comm, const BenchOptions& given, Activity& 
                     static_cast<Index>(is_double ? sizeof(double) : sizeof(float)), options.backward},
                    comm.size());
   const BenchReport report = on_gpu      ? bench_on_gpus(comm, options, activity, trace)
-                             : is_double ? measure<CpuBackend, double>(comm, options, activity, trace)
-                                         : measure<CpuBackend, float>(comm, options, activity, trace);
+                             : is_double ? measure(comm, options, activity, trace, cpu_backend<double>)
+                                         : measure(comm, options, activity, trace, cpu_backend<float>);
   if (comm.rank() == 0)
     std::fputs((options.json ? to_json(report, options) : to_text(report, options)).c_str(), stdout);
   return 0;

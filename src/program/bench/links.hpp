@@ -4,8 +4,7 @@
 
 #include <utility>
 
-#include "ring_attention/attention/backward_engine.hpp"
-#include "ring_attention/parallel/links.hpp"
+#include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
 #include "ring_attention/ring/transports/pending_exchange.hpp"
 
@@ -43,13 +42,14 @@ class SequentialTransport : public TransportAdapter {
   PendingExchange pending_;
 };
 
-/// Other links, with transports in an adapter.
+/// Other links, with transports in an adapter: the observers see what the adapter does.
 template <class Adapter>
 class AdaptedLinks : public Links {
  public:
-  explicit AdaptedLinks(Links& links) : links_(links) {}
+  explicit AdaptedLinks(Links& links, Observers observers = {})
+      : links_(links), observers_(std::move(observers)) {}
   [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t most_bytes) override {
-    return std::make_unique<Adapter>(links_.transport(channel, most_bytes));
+    return std::make_unique<Adapter>(observed(links_.transport(channel, most_bytes), observers_, channel));
   }
   [[nodiscard]] AllToAll& ring() override { return links_.ring(); }
   [[nodiscard]] AllToAll& ulysses() override { return links_.ulysses(); }
@@ -58,11 +58,27 @@ class AdaptedLinks : public Links {
 
  private:
   Links& links_;
+  Observers observers_;
+};
+
+/// Passes on what a rank computes, and not what an adapter is told to send.
+class ComputeObserver : public Observer {
+ public:
+  explicit ComputeObserver(Observers observers) : observers_(std::move(observers)) {}
+  void computes(const Pass& pass) override { tell(observers_, &Observer::computes, pass); }
+  void step(int number, const TokenRanges& keys) override { tell(observers_, &Observer::step, number, keys); }
+  void begins(const char* part) override { tell(observers_, &Observer::begins, part); }
+  void ends() override { tell(observers_, &Observer::ends); }
+  void beats() override { tell(observers_, &Observer::beats); }
+
+ private:
+  Observers observers_;
 };
 
 class SilentLinks : public AdaptedLinks<SilentTransport> {
  public:
-  explicit SilentLinks(Links& links) : AdaptedLinks(links), ring_(links.ring()) {}
+  SilentLinks(Links& links, const Observers& observers)
+      : AdaptedLinks(links, observers), ring_(links.ring()) {}
   [[nodiscard]] AllToAll& ring() override { return ring_; }
 
  private:

@@ -12,7 +12,6 @@
 #include "program/bench/links.hpp"
 #include "program/bench/report.hpp"
 #include "program/host_memory.hpp"
-#include "program/trace/traced_device.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
 
@@ -26,16 +25,17 @@ class PlacementBench {
  public:
   PlacementBench(Backend<Input, T>& backend, const Communicator& comm, const BenchOptions& options,
                  const SharedAttention& shared)
-      : device_(backend.device()),
-        links_(backend.links()),
+      : device_(*backend.device),
+        links_(*backend.links),
         comm_(comm),
         options_(options),
         shared_(shared),
-        silent_(links_),
-        late_(links_),
-        whole_(device_, links_, shared),
-        compute_(device_, silent_, shared),
-        in_turn_(device_, late_, shared),
+        silent_(links_, backend.observers->all()),
+        late_(links_, backend.observers->all()),
+        of_compute_(backend.observers->all()),
+        whole_(device_, links_, shared, backend.observers->all()),
+        compute_(device_, silent_, shared, {&of_compute_}),
+        in_turn_(device_, late_, shared, {&of_compute_}),
         layout_(whole_.layout()),
         held_q_(random(shared.q, 0)),
         held_k_(random(shared.kv, 1)),
@@ -221,6 +221,7 @@ class PlacementBench {
   SharedAttention shared_;
   SilentLinks silent_;
   AdaptedLinks<SequentialTransport> late_;
+  ComputeObserver of_compute_;
   Attention whole_, compute_, in_turn_;
   const HeadLayout& layout_;
   Tensor<Input> held_q_, held_k_, held_v_;
@@ -228,10 +229,11 @@ class PlacementBench {
 };
 
 /// Measures each placement in which ranks get different work. Collective.
-/// \param trace  null: none
+/// \param trace  null: none  \param make  the backend
 /// \throws AgreedError when the ranks or heads cannot be divided so
-template <template <class...> class Kind, class... Types>
-BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity, Trace* trace) {
+template <class Input, class T>
+BenchReport measure(const Communicator& comm, const BenchOptions& options, Activity& activity, Trace* trace,
+                    Backend<Input, T> (*make)(const BackendContext&)) {
   const RankGrid grid = agreed_grid(comm, options);
   require_shareable_heads(comm, grid, options.heads, options.kv().heads);
   require_least_memory(comm, options.q(), options.kv(), options);
@@ -251,16 +253,16 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   const Index q_values = computed_queries(work.shared).size(), kv_values = computed_keys(work.shared).size();
   work.besides = 2 * kv_values;                                         // K,V as the rank holds them
   if (grid.ulysses.size > 1) work.besides += q_values + 2 * kv_values;  // and as it computes with them
-  Kind<Types...> backend({comm, options, activity, work});
+  Backend<Input, T> backend = make({comm, options, activity, work, trace, false});
   backend.require_memory();
-  TracedBackend<Types...> traced(backend, trace, work.shared);
+  if (trace != nullptr) trace->describe(work.shared);
   BenchReport report;
   report.ranks = comm.size();
   report.ulysses = grid.ulysses.size;
-  report.backend = backend.description();
+  report.backend = backend.description;
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work
-    PlacementBench bench(traced, comm, options, shared(kind));
+    PlacementBench bench(backend, comm, options, shared(kind));
     report.element_bytes = bench.element_bytes;
     if (options.partition() != Partition::all_gather) report.hop_bytes = bench.hop_bytes();
     report.placements.push_back(bench.measure_forward());

@@ -7,7 +7,6 @@
 #include "program/run/check.hpp"
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
-#include "program/trace/traced_device.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/decode/decode.hpp"
@@ -81,16 +80,12 @@ class DecodeJob {
     activity_.enter(Phase::read);
     const TokenRanges own = prompt_.ranges(comm_.rank());
     const Tensor<T> q = files_.read(InputArray::q, own);
-    ActivityObserver observer(activity_);
-    MpiLinks mpi(comm_, shared_.grid.ulysses, shared_.grid.ring, transport_kind(options_));
-    ObservedLinks observed(mpi, observer);
-    const CpuDevice<T> cpu = cpu_device<T>(options_, cpu_);
-    Traced<T> traced(cpu, observed, trace_, shared_);
-    const Device<T>& device = traced.device();
-    ContextParallel<T> attention(device, traced.links(), shared_);
+    const Workload work{shared_};
+    const Backend<T> backend = cpu_backend<T>({comm_, options_, activity_, work, trace_});
+    ContextParallel<T> attention(*backend.device, *backend.links, shared_, backend.observers->all());
     KvExchange<T> kv = attention.empty_kv();
-    device.place(kv.k(), files_.read(InputArray::k, own));
-    device.place(kv.v(), files_.read(InputArray::v, own));
+    backend.device->place(kv.k(), files_.read(InputArray::k, own));
+    backend.device->place(kv.v(), files_.read(InputArray::v, own));
     Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v(), tiling_);
     new_q_ = read_new(InputArray::q);
     new_k_ = read_new(InputArray::k);
@@ -113,11 +108,10 @@ class DecodeJob {
   }
 
   void decode_tokens(Cache& cache, Stopwatch& watch) {
-    MpiAllToAll mpi(comm_);
-    const Axis all{1, comm_.size()};
-    const std::unique_ptr<AllToAll> written =
-        trace_ == nullptr ? nullptr : traced(mpi, {*trace_, Track::all_to_all, all, comm_.rank()});
-    AllToAll& link = written ? *written : mpi;
+    CommandObservers observers(activity_, trace_, RankGrid(comm_.rank(), comm_.size(), comm_.size()));
+    const Group group = observed(std::make_shared<MpiAllToAll>(comm_), observers.of_trace(),
+                                 PieceExchange::Along::ulysses, {1, comm_.size()});
+    AllToAll& link = *group;
     Tensor<T> q(new_q_.shape().with_seq(1)), k(new_k_.shape().with_seq(1)), v(k.shape());
     for (Index token = 0; token < new_tokens_[0].count; ++token) {
       copy_tokens(new_q_.view(), token, 1, q.view(), 0);

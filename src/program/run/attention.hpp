@@ -20,8 +20,8 @@ class RunAttention {
 
   RunAttention(const RunContext& context, Backend<Input, T>& backend)
       : run_(context),
-        device_(backend.device()),
-        attention_(device_, backend.links(), run_.shared),
+        device_(*backend.device),
+        attention_(device_, *backend.links, run_.shared, backend.observers->all()),
         layout_(attention_.layout()),
         on_host_(&device_.memory() == &host_memory()) {}
 

@@ -45,9 +45,9 @@ int run_traced(const Communicator& comm, const RunOptions& given, Activity& acti
   });
   const RunContext context(comm, options, input, activity, trace, grid);
   if (options.device == "cuda") return run_on_gpus(context);
-  if (input.is_double()) return run_on<CpuBackend, double>(context);
-  if (options.wire == "bf16") return run_on<CpuBackend, float, Bf16>(context);
-  return run_on<CpuBackend, float>(context);
+  if (input.is_double()) return run_on(context, cpu_backend<double>);
+  if (options.wire == "bf16") return run_on(context, cpu_backend<float, Bf16>);
+  return run_on(context, cpu_backend<float>);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "program/run/estimate.hpp"
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
-#include "program/trace/traced_device.hpp"
 #include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention {
@@ -24,7 +23,7 @@ class RunJob {
         backend_(backend),
         attention_(context, backend),
         files_(context.comm, context.options, context.input, context.activity, report_) {
-    report_.backend = backend_.description();
+    report_.backend = backend_.description;
     report_.ulysses = run_.grid().ulysses.size;
     report_.terms = run_.input.terms();
     report_.term_bytes = work.term_values() * static_cast<Index>(sizeof(T));
@@ -54,7 +53,7 @@ class RunJob {
  private:
   /// Says how long a long run will take.
   void estimate() {
-    const double seconds = expected_seconds(run_, backend_.device(), mine_.threads);
+    const double seconds = expected_seconds(run_, *backend_.device, mine_.threads);
     report_.expected_seconds = seconds;
     run_.activity.expect(seconds);
     if (seconds > 0 && run_.comm.rank() == 0 && run_.options.progress != "never")
@@ -140,7 +139,7 @@ class RunJob {
         return term ? run_.input.template read<T>(input, run_.query_ranges()) : Tensor<T>();
       });
     RankResults<T> results{run_.query_ranges(), run_.key_ranges(), &q_, &terms_, &attention_.result()};
-    results.kv_unit = backend_.input_roundoff();
+    results.kv_unit = backend_.input_roundoff;
     if (run_.options.wants_gradients()) {
       results.grad_out = &grad_out_;
       results.gradients = &gradients_;
@@ -187,13 +186,12 @@ class RunJob {
   RankReport mine_;
 };
 
-/// One run on a backend of this kind; returns the exit code. Collective.
-template <template <class...> class Backend, class... Types>
-int run_on(const RunContext& context) {
+/// One run; returns the exit code. Collective. \param make  the backend
+template <class Input, class Wire>
+int run_on(const RunContext& context, Backend<Input, Wire> (*make)(const BackendContext&)) {
   const Workload work = context.workload();
-  Backend<Types...> backend({context.comm, context.options, context.activity, work});
-  TracedBackend<Types...> traced(backend, context.trace, context.shared);
-  return RunJob<Types...>(context, traced, work)();
+  Backend<Input, Wire> backend = make({context.comm, context.options, context.activity, work, context.trace});
+  return RunJob<Input, Wire>(context, backend, work)();
 }
 
 }  // namespace ring_attention

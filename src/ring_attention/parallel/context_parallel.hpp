@@ -16,7 +16,7 @@
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
 #include "ring_attention/parallel/kv_exchange.hpp"
-#include "ring_attention/parallel/links.hpp"
+#include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
@@ -49,9 +49,10 @@ class ContextParallel {
  public:
   using Value = SumOf<Input>;
 
-  /// \param device, links  outlive this object
+  /// \param device, links, observers  outlive this object
   /// \throws InputError when the ranks cannot share these heads
-  ContextParallel(const Device<Input, T>& device, Links& links, SharedAttention shared);
+  ContextParallel(const Device<Input, T>& device, Links& links, SharedAttention shared,
+                  Observers observers = {});
 
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
@@ -116,6 +117,11 @@ class ContextParallel {
   [[nodiscard]] TransportStatistics moved() const;
 
  private:
+  /// Between tiles, where there is no transport.
+  void progress() const {
+    tell(observers_, &Observer::beats);
+    links_.progress();
+  }
   /// A backward of arrays as this rank holds them, after travel().
   [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
                                    View<const Input> v, const Together& together);
@@ -136,6 +142,8 @@ class ContextParallel {
   const Device<Input, T>& device_;
   Links& links_;
   SharedAttention shared_;
+  Observers observers_;
+  Group ring_, ulysses_;
   HeadLayout layout_;
   TokenRanges query_ranges_;
   Scoring scoring_;
