@@ -4,6 +4,9 @@
 #include <array>
 #include <utility>
 
+#include "ring_attention/core/allocation.hpp"
+#include "ring_attention/parallel/context_memory.hpp"
+
 namespace ring_attention {
 namespace {
 
@@ -49,14 +52,33 @@ void check_options(const Check& check, const Options& options) {
         "options.isa is not available on this machine");
 }
 
+/// Where ranks share heads, messages come before most of the memory is allocated.
+/// \throws std::bad_alloc unless this rank can have all of it
+template <class T>
+void require_memory(const SharedAttention& shared, const Call<T>& call, bool gradients) {
+  if (shared.grid.ulysses.size == 1) return;
+  constexpr Index bytes = sizeof(T);
+  // In the layout that is computed: the arrays of terms, their gradients, and each on its way.
+  Index terms = 0;
+  each_term(
+      [&](Shape term, const auto& array) {
+        if (!array) return;
+        if (term.heads > 1) term.heads /= shared.grid.ulysses.size;
+        terms += (gradients ? 5 : 3) * term.with_seq(shared.tokens.queries.max_tokens()).size() * bytes;
+      },
+      each_term([](const auto& rows) { return rows.shape(); }, call.term_rows()), call.terms);
+  const Index exact = call.options.same_bits > 0 ? exact_bytes(shared, gradients) : 0;
+  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) + exact + terms))
+    throw std::bad_alloc();
+}
+
 }  // namespace
 
 AttentionState::AttentionState(MPI_Comm caller, Options how)
     : comm(duplicate(caller)), options(std::move(how)) {}
 
 template <class T>
-bool AttentionState::check_together(const Call<T>& call,
-                                    const std::function<void(const Check&)>& check_more) {
+bool AttentionState::agreed(const Call<T>& call, const std::function<void(const Check&)>& check_more) {
   const std::string mine = shared_arguments(call);
   const Check check(comm.rank());
   const auto check_own = [&] {
@@ -89,9 +111,17 @@ bool AttentionState::check_together(const Call<T>& call,
   return true;
 }
 
-template bool AttentionState::check_together(const Call<float>&, const std::function<void(const Check&)>&);
-template bool AttentionState::check_together(const Call<double>&, const std::function<void(const Check&)>&);
-template bool AttentionState::check_together(const Call<Bf16>&, const std::function<void(const Check&)>&);
-template bool AttentionState::check_together(const Call<Fp16>&, const std::function<void(const Check&)>&);
+template <class T>
+void AttentionState::agreed(const Call<T>& call) {
+  (void)agreed<T>(call,
+                  [&](const Check&) { require_memory(shared_by(call), call, call.result.has_value()); });
+}
+
+template void AttentionState::agreed(const Call<float>&);
+template void AttentionState::agreed(const Call<double>&);
+template bool AttentionState::agreed(const Call<float>&, const std::function<void(const Check&)>&);
+template bool AttentionState::agreed(const Call<double>&, const std::function<void(const Check&)>&);
+template bool AttentionState::agreed(const Call<Bf16>&, const std::function<void(const Check&)>&);
+template bool AttentionState::agreed(const Call<Fp16>&, const std::function<void(const Check&)>&);
 
 }  // namespace ring_attention

@@ -8,7 +8,6 @@
 #include <string>
 #include <unordered_set>
 
-#include "ring_attention/attention/views.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 
@@ -49,11 +48,15 @@ struct AttentionState {
     return all;
   }
 
-  /// Checks the arguments of all ranks, and calls check_more(check), which sends nothing. When one rank's are wrong, all
-  /// throw AgreedError. One MPI_Allreduce; more only to explain an error.
+  /// Returns when all ranks make this call: their arguments are right and belong together, and every rank can have the memory.
+  /// One MPI_Allreduce; more only to explain an error. \throws AgreedError otherwise, on all ranks
+  /// \param check_more  what arrays of a GPU need; it sends nothing
   /// \returns true unless every rank has completed() such a call before
   template <class T>
-  [[nodiscard]] bool check_together(const Call<T>& call, const std::function<void(const Check&)>& check_more);
+  bool agreed(const Call<T>& call, const std::function<void(const Check&)>& check_more);
+  /// For arrays of the host.
+  template <class T>
+  void agreed(const Call<T>& call);
   template <class T>
   void completed(const Call<T>& call) {
     constexpr std::size_t most_calls = 256;  // those with a dropout differ in every step
@@ -86,38 +89,6 @@ template <class T>
 [[nodiscard]] Call<T> call_of(const char* name, const AttentionState& state, const AttentionArrays<T>& arrays,
                               const Placements& placement, const Scoring& scoring) {
   return {name, arrays.q, arrays.k, arrays.v, placement, scoring, state.options, arrays.terms()};
-}
-
-/// The arrays of a backward besides q, k, v and the terms.
-template <class T>
-void check_backward(const Check& check, const Call<T>& call, const ResultViews<const SumOf<T>>& result,
-                    View<const T> grad_out) {
-  const Shape& q = call.q.shape();
-  check.array("result.out", result.out, q);
-  check.array("result.lse", result.lse, q.per_row());
-  check.array("grad_out", grad_out, q);
-}
-
-/// Where results go.
-template <class T>
-void check_results(const Check& check, const Call<T>& call, const ResultViews<SumOf<T>>& to) {
-  check.array("out", to.out, call.q.shape());
-  check.array("lse", to.lse, call.q.shape().per_row());
-}
-template <class T>
-void check_results(const Check& check, const Call<T>& call, const GradientViews<SumOf<T>>& to) {
-  check.array("dq", to.q, call.q.shape());
-  check.array("dk", to.k, call.k.shape());
-  check.array("dv", to.v, call.v.shape());
-  each_term(
-      [&](const View<SumOf<T>>& gradient, const auto& array, const std::string& name) {
-        if (array)
-          check.array("d" + name, gradient, array->shape());
-        else
-          check(gradient.size() == 0,
-                "d" + name + " is " + to_string(gradient.shape()) + ", and there is no " + name);
-      },
-      to.terms(), call.terms, term_names);
 }
 
 }  // namespace ring_attention

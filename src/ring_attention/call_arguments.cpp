@@ -29,12 +29,45 @@ void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& ca
   const Index tile = call.options.same_bits;
   const Shape& q = call.q.shape();
   if (tile == 0) return;
+  check(call.name != std::string("forward with a function"),
+        "options.same_bits does not go with a function of the caller");
   check(within(tile, 1, Tiling::largest_size), "options.same_bits is a number of tokens, 1 to 2^20, or 0");
   check(std::is_same_v<T, float>, "options.same_bits needs arrays of float in the memory of the host");
   if (call.name == std::string("backward")) require_exact_term_gradients(call.term_shapes(), q, grid);
   const Mask& mask = call.scoring.mask;
   (void)tiles_of(grid.shard(call.placement.queries), Tiling(tile, mask.documents, mask.offset));
   (void)tiles_of(grid.shard(call.placement.keys), Tiling(tile, mask.documents));
+}
+
+/// The arrays of a backward besides q, k, v and the terms.
+template <class T>
+void check_backward(const Check& check, const Call<T>& call) {
+  const Shape& q = call.q.shape();
+  check.array("result.out", call.result->out, q);
+  check.array("result.lse", call.result->lse, q.per_row());
+  check.array("grad_out", call.grad_out, q);
+}
+
+/// Where results go.
+template <class T>
+void check_results(const Check& check, const Call<T>& call, const ResultViews<SumOf<T>>& to) {
+  check.array("out", to.out, call.q.shape());
+  check.array("lse", to.lse, call.q.shape().per_row());
+}
+template <class T>
+void check_results(const Check& check, const Call<T>& call, const GradientViews<SumOf<T>>& to) {
+  check.array("dq", to.q, call.q.shape());
+  check.array("dk", to.k, call.k.shape());
+  check.array("dv", to.v, call.v.shape());
+  each_term(
+      [&](const View<SumOf<T>>& gradient, const auto& array, const std::string& name) {
+        if (array)
+          check.array("d" + name, gradient, array->shape());
+        else
+          check(gradient.size() == 0,
+                "d" + name + " is " + to_string(gradient.shape()) + ", and there is no " + name);
+      },
+      to.terms(), call.terms, term_names);
 }
 
 }  // namespace
@@ -99,6 +132,9 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
       call.terms, term_names);
   const std::string fault = fault_of(call.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
   check(fault.empty(), fault);
+  if (call.result) check_backward(check, call);
+  if (call.to) check_results(check, call, *call.to);
+  if (call.gradients_to) check_results(check, call, *call.gradients_to);
   check_same_bits(check, grid, call);
 }
 

@@ -9,7 +9,7 @@
 
 namespace ring_attention {
 
-/// The arguments of one call, as this rank gave them.
+/// The arguments of one call, as this rank gave them. A forward has no `result`.
 template <class T>
 struct Call {
   const char* name;
@@ -18,7 +18,14 @@ struct Call {
   const Scoring& scoring;
   const Options& options;
   TermArrays<std::optional<View<const SumOf<T>>>> terms;
+  std::optional<ResultViews<SumOf<T>>> to = {};            ///< where a forward writes; none: it returns
+  std::optional<ResultViews<const SumOf<T>>> result = {};  ///< of the forward, for a backward
+  View<const T> grad_out = {};
+  std::optional<GradientViews<SumOf<T>>> gradients_to = {};  ///< where a backward writes; none: it returns
 
+  [[nodiscard]] BackwardInputs<T> backward_inputs() const {
+    return {q, result->out, result->lse, grad_out, term_rows()};
+  }
   /// The rows of this rank's queries; none of a term that there is not.
   [[nodiscard]] Terms<SumOf<T>> term_rows() const {
     return each_term([](const auto& array) { return array.value_or(View<const SumOf<T>>()); }, terms);

@@ -154,17 +154,21 @@ class GpuCheck {
           if (of_term) array(name, *of_term);
         },
         call.terms, term_names);
-  }
-  void arrays(const ResultViews<float>& to) const {
-    array("out", to.out);
-    array("lse", to.lse);
-  }
-  void arrays(const GradientViews<float>& to) const {
+    if (call.to) {
+      array("out", call.to->out);
+      array("lse", call.to->lse);
+    }
+    if (!call.result) return;
+    array("result.out", call.result->out);
+    array("result.lse", call.result->lse);
+    array("grad_out", call.grad_out);
+    const GradientViews<float>& to = *call.gradients_to;
     array("dq", to.q);
     array("dk", to.k);
     array("dv", to.v);
-    each_term([this](const auto& of_term, const std::string& name) { array(("d" + name).c_str(), of_term); },
-              to.terms(), term_names);
+    each_term(
+        [this](const auto& of_term, const char* name) { array(("d" + std::string(name)).c_str(), of_term); },
+        to.terms(), term_names);
   }
   /// Where ranks share heads, messages come before most of the memory is allocated.
   void memory(const SharedAttention& shared, bool gradients) const {
@@ -183,14 +187,12 @@ class GpuCheck {
 
 /// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together, gpu).
 template <class T>
-void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool gradients,
-              const std::function<void(const Check&, const GpuCheck<T>&)>& check_more, const auto& use) {
-  bool first = state.check_together<T>(call, [&](const Check& check) {
+void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, const auto& use) {
+  bool first = state.agreed<T>(call, [&](const Check& check) {
     try {
       const GpuCheck<T> on_gpu(check, state);
       on_gpu.arrays(call);
-      check_more(check, on_gpu);
-      on_gpu.memory(state.shared_by(call), gradients);
+      on_gpu.memory(state.shared_by(call), call.result.has_value());
     } catch (const Error& error) {  // of CUDA, for instance of a kernel of the caller's
       check(false, error.what());
     }
@@ -228,16 +230,11 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, bool
 template <GpuNumber T>
 void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, const ResultViews<float>& to,
                         const Placements& placement, const Scoring& scoring) {
-  const Call<T> call = call_of("forward of GPU arrays", *state_, arrays, placement, scoring);
-  with_gpu<T>(
-      *state_, stream, call, false,
-      [&](const Check& check, const GpuCheck<T>& on_gpu) {
-        check_results(check, call, to);
-        on_gpu.arrays(to);
-      },
-      [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
-        attention.forward(call.q, call.k, call.v, call.term_rows(), together, to);
-      });
+  Call<T> call = call_of("forward of GPU arrays", *state_, arrays, placement, scoring);
+  call.to = to;
+  with_gpu<T>(*state_, stream, call, [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
+    attention.forward(call.q, call.k, call.v, call.term_rows(), together, to);
+  });
 }
 
 template <GpuNumber T>
@@ -245,25 +242,19 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
                                         const ResultViews<const float>& result, View<const T> grad_out,
                                         const GradientViews<float>& to, const Placements& placement,
                                         const Scoring& scoring) {
-  const Call<T> call = call_of("backward of GPU arrays", *state_, arrays, placement, scoring);
+  Call<T> call = call_of("backward of GPU arrays", *state_, arrays, placement, scoring);
+  call.result = result;
+  call.grad_out = grad_out;
+  call.gradients_to = to;
   std::vector<double> sinks;
-  with_gpu<T>(
-      *state_, stream, call, true,
-      [&](const Check& check, const GpuCheck<T>& on_gpu) {
-        check_backward(check, call, result, grad_out);
-        check_results(check, call, to);
-        on_gpu.array("result.out", result.out);
-        on_gpu.array("result.lse", result.lse);
-        on_gpu.array("grad_out", grad_out);
-        on_gpu.arrays(to);
-      },
-      [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
-        const BackwardInputs<T> inputs{call.q, result.out, result.lse, grad_out, call.term_rows()};
-        attention.backward(inputs, call.k, call.v, together, to);
-        if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
-        sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
-        if (!sinks.empty()) sum_over_ranks(state_->comm, std::span<double>(sinks));
-      });
+  with_gpu<T>(*state_, stream, call,
+              [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
+                const BackwardInputs<T> inputs = call.backward_inputs();
+                attention.backward(inputs, call.k, call.v, together, to);
+                if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
+                sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
+                if (!sinks.empty()) sum_over_ranks(state_->comm, std::span<double>(sinks));
+              });
   return sinks;
 }
 

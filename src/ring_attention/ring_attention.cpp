@@ -4,33 +4,11 @@
 #include <utility>
 
 #include "ring_attention/attention_state.hpp"
-#include "ring_attention/core/allocation.hpp"
-#include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 namespace {
-
-/// Where ranks share heads, messages come before most of the memory is allocated.
-/// \throws std::bad_alloc unless this rank can have all of it
-template <class T>
-void require_memory(const SharedAttention& shared, const Call<T>& call, bool gradients) {
-  if (shared.grid.ulysses.size == 1) return;
-  constexpr Index bytes = sizeof(T);
-  // In the layout that is computed: the arrays of terms, their gradients, and each on its way.
-  Index terms = 0;
-  each_term(
-      [&](Shape term, const auto& array) {
-        if (!array) return;
-        if (term.heads > 1) term.heads /= shared.grid.ulysses.size;
-        terms += (gradients ? 5 : 3) * term.with_seq(shared.tokens.queries.max_tokens()).size() * bytes;
-      },
-      each_term([](const auto& rows) { return rows.shape(); }, call.term_rows()), call.terms);
-  const Index exact = call.options.same_bits > 0 ? exact_bytes(shared, gradients) : 0;
-  if (!allocation::available(context_bytes(shared, gradients, {bytes, bytes, bytes}) + exact + terms))
-    throw std::bad_alloc();
-}
 
 /// The links of a call with arrays of the host.
 MpiLinks& links_of(AttentionState& state) {
@@ -42,29 +20,9 @@ MpiLinks& links_of(AttentionState& state) {
   return host->links;
 }
 
-/// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together).
-template <class T>
-auto with_attention(AttentionState& state, const Call<T>& call, const Device<T>& device, bool gradients,
-                    const std::function<void(const Check&)>& check_more, const auto& use) {
-  (void)state.check_together<T>(call, [&](const Check& check) {
-    check_more(check);
-    require_memory(state.shared_by(call), call, gradients);
-  });
-  ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
-  return use(attention, [&](const std::function<void()>& step) { agree(state.comm, step); });
-}
-
 template <class T>
 CpuDevice<T> cores_of(const AttentionState& state) {
   return CpuDevice<T>({state.options.threads, state.options.isa, state.options.same_bits});
-}
-
-/// The gradients that are sums over the rows of all ranks.
-template <class T>
-void complete_terms(TermGradients<T>& gradients, const AttentionState& state, const BackwardInputs<T>& inputs,
-                    const Call<T>& call) {
-  complete(gradients, state.comm, inputs, call.scoring, state.options.same_bits > 0,
-           call.q.shape().with_seq(call.placement.queries.seq()));
 }
 
 /// A function of the caller as a device.
@@ -86,6 +44,64 @@ class FunctionDevice : public CpuDevice<T> {
   const AttentionFunction<T>& function_;
 };
 
+/// A step of the preparation: all ranks agree on its failure.
+Together together(const AttentionState& state) {
+  return [&state](const std::function<void()>& step) { agree(state.comm, step); };
+}
+
+/// \returns the result, unless the call says where it goes
+template <class T>
+AttentionResult<T> attend(AttentionState& state, const Call<T>& call, const Device<T>& device) {
+  state.agreed(call);
+  ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
+  if (!call.to) return attention.forward(call.q, call.k, call.v, call.term_rows(), together(state));
+  attention.forward(call.q, call.k, call.v, call.term_rows(), together(state), *call.to);
+  return {};
+}
+
+/// \returns the gradients, unless the call says where they go; those of numbers of heads always
+template <class T>
+Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
+  state.agreed(call);
+  const BackwardInputs<T> inputs = call.backward_inputs();
+  const CpuDevice<T> device = cores_of<T>(state);
+  ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
+  Gradients<T> gradients;
+  if (call.gradients_to)
+    attention.backward(inputs, call.k, call.v, together(state), *call.gradients_to);
+  else
+    gradients = attention.backward(inputs, call.k, call.v, together(state));
+  complete(gradients.terms(), state.comm, inputs, call.scoring, state.options.same_bits > 0,
+           call.q.shape().with_seq(call.placement.queries.seq()));
+  return gradients;
+}
+
+/// A call of a function, which makes an Attention for it.
+template <class T>
+AttentionResult<T> attend_once(MPI_Comm comm, const AttentionArrays<T>& arrays, const Placements& placement,
+                               const Scoring& scoring, const Options& options) {
+  AttentionState state(comm, options);
+  return attend(state, call_of("forward", state, arrays, placement, scoring), cores_of<T>(state));
+}
+template <class T>
+AttentionResult<T> attend_once(MPI_Comm comm, const AttentionFunction<T>& kernel,
+                               const AttentionArrays<T>& arrays, const Placements& placement,
+                               const Scoring& scoring, const Options& options) {
+  AttentionState state(comm, options);
+  return attend(state, call_of("forward with a function", state, arrays, placement, scoring),
+                FunctionDevice<T>(kernel));
+}
+template <class T>
+Gradients<T> differentiate_once(MPI_Comm comm, const AttentionArrays<T>& arrays,
+                                const AttentionResult<T>& result, View<const T> grad_out,
+                                const Placements& placement, const Scoring& scoring, const Options& options) {
+  AttentionState state(comm, options);
+  Call<T> call = call_of("backward", state, arrays, placement, scoring);
+  call.result = {result.out, result.lse};
+  call.grad_out = grad_out;
+  return differentiate(state, call);
+}
+
 }  // namespace
 
 Attention::Attention(MPI_Comm comm, Options options)
@@ -101,139 +117,76 @@ void Attention::wait() {
 }
 
 template <HostNumber T>
-AttentionResult<T> Attention::forward(const AttentionArrays<T>& arrays, const Placements& placement,
-                                      const Scoring& scoring) {
-  const Call<T> call = call_of("forward", *state_, arrays, placement, scoring);
-  return with_attention<T>(
-      *state_, call, cores_of<T>(*state_), false, [](const Check&) {},
-      [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.forward(call.q, call.k, call.v, call.term_rows(), together);
-      });
-}
-
-template <HostNumber T>
 void Attention::forward(const AttentionArrays<T>& arrays, const ResultViews<T>& to,
                         const Placements& placement, const Scoring& scoring) {
-  const Call<T> call = call_of("forward", *state_, arrays, placement, scoring);
-  with_attention<T>(
-      *state_, call, cores_of<T>(*state_), false, [&](const Check& check) { check_results(check, call, to); },
-      [&](ContextParallel<T>& attention, const Together& together) {
-        attention.forward(call.q, call.k, call.v, call.term_rows(), together, to);
-      });
+  Call<T> call = call_of("forward", *state_, arrays, placement, scoring);
+  call.to = to;
+  attend(*state_, call, cores_of<T>(*state_));
 }
 
 template <HostNumber T>
-AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
-                                      const Placements& placement, const Scoring& scoring) {
-  const Call<T> call = call_of("forward with a function", *state_, arrays, placement, scoring);
-  return with_attention<T>(
-      *state_, call, FunctionDevice<T>(kernel), false,
-      [&](const Check& check) {
-        check(call.options.same_bits == 0, "options.same_bits does not go with a function of the caller");
-      },
-      [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.forward(call.q, call.k, call.v, call.term_rows(), together);
-      });
-}
-
-template <HostNumber T>
-Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                                 View<const T> grad_out, const Placements& placement,
-                                 const Scoring& scoring) {
-  const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.term_rows()};
-  Gradients<T> gradients = with_attention<T>(
-      *state_, call, cores_of<T>(*state_), true,
-      [&](const Check& check) { check_backward(check, call, result, grad_out); },
-      [&](ContextParallel<T>& attention, const Together& together) {
-        return attention.backward(inputs, call.k, call.v, together);
-      });
-  complete_terms(gradients.terms(), *state_, inputs, call);
-  return gradients;
+void Attention::forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
+                        const ResultViews<T>& to, const Placements& placement, const Scoring& scoring) {
+  Call<T> call = call_of("forward with a function", *state_, arrays, placement, scoring);
+  call.to = to;
+  attend(*state_, call, FunctionDevice<T>(kernel));
 }
 
 template <HostNumber T>
 std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
                                         View<const T> grad_out, const GradientViews<T>& to,
                                         const Placements& placement, const Scoring& scoring) {
-  const Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  const BackwardInputs<T> inputs{arrays.q, result.out, result.lse, grad_out, call.term_rows()};
-  with_attention<T>(
-      *state_, call, cores_of<T>(*state_), true,
-      [&](const Check& check) {
-        check_backward(check, call, result, grad_out);
-        check_results(check, call, to);
-      },
-      [&](ContextParallel<T>& attention, const Together& together) {
-        attention.backward(inputs, call.k, call.v, together, to);
-      });
-  TermGradients<T> rest;
-  complete_terms(rest, *state_, inputs, call);
-  return rest.sinks;
+  Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
+  call.result = result;
+  call.grad_out = grad_out;
+  call.gradients_to = to;
+  return differentiate(*state_, call).sinks;
 }
 
-template AttentionResult<float> Attention::forward(const AttentionArrays<float>&, const Placements&,
-                                                   const Scoring&);
-template void Attention::forward(const AttentionArrays<float>&, const ResultViews<float>&, const Placements&,
-                                 const Scoring&);
-template AttentionResult<float> Attention::forward(const AttentionFunction<float>&,
-                                                   const AttentionArrays<float>&, const Placements&,
-                                                   const Scoring&);
-template Gradients<float> Attention::backward(const AttentionArrays<float>&, const ResultViews<const float>&,
-                                              View<const float>, const Placements&, const Scoring&);
-template std::vector<double> Attention::backward(const AttentionArrays<float>&,
-                                                 const ResultViews<const float>&, View<const float>,
-                                                 const GradientViews<float>&, const Placements&,
-                                                 const Scoring&);
-template AttentionResult<double> Attention::forward(const AttentionArrays<double>&, const Placements&,
-                                                    const Scoring&);
-template void Attention::forward(const AttentionArrays<double>&, const ResultViews<double>&,
-                                 const Placements&, const Scoring&);
-template AttentionResult<double> Attention::forward(const AttentionFunction<double>&,
-                                                    const AttentionArrays<double>&, const Placements&,
-                                                    const Scoring&);
-template Gradients<double> Attention::backward(const AttentionArrays<double>&,
-                                               const ResultViews<const double>&, View<const double>,
-                                               const Placements&, const Scoring&);
-template std::vector<double> Attention::backward(const AttentionArrays<double>&,
-                                                 const ResultViews<const double>&, View<const double>,
-                                                 const GradientViews<double>&, const Placements&,
-                                                 const Scoring&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                      \
+  template void Attention::forward(const AttentionArrays<T>&, const ResultViews<T>&, const Placements&,    \
+                                   const Scoring&);                                                        \
+  template void Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&,                 \
+                                   const ResultViews<T>&, const Placements&, const Scoring&);              \
+  template std::vector<double> Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&, \
+                                                   View<const T>, const GradientViews<T>&,                 \
+                                                   const Placements&, const Scoring&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+#undef RING_ATTENTION_INSTANTIATE
 
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                                const Placements& placement, const Scoring& scoring, const Options& options,
                                std::optional<View<const float>> bias) {
-  return Attention(comm, options).forward<float>({q, k, v, bias}, placement, scoring);
+  return attend_once<float>(comm, {q, k, v, bias}, placement, scoring, options);
 }
 AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
                                View<const float> k, View<const float> v, const Placements& placement,
                                const Scoring& scoring, const Options& options) {
-  return Attention(comm, options).forward<float>(kernel, {q, k, v}, placement, scoring);
+  return attend_once<float>(comm, kernel, {q, k, v}, placement, scoring, options);
 }
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                           const AttentionResult<float>& result, View<const float> grad_out,
                           const Placements& placement, const Scoring& scoring, const Options& options,
                           std::optional<View<const float>> bias) {
-  return Attention(comm, options)
-      .backward<float>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
+  return differentiate_once<float>(comm, {q, k, v, bias}, result, grad_out, placement, scoring, options);
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
                                 const Options& options, std::optional<View<const double>> bias) {
-  return Attention(comm, options).forward<double>({q, k, v, bias}, placement, scoring);
+  return attend_once<double>(comm, {q, k, v, bias}, placement, scoring, options);
 }
 AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
                                 View<const double> k, View<const double> v, const Placements& placement,
                                 const Scoring& scoring, const Options& options) {
-  return Attention(comm, options).forward<double>(kernel, {q, k, v}, placement, scoring);
+  return attend_once<double>(comm, kernel, {q, k, v}, placement, scoring, options);
 }
 Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
                            const AttentionResult<double>& result, View<const double> grad_out,
                            const Placements& placement, const Scoring& scoring, const Options& options,
                            std::optional<View<const double>> bias) {
-  return Attention(comm, options)
-      .backward<double>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
+  return differentiate_once<double>(comm, {q, k, v, bias}, result, grad_out, placement, scoring, options);
 }
 
 }  // namespace ring_attention

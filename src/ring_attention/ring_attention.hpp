@@ -150,22 +150,14 @@ class Attention {
   /// The next call then makes the communicators that it needs.
   [[nodiscard]] Options& options();
 
-  // ---- arrays of the host: the results are there when the call returns ------------------------------------
+  // ---- arrays of the host: the results are in the caller's arrays when the call returns ---------------------
 
-  template <HostNumber T>
-  [[nodiscard]] AttentionResult<T> forward(const AttentionArrays<T>& arrays, const Placements& placement,
-                                           const Scoring& scoring);
   template <HostNumber T>
   void forward(const AttentionArrays<T>& arrays, const ResultViews<T>& to, const Placements& placement,
                const Scoring& scoring);
   template <HostNumber T>
-  [[nodiscard]] AttentionResult<T> forward(const AttentionFunction<T>& kernel,
-                                           const AttentionArrays<T>& arrays, const Placements& placement,
-                                           const Scoring& scoring);
-  template <HostNumber T>
-  [[nodiscard]] Gradients<T> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                                      View<const T> grad_out, const Placements& placement,
-                                      const Scoring& scoring);
+  void forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays, const ResultViews<T>& to,
+               const Placements& placement, const Scoring& scoring);
   /// \returns the gradients of the sinks
   template <HostNumber T>
   std::vector<double> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
@@ -190,8 +182,9 @@ class Attention {
   std::unique_ptr<AttentionState> state_;
 };
 
-// Each call of a function below makes an Attention, uses it once and destroys it. The cost is a duplicate of the
-// communicator, and one or two parts of it, which all ranks make together. Arrays are in the memory of the host.
+// Each call of a function below makes what an Attention keeps, uses it once and destroys it. The cost is a duplicate of the
+// communicator, and one or two parts of it, which all ranks make together. Arrays are in the memory of the host. The
+// functions return the results; an Attention writes them to the caller's arrays, and has them a second time meanwhile.
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
 /// the factors of the dropout; the softmax includes the sinks.

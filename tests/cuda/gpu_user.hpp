@@ -39,8 +39,10 @@ struct GpuUser {
     return {cuda::downloaded(out, stream), cuda::downloaded(lse, stream)};
   }
   [[nodiscard]] Gradients<float> gradients(StreamHandle stream) const {
-    return {cuda::downloaded(grad_q, stream), cuda::downloaded(grad_k, stream),
-            cuda::downloaded(grad_v, stream), cuda::downloaded(grad_bias, stream), sinks};
+    return {cuda::downloaded(grad_q, stream),
+            cuda::downloaded(grad_k, stream),
+            cuda::downloaded(grad_v, stream),
+            {{cuda::downloaded(grad_bias, stream)}, sinks}};
   }
   [[nodiscard]] std::pair<AttentionResult<float>, Gradients<float>> attend(Attention& attention,
                                                                            StreamHandle stream) const {

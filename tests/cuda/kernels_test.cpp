@@ -341,7 +341,7 @@ TEST(BackwardKernels, DoNotAgreeWithAGradientTimesAFactor) {
   };
   const auto agree = [](double unit, std::array<Tensor<float>, 4> of, const auto& with) {
     auto& [q, k, v, bias] = of;
-    return gradients_agree_in(unit, {std::move(q), std::move(k), std::move(v), std::move(bias)}, with);
+    return gradients_agree_in(unit, {std::move(q), std::move(k), std::move(v), {{std::move(bias)}}}, with);
   };
   for (const auto& [unit, factor] :
        {std::pair{unit_of<Bf16>, 0.97F}, {unit_of<Fp16>, 0.97F}, {unit_of<float>, 0.999F}}) {

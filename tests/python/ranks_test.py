@@ -87,8 +87,8 @@ class Ranks(unittest.TestCase):
         """A rank that does not come is an exception on the others. One that leaves a call ends the job."""
         timeout = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
         no_call = f"ring_attention: waited {timeout:g} s for rank %d, which did not make this call"
-        not_moved = rf"\[rank 0\] error: nothing moved for {timeout:g} s: compute; a peer has stopped, or is slower than " \
-                    "RING_ATTENTION_TIMEOUT"
+        not_moved = rf"\[rank 0\] error: nothing moved for {timeout:g} s: exchange, step 1, peer 2; a peer has " \
+                    "stopped, or is slower than RING_ATTENTION_TIMEOUT"
         jobs = {"first": (2, "TimeoutError: " + no_call % 0), "last": (3, "TimeoutError: " + no_call % 2),
                 "caught": (3, not_moved), "stopped": (3, not_moved),
                 "unstarted": (2, rf"nothing moved for {timeout:g} s: start;"), "late": (3, "a call failed on this rank"),

@@ -5,6 +5,11 @@
 /// A rank brings its arrays to the layout that it computes (HeadLayout), writes K,V to where messages take them
 /// (KvExchange), lets an engine of its Device begin on its queries, feeds it the K,V of all ranks over its Links, and brings
 /// the results back. The partitions differ in two of these: the layout, and how K,V get to the other ranks.
+///
+/// A plain ring, in which no ranks share heads, runs placement.hpp, parcel.hpp, forward.hpp or backward.hpp and a transport
+/// (all of ring/), and an engine. It never enters head_layout.hpp and ulysses.hpp, which return what they are given; heads.hpp,
+/// with all heads on each rank; all_gather.hpp and all_to_all.hpp; observer.hpp without observers; and term_gradients.hpp
+/// without sinks.
 #pragma once
 
 #include <array>
