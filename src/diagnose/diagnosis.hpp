@@ -26,6 +26,7 @@ struct Pass {
   Precision returned = Precision::float32;     ///< that of its numbers
   std::vector<Explanation> explanations = {};  ///< of a named one: all that fit, the best first
   std::vector<Explanation> near = {};          ///< of an unknown one: those that explain most
+  double right_worst = 0;                      ///< the largest error against right results, in tolerances
 };
 
 /// A wrong case by itself, where no mistake explains all cases: codes often take one wrong way for several masks.

@@ -82,6 +82,7 @@ std::vector<Explanation> Examination::judged(const Search& search, std::vector<E
 void Examination::examine_forward(bool with_pairs) {
   for_precisions(forward_, [&](Precision precision, bool spread) {
     const Search search(cases_, of_forward, precision, spread, simulations_.forward());
+    forward_.right_worst = search.right_worst();
     if (search.right()) {
       forward_.state = State::right;
       return true;
@@ -97,6 +98,7 @@ void Examination::examine_forward(bool with_pairs) {
 void Examination::examine_backward(bool with_pairs) {
   for_precisions(backward_, [&](Precision precision, bool spread) {
     const Search search(cases_, of_backward, precision, spread, simulations_.backward({}));
+    backward_.right_worst = search.right_worst();
     if (search.right()) {
       backward_.state = State::right;
       return true;

@@ -17,32 +17,6 @@ using namespace ring_attention::diagnose;
 
 namespace {
 
-/// Mistakes that public projects had, or that a first implementation makes.
-const std::vector<std::string> common{
-    "steps-short",   "extra-step",       "not-sent",        "step-before",
-    "v-stays",       "owner-wrong-way",  "mask-local",      "queries-local",
-    "no-mask",       "causal-strict",    "remote-unmasked", "gqa-modulo",
-    "no-scale",      "scale-all-heads",  "average",         "sum-normalised",
-    "merge-base-2",  "swapped-sigmoid",  "o-not-rescaled",  "l-not-rescaled",
-    "lse-added",     "lse-of-own-shard", "dkdv-stay-local", "hop-short",
-    "dkdv-own-only", "no-delta",         "delta-own-shard", "lse-own-shard-backward",
-    "dk-no-scale",   "dkdv-over-ranks"};
-
-std::vector<Trial> pairs_of(const std::vector<std::string>& ids) {
-  std::vector<Trial> trials;
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j) {
-      Trial trial{ids[j] + " + " + ids[i], {}, {}};
-      for (const std::string& id : {ids[j], ids[i]}) {
-        const Mistake& mistake = mistake_named(id);
-        if (mistake.in_forward()) trial.forward.mistakes.push_back(&mistake);
-        if (mistake.in_backward()) trial.backward.mistakes.push_back(&mistake);
-      }
-      trials.push_back(trial);
-    }
-  return trials;
-}
-
 Precision precision_named(const std::string& word) {
   for (const Precision precision : all_precisions)
     if (name(precision) == word) return precision;
@@ -94,7 +68,7 @@ int main(int argc, char** argv) {
 
   std::map<Outcome, int> count;
   const auto begin = std::chrono::steady_clock::now();
-  for (const Trial& trial : mode == "pairs" ? pairs_of(common) : trials_of(Options().mistakes)) {
+  for (const Trial& trial : mode == "pairs" ? pairs_of(common_mistakes) : trials_of(Options().mistakes)) {
     Options options;
     options.pairs = mode == "pairs";
     options.lists_not_tested = false;

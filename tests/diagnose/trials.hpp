@@ -38,6 +38,33 @@ inline std::vector<Trial> trials_of(const std::vector<const Mistake*>& mistakes)
   return trials;
 }
 
+/// Mistakes that public projects had, or that a first implementation makes.
+inline const std::vector<std::string> common_mistakes{
+    "steps-short",   "extra-step",       "not-sent",        "step-before",
+    "v-stays",       "owner-wrong-way",  "mask-local",      "queries-local",
+    "no-mask",       "causal-strict",    "remote-unmasked", "gqa-modulo",
+    "no-scale",      "scale-all-heads",  "average",         "sum-normalised",
+    "merge-base-2",  "swapped-sigmoid",  "o-not-rescaled",  "l-not-rescaled",
+    "lse-added",     "lse-of-own-shard", "dkdv-stay-local", "hop-short",
+    "dkdv-own-only", "no-delta",         "delta-own-shard", "lse-own-shard-backward",
+    "dk-no-scale",   "dkdv-over-ranks"};
+
+/// All pairs of them.
+inline std::vector<Trial> pairs_of(const std::vector<std::string>& ids) {
+  std::vector<Trial> trials;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      Trial trial{ids[j] + " + " + ids[i], {}, {}};
+      for (const std::string& id : {ids[j], ids[i]}) {
+        const Mistake& mistake = mistake_named(id);
+        if (mistake.in_forward()) trial.forward.mistakes.push_back(&mistake);
+        if (mistake.in_backward()) trial.backward.mistakes.push_back(&mistake);
+      }
+      trials.push_back(trial);
+    }
+  return trials;
+}
+
 /// What a code in that type with these mistakes returns.
 inline std::vector<Answer> answers_of(const Trial& trial, const std::vector<Problem>& problems,
                                       Precision precision) {
