@@ -1,4 +1,5 @@
-"""The version has one home, CMakeLists.txt: CITATION.cff, the newest heading of docs/CHANGELOG.md and Python's package agree.
+"""The version has one home, CMakeLists.txt: CITATION.cff, the newest heading of docs/CHANGELOG.md and Python's packages
+agree.
 
 With the argument `release` the heading must also have a date: .ci/release asks for that.
 """
@@ -17,14 +18,17 @@ def found(name, pattern):
 
 
 def complaints(texts, release):
-    """What is wrong. `texts` has the version in CMake, in the citation, of pip, and the newest heading of the changes."""
-    version, citation, pip, heading = texts
+    """What is wrong. `texts` has the version in CMake, in the citation, of both packages, and the newest heading of the
+    changes."""
+    version, citation, pip, diagnose, heading = texts
     if not re.fullmatch(r"\d+\.\d+\.\d+", version or ""):
         yield f"CMakeLists.txt: project() has the version {version}"
     if citation != version:
         yield f"CITATION.cff has the version {citation}, CMakeLists.txt {version}"
     if pip != version:
         yield f"pyproject.toml reads the version {pip} from CMakeLists.txt, CMake {version}"
+    if diagnose != version:
+        yield f"src/python/ring_attention_diagnose/__init__.py has the version {diagnose}, CMakeLists.txt {version}"
     number, _, date = (heading or "").partition(", ")
     if number != version:
         yield f"docs/CHANGELOG.md begins with {heading}, not with {version}"
@@ -34,11 +38,11 @@ def complaints(texts, release):
 
 def rules_that_fail():
     """Each of these must be complained about, or this test cannot fail."""
-    right = ("1.2.3", "1.2.3", "1.2.3", "1.2.3, 2026-01-31")
-    wrong = [(*right[:i], "1.2.4", *right[i + 1:]) for i in range(4)] + [(*right[:i], None, *right[i + 1:]) for i in range(4)]
+    right = (*4 * ("1.2.3",), "1.2.3, 2026-01-31")
+    wrong = [(*right[:i], other, *right[i + 1:]) for other in ("1.2.4", None) for i in range(5)]
     for texts, release, expected in [(right, True, False), *((texts, False, True) for texts in wrong),
-                                     ((*right[:3], "1.2.3, not released"), False, False),
-                                     ((*right[:3], "1.2.3, not released"), True, True)]:
+                                     ((*right[:4], "1.2.3, not released"), False, False),
+                                     ((*right[:4], "1.2.3, not released"), True, True)]:
         if bool(list(complaints(texts, release))) != expected:
             yield f"this test is wrong about {texts}"
 
@@ -46,7 +50,9 @@ def rules_that_fail():
 def main():
     regex = found("pyproject.toml", r"^regex = '(.*)'$").replace("?P<value>", "")
     texts = (found("CMakeLists.txt", r"^project\([^)]*\bVERSION (\S+)"), found("CITATION.cff", r"^version: (\S+)$"),
-             found("CMakeLists.txt", regex), found("docs/CHANGELOG.md", r"^## (.*)$"))
+             found("CMakeLists.txt", regex),
+             found("src/python/ring_attention_diagnose/__init__.py", r'^__version__ = "(.*)"$'),
+             found("docs/CHANGELOG.md", r"^## (.*)$"))
     wrong = [*rules_that_fail(), *complaints(texts, "release" in sys.argv[1:])]
     print("\n".join(wrong) or f"version {texts[0]}")
     return 1 if wrong else 0

@@ -1,4 +1,4 @@
-"""The generated parts of docs/diagnose.md and docs/sources.md, from src/diagnose/mistakes/mistakes.tsv.
+"""The generated parts of docs/diagnose.md and docs/sources.md, from src/python/ring_attention_diagnose/mistakes.tsv.
 
 tables.py                 writes the tables of mistakes and of public reports
 tables.py confusion       the same, and simulates every mistake, lets it be diagnosed, and counts (ten minutes)
@@ -18,7 +18,7 @@ SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().p
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 PAGE = SOURCE / "docs/diagnose.md"
 SOURCES = SOURCE / "docs/sources.md"
-LIST = SOURCE / "src/diagnose/mistakes/mistakes.tsv"
+LIST = SOURCE / "src/python/ring_attention_diagnose/mistakes.tsv"
 OUTCOMES = ("named", "group", "convention", "invisible", "unknown", "wrong")
 UNLISTED_CASES = "full,causal,gqa,window,sinks"
 # Classes of tests/support/*mutants.hpp that are no mistakes.

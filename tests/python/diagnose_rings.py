@@ -6,7 +6,7 @@ import numpy as np
 
 
 def numpy_ring(q, k, v, case, wrong=()):
-    """Forward; `wrong`: ids of mistakes (src/diagnose/mistakes/mistakes.tsv)."""
+    """Forward; `wrong`: ids of mistakes (src/python/ring_attention_diagnose/mistakes.tsv)."""
     rank, ranks = case.rank, case.ranks
     here, owner = np.array(case.positions), rank
     o, l = np.zeros_like(q), np.zeros_like(q[..., :1])

@@ -1,0 +1,50 @@
+"""What is wrong with the results of a ring attention, and which mistake explains it: the program
+`ring-attention-diagnose`.
+
+It needs NumPy alone. `python3 -m ring_attention_diagnose cases --out DIR` writes small problems, and
+`python3 -m ring_attention_diagnose DIR` judges what a code returned for them (docs/diagnose.md of the project). From
+Python:
+
+    problems = problems_of(ranks=3, only=["full", "causal"])
+    given = [{"out": [("mine", my_attention(**problem.inputs()))]} for problem in problems]
+    right, report, as_dict = judged(problems, given)
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Iterable
+
+from .diagnosis import diagnose
+from .examination import Options
+from .layout import Given, submission_of
+from .placement import InputError, Job, job_of
+from .problem import ARRAYS, Problem, ladder
+from .report import to_dict, to_text
+
+__version__ = "1.0.0"
+__all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "problems_of"]
+
+
+def problems_of(ranks: int = 3, placement: str = "contiguous", parallel: str = "ring", ulysses: int = 1,
+                only: Iterable[str] = (), seed: int = 1) -> list[Problem]:
+    """The cases for the ranks of a code, the simplest first; all, or those with these names.
+
+    :raises InputError: for ranks that cannot be divided so, and for a name that no case has
+    """
+    job = job_of(ranks, placement, parallel, ulysses)
+    return [Problem(case, job, seed) for case in ladder(job, list(only))]
+
+
+def judged(problems: list[Problem], given: list[Given],
+           progress: Callable[[str], None] = lambda line: None) -> tuple[bool, str, dict]:
+    """Right up to rounding?, the report, and the object of --json.
+
+    :param given: for each problem, by the names of ARRAYS: one whole array or one of each rank, as (name in errors,
+    array)
+    :raises InputError: one line: for a shape that does not fit, results of another case or of another seed
+    """
+    submission = submission_of(problems, given)
+    if not submission.answers:
+        raise InputError("diagnose", "the function returned nothing for any case", "return out, or (out, lse)")
+    found = diagnose(submission.answers, Options(progress=progress))
+    return found.right, to_text(found, submission), to_dict(found, submission)

@@ -1,0 +1,173 @@
+"""`python3 -m ring_attention_diagnose`, `ring-attention-diagnose`, and `ring-attention diagnose`, which starts this
+file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from .diagnosis import diagnose
+from .examination import Options
+from .files import MOST_SEED, read_submission, write_cases
+from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError, job_of
+from .problem import Problem, ladder
+from .report import to_dict, to_text
+
+_EXAMPLES = """
+Help:
+  -h,--help{space}Print this text and exit
+
+Examples:
+  {name} cases --ranks 4 --placement zigzag --only full,causal --out my-ring
+      Writes my-ring/full/q.npy, k.npy, v.npy, dout.npy and so on; my-ring/cases.json says what to compute.
+  {name} my-ring
+      Reads what your code wrote next to them, my-ring/full/out.npy and so on, and says what is wrong with it.
+
+Your code writes out.npy, and if it has them lse.npy, dq.npy, dk.npy and dv.npy: whole arrays in the order of positions,
+or one file per rank, out.0.npy, out.1.npy and so on. [B, H, S, D] with the axes in any order; float64, float32 or \
+float16;
+bf16 saved as float32. The gradients are those of sum(out * dout). Choose the cases that your code can compute.
+docs/diagnose.md lists the known mistakes, and shows the few lines that PyTorch and JAX need.
+
+Exit codes: 0 right (within the rounding of its type), 1 wrong, 2 bad input.
+"""
+_HELP = """Find the mistake in the results of another ring
+
+Usage: {name} [COMMAND] [OPTION...]
+
+Commands ({name} COMMAND --help says more):
+  cases      Write small problems for the ring to be diagnosed
+
+Options:
+  DIR        A directory of `diagnose cases`, with your results in it
+  --json     Print the diagnosis as one JSON object instead of text
+""" + _EXAMPLES.replace("{space}", "  ")
+_CASES_HELP = """Write small problems for the ring to be diagnosed
+
+Usage: {name} cases [OPTION...]
+
+Ranks of your code:
+  --ranks N         How many; three or more tell more mistakes apart than two (default 3)
+  --placement WORD  Which tokens a rank holds. One of contiguous, striped, zigzag (default
+                    contiguous)
+  --parallel WORD   How your ranks divide the work. One of ring, ulysses, hybrid, all-gather
+                    (default ring)
+  --ulysses N       Ranks of a hybrid that exchange tokens for heads (default 2)
+
+Cases:
+  --only NAME,...   Only these cases, separated by commas (default all)
+  --seed N          Seed of the arrays (default 1)
+  --out PATH        Directory for the cases; made if missing (default my-ring)
+""" + _EXAMPLES.replace("{space}", "         ")
+#: Letters, default, and what a value may be: words, or the bounds of a whole number.
+_CASES_FLAGS = {
+    "--ranks": ("N", 3, (1, MOST_RANKS)), "--placement": ("WORD", "contiguous", PLACEMENTS),
+    "--parallel": ("WORD", "ring", PARTITIONS), "--ulysses": ("N", 2, (1, MOST_RANKS)),
+    "--only": ("NAME,...", "", None), "--seed": ("N", 1, (0, MOST_SEED)),
+    "--out": ("PATH", "my-ring", None),
+}
+
+
+def _value(flag: str, letters: str, allowed, text: str):
+    if not text or text.startswith("--"):
+        raise InputError(flag, f"needs a value, not '{text}'")
+    if letters == "WORD" and text not in allowed:
+        raise InputError(flag, f"{text} not in {{{','.join(allowed)}}}")
+    if letters != "N":
+        return text
+    if not (text.isascii() and text.isdigit() and allowed[0] <= int(text[:20]) <= allowed[1]):
+        raise InputError(flag, f"needs N, each a whole number from {allowed[0]} to {allowed[1]}, not '{text}'")
+    return int(text)
+
+
+def _cases_options(words: list[str]) -> dict:
+    """The flags of `cases`, `--flag value` or `--flag=value`."""
+    given, words = {}, list(words)
+    while words:
+        flag, equals, value = words.pop(0).partition("=")
+        if flag not in _CASES_FLAGS:
+            raise InputError("The following argument was not expected", flag)
+        letters, _, allowed = _CASES_FLAGS[flag]
+        if not equals and not words:
+            raise InputError(flag, f"1 required {letters} missing")
+        if flag in given:
+            raise InputError(flag, "At Most 1 required but received 2")
+        given[flag] = _value(flag, letters, allowed, value if equals else words.pop(0))
+    options = {flag: given.get(flag, default) for flag, (_, default, _) in _CASES_FLAGS.items()}
+    if "--ulysses" in given and options["--parallel"] != "hybrid":
+        raise InputError("--ulysses goes with --parallel hybrid")
+    if "--placement" in given and options["--parallel"] == "ulysses":
+        raise InputError("--placement goes with --parallel ring or hybrid or all-gather")
+    return options
+
+
+def _cases(options: dict) -> int:
+    job = job_of(options["--ranks"], options["--placement"], options["--parallel"], options["--ulysses"])
+    names, out = options["--only"].split(",") if options["--only"] else [], options["--out"]
+    problems = [Problem(case, job, options["--seed"]) for case in ladder(job, names)]
+    write_cases(problems, options["--parallel"], out)
+    for problem in problems:
+        print(f"{out}/{problem.case.name}: {problem.case.tests}")
+    print(f"{out}/cases.json says what to compute. Your code writes out.npy (and lse, dq, dk, dv) beside q.npy.")
+    return 0
+
+
+def _show(line: str) -> None:
+    print(f"\r{line} ", end="", file=sys.stderr, flush=True)
+
+
+def _check_words(words: list[str]) -> None:
+    """Those of `diagnose DIR`."""
+    positional = [word for word in words if word != "--json"]
+    strange = [word for word in positional if word.startswith("-")] + positional[1:]
+    if strange:
+        raise InputError("The following argument was not expected", strange[0])
+    if words.count("--json") > 1:
+        raise InputError("--json", "At Most 1 required but received 2")
+    if positional == ["cases"]:
+        raise InputError("cases excludes --json")
+
+
+def _diagnose(words: list[str]) -> int:
+    directories = [word for word in words if word != "--json"]
+    if not directories or not directories[0]:
+        raise InputError("diagnose", "no directory", "`diagnose cases --out DIR` makes one, `diagnose DIR` reads it")
+    submission = read_submission(directories[0])
+    options = Options()
+    if sys.stderr.isatty():
+        options.progress = _show
+    found = diagnose(submission.answers, options)
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    if "--json" in words:
+        print(json.dumps(to_dict(found, submission), indent=2, ensure_ascii=False))
+    else:
+        print(to_text(found, submission), end="")
+    return 0 if found.right else 1
+
+
+def main(words: list[str] | None = None) -> int:
+    """Returns the exit code: 0 right, 1 wrong, 2 bad input."""
+    words = sys.argv[1:] if words is None else words
+    name = os.environ.get("RING_ATTENTION_DIAGNOSE_NAME") or "ring-attention-diagnose"
+    writes = words[:1] == ["cases"]
+    if "--help" in words or "-h" in words:
+        print((_CASES_HELP if writes else _HELP).replace("{name}", name), end="")
+        return 0
+    try:
+        try:
+            options = _cases_options(words[1:]) if writes else _check_words(words)
+        except InputError as error:
+            raise InputError(str(error), f"see {name}{' cases' * writes} --help") from error
+        return _cases(options) if writes else _diagnose(words)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # who reads the report has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

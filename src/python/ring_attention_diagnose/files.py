@@ -1,0 +1,223 @@
+"""The files of `diagnose`: cases and their arrays; what a user's code wrote beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from .layout import Submission, shape_text, submission_of
+from .placement import MOST_RANKS, PLACEMENTS, InputError, Job
+from .problem import ARRAYS, Problem, ladder
+
+MOST_SEED = 2**63 - 1
+_AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
+_SAVE_AGAIN = "save the array again with np.save"
+_MAKE_CASES = "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it"
+_WRITE_AGAIN = "write the cases again"
+_NO_CASES = "is not a file of `diagnose cases`"
+_EXPLANATIONS = [
+    "A query of head h uses the K,V of head h / (heads / kv_heads). score = scale q.k + bias; out = softmax(score) v.",
+    "causal: a query sees keys at its position and before. window: it sees only this many of them, the last ones, "
+    "its own included.",
+    "cu_seqlens: where packed documents begin; a query sees only keys of its own document.",
+    "hidden_keys: this many keys at the start are padding that no query sees. A query that sees nothing: out 0, "
+    "lse -inf.",
+    "alibi_slopes: one per head; bias -slope |position of the key - position of the query|.",
+    "sinks: one logit per head, which takes part in the softmax and has no value.",
+    "lse: the logarithm of the sum of e^score, sinks included, [1, heads, tokens].",
+    "dq, dk, dv: the gradients of sum(out * dout).",
+    "tokens_of_rank: the positions that a rank holds, in the order of its memory.",
+]
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _exists(path: str) -> bool:
+    """:raises InputError: when that cannot be said, as of a link to itself"""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {_reason(error)}", "check what is in its place") from error
+    return True
+
+
+def _header(file, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Extents, Fortran order, type."""
+    start = file.read(6)
+    if start[:4] == b"PK\x03\x04":
+        raise InputError(path, "this is an .npz archive, not a .npy file", "save one array per file with np.save")
+    if start != b"\x93NUMPY":
+        raise InputError(path, "not a .npy file", "save the array with np.save")
+    file.seek(0)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        extents, fortran, dtype = read(file)
+    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError, EOFError) as error:
+        raise InputError(path, f"the header is damaged: {' '.join(str(error).split())[:80]}", _SAVE_AGAIN) from error
+    if dtype.hasobject or dtype.names:
+        raise InputError(path, "an array of Python objects, or of fields, is not supported", _AS_FLOAT)
+    if dtype.kind in "iub":
+        raise InputError(path, f"the elements are integers ('{dtype.str}')", _AS_FLOAT)
+    if dtype.kind != "f" or dtype.itemsize > 8:
+        raise InputError(path, f"the dtype '{dtype.str}' is not supported", _AS_FLOAT)
+    if any(extent < 0 for extent in extents):
+        raise InputError(path, f"the shape {shape_text(extents)} has a negative extent", _SAVE_AGAIN)
+    return extents, fortran, dtype
+
+
+def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
+    """float64. A file with more than `most` elements is refused by its header; None for another shape than `shape`."""
+    try:
+        with open(path, "rb") as file:
+            extents, fortran, dtype = _header(file, path)
+            if shape is not None and extents != shape:
+                return None
+            elements = int(np.prod([int(extent) for extent in extents], dtype=object))
+            if most is not None and elements > most:
+                raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
+                                 "reshape the array before it is handed back")
+            bytes_read, wanted = file.read(), elements * dtype.itemsize
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {_reason(error)}", "check the file") from error
+    if len(bytes_read) < wanted:
+        raise InputError(path, f"truncated: {wanted - len(bytes_read)} of its bytes are missing", _SAVE_AGAIN)
+    if len(bytes_read) > wanted:
+        raise InputError(path, f"{len(bytes_read) - wanted} bytes follow the array",
+                         "a file holds one array: save it again with np.save")
+    return np.frombuffer(bytes_read, dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
+
+
+def _read_results(problem: Problem, folder: str) -> dict:
+    """The files with results of a case."""
+    given, most = {}, 2 * problem.q.size  # rows behind the last token are cut off
+    for array in ARRAYS:
+        whole = f"{folder}/{array}.npy"
+        if _exists(whole):
+            given[array] = [(whole, read_array(whole, most))]
+            continue
+        files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]
+        there = [file for file in files if _exists(file)]
+        given[array] = [(file, read_array(file, most)) for file in there]
+        if there and there != files:
+            missing = [file for file in files if file not in there][-1]
+            raise InputError(missing, "is missing; other ranks wrote theirs", "every rank has to write its rows")
+    return given
+
+
+def _other_input(problem: Problem, folder: str) -> str:
+    """The file of an input that is not the array of the problem; empty if all are, or there is none."""
+    for name, array in problem.inputs().items():
+        path = f"{folder}/{name}.npy"
+        if _exists(path):
+            got = read_array(path, shape=array.shape)
+            if got is None or not np.array_equal(got, array):
+                return path
+    return ""
+
+
+def _integer_of(json_object: dict, field: str, least: int, most: int) -> int:
+    value = json_object[field]
+    if type(value) is not int or not least <= value <= most:
+        types = {bool: "boolean", str: "string", type(None): "null", list: "array", dict: "object"}
+        shown = types.get(type(value)) or repr(value)
+        raise InputError(f"{field} is {shown}", f"it must be a whole number from {least} to {most}")
+    return value
+
+
+def _problems_in(json_object: dict) -> list[Problem]:
+    """The problems of cases.json, made again."""
+    ranks = _integer_of(json_object, "ranks", 1, MOST_RANKS)
+    ulysses = _integer_of(json_object, "ulysses", 1, ranks)
+    if ranks % ulysses:
+        raise InputError(f"ulysses is {ulysses}, which does not divide the {ranks} ranks")
+    placement = json_object["placement"]
+    if isinstance(placement, str) and placement not in PLACEMENTS:
+        raise InputError("placement is none that there is")
+    job = Job(ranks, {word: word for word in PLACEMENTS}[placement], ulysses)
+    seed = _integer_of(json_object, "seed", 0, MOST_SEED)
+    cases = {case.name: case for case in ladder(job)}
+    names = [entry["name"] for entry in json_object["cases"]]
+    if any(isinstance(name, str) and name not in cases for name in names):
+        raise InputError("a case is unknown")
+    return [Problem(cases[name], job, seed) for name in names]
+
+
+def _read_problems(path: str) -> list[Problem]:
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {_reason(error)}", _MAKE_CASES) from error
+    try:
+        json_object = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, "is no JSON", _WRITE_AGAIN) from error
+    try:
+        return _problems_in(json_object)
+    except InputError as error:
+        raise InputError(path, str(error), _WRITE_AGAIN) from error
+    except (KeyError, TypeError) as error:
+        raise InputError(path, _NO_CASES, _WRITE_AGAIN) from error
+
+
+def _make_directory(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {directory}", f"cannot be made a directory: {_reason(error)}",
+                         "give another, or check what is in the way") from error
+
+
+def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
+    """Writes OUT/cases.json, and for each case OUT/NAME with q.npy, k.npy, v.npy, dout.npy and, of some cases,
+    bias.npy.
+
+    :raises InputError: when a file cannot be written, or OUT has results for other arrays
+    """
+    for problem in problems:
+        folder = f"{out}/{problem.case.name}"
+        if _other_input(problem, folder) and any(_read_results(problem, folder).values()):
+            raise InputError(folder, "has results for other arrays", "remove them, or give another --out")
+    job = problems[0].job
+    words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
+             "seed": problems[0].seed, "hand_back": ARRAYS, "explanations": _EXPLANATIONS,
+             "cases": [problem.description() for problem in problems]}
+    _make_directory(out)
+    for problem in problems:
+        _make_directory(f"{out}/{problem.case.name}")
+    try:
+        for problem in problems:
+            for name, array in problem.inputs().items():
+                path = f"{out}/{problem.case.name}/{name}.npy"
+                with open(path, "wb") as file:
+                    np.save(file, array.astype(np.float32))
+        path = f"{out}/cases.json"
+        Path(path).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        remedy = "check the directory, and the space on the disk"
+        raise InputError(path, f"cannot be written: {_reason(error)}", remedy) from error
+
+
+def read_submission(directory: str) -> Submission:
+    """:raises InputError: one line: for a directory without cases, arrays that are not those of cases.json, results of
+    no case, of some ranks only, or of a shape that does not fit"""
+    problems, given = _read_problems(f"{directory}/cases.json"), []
+    for problem in problems:
+        folder = f"{directory}/{problem.case.name}"
+        given.append(_read_results(problem, folder))
+        path = _other_input(problem, folder) if any(given[-1].values()) else ""
+        if path:
+            raise InputError(path, "is not the array of this case",
+                             "write the cases again; was it made with another --seed?")
+    if not any(any(of_case.values()) for of_case in given):
+        names = ", ".join(f"{array}.npy" for array in ARRAYS[:-1]) + f" or {ARRAYS[-1]}.npy"
+        raise InputError(directory, f"no case has {names} (or out.0.npy, out.1.npy, ...)",
+                         "let your code write its results into the folders of the cases")
+    return submission_of(problems, given)

@@ -1,0 +1,141 @@
+"""`Submission`: what a code handed back for some cases, with its axes in any order, whole or one array a rank."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .placement import InputError
+from .problem import ARRAYS, Case, Problem
+from .residual import Yardstick
+from .ring import Arrays
+
+#: For one case, by array: the whole array, or one a rank, each with its name in errors, a file or "dq of rank 1".
+Given = "dict[str, list[tuple[str, np.ndarray]]]"
+
+
+def shape_text(extents) -> str:
+    return "[" + ", ".join(str(extent) for extent in extents) + "]"
+
+
+def _order_of(extents: list[int], wanted: list[int], slack: int) -> tuple[int, ...] | None:
+    """Where `wanted` are among `extents`: an order of the axes, the present one first. Axis 1, the tokens, may be
+    longer by fewer than `slack`."""
+    if len(extents) == len(wanted):
+        for order in itertools.permutations(range(len(wanted))):
+            extra = [extents[at] - want for at, want in zip(order, wanted)]
+            if all(0 <= more < (slack if i == 1 else 1) for i, more in enumerate(extra)):
+                return order
+    return None
+
+
+def _attempt(case: Case, array: str, tokens: int, raw: np.ndarray, heads: int) -> tuple[np.ndarray, str] | None:
+    """The axes are found by their extents; those of extent 1 do not count."""
+    raw = raw.reshape([extent for extent in raw.shape if extent != 1])
+    wanted = [heads, tokens] + ([] if array == "lse" else [case.dim])
+    for slack in (1, tokens if tokens < case.tokens else case.tokens // 2):  # padding to equal shards
+        order = _order_of(list(raw.shape), wanted, slack)
+        if order:
+            says = []
+            if order != tuple(sorted(order)):
+                says.append("axes are " + shape_text("HSD"[order.index(at)] for at in range(len(order))))
+            if slack > 1:
+                says.append("rows behind the last token are cut off")
+            found = raw.transpose(order)[:, :tokens]
+            return found.reshape(heads, tokens, -1), ", ".join(says)
+    return None
+
+
+def arranged(case: Case, array: str, tokens: int, raw: np.ndarray) -> tuple[np.ndarray, str] | None:
+    """One array in the order [heads, tokens, dim], and what had to be done to it: one sentence, or none. dk and dv of
+    all query heads are summed over the groups. None when the shape does not fit.
+
+    :param tokens: those that it should hold: all, or those of a rank
+    """
+    heads = case.extents_of(array, tokens)[0]
+    found = _attempt(case, array, tokens, raw, heads)
+    if found:
+        return found
+    extents = [extent for extent in raw.shape if extent != 1]
+    if array != "lse" and len(extents) == 2 and extents[1] == heads * case.dim and extents[0] != extents[1]:  # [S, H D]
+        found = _attempt(case, array, tokens, raw.reshape(extents[0], heads, case.dim), heads)
+        if found:
+            return found[0], "heads and columns are in one axis"
+    found = _attempt(case, array, tokens, raw, case.heads) if array in ("dk", "dv") else None
+    if not found:
+        return None
+    sums = found[0].reshape(case.kv_heads, case.group, tokens, case.dim).sum(1)
+    return sums, ", ".join(filter(None, (found[1], "of every query head: summed over each group")))
+
+
+@dataclass
+class Submission:
+    """The cases that have results."""
+
+    answers: list[tuple[Problem, Arrays]] = field(default_factory=list)
+    layouts: list[str] = field(default_factory=list)  #: "out: axes are [S, H, D]": what was rearranged
+    without: list[str] = field(default_factory=list)  #: names of the cases without results
+
+    def _arranged(self, problem: Problem, array: str, tokens: int, name: str, raw: np.ndarray) -> np.ndarray:
+        found = arranged(problem.case, array, tokens, raw)
+        if found is None:
+            wanted = shape_text(problem.case.extents_of(array, tokens))
+            raise InputError(name, f"the shape {shape_text(raw.shape)} is not {wanted} in some order of the axes",
+                             "reshape the array before it is handed back")
+        line = f"{array}: {found[1]}"
+        if found[1] and line not in self.layouts:
+            self.layouts.append(line)
+        return found[0].astype(np.float64)
+
+    def _arrays(self, problem: Problem, given: Given) -> Arrays:
+        arrays, tokens = {}, problem.case.tokens
+        for array in (name for name in ARRAYS if given.get(name)):
+            pieces = given[array]
+            if len(pieces) == 1:
+                arrays[array] = self._arranged(problem, array, tokens, *pieces[0])
+                continue
+            shards = [problem.job.tokens_of(rank, tokens) for rank in range(len(pieces))]
+            parts = [self._arranged(problem, array, len(here), *piece) for here, piece in zip(shards, pieces)]
+            arrays[array] = np.concatenate(parts, axis=1)[:, np.argsort(sum(shards, []))]
+        return arrays
+
+
+def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> None:
+    """Is the output that of another case, or of the case with the arrays of another seed?"""
+    if "out" not in arrays:
+        return
+    yardstick, name = Yardstick(problem), problem.case.name
+    tolerances = yardstick.tolerances("bf16")
+
+    def fits(other: Problem) -> bool:
+        right = other.right
+        return (right["out"].shape == arrays["out"].shape
+                and yardstick.residuals(arrays, [right], ("out",), tolerances).worst[0] <= 1)
+
+    if fits(problem):
+        return
+    for other in problems:
+        if other is not problem and fits(other):
+            raise InputError(f"results of {name}", f"are those of the case {other.case.name}",
+                             "hand them back for that case")
+    for seed in range(100):  # those that users take
+        if seed != problem.seed and fits(Problem(problem.case, problem.job, seed)):
+            raise InputError(f"results of {name}", f"are those for the arrays of seed {seed}",
+                             f"these cases have seed {problem.seed}: compute them again")
+
+
+def submission_of(problems: list[Problem], given: list[Given]) -> Submission:
+    """:raises InputError: one line: for a shape that does not fit, results of another case or of another seed"""
+    found = Submission()
+    for problem, of_case in zip(problems, given):
+        arrays = found._arrays(problem, of_case)
+        if arrays:
+            found.answers.append((problem, arrays))
+        else:
+            found.without.append(problem.case.name)
+    with np.errstate(all="ignore"):
+        for problem, arrays in found.answers:
+            _check_origin(problem, arrays, [other for other, _ in found.answers])
+    return found

@@ -1,0 +1,181 @@
+"""Mistakes in what a pass makes of its steps: softmax, merge, what is returned, and the sums of the backward."""
+
+from __future__ import annotations
+
+import functools
+from typing import Callable
+
+import numpy as np
+
+from .edits import adds, edit, mistake
+from .problem import INF
+from .rounding import rounded
+from .rules import Rules, log_add, lse_of, weights_by_lse
+from .tile_edits import modulo
+
+LN2 = np.log(2)
+
+# ---- the softmax of one step, and what the forward returns -----------------------------------------------------------
+
+mistake("no-max", maximum=lambda m: np.zeros_like(m), guarded=False)
+mistake("m-starts-0", maximum=lambda m: np.maximum(m, 0.0), guarded=False)
+mistake("finite-start", maximum=lambda m: np.maximum(m, -1e4), guarded=False)
+
+
+def _plain_factors(m, m_new, merged):
+    old, new = np.exp(m - merged), np.exp(m_new - merged)
+    return old, old, new, new
+
+
+mistake("unguarded", directed=True, guarded=False, factors=_plain_factors)
+mistake("unguarded-row", directed=True, guarded=False, factors=_plain_factors, skips_hidden_tiles=True)
+mistake("finite-mask-1e4", hidden_score=-1e4)
+mistake("finite-mask", hidden_score=-1e30)
+mistake("out-not-normalised", normalised=False)
+mistake("lse-added", returned_lse=lambda m, l, lse: np.where(l > 0, m + np.log(l), 0).sum(0))
+mistake("lse-of-own-shard", returned_lse=lambda m, l, lse: lse_of(m[0], l[0]))
+mistake("lse-of-last-step", directed=True, returned_lse=lambda m, l, lse: lse_of(m[-1], l[-1]))
+mistake("lse-is-max", returned_lse=lambda m, l, lse: m.max(0))
+
+
+def _permutes_heads(name: str, field: str, *names: str) -> None:
+    """The all-to-all was not undone: ranks first, then their heads."""
+    def change(slots, case, arrays, turn=None):
+        group, heads = slots.job.ulysses, np.arange(case.heads)
+        for array in names:
+            arrays[array] = arrays[array][heads % group * (case.heads // group) + heads // group]
+
+    adds(name, field, change)
+
+
+_permutes_heads("heads-not-returned", "after_forward", "out", "lse")
+_permutes_heads("heads-not-returned-backward", "after_backward", "dq")
+
+
+def _view_for_transpose(slots, case, arrays):
+    """[heads, tokens] of a rank, read as [tokens, heads]."""
+    out = arrays["out"].copy()
+    for rank in range(slots.job.ranks):
+        here = slots.job.tokens_of(rank, slots.tokens)
+        out[:, here] = out[:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
+    arrays["out"] = out
+
+
+adds("view-for-transpose", "after_forward", _view_for_transpose)
+
+# ---- how what a step has found joins what was found before -----------------------------------------------------------
+
+
+def _weights(name: str, weigh, directed: bool = False) -> None:
+    """The right lse, and other weights."""
+    mistake(name, directed, weights=lambda b, p: (*weigh(b, p)[:2], weights_by_lse(b, p)[2], *weigh(b, p)[2:]))
+
+
+def _by_max(b, p):
+    m = log_add(b.m, p.m)
+    return np.exp(b.m - m), np.exp(p.m - m), m
+
+
+def _in_base_2(b, p):
+    """2^lse where e^lse should be."""
+    lse = log_add(b.lse * LN2, p.lse * LN2)
+    return np.exp(b.lse * LN2 - lse), np.exp(p.lse * LN2 - lse), lse / LN2
+
+
+def _textbook(b, p):
+    lse = rounded(b.lse + np.log(1 + rounded(np.exp(p.lse - b.lse), "float32")), "float32")
+    return np.exp(b.lse - lse), np.exp(p.lse - lse), lse
+
+
+_weights("average", lambda b, p: (b.steps / (b.steps + 1), 1 / (b.steps + 1)))
+_weights("average-in-turn", lambda b, p: (0.5, 0.5), directed=True)
+_weights("sum-normalised", lambda b, p: (1.0, 1.0))
+_weights("swapped-sigmoid", lambda b, p: weights_by_lse(b, p)[1::-1], directed=True)
+_weights("merge-by-max", _by_max)
+mistake("last-wins", directed=True, weights=lambda b, p: (0.0, 1.0, p.lse))
+mistake("merge-base-2", weights=weights_by_lse, lse_unit=LN2)
+mistake("merge-base-2-back", weights=_in_base_2)
+mistake("textbook-lse", directed=True, weights=_textbook)
+mistake("empty-lse-inf", directed=True, weights=weights_by_lse, lse_of_nothing=INF)
+mistake("bf16-lse", directed=True, weights=weights_by_lse, lse_kept_in="bf16")
+mistake("bf16-out", directed=True, weights=weights_by_lse, out_kept_in="bf16")
+
+
+def _factors(name: str, change, directed: bool = True) -> None:
+    """Factors of the merge, those that the rules had before, edited: (o, l, new_o, new_l), m, merged."""
+    edited = functools.lru_cache(maxsize=None)(lambda before: lambda m, m_new, to: change(before(m, m_new, to), m, to))
+
+    @edit(name, directed)
+    def _(r: Rules) -> None:
+        r.factors = edited(r.factors)
+
+
+_inverted = lambda m, to: np.where(m == -INF, 0, np.exp(to - m))  # noqa: E731
+_factors("o-not-rescaled", lambda f, m, to: (1.0, *f[1:]))
+_factors("l-not-rescaled", lambda f, m, to: (f[0], 1.0, *f[2:]))
+_factors("neither-rescaled", lambda f, m, to: (1.0, 1.0, *f[2:]))
+_factors("new-not-rescaled", lambda f, m, to: (1.0, 1.0, 1.0, 1.0), directed=False)
+_factors("factor-inverted", lambda f, m, to: (_inverted(m, to), _inverted(m, to), *f[2:]))
+
+# ---- the backward alone: how parts add up, and which out and lse they are formed with --------------------------------
+
+_overwrite = lambda total, part, step: part  # noqa: E731
+mistake("dkdv-overwritten", directed=True, add_dkdv=_overwrite)
+mistake("dq-overwritten", directed=True, add_dq=_overwrite)
+mistake("dq-own-step", add_dq=lambda total, part, step: total + part if step == 0 else total)
+mistake("part-not-zeroed", directed=True, part_zeroed=False)
+mistake("no-delta", delta_from="none")
+mistake("delta-own-shard", delta_from="own_shard")
+mistake("delta-of-step", delta_from="step")
+mistake("lse-own-shard-backward", lse_from="own_shard")
+mistake("lse-of-step", lse_from="step")
+for _array in ("dk", "dq"):
+    mistake(f"{_array}-no-scale", **{f"{_array}_factor": lambda c: 1 / c.scale})
+    mistake(f"{_array}-scale-twice", **{f"{_array}_factor": lambda c: c.scale})
+mistake("gqa-last-head", dkdv_of=lambda c, h: 1.0 * (h % c.group + 1 == c.group))
+mistake("gqa-first-head", dkdv_of=lambda c, h: 1.0 * (h % c.group == 0))
+mistake("gqa-mean", dkdv_of=lambda c, h: np.full(len(h), 1 / c.group))
+mistake("gqa-wrong-axis", dkdv_head=modulo)
+
+
+@edit("gqa-fold-groups")
+def _(r: Rules) -> None:
+    r.dkdv_head, r.kv_head = r.kv_head, modulo
+
+
+def _dout_in_order(slots, problem):
+    behind = np.zeros((problem.case.heads, slots.ranks * slots.count - slots.tokens, problem.case.dim))
+    rows = np.concatenate([problem.dout, behind], axis=1)
+    return rows.reshape(problem.case.heads, slots.ranks, slots.count, -1).swapaxes(0, 1)
+
+
+mistake("dout-order", dout=_dout_in_order)
+mistake("dout-ones", dout=lambda slots, problem: slots.shards(np.ones_like(problem.dout)))
+adds("dkdv-exchanged", "after_backward",
+     lambda slots, case, arrays, turn: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
+
+
+def _add_pair(slots, case, arrays, turn):
+    """(received, sent) taken for (dK, dV), and added: dK = dK + dV, and dV = the same of the rank before."""
+    total, dv = arrays["dk"] + arrays["dv"], arrays["dv"].copy()
+    for rank in range(slots.ranks):
+        here, there = (slots.job.shard(r, slots.tokens) for r in (rank, turn.behind(rank, -1)))
+        both = min(len(here), len(there))
+        dv[:, here[:both]] = total[:, there[:both]]
+    arrays.update(dk=total, dv=dv)
+
+
+adds("dkdv-pair-added", "after_backward", _add_pair, directed=True)
+
+
+def _scales(name: str, names: tuple[str, ...], factor: Callable[[int], float]) -> None:
+    adds(name, "after_backward", lambda slots, case, arrays, turn: arrays.update(
+        {array: arrays[array] * factor(slots.job.ranks) for array in names}))
+
+
+for _word, _factor in (("over", lambda n: 1 / n), ("times", lambda n: n)):
+    _scales(f"dkdv-{_word}-ranks", ("dk", "dv"), _factor)
+    _scales(f"gradients-{_word}-ranks", ("dq", "dk", "dv"), _factor)
+mistake("unguarded-backward", guarded=False)
+mistake("dkdv-bf16", directed=True, dkdv_kept_in="bf16")
+mistake("dq-bf16", directed=True, dq_kept_in="bf16")

@@ -1,0 +1,118 @@
+"""The ranks of the code that is to be tested, and where its tokens are."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+PLACEMENTS = ("contiguous", "striped", "zigzag")
+PARTITIONS = ("ring", "ulysses", "hybrid", "all-gather")
+MOST_RANKS = 48
+
+
+class InputError(ValueError):
+    """Bad input. One line: the culprit, the problem, the remedy."""
+
+    def __init__(self, *parts: str):
+        super().__init__(": ".join(parts))
+
+
+def _part(items: list[int], number: int, parts: int) -> list[int]:
+    """One of as many parts whose sizes differ by one at most, the longer ones first."""
+    size, longer = divmod(len(items), parts)
+    begin = number * size + min(number, longer)
+    return items[begin : begin + size + (number < longer)]
+
+
+@functools.lru_cache(maxsize=None)
+def _shard(placement: str, tokens: int, rank: int, ranks: int) -> list[int]:
+    """The positions of the tokens of a rank of a ring, in the order of its memory."""
+    everything = list(range(tokens))
+    if placement == "contiguous":
+        return _part(everything, rank, ranks)
+    if placement == "striped":
+        return everything[rank::ranks]
+    return _part(everything, rank, 2 * ranks) + _part(everything, 2 * ranks - 1 - rank, 2 * ranks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The ranks of the code that is to be tested."""
+
+    ranks: int = 3
+    placement: str = "contiguous"
+    ulysses: int = 1  #: ranks that share the heads: 1 in a ring, all in Ulysses, some in a hybrid
+
+    @property
+    def ring(self) -> int:
+        return self.ranks // self.ulysses
+
+    def shard(self, rank: int, tokens: int, placement: str | None = None) -> list[int]:
+        """The tokens of a rank of the ring."""
+        return _shard(placement or self.placement, tokens, rank, self.ring)
+
+    def tokens_of(self, rank: int, tokens: int) -> list[int]:
+        """The tokens of a rank of the job."""
+        return _part(self.shard(rank // self.ulysses, tokens), rank % self.ulysses, self.ulysses)
+
+
+def job_of(ranks: int, placement: str, parallel: str, ulysses: int) -> Job:
+    """`ulysses` counts for a hybrid alone."""
+    shared = {"hybrid": ulysses, "ulysses": ranks}.get(parallel, 1)
+    if shared < 1 or ranks % shared:
+        raise InputError(f"Ulysses over {shared} rank{'s' * (shared != 1)}", f"the job has {ranks}",
+                         "use a number that divides it")
+    return Job(ranks, placement, shared)
+
+
+class Slots:
+    """Where tokens are: position[rank, slot]. A slot that holds no token has a position behind the last one."""
+
+    def __init__(self, job: Job, tokens: int):
+        shards = [job.shard(rank, tokens) for rank in range(job.ring)]
+        self.job, self.tokens, self.ranks, self.count = job, tokens, job.ring, max(map(len, shards))
+        behind = iter(range(tokens, tokens + self.ranks * self.count))
+        self.position = np.array([shard + [next(behind) for _ in range(self.count - len(shard))] for shard in shards])
+
+    def placed(self, placement: str) -> np.ndarray:
+        """The positions under another placement."""
+        return np.array([self.job.shard(rank, self.ranks * self.count, placement) for rank in range(self.ranks)])
+
+    @functools.cached_property
+    def placed_over_world(self) -> np.ndarray:
+        """For each position the one that the mask takes it to be, when tokens are placed over all ranks of a hybrid."""
+        job, everything = self.job, self.ranks * self.count
+        taken = np.arange(everything)
+        if job.ulysses > 1 and self.count % job.ulysses == 0:
+            for rank in range(job.ranks):
+                here, there = Job(job.ranks, job.placement).shard(rank, everything), job.tokens_of(rank, everything)
+                taken[here] = [self._nth(there, n) for n in range(len(here))]
+        return taken
+
+    @functools.cached_property
+    def with_swapped_axes(self) -> np.ndarray:
+        """The positions if the axes of Ulysses and of the ring were exchanged."""
+        job, other = self.job, self.job.ring
+        if job.ulysses in (1, other) or self.count % job.ulysses:
+            return self.position
+        swapped = Job(job.ranks, job.placement, other)
+        part = self.count // job.ulysses
+        ranks = [swapped.tokens_of(rank, self.ranks * self.count) for rank in range(job.ranks)]
+        return np.array([[self._nth(ranks[slot // part + job.ulysses * rank], slot % part)
+                          for slot in range(self.count)] for rank in range(self.ranks)])
+
+    def _nth(self, tokens: list[int], n: int) -> int:
+        return tokens[n] if n < len(tokens) else self.tokens + n
+
+    def shards(self, array: np.ndarray) -> np.ndarray:
+        """[R, heads, N, dim] of [heads, tokens, dim]; a slot without a token is zero."""
+        behind = np.zeros((len(array), self.position.max() + 1 - self.tokens, array.shape[2]))
+        return np.concatenate([array, behind], axis=1)[:, self.position].swapaxes(0, 1)
+
+    def joined(self, shards: np.ndarray) -> np.ndarray:
+        """[..., heads, tokens, dim] of [..., R, heads, N, dim]."""
+        *more, ranks, heads, count, dim = shards.shape
+        rows = shards.swapaxes(-4, -3).reshape(*more, heads, ranks * count, dim)
+        return rows[..., np.argsort(self.position.ravel())[: self.tokens], :]

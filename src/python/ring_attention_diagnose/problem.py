@@ -1,0 +1,191 @@
+"""The cases: small problems that show some mistakes, their arrays and their right results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from .placement import InputError, Job, Slots
+from .rounding import mixed, random_array, rounded
+
+FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
+ARRAYS = FORWARD + BACKWARD  #: what the attention under test may hand back: also the names of the files
+INF = np.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One problem, in words that a user's code can follow."""
+
+    name: str
+    tests: str  #: what it adds to those before it
+    tokens: int
+    number: int = 0  #: in the ladder: no two cases have the same arrays
+    heads: int = 4
+    kv_heads: int = 4
+    dim: int = 16
+    causal: bool = False
+    window: int = 0  #: keys that a query sees, its own included; 0: all
+    documents: tuple[int, ...] = ()  #: cu_seqlens of packed documents
+    alibi: bool = False
+    bias: bool = False
+    sinks: bool = False
+    padding: int = 0  #: the first keys, which no query sees
+    ulysses: int = 1  #: ranks that share the heads
+    large_scores: bool = False  #: in three of four heads: near +-100, near -10150, near -120
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kv_heads
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.dim)
+
+    def extents_of(self, array: str, tokens: int) -> tuple[int, ...]:
+        """[heads, tokens, dim]; lse has no dim."""
+        heads = self.kv_heads if array in ("dk", "dv") else self.heads
+        return (heads, tokens) if array == "lse" else (heads, tokens, self.dim)
+
+
+def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
+    """The cases for a job, the simplest first; all, or those with these names."""
+    # Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
+    # number than of heads or of columns, so that the axes of its arrays can be told apart.
+    heads, part = (2 * job.ulysses if job.ulysses > 2 else 4), 2 * job.ranks
+    tokens = -(-24 // part) * part
+    while tokens in (heads * job.ranks, 16 * job.ranks):
+        tokens += part
+    full = {"tokens": tokens, "heads": heads, "kv_heads": heads, "ulysses": job.ulysses}
+    cases = [
+        Case(name, tests, number=number, **{**full, **more})
+        for number, (name, tests, more) in enumerate((
+            ("full", "no mask", {}),
+            ("causal", "a causal mask", {"causal": True}),
+            ("gqa", "query heads that share KV heads; causal", {"causal": True, "kv_heads": heads // 2}),
+            ("window", "a sliding window; causal", {"causal": True, "window": 5}),
+            ("documents", "packed documents; causal", {"causal": True, "documents": (0, 5, 14, tokens)}),
+            ("alibi", "the ALiBi bias; causal", {"causal": True, "alibi": True}),
+            ("bias", "a dense bias", {"bias": True}),
+            ("sinks", "a logit without a value in each head; causal", {"causal": True, "sinks": True}),
+            ("uneven", "a length that the ranks cannot share out equally", {"tokens": tokens - 1}),
+            ("padding", "keys that no query sees", {"padding": 3}),
+            ("empty-rows", "queries that see no key; causal", {"causal": True, "padding": 3}),
+            ("large", "large scores, and scores far below zero; causal", {"causal": True, "large_scores": True}),
+        ))
+    ]
+    known = [case.name for case in cases]
+    for name in names:
+        if name not in known:
+            raise InputError(f"case '{name}'", "there is none", f"take some of {', '.join(known)}")
+    return [case for case in cases if not names or case.name in names]
+
+
+def _alibi_slopes(heads: int) -> list[float]:
+    below = 1 << heads.bit_length() - 1
+    slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
+    return (slopes + [2 ** (-4 * h / below) for h in range(1, 2 * heads, 2)])[:heads]
+
+
+def _set_level(array: np.ndarray, first_column: float) -> None:
+    """Brings all scores of a head near one level, which the first column makes; the other columns are multiples of 1/4,
+    so that a score is exact in float."""
+    scaled = 4 * array
+    array[:] = (np.sign(scaled) * np.floor(abs(scaled) + 0.5)) / 4
+    array[:, 0] = first_column
+
+
+def document(case: Case, position: np.ndarray, late: int = 0) -> np.ndarray:
+    """The number of a position's document, where each begins `late` tokens late."""
+    return np.searchsorted([begin + late for begin in case.documents if begin > 0], position, side="right")
+
+
+class Problem:
+    """A case with its arrays, [heads, tokens, dim]. Their elements are exact in bf16 and in fp16: a code of any type
+    gets the same problem."""
+
+    def __init__(self, case: Case, job: Job, seed: int):
+        self.case, self.job, self.seed = case, job, seed
+        key = mixed(seed + case.number)
+
+        def array(shape: tuple[int, ...], stream: int, size: float) -> np.ndarray:
+            return rounded(size * random_array(shape, key, stream), "bf16")
+
+        of_query, of_key = (case.heads, case.tokens, case.dim), (case.kv_heads, case.tokens, case.dim)
+        # Scores have a standard deviation of 2.25: large enough for weights to differ, small enough for all keys to
+        # count.
+        self.q, self.k = array(of_query, 0, 1.5), array(of_key, 1, 1.5)
+        self.v, self.dout = array(of_key, 2, 1), array(of_query, 3, 1)
+        for head in range(0, case.heads - 3, 4) if case.large_scores else ():
+            self.q[head] *= 4  # lse of shards differ by more than 89
+            self.k[head] *= 8
+            for offset, of_q, of_k in ((1, 200, -203), (2, 16, -30)):  # near -10150, near -120
+                _set_level(self.q[head + offset], of_q)
+                _set_level(self.k[head + offset], of_k)
+        self.bias = array((case.heads, case.tokens, case.tokens), 4, 1) if case.bias else None
+        self.slopes = np.array(_alibi_slopes(case.heads)) if case.alibi else None
+        self.sinks = 1 + array((case.heads,), 5, 1) if case.sinks else None
+        self.slots, self.cache, self._shards = Slots(job, case.tokens), {}, {}  #: cache: of tables that rules make
+        with np.errstate(all="ignore"):
+            self.right = self._dense()  #: dense attention in double
+
+    def moved(self, array: str, step: np.ndarray) -> Problem:
+        """The same with another q, k or v, and without right results: for derivatives."""
+        other = object.__new__(Problem)
+        other.__dict__.update(self.__dict__, _shards={}, **{array: getattr(self, array) + step})
+        return other
+
+    def shards(self, name: str) -> np.ndarray:
+        """An input, cut into the shards of the ranks."""
+        if name not in self._shards:
+            self._shards[name] = self.slots.shards(getattr(self, name))
+        return self._shards[name]
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """q, k, v, dout, and bias where there is one: whole arrays in the order of positions."""
+        names = ("q", "k", "v", "dout") + (("bias",) if self.case.bias else ())
+        return {name: getattr(self, name)[None] for name in names}
+
+    def description(self) -> dict:
+        """An entry of cases.json; what a case has not is left out."""
+        c = self.case
+        words = {"name": c.name, "tests": c.tests, "heads": c.heads, "kv_heads": c.kv_heads, "tokens": c.tokens,
+                 "dim": c.dim, "scale": c.scale, "causal": c.causal}
+        for there, name, value in ((c.window, "window", c.window), (c.documents, "cu_seqlens", list(c.documents)),
+                                   (c.padding, "hidden_keys", c.padding), (c.alibi, "alibi_slopes", self.slopes),
+                                   (c.sinks, "sinks", self.sinks)):
+            if there:
+                words[name] = value.tolist() if isinstance(value, np.ndarray) else value
+        return {**words, "tokens_of_rank": [self.job.tokens_of(rank, c.tokens) for rank in range(self.job.ranks)]}
+
+    def _seen(self) -> np.ndarray:
+        c, i = self.case, np.arange(self.case.tokens)[:, None]
+        j = i.T
+        seen = (j >= c.padding) & (i >= 0)
+        if c.causal:
+            seen &= j <= i
+        if c.window:
+            seen &= i - j < c.window
+        return seen & (document(c, i) == document(c, j))
+
+    def _dense(self) -> dict[str, np.ndarray]:
+        c, i = self.case, np.arange(self.case.tokens)
+        k, v = np.repeat(self.k, c.group, 0), np.repeat(self.v, c.group, 0)
+        scores = c.scale * self.q @ k.swapaxes(1, 2)
+        if c.alibi:
+            scores = scores - self.slopes[:, None, None] * abs(i[:, None] - i)
+        if c.bias:
+            scores = scores + self.bias
+        scores = np.where(self._seen(), scores, -INF)
+        sinks = np.full(c.heads, -INF) if self.sinks is None else self.sinks
+        m = np.maximum(scores.max(2), sinks[:, None])
+        p = np.exp(scores - np.where(m == -INF, 0, m)[..., None])
+        l = p.sum(2) + np.exp(sinks[:, None] - np.where(m == -INF, 0, m))
+        p = p / np.where(l > 0, l, 1)[..., None]
+        out = p @ v
+        ds = p * (self.dout @ v.swapaxes(1, 2) - (self.dout * out).sum(2, keepdims=True))
+        over_group = lambda x: x.reshape(c.kv_heads, c.group, c.tokens, c.dim).sum(1)  # noqa: E731
+        return {"out": out, "lse": np.where(l > 0, m + np.log(l), -INF)[..., None], "dq": c.scale * ds @ k,
+                "dk": over_group(c.scale * ds.swapaxes(1, 2) @ self.q), "dv": over_group(p.swapaxes(1, 2) @ self.dout)}

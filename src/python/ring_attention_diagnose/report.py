@@ -1,0 +1,179 @@
+"""A diagnosis as text, one screen, and as JSON: what the program prints, and what Python returns."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import numpy as np
+
+from .diagnosis import Diagnosis, largest_errors
+from .examination import Pass
+from .layout import Submission
+from .mistakes import Mistake
+from .picture import picture_of
+from .problem import ARRAYS
+from .rounding import PRECISIONS, coarser
+from .search import Evidence, Explanation
+
+
+def sentence(explanation: Explanation) -> str:
+    """What its mistakes are."""
+    return "; and ".join(mistake.says for mistake in explanation.hypothesis.mistakes)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{0 if share > 0.9995 else 1}f} %"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _by_text(pairs) -> dict[str, list[str]]:
+    """The first words of pairs, by the second."""
+    found: dict[str, list[str]] = {}
+    for word, text in pairs:
+        found.setdefault(text, []).append(word)
+    return found
+
+
+def _error_table(cases: list[Evidence], precision: str) -> list[str]:
+    """The largest row error of each array of each case."""
+    width = max(4, *(len(one.problem.case.name) for one in cases))
+
+    def row(first: str, cells) -> str:
+        return f"  {first:<{width}}{''.join(f'  {cell:>8}' for cell in cells)}".rstrip()
+
+    lines = [row("case", [f"{array} " for array in ARRAYS])]
+    for one in cases:
+        errors, tolerances = largest_errors(one), one.yardstick.tolerances(precision)
+        cells = ["- " if array not in errors else "inf*" if not math.isfinite(errors[array])
+                 else f"{errors[array]:.1e}" + (" " if errors[array] <= tolerances[array] else "*") for array in ARRAYS]
+        lines.append(row(one.problem.case.name, cells))
+    return lines
+
+
+def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
+    """What such a backward does; empty when it has a mistake."""
+    if backward.is_derivative:
+        return "the derivative of this forward, as autograd finds it: nothing more is wrong"
+    if not backward.hypothesis.mistakes:
+        return "right for the out and lse of this forward" if backward.given_own else "right"
+    same = any(one.hypothesis.mistakes == backward.hypothesis.mistakes for one in forward.explanations)
+    return "the same mistake, and no other" if same else ""
+
+
+def _right_text(found: Pass) -> str:
+    text = f"right, within the rounding of {found.precision}"
+    if PRECISIONS.index(found.precision) > PRECISIONS.index(found.returned):
+        text += f", which is more than that of its {found.returned} numbers: is something kept or computed in less?"
+    return text + "\n"
+
+
+def _unknown_text(found: Pass) -> str:
+    return "WRONG, by no mistake that is known here\n" + "".join(
+        f"    looks like   {sentence(near)}: explains {_percent(near.explained)} of the difference\n"
+        for near in found.near)
+
+
+def _explanation_text(one: Explanation, found: Pass, said: tuple[Mistake, ...]) -> str:
+    """:param said: mistakes of the forward, which need not be explained again"""
+    mistakes = one.hypothesis.mistakes
+    sentences = ["the same mistake" if mistake in said else mistake.says for mistake in mistakes]
+    text = f"WRONG: {'; and '.join(sentences)}\n"
+    for mistake in mistakes:
+        about = (("look at", mistake.look), ("lesson", mistake.lesson), ("also in", mistake.source))
+        text += "".join(f"    {word:<13}{what}\n" for word, what in about if what and mistake not in said)
+    return text + (f"    explains     {_percent(one.explained)} of the difference, every row within the rounding of "
+                   f"{found.precision}\n")
+
+
+def _named_text(found: Pass, forward: Pass) -> str:
+    said: tuple[Mistake, ...] = ()
+    if found is not forward:
+        none = _no_mistake_of_its_own(found.explanations[0], forward)
+        if none:
+            return none + "\n"
+        said = forward.explanations[0].hypothesis.mistakes if forward.explanations else ()
+    text = "        or  ".join(_explanation_text(one, found, said) for one in found.explanations)
+    if len(found.explanations) > 1:
+        text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n"
+    return text
+
+
+def _pass_text(title: str, found: Pass, forward: Pass) -> str:
+    texts = {"right": _right_text, "unknown": _unknown_text, "named": lambda found: _named_text(found, forward)}
+    return title + texts[found.state](found) if found.state != "absent" else ""
+
+
+def _not_tested_text(diagnosis: Diagnosis) -> str:
+    if not diagnosis.not_tested:
+        return ""
+    ids = ", ".join(mistake.id for mistake in diagnosis.not_tested)
+    lines = textwrap.fill(ids, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return f"{len(diagnosis.not_tested)} known mistakes would not show in them:\n{lines}\n"
+
+
+def _alone_text(diagnosis: Diagnosis) -> str:
+    """"causal, gqa, each alone: the mask compares places in the shards\""""
+    def said(one) -> str:
+        wrong = one.forward if one.forward.state == "named" else one.backward
+        return sentence(wrong.explanations[0]) + (", or another" if len(wrong.explanations) > 1 else "")
+
+    by_mistake = _by_text((one.name, said(one)) for one in diagnosis.alone)
+    return "\nNo mistake explains all wrong cases. Some of them are explained by themselves:\n" + "".join(
+        f"    {', '.join(names)}{'' if len(names) == 1 else ', each'} alone: {says}\n"
+        for says, names in by_mistake.items())
+
+
+def _first_wrong(cases: list[Evidence], precision: str) -> Evidence:
+    """The simplest case that is wrong."""
+    wrong = (one for one in cases
+             if not one.residual(one.problem.right, ARRAYS, one.yardstick.tolerances(precision)).worst[0] <= 1)
+    return next(wrong, cases[0])
+
+
+def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
+    with np.errstate(all="ignore"):
+        cases = [Evidence(problem, arrays) for problem, arrays in submission.answers]
+        job = cases[0].problem.job
+        precision = coarser(diagnosis.forward.precision, diagnosis.backward.precision)
+        what = f"{_counted(len(cases), 'case')} on {_counted(job.ranks, 'rank')}, {job.placement}"
+        text = "\n".join((f"Results of {what}; the largest error of a row, * for more than rounding:",
+                          *_error_table(cases, precision), "", ""))
+        read = _by_text(line.split(": ", 1) for line in submission.layouts)
+        text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
+        text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
+        text += "\n" * bool(submission.layouts or diagnosis.conventions)
+        text += _pass_text("forward     ", diagnosis.forward, diagnosis.forward)
+        text += _pass_text("backward    ", diagnosis.backward, diagnosis.forward)
+        if not diagnosis.explained:
+            text += _alone_text(diagnosis) if diagnosis.alone else ""
+            text += "\n" + picture_of(_first_wrong(cases, precision), precision)
+        if diagnosis.right:
+            text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
+    return text
+
+
+def _explanations_as_dicts(explanations: list[Explanation]) -> list[dict]:
+    return [{"mistakes": [mistake.id for mistake in one.hypothesis.mistakes], "sentence": sentence(one),
+             "explained": one.explained, "given_own_out_and_lse": one.given_own,
+             "is_derivative_of_forward": one.is_derivative} for one in explanations]
+
+
+def _pass_as_dict(found: Pass) -> dict:
+    return {"state": "wrong" if found.state == "named" else found.state, "numbers": found.returned,
+            "within_rounding_of": found.precision, "explanations": _explanations_as_dicts(found.explanations),
+            "near": _explanations_as_dicts(found.near)}
+
+
+def to_dict(diagnosis: Diagnosis, submission: Submission) -> dict:
+    """The object of --json. An error is None where it is not finite."""
+    errors = {problem.case.name: {name: error if math.isfinite(error) else None
+                                  for name, error in largest_errors(Evidence(problem, arrays)).items()}
+              for problem, arrays in submission.answers}
+    return {"right": diagnosis.right, "explained": diagnosis.explained, "forward": _pass_as_dict(diagnosis.forward),
+            "backward": _pass_as_dict(diagnosis.backward), "conventions": diagnosis.conventions,
+            "layouts": submission.layouts, "errors": errors, "cases_without_results": submission.without,
+            "not_tested": [mistake.id for mistake in diagnosis.not_tested]}
