@@ -16,6 +16,8 @@ if(RING_ATTENTION_PROGRAMS)
     set(program_folder "$ORIGIN")
   endif()
   set_target_properties(ring-attention PROPERTIES INSTALL_RPATH "${program_folder}/${to_library}")
+  install(DIRECTORY python/ring_attention_diagnose DESTINATION "${CMAKE_INSTALL_DATADIR}/ring_attention"
+          PATTERN __pycache__ EXCLUDE PATTERN pyproject.toml EXCLUDE)
 endif()
 # The headers: those that users include, and what these include, followed when they are installed.
 set(public_headers ring_attention/ring_attention.hpp)

@@ -59,12 +59,12 @@ message(STATUS "The Python module is built for ${Python_EXECUTABLE}, Python ${Py
 
 # What does not depend on a GPU is a library of its own: the tests make a second module of it, with an emulated GPU.
 add_library(ring_attention_python_common OBJECT ${python_sources})
-target_link_libraries(ring_attention_python_common PRIVATE pybind11::module ring_attention_diagnose)
+target_link_libraries(ring_attention_python_common PRIVATE pybind11::module ring_attention::ring_attention)
 target_compile_definitions(ring_attention_python_common PRIVATE RING_ATTENTION_VERSION="${PROJECT_VERSION}")
-# pybind11 is what takes long to compile: its three files are compiled as one, without the optimisations that only
+# pybind11 is what takes long to compile: its files are compiled as one, without the optimisations that only
 # engines need.
 set(python_pybind11_sources ${python_sources})
-list(FILTER python_pybind11_sources INCLUDE REGEX "/(diagnose|module|ranks)\\.cpp$")
+list(FILTER python_pybind11_sources INCLUDE REGEX "/(module|ranks)\\.cpp$")
 set_source_files_properties(${python_pybind11_sources} PROPERTIES UNITY_GROUP pybind11)
 set_target_properties(ring_attention_python_common PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP
                                                               CXX_VISIBILITY_PRESET hidden)
@@ -74,10 +74,11 @@ target_compile_options(ring_attention_python_common PRIVATE $<$<CONFIG:Release>:
 function(ring_attention_python_package target folder)
   cmake_parse_arguments(PARSE_ARGV 2 package "" "" "LIBRARIES;SOURCES")
   pybind11_add_module(${target} MODULE NO_EXTRAS $<TARGET_OBJECTS:ring_attention_python_common> ${package_SOURCES})
-  target_link_libraries(${target} PRIVATE ring_attention_diagnose ${package_LIBRARIES} ${CMAKE_DL_LIBS})
+  target_link_libraries(${target} PRIVATE ${package_LIBRARIES} ${CMAKE_DL_LIBS})
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${folder}/ring_attention"
                                              UNITY_BUILD ON)
+  ring_attention_link_diagnose("${folder}")
   foreach(file IN ITEMS __init__.py _arrays.py _diagnose.py _exchange.py _own_job.py _rank_processes.py _ranks.py torch.py
                         _core.pyi py.typed)
     configure_file("${PROJECT_SOURCE_DIR}/src/python/ring_attention/${file}" "${folder}/ring_attention/${file}" COPYONLY)

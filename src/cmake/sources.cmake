@@ -173,8 +173,6 @@ set(program_parts_sources # what the tests use, too
     program/bench/report.cpp
     program/decode/options.cpp
     program/decode/report.cpp
-    program/diagnose/files.cpp
-    program/diagnose/options.cpp
     program/example/command.cpp
     program/output_directory.cpp
     program/partition_options.cpp
@@ -197,7 +195,7 @@ set(program_parts_sources # what the tests use, too
 set(program_sources
     program/bench/command.cpp
     program/decode/command.cpp
-    program/diagnose/command.cpp
+    program/diagnose.cpp
     program/main.cpp
     program/plan/command.cpp
     program/progress_line.cpp
@@ -212,7 +210,6 @@ set(program_without_cuda_sources #
 # The Python module, above the library.
 set(python_sources
     program/watchdog.cpp
-    python/diagnose.cpp
     python/job.cpp
     python/module.cpp
     python/mpi_libraries.cpp

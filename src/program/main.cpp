@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -13,7 +14,7 @@
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
-#include "program/diagnose/command.hpp"
+#include "program/diagnose.hpp"
 #include "program/example/command.hpp"
 #include "program/plan/cells.hpp"
 #include "program/plan/command.hpp"
@@ -68,10 +69,7 @@ class Program {
         declare_cells_options, on_rank_0(cells_command));
     add(words_, "decode", "A prompt, then its next tokens one by one against a sharded cache",
         declare_decode_options, decode_command);
-    CommandLine& diagnose = add(words_, "diagnose", "Find the mistake in the results of another ring",
-                                declare_diagnose_options, on_rank_0(diagnose_command));
-    add(diagnose, "cases", "Write small problems for the ring to be diagnosed",
-        declare_diagnose_cases_options, on_rank_0(diagnose_cases_command));
+    (void)words_.command("diagnose", "Find the mistake in the results of another ring");  // for --help
     add(words_, "train", "Train a small transformer, sharded four ways, on a long-context task",
         declare_train_options, train_command);
     try {
@@ -136,9 +134,23 @@ class Program {
   std::exception_ptr bad_input_;  // reported by all ranks together, after MPI_Init
 };
 
+/// Rank 0 does it all; the words are not those of a C++ program.
+int diagnose(int& argc, char**& argv) {
+  const std::vector<std::string> words(argv + 2, argv + argc);
+  return mpi_main(argc, argv, [&](const Communicator& comm) {
+    int code = 0;
+    agree(comm, [&] {
+      if (comm.rank() == 0) code = diagnose_command(words);
+    });
+    broadcast(comm, code);
+    return code;
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "diagnose") return diagnose(argc, argv);
   const Program program(argc, argv);
   Activity activity;
   // Starts before MPI_Init and ends after MPI_Finalize: a peer can stop in both, and this rank then waits.

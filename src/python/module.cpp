@@ -6,7 +6,6 @@
 #include <chrono>
 
 #include "python/arrays.hpp"
-#include "python/diagnose.hpp"
 #include "python/gpu.hpp"
 #include "python/ranks.hpp"
 #include "python/rendezvous.hpp"
@@ -178,7 +177,6 @@ PYBIND11_MODULE(_core, module) {
   });
   bind_ranks(module);
   bind_gpu(module);
-  bind_diagnose(module);
 }
 
 }  // namespace ring_attention::python

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import unittest.mock
 
 import harness
 import npy
@@ -253,12 +254,30 @@ class DiagnoseTest(harness.CommandTest):
             self.refuse(f"mine/full/{name}", *(("more", "elements") if name == "out.npy" else ("not the array of this case",)))
             shutil.copy(self.path("mine/full/v.npy"), self.path("mine/full/out.npy"))
 
+    def test_without_numpy(self):
+        """One line says how to install it."""
+        os.mkdir(self.path("nothing"))
+        with open(self.path("nothing/numpy.py"), "w", encoding="utf-8") as file:
+            file.write("raise ImportError")
+        with unittest.mock.patch.dict(os.environ, {"PYTHONPATH": self.path("nothing")}):
+            self.refuse("no python3 has NumPy", "pip install numpy")
+
     def test_bad_flags(self):
         for words, says in (
             (("cases", "--only", "full,nothing"), ("nothing", "empty-rows")),
             (("cases", "--parallel", "hybrid", "--ulysses", "3", "--ranks", "4"), ("Ulysses", "divides")),
             (("cases", "--ranks", "0"), ("--ranks", "from 1")),
             (("cases", "--placement", "snake"), ("--placement", "zigzag")),
+            (("cases", "--ulysses", "3"), ("--ulysses goes with --parallel hybrid",)),
+            (("cases", "--placement", "zigzag", "--parallel", "ulysses"), ("--placement goes with --parallel ring",)),
+            (("cases", "--ranks", "49"), ("--ranks", "to 48")),
+            (("cases", "--ranks", "3.5"), ("--ranks", "not '3.5'")),
+            (("cases", "--seed", "-1"), ("--seed", "from 0 to 9223372036854775807")),
+            (("cases", "--seed", "9223372036854775808"), ("--seed", "from 0 to 9223372036854775807")),
+            (("cases", "--out"), ("--out", "missing")),
+            (("cases", "--only", ""), ("--only", "needs a value")),
+            (("cases", "--ranks", "3", "--ranks", "4"), ("--ranks", "At Most 1")),
+            (("cases", "extra"), ("not expected", "extra")),
             ((), ("no directory",)),
             (("mine", "--bogus"), ("--bogus",)),
         ):

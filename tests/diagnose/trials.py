@@ -2,6 +2,11 @@
 the list. One part of tests/diagnose/verdicts.tsv is the trials of one kind for one job."""
 
 import dataclasses
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/python"))
 
 import numpy as np
 from ring_attention_diagnose.diagnosis import diagnose
@@ -183,3 +188,26 @@ _NEW = {
     },
 }
 NEW_MISTAKES = [Mistake(name, phase, edit=edit) for phase, of_phase in _NEW.items() for name, edit in of_phase.items()]
+
+
+def main():
+    """How long it takes to tell that no mistake, and no pair, explains results; seconds of CPU, for docs/diagnose.md."""
+    def seconds_of(work):
+        begin = time.process_time()
+        result = work()
+        return time.process_time() - begin, result
+
+    for ranks, only in ((3, ("full", "causal", "gqa")), (3, ()), (4, ())):
+        job, right = Job(ranks, "zigzag"), Hypothesis().rules()
+        spent, results = seconds_of(lambda: [
+            (problem, simulated(problem, "float32", right, right))
+            for problem in (Problem(case, job, 1) for case in ladder(job, only))])
+        wrong = [(problem, {name: -array for name, array in arrays.items()}) for problem, arrays in results]
+        singles, pairs = (seconds_of(lambda: diagnose(wrong, Options(pairs=tries_pairs)))[0]  # noqa: B023
+                          for tries_pairs in (False, True))
+        print(f"{ranks} ranks, {', '.join(only) or 'all'}: right results {spent:.3f}, singles {singles:.1f}, "
+              f"with pairs {pairs:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,21 @@ if grep -rlF -e "$RING_ATTENTION_SOURCE" -e "$RING_ATTENTION_BUILD" "$work/prefi
   exit 1
 fi
 
+# `diagnose` is started from where it was installed, or says in one line what is missing.
+if [ -x "$work/prefix/bin/ring-attention" ]; then
+  ls "$work/prefix/share/ring_attention/ring_attention_diagnose/mistakes.tsv"
+  code=0
+  (cd "$work" && prefix/bin/ring-attention diagnose cases --only full --out cases) >"$work/cases.log" 2>&1 || code=$?
+  case $code in
+  0) ls "$work/cases/full/q.npy" ;;
+  2) grep -x 'error: diagnose: no python3 has NumPy: .*' "$work/cases.log" ;;
+  *) cat "$work/cases.log" >&2 && exit 1 ;;
+  esac
+  mv "$work/prefix/share/ring_attention" "$work/away"
+  ! "$work/prefix/bin/ring-attention" diagnose cases 2>"$work/cases.log" || exit 1
+  grep -x 'error: .*/share/ring_attention/ring_attention_diagnose: is not there: .*' "$work/cases.log"
+fi
+
 cmp "$RING_ATTENTION_SOURCE/LICENSE" "$(find "$work/prefix" -name LICENSE)"
 
 # Headers: those that the programs here include, those that an installed header includes, and no other.

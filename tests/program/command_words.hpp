@@ -8,7 +8,6 @@
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
-#include "program/diagnose/options.hpp"
 #include "program/example/command.hpp"
 #include "program/plan/cells.hpp"
 #include "program/plan/report.hpp"
@@ -20,8 +19,6 @@ using Declare = void (*)(CommandLine&, Options&);
 
 /// What a command does with its options before any work; a plan is all of its work.
 inline void use(const PlanOptions& options) { (void)to_json(make_plan(options)); }
-inline void use(const DiagnoseCasesOptions& options) { (void)options.cases(); }
-inline void use(const DiagnoseOptions& /*options*/) {}
 inline void use(const ExampleOptions& /*options*/) {}
 inline void use(const CellsOptions& /*options*/) {}
 void use(const auto& options) { validate(options); }

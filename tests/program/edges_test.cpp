@@ -57,7 +57,6 @@ TEST(Edges, OfEveryFlag) {
   expect_bounds(declare_plan_options);
   expect_bounds(declare_cells_options);
   expect_bounds(declare_example_options);
-  expect_bounds(declare_diagnose_cases_options);
 }
 
 TEST(Edges, TheLargestAreTaken) {

@@ -197,16 +197,6 @@ TEST(IgnoredFlags, OfPlan) {
   Flags<CellsOptions>(declare_cells_options, "").need_nothing({"--ranks 4"});
 }
 
-TEST(IgnoredFlags, OfDiagnose) {
-  Flags<DiagnoseOptions>(declare_diagnose_options, "a").need_nothing({"--json"});
-  Flags<DiagnoseCasesOptions> flags(declare_diagnose_cases_options, "");
-  flags.need_nothing(
-      {"--ranks 4", "--placement zigzag", "--parallel all-gather", "--only full", "--seed 2", "--out a"});
-  for (const char* other : {"", "--parallel ulysses", "--parallel all-gather"})
-    flags.pair("--ulysses 2 --ranks 4", "--parallel hybrid", other);
-  flags.pair("--placement zigzag", "--parallel ring", "--parallel ulysses");
-}
-
 TEST(IgnoredFlags, OfExample) {
   Flags<ExampleOptions>(declare_example_options, "")
       .need_nothing({"--text a", "--out a", "--tokens 9", "--kv-heads 1", "--group 1", "--dim 8", "--seed 2",

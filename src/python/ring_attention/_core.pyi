@@ -30,16 +30,6 @@ class GpuArray:
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __dlpack__(self, *, stream: int | None = None, **versions: object) -> object: ...
 
-class Cases:
-    """The cases of `diagnose` with some names, from a ladder of small problems."""
-
-    def __init__(self, ranks: int, placement: str, parallel: str, ulysses: int, names: Sequence[str], seed: int,
-                 /) -> None: ...
-    def inputs(self, /) -> list[tuple[str, dict[str, Array]]]:
-        """For each case its description as JSON, and its whole arrays by name, float64."""
-    def diagnose(self, given: list[dict[str, list[tuple[str, Buffer]]]], /) -> tuple[bool, str, str]:
-        """(right, report, JSON). `given`: for each case and array (its name in errors, float64), whole or of each rank."""
-
 class Scoring:
     def __init__(self, *, causal: bool, window: tuple[int, int] | None, documents: list[int] | None, alibi: bool,
                  scale: float | None, dropout: float, seed: int, sink: list[float],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 
 import numpy as np
+import ring_attention_diagnose
 
 from . import _core, _exchange, _own_job, _rank_processes
 from ._ranks import _require_place
@@ -137,11 +138,19 @@ def _named(returned):
     return {name: array for name, array in returned.items() if array is not None}
 
 
+@contextlib.contextmanager
+def _input_errors():
+    """One type for all errors of this package."""
+    try:
+        yield
+    except ring_attention_diagnose.InputError as error:
+        raise _core.InputError(str(error)) from None
+
+
 @functools.lru_cache(maxsize=1)
-def _inputs(job):
-    """For each case its words and its whole arrays, by name."""
-    return [(json.loads(words), {name: np.asarray(array) for name, array in arrays.items()})
-            for words, arrays in _core.Cases(*job).inputs()]
+def _problems(job):
+    with _input_errors():
+        return ring_attention_diagnose.problems_of(*job)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,14 +158,14 @@ class _Work:
     """The work of every rank. It is sent to ranks that are processes."""
 
     function: object
-    job: tuple  # the arguments of _core.Cases
+    job: tuple  # the arguments of problems_of
     library: str  # "numpy" or "torch"
     dtype: object
     device: object
     gradients: bool
 
     def names(self):
-        return [words["name"] for words, _ in _inputs(self.job)]
+        return [problem.case.name for problem in _problems(self.job)]
 
     def __call__(self, rank, comm):
         """Yields the results for each case."""
@@ -165,9 +174,10 @@ class _Work:
 
     def results(self, number, rank, comm):
         """{"out": float64 array, ...} of one rank for one case."""
-        words, arrays = _inputs(self.job)[number]
+        problem = _problems(self.job)[number]
+        words = problem.description()
         try:
-            return self._run(dict(words), arrays, rank, comm)
+            return self._run(words, problem.inputs(), rank, comm)
         except _exchange.StoppedError:
             raise
         except (Exception, SystemExit) as error:
@@ -203,8 +213,8 @@ class _Work:
                     pieces[array] = [(f"{array} of rank {rank} in the case {name}", results[number][array])
                                      for rank, results in enumerate(of_ranks)]
             given.append(pieces)
-        right, text, as_json = _core.Cases(*self.job).diagnose(given)
-        return Diagnosis(right, text, json.loads(as_json))
+        with _input_errors():
+            return Diagnosis(*ring_attention_diagnose.judged(_problems(self.job), given))
 
 
 def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", ulysses=1, group=None, backend=None,
