@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 from .diagnosis import diagnose
 from .examination import Options
@@ -14,52 +15,6 @@ from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError, job_of
 from .problem import Problem, ladder
 from .report import to_dict, to_text
 
-_EXAMPLES = """
-Help:
-  -h,--help{space}Print this text and exit
-
-Examples:
-  {name} cases --ranks 4 --placement zigzag --only full,causal --out my-ring
-      Writes my-ring/full/q.npy, k.npy, v.npy, dout.npy and so on; my-ring/cases.json says what to compute.
-  {name} my-ring
-      Reads what your code wrote next to them, my-ring/full/out.npy and so on, and says what is wrong with it.
-
-Your code writes out.npy, and if it has them lse.npy, dq.npy, dk.npy and dv.npy: whole arrays in the order of positions,
-or one file per rank, out.0.npy, out.1.npy and so on. [B, H, S, D] with the axes in any order; float64, float32 or \
-float16;
-bf16 saved as float32. The gradients are those of sum(out * dout). Choose the cases that your code can compute.
-docs/diagnose.md lists the known mistakes, and shows the few lines that PyTorch and JAX need.
-
-Exit codes: 0 right (within the rounding of its type), 1 wrong, 2 bad input.
-"""
-_HELP = """Find the mistake in the results of another ring
-
-Usage: {name} [COMMAND] [OPTION...]
-
-Commands ({name} COMMAND --help says more):
-  cases      Write small problems for the ring to be diagnosed
-
-Options:
-  DIR        A directory of `diagnose cases`, with your results in it
-  --json     Print the diagnosis as one JSON object instead of text
-""" + _EXAMPLES.replace("{space}", "  ")
-_CASES_HELP = """Write small problems for the ring to be diagnosed
-
-Usage: {name} cases [OPTION...]
-
-Ranks of your code:
-  --ranks N         How many; three or more tell more mistakes apart than two (default 3)
-  --placement WORD  Which tokens a rank holds. One of contiguous, striped, zigzag (default
-                    contiguous)
-  --parallel WORD   How your ranks divide the work. One of ring, ulysses, hybrid, all-gather
-                    (default ring)
-  --ulysses N       Ranks of a hybrid that exchange tokens for heads (default 2)
-
-Cases:
-  --only NAME,...   Only these cases, separated by commas (default all)
-  --seed N          Seed of the arrays (default 1)
-  --out PATH        Directory for the cases; made if missing (default my-ring)
-""" + _EXAMPLES.replace("{space}", "         ")
 #: Letters, default, and what a value may be: words, or the bounds of a whole number.
 _CASES_FLAGS = {
     "--ranks": ("N", 3, (1, MOST_RANKS)), "--placement": ("WORD", "contiguous", PLACEMENTS),
@@ -153,7 +108,8 @@ def main(words: list[str] | None = None) -> int:
     name = os.environ.get("RING_ATTENTION_DIAGNOSE_NAME") or "ring-attention-diagnose"
     writes = words[:1] == ["cases"]
     if "--help" in words or "-h" in words:
-        print((_CASES_HELP if writes else _HELP).replace("{name}", name), end="")
+        text = (Path(__file__).parent / ("cases_help.txt" if writes else "help.txt")).read_text(encoding="utf-8")
+        print(text.replace("{name}", name), end="")
         return 0
     try:
         try:

@@ -18,19 +18,6 @@ _SAVE_AGAIN = "save the array again with np.save"
 _MAKE_CASES = "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it"
 _WRITE_AGAIN = "write the cases again"
 _NO_CASES = "is not a file of `diagnose cases`"
-_EXPLANATIONS = [
-    "A query of head h uses the K,V of head h / (heads / kv_heads). score = scale q.k + bias; out = softmax(score) v.",
-    "causal: a query sees keys at its position and before. window: it sees only this many of them, the last ones, "
-    "its own included.",
-    "cu_seqlens: where packed documents begin; a query sees only keys of its own document.",
-    "hidden_keys: this many keys at the start are padding that no query sees. A query that sees nothing: out 0, "
-    "lse -inf.",
-    "alibi_slopes: one per head; bias -slope |position of the key - position of the query|.",
-    "sinks: one logit per head, which takes part in the softmax and has no value.",
-    "lse: the logarithm of the sum of e^score, sinks included, [1, heads, tokens].",
-    "dq, dk, dv: the gradients of sum(out * dout).",
-    "tokens_of_rank: the positions that a rank holds, in the order of its memory.",
-]
 
 
 def _reason(error: OSError) -> str:
@@ -185,9 +172,9 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
         folder = f"{out}/{problem.case.name}"
         if _other_input(problem, folder) and any(_read_results(problem, folder).values()):
             raise InputError(folder, "has results for other arrays", "remove them, or give another --out")
-    job = problems[0].job
+    job, text = problems[0].job, (Path(__file__).parent / "explanations.txt").read_text(encoding="utf-8")
     words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
-             "seed": problems[0].seed, "hand_back": ARRAYS, "explanations": _EXPLANATIONS,
+             "seed": problems[0].seed, "hand_back": ARRAYS, "explanations": text.splitlines(),
              "cases": [problem.description() for problem in problems]}
     _make_directory(out)
     for problem in problems:
