@@ -191,7 +191,7 @@ NEW_MISTAKES = [Mistake(name, phase, edit=edit) for phase, of_phase in _NEW.item
 
 
 def main():
-    """How long it takes to tell that no mistake, and no pair, explains results; seconds of CPU, for docs/diagnose.md."""
+    """How long it takes to tell that nothing explains results: seconds of CPU, for docs/diagnose.md."""
     def seconds_of(work):
         begin = time.process_time()
         result = work()

@@ -42,7 +42,7 @@ def pairs(candidates: list[Explanation], search: Search) -> list[Explanation]:
             # What does not show in the first case leaves it to the other to explain it.
             if (shows[i] and shows[j]) or explains[i] or explains[j]:
                 both = _joined(first.hypothesis, second.hypothesis)
-                found += [replace(second, hypothesis=both)] if both else []
+                found += [Explanation(both, second.given_own)] if both else []
     return found
 
 

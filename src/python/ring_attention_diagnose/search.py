@@ -194,7 +194,8 @@ class Search:
         for i in alive:
             if self.right_worst < _NAMED_ABOVE * worst[i]:
                 worst[i] = NO_FIT
-        return [replace(e, worst=float(w), explained=float(x)) for e, w, x in zip(candidates, worst, explained)]
+        return [Explanation(e.hypothesis, e.given_own, e.is_derivative, float(w), float(x))
+                for e, w, x in zip(candidates, worst, explained)]
 
     def _explained(self, explanation: Explanation) -> float:
         """Over all cases."""

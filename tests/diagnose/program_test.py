@@ -1,0 +1,107 @@
+"""What the program `python3 -m ring_attention_diagnose` refuses, in this process: each in one line with exit code 2."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+if importlib.util.find_spec("numpy") is None:
+    print(f"skipped: {sys.executable} has no NumPy")
+    sys.exit(77)
+
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "src/python"))
+
+import numpy as np
+from ring_attention_diagnose.__main__ import main
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)
+
+    def refuse(self, words, *says):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(words)
+        self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
+        self.assertRegex(err.getvalue(), r"\Aerror: [^\n]*\n\Z")
+        for word in says:
+            self.assertIn(word, err.getvalue())
+
+    def cases(self, *words):
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(main(["cases", "--out", "mine", *words]), 0)
+
+    def test_flags(self):
+        for words, *says in (
+            ("cases --only full,nothing", "nothing", "empty-rows"),
+            ("cases --only=", "--only", "needs a value"),
+            ("cases --parallel hybrid --ulysses 3 --ranks 4", "Ulysses", "divides"),
+            ("cases --ulysses 3", "--ulysses goes with --parallel hybrid"),
+            ("cases --placement zigzag --parallel ulysses", "--placement goes with --parallel ring"),
+            ("cases --ranks 0", "--ranks", "from 1 to 48"), ("cases --ranks 49", "--ranks", "from 1 to 48"),
+            ("cases --ranks 3.5", "--ranks", "not '3.5'"), ("cases --ranks", "--ranks", "missing"),
+            ("cases --ranks 3 --ranks 4", "--ranks", "At Most 1"), ("cases --placement snake", "--placement", "zigzag"),
+            ("cases --seed -1", "--seed", "from 0 to 9223372036854775807"),
+            ("cases --seed 9223372036854775808", "--seed", "from 0 to 9223372036854775807"),
+            ("cases extra", "not expected", "extra"), ("", "no directory"), ("mine --bogus", "--bogus"),
+            ("mine --json --json", "--json", "At Most 1"), ("a b", "not expected: b"),
+        ):
+            with self.subTest(words):
+                self.refuse(words.split(), *says)
+        self.assertEqual(os.listdir(), [])
+
+    def test_cases_json(self):
+        """Each file of hostile_cases.json in place of cases.json."""
+        hostile = json.loads((SOURCE / "tests/diagnose/hostile_cases.json").read_text(encoding="utf-8"))
+        os.mkdir("mine")
+        for case in hostile:
+            with self.subTest(case["what"]):
+                Path("mine/cases.json").write_text(case["file"], encoding="latin-1")
+                self.refuse(["mine"], "mine/cases.json: ", *case["says"])
+        for text in ("[" * 100000, '{"ranks": NaN}', '{"ranks": 1e400, "placement": "zigzag"}', "\0"):
+            Path("mine/cases.json").write_text(text, encoding="latin-1")
+            self.refuse(["mine"], "mine/cases.json: ")
+
+    def test_arrays(self):
+        """Files in place of out.npy."""
+        self.cases("--only", "full")
+        out = io.BytesIO()
+        np.save(out, np.zeros((1, 4, 24, 16), np.float32))
+        good = out.getvalue()
+
+        def header(text):
+            return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+        def saved(array):
+            file = io.BytesIO()
+            np.save(file, array, allow_pickle=True)
+            return file.getvalue()
+
+        for content, *says in (
+            (b"", "not a .npy file"), (b"PK\x03\x04", ".npz"), (good[:30], "header"), (good[:-1], "truncated: 1"),
+            (good + b"more", "4 bytes follow"), (header("{" * 2000), "header"), (header("__import__('os')"), "header"),
+            (header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }"), "negative"),
+            (header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 300 + ",), }"), "more than"),
+            (header("(" * 60000), "header"),
+            (header("{'descr': 7, 'fortran_order': False, 'shape': (1,), }"), "header"),
+            (good[:6] + b"\x09" + good[7:], "header"), (saved(np.zeros((4, 24, 16), int)), "integers"),
+            (saved(np.array([None])), "Python objects"), (saved(np.zeros((4, 24, 16), complex)), "dtype"),
+            (saved(np.zeros((4, 24, 17))), "[4, 24, 17]", "[4, 24, 16]"), (saved(np.float32(1)), "[]"),
+        ):
+            with self.subTest(content[:60]):
+                Path("mine/full/out.npy").write_bytes(content)
+                self.refuse(["mine"], "mine/full/out.npy: ", *says)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
