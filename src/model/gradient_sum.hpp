@@ -2,7 +2,7 @@
 /// Sums over the rows of a batch: which rows a product takes at once (`RowTiles`), and what a gradient adds up in
 /// (`GradientSum`).
 ///
-/// Both are here for the same bits on any number of ranks (attention/exact/sum.hpp). The bits of dw = x^T dy
+/// Rows are cut into tiles for the same bits on any number of ranks (attention/exact/sum.hpp). The bits of dw = x^T dy
 /// depend on how many rows the product has, and in which order. In tiles, which are the same tokens on any number of ranks, a
 /// product is the same numbers everywhere, and is a term of an exact sum.
 #pragma once

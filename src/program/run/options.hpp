@@ -37,7 +37,7 @@ struct RunOptions : DeviceOptions, PartitionOptions, TraceOptions {
   std::string progress = "auto";
 
   [[nodiscard]] bool is_random() const { return !random.empty(); }
-  /// Of q, with --random.
+  /// The shape of q, with --random.
   [[nodiscard]] Shape random_shape() const { return {random[0], random[1], random[2], random[3]}; }
   [[nodiscard]] bool wants_gradients() const { return backward || !dout.empty(); }
 };

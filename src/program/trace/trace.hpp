@@ -64,7 +64,7 @@ class Trace : public PhaseObserver {
     void operator()(std::FILE* file) const { (void)std::fclose(file); }
   };
 
-  /// Of a killed job, before a rank opens its own.
+  /// Removes the files of a killed job, before a rank opens its own.
   void remove_leftovers();
   void open();
   /// \param rest  of the event, behind name and phase
