@@ -12,7 +12,8 @@ set(core_sources
     ring_attention/core/text.cpp)
 set(mpi_sources
     ring_attention/mpi/clock.cpp
-    ring_attention/mpi/communicator.cpp)
+    ring_attention/mpi/communicator.cpp
+    ring_attention/mpi/host.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp

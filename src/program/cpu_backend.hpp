@@ -9,6 +9,7 @@
 #include "program/backend.hpp"
 #include "program/host_memory.hpp"
 #include "ring_attention/cpu/threads.hpp"
+#include "ring_attention/mpi/host.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 

@@ -5,6 +5,7 @@
 
 #include "python/mpi_libraries.hpp"
 #include "ring_attention/cpu/threads.hpp"
+#include "ring_attention/mpi/host.hpp"
 
 namespace ring_attention::python {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "program/watchdog.hpp"
 #include "ring_attention/mpi/clock.hpp"
+#include "ring_attention/mpi/host.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 
 namespace ring_attention {

@@ -116,17 +116,6 @@ bool all_of_ranks(const Communicator& comm, bool value) {
 
 void barrier(const Communicator& comm) { check_mpi(MPI_Barrier(comm.handle())); }
 
-HostPlace place_on_host(const Communicator& comm) {
-  MPI_Comm host = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(comm.handle(), MPI_COMM_TYPE_SHARED, comm.rank(), MPI_INFO_NULL, &host));
-  HostPlace place{.rank = 0, .size = 0, .first = comm.rank()};
-  check_mpi(MPI_Comm_rank(host, &place.rank));
-  check_mpi(MPI_Comm_size(host, &place.size));
-  check_mpi(MPI_Bcast(&place.first, 1, MPI_INT, 0, host));
-  check_mpi(MPI_Comm_free(&host));
-  return place;
-}
-
 void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
     throw AgreedError("there are " + std::to_string(comm.size()) + (comm.size() == 1 ? " rank" : " ranks") +

@@ -91,16 +91,6 @@ void max_over_ranks(const Communicator& comm, std::span<std::uint64_t> values);
 /// Returns after every rank has called it. Collective.
 void barrier(const Communicator& comm);
 
-/// The index of this rank among the ranks of its machine, their number, and the rank of the first of them in the
-/// communicator.
-struct HostPlace {
-  int rank, size, first;
-};
-/// Collective.
-[[nodiscard]] HostPlace place_on_host(const Communicator& comm);
-/// How many of these ranks share this rank's machine, itself included. Collective.
-[[nodiscard]] inline int ranks_on_this_host(const Communicator& comm) { return place_on_host(comm).size; }
-
 /// Every rank's value, in the order of the ranks, on all ranks. Collective.
 template <class T>
 [[nodiscard]] std::vector<T> all_gather(const Communicator& comm, const T& value) {
