@@ -94,33 +94,6 @@ set(plan_sources
     plan/search.cpp
     plan/step_time.cpp
     plan/volume.cpp)
-set(diagnose_sources # for the program and the Python module
-    diagnose/backward.cpp
-    diagnose/candidates.cpp
-    diagnose/conventions.cpp
-    diagnose/description.cpp
-    diagnose/diagnosis.cpp
-    diagnose/examination.cpp
-    diagnose/forward.cpp
-    diagnose/json.cpp
-    diagnose/layout.cpp
-    diagnose/mistakes/backward.cpp
-    diagnose/mistakes/masks.cpp
-    diagnose/mistakes/merge.cpp
-    diagnose/mistakes/mistake.cpp
-    diagnose/mistakes/schedule.cpp
-    diagnose/mistakes/scores.cpp
-    diagnose/mistakes/softmax.cpp
-    diagnose/parts.cpp
-    diagnose/picture.cpp
-    diagnose/problem.cpp
-    diagnose/report.cpp
-    diagnose/report_json.cpp
-    diagnose/residual.cpp
-    diagnose/rules.cpp
-    diagnose/scores.cpp
-    diagnose/search.cpp
-    diagnose/submission.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/attention_state.cpp
     ring_attention/call_arguments.cpp
@@ -223,7 +196,7 @@ set(python_without_gpu_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel model plan diagnose api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda
+  ITEMS core mpi io attention cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda
         program_parts program program_cuda program_without_cuda python
         python_gpu python_without_gpu)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")

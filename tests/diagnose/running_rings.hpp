@@ -1,7 +1,7 @@
 // Rings that really run: the library's, in float, on threads, right or with a mutant of tests/support.
 #pragma once
 
-#include "diagnose/trials.hpp"
+#include "diagnose/answers.hpp"
 #include "support/backward_mutants.hpp"
 #include "support/hybrid_mutants.hpp"
 #include "support/mutants.hpp"
@@ -96,15 +96,11 @@ struct OwnOnly : test::RightOwners {
   static int steps(const Ring&) { return 1; }
 };
 
-/// One mutant, as the list calls it; of a wrong ring that is nowhere else, the entry that must be found.
+/// One mutant, or the id of a mistake, as the list calls it.
 struct Wrong {
   std::string name;
   Running ring;
   std::vector<std::string> without = {};  ///< cases that the mutant cannot run
-
-  [[nodiscard]] const std::string& id() const {
-    return name.starts_with("tests/") ? mistake_of_mutant(name).id : mistake_named(name).id;
-  }
 };
 
 inline std::vector<Wrong> wrong_forwards() {

@@ -22,7 +22,7 @@ using Run = std::function<Answer(const Problem&)>;
 bool finite(const Arrays& arrays) {
   return std::ranges::all_of(all_arrays, [&](Array array) {
     return std::ranges::all_of(arrays[array].view().elements(), [&](double x) {
-      return array == Array::lse ? !std::isnan(x) && x < beyond_float : std::isfinite(x);
+      return array == Array::lse ? !std::isnan(x) && x < 1e300 : std::isfinite(x);
     });
   });
 }

@@ -1,18 +1,18 @@
 """The generated parts of docs/diagnose.md and docs/sources.md, from src/python/ring_attention_diagnose/mistakes.tsv.
 
-tables.py                 writes the tables of mistakes and of public reports
-tables.py confusion       the same, and simulates every mistake, lets it be diagnosed, and counts (ten minutes)
-tables.py unlisted        the same, each mistake taken out of the list before (ten minutes)
+tables.py                 writes the tables of mistakes, of public reports, and the counts of verdicts.tsv
 tables.py --check         writes nothing; fails when a table is out of date, when a mutant that a line names is gone or
                           is not run, when no line names a mutant, or when docs/sources.md and the list disagree
 """
 
+import collections
 import csv
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import verdicts_test
 
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
@@ -20,7 +20,6 @@ PAGE = SOURCE / "docs/diagnose.md"
 SOURCES = SOURCE / "docs/sources.md"
 LIST = SOURCE / "src/python/ring_attention_diagnose/mistakes.tsv"
 OUTCOMES = ("named", "group", "convention", "invisible", "unknown", "wrong")
-UNLISTED_CASES = "full,causal,gqa,window,sinks"
 # Classes of tests/support/*mutants.hpp that are no mistakes.
 RIGHT_PARTS = {"BothWays", "EngineWithOwners", "EveryStepBackward", "EveryStepForward", "LseRules", "NoChange"}
 RIGHT_PARTS |= {"RightOwners", "StableJoin", "StableLseMerge", "TextbookJoin"}
@@ -93,14 +92,11 @@ def reports_table():
     return table(("report", "what is wrong", "mistake", "lesson"), sorted(rows, key=lambda row: row[0].lower()))
 
 
-def confusion(mode, ranks, placement, number_type, ulysses=1, cases=""):
-    """Counts by outcome, and the lines of those that were not simply named."""
-    command = [BUILD / "tests/diagnose/diagnose_confusion", mode, ranks, placement, number_type, ulysses, cases]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True)
-    lines = [line.split("\t") for line in done.stdout.splitlines() if not line.startswith("#")]
-    summary = done.stdout.splitlines()[-1]
-    counts = {word: int(count) for word, count in re.findall(r" (\w+) (\d+)(?= |;)", summary.split(":", 1)[1])}
-    return counts, lines
+def confusion(mode, ranks, placement, number_type, ulysses=1):
+    """Counts by outcome, and (outcome, trial, what was said of both passes)."""
+    rows = verdicts_test.rows_of(verdicts_test.TABLE)[f"{mode} {ranks} {placement} {number_type} {ulysses}"]
+    lines = [(cells[0], trial, f"{cells[1]} / {cells[2]}") for trial, cells in rows.items()]
+    return collections.Counter(outcome for outcome, *_ in lines), lines
 
 
 def jobs():
@@ -125,7 +121,6 @@ def confusion_tables():
         counted.append(
             f"| {what} | {placement} | {kind} | " + " | ".join(str(counts.get(word, 0)) for word in OUTCOMES) + " |"
         )
-        print(counted[-1], flush=True)
         hidden = [name for outcome, name, *_ in lines if outcome == "invisible" and "(" not in name]
         if ranks == 3 and ulysses == 1:
             for name in hidden:
@@ -146,11 +141,10 @@ def confusions_unlisted():
     for kind in ("float32", "bf16"):
         for ranks in (3, 4):
             for placement in ("contiguous", "striped", "zigzag"):
-                counts, lines = confusion("unlisted", ranks, placement, kind, cases=UNLISTED_CASES)
+                counts, lines = confusion("unlisted", ranks, placement, kind)
                 wrong, unknown = counts.get("wrong", 0), counts.get("unknown", 0)
                 share = f"{100 * wrong / (wrong + unknown):.1f} %"
                 counted.append((str(ranks), placement, kind, str(wrong + unknown), str(unknown), str(wrong), share))
-                print(*counted[-1], flush=True)
                 for outcome, name, said, *_ in lines:
                     if outcome == "wrong":
                         said = said.removesuffix(" / (follows)").replace(" | ", "` or `")
@@ -194,7 +188,7 @@ def complaints_of_mutants():
         if not known:
             yield f"{listed[mutant]['id']}: there is no {mutant}"
     yield from (f"mistakes.tsv does not have {mutant}" for mutant in sorted(offered - set(listed)))
-    files = [*(SOURCE / "tests/diagnose").glob("*_test.cpp"), SOURCE / "tests/diagnose/running_rings.hpp"]
+    files = [SOURCE / "tests/diagnose" / name for name in ("running_rings.hpp", "lesson_rings.cpp")]
     tests = "".join(file.read_text(encoding="utf-8") for file in files)
     for mutant, row in listed.items():
         place, name = mutant.rsplit(" ", 1)
@@ -238,10 +232,12 @@ def replaced(text, name, new):
 
 def main():
     old = {page: page.read_text(encoding="utf-8") for page in (PAGE, SOURCES)}
-    new = {
-        PAGE: replaced(replaced(old[PAGE], "mistakes", mistakes_table()), "unseen", unseen_table()),
-        SOURCES: replaced(old[SOURCES], "reports", reports_table()),
-    }
+    counted, unseen = confusion_tables()
+    page = old[PAGE]
+    for name, table_of_name in (("mistakes", mistakes_table()), ("unseen", unseen_table()), ("confusion", counted),
+                                ("invisible", unseen), ("unlisted", confusions_unlisted())):
+        page = replaced(page, name, table_of_name)
+    new = {PAGE: page, SOURCES: replaced(old[SOURCES], "reports", reports_table())}
     if sys.argv[1:] == ["--check"]:
         complaints = [*complaints_of_mutants(), *complaints_of_sources()]
         complaints += [
@@ -252,11 +248,6 @@ def main():
             or f"{len(mistakes())} mistakes, and {len(mistakes(unseen=True))} that no result shows"
         )
         return 1 if complaints else 0
-    if sys.argv[1:] == ["confusion"]:
-        counted, unseen = confusion_tables()
-        new[PAGE] = replaced(replaced(new[PAGE], "confusion", counted), "invisible", unseen)
-    if sys.argv[1:] == ["unlisted"]:
-        new[PAGE] = replaced(new[PAGE], "unlisted", confusions_unlisted())
     for page, text in new.items():
         page.write_text(text, encoding="utf-8")
     return 0

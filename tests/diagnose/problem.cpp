@@ -6,9 +6,7 @@
 #include "ring_attention/attention/reference.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/bf16.hpp"
-#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention::diagnose {
 namespace {
@@ -67,11 +65,6 @@ Shape Case::shape_of(Array array) const {
   return array == Array::dk || array == Array::dv ? kv() : q();
 }
 
-Job job_of(int ranks, const std::string& placement, const std::string& parallel, int ulysses) {
-  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, 0, ranks);
-  return {ranks, placement_kind_named(placement), grid.ulysses.size};
-}
-
 std::vector<Case> ladder(const Job& job) {
   // Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
   // number than of heads or of columns, so that the axes of its arrays can be told apart.
@@ -104,19 +97,6 @@ std::vector<Case> ladder(const Job& job) {
   return cases;
 }
 
-std::vector<Case> ladder(const Job& job, const std::vector<std::string>& names) {
-  std::vector<Case> all = ladder(job);
-  if (names.empty()) return all;
-  for (const std::string& name : names)
-    if (std::ranges::find(all, name, &Case::name) == all.end()) {
-      std::string known;
-      for (const Case& one : all) known += (known.empty() ? "" : ", ") + one.name;
-      throw InputError("case '" + name + "'", "there is none", "take some of " + known);
-    }
-  std::erase_if(all, [&](const Case& one) { return std::ranges::find(names, one.name) == names.end(); });
-  return all;
-}
-
 Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arrays)
     : the_case(which), job(ranks), seed(seed_of_arrays) {
   const std::uint64_t mixed = mix(seed + which.number);
@@ -133,23 +113,6 @@ Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arra
     for (const double number : numbers.view().elements()) sinks.push_back(1 + number);
   }
   find_right_results();
-}
-
-Problem Problem::moved(Array gradient, const Tensor<double>& direction, double step) const {
-  Problem other;
-  other.the_case = the_case;
-  other.job = job;
-  other.seed = seed;
-  other.q = q.clone();
-  other.k = k.clone();
-  other.v = v.clone();
-  other.dout = dout.clone();
-  other.bias = bias.clone();
-  other.slopes = slopes;
-  other.sinks = sinks;
-  Tensor<double>& input = gradient == Array::dq ? other.q : gradient == Array::dk ? other.k : other.v;
-  for (Index i = 0; i < input.size(); ++i) input.data()[i] += step * direction.data()[i];
-  return other;
 }
 
 Scoring Problem::scoring() const {

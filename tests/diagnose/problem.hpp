@@ -1,6 +1,6 @@
 /// \file
-/// `Case`: a small problem that shows some mistakes; `ladder`: all of them, the simplest first; `Problem`: its arrays and
-/// its right results.
+/// The cases of `ring_attention_diagnose` for rings that run in C++. `Case`: a small problem that shows some mistakes;
+/// `ladder`: all of them, the simplest first; `Problem`: its arrays and its right results.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,6 @@ struct Job {
   }
 };
 
-/// \param placement  "contiguous", "striped" or "zigzag"
-/// \param parallel   "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or "all-gather"
-/// \throws InputError for ranks that cannot be divided so
-[[nodiscard]] Job job_of(int ranks, const std::string& placement, const std::string& parallel, int ulysses);
-
 /// One problem, in words that a user's code can follow.
 struct Case {
   std::string name;
@@ -53,15 +48,10 @@ struct Case {
 
 /// The cases for a job, the simplest first. Each adds one thing to `full` or to `causal`.
 [[nodiscard]] std::vector<Case> ladder(const Job& job);
-/// Those with these names; all, if there are none. \throws InputError for a name that no case has
-[[nodiscard]] std::vector<Case> ladder(const Job& job, const std::vector<std::string>& names);
 
 /// A case with its arrays. Their elements are exact in bf16 and in fp16: a code of any type gets the same problem.
 struct Problem {
   Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arrays);
-  /// The same with other arrays, and without right results: for derivatives.
-  [[nodiscard]] Problem moved(Array gradient, const Tensor<double>& direction, double step) const;
-
   /// How scores are formed, but for the bias and the padding.
   [[nodiscard]] Scoring scoring() const;
 
@@ -74,7 +64,6 @@ struct Problem {
   Arrays right;                       ///< dense attention in double
 
  private:
-  Problem() = default;
   void find_right_results();
 };
 

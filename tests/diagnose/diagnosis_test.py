@@ -1,0 +1,93 @@
+"""The diagnosis of right results, of groups, of conventions, of what is not tested; `long`: of 10,000 right results."""
+
+import importlib.util
+import sys
+import unittest
+
+if importlib.util.find_spec("numpy") is None:
+    print(f"skipped: {sys.executable} has no NumPy")
+    sys.exit(77)
+
+import trials
+import numpy as np
+from ring_attention_diagnose.diagnosis import diagnose
+from ring_attention_diagnose.examination import Options
+from ring_attention_diagnose.mistakes import MISTAKES
+from ring_attention_diagnose.placement import Job
+from ring_attention_diagnose.problem import BACKWARD, Problem, ladder
+from ring_attention_diagnose.ring import simulated
+from ring_attention_diagnose.rounding import rounded
+from ring_attention_diagnose.rules import Rules
+from ring_attention_diagnose.search import Hypothesis
+
+np.seterr(all="ignore")
+RIGHT_RESULTS = 10000 if "long" in sys.argv else 60
+QUICK = Options(pairs=False, lists_not_tested=False)
+
+
+def answers(job, only, *ids, change=lambda problem, arrays: arrays):
+    rules = Hypothesis(tuple(MISTAKES[name] for name in ids)).rules()
+    problems = [Problem(case, job, 1) for case in ladder(job, only)]
+    return [(problem, change(problem, simulated(problem, "float32", rules, rules))) for problem in problems]
+
+
+class Diagnosis(unittest.TestCase):
+    def test_groups_what_two_ranks_cannot_tell_apart(self):
+        """The same computation on two ranks: three tell them apart."""
+        def forward_of(name):
+            found = diagnose(answers(Job(2, "zigzag"), ("full", "causal"), name), QUICK)
+            return set(trials.pass_text(found.forward).split(" | "))
+
+        for one, other in (("steps-short", "no-ring"), ("not-sent", "step-before"), ("v-stays", "v-step-before")):
+            self.assertEqual(forward_of(one), forward_of(other))
+        self.assertNotEqual(forward_of("v-stays"), forward_of("k-stays"))
+
+    def test_rounds_to_nearest(self):
+        for precision, bits in (("float32", 24), ("fp16", 11), ("bf16", 8)):
+            last = 2.0 ** (1 - bits)
+            for part, want in ((1, 1 + last), (0.6, 1 + last), (0.4, 1)):
+                self.assertEqual(rounded(np.array([1 + part * last]), precision)[0], want, precision)
+
+    def test_calls_right_results_right(self):
+        """Rings of other sizes add in another order."""
+        asked = Job(3, "zigzag")
+        cases = ladder(asked)
+        for i in range(RIGHT_RESULTS):
+            case, seed = cases[i % len(cases)], 1000 + i
+            job = Job(1 + i % 6, "striped" if i % 2 == 0 else "contiguous")
+            precision, rules = ("bf16", "fp16", "float32")[i % 3], Rules(direction=1 if i % 4 < 2 else -1)
+            arrays = simulated(Problem(case, job, seed), precision, rules, rules)
+            found = diagnose([(Problem(case, asked, seed), arrays)], QUICK)
+            self.assertTrue(found.right, f"{case.name} {precision} {i}: {trials.pass_text(found.forward)} / "
+                                         f"{trials.pass_text(found.backward)}")
+
+    def test_says_conventions_and_does_not_call_them_wrong(self):
+        def to_base_2(problem, arrays):
+            return {**arrays, "lse": rounded(arrays["lse"] / np.log(2), "float32")}
+
+        def to_rank_order(problem, arrays):
+            order = sum((problem.job.tokens_of(rank, problem.case.tokens) for rank in range(3)), [])
+            return {name: array[:, order] for name, array in arrays.items()}
+
+        def times(factor):
+            return lambda problem, arrays: {**arrays, **{name: factor * arrays[name] for name in BACKWARD}}
+
+        job, only = Job(3, "zigzag"), ("full", "causal")
+        for word, change in (("base 2", to_base_2), ("order of the ranks", to_rank_order), ("times 3", times(3)),
+                             ("by 3", times(1 / 3))):
+            found = diagnose(answers(job, only, change=change), QUICK)
+            self.assertTrue(found.right, word)
+            self.assertEqual([word in line for line in found.conventions], [True])
+        for change in (to_base_2, to_rank_order):
+            found = diagnose(answers(job, only, "mask-local", change=change), QUICK)
+            self.assertEqual((trials.pass_text(found.forward), len(found.conventions)), ("mask-local", 1))
+
+    def test_lists_what_the_cases_do_not_test(self):
+        found = diagnose(answers(Job(3, "zigzag"), ("full",)), Options())
+        ids = {mistake.id for mistake in found.not_tested}
+        self.assertLessEqual({"causal-strict", "gqa-modulo", "window-plus-one", "sink-ignored"}, ids)
+        self.assertFalse({"steps-short", "no-scale", "no-delta", "average"} & ids)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2, argv=sys.argv[:1])

@@ -1,0 +1,59 @@
+"""The simulated ring: with right rules it agrees with dense attention, in every case, placement and direction."""
+
+import importlib.util
+import sys
+import unittest
+
+if importlib.util.find_spec("numpy") is None:
+    print(f"skipped: {sys.executable} has no NumPy")
+    sys.exit(77)
+
+import trials  # noqa: F401: the path of the package
+import numpy as np
+from ring_attention_diagnose.mistakes import MISTAKES
+from ring_attention_diagnose.placement import PLACEMENTS, Job
+from ring_attention_diagnose.problem import Problem, ladder
+from ring_attention_diagnose.residual import Yardstick
+from ring_attention_diagnose.ring import simulated
+from ring_attention_diagnose.rules import Rules
+from ring_attention_diagnose.search import Hypothesis
+
+np.seterr(all="ignore")
+JOBS = ((1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (3, 3), (6, 2))
+
+
+class Ring(unittest.TestCase):
+    def test_right_rules_agree_with_dense_attention(self):
+        for placement in PLACEMENTS:
+            for ranks, ulysses in JOBS:
+                job = Job(ranks, placement, ulysses)
+                for case in ladder(job):
+                    problem = Problem(case, job, 1)
+                    for direction in (1, -1):
+                        rules = Rules(direction=direction)
+                        for name, array in simulated(problem, "float64", rules, rules).items():
+                            size = 1e4 if name == "lse" else 100
+                            np.testing.assert_allclose(array, problem.right[name], rtol=1e-10, atol=1e-13 * size,
+                                                       err_msg=f"{job}, {case.name}, {name}")
+
+
+class Mistakes(unittest.TestCase):
+    def test_depend_on_the_direction_only_where_they_say_so(self):
+        """The others are tried in one direction only."""
+        job = Job(4, "zigzag")
+        for case in (case for case in ladder(job) if not case.large_scores):
+            problem = Problem(case, job, 1)
+            yardstick = Yardstick(problem)
+            for mistake in (mistake for mistake in MISTAKES.values() if not mistake.directed):
+                forth, back = (Hypothesis((mistake,), direction).rules() for direction in (1, -1))
+                errors = yardstick.largest(simulated(problem, "float64", forth, forth),
+                                           simulated(problem, "float64", back, back))
+                self.assertLess(max(errors.values()), 1e-6, f"{mistake.id}, {case.name}")
+
+    def test_have_a_sentence_each(self):
+        self.assertGreaterEqual(len(MISTAKES), 100)
+        self.assertEqual(len({mistake.says for mistake in MISTAKES.values()}), len(MISTAKES))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
