@@ -13,7 +13,7 @@
 
 #include "ring_attention/core/error.hpp"
 
-extern char** environ;
+extern char** environ;  // NOLINT: no header of macOS has it
 
 namespace ring_attention {
 namespace {
