@@ -151,7 +151,7 @@ class GpuCheck {
     array("v", call.v);
     each_term(
         [this](const auto& of_term, const char* name) {
-          if (of_term) array(name, *of_term);
+          if (of_term) this->array(name, *of_term);
         },
         call.terms, term_names);
     if (call.to) {
@@ -166,9 +166,9 @@ class GpuCheck {
     array("dq", to.q);
     array("dk", to.k);
     array("dv", to.v);
-    each_term(
-        [this](const auto& of_term, const char* name) { array(("d" + std::string(name)).c_str(), of_term); },
-        to.terms(), term_names);
+    each_term([this](const auto& of_term,
+                     const char* name) { this->array(("d" + std::string(name)).c_str(), of_term); },
+              to.terms(), term_names);
   }
   /// Where ranks share heads, messages come before most of the memory is allocated.
   void memory(const SharedAttention& shared, bool gradients) const {

@@ -109,12 +109,12 @@ class TraceObserver : public Observer {
   }
   /// Calls use(rank of the job) for each piece of another rank that is not empty.
   void for_others(const PieceExchange& what, const auto& pieces, const auto& use) const {
-    const Axis& axis = what.along == PieceExchange::Along::ulysses ? grid_.ulysses
-                       : what.along == PieceExchange::Along::ring  ? grid_.ring
-                                                                   : what.axis;
+    const Axis& group = what.along == PieceExchange::Along::ulysses ? grid_.ulysses
+                        : what.along == PieceExchange::Along::ring  ? grid_.ring
+                                                                    : what.axis;
     for (int other = 0; other < static_cast<int>(pieces.size()); ++other)
       if (other != what.rank && !pieces[static_cast<std::size_t>(other)].empty())
-        use(axis.at(grid_.rank, other));
+        use(group.at(grid_.rank, other));
   }
 
   Trace& trace_;
