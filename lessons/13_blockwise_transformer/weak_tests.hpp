@@ -23,7 +23,7 @@ inline std::vector<MeshShape> meshes(const Setup& setup, int ranks) {
         try {
           require_shareable(setup.shape, mesh, setup.batch);
           all.push_back(mesh);
-        } catch (const InputError&) {  // not these heads
+        } catch (const InputError&) {  // NOLINT: not these heads
         }
       }
   return all;

@@ -229,7 +229,7 @@ ncclResult_t ncclGroupEnd() {
 }
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  if (sends_until_failure() > 0 && --sends_until_failure() == 0) {
+  if (int& left = sends_until_failure(); left > 0 && (left -= 1) == 0) {
     last_error = "this ncclSend was chosen to fail";
     return ncclSystemError;
   }

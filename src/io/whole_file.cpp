@@ -37,7 +37,7 @@ FileBytes read_file(const std::string& path, Index most, const std::string& reme
 
 void write_file(const std::string& path, std::string_view first, std::string_view rest) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  for (const std::string_view bytes : {first, rest}) out.write(bytes.data(), std::ssize(bytes));
+  for (const std::string_view bytes : {first, rest}) out << bytes;
   out.close();
   if (!out) throw InputError(path, "cannot be written: " + reason(), check_disk);
 }

@@ -9,7 +9,7 @@ namespace {
 
 const ModelShape& valid(const ModelShape& shape) {
   require_valid(shape);
-  return shape;
+  return shape;  // NOLINT: as long as the argument lives
 }
 
 }  // namespace

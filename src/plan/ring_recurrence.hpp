@@ -51,7 +51,7 @@ void exchange_in_turn(const std::vector<double>& ready, std::vector<double>& arr
 /// \param compute  (rank, step) -> seconds
 /// \param hop  (rank, step) -> seconds of the hop into that rank
 template <class Compute, class Hop>
-[[nodiscard]] double ring_seconds(int ranks, int steps, int hops, Compute compute, Hop hop,
+[[nodiscard]] double ring_seconds(int ranks, int steps, int hops, const Compute& compute, const Hop& hop,
                                   Hops kind = Hops::overlapped) {
   require(ranks >= 1 && steps >= 0 && (ranks > 1 || hops == 0), "ring_seconds: a hop needs two ranks");
   const auto n = static_cast<std::size_t>(ranks);

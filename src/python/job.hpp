@@ -81,7 +81,7 @@ class Job {
   /// The watchdog watches from watch() to unwatch(), and ends the process unless `activity` moves.
   void watch(Phase phase, int peer);
   void unwatch();
-  /// The same again, in the phase that it was in.
+  /// The watchdog watches again, in the phase of the last watch().
   void watch();
   /// Tells the watchdog what the ring does.
   Observer& observer() { return observer_; }

@@ -74,7 +74,7 @@ MPI_Comm duplicate(MPI_Comm comm, const std::string& call, Seconds timeout) {
     if (done != 0) return *copy;
     back_off(polls);
   }
-  static_cast<void>(copy.release());  // MPI may still write it
+  static_cast<void>(copy.release());  // NOLINT: MPI may still write it
   int rank = 0, size = 1;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);

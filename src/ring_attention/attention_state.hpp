@@ -41,7 +41,7 @@ struct AttentionState {
   /// \throws InputError: see Attention
   AttentionState(MPI_Comm caller, Options how);
 
-  /// Those of the options, for one call.
+  /// The observers of one call: those of the options, and their progress.
   [[nodiscard]] Observers observers() {
     Observers all = options.observers;
     if (options.progress) all.push_back(&progress);

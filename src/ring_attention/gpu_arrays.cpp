@@ -41,7 +41,7 @@ class GpuParts final : public AttentionState::Gpu {
   ~GpuParts() override {
     try {
       if (std::uncaught_exceptions() == exceptions_) wait();
-    } catch (const std::exception&) {  // the caller did not ask
+    } catch (const std::exception&) {  // NOLINT: the caller did not ask
     }
   }
 
@@ -92,7 +92,7 @@ class GpuParts final : public AttentionState::Gpu {
       try {
         gpu_.end_.record(gpu_.stream());
         gpu_.end_.block(caller_);
-      } catch (const Error&) {  // CUDA has failed: the next call says so
+      } catch (const Error&) {  // NOLINT: CUDA has failed, the next call says so
       }
     }
 

@@ -25,7 +25,11 @@ void expect_sum_of_replicas(const User<T>& user, const Gradients<T>& got) {
 /// The ring of threads, on every rank. Rank 0 runs it, because the ranks of a test share cores.
 template <class T>
 Whole<T> ring_of_threads(const GradientProblem<T>& problem, int ranks) {
-  Whole<T> ring = world_rank() == 0 ? Whole<T>(run(problem, {.rings = ranks})) : zeros<T>(problem.what());
+  Whole<T> ring = zeros<T>(problem.what());
+  if (world_rank() == 0) {
+    TeamRun<T> here = run(problem, {.rings = ranks});
+    ring = {std::move(here.attended), std::move(here.gradients)};
+  }
   for (Tensor<T>* array : {&ring.attended.out, &ring.attended.lse, &ring.gradients.q, &ring.gradients.k,
                            &ring.gradients.v, &ring.gradients.bias})
     MPI_Bcast(array->data(), static_cast<int>(array->bytes()), MPI_BYTE, 0, MPI_COMM_WORLD);

@@ -46,7 +46,7 @@ void serve(const std::string& folder) {
       gradients.q = backward.finish();
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    std::cout << seconds.count() << std::endl;
+    std::cout << seconds.count() << '\n' << std::flush;
   }
   write_npy<T>(array("out"), attended.out);
   write_npy<T>(array("dq"), gradients.q);

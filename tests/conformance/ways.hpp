@@ -33,7 +33,7 @@ struct Way {
   [[nodiscard]] bool takes(const Case& what, const Team& team) const {
     const bool shared_bias = what.bias_batch > 0 && what.bias_heads == 1;
     return can_share_heads(what.q().heads, what.kv_heads, team.ulysses) &&
-           !(tile > 0 && team.ulysses > 1 && shared_bias);
+           (tile == 0 || team.ulysses == 1 || !shared_bias);
   }
 };
 

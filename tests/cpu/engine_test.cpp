@@ -26,7 +26,7 @@ class CpuEngineIn : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(CpuEngineIn, Types);
 
-/// Of forward and backward.
+/// Both passes agree with the reference.
 template <class T>
 void expect_agreement(const Case& what) {
   const auto problem = make_gradient_problem<T>(what);

@@ -92,7 +92,7 @@ TYPED_TEST(RingTerms, ABiasTimesTheScaleIsNoticed) {
   }
 }
 
-/// The same bias for every head and batch, as an array of its own for each.
+/// A problem whose every batch and head has the bias of this one in an array of its own.
 template <class T>
 GradientProblem<T> repeated(const GradientProblem<T>& problem) {
   auto whole = make_gradient_problem<T>(with_bias({2, 4}));

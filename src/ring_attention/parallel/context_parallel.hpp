@@ -95,7 +95,8 @@ class ContextParallel {
   /// Feeds the K,V of all ranks to the engine, whose finish() then is the result.
   void travel(Forward& forward);
 
-  /// The same for the backward. After travel() dQ and the gradients of terms are the engine's, and dK,dV of this rank are in `sums`.
+  /// A backward that has begun. After travel() the engine has dQ and the gradients of terms, and `sums` has dK,dV of this
+  /// rank.
   struct Backward {
     std::unique_ptr<BackwardEngine<T>> engine;
     KvExchange<T> kv;

@@ -47,12 +47,12 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> queries_to_heads(MaybeOwned<T> x) const {
     return to_heads(std::move(x), share_.query, query_tokens_);
   }
-  /// The same for k, v.
+  /// k, v: likewise.
   template <class T>
   [[nodiscard]] MaybeOwned<T> keys_to_heads(MaybeOwned<T> x) const {
     return to_heads(std::move(x), share_.kv, key_tokens_);
   }
-  /// The same for the terms that there are. An array that broadcasts over heads goes to every rank.
+  /// The arrays of terms: likewise, those that there are. An array that broadcasts over heads goes to every rank.
   template <class T>
   [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_heads(TermArrays<MaybeOwned<T>> x) const {
     return each_term(

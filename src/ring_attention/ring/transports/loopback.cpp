@@ -39,7 +39,7 @@ void LoopbackWorld::run(const std::function<void(int)>& body) {
     threads.emplace_back([&, rank] {
       try {
         body(rank);
-      } catch (const Stopped&) {
+      } catch (const Stopped&) {  // NOLINT: the rank that failed has thrown
       } catch (...) {
         {
           const std::lock_guard lock(mutex_);
