@@ -59,7 +59,8 @@ int run(std::vector<std::string> words) {
   if (posix_spawnp(&child, arguments.front(), nullptr, nullptr, arguments.data(), environ) != 0)
     return no_numpy;
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) throw Error("diagnose: the exit code of python3 is lost");
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -50,6 +50,7 @@ void check_options(const Check& check, const Options& options) {
         "options.threads above 1 needs MPI_THREAD_FUNNELED: start MPI with MPI_Init_thread");
   check(std::ranges::count(available_isas(), options.isa) > 0,
         "options.isa is not available on this machine");
+  check(std::ranges::count(options.observers, nullptr) == 0, "options.observers has a null pointer");
 }
 
 /// Where ranks share heads, messages come before most of the memory is allocated.

@@ -33,7 +33,7 @@ void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& ca
         "options.same_bits does not go with a function of the caller");
   check(within(tile, 1, Tiling::largest_size), "options.same_bits is a number of tokens, 1 to 2^20, or 0");
   check(std::is_same_v<T, float>, "options.same_bits needs arrays of float in the memory of the host");
-  if (call.name == std::string("backward")) require_exact_term_gradients(call.term_shapes(), q, grid);
+  if (call.result) require_exact_term_gradients(call.term_shapes(), q, grid);
   const Mask& mask = call.scoring.mask;
   (void)tiles_of(grid.shard(call.placement.queries), Tiling(tile, mask.documents, mask.offset));
   (void)tiles_of(grid.shard(call.placement.keys), Tiling(tile, mask.documents));

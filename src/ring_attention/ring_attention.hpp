@@ -91,10 +91,11 @@ struct Options {
   /// placement must consist of whole tiles: Placement(kind, Tiling(tile, documents).cuts(tokens), ranks).
   /// 0: rounding depends on the ranks.
   Index same_bits = 0;
-  /// The calling thread tells them what it does (parallel/observer.hpp). They outlive the calls.
+  /// The calling thread tells them what it does (parallel/observer.hpp). They outlive the
+  /// Attention, or are taken out of its options before: wait() and the destructor tell them as well.
   Observers observers = {};
   /// An observer that the calling thread calls between tiles, after every hop of a ring, and while it waits for a GPU. Use
-  /// `observers`: the next release has it no longer.
+  /// `observers`: the next release removes it.
   Progress progress = {};
   GpuOptions gpu = {};
 };
@@ -146,7 +147,8 @@ class Attention {
   /// Waits as wait() does, but throws nothing.
   ~Attention();
 
-  /// May be changed between two calls: `threads`, `isa`, `observers` and `progress` on one rank alone, the other options on all ranks.
+  /// May be changed between two calls: `threads`, `isa`, `observers` and `progress` on one rank alone, the other options on
+  /// all ranks.
   /// The next call then makes the communicators that it needs.
   [[nodiscard]] Options& options();
 
@@ -184,7 +186,7 @@ class Attention {
 
 // Each call of a function below makes what an Attention keeps, uses it once and destroys it. The cost is a duplicate of the
 // communicator, and one or two parts of it, which all ranks make together. Arrays are in the memory of the host. The
-// functions return the results; an Attention writes them to the caller's arrays, and has them a second time meanwhile.
+// functions return the results; an Attention writes them to the caller's arrays, and holds a second copy during the call.
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
 /// the factors of the dropout; the softmax includes the sinks.

@@ -171,6 +171,8 @@ TEST(Arguments, MoreThanThereCanBe) {
 
 TEST(Arguments, OptionsThatCannotBe) {
   expect_refused_on_some([](auto& a) { a.options.threads = 0; }, "options.threads is at least 1");
+  expect_refused_on_some([](auto& a) { a.options.observers = {nullptr}; },
+                         "options.observers has a null pointer");
   expect_refused_on_some([](auto& a) { a.options.threads = 2; },
                          "options.threads above 1 needs MPI_THREAD_FUNNELED");
   for (const Isa isa : {Isa::neon, Isa::generic, Isa::avx512})

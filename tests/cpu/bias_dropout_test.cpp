@@ -1,4 +1,4 @@
-// Bias and dropout in the fast engines, beside what ../conformance says of them.
+// Bias and dropout in the fast engines, in addition to ../conformance.
 
 #include <gtest/gtest.h>
 

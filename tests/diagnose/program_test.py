@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -18,6 +19,7 @@ SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().p
 sys.path.insert(0, str(SOURCE / "src/python"))
 
 import numpy as np
+from ring_attention_diagnose import InputError, judged, problems_of
 from ring_attention_diagnose.__main__ import main
 
 
@@ -40,6 +42,23 @@ class Program(unittest.TestCase):
     def cases(self, *words):
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(main(["cases", "--out", "mine", *words]), 0)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_a_full_disk(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([sys.executable, "-m", "ring_attention_diagnose", "--help"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": sys.path[0]})
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"\Aerror: the output cannot be written: [^\n]*\n\Z")
+
+    def test_results_that_are_not_all_there(self):
+        problems = problems_of(3, only=["full", "causal"])
+        out = np.zeros((4, 8, 16))
+        for given, says in (([{}], "results for 1 of 2 cases"),
+                            ([{"out": [("mine.0", out), ("mine.1", out)]}, {}], "mine.0: 2 arrays for 3 ranks")):
+            with self.assertRaises(InputError) as caught:
+                judged(problems, given)
+            self.assertIn(says, str(caught.exception))
 
     def test_flags(self):
         for words, *says in (

@@ -64,7 +64,7 @@ def _cases(options: dict) -> int:
     write_cases(problems, options["--parallel"], out)
     for problem in problems:
         print(f"{out}/{problem.case.name}: {problem.case.tests}")
-    print(f"{out}/cases.json says what to compute. Your code writes out.npy (and lse, dq, dk, dv) beside q.npy.")
+    print(f"{out}/cases.json says what to compute. Your code writes out.npy (and lse, dq, dk, dv) next to q.npy.")
     return 0
 
 
@@ -107,22 +107,26 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     name = os.environ.get("RING_ATTENTION_DIAGNOSE_NAME") or "ring-attention-diagnose"
     writes = words[:1] == ["cases"]
-    if "--help" in words or "-h" in words:
-        text = (Path(__file__).parent / ("cases_help.txt" if writes else "help.txt")).read_text(encoding="utf-8")
-        print(text.replace("{name}", name), end="")
-        return 0
     try:
-        try:
-            options = _cases_options(words[1:]) if writes else _check_words(words)
-        except InputError as error:
-            raise InputError(str(error), f"see {name}{' cases' * writes} --help") from error
-        return _cases(options) if writes else _diagnose(words)
+        code = 0
+        if "--help" in words or "-h" in words:
+            text = (Path(__file__).parent / ("cases_help.txt" if writes else "help.txt")).read_text(encoding="utf-8")
+            print(text.replace("{name}", name), end="")
+        else:
+            try:
+                options = _cases_options(words[1:]) if writes else _check_words(words)
+            except InputError as error:
+                raise InputError(str(error), f"see {name}{' cases' * writes} --help") from error
+            code = _cases(options) if writes else _diagnose(words)
+        sys.stdout.flush()
+        return code
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # who reads the report has enough of it
+    except OSError as error:  # of stdout: no more is written there when Python ends
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return 2
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The files of `diagnose`: cases and their arrays; what a user's code wrote beside them."""
+"""The files of `diagnose`: cases and their arrays; what a user's code wrote next to them."""
 
 from __future__ import annotations
 
@@ -74,13 +74,14 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
             if most is not None and elements > most:
                 raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
                                  "reshape the array before it is handed back")
-            bytes_read, wanted = file.read(), elements * dtype.itemsize
+            wanted, left = elements * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+            bytes_read = file.read(wanted) if left == wanted else b""
     except OSError as error:
         raise InputError(path, f"cannot be read: {_reason(error)}", "check the file") from error
-    if len(bytes_read) < wanted:
-        raise InputError(path, f"truncated: {wanted - len(bytes_read)} of its bytes are missing", _SAVE_AGAIN)
-    if len(bytes_read) > wanted:
-        raise InputError(path, f"{len(bytes_read) - wanted} bytes follow the array",
+    if left < wanted:
+        raise InputError(path, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN)
+    if left > wanted:
+        raise InputError(path, f"{left - wanted} bytes follow the array",
                          "a file holds one array: save it again with np.save")
     return np.frombuffer(bytes_read, dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
 

@@ -96,6 +96,9 @@ class Submission:
             if len(pieces) == 1:
                 arrays[array] = self._arranged(problem, array, tokens, *pieces[0])
                 continue
+            if len(pieces) != problem.job.ranks:
+                raise InputError(pieces[0][0], f"{len(pieces)} arrays for {problem.job.ranks} ranks",
+                                 "give one whole array, or one of each rank")
             shards = [problem.job.tokens_of(rank, tokens) for rank in range(len(pieces))]
             parts = [self._arranged(problem, array, len(here), *piece) for here, piece in zip(shards, pieces)]
             arrays[array] = np.concatenate(parts, axis=1)[:, np.argsort(sum(shards, []))]
@@ -128,6 +131,9 @@ def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> 
 
 def submission_of(problems: list[Problem], given: list[Given]) -> Submission:
     """:raises InputError: one line: for a shape that does not fit, results of another case or of another seed"""
+    if len(given) != len(problems):
+        raise InputError("diagnose", f"there are results for {len(given)} of {len(problems)} cases",
+                         "give a dictionary for each case, empty without results")
     found = Submission()
     for problem, of_case in zip(problems, given):
         arrays = found._arrays(problem, of_case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-PRECISIONS = ("float64", "float32", "fp16", "bf16")  #: from the finest; fp16 stands for TF32, too: both have 11 digits
+PRECISIONS = ("float64", "float32", "fp16", "bf16")  #: from the finest; fp16 also stands for TF32: both have 11 digits
 
 
 def coarser(*precisions: str) -> str:

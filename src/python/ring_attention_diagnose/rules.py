@@ -146,7 +146,7 @@ class Rules:
     dout: Callable = lambda slots, problem: problem.shards("dout")
     lse_from: str = "whole"  #: or own_shard, step
     delta_from: str = "whole"  #: or own_shard, step, none
-    dq_factor: Callable[[Case], float] = _one  #: beside the scale
+    dq_factor: Callable[[Case], float] = _one  #: in addition to the scale
     dk_factor: Callable[[Case], float] = _one
     add_dq: Callable = _add
     add_dkdv: Callable = _add

@@ -10,7 +10,7 @@ namespace ring_attention {
 
 std::string fault_of(const Scoring& scoring, Index heads, double largest) {
   const auto& [scale, mask, slopes, sinks, dropout] = scoring;
-  const auto finite = [&](double x) { return std::abs(x) <= largest; };  // false for NaN, too
+  const auto finite = [&](double x) { return std::abs(x) <= largest; };  // also false for NaN
   if (!finite(scale)) return format("scale is %g: it must be finite", scale);
   if (!Mask{mask.left, mask.right}.valid())
     return "mask.left and mask.right are numbers of keys: from 0 to 2^53, or Mask::unlimited";

@@ -146,19 +146,16 @@ std::unique_ptr<BackwardEngine<T>> observed(std::unique_ptr<BackwardEngine<T>> e
   return std::make_unique<ObservedBackward<T>>(std::move(engine), by, pass);
 }
 
-template std::unique_ptr<Engine<float>> observed(std::unique_ptr<Engine<float>>, const Observers&,
-                                                 const Pass&);
-template std::unique_ptr<BackwardEngine<float>> observed(std::unique_ptr<BackwardEngine<float>>,
-                                                         const Observers&, const Pass&);
-template std::unique_ptr<Engine<double>> observed(std::unique_ptr<Engine<double>>, const Observers&,
-                                                  const Pass&);
-template std::unique_ptr<BackwardEngine<double>> observed(std::unique_ptr<BackwardEngine<double>>,
-                                                          const Observers&, const Pass&);
-template std::unique_ptr<Engine<Bf16>> observed(std::unique_ptr<Engine<Bf16>>, const Observers&, const Pass&);
-template std::unique_ptr<BackwardEngine<Bf16>> observed(std::unique_ptr<BackwardEngine<Bf16>>,
-                                                        const Observers&, const Pass&);
-template std::unique_ptr<Engine<Fp16>> observed(std::unique_ptr<Engine<Fp16>>, const Observers&, const Pass&);
-template std::unique_ptr<BackwardEngine<Fp16>> observed(std::unique_ptr<BackwardEngine<Fp16>>,
-                                                        const Observers&, const Pass&);
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type
+#define RING_ATTENTION_INSTANTIATE(T)                                                                        \
+  template std::unique_ptr<Engine<T>> observed(std::unique_ptr<Engine<T>>, const Observers&, const Pass&);   \
+  template std::unique_ptr<BackwardEngine<T>> observed(std::unique_ptr<BackwardEngine<T>>, const Observers&, \
+                                                       const Pass&);
+RING_ATTENTION_INSTANTIATE(float)
+RING_ATTENTION_INSTANTIATE(double)
+RING_ATTENTION_INSTANTIATE(Bf16)
+RING_ATTENTION_INSTANTIATE(Fp16)
+#undef RING_ATTENTION_INSTANTIATE
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace ring_attention
