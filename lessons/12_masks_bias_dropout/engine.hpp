@@ -16,8 +16,8 @@ class Pairs {
  public:
   Pairs(const Rules& rules, Mistake mistake, const Ring& ring, bool backward)
       : rules_(rules), mistake_(mistake), ring_(ring), backward_(backward) {
-    if (mistake == Mistake::no_offset) rules_.offset = 0;
-    if (mistake == Mistake::seed_per_rank) rules_.dropout.seed += static_cast<std::uint64_t>(ring.rank);
+    if (mistake == "no-offset") rules_.offset = 0;
+    if (mistake == "seed-per-rank") rules_.dropout.seed += static_cast<std::uint64_t>(ring.rank);
   }
 
  protected:
@@ -33,7 +33,7 @@ class Pairs {
   void each_pair(const KeyValue<double>& kv, const Progress& progress, Visit visit) {
     const std::vector<Index> keys = positions(kv.ranges);
     Rules rules = rules_;
-    if (mistake_ == Mistake::seed_per_step)
+    if (mistake_ == "seed-per-step")
       rules.dropout.seed += static_cast<std::uint64_t>(backward_ ? ring_.size - 1 - step_ : step_);
     const Shape& q = q_.shape();
     for (Index b = 0; b < q.batch; ++b)
@@ -42,7 +42,7 @@ class Pairs {
           for (Index j = 0; j < std::ssize(keys); ++j) {
             const Pair pair{b, h, queries_[static_cast<std::size_t>(i)], keys[static_cast<std::size_t>(j)]};
             const Pair local{b, h, i, j};
-            if (!lesson::visible(rules, mistake_ == Mistake::local_mask ? local : pair)) continue;
+            if (!lesson::visible(rules, mistake_ == "local-mask" ? local : pair)) continue;
             visit(local, pair.key, score(pair, local, kv), dropped(rules, pair, local));
           }
           if (progress) progress();
@@ -65,21 +65,21 @@ class Pairs {
     const auto k = kv.k.row(local.batch, kv_head(local.head, kv.k.shape()), local.key);
     const double product = std::inner_product(q.begin(), q.end(), k.begin(), 0.0);
     const double* dense = bias_.size() == 0 ? nullptr : bias_.row(0, 0, local.query).data();
-    if (mistake_ == Mistake::scaled_bias) return rules_.scale * (product + lesson::bias(rules_, pair, dense));
-    if (mistake_ == Mistake::local_alibi)
+    if (mistake_ == "scaled-bias") return rules_.scale * (product + lesson::bias(rules_, pair, dense));
+    if (mistake_ == "local-alibi")
       return rules_.scale * product + lesson::bias(rules_, local, nullptr) + (dense ? dense[pair.key] : 0);
-    if (mistake_ == Mistake::local_columns && dense != nullptr)
+    if (mistake_ == "local-columns" && dense != nullptr)
       return rules_.scale * product + lesson::bias(rules_, pair, nullptr) + dense[arrived_ + local.key];
     return rules_.scale * product + lesson::bias(rules_, pair, dense);
   }
 
   [[nodiscard]] double dropped(const Rules& rules, Pair pair, const Pair& local) const {
     if (!rules.dropout.drops()) return 1;
-    if (mistake_ == Mistake::local_dropout) return lesson::factor(rules, local);
-    if (mistake_ == Mistake::local_head) pair.head %= std::max(Index{1}, q_.shape().heads / 2);
+    if (mistake_ == "local-dropout") return lesson::factor(rules, local);
+    if (mistake_ == "local-head") pair.head %= std::max(Index{1}, q_.shape().heads / 2);
     const double factor = lesson::factor(rules, pair);
-    if (mistake_ == Mistake::scales_twice) return factor * factor;
-    if (mistake_ == Mistake::no_scale) return factor > 0 ? 1 : 0;
+    if (mistake_ == "scales-twice") return factor * factor;
+    if (mistake_ == "no-scale") return factor > 0 ? 1 : 0;
     return factor;
   }
 
@@ -100,21 +100,21 @@ class PairEngine : public Engine<double>, Pairs {
   }
 
   void accumulate(const KeyValue<double>& kv, const Progress& progress) override {
-    const bool every_step = mistake_ == Mistake::sink_every_step;
+    const bool every_step = mistake_ == "sink-every-step";
     Tensor<double> seen(q_.shape().per_row());
     each_pair(kv, progress, [&](const Pair& at, Index, double s, double factor) {
       seen.view()(at.batch, at.head, at.query) = 1;
-      if (factor == 0 && (mistake_ == Mistake::drops_before || mistake_ == Mistake::drops_the_sum)) return;
-      if (mistake_ == Mistake::drops_before) factor = 1;
+      if (factor == 0 && (mistake_ == "drops-before-softmax" || mistake_ == "drops-the-sum")) return;
+      if (mistake_ == "drops-before-softmax") factor = 1;
       const auto v = kv.v.row(at.batch, kv_head(at.head, kv.v.shape()), at.key);
       update(at.batch, at.head, at.query,
              [&](auto& state, auto o) { lesson::attend(state, o, s, factor, v); });
     });
-    if (every_step || mistake_ == Mistake::sink_every_rank) add_sinks(every_step ? nullptr : &seen);
+    if (every_step || mistake_ == "sink-every-rank") add_sinks(every_step ? nullptr : &seen);
   }
 
   [[nodiscard]] AttentionResult<double> finish() override {
-    if (mistake_ != Mistake::sink_every_step && mistake_ != Mistake::sink_every_rank) add_sinks(nullptr);
+    if (mistake_ != "sink-every-step" && mistake_ != "sink-every-rank") add_sinks(nullptr);
     return ring_attention::finish(std::move(partial_));
   }
 
@@ -167,14 +167,14 @@ class PairBackward : public BackwardEngine<double>, Pairs {
       const auto grad_out = row(forward_.grad_out);
       const double grad_p = std::inner_product(grad_out.begin(), grad_out.end(), key(kv.v).begin(), 0.0);
       double ds = lesson::score_gradient(p, factor, grad_p, row(delta_.view())[0]);
-      if (mistake_ == Mistake::masks_gradient && factor == 0) ds = 0;
+      if (mistake_ == "masks-gradient" && factor == 0) ds = 0;
       for (Index d = 0; d < shape.dim; ++d) {
         const auto c = static_cast<std::size_t>(d);
         key(gradient.v)[c] += factor * p * grad_out[c];
         row(grad_q_.view())[c] += rules_.scale * ds * key(kv.k)[c];
         key(gradient.k)[c] += rules_.scale * ds * row(q_)[c];
       }
-      const bool counts = mistake_ != Mistake::one_head_bias || at.head == 0;
+      const bool counts = mistake_ != "one-head-bias" || at.head == 0;
       if (grad_bias_.size() > 0 && counts)  // of all batches and heads: they share the bias
         grad_bias_.view()(0, 0, at.query, position) += ds;
     });

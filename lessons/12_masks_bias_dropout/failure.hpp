@@ -19,17 +19,16 @@ inline std::vector<Feature> features(Index ranks, std::uint64_t seed) {
     change(setup.rules);
     all.push_back({name, setup, by_local_indices});
   };
-  using enum Mistake;
-  add("window of 8 keys", local_mask, seq, DenseBias::none, [](Rules& r) { r.left = 7, r.right = 0; });
-  add("three documents", local_mask, seq, DenseBias::none,
+  add("window of 8 keys", "local-mask", seq, DenseBias::none, [](Rules& r) { r.left = 7, r.right = 0; });
+  add("three documents", "local-mask", seq, DenseBias::none,
       [&](Rules& r) { r.documents = {0, seq / 5, 3 * seq / 4}; });
-  add("causal, twice the keys", local_mask, 2 * seq, DenseBias::none, [&](Rules& r) {
+  add("causal, twice the keys", "local-mask", 2 * seq, DenseBias::none, [&](Rules& r) {
     r.right = 0;
     r.offset = seq;
   });
-  add("ALiBi", local_alibi, seq, DenseBias::none, [&](Rules& r) { r.slopes = alibi_slopes(heads); });
-  add("dense bias", local_columns, seq, DenseBias::random, [](Rules&) {});
-  add("dropout", local_dropout, seq, DenseBias::none,
+  add("ALiBi", "local-alibi", seq, DenseBias::none, [&](Rules& r) { r.slopes = alibi_slopes(heads); });
+  add("dense bias", "local-columns", seq, DenseBias::random, [](Rules&) {});
+  add("dropout", "local-dropout", seq, DenseBias::none,
       [&](Rules& r) { r.dropout = {.probability = 0.25, .seed = seed}; });
   return all;
 }
@@ -62,7 +61,7 @@ inline void show_failure(Lesson& lesson, const Communicator& comm) {
     for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped}) {
       setup.kind = kind;
       row.push_back(error_of_out(comm, setup, here[i].by_local_indices));
-      right = std::max(right, error_of_out(comm, setup, Mistake::none));
+      right = std::max(right, error_of_out(comm, setup, Lesson::no_mistake));
     }
     table.row({here[i].name, human_error(row[0]), human_error(row[1]), human_error(row[2])});
   }

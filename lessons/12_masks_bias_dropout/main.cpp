@@ -123,7 +123,7 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
   const std::string showed =
       counted(comm.size(), "rank") +
       ": window, documents, ALiBi, bias, sinks and dropout at once: exact, for every placement";
-  if (mistake != Mistake::none) return lesson.finish(showed);  // the rest shows all mistakes
+  if (mistake != Lesson::no_mistake) return lesson.finish(showed);  // the rest shows all mistakes
   lesson.heading("Mistakes, and a test that passes for each of them");
   show_mistakes(lesson, comm);
   lesson.heading("The mask of the dropout as random numbers");

@@ -4,30 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "common/lesson.hpp"
+
 namespace ring_attention::lesson_12 {
 
-enum class Mistake {
-  none,
-  local_mask,
-  local_alibi,
-  no_offset,
-  local_columns,
-  scaled_bias,
-  one_head_bias,
-  local_table,
-  local_dropout,
-  local_head,
-  seed_per_rank,
-  seed_per_step,
-  drops_before,
-  drops_the_sum,
-  masks_gradient,
-  scales_twice,
-  no_scale,
-  sink_every_step,
-  sink_every_rank,
-  local_sink_gradient
-};
+using Mistake = Lesson::Mistake;
 
 enum class WeakTest {
   one_rank,
@@ -59,44 +40,34 @@ inline const std::vector<std::pair<WeakTest, const char*>> weak_tests{
     {WeakTest::grad_qkv, "out, dQ, dK, dV and dbias"}};
 
 struct Wrong {
-  Mistake mistake;
   const char *name, *description;
   WeakTest passes;
   bool needs_ranks;  // on one rank it is right
+  Mistake mistake = name;
 };
 
 inline const std::vector<Wrong> every_mistake{
-    {Mistake::local_mask, "local-mask", "the mask compares local indices", WeakTest::one_rank, true},
-    {Mistake::local_alibi, "local-alibi", "ALiBi's distance is one of local indices", WeakTest::one_rank,
-     true},
-    {Mistake::no_offset, "no-offset", "query i is at position i among the keys", WeakTest::as_many_keys,
+    {"local-mask", "the mask compares local indices", WeakTest::one_rank, true},
+    {"local-alibi", "ALiBi's distance is one of local indices", WeakTest::one_rank, true},
+    {"no-offset", "query i is at position i among the keys", WeakTest::as_many_keys, false},
+    {"local-columns", "the bias is read in the order in which keys arrive", WeakTest::one_rank, true},
+    {"scaled-bias", "s = scale (q.k + bias)", WeakTest::mask_as_bias, false},
+    {"one-head-bias", "a bias of all heads gets the gradient of the first one", WeakTest::rows_sum_to_zero,
      false},
-    {Mistake::local_columns, "local-columns", "the bias is read in the order in which keys arrive",
-     WeakTest::one_rank, true},
-    {Mistake::scaled_bias, "scaled-bias", "s = scale (q.k + bias)", WeakTest::mask_as_bias, false},
-    {Mistake::one_head_bias, "one-head-bias", "a bias of all heads gets the gradient of the first one",
-     WeakTest::rows_sum_to_zero, false},
-    {Mistake::local_table, "local-table", "the gradient of a table of biases is not summed over ranks",
+    {"local-table", "the gradient of a table of biases is not summed over ranks",
      WeakTest::table_sums_to_zero, true},
-    {Mistake::local_dropout, "local-dropout", "dropout hashes local indices", WeakTest::share_of_dropped,
-     true},
-    {Mistake::local_head, "local-head", "dropout counts heads from 0 in each half of them",
-     WeakTest::share_of_dropped, false},
-    {Mistake::seed_per_rank, "seed-per-rank", "each rank has a seed of its own", WeakTest::differences, true},
-    {Mistake::seed_per_step, "seed-per-step", "a seed for each step, and the backward takes them in reverse",
+    {"local-dropout", "dropout hashes local indices", WeakTest::share_of_dropped, true},
+    {"local-head", "dropout counts heads from 0 in each half of them", WeakTest::share_of_dropped, false},
+    {"seed-per-rank", "each rank has a seed of its own", WeakTest::differences, true},
+    {"seed-per-step", "a seed for each step, and the backward takes them in reverse",
      WeakTest::share_of_dropped, true},
-    {Mistake::drops_before, "drops-before-softmax", "the score of a dropped pair is -inf",
-     WeakTest::share_of_dropped, false},
-    {Mistake::drops_the_sum, "drops-the-sum", "the sum l leaves dropped pairs out",
-     WeakTest::probability_zero, false},
-    {Mistake::masks_gradient, "masks-gradient", "dS of a dropped pair is 0", WeakTest::grad_v, false},
-    {Mistake::scales_twice, "scales-twice", "kept pairs get 1 / (1 - p) twice", WeakTest::direction, false},
-    {Mistake::no_scale, "no-scale", "kept pairs do not get 1 / (1 - p)", WeakTest::direction, false},
-    {Mistake::sink_every_step, "sink-every-step", "the sink is added with each parcel", WeakTest::one_rank,
-     true},
-    {Mistake::sink_every_rank, "sink-every-rank", "each rank has the sink in front of its keys",
-     WeakTest::rank_0, true},
-    {Mistake::local_sink_gradient, "local-sink-gradient",
-     "the gradient of the sinks is not summed over ranks", WeakTest::grad_qkv, true}};
+    {"drops-before-softmax", "the score of a dropped pair is -inf", WeakTest::share_of_dropped, false},
+    {"drops-the-sum", "the sum l leaves dropped pairs out", WeakTest::probability_zero, false},
+    {"masks-gradient", "dS of a dropped pair is 0", WeakTest::grad_v, false},
+    {"scales-twice", "kept pairs get 1 / (1 - p) twice", WeakTest::direction, false},
+    {"no-scale", "kept pairs do not get 1 / (1 - p)", WeakTest::direction, false},
+    {"sink-every-step", "the sink is added with each parcel", WeakTest::one_rank, true},
+    {"sink-every-rank", "each rank has the sink in front of its keys", WeakTest::rank_0, true},
+    {"local-sink-gradient", "the gradient of the sinks is not summed over ranks", WeakTest::grad_qkv, true}};
 
 }  // namespace ring_attention::lesson_12

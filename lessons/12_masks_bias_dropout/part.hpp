@@ -106,8 +106,8 @@ class Part {
                          converted<double>(View<const double>(gradients.v())), engine.term_gradients()};
     outcome.gradients.sinks = sink_gradient(result, setup_.rules.sinks);
     outcome.table = table_gradient(outcome.gradients.bias);
-    if (mistake != Mistake::local_table) sum_over_ranks(comm_, outcome.table);
-    if (mistake != Mistake::local_sink_gradient) sum_over_ranks(comm_, outcome.gradients.sinks);
+    if (mistake != "local-table") sum_over_ranks(comm_, outcome.table);
+    if (mistake != "local-sink-gradient") sum_over_ranks(comm_, outcome.gradients.sinks);
     return outcome;
   }
 

@@ -95,7 +95,7 @@ inline void show_statistics(Lesson& lesson, const Communicator& comm) {
   bool equal = true;
   for (const PlacementKind kind :
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
-    const Tensor<double> read = mask_of(comm, half.dropout, Mistake::none, seq, heads, kind);
+    const Tensor<double> read = mask_of(comm, half.dropout, Lesson::no_mistake, seq, heads, kind);
     const std::vector<Index> queries = positions(Placement(kind, seq, comm.size()).ranges(comm.rank()));
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < std::ssize(queries); ++i)

@@ -203,8 +203,8 @@ class WeakTests {
 /// The table of mistakes.
 inline void show_mistakes(Lesson& lesson, const Communicator& comm) {
   const WeakTests tests(comm, lesson.seed());
-  bool right = tests.oracle_agrees(tests.compared(Mistake::none)), all_pass = true, all_rejected = true;
-  for (const auto& [test, name] : weak_tests) right = right && tests.passes(test, Mistake::none);
+  bool right = tests.oracle_agrees(tests.compared(Lesson::no_mistake)), all_pass = true, all_rejected = true;
+  for (const auto& [test, name] : weak_tests) right = right && tests.passes(test, Lesson::no_mistake);
   Table table({"mistake", "a test that passes for it", "", "the reference: off by"});
   std::vector<double> errors;
   std::vector<Index> passed;

@@ -117,7 +117,7 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem(lesson);
   const Mistake mistake = lesson.mistake_of(every_mistake);
-  if (mistake == Mistake::none) {
+  if (mistake == Lesson::no_mistake) {
     lesson.heading("The failure: a ring moves the cache for one row");
     show_failure(lesson, comm);
   }
@@ -127,7 +127,7 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
   check_agreement(lesson, comm, {problem.q, problem.kv, problem.q.seq / 2, lesson.seed()}, mistake);
   const std::string showed = counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") +
                              ": each new token is a row of one causal forward, and no key moves";
-  if (mistake != Mistake::none) return lesson.finish(showed);  // the rest shows all mistakes
+  if (mistake != Lesson::no_mistake) return lesson.finish(showed);  // the rest shows all mistakes
   if (comm.size() > 1) {
     lesson.heading("Mistakes, and tests that pass for them");
     show_mistakes(lesson, comm);

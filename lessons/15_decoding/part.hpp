@@ -74,18 +74,17 @@ class Part {
     const Tensor<double> q = rotated(q_);
     for (Index token = 0; token < decoded(); ++token) {
       const Index position = setup_.prompt + token;
-      const int keeper =
-          mistake == Mistake::one_keeper ? comm_.size() - 1 : lesson::keeper(position, comm_.size());
+      const int keeper = mistake == "one-keeper" ? comm_.size() - 1 : lesson::keeper(position, comm_.size());
       const auto append = [&] {
         if (keeper == comm_.rank()) held.push_back(position);
       };
-      if (mistake != Mistake::appended_late) append();
+      if (mistake != "late-key") append();
       std::vector<double> states = attend_to(held, q, position, mistake);
       broken(states, mistake);
       states = how == Merge::by_mpi ? merged_by_mpi(comm_, std::move(states), rows.dim)
                                     : lesson::over_all_ranks(link, states, rows.dim);
       for (Index h = 0; h < rows.heads; ++h) finish(states, h, outcome.rows, token);
-      if (mistake == Mistake::appended_late) append();
+      if (mistake == "late-key") append();
     }
     outcome.held = -min_over_ranks(comm_, -std::ssize(held));
     outcome.sent = link.statistics();
@@ -110,7 +109,7 @@ class Part {
       for (Index kv_head = 0; kv_head < setup_.kv.heads; ++kv_head) {
         const auto row = k_.view().row(0, kv_head, held[i]);
         std::vector<double> k(row.begin(), row.end());
-        rotate(k, mistake == Mistake::local_rotary ? static_cast<Index>(i) : held[i]);
+        rotate(k, mistake == "local-rotary" ? static_cast<Index>(i) : held[i]);
         for (Index h = kv_head * group; h < (kv_head + 1) * group; ++h) {
           const auto query = q.view().row(0, h, position);
           double s = 0;
@@ -131,10 +130,10 @@ class Part {
     for (Index h = 0; h < setup_.q.heads; ++h) {
       const std::span<double> row = row_of(states, h);
       double &m = row[row.size() - 2], &l = row.back();
-      if (mistake == Mistake::log2_lse) m /= std::numbers::ln2;
-      if (mistake == Mistake::empty_shard_infinite && l == 0) m = -m;
-      if (mistake == Mistake::sums_not_rescaled) m = max_over_ranks(comm_, m);
-      if (mistake != Mistake::plain_average) continue;
+      if (mistake == "log2-lse") m /= std::numbers::ln2;
+      if (mistake == "empty-shard" && l == 0) m = -m;
+      if (mistake == "not-rescaled") m = max_over_ranks(comm_, m);
+      if (mistake != "average") continue;
       for (double& o : row.first(row.size() - 2)) o = l > 0 ? o / l : 0;
       m = 0;
       l = 1;

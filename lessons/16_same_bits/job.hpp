@@ -63,7 +63,7 @@ class Job {
   /// In the order of its memory.
   Tiles tiles_of_rank(int rank) const {
     const bool of_shard =
-        mistake_ == Mistake::tiles_of_shard && team_.kind != PlacementKind::striped;  // it has no tile
+        mistake_ == "shard-tiles" && team_.kind != PlacementKind::striped;  // it has no tile
     const Placement placement = of_shard ? Placement(team_.kind, tokens, team_.ranks)
                                          : Placement(team_.kind, Tiling(tile).cuts(tokens), team_.ranks);
     Tiles tiles;
@@ -126,18 +126,18 @@ class Job {
       l += p;
       for (std::size_t c = 0; c < dim; ++c) o[c] += p * data_.value(seen[j])[c];
     }
-    if (y.empty() && mistake_ != Mistake::hidden_tile) return;
+    if (y.empty() && mistake_ != "hidden-tile") return;
     state.l.add(std::span(&l, 1), m);
     state.o.add(o, m);
   }
   [[nodiscard]] bool rounds_maximum() const {
-    return mistake_ != Mistake::real_maximum && !std::is_same_v<Sum, Running<float>> &&
+    return mistake_ != "real-maximum" && !std::is_same_v<Sum, Running<float>> &&
            !std::is_same_v<Sum, Running<double>>;
   }
 
   /// The tiles; with `mask-tiles` the keys of consecutive tiles are cut from the first one that the query sees.
   [[nodiscard]] Tiles cut(Index query, const Tiles& keys) const {
-    if (mistake_ != Mistake::tiles_of_mask) return keys;
+    if (mistake_ != "mask-tiles") return keys;
     Tiles cuts;
     const Interval visible = data_.mask.visible(query);
     for (std::size_t i = 0; i < keys.size();) {
@@ -180,11 +180,11 @@ class Job {
                     p = std::exp2(data_.score(query, key) - lse);
         for (std::size_t c = 0; c < dim; ++c) term[c] += p * data_.gradient(query)[c];
       }
-      if (!seen || mistake_ == Mistake::floats_in_a_rank) continue;
+      if (!seen || mistake_ == "rank-floats") continue;
       sum.add(term, 0);
       std::ranges::fill(term, 0.0F);
     }
-    if (mistake_ == Mistake::floats_in_a_rank) sum.add(term, 0);
+    if (mistake_ == "rank-floats") sum.add(term, 0);
   }
 
   const Data& data_;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,6 +27,14 @@ using Figure = std::variant<double, Index, std::string, std::vector<double>, std
 /// Flags that every lesson has: --help, --json, --seed, and --np under MPI.
 class Lesson {
  public:
+  /// A mistake is its name, the word of `--mutant`.
+  using Mistake = std::string_view;
+  static constexpr Mistake no_mistake{};
+  struct Wrong {
+    const char *name, *description;
+    Mistake mistake = name;
+  };
+
   /// \param number  "05"
   /// \param name  "blocking_ring"
   /// \param claim  one or two sentences: what the lesson is about to show
