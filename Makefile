@@ -50,7 +50,7 @@ run: ## the ring in one file, a small real problem on 4 ranks, all lessons, and 
 	@echo 'queries, keys and values of them. Four ranks share them; each sees a quarter of the keys at a time.'
 	$(BUILD)/ring-attention example --text README.md --out $(BUILD)/example
 	$(BUILD)/mpirun -n 4 $(BUILD)/ring-attention run --q $(BUILD)/example/q.npy --k $(BUILD)/example/k.npy \
-	  --v $(BUILD)/example/v.npy --out $(BUILD)/example/results --causal --check --np 4
+	  --v $(BUILD)/example/v.npy --out $(BUILD)/example/results --causal --check --expect-ranks 4
 	@echo; $(COMPILE) --target lessons
 	@echo; sh lessons/run_all.sh $(BUILD)
 

@@ -80,7 +80,7 @@ ranks=1
 arguments=
 if [ $kind = hpp ] && grep -q 'mpi_main(' "$folder/main.cpp"; then
   ranks=4
-  arguments='--np 4'
+  arguments='--expect-ranks 4'
 fi
 limit=${LIMIT:-30}
 begin=$(date +%s)

@@ -40,7 +40,7 @@ run_lesson() { # its source
   if grep -q 'mpi_main(' "$1"; then
     share=''
     case $1 in */nccl/main.cpp) share=--share-gpu ;; esac # more ranks than GPUs do, to see that it is right
-    "$build/mpirun" -n "$ranks" "$build/$programs/$(lesson_of "$1")" --np "$ranks" $share
+    "$build/mpirun" -n "$ranks" "$build/$programs/$(lesson_of "$1")" --expect-ranks "$ranks" $share
   else
     "$build/$programs/$(lesson_of "$1")"
   fi

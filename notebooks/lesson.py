@@ -25,7 +25,7 @@ def run(name, *arguments, ranks=None):
         raise FileNotFoundError(f"{program}: run `make lessons` first, or set RING_ATTENTION_BUILD")
     command = [program, "--json", *arguments]
     if ranks is not None:
-        command = [BUILD / "mpirun", "-n", ranks, *command, "--np", ranks]
+        command = [BUILD / "mpirun", "-n", ranks, *command, "--expect-ranks", ranks]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
     if done.returncode not in (0, 1):  # 1: it ran, and a check did not hold; the report says which
         raise RuntimeError(done.stderr)

@@ -55,7 +55,8 @@ int blockwise_attention_lesson(int argc, char** argv) {
   Index seq = 500, dim = 32, block = 64;
   lesson.options().option("--seq", seq, "Tokens S; need not be a multiple of the block");
   lesson.options().option("--dim", dim, "Head dim D");
-  lesson.options().option("--block", block, "Queries and keys in a tile");
+  lesson.options().option("--tile", block, "Queries and keys in a tile");
+  lesson.options().renamed("--block", "--tile");
   lesson.offer_mutants({{"unguarded", "e^{s - m} with the tile's own m, also when that is -inf"},
                         {"o-stays", "l is moved when the maximum grows, o is not"},
                         {"skip-diagonal", "partly masked tiles are skipped as well"}});

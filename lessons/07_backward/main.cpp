@@ -78,7 +78,8 @@ int backward_lesson(int argc, char** argv) {
   Index seq = 300, dim = 16, block = 64;
   lesson.options().option("--seq", seq, "Tokens S of the larger problem", {2});
   lesson.options().option("--dim", dim, "Head dim D", {2});
-  lesson.options().option("--block", block, "Queries and keys of a tile");
+  lesson.options().option("--tile", block, "Queries and keys of a tile");
+  lesson.options().renamed("--block", "--tile");
   lesson.offer_mutants({{"missing-scale", "dK without the scale"},
                         {"no-delta", "dS = P * dP"},
                         {"tile-lse", "P from the lse of the tile alone"}});

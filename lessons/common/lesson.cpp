@@ -21,8 +21,9 @@ Lesson::Lesson(const std::string& number, const std::string& name, const std::st
       report_(std::make_unique<Report>()) {
   options_.flag("--json", json_, "Print one JSON object instead of text");
   options_.option("--seed", seed_, "Seed of the random arrays", any_seed);
-  if (comm_ != nullptr)
-    options_.option("--np", promised_ranks_, "Fail unless the world has N ranks (0: any)", {0});
+  if (comm_ == nullptr) return;
+  options_.option("--expect-ranks", promised_ranks_, "Fail unless the world has N ranks (0: any)", {0});
+  options_.renamed("--np", "--expect-ranks");
 }
 
 Lesson::~Lesson() = default;
@@ -67,6 +68,7 @@ bool Lesson::parse(int argc, const char* const* argv) {
   if (comm_ != nullptr && !all_of_ranks(*comm_, has_gpu()) && has_gpu()) no_gpu_ = "no GPU: on another rank";
   if (device_ == "cuda" && !has_gpu())
     throw AgreedError("--device cuda: " + no_gpu_ + ": leave it out to skip the lesson");
+  if (comm_ == nullptr || comm_->rank() == 0) std::fputs(options_.old_names().c_str(), stderr);
   heading("Lesson " + number_ + ": " + name_);
   say(claim_);
   if (mutant_ != "none") say("MUTANT: " + mutant_ + ". The checks below must fail.");

@@ -24,7 +24,7 @@ using Figure = std::variant<double, Index, std::string, std::vector<double>, std
                             std::vector<std::vector<double>>, std::vector<std::vector<Index>>>;
 
 /// Rank 0 alone prints: plain text, or with `--json` one JSON object and nothing else.
-/// Flags that every lesson has: --help, --json, --seed, and --np under MPI.
+/// Flags that every lesson has: --help, --json, --seed, and --expect-ranks under MPI.
 class Lesson {
  public:
   /// A mistake is its name, the word of `--mutant`.

@@ -182,7 +182,9 @@ void CommandLine::option(const std::string& name, std::string& value, const std:
 void CommandLine::choice(const std::string& name, std::string& value, const std::vector<std::string>& words,
                          const std::string& help) {
   option(name, value, help + ". One of " + joined(words), "WORD");
-  app_->get_option(name)->check(CLI::IsMember(words).description(""));
+  app_->get_option(name)->check(CLI::IsMember(words).description(""))->transform([](const std::string& word) {
+    return word == "fp32" ? "float32" : word == "fp64" ? "float64" : word;
+  });
 }
 
 void CommandLine::list(const std::string& name, std::vector<Index>& value, const std::string& letters,
@@ -216,9 +218,21 @@ void CommandLine::check_needs() const {
 }
 
 void CommandLine::renamed(const std::string& old, const std::string& now) {
-  app_->add_option(old,
-                   [=](const CLI::results_t&) -> bool { throw CLI::ValidationError(old, "is now " + now); })
-      ->group("");
+  CLI::Option* option = app_->get_option(now);
+  const auto pass_on = [option](const CLI::results_t& values) {
+    for (const std::string& value : values) option->add_result(value);
+    option->run_callback();
+    return true;
+  };
+  app_->add_option(old, pass_on, old + " is now " + now)->group("");  // hidden
+}
+
+std::string CommandLine::old_names() const {
+  std::string lines;
+  for (const CLI::App* app : chosen_in(*app_))
+    for (const CLI::Option* option : app->get_options())
+      if (option->get_group().empty() && option->count() > 0) lines += option->get_description() + "\n";
+  return lines;
 }
 
 void CommandLine::footer(const std::string& text) { app_->footer(text); }

@@ -61,7 +61,7 @@ class CommandLine {
   void needs(const std::string& name, const std::string& other);
   /// `name` means nothing unless `other`, an option that is declared, has one of these values.
   void needs(const std::string& name, const std::string& other, const std::vector<std::string>& values);
-  /// `old` is an earlier name of the flag `now`: the error for it names `now`.
+  /// The flag `now` had the name `old` in the release before: `old` still works, and a line on stderr names `now`.
   void renamed(const std::string& old, const std::string& now);
   /// Text after the options: examples.
   void footer(const std::string& text);
@@ -79,6 +79,8 @@ class CommandLine {
   /// Returns the text to print when the user asked for help or the version; then the program ends.
   /// \throws InputError, one line, for unknown, repeated, missing or contradictory flags and bad values
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv);
+  /// After parse: a line for each flag that was given by its old name.
+  [[nodiscard]] std::string old_names() const;
   /// The same on all ranks of a job, which must have been started with the same flags.
   /// \throws AgreedError. Collective.
   [[nodiscard]] std::optional<std::string> parse(const Communicator& comm, int argc, const char* const* argv);
@@ -113,9 +115,9 @@ decltype(auto) name_flag(const std::string& flag, const auto& work) {
   }
 }
 
-/// `--np`: throws AgreedError unless the job has as many ranks (0: any number). Collective.
+/// `--expect-ranks`: throws AgreedError unless the job has as many ranks (0: any number). Collective.
 inline void require_promised_ranks(const Communicator& comm, Index ranks) {
-  name_flag("--np " + std::to_string(ranks), [&] { require_world_size(comm, ranks); });
+  name_flag("--expect-ranks " + std::to_string(ranks), [&] { require_world_size(comm, ranks); });
 }
 
 }  // namespace ring_attention

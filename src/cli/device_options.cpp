@@ -11,7 +11,8 @@ namespace ring_attention {
 void declare_job_options(CommandLine& command, JobOptions& options) {
   command.section("Job");
   command.option("--timeout", options.timeout, "Seconds without progress after which a stuck job ends");
-  command.option("--np", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  command.option("--expect-ranks", options.ranks, "Fail unless there are N ranks; 0 means any number", {0});
+  command.renamed("--np", "--expect-ranks");
 }
 
 void declare_cpu_options(CommandLine& command, CpuFlags& options) {
@@ -28,27 +29,33 @@ void validate_job(const JobOptions& options) {
     throw InputError("--timeout must be above 0 seconds");
 }
 
-void declare_device_options(CommandLine& command, DeviceOptions& options) {
+void declare_device_options(CommandLine& command, DeviceOptions& options,
+                            const std::vector<std::string>& dtypes) {
   command.choice("--transport", options.transport, {"auto", "overlapped", "odd-even", "nccl", "staged"},
                  "How K,V move. CPU: overlapped (auto), while ranks compute, or odd-even, between two steps. "
                  "GPU: nccl (auto, if it is built in), or staged, through the hosts' memory with MPI");
   command.renamed("--ring", "--transport");
   command.section("GPU");
   command.choice("--device", options.device, {"cpu", "cuda"}, "What computes");
-  command.choice("--type", options.type, {"fp32", "bf16", "fp16"},
-                 "Type of q, k, v and dO on the GPU; sums and results are float32");
+  command.choice("--dtype", options.dtype, dtypes,
+                 "Type of q, k, v and dO. On a GPU: float32, bf16 or fp16; sums and results are float32");
+  command.renamed("--type", "--dtype");
   command.option("--kernel", options.kernel,
                  "Kernel of the forward, by its name in lesson 11; auto takes the fastest that fits", "WORD");
   command.flag("--share-gpu", options.share_gpu, "More ranks than GPUs, to try things out: correctness only");
 }
 
-void declare_same_bits(CommandLine& command, SameBitsFlags& options, const std::string& where) {
+void declare_same_bits(CommandLine& command, SameBitsFlags& options, bool has_readable,
+                       const std::string& where) {
   command.flag("--same-bits", options.same_bits,
                "The same bits " + where +
                    ": ranks hold whole tiles, which are added as integers (lesson 16). float32 only");
-  command.option("--tile", options.tile, "Tokens of a tile; a different number gives different bits",
+  const std::string of_engine = " or of --engine readable (default 64)";
+  command.option("--tile", options.tile,
+                 "Tokens of a tile of --same-bits (default 256; other tiles give other bits)" +
+                     (has_readable ? of_engine : ""),
                  {1, 1 << 20});
-  command.needs("--tile", "--same-bits");
+  if (!has_readable) command.needs("--tile", "--same-bits");
 }
 
 void validate_device(const DeviceOptions& options) {
@@ -60,14 +67,17 @@ void validate_device(const DeviceOptions& options) {
   const DeviceOptions defaults;
   const std::string& transport = options.transport;
   const std::string transport_flag = "--transport " + transport;
-  const Flag of_cpu[] = {{"--engine", options.engine != defaults.engine},
-                         {"--threads", options.threads != defaults.threads},
-                         {"--isa", options.isa != defaults.isa},
-                         {"--block", options.block != defaults.block},
-                         {"--same-bits", options.same_bits},
-                         {transport_flag.c_str(), transport == "overlapped" || transport == "odd-even"},
-                         {"--wire", options.wire != defaults.wire, " (K,V travel in --type)"}};
-  const Flag of_gpu[] = {{"--type", options.type != defaults.type},
+  const Flag of_cpu[] = {
+      {"--engine", options.engine != defaults.engine},
+      {"--threads", options.threads != defaults.threads},
+      {"--isa", options.isa != defaults.isa},
+      {"--same-bits", options.same_bits},
+      {"--tile", options.tile.has_value()},
+      {"--dtype float64", options.dtype == "float64", " (a GPU computes in float32 at most)"},
+      {transport_flag.c_str(), transport == "overlapped" || transport == "odd-even"},
+      {"--kv-dtype", options.kv_dtype != defaults.kv_dtype, " (K,V travel in --dtype)"}};
+  const bool half = options.dtype == "bf16" || options.dtype == "fp16";
+  const Flag of_gpu[] = {{"--dtype", half, " (on a CPU it is float32 or float64)"},
                          {"--kernel", options.kernel != defaults.kernel},
                          {"--backward-kernel", options.backward_kernel != defaults.backward_kernel},
                          {transport_flag.c_str(), transport == "nccl" || transport == "staged"},

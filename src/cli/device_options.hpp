@@ -3,6 +3,7 @@
 /// the parcels.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace ring_attention {
 /// What every command on many ranks has.
 struct JobOptions {
   double timeout = 60;  ///< seconds without progress
-  Index ranks = 0;      ///< promised by --np; 0: no promise
+  Index ranks = 0;      ///< promised by --expect-ranks; 0: no promise
 };
 
 /// How a rank uses the cores of its machine.
@@ -25,36 +26,41 @@ struct CpuFlags {
 /// The same bits on any number of ranks.
 struct SameBitsFlags {
   bool same_bits = false;
-  Index tile = 256;  ///< tokens
+  std::optional<Index> tile;  ///< tokens
+  /// The tokens of its tile; 0 without the flag.
+  [[nodiscard]] Index tile_of_same_bits() const { return same_bits ? tile.value_or(256) : 0; }
 };
 
 /// A command that does not declare one of these flags keeps its default.
 struct DeviceOptions : JobOptions, CpuFlags, SameBitsFlags {
   std::string device = "cpu";
   std::string transport = "auto";
+  std::string dtype = "float32";  ///< of q, k, v and dO; `run` on a CPU takes it from its files
   // of the GPU
-  std::string type = "fp32";  ///< of q, k, v and dO
   std::string kernel = "auto";
   std::string backward_kernel = "auto";
   bool share_gpu = false;
   // of the CPU
   std::string engine = "auto";
-  std::string wire = "same";  ///< type of K,V in messages
-  Index block = 64;           ///< of the readable engine
+  std::string kv_dtype = "same";  ///< of K,V in messages
+  [[nodiscard]] Index tile_of_readable() const { return tile.value_or(64); }
 };
 
-/// Adds --timeout and --np under "Job".
+/// Adds --timeout and --expect-ranks under "Job".
 void declare_job_options(CommandLine& command, JobOptions& options);
 
 /// Adds --threads and --isa under "CPU".
 void declare_cpu_options(CommandLine& command, CpuFlags& options);
 
 /// Adds --transport under the present heading, then --device, --type, --kernel and --share-gpu under "GPU".
-void declare_device_options(CommandLine& command, DeviceOptions& options);
+/// \param dtypes  the words of --dtype
+void declare_device_options(CommandLine& command, DeviceOptions& options,
+                            const std::vector<std::string>& dtypes);
 
 /// Adds --same-bits and --tile under the present heading.
-/// \param where  they are the same: on any number of ranks ...
-void declare_same_bits(CommandLine& command, SameBitsFlags& options,
+/// \param has_readable  the command has --engine readable, which takes --tile, too
+/// \param where         the bits are the same: on any number of ranks ...
+void declare_same_bits(CommandLine& command, SameBitsFlags& options, bool has_readable = false,
                        const std::string& where =
                            "on any number of ranks and threads, and for every "
                            "placement and partition");

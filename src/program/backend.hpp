@@ -65,8 +65,8 @@ struct BackendDescription {
 [[nodiscard]] inline Placements placements_of(const DeviceOptions& options, PlacementKind kind, Index queries,
                                               Index keys, int ranks, const Mask& mask) {
   if (!options.same_bits) return {{kind, queries, ranks}, {kind, keys, ranks}};
-  return {{kind, Tiling(options.tile, mask.documents, mask.offset).cuts(queries), ranks},
-          {kind, Tiling(options.tile, mask.documents).cuts(keys), ranks}};
+  return {{kind, Tiling(options.tile_of_same_bits(), mask.documents, mask.offset).cuts(queries), ranks},
+          {kind, Tiling(options.tile_of_same_bits(), mask.documents).cuts(keys), ranks}};
 }
 
 /// What computes and sends for one rank of a command. \tparam Input, T  as of a Device

@@ -47,7 +47,7 @@ template <class T>
 /// The instruction set and the threads that the fast engines take, and the tile; the readable ones take the tile alone.
 [[nodiscard]] inline CpuOptions engine_options(const Communicator& comm, const DeviceOptions& options) {
   CpuOptions cpu = is_fast(options) ? cpu_options(comm, options) : CpuOptions{};
-  if (options.same_bits) cpu.same_bits = options.tile;
+  cpu.same_bits = options.tile_of_same_bits();
   return cpu;
 }
 [[nodiscard]] inline TransportKind transport_kind(const DeviceOptions& options) {
@@ -73,12 +73,13 @@ template <class Input, class T = Input>
   const auto& [comm, options] = std::tie(context.comm, context.options);
   const CpuOptions cpu = engine_options(comm, options);
   const RankGrid& grid = context.work.shared.grid;
-  return {.device = std::make_unique<CpuDevice<Input, T>>(cpu, is_fast(options) ? 0 : options.block),
-          .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
-          .observers = context.observers(),
-          .description = describe_cpu<T>(options, cpu),
-          .input_roundoff = std::is_same_v<T, Input> ? 0 : Bf16::unit,
-          .require_memory = [context, cpu] { require_memory_of<Input, T>(context.comm, context.work, cpu); }};
+  return {
+      .device = std::make_unique<CpuDevice<Input, T>>(cpu, is_fast(options) ? 0 : options.tile_of_readable()),
+      .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
+      .observers = context.observers(),
+      .description = describe_cpu<T>(options, cpu),
+      .input_roundoff = std::is_same_v<T, Input> ? 0 : Bf16::unit,
+      .require_memory = [context, cpu] { require_memory_of<Input, T>(context.comm, context.work, cpu); }};
 }
 
 }  // namespace ring_attention

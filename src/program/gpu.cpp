@@ -7,7 +7,7 @@
 namespace ring_attention {
 namespace {
 
-/// Calls use(a value of the type that --type names).
+/// Calls use(a value of the type that --dtype names).
 auto with_type(const std::string& type, const auto& use) {
   return type == "bf16" ? use(Bf16{}) : type == "fp16" ? use(Fp16{}) : use(float{});
 }
@@ -24,13 +24,13 @@ void require_gpus(const Communicator& comm, const DeviceOptions& options) {
 }
 
 int run_on_gpus(const RunContext& context) {
-  return with_type(context.options.type,
+  return with_type(context.options.dtype,
                    [&](auto type) { return run_on(context, gpu_backend<decltype(type)>); });
 }
 
 BenchReport bench_on_gpus(const Communicator& comm, const BenchOptions& options, Activity& activity,
                           Trace* trace) {
-  return with_type(options.type, [&](auto type) {
+  return with_type(options.dtype, [&](auto type) {
     return measure(comm, options, activity, trace, gpu_backend<decltype(type)>);
   });
 }

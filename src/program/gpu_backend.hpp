@@ -79,7 +79,7 @@ void require_gpu_memory(const Communicator& comm, const Workload& work, const Gp
     if (bytes > free)
       throw InputError("rank " + std::to_string(comm.rank()) + " needs " + human_bytes(bytes) +
                        " on its GPU" + work.of_which(terms) + " and can have " + human_bytes(free) +
-                       ": use more GPUs, --type bf16, or a shorter sequence");
+                       ": use more GPUs, --dtype bf16, or a shorter sequence");
   });
 }
 

@@ -26,7 +26,8 @@ inline void require_host_memory(const Communicator& comm, Index bytes, const std
 /// too large before the lists of heads and of tiles are made.
 inline void require_least_memory(const Communicator& comm, const Shape& q, const Shape& kv,
                                  const SameBitsFlags& bits) {
-  const Index tiles = bits.same_bits ? (q.seq + kv.seq) / bits.tile : 0, number = sizeof(double);
+  const Index tiles = bits.same_bits ? (q.seq + kv.seq) / bits.tile_of_same_bits() : 0,
+              number = sizeof(double);
   require_host_memory(comm, static_cast<Index>(sizeof(float)) * (q.size() + 2 * kv.size()) / comm.size() +
                                 number * (q.heads + tiles));
 }

@@ -92,6 +92,7 @@ class Program {
       if (comm.rank() == 0) std::fputs(help_->c_str(), stdout);
       return 0;
     }
+    if (comm.rank() == 0) std::fputs(words_.old_names().c_str(), stderr);
     if (verb_->job != nullptr) {
       require_promised_ranks(comm, verb_->job->ranks);
       watchdog.expect(timeout(), comm.rank());

@@ -34,7 +34,7 @@ COMMANDS = (
 )
 # Rows of the first table, for the first and the last rank: what is added to the command.
 VARIANTS = {
-    "K,V as bf16": "--wire bf16",
+    "K,V as bf16": "--kv-dtype bf16",
     "with all three": "--bias build/accuracy/bias.npy --sink build/accuracy/sink.npy --dropout 0.1",
 }
 

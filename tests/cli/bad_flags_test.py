@@ -35,11 +35,11 @@ BAD_FLAGS = (
     ((*RANDOM, "--timeout", "-1"), ("--timeout", "above 0")),
     ((*RANDOM, "--timeout", "nan"), ("--timeout", "finite")),
     ((*RANDOM, "--timeout", "inf"), ("--timeout", "finite")),
-    ((*RANDOM, "--block", "0"), ("--block", "from 1")),
-    ((*RANDOM, "--block", "-64"), ("--block", "from 1")),
-    ((*RANDOM, "--block", "1.5"), ("--block", "1.5", "whole number")),
-    ((*RANDOM, "--block", "99999999999999999999"), ("--block", "whole number")),
-    ((*RANDOM, "--block", "32"), ("--block", "--engine readable")),
+    ((*RANDOM, "--tile", "0"), ("--tile", "from 1")),
+    ((*RANDOM, "--tile", "-64"), ("--tile", "from 1")),
+    ((*RANDOM, "--tile", "1.5"), ("--tile", "1.5", "whole number")),
+    ((*RANDOM, "--tile", "99999999999999999999"), ("--tile", "whole number")),
+    ((*RANDOM, "--tile", "32"), ("--tile", "--engine readable")),
     ((*RANDOM, "--seed", "-1"), ("--seed", "from 0")),
     ((*RANDOM, "--kv-heads", "-1"), ("--kv-heads", "from 0")),
     ((*RANDOM, "--kv-heads", "3"), ("--kv-heads", "divide")),
@@ -56,15 +56,13 @@ BAD_FLAGS = (
     ((*RANDOM, "--placement", "diagonal"), ("--placement", "zigzag")),
     ((*RANDOM, "--transport", "pigeon"), ("--transport", "overlapped")),
     ((*RANDOM, "--transport", "staged"), ("--transport staged", "--device cuda")),
-    ((*RANDOM, "--ring", "staged"), ("--ring: is now --transport", "run --help")),
-    ((*RANDOM, "--ring=staged"), ("--ring: is now --transport", "run --help")),
     ((*RANDOM, "--documents"), ("--documents", "1 required", "missing")),
     ((*RANDOM, "--causal", "--q-offset", "99999999999999999999"), ("--q-offset", "whole number")),
     ((*RANDOM, "--causal", "--q-offset", "9223372036854775807"), ("--q-offset", "to 9007199254740992")),
     ((*RANDOM, "--causal", "--q-offset", "-9223372036854775808"), ("--q-offset", "from -9007199254740992")),
     ((*RANDOM, "--progress", "maybe"), ("--progress", "maybe", "always")),
-    ((*RANDOM, "--np", "9"), ("--np", "9", "rank")),
-    ((*RANDOM, "--np", "-1"), ("--np", "from 0")),
+    ((*RANDOM, "--expect-ranks", "9"), ("--expect-ranks", "9", "rank")),
+    ((*RANDOM, "--expect-ranks", "-1"), ("--expect-ranks", "from 0")),
     (FILES, ("--out", "--check")),
     (("--random", "1,2,12"), ("--random", "1,2,12", "B,H,S,D")),
     (("--random", "1,2,12,4,5"), ("--random", "B,H,S,D")),
@@ -104,9 +102,10 @@ class BadFlagsTest(harness.CommandTest):
                 self.assertEqual(self.files_in(), [])
 
     def test_a_world_of_another_size(self):
-        self.run_well(3, "run", *RANDOM, "--np", "3")
-        self.assert_refused(self.run_ranks(3, "run", *RANDOM, "--np", "4"), "--np", "3 ranks", "mpirun")
-        self.assert_refused(self.run_ranks(1, "run", *RANDOM, "--np", "4"), "--np", "1 rank ", "mpirun")
+        self.run_well(3, "run", *RANDOM, "--expect-ranks", "3")
+        self.assertEqual(self.run_well(3, "run", *RANDOM, "--np", "3").err, "--np is now --expect-ranks\n")
+        self.assert_refused(self.run_ranks(3, "run", *RANDOM, "--expect-ranks", "4"), "--expect-ranks", "3 ranks", "mpirun")
+        self.assert_refused(self.run_ranks(1, "run", *RANDOM, "--expect-ranks", "4"), "--expect-ranks", "1 rank ", "mpirun")
 
     def test_commands(self):
         for ranks in (1, 4):
@@ -135,7 +134,7 @@ class HelpTest(harness.CommandTest):
     def test_commands(self):
         text = self.help_of("run")
         flags = """q k v dout random kv-heads backward seed out check json progress scale causal window documents
-                   alibi bias sink dropout dropout-seed q-offset placement transport wire engine threads isa block timeout np"""
+                   alibi bias sink dropout dropout-seed q-offset placement transport kv-dtype engine threads isa tile timeout expect-ranks"""
         for flag in flags.split():
             self.assertRegex(text, rf"(?m)^ +--{flag}\b")
         for words in ("Usage: ring-attention run", "mpirun -n 4", "default 64", "Exit code"):

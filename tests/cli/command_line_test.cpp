@@ -73,6 +73,16 @@ TEST(CommandLine, WritesWhatWasGiven) {
   EXPECT_EQ(program.shape, (std::vector<Index>{4, 5}));
 }
 
+TEST(CommandLine, TakesAnOldNameAndNamesTheNewOne) {
+  Program program;
+  EXPECT_FALSE(program.parse({"turn", "--direction", "right"}));
+  EXPECT_EQ(program.how, "right");
+  EXPECT_EQ(program.words.old_names(), "--direction is now --how\n");
+  Program other;
+  EXPECT_FALSE(other.parse({"turn", "--how", "right"}));
+  EXPECT_EQ(other.words.old_names(), "");
+}
+
 TEST(CommandLine, KeepsDefaults) {
   Program program;
   EXPECT_FALSE(program.parse({"turn"}));
@@ -99,7 +109,8 @@ TEST(CommandLine, NamesTheFlagAndTheRemedy) {
       {{"--slow", "--fast"}, "--fast excludes --slow"},
       {{"--offset", "1"}, "--offset requires --steps"},
       {{"--how", "up"}, "--how: up not in {left,right}"},
-      {{"--direction", "left"}, "--direction: is now --how"}};
+      {{"--direction", "up"}, "--how: up not in {left,right}"},
+      {{"--direction", "left", "--how", "left"}, "--how: At most 1 required but received 2"}};
   for (auto [arguments, said] : of_turn) {
     arguments.insert(arguments.begin(), "turn");
     EXPECT_EQ(complaint(arguments), said + ": see prog turn --help");

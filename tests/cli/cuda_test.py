@@ -38,18 +38,18 @@ class WithoutGpuTest(harness.CommandTest):
 
     def test_flags_go_with_their_device(self):
         for words in (
-            "--type bf16",
+            "--dtype bf16",
             "--kernel tiled",
             "--backward-kernel tiled",
             "--transport staged",
             "--share-gpu",
             "--device cuda --engine fast",
             "--device cuda --threads 2",
-            "--device cuda --block 32",
+            "--device cuda --tile 32",
             "--device cuda --transport odd-even",
             "--transport nccl",
             "--device cuda --transport overlapped",
-            "--device cuda --wire bf16",
+            "--device cuda --kv-dtype bf16",
         ):
             with self.subTest(words=words):
                 result = self.run_ranks(2, *"run --random 1,1,64,8".split(), *words.split())
@@ -68,14 +68,14 @@ class EmulatedTest(harness.CommandTest):
 
     def test_it_agrees_with_the_reference(self):
         cases = (
-            (1, "1,2,40,16 --type fp32"),
-            (2, "1,4,33,64 --kv-heads 2 --type bf16 --causal --placement zigzag"),
-            (3, "2,2,29,16 --type fp16 --causal --placement striped --transport staged"),
-            (5, "1,2,7,64 --type bf16 --transport staged --window 3,2 --alibi"),
-            (3, "1,2,20,5 --type fp32 --kernel naive --backward-kernel tiled-atomics"),
-            (2, "1,4,33,16 --kv-heads 2 --type bf16 --causal --parallel ulysses"),
-            (4, "1,4,29,16 --type fp32 --placement zigzag --causal --parallel hybrid --ulysses 2 --transport staged"),
-            (3, "1,4,29,16 --kv-heads 2 --type bf16 --placement zigzag --causal --parallel all-gather"),
+            (1, "1,2,40,16 --dtype float32"),
+            (2, "1,4,33,64 --kv-heads 2 --dtype bf16 --causal --placement zigzag"),
+            (3, "2,2,29,16 --dtype fp16 --causal --placement striped --transport staged"),
+            (5, "1,2,7,64 --dtype bf16 --transport staged --window 3,2 --alibi"),
+            (3, "1,2,20,5 --dtype float32 --kernel naive --backward-kernel tiled-atomics"),
+            (2, "1,4,33,16 --kv-heads 2 --dtype bf16 --causal --parallel ulysses"),
+            (4, "1,4,29,16 --dtype float32 --placement zigzag --causal --parallel hybrid --ulysses 2 --transport staged"),
+            (3, "1,4,29,16 --kv-heads 2 --dtype bf16 --placement zigzag --causal --parallel all-gather"),
         )
         for ranks, words in cases:
             with self.subTest(ranks=ranks, words=words):
@@ -104,12 +104,12 @@ class EmulatedTest(harness.CommandTest):
             return {name: harness.read_bytes(self.path("results/" + name)) for name in self.files_in("results")
                     if name.endswith(".npy") and name != "dsink.npy"}
         for ranks, partition, ring, words in (
-            (2, "ulysses", 1, "--type fp32"),
-            (4, "hybrid --ulysses 2", 2, "--placement striped --type bf16"),
-            (4, "hybrid --ulysses 2", 2, "--placement zigzag --type bf16 --transport staged"),
-            (4, "ulysses", 1, "--type fp32 --bias bias.npy --sink sink.npy --dropout 0.25"),
-            (3, "all-gather", 3, "--placement zigzag --type bf16"),
-            (2, "all-gather", 2, "--type fp32 --transport staged --bias bias.npy --sink sink.npy"),
+            (2, "ulysses", 1, "--dtype float32"),
+            (4, "hybrid --ulysses 2", 2, "--placement striped --dtype bf16"),
+            (4, "hybrid --ulysses 2", 2, "--placement zigzag --dtype bf16 --transport staged"),
+            (4, "ulysses", 1, "--dtype float32 --bias bias.npy --sink sink.npy --dropout 0.25"),
+            (3, "all-gather", 3, "--placement zigzag --dtype bf16"),
+            (2, "all-gather", 2, "--dtype float32 --transport staged --bias bias.npy --sink sink.npy"),
         ):
             with self.subTest(ranks=ranks, partition=partition, words=words):
                 want = arrays(ring, *words.split())
@@ -125,9 +125,9 @@ class EmulatedTest(harness.CommandTest):
     def test_bias_dropout_and_sinks_agree_with_the_reference(self):
         npy.write(self.path("sink.npy"), (4,), [0.5, -1.0, 0.0, 2.0], "<f4")
         cases = (
-            (1, "--type bf16", (29, 29), "tiled", "tiled"),
-            (2, "--type fp32 --causal --placement zigzag", (4, 29, 29), "tiled", "tiled"),
-            (3, "--type fp16 --causal --placement striped --transport staged", (2, 1, 29, 29), "tiled", "tiled"),
+            (1, "--dtype bf16", (29, 29), "tiled", "tiled"),
+            (2, "--dtype float32 --causal --placement zigzag", (4, 29, 29), "tiled", "tiled"),
+            (3, "--dtype fp16 --causal --placement striped --transport staged", (2, 1, 29, 29), "tiled", "tiled"),
             (5, "--kernel naive --backward-kernel tiled-atomics --window 9,4 --alibi", (2, 4, 29, 29), "naive", "tiled-atomics"),
         )
         for ranks, words, shape, forward, backward in cases:
@@ -148,7 +148,7 @@ class EmulatedTest(harness.CommandTest):
 
     def test_sinks_take_every_kernel(self):
         npy.write(self.path("sink.npy"), (2,), [0.5, -1.0], "<f4")
-        report = json.loads(self.run_well(2, *self.WITH_GPU, *"--random 1,2,40,64 --type bf16 --causal --backward".split(),
+        report = json.loads(self.run_well(2, *self.WITH_GPU, *"--random 1,2,40,64 --dtype bf16 --causal --backward".split(),
                                           *"--check --json --sink sink.npy".split()).out)
         self.assertNotIn("tiled", report["isa"])
 
@@ -166,7 +166,7 @@ class EmulatedTest(harness.CommandTest):
             return [x != 0 for x in self.array("results/out.npy")[2]]
         want = kept(1, "run")
         self.assertAlmostEqual(sum(want) / len(want), 0.6, delta=0.05)
-        for ranks, more in ((1, "--kernel naive"), (2, "--type bf16"), (3, "--placement striped"), (5, "--placement zigzag")):
+        for ranks, more in ((1, "--kernel naive"), (2, "--dtype bf16"), (3, "--placement striped"), (5, "--placement zigzag")):
             with self.subTest(ranks=ranks, more=more):
                 self.assertEqual(kept(ranks, *self.WITH_GPU, *more.split()), want)
 
@@ -177,7 +177,7 @@ class EmulatedTest(harness.CommandTest):
             ("--backward --backward-kernel mma", "these do: tiled, tiled-atomics"),
         ):
             with self.subTest(words=words):
-                self.assert_refused(self.run_ranks(2, *self.WITH_GPU, *"--random 1,1,64,64 --type bf16 --dropout 0.5".split(),
+                self.assert_refused(self.run_ranks(2, *self.WITH_GPU, *"--random 1,1,64,64 --dtype bf16 --dropout 0.5".split(),
                                                    *words.split()), said)
 
     def test_a_bias_that_does_not_fit_on_the_gpu(self):
@@ -194,9 +194,9 @@ class EmulatedTest(harness.CommandTest):
         self.assert_refused(self.run_ranks(1, *self.WITH_GPU, *words, "--backward"), "on its GPU (32.0 GiB of it for the bias)")
 
     def test_bench(self):
-        for ranks, words in ((1, "--type fp32"), (2, "--type bf16 --transport staged --causal"), (3, "--type fp16 --kernel tiled"),
-                             (2, "--type bf16 --parallel ulysses"), (4, "--type fp32 --parallel hybrid --ulysses 2"),
-                             (2, "--type bf16 --causal --parallel all-gather"), (2, "--type bf16 --backward")):
+        for ranks, words in ((1, "--dtype float32"), (2, "--dtype bf16 --transport staged --causal"), (3, "--dtype fp16 --kernel tiled"),
+                             (2, "--dtype bf16 --parallel ulysses"), (4, "--dtype float32 --parallel hybrid --ulysses 2"),
+                             (2, "--dtype bf16 --causal --parallel all-gather"), (2, "--dtype bf16 --backward")):
             with self.subTest(ranks=ranks, words=words):
                 result = self.run_well(ranks, *"bench --device cuda --share-gpu --seq 41 --heads 2 --dim 16".split(),
                                        *"--repetitions 1 --json".split(), *words.split())
@@ -208,7 +208,7 @@ class EmulatedTest(harness.CommandTest):
                     continue  # no hops
                 tokens = -(-41 * report["ulysses"] // ranks)
                 self.assertEqual(report["hop_bytes"],
-                                 2 * 2 // report["ulysses"] * tokens * 16 * (4 if "fp32" in words else 2))
+                                 2 * 2 // report["ulysses"] * tokens * 16 * (4 if "float32" in words else 2))
         self.assert_refused(self.run_ranks(2, *"bench --device cuda --seq 41".split()), "1 usable GPU visible to this process")
         self.assert_refused(self.run_ranks(1, *"bench --device cuda --heads 16 --seq 350000 --dim 128".split()), "needs")
 
@@ -246,7 +246,7 @@ exec "{EMULATED}" "$@"
     def test_a_slow_gpu_is_not_a_dead_one(self):
         """The last step takes longer than the time-out: 64 blocks of the forward, 128 of the backward. Both jobs mostly sleep."""
         def slow(words):
-            return self.run_well(1, *words.split(), *"--device cuda --type fp32 --kernel tiled --timeout 1".split(),
+            return self.run_well(1, *words.split(), *"--device cuda --dtype float32 --kernel tiled --timeout 1".split(),
                                  environment={"EMULATED_BLOCKS_PER_SECOND": "50"})
         with ThreadPoolExecutor() as pool:
             jobs = ("run --random 1,64,2,8 --backward", "bench --heads 64 --seq 2 --dim 8 --repetitions 1")

@@ -101,7 +101,7 @@ class DecodeTest(harness.CommandTest):
             (("--random", f"1,8,{1 << 36},64"), ("memory", "more ranks")),
             ((*FILES,), ("--out", "--check")),
             (("--random", "1,2,8,4", "--causal"), ("--causal", "decode --help")),
-            (("--random", "1,2,8,4", "--np", "3"), ("--np 3", "2")),
+            (("--random", "1,2,8,4", "--expect-ranks", "3"), ("--expect-ranks 3", "2")),
         ):
             with self.subTest(words=words):
                 self.assert_refused(self.run_ranks(2, "decode", *words), *says)

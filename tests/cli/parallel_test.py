@@ -90,8 +90,8 @@ class ParallelTest(harness.CommandTest):
 
     def test_all_gather_has_the_bits_of_the_ring(self):
         for ranks, dtype, words in harness.first(2, (3, "<f8", "--placement striped"),
-                                                 (3, "<f4", "--wire bf16 --engine readable"),
-                                                 (4, "<f4", "--causal --placement zigzag"), (3, "<f4", "--wire bf16")):
+                                                 (3, "<f4", "--kv-dtype bf16 --engine readable"),
+                                                 (4, "<f4", "--causal --placement zigzag"), (3, "<f4", "--kv-dtype bf16")):
             self.write_problem(dtype=dtype)
             self.assert_same_bits(ranks, ("--parallel", "all-gather"), ranks, common=words.split())
 
@@ -108,7 +108,7 @@ class ParallelTest(harness.CommandTest):
 
     def test_bf16_on_the_rings_of_a_hybrid(self):
         self.write_problem(dtype="<f4")
-        self.assert_same_bits(4, ("--parallel", "hybrid", "--ulysses", "2"), 2, common=("--wire", "bf16"))
+        self.assert_same_bits(4, ("--parallel", "hybrid", "--ulysses", "2"), 2, common=("--kv-dtype", "bf16"))
 
     def test_bias_dropout_and_sinks_are_those_of_the_heads_of_the_layer(self):
         self.write_problem()
@@ -262,7 +262,7 @@ class ParallelTest(harness.CommandTest):
                 (3, "hybrid --ulysses 2", ("Ulysses over 2 ranks", "the job has 3", "use a number that divides it")),
                 (3, "ulysses", ("Ulysses over 3 ranks", "3 does not divide 4 query heads", "use 1, 2 or 4")),
                 (6, "hybrid --ulysses 6", ("more than 4 query heads", "use 1, 2 or 4")),
-                (4, "ulysses --kv-heads 1 --np 3", ("--np 3", "4 ranks")),
+                (4, "ulysses --kv-heads 1 --expect-ranks 3", ("--expect-ranks 3", "4 ranks")),
                 (1, "hybrid", ("--parallel hybrid", "--ulysses N")),
                 (1, "ring --ulysses 2", ("--ulysses goes with --parallel hybrid",)),
                 (2, "ulysses --ulysses 2", ("--ulysses goes with --parallel hybrid",)),

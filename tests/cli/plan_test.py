@@ -99,7 +99,7 @@ class Plan(harness.CommandTest):
             if play["mask"] == "causal" and play["placement"] == "zigzag":
                 self.assertEqual(play["balance"], 1)
             if play["mask"] == "causal" and play["partition"] == "ring":
-                words = f"run --random 1,8,32,64 --wire bf16 --causal --json --placement {play['placement']}"
+                words = f"run --random 1,8,32,64 --kv-dtype bf16 --causal --json --placement {play['placement']}"
                 report = json.loads(self.run_well(4, *words.split()).out)
                 self.assertEqual([rank["bytes"] for rank in play["per_rank"]],
                                  [rank["bytes_sent"] for rank in report["per_rank"]])

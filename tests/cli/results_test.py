@@ -96,7 +96,7 @@ class ResultsTest(harness.CommandTest):
 
     def test_block(self):
         for block in (1, 3, 1000):
-            self.check_case(3, (20, 4), words=f"--engine readable --block {block} --causal", sees=causal)
+            self.check_case(3, (20, 4), words=f"--engine readable --tile {block} --causal", sees=causal)
 
     def test_placements_and_transports(self):
         for ranks, placement, transport in (

@@ -93,7 +93,7 @@ class SameBitsTest(harness.CommandTest):
         one = train(1)
         self.assertEqual(train(3, "--trace", "trace.json"), one)
         self.refused_to_resume("1 ", model)
-        for ranks, *words in harness.first(3, (2,), (3, "--threads", 2), (4, "--ranks-ring", 2), (4,), (2, "--ranks-ring", 1)):
+        for ranks, *words in harness.first(3, (2,), (3, "--threads", 2), (4, "--ring", 2), (4,), (2, "--ring", 1)):
             self.assertEqual(train(ranks, *words), one, (ranks, words))
         self.assertNotEqual(train(2, "--threads", 1, same_bits=())[0], train(3, "--threads", 1, same_bits=())[0])
 
@@ -119,14 +119,14 @@ class SameBitsTest(harness.CommandTest):
             (("run", *files, "--same-bits"), "--same-bits goes with float32"),
             (("decode", *files, "--same-bits"), "--same-bits goes with float32"),
             (("run", "--random", "1,1,8,4", "--check", "--device", "cuda", "--same-bits"), "--same-bits goes with --device cpu"),
-            (("run", "--random", "1,1,8,4", "--check", "--tile", "8"), "--tile requires --same-bits"),
-            (("decode", "--random", "1,1,8,4", "--check", "--tile", "8"), "--tile requires --same-bits"),
+            (("run", "--random", "1,1,8,4", "--check", "--tile", "8"), "--tile goes with --same-bits or --engine readable"),
+            (("decode", "--random", "1,1,8,4", "--check", "--tile", "8"), "--tile goes with --same-bits or --engine readable"),
             (("bench", "--seq", "64", "--tile", "8"), "--tile requires --same-bits"),
             (("train", "--steps", "1", "--tile", "8"), "--tile requires --same-bits"),
             (("run", "--random", "1,2,8,4", "--backward", "--check", "--parallel", "ulysses", "--bias", "bias.npy", "--same-bits"),
              "broadcasts over heads"),
             (("train", "--dtype", "float64", "--same-bits"), "--same-bits goes with float32"),
-            (("train", "--ranks-tensor", "2", "--same-bits"), "use ranks along ring and data only"),
+            (("train", "--tensor", "2", "--same-bits"), "use ranks along ring and data only"),
             (("train", "--fsdp", "--same-bits"), "without --fsdp"),
             (("bench", "--seq", "64", "--dtype", "float64", "--same-bits"), "--same-bits goes with float32"),
         ):

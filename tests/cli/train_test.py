@@ -104,7 +104,7 @@ class TrainTest(TrainCase):
     # ---- what it reports
 
     def test_json(self):
-        report = self.train(4, *MODEL[:2], *MODEL[4:], "--seq", 64, "--steps", 12, "--ranks-tensor", 2, "--seed", 3)
+        report = self.train(4, *MODEL[:2], *MODEL[4:], "--seq", 64, "--steps", 12, "--tensor", 2, "--seed", 3)
         self.assertEqual(report["mesh"], {"tensor": 2, "ulysses": 1, "ring": 2, "data": 1})
         self.assertEqual(report["training"]["stages"], [{"length": 64, "sequences": 64, "steps": 12, "arms": 16}])
         self.assertEqual((report["training"]["task"], report["training"]["seed"]), ("bandit", 3))
@@ -134,8 +134,8 @@ class TrainTest(TrainCase):
         """A rate of 1e-300 changes nothing: parameters are those that the seed gives, each in its place."""
         want = None
         for number, (ranks, words) in enumerate((
-            (1, ()), (4, ("--ranks-tensor", 4)), (3, ("--fsdp",)),
-            (4, ("--ranks-tensor", 2, "--ranks-data", 2, "--fsdp")), (4, ("--ranks-ulysses", 2, "--ranks-ring", 2)),
+            (1, ()), (4, ("--tensor", 4)), (3, ("--fsdp",)),
+            (4, ("--tensor", 2, "--data", 2, "--fsdp")), (4, ("--ulysses", 2, "--ring", 2)),
         )):
             with self.subTest(ranks=ranks, words=words):
                 self.train(ranks, *DOUBLE, "--rate", "1e-300", "--steps", 1, "--checkpoint", f"mesh{number}", *words)
@@ -150,11 +150,11 @@ class TrainTest(TrainCase):
 
     def test_fsdp_writes_the_same_bits(self):
         for name, words in (("plain", ()), ("fsdp", ("--fsdp",))):
-            self.train(4, *MODEL, "--ranks-tensor", 2, "--ranks-data", 2, "--steps", 3, "--checkpoint", name, *words)
+            self.train(4, *MODEL, "--tensor", 2, "--data", 2, "--steps", 3, "--checkpoint", name, *words)
         self.assertEqual(self.checkpoint("plain", 3), self.checkpoint("fsdp", 3))
 
     def test_another_mesh_resumes(self):
-        self.check_another_mesh(4, "--ranks-tensor", 2, "--ranks-data", 2, "--fsdp", steps=12)
+        self.check_another_mesh(4, "--tensor", 2, "--data", 2, "--fsdp", steps=12)
 
     def test_says_where_it_resumes(self):
         words = ("train", *MODEL, "--steps", 3, "--checkpoint", "a/deep/one")
@@ -262,9 +262,9 @@ class TrainTest(TrainCase):
     def test_meshes_that_cannot_be(self):
         words = ("--heads", 2)
         for ranks, mesh, said in (
-            (3, ("--ranks-tensor", 3), ("2 query heads", "cannot be shared", "tensor x ulysses = 1 x 1")),
-            (2, ("--ranks-ring", 2, "--ranks-data", 2), ("it has 4 ranks, the job has 2", "product is 2")),
-            (2, ("--ranks-data", 2), ("--seq 4096", "1 sequence a step for a data axis of 2", "at most 2048 tokens")),
+            (3, ("--tensor", 3), ("2 query heads", "cannot be shared", "tensor x ulysses = 1 x 1")),
+            (2, ("--ring", 2, "--data", 2), ("it has 4 ranks, the job has 2", "product is 2")),
+            (2, ("--data", 2), ("--seq 4096", "1 sequence a step for a data axis of 2", "at most 2048 tokens")),
         ):
             with self.subTest(ranks=ranks, mesh=mesh):
                 self.refuse(ranks, (*words, *mesh), said)
@@ -281,10 +281,9 @@ class TrainTest(TrainCase):
             (("--rate", "nan"), ("--rate", "finite")),
             (("--steps", 0), ("--steps", "from 1")),
             (("--checkpoint-every", 5), ("--checkpoint-every", "--checkpoint")),
-            (("--ranks-ring", 0), ("--ranks-ring", "from 1")),
-            (("--hidden", 64), ("--hidden: is now --ffn",)),
+            (("--ring", 0), ("--ring", "from 1")),
             (("--timeout", 0), ("--timeout", "above 0")),
-            (("--np", 3), ("--np 3", "1 rank")),
+            (("--expect-ranks", 3), ("--expect-ranks 3", "1 rank")),
             (("--width", 65536, "--ffn", 1048576, "--layers", 4096), ("memory",)),
         ):
             with self.subTest(words=words):

@@ -32,7 +32,7 @@ RUNS = (
     "--random 2,2,24,8 --backward --window 5,2 --alibi --placement striped --transport odd-even --check",
     "--random 1,1,385,64 --backward --check",
     "--random 1,2,2,3 --backward --transport odd-even --check",  # fewer tokens than ranks
-    "--random 1,2,13,8 --backward --causal --engine readable --block 4 --check",
+    "--random 1,2,13,8 --backward --causal --engine readable --tile 4 --check",
 )
 FAULTY = """
 #include <cstdlib>

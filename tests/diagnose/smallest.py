@@ -53,7 +53,7 @@ class Lesson:
         words = re.search(r"--mutant WORD .*?One of none, ([a-z0-9, -]+) \(default none\)", " ".join(usage.split()))
         self.mutants = [word for word in words[1].split(", ") if not word.startswith("mystery-")] if words else []
         self.quick = ["--train", "none"] if " --train " in usage else []
-        self.quick += ["--block", "4"] if " --block " in usage else []  # a tile of fewer tokens than most sizes
+        self.quick += ["--tile", "4"] if " --tile " in usage else []  # a tile of fewer tokens than most sizes
 
     def failing(self, mutant, ranks, tokens):
         """The checks that fail; None when the lesson refuses that number of tokens, or needs a GPU."""

@@ -19,12 +19,12 @@ class RingsTest(harness.CommandTest):
     def test_they_agree_with_the_reference(self):
         for ring in ("nccl", "staged"):
             for ranks, words in (
-                (1, "--type fp32"),
-                (2, "--type fp32 --causal"),
-                (2, "--type bf16"),
-                (3, "--type bf16 --causal --placement zigzag"),
-                (3, "--type fp16 --causal --placement striped"),
-                (4, "--type bf16 --causal --placement zigzag"),
+                (1, "--dtype float32"),
+                (2, "--dtype float32 --causal"),
+                (2, "--dtype bf16"),
+                (3, "--dtype bf16 --causal --placement zigzag"),
+                (3, "--dtype fp16 --causal --placement striped"),
+                (4, "--dtype bf16 --causal --placement zigzag"),
             ):
                 with self.subTest(ring=ring, ranks=ranks, words=words):
                     result = self.run_ranks(

@@ -100,20 +100,20 @@ def promised_figures():
 def check_flags():
     well = Run("--help")
     flags = {"--help", "--json", "--seed", "--mutant"}
-    flags |= ({"--np"} if SENDS_MESSAGES else set()) | ({"--device"} if NEEDS_GPU else set())
+    flags |= ({"--expect-ranks"} if SENDS_MESSAGES else set()) | ({"--device"} if NEEDS_GPU else set())
     well.expect(well.code == 0 and not well.err and all(flag in well.out for flag in flags), f"explains {flags}")
     Run("--no-such-flag").expect_one_line_error()
     Run("--seed", "many").expect_one_line_error()
     Run("--mutant", "no-such-mutant").expect_one_line_error()
     if SENDS_MESSAGES:
-        Run("--np", str(FEW_RANKS + 1)).expect_one_line_error()
+        Run("--expect-ranks", str(FEW_RANKS + 1)).expect_one_line_error()
     return well.out
 
 
 def check_json(help_text):
     seq = re.search(r"--seq N [^-]*\(default (\d+)\)", help_text) if SENDS_MESSAGES and not EMULATED else None
     few = ["--seq", str(MOST)] if seq and int(seq[1]) > MOST else []
-    run = Run("--json", *few, *(["--np", str(RANKS)] if SENDS_MESSAGES else []), ranks=RANKS)
+    run = Run("--json", *few, *(["--expect-ranks", str(RANKS)] if SENDS_MESSAGES else []), ranks=RANKS)
     report = run.report()
     types = {"lesson": str, "ok": bool, "showed": str, "error": float, "seed": int, "figures": dict, "checks": list}
     if SENDS_MESSAGES:
@@ -158,7 +158,7 @@ def check_mutants(help_text):
 
 def check_rank_counts(cases):
     for ranks, seq in cases:
-        Run("--np", str(ranks), "--seq", str(seq), ranks=ranks).expect_end(0, "PASS")
+        Run("--expect-ranks", str(ranks), "--seq", str(seq), ranks=ranks).expect_end(0, "PASS")
 
 
 def skipped():

@@ -37,7 +37,7 @@ expect() { # exit code, texts that the output must have
 }
 
 expect 0 '^  lesson  *what it showed  *error  verdict$' '^  05 blocking_ring  *a | b  *1.0e-07  PASS$' 'All .* lessons passed'
-grep -q '^words of 05_blocking_ring, --np 3$' "$folder/lessons/output/05_blocking_ring.txt" ||
+grep -q '^words of 05_blocking_ring, --expect-ranks 3$' "$folder/lessons/output/05_blocking_ring.txt" ||
   { echo 'FAIL: lesson 05 was not told how many ranks it has'; failed=1; }
 grep -q '^words of 01_safe_softmax, $' "$folder/lessons/output/01_safe_softmax.txt" ||
   { echo 'FAIL: lesson 01 runs alone'; failed=1; }
@@ -70,7 +70,7 @@ for lesson in 03_blockwise_attention_cuda 06_overlapped_ring_nccl 07_backward_cu
   mv "$folder/lessons/$lesson" "$folder/lessons/emulated/$lesson"
 done
 expect 0 'All 6 lessons passed'
-grep -q '^words of 06_overlapped_ring_nccl, --np 3 --share-gpu$' \
+grep -q '^words of 06_overlapped_ring_nccl, --expect-ranks 3 --share-gpu$' \
   "$folder/lessons/emulated/output/06_overlapped_ring_nccl.txt" || { echo 'FAIL: lesson 06 shares no GPU'; failed=1; }
 printf '#!/bin/sh\necho "lesson 11 tensor_cores: SKIPPED | error - | no GPU: why"\n' > "$folder/lessons/emulated/11_tensor_cores"
 expect 1 '^  11 tensor_cores .* FAIL$'

@@ -60,7 +60,10 @@ class Flags {
 /// The narrowest.
 std::string an_isa() { return std::string("--isa ") + name_of(available_isas().back()); }
 
-void try_job(auto& flags) { flags.need_nothing({"--timeout 5", "--np 2"}); }
+void try_job(auto& flags) {
+  flags.old_names({"--np"});
+  flags.need_nothing({"--timeout 5", "--expect-ranks 2"});
+}
 
 void try_same_bits(auto& flags) {
   flags.need_nothing({"--same-bits"});
@@ -69,12 +72,13 @@ void try_same_bits(auto& flags) {
 
 void try_engine(auto& flags) {
   flags.need_nothing({"--engine readable"});
+  flags.pair("--tile 32", "--engine readable");
   flags.pair(an_isa(), "--engine fast", "--engine readable");
 }
 
 /// The flags of `run` and `bench` for the partition and the device.
 void try_partition_and_device(auto& flags) {
-  flags.old_names({"--ring"});
+  flags.old_names({"--ring", "--type"});
   flags.need_nothing({"--parallel all-gather", "--device cuda"});
   for (const char* other : {"", "--parallel ulysses", "--parallel auto"})
     flags.pair("--ulysses 2", "--parallel hybrid", other);
@@ -83,7 +87,7 @@ void try_partition_and_device(auto& flags) {
   flags.pair("--transport staged", "--device cuda");
   flags.pair("--transport odd-even", "--device cpu", "--device cuda");
   for (const char* flag :
-       {"--type bf16", "--kernel tiled", "--share-gpu", "--backward-kernel tiled --backward"})
+       {"--dtype bf16", "--kernel tiled", "--share-gpu", "--backward-kernel tiled --backward"})
     flags.pair(flag, "--device cuda");
   flags.pair("--backward-kernel tiled", "--backward --device cuda", "--device cuda");
   for (const std::string& flag : {std::string("--threads 2"), an_isa(), std::string("--same-bits")})
@@ -103,10 +107,11 @@ TEST(IgnoredFlags, OfRun) {
                       "--dropout 0.5"});
   flags.pair("--dropout-seed 2", "--dropout 0.5");
   flags.pair("--q-offset 2", "--causal");
-  flags.pair("--block 32", "--engine readable");
-  for (const char* flag : {"--placement zigzag", "--wire bf16"})
+  flags.old_names({"--block", "--wire"});
+  for (const char* flag : {"--placement zigzag", "--kv-dtype bf16"})
     flags.pair(flag, "--parallel all-gather", "--parallel ulysses");
-  for (const char* flag : {"--wire bf16", "--engine fast"}) flags.pair(flag, "--device cpu", "--device cuda");
+  for (const char* flag : {"--kv-dtype bf16", "--engine fast"})
+    flags.pair(flag, "--device cpu", "--device cuda");
   flags.base("");
   for (const char* flag : {"--kv-heads 2", "--seed 2", "--backward"})
     flags.pair(flag, random, files + " --out a");
@@ -153,31 +158,13 @@ TEST(IgnoredFlags, OfTrain) {
   Flags<TrainOptions> flags(declare_train_options, "");
   try_job(flags);
   try_same_bits(flags);
-  flags.need_nothing({"--task bandit",
-                      "--seq 64",
-                      "--steps 2",
-                      "--rate 1",
-                      "--seed 2",
-                      "--evaluation-tokens 9",
-                      "--ranks-tensor 2",
-                      "--ranks-ulysses 2",
-                      "--ranks-ring 2",
-                      "--ranks-data 2",
-                      "--fsdp",
-                      "--layers 2",
-                      "--width 8",
-                      "--heads 4",
-                      "--kv-heads 1",
-                      "--dim 8",
-                      "--ffn 9",
-                      "--dtype float64",
-                      "--checkpoint a",
-                      "--trace a",
-                      "--json",
-                      "--threads 2",
-                      an_isa()});
+  flags.need_nothing(
+      {"--task bandit",  "--seq 64",    "--steps 2",    "--rate 1",    "--seed 2", "--evaluation-tokens 9",
+       "--tensor 2",     "--ulysses 2", "--ring 2",     "--data 2",    "--fsdp",   "--layers 2",
+       "--width 8",      "--heads 4",   "--kv-heads 1", "--dim 8",     "--ffn 9",  "--dtype float64",
+       "--checkpoint a", "--trace a",   "--json",       "--threads 2", an_isa()});
   flags.pair("--checkpoint-every 2", "--checkpoint a");
-  flags.old_names({"--hidden"});
+  flags.old_names({"--hidden", "--ranks-tensor", "--ranks-ulysses", "--ranks-ring", "--ranks-data"});
 }
 
 TEST(IgnoredFlags, OfPlan) {

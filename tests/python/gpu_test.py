@@ -65,7 +65,7 @@ class Gpu(unittest.TestCase):
             for parallel in ("hybrid", "ring", "ulysses", "all-gather") if LONG else ("hybrid",):
                 self.well(4, f"program:{folder}:zigzag:{parallel}")
                 subprocess.run([harness.MPIRUN, "-n", "4", program, "run", *flags, f"--out={folder}/results", "--causal",
-                                "--device=cuda", "--share-gpu", "--type=fp16", "--dropout=0.25", "--dropout-seed=7",
+                                "--device=cuda", "--share-gpu", "--dtype=fp16", "--dropout=0.25", "--dropout-seed=7",
                                 "--placement=zigzag", f"--parallel={parallel}",
                                 *(["--ulysses=2"] if parallel == "hybrid" else [])], check=True, capture_output=True)
                 for name in ("out", "lse", "dq", "dk", "dv"):

@@ -50,16 +50,16 @@ class SlurmTest(harness.CommandTest):
         return result
 
     def test_two_nodes(self):
-        result = self.ends(self.job("run", "--random", "1,4,301,64", "--backward", "--check", "--json", "--np", 3,
+        result = self.ends(self.job("run", "--random", "1,4,301,64", "--backward", "--check", "--json", "--expect-ranks", 3,
                                     srun=(*SRUN, "-N", 2, "-n", 3)))
         self.assertEqual(result.code, 0, f"{result}\n{self.cluster.logs()}")
         self.assertTrue(json.loads(result.out)["ok"])
 
     def test_without_pmi(self):
-        """Without PMI each rank is a world of its own, which --np makes an error."""
-        result = self.ends(self.job("run", "--random", "1,1,8,4", "--np", 2, srun=("srun", "--mpi=none", "-n", 2)))
+        """Without PMI each rank is a world of its own, which --expect-ranks makes an error."""
+        result = self.ends(self.job("run", "--random", "1,1,8,4", "--expect-ranks", 2, srun=("srun", "--mpi=none", "-n", 2)))
         self.assertEqual(result.code, 2, str(result))
-        self.assertIn("--np 2: there are 1 rank", result.err)
+        self.assertIn("--expect-ranks 2: there are 1 rank", result.err)
 
     def strike(self, number, *srun):
         """Sends a signal to rank 1 of two that compute; how the job ended, and after how many seconds."""

@@ -32,7 +32,7 @@ class TrainJob {
     report_.ranks = comm.size();
     report_.mesh = mesh;
     report_.cpu = cpu_options(comm, options);
-    if (options.same_bits) report_.cpu.same_bits = options.tile;
+    report_.cpu.same_bits = options.tile_of_same_bits();
     for (const model::ParameterLayout& layout :
          model::layouts(options.shape(), model::TensorPart(options.shape(), 0, 1)))
       report_.parameters += layout.size();
@@ -88,7 +88,8 @@ class TrainJob {
           model::shards_of(mesh_, PlacementKind::zigzag, stage.seq, report_.cpu).max_tokens();
       rows = std::max(rows, (stage.batch / mesh.data + 1) * (tokens / mesh.ulysses + 1));
       if (options_.same_bits)
-        tile = std::max(tile, std::min(options_.tile, tokens) * (shape.width + 2 * shape.hidden));
+        tile =
+            std::max(tile, std::min(options_.tile_of_same_bits(), tokens) * (shape.width + 2 * shape.hidden));
     }
     const Index kept = options_.fsdp ? all / links_.replicas->size() : all,
                 row = shape.width + shape.heads / mesh.tensor * (shape.dim + 1);

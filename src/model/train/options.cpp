@@ -17,7 +17,7 @@ constexpr Bounds axis{1, 128};  // of an axis: the product of four fits an int
 constexpr const char* train_notes = R"(Examples:
   mpirun -n 2 ring-attention train
       Line retrieval with the whole recipe: sequences of 64 to 4096 tokens, on a ring of two ranks.
-  mpirun -n 4 ring-attention train --seq 1024 --ranks-tensor 2 --ranks-data 2 --fsdp
+  mpirun -n 4 ring-attention train --seq 1024 --tensor 2 --data 2 --fsdp
       Two ranks share the matrices of a layer, and each of the two pairs has sequences of its own.
       Ranks with the same weights keep a piece each of the weights and of the optimiser.
   mpirun -n 2 ring-attention train --checkpoint run --checkpoint-every 20
@@ -60,10 +60,12 @@ Index tokens_of_step(const std::string& task) {
 
 void declare_mesh(CommandLine& command, TrainOptions& options) {
   command.section("Mesh (the first axis not given of ring, data, ulysses, tensor takes the ranks left)");
-  command.option("--ranks-tensor", options.tensor, "Ranks that share the matrices of a layer", axis);
-  command.option("--ranks-ulysses", options.ulysses, "Ranks that exchange tokens for heads", axis);
-  command.option("--ranks-ring", options.ring, "Ranks of a ring", axis);
-  command.option("--ranks-data", options.data, "Replicas, each with sequences of its own", axis);
+  command.option("--tensor", options.tensor, "Ranks that share the matrices of a layer", axis);
+  command.option("--ulysses", options.ulysses, "Ranks that exchange tokens for heads", axis);
+  command.option("--ring", options.ring, "Ranks of a ring", axis);
+  command.option("--data", options.data, "Replicas, each with sequences of its own", axis);
+  for (const std::string name : {"tensor", "ulysses", "ring", "data"})
+    command.renamed("--ranks-" + name, "--" + name);
   command.flag("--fsdp", options.fsdp,
                "Ranks with the same weights keep a piece each, and gather a layer when they need it");
 }
@@ -179,7 +181,8 @@ void declare_train_options(CommandLine& command, TrainOptions& options) {
   command.flag("--json", options.json,
                "Print one JSON object, with the curve of loss and accuracy, instead of text");
   declare_cpu_options(command, options);
-  declare_same_bits(command, options, "on every mesh of ring and data ranks, and any number of threads");
+  declare_same_bits(command, options, false,
+                    "on every mesh of ring and data ranks, and any number of threads");
   declare_job_options(command, options);
   command.needs("--checkpoint-every", "--checkpoint");
   command.footer(train_notes);

@@ -46,7 +46,7 @@ Json training_json(const TrainOptions& options) {
           {"seed", options.seed},
           {"dtype", options.dtype},
           {"rate", options.rate},
-          {"same_bits", options.same_bits ? options.tile : 0},
+          {"same_bits", options.tile_of_same_bits()},
           {"model", model_json(options.shape())},
           {"stages", stages}};
 }

@@ -10,7 +10,7 @@ constexpr const char* bench_notes = R"(Examples:
       Four ranks, 8192 tokens, 8 heads of 64.
   mpirun -n 8 ring-attention bench --seq 65536 --heads 32 --kv-heads 8 --dim 128 --causal
       Grouped queries under a causal mask: contiguous and zigzag placement side by side.
-  mpirun -n 8 ring-attention bench --device cuda --type bf16 --seq 262144 --heads 32 --dim 128
+  mpirun -n 8 ring-attention bench --device cuda --dtype bf16 --seq 262144 --heads 32 --dim 128
       On eight GPUs.
   mpirun -n 4 ring-attention bench --parallel hybrid --ulysses 2
       Two ranks share the heads, rings of two share the tokens.
@@ -40,15 +40,13 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   command.option("--dim", options.dim, "Head dim D");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
   command.flag("--backward", options.backward, "Also measure the backward");
-  command.choice("--dtype", options.dtype, {"float32", "float64"},
-                 "Type of the arrays on the CPU (run takes it from its files)");
   command.section("Measurement");
   command.option("--repetitions", options.repetitions, "Runs of each kind", {1, 10000});
   command.flag("--json", options.json, "Print the report as one JSON object instead of text");
   declare_trace_options(command, options);
   command.section("Ranks");
   declare_partition_options(command, options);
-  declare_device_options(command, options);
+  declare_device_options(command, options, {"float32", "float64", "bf16", "fp16"});
   command.option(
       "--backward-kernel", options.backward_kernel,
       "Kernel of the backward, by its name in lesson 11; auto takes the fastest that is deterministic",
@@ -62,8 +60,6 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 void validate(const BenchOptions& options) {
   validate_device(options);
   validate_partition(options, options.transport);
-  if (options.dtype == "float64" && options.device == "cuda")
-    throw InputError("--dtype goes with --device cpu (a GPU computes in float32 at most: --type)");
   if (options.backward_kernel != DeviceOptions{}.backward_kernel && !options.backward)
     throw InputError("--backward-kernel goes with --backward");
   if (options.dtype == "float64" && options.same_bits)

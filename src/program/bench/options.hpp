@@ -15,7 +15,6 @@ struct BenchOptions : DeviceOptions, PartitionOptions, TraceOptions {
   Index kv_heads = 0;  ///< 0: as many as heads
   bool causal = false;
   bool backward = false;
-  std::string dtype = "float32";  ///< of the arithmetic on the CPU, and of K,V in messages
   Index repetitions = 5;
   bool json = false;
 

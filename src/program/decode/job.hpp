@@ -33,9 +33,9 @@ class DecodeJob {
         shared_{{comm.rank(), comm.size(), 1}, false, prompt_, input.q(), input.kv(), input.scoring()},
         new_tokens_{{prompt, 1, input.q().seq - prompt}},
         cpu_(cpu_options(comm, options)),
-        tiling_(options.same_bits ? std::optional(Tiling(options.tile)) : std::nullopt),
+        tiling_(options.same_bits ? std::optional(Tiling(options.tile_of_same_bits())) : std::nullopt),
         files_(comm, options, input, activity, report_) {
-    if (options.same_bits) cpu_.same_bits = options.tile;
+    cpu_.same_bits = options.tile_of_same_bits();
     report_.prompt = prompt;
     report_.backend = describe_cpu<T>(options, cpu_);
     mine_.threads = cpu_.threads;
@@ -138,7 +138,7 @@ class DecodeJob {
     const Scoring& scoring = input_.scoring();
     if constexpr (std::is_same_v<T, float>)
       if (cpu_.same_bits > 0) {
-        const Index block = fast_ ? 0 : options_.block;
+        const Index block = fast_ ? 0 : options_.tile_of_readable();
         ExactPartial local =
             attend_here(cache, [&] { return attend_to_cache(query, cache, scoring, cpu_, block); });
         return merge_over_ranks(link, local, scoring);

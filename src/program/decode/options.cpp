@@ -59,7 +59,7 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD; readable: lesson 03's tiles");
-  declare_same_bits(command, options);
+  declare_same_bits(command, options, true);
   declare_job_options(command, options);
   command.needs("--isa", "--engine", {"auto", "fast"});  // threads share the cache with either engine
   for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);

@@ -15,9 +15,9 @@ void require_float32(const Communicator& comm, const RunOptions& options) {
       throw InputError(
           "--device cuda computes in float32 at most, and the arrays are float64: convert them, or leave it "
           "out");
-    if (options.wire == "bf16")
+    if (options.kv_dtype == "bf16")
       throw InputError(
-          "--wire bf16 goes with float32, and the arrays are float64: convert them, or leave it out");
+          "--kv-dtype bf16 goes with float32, and the arrays are float64: convert them, or leave it out");
     if (options.same_bits)
       throw InputError(
           "--same-bits goes with float32, and the arrays are float64: convert them, or leave it out");
@@ -46,7 +46,7 @@ int run_traced(const Communicator& comm, const RunOptions& given, Activity& acti
   const RunContext context(comm, options, input, activity, trace, grid);
   if (options.device == "cuda") return run_on_gpus(context);
   if (input.is_double()) return run_on(context, cpu_backend<double>);
-  if (options.wire == "bf16") return run_on(context, cpu_backend<float, Bf16>);
+  if (options.kv_dtype == "bf16") return run_on(context, cpu_backend<float, Bf16>);
   return run_on(context, cpu_backend<float>);
 }
 

@@ -80,10 +80,11 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   declare_partition_options(command, options);
   command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
                  "Which tokens a rank holds; zigzag balances a causal mask");
-  command.choice("--wire", options.wire, {"same", "bf16"},
+  command.choice("--kv-dtype", options.kv_dtype, {"same", "bf16"},
                  "Type of K,V in messages of a ring or all-gather: the type of the arithmetic, or bf16 "
                  "(float32 only): half the bytes");
-  declare_device_options(command, options);
+  command.renamed("--wire", "--kv-dtype");
+  declare_device_options(command, options, {"float32", "bf16", "fp16"});
   command.option(
       "--backward-kernel", options.backward_kernel,
       "Kernel of the backward, by its name in lesson 11; auto takes the fastest that is deterministic",
@@ -91,8 +92,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   declare_cpu_options(command, options);
   command.choice("--engine", options.engine, {"auto", "fast", "readable"},
                  "fast (auto): SIMD and threads; readable: lesson 03's tiles, one thread");
-  command.option("--block", options.block, "Tokens of a tile of the readable engine", {1, 1 << 20});
-  declare_same_bits(command, options);
+  declare_same_bits(command, options, true);
+  command.renamed("--block", "--tile");
   declare_job_options(command, options);
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
   for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
@@ -106,7 +107,7 @@ void validate(const RunOptions& options) {
   validate_partition(options, options.transport);
   const RunOptions defaults;
   for (const auto& [flag, given] : {std::pair("--placement", options.placement != defaults.placement),
-                                    std::pair("--wire", options.wire != defaults.wire)})
+                                    std::pair("--kv-dtype", options.kv_dtype != defaults.kv_dtype)})
     if (given && options.parallel == name(Partition::ulysses))
       throw InputError(std::string(flag) + " goes with --parallel ring, hybrid or all-gather");
   if (!Dropout{options.dropout}.valid())
@@ -138,8 +139,9 @@ void validate(const RunOptions& options) {
     throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
   if (options.backward_kernel != defaults.backward_kernel && !options.wants_gradients())
     throw InputError("--backward-kernel goes with --backward or --dout");
-  if (options.block != defaults.block && options.engine != "readable")
-    throw InputError("--block goes with --engine readable: the fast engine chooses its own tiles");
+  if (options.tile && !options.same_bits && options.engine != "readable")
+    throw InputError(
+        "--tile goes with --same-bits or --engine readable: the fast engine chooses its own tiles");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
 }
 

@@ -202,7 +202,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"engine", report.backend.engine},
             {"isa", report.backend.isa},
             {"threads", largest(report, &RankReport::threads)},
-            {"block", options.block},
+            {"block", options.tile_of_readable()},
             {"ranks", report.ranks.size()},
             {"hops", hops(report, options)},
             {"messages", total(report, &RankReport::messages_sent)},
