@@ -123,8 +123,8 @@ class PlacementBench {
     if (!kv.parcel || own.size == 1) return kv;
     (void)kv.parcel->exchange(own.rank);  // the next parcel has the shape of this rank's; nothing is sent
     kv.parcel->advance();
-    device_.place(kv.k(), k_);
-    device_.place(kv.v(), v_);
+    device_.stage_kv(kv.k(), k_);
+    device_.stage_kv(kv.v(), v_);
     return kv;
   }
 

@@ -34,8 +34,8 @@ class RunAttention {
   void take_keys(const std::function<void(InputArray, View<Value>)>& read) {
     if (!run_.shares_heads()) {
       kv_.emplace(attention_.empty_kv());
-      device_.place_written(kv_->k(), [&](View<Value> shard) { read(InputArray::k, shard); });
-      device_.place_written(kv_->v(), [&](View<Value> shard) { read(InputArray::v, shard); });
+      device_.stage_kv_with(kv_->k(), [&](View<Value> shard) { read(InputArray::k, shard); });
+      device_.stage_kv_with(kv_->v(), [&](View<Value> shard) { read(InputArray::v, shard); });
     } else if (!std::exchange(has_keys_, true)) {  // the backward has those of the forward
       const Shape held = run_.input.kv().with_seq(count(run_.key_ranges()));
       held_k_ = Tensor<Value>(held);

@@ -175,8 +175,8 @@ KvExchange<T> ContextParallel<Input, T>::empty_kv() const {
 template <class Input, class T>
 KvExchange<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Input> v) const {
   KvExchange<T> own = empty_kv();
-  device_.place(own.k(), k);
-  device_.place(own.v(), v);
+  device_.stage_kv(own.k(), k);
+  device_.stage_kv(own.v(), v);
   return own;
 }
 

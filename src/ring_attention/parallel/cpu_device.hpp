@@ -62,14 +62,14 @@ class CpuDevice : public Device<Input, T> {
     return options_.same_bits > 0 ? same_bits_key_sums(dim, terms) : Device<Input, T>::key_sums(dim, terms);
   }
 
-  void place(View<T> shard, View<const Input> array) const override {
+  void stage_kv(View<T> shard, View<const Input> array) const override {
     std::ranges::transform(array.elements(), shard.data(), [](Input x) { return T(x); });
   }
-  void place_written(View<T> shard, const std::function<void(View<Input>)>& write) const override {
+  void stage_kv_with(View<T> shard, const std::function<void(View<Input>)>& write) const override {
     if constexpr (is_narrow) {
       Tensor<Input> exact(shard.shape());
       write(exact);
-      place(shard, exact);
+      stage_kv(shard, exact);
     } else {
       write(shard);
     }

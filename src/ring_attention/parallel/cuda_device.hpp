@@ -43,7 +43,7 @@ class CudaDevice : public Device<T> {
     return engine;
   }
 
-  void place(View<T> shard, View<const T> array) const override {
+  void stage_kv(View<T> shard, View<const T> array) const override {
     memory_.copy(shard.elements(), array.elements());
   }
   void synchronize() const override {
@@ -59,7 +59,7 @@ class CudaDevice : public Device<T> {
   [[nodiscard]] Tensor<float> to_host(MaybeOwned<float>&& array) const override {
     return cuda::downloaded<float>(array.view(), forward_.stream);
   }
-  void place_written(View<T> shard, const std::function<void(View<float>)>& write) const override {
+  void stage_kv_with(View<T> shard, const std::function<void(View<float>)>& write) const override {
     Tensor<float> host(shard.shape());
     write(host);
     cuda::upload<T>(shard, host, forward_.stream);

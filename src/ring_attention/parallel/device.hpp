@@ -41,7 +41,7 @@ class Device {
     return {{std::shared_ptr<void>(), &memory()}, dim};
   }
   /// Writes K or V to where messages take it, rounded to T.
-  virtual void place(View<T> shard, View<const Input> array) const = 0;
+  virtual void stage_kv(View<T> shard, View<const Input> array) const = 0;
   /// Waits until everything is computed.
   virtual void synchronize() const {}
 
@@ -53,8 +53,8 @@ class Device {
   }
   /// And back. Waits until the array is computed.
   [[nodiscard]] virtual Tensor<Value> to_host(MaybeOwned<Value>&& array) const = 0;
-  /// place() of an array that `write` writes into memory of the host, without a copy where K,V travel from there.
-  virtual void place_written(View<T> shard, const std::function<void(View<Value>)>& write) const = 0;
+  /// stage_kv() of an array that `write` writes into memory of the host, without a copy where K,V travel from there.
+  virtual void stage_kv_with(View<T> shard, const std::function<void(View<Value>)>& write) const = 0;
 };
 
 }  // namespace ring_attention
