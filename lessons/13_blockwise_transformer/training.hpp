@@ -45,7 +45,7 @@ class Trainee {
         const double begin = MPI_Wtime();
         const Score score =
             train_step(model_, adam, recipe,
-                       examples(task, {sequence, sequence + stage.batch}, model_.place().tokens))
+                       examples(task, {sequence, sequence + stage.batch}, model_.rank_context().tokens))
                 .score;
         curves.lengths.push_back(stage.seq);
         curves.loss.push_back(score.mean_loss());

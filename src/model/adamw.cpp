@@ -104,7 +104,8 @@ StepReport train_step(Transformer<T>& model, AdamW<T>& adam, const Recipe& recip
   report.rate = rate_at(recipe, adam.steps());
   model.scoring().dropout.step = static_cast<std::uint64_t>(adam.steps());
   report.score = model.differentiate(own);
-  report.gradient_norm = gradient_norm(model.weights(), *model.place().tensor, model.place().rows.exact);
+  report.gradient_norm =
+      gradient_norm(model.weights(), *model.rank_context().tensor, model.rank_context().rows.exact);
   if (!std::isfinite(report.score.loss) || !std::isfinite(report.gradient_norm))
     throw AgreedError("step " + std::to_string(adam.steps()) +
                       ": the loss or its gradient is not finite: use a smaller learning rate");

@@ -29,7 +29,7 @@ class Transformer {
   void set_chunk(Index rows) { chunk_ = rows; }
 
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
-  [[nodiscard]] const RankContext<T>& place() const { return place_; }
+  [[nodiscard]] const RankContext<T>& rank_context() const { return place_; }
   [[nodiscard]] Weights<T>& weights() { return weights_; }
 
   /// The labels of all ranks that have other tokens or sequences.

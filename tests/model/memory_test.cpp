@@ -30,7 +30,7 @@ Index peak_of_step(const MeshShape& mesh, Index seq, Index chunk = 16, Sharding 
     Transformer<float> model(shape, rank_context<float>(links, PlacementKind::zigzag, seq, 1), 1, sharding);
     model.set_chunk(chunk);
     AdamW<float> adam(model.weights());
-    const Examples own = examples(RandomTask(seq), {0, 1}, model.place().tokens);
+    const Examples own = examples(RandomTask(seq), {0, 1}, model.rank_context().tokens);
     allocation::reset_peak();
     (void)train_step(model, adam, small_recipe(), own);
     peaks[static_cast<std::size_t>(rank)] = allocation::peak();

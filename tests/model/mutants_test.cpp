@@ -29,7 +29,7 @@ Named gradients_with(const MeshShape& mesh, const Training& what, double (*divis
     const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
     Transformer<double> model(what.shape, rank_context<double>(links, what.kind, what.seq, what.batch), 5);
     const Examples own =
-        examples(RandomTask(what.seq), links.mesh.sequences(what.batch), model.place().tokens);
+        examples(RandomTask(what.seq), links.mesh.sequences(what.batch), model.rank_context().tokens);
     const double mine = static_cast<double>(own.labels()), all = model.labels_of_all(own);
     (void)model.differentiate(own, divisor(mine, all, mesh.ranks()));
     ranks[static_cast<std::size_t>(rank)].gradients = named(model.weights(), what.shape, true);
@@ -89,7 +89,7 @@ TEST(ModelMutants, TheTokenBeforeInsideAShard) {
       world.run([&](int rank) {
         const ModelLinks links = loopback_links(world, rank, ring_of_four, what.shape);
         Transformer<double> model(what.shape, rank_context<double>(links, kind, what.seq, what.batch), 5);
-        Examples own = examples(RandomTask(what.seq), {0, what.batch}, model.place().tokens);
+        Examples own = examples(RandomTask(what.seq), {0, what.batch}, model.rank_context().tokens);
         for (std::size_t i = 0; inside && i < own.token.size(); ++i)
           own.previous[i] = i % static_cast<std::size_t>(own.tokens) > 0 ? own.token[i - 1] : Task::none;
         (void)model.differentiate(own);

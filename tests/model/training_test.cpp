@@ -45,13 +45,13 @@ std::vector<double> accuracies(std::uint64_t seed, const Curriculum& stages, con
       const std::unique_ptr<Task> task = make(seed, stage);
       for (Index step = 0; step < stage.steps; ++step, sequence += stage.batch)
         (void)train_step(model, adam, recipe,
-                         examples(*task, {sequence, sequence + stage.batch}, model.place().tokens));
+                         examples(*task, {sequence, sequence + stage.batch}, model.rank_context().tokens));
     }
     for (const Question& question : questions) {
       model.move_to(place(question.task->seq(), 1));
       Score score;
       for (Index i = 0; i < question.sequences; ++i) {
-        const Score one = model.evaluate(examples(*question.task, {i, i + 1}, model.place().tokens));
+        const Score one = model.evaluate(examples(*question.task, {i, i + 1}, model.rank_context().tokens));
         score.correct += one.correct;
         score.labels += one.labels;
       }

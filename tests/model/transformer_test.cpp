@@ -100,11 +100,11 @@ TEST(Transformer, DropoutChangesWithTheLayer) {
       LayerOptions options{model.shape(), model.scoring()};
       options.scoring.dropout.layer = numbers[layer];
       Checkpoint<double> kept;
-      x = layer_forward(options, model.place(),
+      x = layer_forward(options, model.rank_context(),
                         LayerParameters<const double>(weights.layout(layer), weights.values(layer)),
                         std::move(x), kept);
     }
-    return answer<double>(model.shape(), ends, own, x, model.place().rows).loss;
+    return answer<double>(model.shape(), ends, own, x, model.rank_context().rows).loss;
   };
   const double got = model.differentiate(own).loss;
   EXPECT_DOUBLE_EQ(got, loss_with_masks({0, 1}));

@@ -38,7 +38,8 @@ class TrainJob {
       report_.parameters += layout.size();
     require_memory();
     const model::Stage first = options.curriculum().front();
-    model_.emplace(options.shape(), place(first.seq, first.batch), static_cast<std::uint64_t>(options.seed),
+    model_.emplace(options.shape(), rank_context(first.seq, first.batch),
+                   static_cast<std::uint64_t>(options.seed),
                    options.fsdp ? model::Sharding::fsdp : model::Sharding::none);
     adam_.emplace(model_->weights());
   }
@@ -105,14 +106,15 @@ class TrainJob {
     grid.ring = mesh_.ring();
     return grid;
   }
-  [[nodiscard]] model::RankContext<T> place(Index seq, Index batch) const {
+  [[nodiscard]] model::RankContext<T> rank_context(Index seq, Index batch) const {
     return model::rank_context<T>(links_, PlacementKind::zigzag, seq, batch, model::ContextKind::hybrid,
                                   report_.cpu);
   }
   /// This rank's tokens of the sequences from the `first` on.
   [[nodiscard]] model::Examples own(const model::Task& task, Index first, Index batch) const {
     const Interval sequences = mesh_.sequences(batch);
-    return model::examples(task, {first + sequences.begin, first + sequences.end}, model_->place().tokens);
+    return model::examples(task, {first + sequences.begin, first + sequences.end},
+                           model_->rank_context().tokens);
   }
 
   void resume() {
@@ -126,7 +128,7 @@ class TrainJob {
     const model::Recipe recipe = options_.recipe();
     Index step = 0, sequence = 0;
     for (const model::Stage& stage : options_.curriculum()) {
-      model_->move_to(place(stage.seq, stage.batch));
+      model_->move_to(rank_context(stage.seq, stage.batch));
       const std::unique_ptr<model::Task> task = options_.training_task(stage);
       for (Index i = 0; i < stage.steps; ++i, ++step, sequence += stage.batch) {
         if (step < report_.first_step) continue;
@@ -171,7 +173,7 @@ class TrainJob {
       const Index tokens = options_.evaluation_tokens,
                   batch = std::max<Index>(report_.mesh.shape.data, std::min<Index>(4096, tokens) / stage.seq),
                   sequences = batch * std::max<Index>(1, tokens / (stage.seq * batch));
-      model_->move_to(place(stage.seq, batch));
+      model_->move_to(rank_context(stage.seq, batch));
       const Index window = std::max<Index>(1, stage.seq / 4);
       const auto answers = [&](Index seen) {
         return Answers{accuracy(*set.task, sequences, batch, seen), possible_accuracy(set, sequences, seen)};
