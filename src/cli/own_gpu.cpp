@@ -16,7 +16,7 @@ GpuShare gpu_share(const Communicator& comm) {
 }
 
 GpuShare use_own_gpu(const Communicator& comm, bool may_share) {
-  const HostPlace here = place_on_host(comm);
+  const HostGroup here = host_group(comm);
   const std::vector<int> usable = cuda::usable_devices();
   agree(comm, [&] {
     if (usable.empty())

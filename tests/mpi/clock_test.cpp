@@ -25,9 +25,9 @@ namespace {
 
 TEST(Clock, RanksOfOneMachineShareIt) {
   const Communicator comm(MPI_COMM_WORLD);
-  const HostPlace place = place_on_host(comm);
-  EXPECT_EQ(place.first, 0);  // this test runs on one machine
-  const ClockOffset offset = clock_offset(comm, place.first);
+  const HostGroup group = host_group(comm);
+  EXPECT_EQ(group.first, 0);  // this test runs on one machine
+  const ClockOffset offset = clock_offset(comm, group.first);
   EXPECT_EQ(offset.seconds, 0);
   EXPECT_EQ(offset.round_trip, 0);
 }
@@ -35,11 +35,11 @@ TEST(Clock, RanksOfOneMachineShareIt) {
 TEST(Clock, RanksThatShareNoMemoryShareTheMachineOfTheirName) {
   const Communicator comm(MPI_COMM_WORLD);
   no_memory_is_shared = true;
-  const HostPlace place = place_on_host(comm);
+  const HostGroup group = host_group(comm);
   no_memory_is_shared = false;
-  EXPECT_EQ(place.rank, comm.rank());
-  EXPECT_EQ(place.size, comm.size());
-  EXPECT_EQ(place.first, 0);
+  EXPECT_EQ(group.rank, comm.rank());
+  EXPECT_EQ(group.size, comm.size());
+  EXPECT_EQ(group.first, 0);
 }
 
 /// Pairs of ranks have a machine: 0 and 1, 2 and 3.

@@ -65,7 +65,7 @@ Trace::Trace(const Communicator& comm, std::string file)
     : comm_(comm),
       file_(std::move(file)),
       own_file_(format("%s.rank%d", file_.c_str(), comm.rank())),
-      host_(place_on_host(comm)) {
+      host_(host_group(comm)) {
   remove_leftovers();
   agree(comm_, [&] { open(); });
   offset_ = clock_offset(comm_, host_.first);

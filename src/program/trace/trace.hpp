@@ -77,7 +77,7 @@ class Trace : public PhaseObserver {
 
   const Communicator& comm_;
   std::string file_, own_file_;
-  HostPlace host_;
+  HostGroup host_;
   std::unique_ptr<std::FILE, Close> out_;
   ClockOffset offset_;
   double start_ = 0;

@@ -20,7 +20,7 @@ struct ClockOffset {
 /// other clock, one after the other. The fastest one counts: the owner is taken to answer in the middle of its round trip.
 ///
 /// Collective. Source: Cristian, Probabilistic clock synchronization, Distributed Computing 3 (1989).
-/// \param owner  the lowest of the ranks that share this rank's clock: place_on_host(comm).first
+/// \param owner  the lowest of the ranks that share this rank's clock: host_group(comm).first
 /// \param now    this rank's clock
 [[nodiscard]] ClockOffset clock_offset(const Communicator& comm, int owner, double (*now)() = clock_seconds);
 

@@ -6,18 +6,18 @@
 namespace ring_attention {
 namespace {
 
-HostPlace place_by_memory(const Communicator& comm) {
+HostGroup group_by_memory(const Communicator& comm) {
   MPI_Comm host = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(comm.handle(), MPI_COMM_TYPE_SHARED, comm.rank(), MPI_INFO_NULL, &host));
-  HostPlace place{.rank = 0, .size = 0, .first = comm.rank()};
-  check_mpi(MPI_Comm_rank(host, &place.rank));
-  check_mpi(MPI_Comm_size(host, &place.size));
-  check_mpi(MPI_Bcast(&place.first, 1, MPI_INT, 0, host));
+  HostGroup group{.rank = 0, .size = 0, .first = comm.rank()};
+  check_mpi(MPI_Comm_rank(host, &group.rank));
+  check_mpi(MPI_Comm_size(host, &group.size));
+  check_mpi(MPI_Bcast(&group.first, 1, MPI_INT, 0, host));
   check_mpi(MPI_Comm_free(&host));
-  return place;
+  return group;
 }
 
-HostPlace place_by_name(const Communicator& comm) {
+HostGroup group_by_name(const Communicator& comm) {
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
   int length = 0;
   check_mpi(MPI_Get_processor_name(name.data(), &length));
@@ -31,9 +31,9 @@ HostPlace place_by_name(const Communicator& comm) {
 
 }  // namespace
 
-HostPlace place_on_host(const Communicator& comm) {
-  const HostPlace place = place_by_memory(comm);
-  return all_of_ranks(comm, place.size == 1) ? place_by_name(comm) : place;
+HostGroup host_group(const Communicator& comm) {
+  const HostGroup group = group_by_memory(comm);
+  return all_of_ranks(comm, group.size == 1) ? group_by_name(comm) : group;
 }
 
 }  // namespace ring_attention
