@@ -54,7 +54,7 @@ void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProb
   const auto q = problem.queries<float>(rows), k = problem.make<float>(problem.kv, 1, rows),
              v = problem.make<float>(problem.kv, 2, rows), grad_out = problem.make<float>(problem.q, 3, rows);
   const Index before = allocation::current();
-  const KvExchange<float> kv = attention.kv(k, v);
+  const KvStorage<float> kv = attention.kv(k, v);
   const Index held = allocation::current() - before;
   const AttentionResult<float> attended = attention.forward(q, k, v);
   const Index sent = attention.pieces().bytes_sent;

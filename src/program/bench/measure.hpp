@@ -117,8 +117,8 @@ class PlacementBench {
   }
 
   /// K,V, also in the buffer where the next parcel arrives: what is computed when nothing is sent.
-  [[nodiscard]] KvExchange<T> filled_kv() const {
-    KvExchange<T> kv = whole_.kv(k_, v_);
+  [[nodiscard]] KvStorage<T> filled_kv() const {
+    KvStorage<T> kv = whole_.kv(k_, v_);
     const Ring own = ring();
     if (!kv.parcel || own.size == 1) return kv;
     (void)kv.parcel->exchange(own.rank);  // the next parcel has the shape of this rank's; nothing is sent

@@ -83,7 +83,7 @@ class DecodeJob {
     const Workload work{shared_};
     const Backend<T> backend = cpu_backend<T>({comm_, options_, activity_, work, trace_});
     ContextParallel<T> attention(*backend.device, *backend.links, shared_, backend.observers->all());
-    KvExchange<T> kv = attention.empty_kv();
+    KvStorage<T> kv = attention.empty_kv();
     backend.device->stage_kv(kv.k(), files_.read(InputArray::k, own));
     backend.device->stage_kv(kv.v(), files_.read(InputArray::v, own));
     Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v(), tiling_);

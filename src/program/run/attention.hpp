@@ -98,7 +98,7 @@ class RunAttention {
   [[nodiscard]] Tensor<Value> to_host(MaybeOwned<Value>&& array) const {
     return device_.to_host(std::move(array));
   }
-  [[nodiscard]] KvExchange<T> taken_kv() {
+  [[nodiscard]] KvStorage<T> taken_kv() {
     return run_.shares_heads() ? attention_.kv(k_, v_) : std::move(*std::exchange(kv_, std::nullopt));
   }
 
@@ -107,7 +107,7 @@ class RunAttention {
   ContextParallel<Input, T> attention_;
   const HeadLayout& layout_;
   bool on_host_;
-  std::optional<KvExchange<T>> kv_;  // taken, unless ranks share heads
+  std::optional<KvStorage<T>> kv_;  // taken, unless ranks share heads
   // where ranks share heads
   bool has_keys_ = false;
   Tensor<Value> held_k_, held_v_;  // until the forward

@@ -165,7 +165,7 @@ void ContextParallel<Input, T>::require_rows(const Terms<Value>& terms) const {
 }
 
 template <class Input, class T>
-KvExchange<T> ContextParallel<Input, T>::empty_kv() const {
+KvStorage<T> ContextParallel<Input, T>::empty_kv() const {
   const auto& [queries, keys] = shared_.tokens;
   std::vector<int> hops;
   if (!shared_.every_hop) hops = kv_hops(scoring_.mask, queries, keys);
@@ -173,16 +173,16 @@ KvExchange<T> ContextParallel<Input, T>::empty_kv() const {
 }
 
 template <class Input, class T>
-KvExchange<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Input> v) const {
-  KvExchange<T> own = empty_kv();
+KvStorage<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Input> v) const {
+  KvStorage<T> own = empty_kv();
   device_.stage_kv(own.k(), k);
   device_.stage_kv(own.v(), v);
   return own;
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T> kv,
-                                              const Terms<Value>& terms) -> Forward {
+auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvStorage<T> kv, const Terms<Value>& terms)
+    -> Forward {
   require_rows(terms);
   auto engine = device_.forward(scoring_, q, query_ranges_, terms, expected_keys());
   return {observed(std::move(engine), observers_, Pass{"forward", scoring_.mask, query_ranges_}),
@@ -190,11 +190,11 @@ auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvExchange<T>
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv)
+auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvStorage<T> kv)
     -> Backward {
   require_rows(inputs.terms);
   const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
-  KvExchange<Value> sums(shared_.gathers, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
+  KvStorage<Value> sums(shared_.gathers, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
   auto engine = device_.backward(scoring_, inputs, query_ranges_, expected_keys());
   return {observed(std::move(engine), observers_, Pass{"backward", scoring_.mask, query_ranges_}),
@@ -207,9 +207,9 @@ namespace {
 /// A failure can leave messages under way, and MPI cannot take a send back: what it may still read and fill then lives as
 /// long as the process.
 template <class T>
-void keep_for_the_process(KvExchange<T>& kv) {
+void keep_for_the_process(KvStorage<T>& kv) {
   static std::mutex mutex;
-  static auto& kept = *new std::vector<KvExchange<T>>;
+  static auto& kept = *new std::vector<KvStorage<T>>;
   const std::lock_guard lock(mutex);
   kept.push_back(std::move(kv));
 }

@@ -3,7 +3,7 @@
 /// placement, engine and messages, forward and backward, for every partition and every device.
 ///
 /// A rank brings its arrays to the layout that it computes (HeadLayout), writes K,V to where messages take them
-/// (KvExchange), lets an engine of its Device begin on its queries, feeds it the K,V of all ranks over its Links, and brings
+/// (KvStorage), lets an engine of its Device begin on its queries, feeds it the K,V of all ranks over its Links, and brings
 /// the results back. The partitions differ in two of these: the layout, and how K,V get to the other ranks.
 ///
 /// A plain ring, in which no ranks share heads, runs placement.hpp, parcel.hpp, forward.hpp or backward.hpp and a transport
@@ -20,7 +20,7 @@
 #include "ring_attention/attention/views.hpp"
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
-#include "ring_attention/parallel/kv_exchange.hpp"
+#include "ring_attention/parallel/kv_storage.hpp"
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -81,17 +81,17 @@ class ContextParallel {
   [[nodiscard]] const HeadLayout& layout() const { return layout_; }
 
   /// Zeros where K,V of this rank belong before they travel.
-  [[nodiscard]] KvExchange<T> empty_kv() const;
+  [[nodiscard]] KvStorage<T> empty_kv() const;
   /// K,V of this rank, copied to where messages take them.
-  [[nodiscard]] KvExchange<T> kv(View<const Input> k, View<const Input> v) const;
+  [[nodiscard]] KvStorage<T> kv(View<const Input> k, View<const Input> v) const;
 
   /// A forward that has begun: its memory is allocated, and nothing is sent. The arrays stay with the caller.
   struct Forward {
     std::unique_ptr<Engine<T>> engine;
-    KvExchange<T> kv;
+    KvStorage<T> kv;
     std::unique_ptr<Transport> transport;  // of a ring; borrows kv
   };
-  [[nodiscard]] Forward begin_forward(View<const Input> q, KvExchange<T> kv, const Terms<Value>& terms = {});
+  [[nodiscard]] Forward begin_forward(View<const Input> q, KvStorage<T> kv, const Terms<Value>& terms = {});
   /// Feeds the K,V of all ranks to the engine, whose finish() then is the result.
   void travel(Forward& forward);
 
@@ -99,11 +99,11 @@ class ContextParallel {
   /// rank.
   struct Backward {
     std::unique_ptr<BackwardEngine<T>> engine;
-    KvExchange<T> kv;
-    KvExchange<Value> sums;
+    KvStorage<T> kv;
+    KvStorage<Value> sums;
     std::unique_ptr<Transport> kv_transport, sums_transport;
   };
-  [[nodiscard]] Backward begin_backward(const BackwardInputs<Input>& inputs, KvExchange<T> kv);
+  [[nodiscard]] Backward begin_backward(const BackwardInputs<Input>& inputs, KvStorage<T> kv);
   void travel(Backward& backward);
 
   /// Gradients as this rank holds them, of which dK,dV may be in the backward's memory.

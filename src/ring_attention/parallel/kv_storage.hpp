@@ -1,5 +1,5 @@
 /// \file
-/// `KvExchange`: K,V of a rank where messages can take them, or its sums of dK,dV.
+/// `KvStorage`: K,V of a rank where messages can take them, or its sums of dK,dV.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,14 @@ namespace ring_attention {
 
 /// A parcel for a ring, or the shards of all ranks for an all-gather. Zeros at first.
 template <class T>
-struct KvExchange {
+struct KvStorage {
   std::optional<KvParcel<T>> parcel;  ///< of a ring
   std::optional<KvShards<T>> shards;  ///< of an all-gather
 
   /// \param kv    shape of K (and of V); its seq is ignored
   /// \param hops  of the parcels in a ring (kv_hops()); none given: all
-  KvExchange(bool gathers, const Shape& kv, const Placement& keys, int rank,
-             const Memory& memory = host_memory(), std::vector<int> hops = {})
+  KvStorage(bool gathers, const Shape& kv, const Placement& keys, int rank,
+            const Memory& memory = host_memory(), std::vector<int> hops = {})
       : rank_(rank) {
     if (gathers)
       shards.emplace(kv, keys, memory);
