@@ -38,8 +38,8 @@ class StepTooFew : public Engine<float> {
 class HopTooFew : public TransportAdapter {
  public:
   using TransportAdapter::TransportAdapter;
-  void start(const Exchange& exchange) override {
-    if (++hop_ < ring().gradient_hops()) TransportAdapter::start(exchange);
+  void start(const Hop& hop) override {
+    if (++hop_ < ring().gradient_hops()) TransportAdapter::start(hop);
   }
   void finish() override {
     if (hop_ < ring().gradient_hops()) TransportAdapter::finish();
@@ -53,10 +53,10 @@ class HopTooFew : public TransportAdapter {
 class SlowTransport : public TransportAdapter {
  public:
   using TransportAdapter::TransportAdapter;
-  void start(const Exchange& exchange) override {
-    const double bytes = static_cast<double>(std::max(exchange.send.size(), exchange.receive.size()));
+  void start(const Hop& hop) override {
+    const double bytes = static_cast<double>(std::max(hop.send.size(), hop.receive.size()));
     over_ = clock_seconds() + bytes / bytes_per_second;
-    TransportAdapter::start(exchange);
+    TransportAdapter::start(hop);
   }
   void finish() override {
     const double begin = clock_seconds();

@@ -25,7 +25,7 @@ class CountingTransport : public Transport {
   explicit CountingTransport(int ranks) : ring_{0, ranks} {}
   [[nodiscard]] Ring ring() const override { return ring_; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void start(const Exchange& exchange) override { statistics_.bytes_sent += std::ssize(exchange.send); }
+  void start(const Hop& hop) override { statistics_.bytes_sent += std::ssize(hop.send); }
   void finish() override {}
   void drain() override {}
 

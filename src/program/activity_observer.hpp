@@ -17,8 +17,10 @@ class ActivityObserver : public Observer {
   void opens(Channel channel) override {
     if (channel == Channel::kv) activity_.enter(Phase::compute, 0);
   }
-  void waits(const Hop& hop) override { activity_.enter(Phase::exchange, activity_.step(), hop.ring.prev()); }
-  void arrived(const Hop& hop, double) override {
+  void waits(const ObservedHop& hop) override {
+    activity_.enter(Phase::exchange, activity_.step(), hop.ring.prev());
+  }
+  void arrived(const ObservedHop& hop, double) override {
     if (hop.channel == Channel::kv) activity_.enter(Phase::compute, activity_.step() + 1);
   }
   void drains(Channel) override { activity_.enter(Phase::drain); }

@@ -29,7 +29,7 @@ struct AttentionState {
     void beats() override {
       if (options.progress) options.progress();
     }
-    void arrived(const Hop&, double) override { beats(); }
+    void arrived(const ObservedHop&, double) override { beats(); }
     const Options& options;
   };
   /// What it keeps for arrays of a GPU.

@@ -103,7 +103,7 @@ struct Notes : Observer {
   void computes(const Pass& pass) override { text += std::string(pass.name) + "; "; }
   void step(int number, const TokenRanges&) override { text += "step " + std::to_string(number) + "; "; }
   void begins(const char* part) override { text += std::string(part) + "; "; }
-  void arrived(const Hop& hop, double) override {
+  void arrived(const ObservedHop& hop, double) override {
     text +=
         (hop.channel == Channel::kv ? "K,V from " : "dK,dV from ") + std::to_string(hop.ring.prev()) + "; ";
   }

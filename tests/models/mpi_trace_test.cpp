@@ -42,24 +42,24 @@ class Unordered : public OddEvenTransport {
   explicit Unordered(const Communicator& comm, int channel = 0)
       : OddEvenTransport(comm, channel), comm_(comm), channel_(channel) {}
 
-  void start(const Exchange& exchange) override { exchange_ = exchange; }
+  void start(const Hop& hop) override { hop_ = hop; }
   void finish() override {
     if (sends_first) send();
-    check_mpi(MPI_Recv_c(exchange_.receive.data(), std::ssize(exchange_.receive), MPI_BYTE, ring().prev(),
-                         channel_, comm_.handle(), MPI_STATUS_IGNORE));
+    check_mpi(MPI_Recv_c(hop_.receive.data(), std::ssize(hop_.receive), MPI_BYTE, ring().prev(), channel_,
+                         comm_.handle(), MPI_STATUS_IGNORE));
     if (!sends_first) send();
     check_mpi(MPI_Barrier(comm_.handle()));
   }
 
  private:
   void send() {
-    check_mpi(MPI_Send_c(exchange_.send.data(), std::ssize(exchange_.send), MPI_BYTE, ring().next(), channel_,
+    check_mpi(MPI_Send_c(hop_.send.data(), std::ssize(hop_.send), MPI_BYTE, ring().next(), channel_,
                          comm_.handle()));
   }
 
   const Communicator& comm_;
   int channel_;
-  Exchange exchange_;
+  Hop hop_;
 };
 
 /// finish() waits for the receive, the send, or neither. (overlapped.pml: WAITS)
@@ -70,11 +70,11 @@ class WaitsFor : public Transport {
 
   [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void start(const Exchange& exchange) override {
+  void start(const Hop& hop) override {
     auto& [receive, send] = hops_.at(hop_);
-    check_mpi(MPI_Irecv_c(exchange.receive.data(), std::ssize(exchange.receive), MPI_BYTE, ring().prev(),
-                          channel_, comm_.handle(), &receive));
-    check_mpi(MPI_Isend_c(exchange.send.data(), std::ssize(exchange.send), MPI_BYTE, ring().next(), channel_,
+    check_mpi(MPI_Irecv_c(hop.receive.data(), std::ssize(hop.receive), MPI_BYTE, ring().prev(), channel_,
+                          comm_.handle(), &receive));
+    check_mpi(MPI_Isend_c(hop.send.data(), std::ssize(hop.send), MPI_BYTE, ring().next(), channel_,
                           comm_.handle(), &send));
   }
   void finish() override {
@@ -110,7 +110,7 @@ class NoCredit : public OneSidedTransport {
  public:
   using OneSidedTransport::OneSidedTransport;
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& exchange) override {
     accept(exchange);
     if (hop() > 0) return;
     const std::array<std::span<const std::byte>, 2> buffers{exchange.receive, exchange.send};
@@ -124,7 +124,7 @@ class EarlyCredit : public OneSidedTransport {
  public:
   using OneSidedTransport::OneSidedTransport;
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& exchange) override {
     accept(exchange);
     if (hop() == 0) give_credit(0, exchange.receive);
   }

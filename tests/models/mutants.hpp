@@ -61,9 +61,9 @@ class Miscounts : public Recorded {
   Miscounts(Trace& trace, const Ring& ring, std::vector<int> hops)
       : Recorded(trace, 0, std::make_unique<Nowhere>(ring)), hops_(std::move(hops)) {}
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& exchange) override {
     ++hop_;
-    Exchange hop = exchange;
+    Hop hop = exchange;
     if (hop_ + 1 > hops_[static_cast<std::size_t>(ring().owner(hop_))]) hop.receive = {};
     Recorded::start(hop);
   }
@@ -100,7 +100,7 @@ class AfterComputes : public Recorded {
         waits_(waits),
         engine_(engine) {}
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& exchange) override {
     if (waits_) engine_.wait();
     Recorded::start(exchange);
   }
@@ -115,7 +115,7 @@ class FinishesLate : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& exchange) override {
     end_hop();
     LoopbackTransport::start(exchange);
     under_way_ = true;

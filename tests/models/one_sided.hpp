@@ -6,7 +6,7 @@
 
 #include "models/trace.hpp"
 #include "ring_attention/ring/transports/mpi_message.hpp"
-#include "ring_attention/ring/transports/pending_exchange.hpp"
+#include "ring_attention/ring/transports/pending_hop.hpp"
 
 namespace ring_attention::test {
 
@@ -39,7 +39,7 @@ class OneSidedTransport : public Transport {
   [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& exchange) override {
     accept(exchange);
     give_credit(hop_, exchange.receive);  // finish() has ended the put out of this buffer
   }
@@ -55,7 +55,7 @@ class OneSidedTransport : public Transport {
  protected:
   enum class Word { credit, signal };
 
-  void accept(const Exchange& exchange) {
+  void accept(const Hop& exchange) {
     pending_.start(exchange);
     exchange_ = exchange;
     put_ = exchange.send.empty();
@@ -111,7 +111,7 @@ class OneSidedTransport : public Transport {
     ++hop_;
   }
   [[nodiscard]] int hop() const { return hop_; }
-  [[nodiscard]] const Exchange& exchange() const { return exchange_; }
+  [[nodiscard]] const Hop& exchange() const { return exchange_; }
 
  private:
   /// The next rank's puts may go there. The parcels of a ring are in the same buffers again and again.
@@ -141,9 +141,9 @@ class OneSidedTransport : public Transport {
   MPI_Win memory_ = MPI_WIN_NULL, window_ = MPI_WIN_NULL;  // the buffers of the parcels; credits and signals
   MPI_Aint* words_ = nullptr;
   std::map<std::byte*, std::size_t> attached_;
-  Exchange exchange_;
+  Hop exchange_;
   bool put_ = true;  // the put of this hop has begun, or there is none
-  PendingExchange pending_;
+  PendingHop pending_;
   TransportStatistics statistics_;
 };
 

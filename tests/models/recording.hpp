@@ -20,11 +20,11 @@ class Recorded : public TransportAdapter {
   Recorded(Trace& trace, int channel, std::unique_ptr<Transport> transport)
       : TransportAdapter(std::move(transport)), trace_(trace), channel_(channel) {}
 
-  void start(const Exchange& exchange) override {
-    exchange_ = exchange;
-    lend(Side::receive, exchange.receive);
-    lend(Side::send, exchange.send);
-    TransportAdapter::start(exchange);
+  void start(const Hop& hop) override {
+    hop_ = hop;
+    lend(Side::receive, hop.receive);
+    lend(Side::send, hop.send);
+    TransportAdapter::start(hop);
   }
   void finish() override {
     TransportAdapter::finish();
@@ -37,7 +37,7 @@ class Recorded : public TransportAdapter {
 
  private:
   [[nodiscard]] bool empty(Side side) const {
-    return side == Side::send ? exchange_.send.empty() : exchange_.receive.empty();
+    return side == Side::send ? hop_.send.empty() : hop_.receive.empty();
   }
   void lend(Side side, std::span<const std::byte> memory) {
     if (empty(side)) return;
@@ -50,7 +50,7 @@ class Recorded : public TransportAdapter {
 
   Trace& trace_;
   int channel_;
-  Exchange exchange_;
+  Hop hop_;
 };
 
 /// A transport that moves nothing: for a ring that would deadlock. Its calls are recorded all the same.
@@ -59,7 +59,7 @@ class Nowhere : public Transport {
   explicit Nowhere(const Ring& ring) : ring_(ring) {}
   [[nodiscard]] Ring ring() const override { return ring_; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void start(const Exchange&) override {}
+  void start(const Hop&) override {}
   void finish() override {}
   void drain() override {}
 

@@ -59,7 +59,7 @@ TEST(KvShards, AreThoseOfTheLibrary) {
   const Shape kv{1, 2, 30, 4};
   const double shard = sizeof(float) * 2 * 10 * 4;
   KvParcel<float> parcel(kv, placement, 0);
-  const Exchange hop = parcel.exchange(2);  // the current and the incoming K,V
+  const Hop hop = parcel.exchange(2);  // the current and the incoming K,V
   EXPECT_EQ(static_cast<double>(hop.send.size() + hop.receive.size()), ring_shards(3).forward * shard);
 }
 

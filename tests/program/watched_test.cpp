@@ -27,9 +27,9 @@ class DiaryTransport : public TransportAdapter {
  public:
   DiaryTransport(std::unique_ptr<Transport> transport, std::string name, Diary& diary)
       : TransportAdapter(std::move(transport)), name_(std::move(name)), diary_(diary) {}
-  void start(const Exchange& exchange) override {
+  void start(const Hop& hop) override {
     diary_.note(name_ + "start");
-    TransportAdapter::start(exchange);
+    TransportAdapter::start(hop);
   }
   void finish() override {
     diary_.note(name_ + "finish (" + diary_.activity.describe() + ")");

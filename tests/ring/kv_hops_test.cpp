@@ -93,9 +93,9 @@ TEST(KvHops, ByFormula) {
 class ForgetsWhatItSent : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
-  void start(const Exchange& exchange) override {
-    LoopbackTransport::start(exchange);
-    sent_ = exchange.send;
+  void start(const Hop& hop) override {
+    LoopbackTransport::start(hop);
+    sent_ = hop.send;
   }
   void finish() override {
     LoopbackTransport::finish();

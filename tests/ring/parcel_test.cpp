@@ -26,7 +26,7 @@ TEST(KvParcel, IsKFollowedByVOfItsOwner) {
 TEST(KvParcel, AMessageIsAsLongAsItsOwnersShard) {
   const Placement placement(PlacementKind::contiguous, 5, 2);
   KvParcel<float> kv(kv_shape, placement, 1);
-  const Exchange hop = kv.exchange(0);
+  const Hop hop = kv.exchange(0);
   EXPECT_EQ(hop.send.size(), sizeof(float) * 2 * 2 * 3 * 2 * 4);
   EXPECT_EQ(hop.receive.size(), sizeof(float) * 2 * 2 * 3 * 3 * 4);
 }
@@ -35,7 +35,7 @@ TEST(KvParcel, AdvanceMakesWhatArrivedCurrent) {
   const Placement placement(PlacementKind::contiguous, 5, 2);
   KvParcel<double> kv(kv_shape, placement, 0);
   std::ranges::fill(kv.k().elements(), 1.0);
-  const Exchange hop = kv.exchange(1);
+  const Hop hop = kv.exchange(1);
   std::vector<double> arrived(hop.receive.size() / sizeof(double), 2.0);
   std::ranges::copy(std::as_bytes(std::span(arrived)), hop.receive.begin());
   EXPECT_EQ(kv.owner(), 0) << "not before advance()";

@@ -65,20 +65,20 @@ class NotReturned : public LoopbackTransport {
   NotReturned(LoopbackWorld& world, int rank, int channel)
       : LoopbackTransport(world, rank, channel), hops_(channel == 1 ? ring().gradient_hops() : 0) {}
 
-  void start(const Exchange& exchange) override {
-    exchange_ = exchange;
-    if (++started_ != hops_) LoopbackTransport::start(exchange);
+  void start(const Hop& hop) override {
+    hop_ = hop;
+    if (++started_ != hops_) LoopbackTransport::start(hop);
   }
   void finish() override {
     if (started_ == hops_)
-      std::ranges::copy(exchange_.send, exchange_.receive.begin());
+      std::ranges::copy(hop_.send, hop_.receive.begin());
     else
       LoopbackTransport::finish();
   }
 
  private:
   int hops_, started_ = 0;
-  Exchange exchange_;
+  Hop hop_;
 };
 
 /// dK,dV stay: a rank adds what it computes for the keys of any rank to its own gradients.
@@ -87,20 +87,20 @@ class LocalGradients : public LoopbackTransport {
   LocalGradients(LoopbackWorld& world, int rank, int channel)
       : LoopbackTransport(world, rank, channel), local_(channel == 1) {}
 
-  void start(const Exchange& exchange) override {
-    exchange_ = exchange;
-    if (!local_) LoopbackTransport::start(exchange);
+  void start(const Hop& hop) override {
+    hop_ = hop;
+    if (!local_) LoopbackTransport::start(hop);
   }
   void finish() override {
     if (local_)
-      std::ranges::copy(exchange_.send, exchange_.receive.begin());
+      std::ranges::copy(hop_.send, hop_.receive.begin());
     else
       LoopbackTransport::finish();
   }
 
  private:
   bool local_;
-  Exchange exchange_;
+  Hop hop_;
 };
 
 /// The right K,V travel, but a step computes with those of the step before: a buffer reused one step too long.
@@ -109,20 +109,19 @@ class StaleKeysAndValues : public LoopbackTransport {
   StaleKeysAndValues(LoopbackWorld& world, int rank, int channel)
       : LoopbackTransport(world, rank, channel), stale_(channel == 0) {}
 
-  void start(const Exchange& exchange) override {
-    if (stale_ && current_.empty()) current_.assign(exchange.send.begin(), exchange.send.end());
-    exchange_ = exchange;
-    LoopbackTransport::start(
-        {stale_ ? std::span<const std::byte>(current_) : exchange.send, exchange.receive});
+  void start(const Hop& hop) override {
+    if (stale_ && current_.empty()) current_.assign(hop.send.begin(), hop.send.end());
+    hop_ = hop;
+    LoopbackTransport::start({stale_ ? std::span<const std::byte>(current_) : hop.send, hop.receive});
   }
   void finish() override {
     LoopbackTransport::finish();
-    if (stale_) std::swap_ranges(current_.begin(), current_.end(), exchange_.receive.begin());
+    if (stale_) std::swap_ranges(current_.begin(), current_.end(), hop_.receive.begin());
   }
 
  private:
   bool stale_;
-  Exchange exchange_;
+  Hop hop_;
   std::vector<std::byte> current_;  // what belongs to this step; from the second step on not computed with
 };
 

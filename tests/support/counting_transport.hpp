@@ -20,9 +20,9 @@ class CountsAllocations : public LoopbackTransport {
     EXPECT_GT(hooks_, 0);
     EXPECT_EQ(least_, most_) << "a tensor was allocated inside the loop";
   }
-  void start(const Exchange& exchange) override {
+  void start(const Hop& hop) override {
     note();
-    LoopbackTransport::start(exchange);
+    LoopbackTransport::start(hop);
     note();
   }
   void progress() override { note(); }

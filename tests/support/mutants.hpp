@@ -161,9 +161,9 @@ class SwapsTooEarly : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
 
-  void start(const Exchange& exchange) override {
-    exchange_ = exchange;
-    LoopbackTransport::start(exchange);
+  void start(const Hop& hop) override {
+    hop_ = hop;
+    LoopbackTransport::start(hop);
     LoopbackTransport::finish();
     swap();  // what is computed with now belongs to the next step
   }
@@ -171,11 +171,10 @@ class SwapsTooEarly : public LoopbackTransport {
 
  private:
   void swap() const {
-    auto* const current = const_cast<std::byte*>(exchange_.send.data());  // NOLINT: the mistake itself
-    std::swap_ranges(current, current + std::min(exchange_.send.size(), exchange_.receive.size()),
-                     exchange_.receive.data());
+    auto* const current = const_cast<std::byte*>(hop_.send.data());  // NOLINT: the mistake itself
+    std::swap_ranges(current, current + std::min(hop_.send.size(), hop_.receive.size()), hop_.receive.data());
   }
-  Exchange exchange_;
+  Hop hop_;
 };
 
 /// Returns the parcels to their owners with an N-th hop, which no rank needs.
@@ -183,18 +182,18 @@ class OneHopTooMany : public LoopbackTransport {
  public:
   using LoopbackTransport::LoopbackTransport;
 
-  void start(const Exchange& exchange) override {
-    exchange_ = exchange;
-    LoopbackTransport::start(exchange);
+  void start(const Hop& hop) override {
+    hop_ = hop;
+    LoopbackTransport::start(hop);
   }
   void drain() override {
-    LoopbackTransport::start(exchange_);
+    LoopbackTransport::start(hop_);
     LoopbackTransport::finish();
     LoopbackTransport::drain();
   }
 
  private:
-  Exchange exchange_;
+  Hop hop_;
 };
 
 }  // namespace ring_attention::test

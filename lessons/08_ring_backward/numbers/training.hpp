@@ -148,7 +148,7 @@ class Trainee {
     return place;
   }
   [[nodiscard]] Examples batch(Index number) const {
-    return examples(task_, {number * what_.batch, (number + 1) * what_.batch}, model_.place().tokens);
+    return examples(task_, {number * what_.batch, (number + 1) * what_.batch}, model_.rank_context().tokens);
   }
 
   Training what_;

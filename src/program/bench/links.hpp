@@ -6,7 +6,7 @@
 
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
-#include "ring_attention/ring/transports/pending_exchange.hpp"
+#include "ring_attention/ring/transports/pending_hop.hpp"
 
 namespace ring_attention {
 
@@ -14,7 +14,7 @@ namespace ring_attention {
 class SilentTransport : public TransportAdapter {
  public:
   using TransportAdapter::TransportAdapter;
-  void start(const Exchange&) override {}
+  void start(const Hop&) override {}
   void finish() override {}
 };
 
@@ -28,7 +28,7 @@ class SilentAllToAll : public AllToAllAdapter {
 class SequentialTransport : public TransportAdapter {
  public:
   using TransportAdapter::TransportAdapter;
-  void start(const Exchange& exchange) override { pending_.start(exchange); }
+  void start(const Hop& hop) override { pending_.start(hop); }
   void finish() override {
     TransportAdapter::start(pending_.finish());
     TransportAdapter::finish();
@@ -39,7 +39,7 @@ class SequentialTransport : public TransportAdapter {
   }
 
  private:
-  PendingExchange pending_;
+  PendingHop pending_;
 };
 
 /// Other links, with transports in an adapter: the observers see what the adapter does.

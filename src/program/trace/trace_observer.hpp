@@ -47,20 +47,20 @@ class TraceObserver : public Observer {
   void begins(const char* part) override { trace_.begin(Track::compute, part); }
   void ends() override { trace_.end(Track::compute); }
 
-  void starts(const Hop& hop) override {
+  void starts(const ObservedHop& hop) override {
     const double at = trace_.now();
     const int to = rank_at(hop.ring.next());
     trace_.begin(track(hop.channel), "hop",
                  format("\"hop\":%d,\"owner\":%d,\"to\":%d,\"from\":%d,\"send\":%zu,\"receive\":%zu",
                         hop.number + 1, rank_at(hop.ring.owner(hop.number)), to, rank_at(hop.ring.prev()),
-                        hop.exchange.send.size(), hop.exchange.receive.size()),
+                        hop.bytes.send.size(), hop.bytes.receive.size()),
                  at);
-    if (!hop.exchange.send.empty()) trace_.sends(track(hop.channel), to, at);
+    if (!hop.bytes.send.empty()) trace_.sends(track(hop.channel), to, at);
   }
-  void waits(const Hop& hop) override { begin_wait(track(hop.channel)); }
-  void arrived(const Hop& hop, double waited) override {
+  void waits(const ObservedHop& hop) override { begin_wait(track(hop.channel)); }
+  void arrived(const ObservedHop& hop, double waited) override {
     const double here = end_wait(track(hop.channel), waited);
-    if (!hop.exchange.receive.empty()) trace_.receives(track(hop.channel), rank_at(hop.ring.prev()), here);
+    if (!hop.bytes.receive.empty()) trace_.receives(track(hop.channel), rank_at(hop.ring.prev()), here);
     trace_.end(track(hop.channel), here);
   }
   /// A GPU counts its waits here.

@@ -26,11 +26,11 @@ class ObservedTransport : public TransportAdapter {
     tell(by_, &Observer::opens, channel);
   }
 
-  void start(const Exchange& exchange) override {
+  void start(const Hop& hop) override {
     ++hop_.number;
-    hop_.exchange = exchange;
+    hop_.bytes = hop;
     tell(by_, &Observer::starts, hop_);
-    TransportAdapter::start(exchange);
+    TransportAdapter::start(hop);
   }
   void progress() override {
     tell(by_, &Observer::beats);
@@ -49,7 +49,7 @@ class ObservedTransport : public TransportAdapter {
 
  private:
   Observers by_;
-  Hop hop_;
+  ObservedHop hop_;
   Waited waited_;
 };
 

@@ -15,11 +15,11 @@ namespace ring_attention {
 struct SharedAttention;
 
 /// A hop of a ring, as one rank sees it.
-struct Hop {
+struct ObservedHop {
   Channel channel;
   int number;  ///< 0 is the first
   Ring ring;
-  Exchange exchange;
+  Hop bytes;
 };
 
 /// An exchange of pieces along the axis of a group of ranks.
@@ -57,9 +57,9 @@ class Observer {
   /// A transport is made.
   virtual void opens(Channel) {}
   /// Before a hop begins; before and after the wait for it.
-  virtual void starts(const Hop&) {}
-  virtual void waits(const Hop&) {}
-  virtual void arrived(const Hop&, double /*waited*/) {}
+  virtual void starts(const ObservedHop&) {}
+  virtual void waits(const ObservedHop&) {}
+  virtual void arrived(const ObservedHop&, double /*waited*/) {}
   /// Before and after the end of the last hop.
   virtual void drains(Channel) {}
   virtual void drained(Channel, double /*waited*/) {}

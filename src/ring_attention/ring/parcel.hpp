@@ -87,11 +87,11 @@ class KvParcel {
 
   /// The hop that sends the current parcel and receives that of `incoming_owner`. A side is empty when no rank further
   /// on needs the parcel: then current() has the right shape, and numbers of another rank that no query here sees.
-  [[nodiscard]] Exchange exchange(int incoming_owner) {
+  [[nodiscard]] Hop exchange(int incoming_owner) {
     require(incoming_.has_value(), "KvParcel: a ring of one exchanges nothing");
     incoming_owner_ = incoming_owner;
-    Exchange hop{std::as_bytes(current_.elements(owner_)),
-                 std::as_writable_bytes(incoming_->elements(incoming_owner))};
+    Hop hop{std::as_bytes(current_.elements(owner_)),
+            std::as_writable_bytes(incoming_->elements(incoming_owner))};
     if (!makes_hop(owner_, ring_.step_of(owner_) + 1)) hop.send = {};
     if (!makes_hop(incoming_owner, ring_.step_of(incoming_owner))) hop.receive = {};
     return hop;

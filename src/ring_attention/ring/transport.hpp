@@ -14,7 +14,7 @@ namespace ring_attention {
 /// of that message is empty as well. The memory belongs to the caller and must stay untouched from start to finish, except
 /// that `send` may be read. A transport borrows it: declare the transport after the KvParcel, so that it is destroyed first
 /// when an exception ends the loop.
-struct Exchange {
+struct Hop {
   std::span<const std::byte> send;
   std::span<std::byte> receive;
 };
@@ -36,7 +36,7 @@ struct TransportStatistics {
 };
 
 /// One rank's end of a ring, for one channel of parcels. The hooks of the ring loop, each with one meaning:
-/// - start(exchange): this hop may begin;
+/// - start(hop): this hop may begin;
 /// - progress(): called between tiles; lets messages move where they move inside calls only;
 /// - finish(): the hop is over: `send` may be overwritten, `receive` may be read;
 /// - drain(): the ring's last call: requires that no hop is under way; waits for what a GPU still has to do.
@@ -50,7 +50,7 @@ class Transport {
 
   [[nodiscard]] virtual Ring ring() const = 0;
   [[nodiscard]] virtual const TransportStatistics& statistics() const = 0;
-  virtual void start(const Exchange& exchange) = 0;
+  virtual void start(const Hop& hop) = 0;
   virtual void progress() {}
   virtual void finish() = 0;
   virtual void drain() = 0;

@@ -16,10 +16,10 @@ namespace {
 using std::chrono::milliseconds;
 
 /// A hop of one number each way.
-struct Hop {
+struct OneNumber {
   int mine = 0;
   int theirs = -1;
-  Exchange exchange() {
+  Hop exchange() {
     return {std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(&theirs, 1))};
   }
 };
@@ -28,7 +28,7 @@ TEST(LoopbackTransport, MovesAParcelToTheNextRank) {
   std::array<int, 5> got{};
   LoopbackWorld world(5);
   world.run([&](int rank) {
-    Hop hop{.mine = 10 * rank};
+    OneNumber hop{.mine = 10 * rank};
     LoopbackTransport transport(world, rank);
     transport.start(hop.exchange());
     transport.progress();
@@ -48,7 +48,7 @@ TEST(LoopbackTransport, ManyHopsTakeANumberAllTheWayRound) {
     int number = rank;
     LoopbackTransport transport(world, rank);
     for (int hop = 0; hop < 50 * ranks; ++hop) {
-      Hop one{.mine = number};
+      OneNumber one{.mine = number};
       transport.start(one.exchange());
       transport.finish();
       number = one.theirs;
@@ -64,7 +64,7 @@ TEST(LoopbackTransport, ManyHopsTakeANumberAllTheWayRound) {
 TEST(LoopbackTransport, OfOneSendsToItself) {
   LoopbackWorld world(1);
   world.run([&](int) {
-    Hop hop{.mine = 3};
+    OneNumber hop{.mine = 3};
     LoopbackTransport transport(world, 0);
     transport.start(hop.exchange());
     transport.finish();
@@ -88,7 +88,7 @@ TEST(LoopbackTransport, MovesNothingWhenAParcelIsEmpty) {
 TEST(LoopbackTransport, MisuseIsAnError) {
   LoopbackWorld world(1);
   world.run([&](int) {
-    Hop hop;
+    OneNumber hop;
     LoopbackTransport transport(world, 0);
     EXPECT_NE(thrown_message([&] { transport.finish(); }).find("finish() without start()"),
               std::string::npos);
@@ -122,7 +122,7 @@ TEST(LoopbackTransport, LeavingInTheMiddleOfAHopIsAnError) {
   LoopbackWorld world(2);
   const std::string message = thrown_message([&] {
     world.run([&](int rank) {
-      Hop hop;
+      OneNumber hop;
       LoopbackTransport transport(world, rank);
       transport.start(hop.exchange());
       if (rank == 0) transport.finish();
@@ -175,7 +175,7 @@ TEST(LoopbackWorld, RunsAgainAfterAFailure) {
   EXPECT_THROW(world.run([&](int rank) { hop_until_mishap(world, rank, 2, 0, false); }), Mishap);
   std::atomic<int> done = 0;
   world.run([&](int rank) {
-    Hop hop{.mine = rank};
+    OneNumber hop{.mine = rank};
     LoopbackTransport transport(world, rank);
     transport.start(hop.exchange());
     transport.finish();
@@ -189,7 +189,7 @@ TEST(LoopbackWorld, ATimeOutNamesTheRanks) {
   const std::string message = thrown_message([&] {
     world.run([&](int rank) {
       if (rank == 1) return;  // never sends
-      Hop hop;
+      OneNumber hop;
       LoopbackTransport transport(world, rank);
       transport.start(hop.exchange());
       transport.finish();
@@ -203,7 +203,7 @@ TEST(LoopbackWorld, ATimeOutNamesTheRankThatDoesNotTake) {
   LoopbackWorld world(2, {}, milliseconds(50));
   const std::string message = thrown_message([&] {
     world.run([&](int rank) {
-      Hop hop;
+      OneNumber hop;
       LoopbackTransport transport(world, rank);
       transport.start(hop.exchange());
       if (rank == 1) std::this_thread::sleep_for(milliseconds(500));

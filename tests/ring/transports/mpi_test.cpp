@@ -30,10 +30,10 @@ TYPED_TEST_SUITE(MpiRing, MpiTransports);
 class NotesArrival : public TransportAdapter {
  public:
   using TransportAdapter::TransportAdapter;
-  void start(const Exchange& exchange) override {
-    incoming_ = exchange.receive;
+  void start(const Hop& hop) override {
+    incoming_ = hop.receive;
     std::ranges::fill(incoming_, std::byte{0});
-    TransportAdapter::start(exchange);
+    TransportAdapter::start(hop);
   }
   void finish() override {
     early_ += arrived() ? 1 : 0;
@@ -113,8 +113,8 @@ TYPED_TEST(MpiRing, ChannelsDoNotMeet) {
   int got[] = {-1, -1};
   TypeParam first(this->comm, 0), second(this->comm, 1);
   const auto hop = [&](int channel) {
-    return Exchange{std::as_bytes(std::span(numbers + channel, 1)),
-                    std::as_writable_bytes(std::span(got + channel, 1))};
+    return Hop{std::as_bytes(std::span(numbers + channel, 1)),
+               std::as_writable_bytes(std::span(got + channel, 1))};
   };
   first.start(hop(0));
   second.start(hop(1));

@@ -16,7 +16,7 @@ class TransportAdapter : public Transport {
 
   [[nodiscard]] Ring ring() const override { return transport_->ring(); }
   [[nodiscard]] const TransportStatistics& statistics() const override { return transport_->statistics(); }
-  void start(const Exchange& exchange) override { transport_->start(exchange); }
+  void start(const Hop& hop) override { transport_->start(hop); }
   void progress() override { transport_->progress(); }
   void finish() override { transport_->finish(); }
   void drain() override { transport_->drain(); }

@@ -115,11 +115,11 @@ LoopbackTransport::~LoopbackTransport() {
   if (lent_) world_.stop();
 }
 
-void LoopbackTransport::start(const Exchange& exchange) {
-  pending_.start(exchange);
-  if (exchange.send.empty()) return;
-  const auto length = static_cast<Index>(exchange.send.size());
-  world_.send(rank_, next_, channel_, exchange.send, world_.arrival(length));
+void LoopbackTransport::start(const Hop& hop) {
+  pending_.start(hop);
+  if (hop.send.empty()) return;
+  const auto length = static_cast<Index>(hop.send.size());
+  world_.send(rank_, next_, channel_, hop.send, world_.arrival(length));
   lent_ = true;
   ++statistics_.messages_sent;
   statistics_.bytes_sent += length;
@@ -127,12 +127,12 @@ void LoopbackTransport::start(const Exchange& exchange) {
 
 void LoopbackTransport::finish() {
   const auto begin = LoopbackWorld::Clock::now();
-  const Exchange& exchange = pending_.finish();
-  if (!exchange.receive.empty()) world_.receive(prev_, rank_, channel_, exchange.receive);
+  const Hop& hop = pending_.finish();
+  if (!hop.receive.empty()) world_.receive(prev_, rank_, channel_, hop.receive);
   if (lent_) world_.wait_until_taken(rank_, next_, channel_);
   lent_ = false;
 
-  statistics_.bytes_received += static_cast<Index>(exchange.receive.size());
+  statistics_.bytes_received += static_cast<Index>(hop.receive.size());
   statistics_.exposed_seconds += std::chrono::duration<double>(LoopbackWorld::Clock::now() - begin).count();
 }
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ring_attention/ring/transports/pending_exchange.hpp"
+#include "ring_attention/ring/transports/pending_hop.hpp"
 
 namespace ring_attention {
 
@@ -103,7 +103,7 @@ class LoopbackTransport : public Transport {
   [[nodiscard]] Ring ring() const override { return ring_; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange) override;
+  void start(const Hop& hop) override;
   void finish() override;
   void drain() override { pending_.require_idle(); }
 
@@ -112,7 +112,7 @@ class LoopbackTransport : public Transport {
   Ring ring_;
   int rank_, next_, prev_;  // in the world
   int channel_;
-  PendingExchange pending_;
+  PendingHop pending_;
   bool lent_ = false;  // the next rank may still read the parcel
   TransportStatistics statistics_;
 };

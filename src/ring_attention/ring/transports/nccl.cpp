@@ -188,10 +188,10 @@ void NcclWorld::enqueue(const std::string& what, const std::function<void(Group&
   settle("enqueueing " + what);  // returns at once, except for the first one, which connects the ranks
 }
 
-void NcclWorld::shift(const Exchange& exchange) {
+void NcclWorld::shift(const Hop& hop) {
   enqueue("a hop", [&](Group& group) {
-    group.send(exchange.send, ring_.next());
-    group.receive(exchange.receive, ring_.prev());
+    group.send(hop.send, ring_.next());
+    group.receive(hop.receive, ring_.prev());
   });
 }
 
@@ -206,25 +206,25 @@ void NcclWorld::all_to_all(const std::vector<std::span<const std::byte>>& to,
   });
 }
 
-void NcclTransport::start(const Exchange& exchange) {
-  pending_.start(exchange);
-  NcclHop& hop = hops_.emplace_back();
-  hop.ready.record(
+void NcclTransport::start(const Hop& hop) {
+  pending_.start(hop);
+  NcclHop& events = hops_.emplace_back();
+  events.ready.record(
       compute_);  // the sent parcel is complete, and no kernel reads the memory of the received one
-  hop.ready.block(world_.stream());
-  world_.shift(exchange);
-  hop.arrived.record(world_.stream());
-  if (!exchange.send.empty()) ++statistics_.messages_sent;
-  statistics_.bytes_sent += static_cast<Index>(exchange.send.size());
+  events.ready.block(world_.stream());
+  world_.shift(hop);
+  events.arrived.record(world_.stream());
+  if (!hop.send.empty()) ++statistics_.messages_sent;
+  statistics_.bytes_sent += static_cast<Index>(hop.send.size());
 }
 
 void NcclTransport::finish() {
-  const Exchange& exchange = pending_.finish();
-  NcclHop& hop = hops_.back();
-  hop.idle.record(compute_);
-  hop.arrived.block(compute_);
-  hop.resumed.record(compute_);
-  statistics_.bytes_received += static_cast<Index>(exchange.receive.size());
+  const Hop& hop = pending_.finish();
+  NcclHop& events = hops_.back();
+  events.idle.record(compute_);
+  events.arrived.block(compute_);
+  events.resumed.record(compute_);
+  statistics_.bytes_received += static_cast<Index>(hop.receive.size());
 }
 
 void NcclTransport::drain() {

@@ -23,7 +23,7 @@
 
 #include "ring_attention/cuda/stream.hpp"
 #include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/ring/transports/pending_exchange.hpp"
+#include "ring_attention/ring/transports/pending_hop.hpp"
 
 struct ncclComm;
 
@@ -66,7 +66,7 @@ class NcclWorld {
   [[nodiscard]] cuda::StreamHandle stream() const { return stream_.handle(); }
 
   /// Enqueues one hop. Empty parcels are not sent: both ranks know their length.
-  void shift(const Exchange& exchange);
+  void shift(const Hop& hop);
   /// Enqueues messages to all other ranks and from them, as one group: piece i of `to` goes to rank i, piece i of
   /// `from` comes from it. Empty pieces are not sent, and the rank's own pieces are ignored.
   void all_to_all(const std::vector<std::span<const std::byte>>& to,
@@ -117,7 +117,7 @@ class NcclTransport : public Transport {
   /// Complete after drain().
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange) override;
+  void start(const Hop& hop) override;
   void finish() override;
   /// Waits for all hops, unless the world enqueues. \throws Error with the hop, after it has aborted the communicator, if
   /// NCCL fails or a hop takes longer than the time-out
@@ -127,7 +127,7 @@ class NcclTransport : public Transport {
   NcclWorld& world_;
   cuda::StreamHandle compute_;
   std::vector<NcclHop> hops_;
-  PendingExchange pending_;
+  PendingHop pending_;
   TransportStatistics statistics_;
 };
 

@@ -6,9 +6,9 @@ namespace ring_attention {
 
 void OddEvenTransport::finish() {
   const double begin = MPI_Wtime();
-  const Exchange& exchange = pending_.finish();
-  const auto sent = exchange.send;
-  const auto received = exchange.receive;
+  const Hop& hop = pending_.finish();
+  const auto sent = hop.send;
+  const auto received = hop.receive;
   const Ring ring = this->ring();
   const auto send = [&] {
     if (sent.empty()) return;

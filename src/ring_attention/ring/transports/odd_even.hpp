@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/ring/transports/pending_exchange.hpp"
+#include "ring_attention/ring/transports/pending_hop.hpp"
 
 namespace ring_attention {
 
@@ -12,7 +12,7 @@ namespace ring_attention {
 /// The order completes for odd N as well: two even ranks are neighbours there, and the second of them
 /// waits until the first has finished. A ring of one exchanges nothing.
 ///
-/// start() only stores its argument; the whole exchange happens in finish() and is exposed.
+/// start() only stores its argument; the whole hop happens in finish() and is exposed.
 class OddEvenTransport : public Transport {
  public:
   /// \param channel  keeps parcels apart (K,V and their gradients)
@@ -21,14 +21,14 @@ class OddEvenTransport : public Transport {
   [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange) override { pending_.start(exchange); }
+  void start(const Hop& hop) override { pending_.start(hop); }
   void finish() override;
   void drain() override { pending_.require_idle(); }
 
  private:
   const Communicator& comm_;
   int channel_;
-  PendingExchange pending_;
+  PendingHop pending_;
   TransportStatistics statistics_;
 };
 

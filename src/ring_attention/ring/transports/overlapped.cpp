@@ -3,17 +3,17 @@
 #include "ring_attention/ring/transports/mpi_message.hpp"
 
 namespace ring_attention {
-void OverlappedTransport::start(const Exchange& exchange) {
-  pending_.start(exchange);
+void OverlappedTransport::start(const Hop& hop) {
+  pending_.start(hop);
   done_ = false;
   // The receive first: a message whose receive is posted needs no extra copy.
-  if (!exchange.receive.empty())
-    check_mpi(MPI_Irecv_c(exchange.receive.data(), std::ssize(exchange.receive), MPI_BYTE, ring().prev(),
-                          channel_, comm_.handle(), &requests_[0]));
-  if (exchange.send.empty()) return;
-  check_mpi(MPI_Isend_c(exchange.send.data(), std::ssize(exchange.send), MPI_BYTE, ring().next(), channel_,
+  if (!hop.receive.empty())
+    check_mpi(MPI_Irecv_c(hop.receive.data(), std::ssize(hop.receive), MPI_BYTE, ring().prev(), channel_,
+                          comm_.handle(), &requests_[0]));
+  if (hop.send.empty()) return;
+  check_mpi(MPI_Isend_c(hop.send.data(), std::ssize(hop.send), MPI_BYTE, ring().next(), channel_,
                         comm_.handle(), &requests_[1]));
-  count_sent(statistics_, exchange.send);
+  count_sent(statistics_, hop.send);
 }
 
 bool OverlappedTransport::arrived() {
@@ -30,9 +30,9 @@ void OverlappedTransport::progress() {
 
 void OverlappedTransport::finish() {
   const double begin = MPI_Wtime();
-  const Exchange& exchange = pending_.finish();
+  const Hop& hop = pending_.finish();
   for (int calls = 1; !arrived(); ++calls) back_off(calls);
-  if (!exchange.receive.empty()) check_received(statistics_, statuses_[0], exchange.receive, ring().prev());
+  if (!hop.receive.empty()) check_received(statistics_, statuses_[0], hop.receive, ring().prev());
   statistics_.exposed_seconds += MPI_Wtime() - begin;
 }
 

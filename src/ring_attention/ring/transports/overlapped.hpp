@@ -5,7 +5,7 @@
 #include <array>
 
 #include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/ring/transports/pending_exchange.hpp"
+#include "ring_attention/ring/transports/pending_hop.hpp"
 
 namespace ring_attention {
 
@@ -22,7 +22,7 @@ class OverlappedTransport : public Transport {
   [[nodiscard]] Ring ring() const override { return {comm_.rank(), comm_.size()}; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void start(const Exchange& exchange) override;
+  void start(const Hop& hop) override;
   void progress() override;
   void finish() override;
   void drain() override { pending_.require_idle(); }
@@ -35,7 +35,7 @@ class OverlappedTransport : public Transport {
   std::array<MPI_Request, 2> requests_{MPI_REQUEST_NULL, MPI_REQUEST_NULL};  // receive, send
   std::array<MPI_Status, 2> statuses_{};
   bool done_ = false;  // both requests are complete
-  PendingExchange pending_;
+  PendingHop pending_;
   TransportStatistics statistics_;
 };
 

@@ -8,9 +8,9 @@ void copy_between_devices(std::span<const std::byte> from, std::span<std::byte> 
   cuda::check(cudaStreamSynchronize(cudaStreamPerThread));
 }
 
-void SynchronizedTransport::start(const Exchange& exchange) {
+void SynchronizedTransport::start(const Hop& hop) {
   cuda::check(cudaStreamSynchronize(stream_));
-  TransportAdapter::start(exchange);
+  TransportAdapter::start(hop);
 }
 
 namespace {
@@ -21,20 +21,20 @@ std::span<std::byte> first(cuda::PinnedBuffer& buffer, std::size_t bytes) {
 
 }  // namespace
 
-void StagedTransport::start(const Exchange& exchange) {
-  require(exchange.send.size() <= send_.bytes() && exchange.receive.size() <= receive_.bytes(),
+void StagedTransport::start(const Hop& hop) {
+  require(hop.send.size() <= send_.bytes() && hop.receive.size() <= receive_.bytes(),
           "StagedTransport: a parcel is larger than most_bytes");
   copied_.record(stream_);  // the sent parcel is complete, and no kernel reads the memory of the received one
   copied_.block(copies_.handle());
-  cuda::copy<std::byte>(first(send_, exchange.send.size()), exchange.send, copies_.handle());
+  cuda::copy<std::byte>(first(send_, hop.send.size()), hop.send, copies_.handle());
   copies_.synchronize();
-  exchange_ = exchange;
-  TransportAdapter::start({first(send_, exchange.send.size()), first(receive_, exchange.receive.size())});
+  hop_ = hop;
+  TransportAdapter::start({first(send_, hop.send.size()), first(receive_, hop.receive.size())});
 }
 
 void StagedTransport::finish() {
   TransportAdapter::finish();
-  cuda::copy<std::byte>(exchange_.receive, first(receive_, exchange_.receive.size()), copies_.handle());
+  cuda::copy<std::byte>(hop_.receive, first(receive_, hop_.receive.size()), copies_.handle());
   copied_.record(copies_.handle());
   copied_.block(stream_);
 }

@@ -23,7 +23,7 @@ class SynchronizedTransport : public TransportAdapter {
   SynchronizedTransport(cuda::StreamHandle stream, std::unique_ptr<Transport> transport)
       : TransportAdapter(std::move(transport)), stream_(stream) {}
 
-  void start(const Exchange& exchange) override;
+  void start(const Hop& hop) override;
 
  private:
   cuda::StreamHandle stream_;
@@ -46,7 +46,7 @@ class StagedTransport : public TransportAdapter {
         send_({1, 1, 1, static_cast<Index>(most_bytes)}),
         receive_(send_.shape()) {}
 
-  void start(const Exchange& exchange) override;
+  void start(const Hop& hop) override;
   void finish() override;
   void drain() override;
 
@@ -55,7 +55,7 @@ class StagedTransport : public TransportAdapter {
   cuda::Stream copies_;
   cuda::Event copied_;
   cuda::PinnedBuffer send_, receive_;
-  Exchange exchange_;
+  Hop hop_;
 };
 
 }  // namespace ring_attention

@@ -1,5 +1,5 @@
 /// \file
-/// `PendingExchange`: what every transport remembers.
+/// `PendingHop`: what every transport remembers.
 #pragma once
 
 #include "ring_attention/core/error.hpp"
@@ -8,23 +8,23 @@
 namespace ring_attention {
 
 /// The state that every transport keeps: one hop at a time.
-class PendingExchange {
+class PendingHop {
  public:
-  void start(const Exchange& exchange) {
+  void start(const Hop& hop) {
     require(!pending_, "transport: start() while a hop is under way");
-    exchange_ = exchange;
+    hop_ = hop;
     pending_ = true;
   }
-  [[nodiscard]] const Exchange& finish() {
+  [[nodiscard]] const Hop& finish() {
     require(pending_, "transport: finish() without start()");
     pending_ = false;
-    return exchange_;
+    return hop_;
   }
   void require_idle() const { require(!pending_, "transport: drain() while a hop is under way"); }
   [[nodiscard]] bool pending() const { return pending_; }
 
  private:
-  Exchange exchange_;
+  Hop hop_;
   bool pending_ = false;
 };
 
