@@ -57,7 +57,7 @@ inline Tensor<float> all_to_all(View<const float> from, const std::vector<Block>
     pieces.send.push_back(std::as_bytes(std::span(outgoing[u])));
     pieces.receive.push_back(std::as_writable_bytes(std::span(incoming[u])));
   }
-  // Exercise: one call: link.exchange() takes `pieces`, sends pieces.send[u] to rank u, and returns when
+  // Exercise: one call: link.all_to_all() takes `pieces`, sends pieces.send[u] to rank u, and returns when
   // pieces.receive[u] has come from each rank u.
   still_empty("all-to-all");
   for (std::size_t u = 0; u < send.size(); ++u)  // unpack

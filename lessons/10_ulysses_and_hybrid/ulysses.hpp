@@ -54,7 +54,7 @@ inline Tensor<float> all_to_all(View<const float> from, const std::vector<Block>
     pieces.send.push_back(std::as_bytes(std::span(outgoing[u])));
     pieces.receive.push_back(std::as_writable_bytes(std::span(incoming[u])));
   }
-  link.exchange(pieces);
+  link.all_to_all(pieces);
   for (std::size_t u = 0; u < send.size(); ++u)  // unpack
     for_each_number(to.view(), receive[u],
                     [next = incoming[u].begin()](float& sum) mutable { sum += *next++; });

@@ -14,7 +14,7 @@ class CountingAllToAll : public AllToAll {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return ranks_; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void exchange(const Pieces& pieces) override { count_exchange(statistics_, pieces, 0, 0); }
+  void all_to_all(const Pieces& pieces) override { count_exchange(statistics_, pieces, 0, 0); }
 
  private:
   int ranks_;

@@ -52,7 +52,7 @@ inline std::vector<double> over_all_ranks(MpiAllToAll& link, const std::vector<d
     pieces.receive.push_back(
         std::as_writable_bytes(std::span(all).subspan(rank * states.size(), states.size())));
   }
-  link.exchange(pieces);
+  link.all_to_all(pieces);
 
   std::vector<double> merged(all.begin(),
                              all.begin() + static_cast<std::ptrdiff_t>(states.size()));  // of rank 0

@@ -49,7 +49,7 @@ inline std::vector<double> over_all_ranks(MpiAllToAll& link, const std::vector<d
     pieces.receive.push_back(
         std::as_writable_bytes(std::span(all).subspan(rank * states.size(), states.size())));
   }
-  link.exchange(pieces);
+  link.all_to_all(pieces);
 
   // Exercise: `all` has the states of rank 0, then those of rank 1, and so on; a state is `row` numbers. Merge the
   // states of a head, in the order of the ranks, and return one state for each head.

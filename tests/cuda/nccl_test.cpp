@@ -59,7 +59,7 @@ TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
 
 TEST_F(Nccl, ItRefusesPiecesThatDoNotFit) {
   NcclAllToAll link(std::make_shared<NcclWorld>(comm), stream.handle());
-  EXPECT_THROW(link.exchange({}), Error);
+  EXPECT_THROW(link.all_to_all({}), Error);
 }
 
 TEST_F(Nccl, HybridsOfEverySizeHaveTheBitsOfTheThreads) {

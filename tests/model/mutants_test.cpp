@@ -137,7 +137,7 @@ TEST(ModelMutants, TensorPartsNotSummed) {
   const Change<double> not_summed = [](RankContext<double>& place, const ModelLinks& links) {
     struct Silent : AllToAllAdapter {  // returns what the rank sent to itself
       using AllToAllAdapter::AllToAllAdapter;
-      void exchange(const Pieces& pieces) override {
+      void all_to_all(const Pieces& pieces) override {
         const auto at = static_cast<std::size_t>(rank());
         std::ranges::copy(pieces.send[at], pieces.receive[at].begin());
       }
@@ -184,8 +184,8 @@ struct StaleGroup : AllToAllAdapter {
   using AllToAllAdapter::AllToAllAdapter;
   std::map<std::size_t, std::vector<std::vector<std::byte>>> first;
 
-  void exchange(const Pieces& pieces) override {
-    AllToAllAdapter::exchange(pieces);
+  void all_to_all(const Pieces& pieces) override {
+    AllToAllAdapter::all_to_all(pieces);
     const auto own = static_cast<std::size_t>(rank());
     if (!pieces.send[own].empty() || pieces.receive[own == 0 ? 1 : 0].size() < 64)
       return;  // no gather of weights

@@ -40,7 +40,7 @@ TEST(LoopbackAllToAll, MovesEveryPieceManyTimes) {
       LoopbackAllToAll link(world, rank, {1, ranks});
       for (int time = 0; time < 20; ++time) {
         Numbers numbers(rank, ranks);
-        link.exchange(numbers.pieces());
+        link.all_to_all(numbers.pieces());
         numbers.expect_right(rank);
       }
       EXPECT_EQ(link.statistics().messages_sent, 20 * (ranks - 1));
@@ -65,7 +65,7 @@ TEST(LoopbackAllToAll, LinesOfAGridDoNotMeet) {
         pieces.send.push_back(std::as_bytes(std::span(&sent, 1)));
         pieces.receive.push_back(std::as_writable_bytes(std::span(&number, 1)));
       }
-      link.exchange(pieces);
+      link.all_to_all(pieces);
       for (int other = 0; other < axis.size; ++other)
         EXPECT_EQ(got[static_cast<std::size_t>(other)], axis.at(rank, other));
       LoopbackTransport ring(world, rank, 0, axis);
@@ -86,7 +86,7 @@ TEST(LoopbackAllToAll, PiecesOfAnotherLengthAreAnError) {
       Numbers numbers(rank, 2);
       Pieces pieces = numbers.pieces();
       if (rank == 0) pieces.send[1] = pieces.send[1].first(4);
-      link.exchange(pieces);
+      link.all_to_all(pieces);
     });
   });
   EXPECT_NE(message.find("another length"), std::string::npos) << message;
@@ -95,7 +95,7 @@ TEST(LoopbackAllToAll, PiecesOfAnotherLengthAreAnError) {
 TEST(LoopbackAllToAll, APieceForEveryRank) {
   LoopbackWorld world(1);
   LoopbackAllToAll link(world, 0, {1, 1});
-  EXPECT_NE(thrown_message([&] { link.exchange({}); }).find("one piece for each rank"), std::string::npos);
+  EXPECT_NE(thrown_message([&] { link.all_to_all({}); }).find("one piece for each rank"), std::string::npos);
 }
 
 TEST(LoopbackAllToAll, ARankThatNeverComesIsNamed) {
@@ -104,7 +104,7 @@ TEST(LoopbackAllToAll, ARankThatNeverComesIsNamed) {
     world.run([&](int rank) {
       LoopbackAllToAll link(world, rank, {1, 3});
       Numbers numbers(rank, 3);
-      if (rank != 1) link.exchange(numbers.pieces());
+      if (rank != 1) link.all_to_all(numbers.pieces());
     });
   });
   EXPECT_NE(message.find("waiting for rank 1"), std::string::npos) << message;
@@ -117,7 +117,7 @@ TEST(LoopbackAllToAll, AFailureOfOneRankEndsTheWaitsOfAll) {
       if (rank == 2) throw Error("rank 2 has failed");
       LoopbackAllToAll link(world, rank, {1, 3});
       Numbers numbers(rank, 3);
-      link.exchange(numbers.pieces());
+      link.all_to_all(numbers.pieces());
     });
   });
   EXPECT_EQ(message, "rank 2 has failed");
@@ -137,7 +137,7 @@ TEST(LoopbackAllToAll, TheSimulatedLinkTakesItsTime) {
       pieces.receive.push_back(std::span(theirs).subspan(static_cast<std::size_t>(other * bytes), bytes));
     }
     LoopbackAllToAll link(world, rank, {1, ranks});
-    link.exchange(pieces);
+    link.all_to_all(pieces);
     EXPECT_GE(link.statistics().exposed_seconds, 0.75 * seconds);
     EXPECT_LE(link.statistics().exposed_seconds, 3 * seconds);
   });

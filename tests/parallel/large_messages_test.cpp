@@ -77,7 +77,7 @@ TEST(LargeMessages, ThroughTheAllToAll) {
   pieces.receive.resize(2);
   pieces.send[static_cast<std::size_t>(other)] = std::as_bytes(std::span(mine));
   pieces.receive[static_cast<std::size_t>(other)] = std::as_writable_bytes(std::span(theirs));
-  group.exchange(pieces);
+  group.all_to_all(pieces);
   expect_numbers_of(other, theirs);
 }
 

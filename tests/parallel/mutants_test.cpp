@@ -67,9 +67,9 @@ TEST(HybridMutants, TwoLinesInAnotherOrderOnSomeRanksWaitForEachOther) {
       LoopbackAllToAll row(world, rank, {1, 2}), column(world, rank, {2, 2});
       const Pieces empty{{{}, {}}, {{}, {}}};
       const bool column_first = !one_order && (rank == 1 || rank == 2);
-      if (column_first) column.exchange(empty);
-      row.exchange(empty);
-      if (!column_first) column.exchange(empty);
+      if (column_first) column.all_to_all(empty);
+      row.all_to_all(empty);
+      if (!column_first) column.all_to_all(empty);
     });
   };
   EXPECT_NO_THROW(exchange_on_both(true));

@@ -21,7 +21,7 @@ class SilentTransport : public TransportAdapter {
 class SilentAllToAll : public AllToAllAdapter {
  public:
   using AllToAllAdapter::AllToAllAdapter;
-  void exchange(const Pieces&) override {}
+  void all_to_all(const Pieces&) override {}
 };
 
 /// Begins a hop in finish(): nothing travels while the rank computes.

@@ -32,7 +32,7 @@ std::vector<std::string> gathered(const Communicator& comm, const std::string& o
     for (std::size_t rank = 0; rank < ranks; ++rank)
       pieces.receive[rank] = std::as_writable_bytes(std::span(texts[rank]));
   }
-  MpiAllToAll(comm).exchange(pieces);
+  MpiAllToAll(comm).all_to_all(pieces);
   return texts;
 }
 

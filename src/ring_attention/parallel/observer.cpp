@@ -60,10 +60,10 @@ class ObservedAllToAll : public AllToAllAdapter {
     (void)waited_(statistics());
   }
 
-  void exchange(const Pieces& pieces) override {
+  void all_to_all(const Pieces& pieces) override {
     const PieceExchange what{which_, axis_, rank(), pieces};
     tell(by_, &Observer::exchanges, what);
-    AllToAllAdapter::exchange(pieces);
+    AllToAllAdapter::all_to_all(pieces);
     tell(by_, &Observer::exchanged, what, waited_(statistics()));
   }
 

@@ -123,7 +123,7 @@ template <class T>
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(x, heads[rank].begin, 0, send.views()[rank],
                        [&](auto from, std::span<T> to) { memory.copy(to, from); });
-  link.exchange({send.to_send(), receive.to_receive()});
+  link.all_to_all({send.to_send(), receive.to_receive()});
 
   Tensor<T> all = memory.array<T>(
       {x.shape().batch, division.heads_of(division.own), division.all_tokens(), x.shape().dim});
@@ -149,7 +149,7 @@ template <class T>
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(y, 0, division.first_token(rank), send.views()[rank],
                        [&](auto from, std::span<T> to) { memory.copy(to, from); });
-  link.exchange({send.to_send(), receive.to_receive()});
+  link.all_to_all({send.to_send(), receive.to_receive()});
 
   Tensor<T> own = memory.array<T>({y.shape().batch, heads.back().end, tokens[division.own], y.shape().dim});
   for (std::size_t rank = 0; rank < division.ranks(); ++rank) {

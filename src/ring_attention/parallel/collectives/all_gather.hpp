@@ -60,7 +60,7 @@ void all_gather(AllToAll& link, KvShards<T>& kv) {
   }
   pieces.receive[static_cast<std::size_t>(link.rank())] = {};  // it is where it belongs
   pieces.send[static_cast<std::size_t>(link.rank())] = {};
-  link.exchange(pieces);
+  link.all_to_all(pieces);
 }
 
 /// Feeds the K,V of every rank to `engine`, which has begun on the queries of rank `ring.rank`.
@@ -96,7 +96,7 @@ void all_gather_backward(BackwardEngine<T>& engine, AllToAll& link, KvShards<T>&
                                             : std::as_bytes(gradients.elements(rank)));
     pieces.receive.push_back(std::as_writable_bytes(parts.back().view().elements()));
   }
-  link.exchange(pieces);
+  link.all_to_all(pieces);
   for (Ring from{ring.next(), ring.size}; from.rank != ring.rank; from.rank = from.next())
     gradients.memory().add(own,
                            std::span<const G>(parts[static_cast<std::size_t>(from.rank)].view().elements()));

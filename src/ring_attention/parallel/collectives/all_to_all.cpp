@@ -22,7 +22,7 @@ void require_pieces(const Pieces& pieces, int rank, int size) {
           "all-to-all: the piece of a rank for itself has two lengths");
 }
 
-void OneRank::exchange(const Pieces& pieces) {
+void OneRank::all_to_all(const Pieces& pieces) {
   require_pieces(pieces, 0, 1);
   std::ranges::copy(pieces.send.front(), pieces.receive.front().begin());
 }

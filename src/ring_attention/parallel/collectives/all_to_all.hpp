@@ -18,7 +18,7 @@ struct Pieces {
   std::vector<std::span<std::byte>> receive;
 };
 
-/// One rank's end of a group of ranks. exchange() returns when all pieces are here and those sent may be overwritten. All
+/// One rank's end of a group of ranks. all_to_all() returns when all pieces are here and those sent may be overwritten. All
 /// ranks of the group call it in the same order. statistics() count what goes to other ranks and comes from them; the
 /// whole exchange is exposed.
 class AllToAll {
@@ -31,13 +31,13 @@ class AllToAll {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual const TransportStatistics& statistics() const = 0;
-  virtual void exchange(const Pieces& pieces) = 0;
+  virtual void all_to_all(const Pieces& pieces) = 0;
 };
 
 /// A group that several parts of a rank use.
 using Group = std::shared_ptr<AllToAll>;
 
-/// Passes every call to another group, which outlives it. Derived classes change exchange().
+/// Passes every call to another group, which outlives it. Derived classes change all_to_all().
 class AllToAllAdapter : public AllToAll {
  public:
   explicit AllToAllAdapter(AllToAll& group) : group_(group) {}
@@ -45,7 +45,7 @@ class AllToAllAdapter : public AllToAll {
   [[nodiscard]] int rank() const override { return group_.rank(); }
   [[nodiscard]] int size() const override { return group_.size(); }
   [[nodiscard]] const TransportStatistics& statistics() const override { return group_.statistics(); }
-  void exchange(const Pieces& pieces) override { group_.exchange(pieces); }
+  void all_to_all(const Pieces& pieces) override { group_.all_to_all(pieces); }
 
  private:
   AllToAll& group_;
@@ -57,7 +57,7 @@ class OneRank : public AllToAll {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void exchange(const Pieces& pieces) override;
+  void all_to_all(const Pieces& pieces) override;
 
  private:
   TransportStatistics statistics_;

@@ -4,7 +4,7 @@
 
 namespace ring_attention {
 
-void LoopbackAllToAll::exchange(const Pieces& pieces) {
+void LoopbackAllToAll::all_to_all(const Pieces& pieces) {
   require_pieces(pieces, rank(), size());
   const auto begin = LoopbackWorld::Clock::now();
   try {

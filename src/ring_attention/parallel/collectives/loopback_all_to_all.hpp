@@ -8,7 +8,7 @@
 namespace ring_attention {
 
 /// One rank's end, in its group along `axis`. The pieces of a rank leave over one link, so all of them arrive
-/// latency + (bytes to other ranks) / bandwidth after it called exchange().
+/// latency + (bytes to other ranks) / bandwidth after it called all_to_all().
 class LoopbackAllToAll : public AllToAll {
  public:
   LoopbackAllToAll(LoopbackWorld& world, int rank, const Axis& axis)
@@ -18,7 +18,7 @@ class LoopbackAllToAll : public AllToAll {
   [[nodiscard]] int size() const override { return axis_.size; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void exchange(const Pieces& pieces) override;
+  void all_to_all(const Pieces& pieces) override;
 
  private:
   void move(const Pieces& pieces);

@@ -29,7 +29,7 @@ MpiAllToAll::MpiAllToAll(const Communicator& world, const Axis& axis) : comm_(&w
   if (axis.size < world.size()) comm_ = &own_.emplace(world, axis.group(world.rank()));
 }
 
-void MpiAllToAll::exchange(const Pieces& pieces) {
+void MpiAllToAll::all_to_all(const Pieces& pieces) {
   require_pieces(pieces, rank(), size());
   const auto start = std::chrono::steady_clock::now();
   const Addresses send(pieces.send), receive(pieces.receive);

@@ -24,7 +24,7 @@ class MpiAllToAll : public AllToAll {
   [[nodiscard]] const Communicator& communicator() const { return *comm_; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
-  void exchange(const Pieces& pieces) override;
+  void all_to_all(const Pieces& pieces) override;
 
  private:
   std::optional<Communicator> own_;

@@ -5,7 +5,7 @@
 
 namespace ring_attention {
 
-void NcclAllToAll::exchange(const Pieces& pieces) {
+void NcclAllToAll::all_to_all(const Pieces& pieces) {
   require_pieces(pieces, rank(), size());
   const auto own = static_cast<std::size_t>(rank());
   const bool waits = !world_->options().enqueues;

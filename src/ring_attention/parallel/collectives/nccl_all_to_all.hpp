@@ -12,7 +12,7 @@ namespace ring_attention {
 
 /// One rank's end, over the ranks of an NcclWorld: one group of sends and receives. The pieces are in device memory.
 ///
-/// exchange() begins when the work that is already on `compute` is done, and work that is enqueued there later begins when all
+/// all_to_all() begins when the work that is already on `compute` is done, and work that is enqueued there later begins when all
 /// pieces are here: nothing else of the rank could hide it. The host waits, too, unless the world enqueues. Statistics count
 /// the time on the GPU, if the host waits.
 class NcclAllToAll : public AllToAll {
@@ -27,7 +27,7 @@ class NcclAllToAll : public AllToAll {
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
 
   /// \throws Error, after it has aborted the communicator, if NCCL fails or takes longer than the time-out of the world
-  void exchange(const Pieces& pieces) override;
+  void all_to_all(const Pieces& pieces) override;
 
  private:
   std::shared_ptr<NcclWorld> world_;

@@ -13,7 +13,7 @@ Shape buffer_for(const auto& pieces) {
 
 }  // namespace
 
-void StagedAllToAll::exchange(const Pieces& pieces) {
+void StagedAllToAll::all_to_all(const Pieces& pieces) {
   cuda::synchronize(stream_, alive_);
   cuda::PinnedBuffer sent(buffer_for(pieces.send)), received(buffer_for(pieces.receive));
   Pieces staged;
@@ -29,7 +29,7 @@ void StagedAllToAll::exchange(const Pieces& pieces) {
     next += piece.size();
   }
   cuda::check(cudaStreamSynchronize(stream_));
-  host_->exchange(staged);
+  host_->all_to_all(staged);
   for (std::size_t rank = 0; rank < pieces.receive.size(); ++rank)
     cuda::copy<std::byte>(pieces.receive[rank], staged.receive[rank], stream_);
   cuda::check(cudaStreamSynchronize(stream_));

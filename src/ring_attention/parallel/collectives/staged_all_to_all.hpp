@@ -13,7 +13,7 @@
 namespace ring_attention {
 
 /// Moves pieces in device memory through pinned host memory, with an all-to-all that moves host memory, for example
-/// MpiAllToAll. exchange() begins when the work that is already on the stream is done. Memory: as much of the host as it
+/// MpiAllToAll. all_to_all() begins when the work that is already on the stream is done. Memory: as much of the host as it
 /// sends and receives.
 class StagedAllToAll : public AllToAll {
  public:
@@ -25,7 +25,7 @@ class StagedAllToAll : public AllToAll {
   [[nodiscard]] int rank() const override { return host_->rank(); }
   [[nodiscard]] int size() const override { return host_->size(); }
   [[nodiscard]] const TransportStatistics& statistics() const override { return host_->statistics(); }
-  void exchange(const Pieces& pieces) override;
+  void all_to_all(const Pieces& pieces) override;
 
  private:
   cuda::StreamHandle stream_;

@@ -31,7 +31,7 @@ void reduce_scatter(AllToAll& group, std::span<const T> all, std::span<T> own, I
     pieces.send.push_back(std::as_bytes(piece(group, all, rank, row)));
     pieces.receive.push_back(std::as_writable_bytes(terms.view().row(rank, 0, 0)));
   }
-  group.exchange(pieces);
+  group.all_to_all(pieces);
   std::ranges::copy(terms.view().row(0, 0, 0), own.begin());
   for (int rank = 1; rank < group.size(); ++rank)
     memory.add(own, std::span<const T>(terms.view().row(rank, 0, 0)));
@@ -49,7 +49,7 @@ void all_gather(AllToAll& group, std::span<const T> own, std::span<T> all, Index
     pieces.receive.push_back(other ? std::as_writable_bytes(piece(group, all, rank, row))
                                    : std::span<std::byte>());
   }
-  group.exchange(pieces);
+  group.all_to_all(pieces);
 }
 
 template <class T>
