@@ -95,7 +95,7 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("lse", lse.view(), shape.per_row());
     const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), one.call.term_rows()};
     const CpuDevice<T> device(one.cpu);
-    const KeySums sums = device.key_sums(
+    const GradientAccumulator sums = device.gradient_accumulator(
         shape.dim, one.cpu.same_bits > 0
                        ? std::ssize(Tiling(one.cpu.same_bits, one.scoring.mask.documents).cuts(shape.seq)) *
                              shape.heads / k.view().shape().heads

@@ -157,8 +157,8 @@ class RoundedDevice : public CpuDevice<float> {
                                                                 const ExpectedKeys&) const override {
     return std::make_unique<RoundedBackward>(scoring, inputs, ranges, kept_);
   }
-  [[nodiscard]] KeySums key_sums(Index dim, Index terms) const override {
-    if (!kept_.dkdv) return CpuDevice<float>::key_sums(dim, terms);
+  [[nodiscard]] GradientAccumulator gradient_accumulator(Index dim, Index terms) const override {
+    if (!kept_.dkdv) return CpuDevice<float>::gradient_accumulator(dim, terms);
     return {std::make_shared<RoundedMemory>(kept_), dim};
   }
 

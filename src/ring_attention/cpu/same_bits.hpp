@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "ring_attention/attention/backward_engine.hpp"
-#include "ring_attention/attention/key_sums.hpp"
+#include "ring_attention/attention/gradient_accumulator.hpp"
 #include "ring_attention/cpu/engine.hpp"
 
 namespace ring_attention {
@@ -24,6 +24,6 @@ namespace ring_attention {
                                                                         const BackwardInputs<float>& inputs,
                                                                         const TokenRanges& ranges);
 /// dK,dV as rows of exact sums. \param terms  how many tiles of queries add to a row, over all ranks
-[[nodiscard]] KeySums same_bits_key_sums(Index dim, Index terms);
+[[nodiscard]] GradientAccumulator same_bits_accumulator(Index dim, Index terms);
 
 }  // namespace ring_attention

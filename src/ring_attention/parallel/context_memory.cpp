@@ -48,7 +48,7 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
   const Shape q = computed_queries(shared), kv = computed_keys(shared);
   const Index terms = std::max(shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads,
                                shared.tokens.keys.pieces());
-  const auto words = [&](Index dim) { return same_bits_key_sums(dim, terms).dim; };
+  const auto words = [&](Index dim) { return same_bits_accumulator(dim, terms).dim; };
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
   const Index state = q.per_row().size() * (words(q.dim) + words(1));
   if (!gradients) return bytes(state);

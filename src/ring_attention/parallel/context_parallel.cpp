@@ -46,8 +46,8 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv),
-      sums_(device.key_sums(shared_.kv.dim,
-                            shared_.tokens.queries.pieces() * shared_.q.heads / shared_.kv.heads)) {
+      sums_(device.gradient_accumulator(
+          shared_.kv.dim, shared_.tokens.queries.pieces() * shared_.q.heads / shared_.kv.heads)) {
   kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;
   tell(observers_, &Observer::shares, shared_);
 }

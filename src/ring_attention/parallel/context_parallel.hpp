@@ -154,7 +154,7 @@ class ContextParallel {
   TokenRanges query_ranges_;
   Scoring scoring_;
   Shape kv_;                                 // of the heads of this rank
-  KeySums sums_;                             // of its dK,dV
+  GradientAccumulator sums_;                 // of its dK,dV
   std::array<TransportStatistics, 2> hops_;  // of the channels
 };
 

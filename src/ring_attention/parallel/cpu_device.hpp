@@ -58,8 +58,9 @@ class CpuDevice : public Device<Input, T> {
                       : begin(std::make_unique<CpuBackward<Input>>(scoring, options_));
   }
 
-  [[nodiscard]] KeySums key_sums(Index dim, Index terms) const override {
-    return options_.same_bits > 0 ? same_bits_key_sums(dim, terms) : Device<Input, T>::key_sums(dim, terms);
+  [[nodiscard]] GradientAccumulator gradient_accumulator(Index dim, Index terms) const override {
+    return options_.same_bits > 0 ? same_bits_accumulator(dim, terms)
+                                  : Device<Input, T>::gradient_accumulator(dim, terms);
   }
 
   void stage_kv(View<T> shard, View<const Input> array) const override {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "ring_attention/attention/backward_engine.hpp"
-#include "ring_attention/attention/key_sums.hpp"
+#include "ring_attention/attention/gradient_accumulator.hpp"
 #include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 
@@ -37,7 +37,8 @@ class Device {
                                                                     const TokenRanges& ranges,
                                                                     const ExpectedKeys& keys) const = 0;
   /// \param terms  how many tiles of queries add to a row, over all ranks
-  [[nodiscard]] virtual KeySums key_sums(Index dim, [[maybe_unused]] Index terms) const {
+  [[nodiscard]] virtual GradientAccumulator gradient_accumulator(Index dim,
+                                                                 [[maybe_unused]] Index terms) const {
     return {{std::shared_ptr<void>(), &memory()}, dim};
   }
   /// Writes K or V to where messages take it, rounded to T.

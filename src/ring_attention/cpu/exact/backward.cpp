@@ -203,7 +203,7 @@ std::unique_ptr<BackwardEngine<float>> same_bits_backward(const Scoring& scoring
   return engine;
 }
 
-KeySums same_bits_key_sums(Index dim, Index terms) {
+GradientAccumulator same_bits_accumulator(Index dim, Index terms) {
   const ExactFormat format{dim, terms > ExactFormat::most_terms};
   return {std::make_shared<ExactMemory>(format), format.words(),
           [format](View<const float> rows) { return exact_values(format, rows); }};

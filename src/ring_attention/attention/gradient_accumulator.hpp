@@ -1,5 +1,5 @@
 /// \file
-/// `KeySums`: how dK and dV lie in memory while ranks add to them.
+/// `GradientAccumulator`: how dK and dV lie in memory while ranks add to them.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 namespace ring_attention {
 
 /// dK,dV are added as the numbers that they are, or as rows of exact sums (exact/sum.hpp).
-struct KeySums {
+struct GradientAccumulator {
   std::shared_ptr<const Memory> memory;  ///< whose add() joins them
   Index dim;                             ///< numbers or words a row
   /// Rounds rows of sums, `[batch, heads, seq, this->dim]`, to numbers; empty: they are numbers.
