@@ -77,10 +77,10 @@ struct LayerHeads {
 
 /// One token a rank, one number a token.
 [[nodiscard]] inline SharedAttention one_token_a_rank(const LayerHeads& heads, const RankGrid& grid,
-                                                      bool gathers) {
+                                                      bool all_gathers_kv) {
   const Index tokens = Index{grid.ulysses.size} * grid.ring.size;
   return {grid,
-          gathers,
+          all_gathers_kv,
           Placement(PlacementKind::contiguous, tokens, grid.ring.size),
           {1, heads.query, tokens, 1},
           {1, heads.kv, tokens, 1},

@@ -48,13 +48,13 @@ class OneDevice : public Attention<T> {
 template <class T>
 class SharedContext : public Attention<T> {
  public:
-  /// \param gathers  an all-gather over the ranks of the ring; no ranks share heads then
+  /// \param all_gathers_kv  an all-gather over the ranks of the ring; no ranks share heads then
   /// \param shards   over the ranks of the ring
-  SharedContext(std::shared_ptr<Links> links, bool gathers, const RankGrid& grid, const Placement& shards,
-                const CpuOptions& options, Observers observers = {})
+  SharedContext(std::shared_ptr<Links> links, bool all_gathers_kv, const RankGrid& grid,
+                const Placement& shards, const CpuOptions& options, Observers observers = {})
       : links_(std::move(links)),
         device_(options),
-        gathers_(gathers),
+        all_gathers_kv_(all_gathers_kv),
         grid_(grid),
         shards_(shards),
         observers_(std::move(observers)) {}
@@ -75,7 +75,8 @@ class SharedContext : public Attention<T> {
     const Index seq = shards_.seq();
     ContextParallel<T> attention(
         device_, *links_,
-        {grid_, gathers_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring}, observers_);
+        {grid_, all_gathers_kv_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring},
+        observers_);
     tell(observers_, &Observer::begins, name);
     auto result = compute(attention);
     tell(observers_, &Observer::ends);
@@ -84,7 +85,7 @@ class SharedContext : public Attention<T> {
 
   std::shared_ptr<Links> links_;
   CpuDevice<T> device_;
-  bool gathers_;
+  bool all_gathers_kv_;
   RankGrid grid_;
   Placement shards_;
   Observers observers_;

@@ -84,17 +84,17 @@ template <class T>
                                           const CpuOptions& options = {}) {
   const Mesh& mesh = of.mesh;
   const Placement shards = shards_of(mesh, kind, seq, options);
-  const bool gathers = context == ContextKind::all_gather;
-  if (gathers && mesh.shape().ulysses != 1)
+  const bool all_gathers_kv = context == ContextKind::all_gather;
+  if (all_gathers_kv && mesh.shape().ulysses != 1)
     throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
-  RankContext<T> place{
-      of.tensor,
-      of.kv_replicas,
-      of.replicas,
-      mesh.grid().slice(shards),
-      mesh.sequences(batch).begin,
-      std::make_shared<SharedContext<T>>(of.links, gathers, mesh.grid(), shards, options, of.observers),
-      options.isa};
+  RankContext<T> place{of.tensor,
+                       of.kv_replicas,
+                       of.replicas,
+                       mesh.grid().slice(shards),
+                       mesh.sequences(batch).begin,
+                       std::make_shared<SharedContext<T>>(of.links, all_gathers_kv, mesh.grid(), shards,
+                                                          options, of.observers),
+                       options.isa};
   if (options.same_bits > 0)
     place.rows = {options.isa, place.tokens, Tiling(options.same_bits), batch * shards.pieces()};
   return place;

@@ -8,7 +8,7 @@ namespace {
 
 /// Every way in which `ranks` ranks can share an attention.
 std::vector<Team> teams_of(int ranks) {
-  std::vector<Team> all{{.rings = ranks, .gathers = true}};
+  std::vector<Team> all{{.rings = ranks, .all_gathers_kv = true}};
   for (int ulysses = 1; ulysses <= ranks; ++ulysses)
     if (ranks % ulysses == 0) all.push_back({ulysses, ranks / ulysses});
   return all;

@@ -28,7 +28,7 @@ void expect_conformance(const Way<T>& way, const GradientProblem<T>& problem, co
     EXPECT_TRUE(bitwise_equal(got.gradients.bias, want.gradients.bias))
         << "another way has other bits in dbias";
   }
-  if (team.ulysses == 1 && !team.gathers) return;
+  if (team.ulysses == 1 && !team.all_gathers_kv) return;
   const TeamRun<T> ring = way.run(problem, way.of({.rings = team.rings}));
   EXPECT_TRUE(same_bits(got.attended, ring.attended)) << "the ring has other bits";
   EXPECT_TRUE(bitwise_equal(got.gradients.q, ring.gradients.q)) << "the ring has other bits in dq";
@@ -105,9 +105,9 @@ std::pair<Index, Index> most_bytes(const Case& what, const Team& team, int rank,
               own = kv(count(grid.shard(tokens.keys)));
   const bool travels = ranks > 1, narrow = wire < static_cast<Index>(sizeof(T));
   const Index element = sizeof(T), widened = narrow ? largest * element : 0;
-  const Index pieces = team.gathers ? all : (travels ? 2 : 1) * largest;  // here, and on its way
+  const Index pieces = team.all_gathers_kv ? all : (travels ? 2 : 1) * largest;  // here, and on its way
   // The sums here; what this step adds to them, and on their way; or what this rank adds to all, and the others to it.
-  const Index sums = team.gathers ? all + (ranks - 1) * own : (travels ? 3 : 2) * largest;
+  const Index sums = team.all_gathers_kv ? all + (ranks - 1) * own : (travels ? 3 : 2) * largest;
   const auto& kernels_of = kernels<T>(best_isa());
   const Index row = q.per_row().size();
   const Index forward = q.size() + 2 * row + forward_tile_elements<T>(q);  // out; m, which becomes lse, and l

@@ -86,7 +86,7 @@ TEST_F(Nccl, AllGatherHasTheBitsOfTheThreads) {
                                           .scoring = {0.5, Mask::causal(16)},
                                           .kind = PlacementKind::zigzag},
                                          stream.handle());
-  expect_the_rank_of_threads(problem, {.rings = comm.size(), .gathers = true});
+  expect_the_rank_of_threads(problem, {.rings = comm.size(), .all_gathers_kv = true});
 }
 
 }  // namespace

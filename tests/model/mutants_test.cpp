@@ -179,7 +179,7 @@ TEST(ModelMutants, GradientNormCountsReplicasTwice) {
   EXPECT_NEAR(norm_on({1, 1, 4, 1}, true), want, 1e-11 * want) << "without tensor parallelism it is right";
 }
 
-/// A group whose gathers return what the first of each length returned: weights that were not fetched again.
+/// A group whose all_gathers_kv return what the first of each length returned: weights that were not fetched again.
 struct StaleGroup : AllToAllAdapter {
   using AllToAllAdapter::AllToAllAdapter;
   std::map<std::size_t, std::vector<std::vector<std::byte>>> first;

@@ -67,7 +67,7 @@ TEST(AnyRanks, MoreTilesThanANarrowRowTakes) {
     const auto problem = make_gradient_problem<float>(what);
     const auto one = run_in(problem, {}, 1, 0);
     EXPECT_TRUE(agrees(one, problem));
-    for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .gathers = true}})
+    for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .all_gathers_kv = true}})
       EXPECT_TRUE(same_bits<float>(run_in(problem, team, 1, 0), one)) << to_string(team);
   }
 }

@@ -132,7 +132,7 @@ class RankPart {
         rows_(rules.slice(team.grid(rank), team.tokens(what_).queries)),
         columns_(rules.slice(team.grid(rank), team.tokens(what_).keys)),
         shared_{grid_,
-                team.gathers,
+                team.all_gathers_kv,
                 Team{grid_.ulysses.size, grid_.ring.size, false, team.tile}.tokens(what_),
                 what_.q(),
                 what_.kv(),

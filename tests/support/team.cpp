@@ -19,7 +19,7 @@ Placements Team::tokens(const Case& what) const {
 
 std::string to_string(const Team& team) {
   return "U = " + std::to_string(team.ulysses) + ", R = " + std::to_string(team.rings) +
-         (team.gathers ? ", all-gather" : "");
+         (team.all_gathers_kv ? ", all-gather" : "");
 }
 
 template <class T>
@@ -190,7 +190,7 @@ testing::AssertionResult sent_what_it_should(const RankRun<T>& run, const Case& 
   const bool both = run.has_backward;
   const Ring ring = grid.ring.ring(rank);
   const auto verdict = [&]() -> testing::AssertionResult {
-    if (team.gathers) {
+    if (team.all_gathers_kv) {
       const auto pieces = [&](bool backward) {
         return gathered(tokens.keys, ring.rank, numbers * bytes.wire, numbers * element, backward);
       };

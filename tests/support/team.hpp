@@ -12,7 +12,7 @@ namespace ring_attention::test {
 /// How many ranks share an attention, and how: Ulysses, a ring, both, or an all-gather over the ranks of a ring.
 struct Team {
   int ulysses = 1, rings = 1;
-  bool gathers = false;
+  bool all_gathers_kv = false;
   Index tile = 0;  ///< ranks hold whole tiles of this many tokens, as the same bits require; 0: tokens
 
   [[nodiscard]] int ranks() const { return ulysses * rings; }

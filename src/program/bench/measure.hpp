@@ -150,7 +150,8 @@ class PlacementBench {
   /// \param pieces  the all-to-alls alone
   PlacementTimes measure(const std::string& pass, double work, const auto& begin, const auto& none,
                          const auto& pieces, const auto& whole) {
-    const bool in_ring = !shared_.gathers, has_pieces = shared_.gathers || layout_.shares_heads();
+    const bool in_ring = !shared_.all_gathers_kv,
+               has_pieces = shared_.all_gathers_kv || layout_.shares_heads();
     std::array<std::vector<double>, 7> seconds;
     PlacementTimes times;
     for (Index i = -1; i < options_.repetitions; ++i) {  // the first warms up
@@ -164,7 +165,7 @@ class PlacementBench {
       if (layout_.shares_heads()) moved = seconds_of(pieces);
       times.all_to_all_bytes = whole_.pieces().bytes_sent - sent;
       const Timing all = has_pieces ? timing(whole_, whole) : Timing{};
-      if (shared_.gathers) messages = 0;
+      if (shared_.all_gathers_kv) messages = 0;
       if (i < 0) continue;
       const std::array measured{all_steps,     messages, late.seconds, early.seconds,
                                 early.exposed, moved,    all.seconds};
@@ -198,7 +199,7 @@ class PlacementBench {
       for (double& step : rank) step *= work;
     times.rates.flops_per_second = busiest(flops) / times.compute;
     const int ranks = ring().size;
-    if (shared_.gathers) {
+    if (shared_.all_gathers_kv) {
       times.model = predict(flops, 0, times.rates);
       return;
     }

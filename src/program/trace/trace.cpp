@@ -153,10 +153,10 @@ void Trace::describe(const SharedAttention& shared) {
     }
   }
   const auto& [ring, ulysses] = std::pair(shared.grid.ring, shared.grid.ulysses);
-  const char* partition = shared.gathers      ? "all-gather"
-                          : ulysses.size == 1 ? "ring"
-                          : ring.size == 1    ? "ulysses"
-                                              : "hybrid";
+  const char* partition = shared.all_gathers_kv ? "all-gather"
+                          : ulysses.size == 1   ? "ring"
+                          : ring.size == 1      ? "ulysses"
+                                                : "hybrid";
   metadata(
       "attention",
       format(

@@ -54,7 +54,7 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
   if (!gradients) return bytes(state);
   // Arrays of dK or dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.
   const Index of_ring = 6, ranks = shared.grid.ring.size,
-              of_gathers = shared.gathers ? 4 * (ranks - std::min<Index>(ranks, 2)) : 0,
+              of_gathers = shared.all_gathers_kv ? 4 * (ranks - std::min<Index>(ranks, 2)) : 0,
               of_ulysses = shared.grid.ulysses.size > 1 ? 2 : 0;
   const Index dkdv = (of_ring + of_gathers + of_ulysses) * kv.per_row().size() * (words(kv.dim) - kv.dim),
               own_dkdv = 2 * kv.size();
@@ -64,7 +64,7 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
 Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes) {
   const Shape q = computed_queries(shared), kv = computed_keys(shared);
   Index all = ring_bytes(q, kv, gradients, bytes);
-  if (shared.gathers) all += all_gather_bytes(kv, shared.grid.ring.size, gradients, bytes);
+  if (shared.all_gathers_kv) all += all_gather_bytes(kv, shared.grid.ring.size, gradients, bytes);
   if (shared.grid.ulysses.size > 1) all += ulysses_bytes(q, kv, gradients, bytes);
   return all;
 }

@@ -169,7 +169,7 @@ KvStorage<T> ContextParallel<Input, T>::empty_kv() const {
   const auto& [queries, keys] = shared_.tokens;
   std::vector<int> hops;
   if (!shared_.every_hop) hops = kv_hops(scoring_.mask, queries, keys);
-  return {shared_.gathers, kv_, keys, ring().rank, device_.memory(), std::move(hops)};
+  return {shared_.all_gathers_kv, kv_, keys, ring().rank, device_.memory(), std::move(hops)};
 }
 
 template <class Input, class T>
@@ -194,7 +194,7 @@ auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inpu
     -> Backward {
   require_rows(inputs.terms);
   const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
-  KvStorage<Value> sums(shared_.gathers, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
+  KvStorage<Value> sums(shared_.all_gathers_kv, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
   auto engine = device_.backward(scoring_, inputs, query_ranges_, expected_keys());
   return {observed(std::move(engine), observers_, Pass{"backward", scoring_.mask, query_ranges_}),
@@ -256,7 +256,7 @@ void ContextParallel<Input, T>::travel(Backward& backward) {
 
 template <class Input, class T>
 TransportStatistics ContextParallel<Input, T>::pieces() const {
-  return shared_.gathers ? ring_->statistics() : ulysses_->statistics();
+  return shared_.all_gathers_kv ? ring_->statistics() : ulysses_->statistics();
 }
 
 template <class Input, class T>
@@ -274,7 +274,7 @@ ExpectedKeys ContextParallel<Input, T>::expected_keys() const {
 template <class Input, class T>
 template <class E>
 std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel, Index dim) {
-  if (shared_.gathers) return nullptr;
+  if (shared_.all_gathers_kv) return nullptr;
   Shape largest = expected_keys().largest;
   largest.dim = dim;
   const std::size_t bytes = static_cast<std::size_t>(2 * largest.size()) * sizeof(E);

@@ -30,13 +30,13 @@ namespace ring_attention {
 
 /// An attention that ranks share: the same on all of them, except for the rank's place in `grid`.
 struct SharedAttention {
-  RankGrid grid;           ///< of this rank
-  bool gathers = false;    ///< all-gather K,V over the ranks of the ring; no rank shares heads then
-  Placements tokens;       ///< over the ranks of the ring
-  Shape q, kv;             ///< `[batch, heads, any, dim]` of the whole attention
-  Scoring scoring;         ///< of all heads
-  bool every_hop = false;  ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
-  TermShapes terms = {};   ///< the arrays of terms that there are
+  RankGrid grid;                ///< of this rank
+  bool all_gathers_kv = false;  ///< all-gather K,V over the ranks of the ring; no rank shares heads then
+  Placements tokens;            ///< over the ranks of the ring
+  Shape q, kv;                  ///< `[batch, heads, any, dim]` of the whole attention
+  Scoring scoring;              ///< of all heads
+  bool every_hop = false;       ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
+  TermShapes terms = {};        ///< the arrays of terms that there are
 };
 
 /// With the same bits on any number of ranks (CpuOptions): the gradient of a term that broadcasts over heads is a sum over
@@ -115,7 +115,7 @@ class ContextParallel {
   [[nodiscard]] AttentionResult<Value> finish(Forward& forward) const;
   [[nodiscard]] HeldGradients finish(Backward& backward) const;
 
-  /// What the ring of this rank has sent so far; its all-to-alls or all-gathers; and both.
+  /// What the ring of this rank has sent so far; its all-to-alls or all-all_gathers_kv; and both.
   [[nodiscard]] const TransportStatistics& hops(Channel channel) const {
     return hops_[static_cast<std::size_t>(channel)];
   }

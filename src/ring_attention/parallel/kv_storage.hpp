@@ -19,10 +19,10 @@ struct KvStorage {
 
   /// \param kv    shape of K (and of V); its seq is ignored
   /// \param hops  of the parcels in a ring (kv_hops()); none given: all
-  KvStorage(bool gathers, const Shape& kv, const Placement& keys, int rank,
+  KvStorage(bool all_gathers_kv, const Shape& kv, const Placement& keys, int rank,
             const Memory& memory = host_memory(), std::vector<int> hops = {})
       : rank_(rank) {
-    if (gathers)
+    if (all_gathers_kv)
       shards.emplace(kv, keys, memory);
     else
       parcel.emplace(kv, keys, rank, memory, std::move(hops));
