@@ -19,9 +19,9 @@ namespace ring_attention {
 struct Workload {
   SharedAttention shared;
   bool gradients = false;
-  Index terms = 0;        ///< numbers of the arrays of terms of the largest shard
-  Index check_bytes = 0;  ///< of the host, that --check takes for their gradients
-  Index besides = 0;      ///< numbers in the type of q that the command has besides
+  Index terms = 0;           ///< numbers of the arrays of terms of the largest shard
+  Index check_bytes = 0;     ///< of the host, that --check takes for their gradients
+  Index extra_elements = 0;  ///< numbers in the type of q that the command has besides
 
   /// Numbers of the arrays of terms and of their gradients.
   [[nodiscard]] Index term_values() const { return (gradients ? 2 : 1) * terms; }

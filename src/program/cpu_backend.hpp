@@ -63,7 +63,7 @@ void require_memory_of(const Communicator& comm, const Workload& work, const Cpu
   const Index widened = std::is_same_v<T, Input> ? 0 : 2 * computed_keys(work.shared).size() * value_bytes;
   require_host_memory(comm,
                       context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
-                          exact + widened + terms + work.besides * value_bytes,
+                          exact + widened + terms + work.extra_elements * value_bytes,
                       work.of_which(terms));
 }
 

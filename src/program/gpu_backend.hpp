@@ -72,7 +72,7 @@ void require_gpu_memory(const Communicator& comm, const Workload& work, const Gp
               rows = q.per_row().size();
   const Index bytes =
       context_bytes(work.shared, work.gradients, {narrow, narrow, wide}) + on_its_way + row_bytes * rows +
-      terms + narrow * work.besides +
+      terms + narrow * work.extra_elements +
       (work.shared.scoring.dropout.drops() ? rows * static_cast<Index>(sizeof(DropoutRow)) : 0);
   agree(comm, [&] {
     const Index free = cuda::free_bytes() / share.ranks;

@@ -252,8 +252,8 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   };
   Workload work{shared(PlacementKind::contiguous), options.backward};
   const Index q_values = computed_queries(work.shared).size(), kv_values = computed_keys(work.shared).size();
-  work.besides = 2 * kv_values;                                         // K,V as the rank holds them
-  if (grid.ulysses.size > 1) work.besides += q_values + 2 * kv_values;  // and as it computes with them
+  work.extra_elements = 2 * kv_values;                                         // K,V as the rank holds them
+  if (grid.ulysses.size > 1) work.extra_elements += q_values + 2 * kv_values;  // and as it computes with them
   Backend<Input, T> backend = make({comm, options, activity, work, trace, false});
   backend.require_memory();
   if (trace != nullptr) trace->describe(work.shared);
