@@ -1,5 +1,5 @@
 /// \file
-/// `Rendezvous`: how the ranks of a communicator begin a call together, or how each gets an error.
+/// `Rendezvous`: how the ranks of a communicator begin a call collectively, or how each gets an error.
 #pragma once
 
 #include <mpi.h>

@@ -185,7 +185,7 @@ class GpuCheck {
   int device_;
 };
 
-/// What a call does on this rank, once the arguments of all ranks are checked: use(attention, together, gpu).
+/// What a call does on this rank, once the arguments of all ranks are checked: use(attention, collectively, gpu).
 template <class T>
 void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, const auto& use) {
   bool first = state.agreed<T>(call, [&](const Check& check) {
@@ -212,7 +212,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
   const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, tables),
                              gpu.engine(options.backward_kernel, shared.grid, tables));
   ContextParallel<T> attention(device, gpu.links(), shared, state.observers());
-  const Together together = [&](const std::function<void()>& step) {
+  const CollectiveStep collectively = [&](const std::function<void()>& step) {
     if (first)
       agree(state.comm, step);
     else
@@ -220,7 +220,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
   };
   {
     const GpuParts::Between between(gpu, stream);
-    use(attention, together, gpu);
+    use(attention, collectively, gpu);
   }
   state.completed(call);
 }
@@ -232,9 +232,10 @@ void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, cons
                         const Placements& placement, const Scoring& scoring) {
   Call<T> call = call_of("forward of GPU arrays", *state_, arrays, placement, scoring);
   call.to = to;
-  with_gpu<T>(*state_, stream, call, [&](ContextParallel<T>& attention, const Together& together, GpuParts&) {
-    attention.forward(call.q, call.k, call.v, call.term_rows(), together, to);
-  });
+  with_gpu<T>(*state_, stream, call,
+              [&](ContextParallel<T>& attention, const CollectiveStep& collectively, GpuParts&) {
+                attention.forward(call.q, call.k, call.v, call.term_rows(), collectively, to);
+              });
 }
 
 template <GpuNumber T>
@@ -248,9 +249,9 @@ std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<
   call.gradients_to = to;
   std::vector<double> sinks;
   with_gpu<T>(*state_, stream, call,
-              [&](ContextParallel<T>& attention, const Together& together, GpuParts& gpu) {
+              [&](ContextParallel<T>& attention, const CollectiveStep& collectively, GpuParts& gpu) {
                 const BackwardInputs<T> inputs = call.backward_inputs();
-                attention.backward(inputs, call.k, call.v, together, to);
+                attention.backward(inputs, call.k, call.v, collectively, to);
                 if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
                 sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
                 if (!sinks.empty()) sum_over_ranks(state_->comm, std::span<double>(sinks));

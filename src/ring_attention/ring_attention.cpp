@@ -45,7 +45,7 @@ class FunctionDevice : public CpuDevice<T> {
 };
 
 /// A step of the preparation: all ranks agree on its failure.
-Together together(const AttentionState& state) {
+CollectiveStep collectively(const AttentionState& state) {
   return [&state](const std::function<void()>& step) { agree(state.comm, step); };
 }
 
@@ -54,8 +54,8 @@ template <class T>
 AttentionResult<T> attend(AttentionState& state, const Call<T>& call, const Device<T>& device) {
   state.agreed(call);
   ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
-  if (!call.to) return attention.forward(call.q, call.k, call.v, call.term_rows(), together(state));
-  attention.forward(call.q, call.k, call.v, call.term_rows(), together(state), *call.to);
+  if (!call.to) return attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state));
+  attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state), *call.to);
   return {};
 }
 
@@ -68,9 +68,9 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
   ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
   Gradients<T> gradients;
   if (call.gradients_to)
-    attention.backward(inputs, call.k, call.v, together(state), *call.gradients_to);
+    attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);
   else
-    gradients = attention.backward(inputs, call.k, call.v, together(state));
+    gradients = attention.backward(inputs, call.k, call.v, collectively(state));
   complete(gradients.terms(), state.comm, inputs, call.scoring, state.options.same_bits > 0,
            call.q.shape().with_seq(call.placement.queries.seq()));
   return gradients;

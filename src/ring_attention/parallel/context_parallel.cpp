@@ -54,13 +54,13 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        const Terms<Value>& terms, const Together& together)
+                                        const Terms<Value>& terms, const CollectiveStep& collectively)
     -> AttentionResult<Value> {
   const auto own_q = layout_.queries_to_heads<Input>(q);
   const auto own_terms = layout_.terms_to_heads(terms);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Forward> forward;
-  together([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_terms)); });
+  collectively([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_terms)); });
   own_k = {};  // the forward has a copy
   own_v = {};
   travel(*forward);
@@ -69,16 +69,17 @@ auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k
 
 template <class Input, class T>
 void ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        const Terms<Value>& terms, const Together& together,
+                                        const Terms<Value>& terms, const CollectiveStep& collectively,
                                         const ResultViews<Value>& to) {
-  const AttentionResult<Value> result = forward(q, k, v, terms, together);
+  const AttentionResult<Value> result = forward(q, k, v, terms, collectively);
   copy(device_.memory(), to.out, result.out.view());
   copy(device_.memory(), to.lse, result.lse.view());
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                          View<const Input> v, const Together& together) -> Backward {
+                                          View<const Input> v, const CollectiveStep& collectively)
+    -> Backward {
   const auto q = layout_.queries_to_heads<Input>(inputs.q),
              grad_out = layout_.queries_to_heads<Input>(inputs.grad_out);
   const auto out = layout_.queries_to_heads<Value>(inputs.out),
@@ -86,7 +87,7 @@ auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, V
   const auto terms = layout_.terms_to_heads(inputs.terms);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Backward> backward;
-  together([&] { backward.emplace(begin_backward({q, out, lse, grad_out, terms}, kv(own_k, own_v))); });
+  collectively([&] { backward.emplace(begin_backward({q, out, lse, grad_out, terms}, kv(own_k, own_v))); });
   own_k = {};
   own_v = {};
   travel(*backward);
@@ -95,8 +96,9 @@ auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, V
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                         View<const Input> v, const Together& together) -> Gradients<Value> {
-  Backward backward = travelled(inputs, k, v, together);
+                                         View<const Input> v, const CollectiveStep& collectively)
+    -> Gradients<Value> {
+  Backward backward = travelled(inputs, k, v, collectively);
   HeldGradients held = finish(backward);
   const Memory& memory = device_.memory();
   const auto own = [&](MaybeOwned<Value>&& array) { return owned(memory, std::move(array)); };
@@ -108,9 +110,9 @@ auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
 
 template <class Input, class T>
 void ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                         View<const Input> v, const Together& together,
+                                         View<const Input> v, const CollectiveStep& collectively,
                                          const GradientViews<Value>& to) {
-  Backward backward = travelled(inputs, k, v, together);
+  Backward backward = travelled(inputs, k, v, collectively);
   const HeldGradients held = finish(backward);
   const Memory& memory = device_.memory();
   copy(memory, to.q, held.q.view());

@@ -44,8 +44,8 @@ struct SharedAttention {
 void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid);
 
 /// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
-using Together = std::function<void(const std::function<void()>& step)>;
-inline void alone(const std::function<void()>& step) { step(); }
+using CollectiveStep = std::function<void(const std::function<void()>& step)>;
+inline void on_this_rank(const std::function<void()>& step) { step(); }
 
 /// One rank's part. Every function that computes is collective over the ranks that share the attention.
 /// \tparam Input  of q, k, v and dO where the device computes  \tparam T  of K,V in messages
@@ -65,16 +65,17 @@ class ContextParallel {
   /// \param together  runs the step that allocates, before the first message of a ring or an all-gather
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
                                                const Terms<Value>& terms = {},
-                                               const Together& together = alone);
+                                               const CollectiveStep& collectively = on_this_rank);
   /// The gradients of q, k, v and of arrays of terms; complete() of term_gradients.hpp adds the others, summed over the
   /// ranks.
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                          View<const Input> v, const Together& together = alone);
+                                          View<const Input> v,
+                                          const CollectiveStep& collectively = on_this_rank);
   /// The same, written to where the caller wants the results.
   void forward(View<const Input> q, View<const Input> k, View<const Input> v, const Terms<Value>& terms,
-               const Together& together, const ResultViews<Value>& to);
+               const CollectiveStep& collectively, const ResultViews<Value>& to);
   void backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,
-                const Together& together, const GradientViews<Value>& to);
+                const CollectiveStep& collectively, const GradientViews<Value>& to);
 
   // ---- the same in steps: arrays in the layout that is computed ------------------------------------------
 
@@ -130,7 +131,7 @@ class ContextParallel {
   }
   /// A backward of arrays as this rank holds them, after travel().
   [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                   View<const Input> v, const Together& together);
+                                   View<const Input> v, const CollectiveStep& collectively);
   /// \throws Error unless each array has the rows of the queries that this rank computes, or there is no such term
   void require_rows(const Terms<Value>& terms) const;
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
