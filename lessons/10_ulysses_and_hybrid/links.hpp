@@ -36,7 +36,7 @@ inline double exposed_seconds(const Way& way, const RankGrid& grid, PlacementKin
   const Index tokens = count(grid.slice(shards));
   const Tensor<float> own_q(q.with_seq(tokens)), own_kv(kv.with_seq(tokens));
   (void)attention.forward(own_q, own_kv, own_kv);
-  return attention.moved().exposed_seconds;
+  return attention.statistics().exposed_seconds;
 }
 
 // ---- a simulated link, and compute that only takes time ---------------------------------------------------

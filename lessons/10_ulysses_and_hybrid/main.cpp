@@ -57,7 +57,7 @@ void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProb
   const KvStorage<float> kv = attention.kv(k, v);
   const Index held = allocation::current() - before;
   const AttentionResult<float> attended = attention.forward(q, k, v);
-  const Index sent = attention.pieces().bytes_sent;
+  const Index sent = attention.collective_statistics().bytes_sent;
   const Gradients<float> got = attention.backward({q, attended.out, attended.lse, grad_out}, k, v);
 
   const Outcome want = Part(comm, problem, 1, lesson).by_ring();

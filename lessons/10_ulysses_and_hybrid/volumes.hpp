@@ -97,7 +97,8 @@ struct LayerHeads {
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
   const auto sent = [&] {
     constexpr Index element = sizeof(float);
-    const Index pieces = attention.pieces().bytes_sent, all = attention.moved().bytes_sent;
+    const Index pieces = attention.collective_statistics().bytes_sent,
+                all = attention.statistics().bytes_sent;
     return Volume{pieces / element, (all - pieces) / element};
   };
 
@@ -124,7 +125,7 @@ struct LayerHeads {
   ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, true));
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
   (void)attention.forward(q, kv, kv);
-  return attention.pieces().bytes_sent / static_cast<Index>(sizeof(float));
+  return attention.collective_statistics().bytes_sent / static_cast<Index>(sizeof(float));
 }
 
 /// The heads of some layers, and numbers of ranks.

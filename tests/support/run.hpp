@@ -159,7 +159,7 @@ class RankPart {
     run_.attended = {queries_back(layout().template queries_to_sequence<Value>(out_.view())),
                      queries_back(layout().template queries_to_sequence<Value>(lse_.view()))};
     run_.forward_kv = attention_.hops(Channel::kv);
-    run_.forward_pieces = attention_.pieces();
+    run_.forward_pieces = attention_.collective_statistics();
   }
   void take_forward(const RankRun<Value>& given) {
     run_.attended = {given.attended.out.clone(), given.attended.lse.clone()};
@@ -192,7 +192,7 @@ class RankPart {
                               what_.scoring.sinks)}};
     run_.kv = backward_attention_.hops(Channel::kv);
     run_.gradient = backward_attention_.hops(Channel::gradients);
-    run_.pieces = backward_attention_.pieces();
+    run_.pieces = backward_attention_.collective_statistics();
   }
   [[nodiscard]] RankRun<Value> finish() { return std::move(run_); }
 

@@ -138,8 +138,8 @@ class PlacementBench {
                           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   [[nodiscard]] Timing timing(const Attention& attention, const auto& work) const {
-    const double before = attention.moved().exposed_seconds, seconds = seconds_of(work);
-    return {seconds, max_over_ranks(comm_, attention.moved().exposed_seconds - before)};
+    const double before = attention.statistics().exposed_seconds, seconds = seconds_of(work);
+    return {seconds, max_over_ranks(comm_, attention.statistics().exposed_seconds - before)};
   }
   [[nodiscard]] Timing travel(Attention& attention, auto pass) const {
     return timing(attention, [&] { attention.travel(pass); });
@@ -158,12 +158,12 @@ class PlacementBench {
       const double all_steps = travel(compute_, begin(compute_)).seconds;
       auto without_engine = begin(whole_);
       without_engine.engine = none();
-      const Index sent = whole_.pieces().bytes_sent;
+      const Index sent = whole_.collective_statistics().bytes_sent;
       double messages = travel(whole_, std::move(without_engine)).seconds, moved = messages;
       const Timing late = in_ring ? travel(in_turn_, begin(in_turn_)) : Timing{},
                    early = in_ring ? travel(whole_, begin(whole_)) : Timing{};
       if (layout_.shares_heads()) moved = seconds_of(pieces);
-      times.all_to_all_bytes = whole_.pieces().bytes_sent - sent;
+      times.all_to_all_bytes = whole_.collective_statistics().bytes_sent - sent;
       const Timing all = has_pieces ? timing(whole_, whole) : Timing{};
       if (shared_.all_gathers_kv) messages = 0;
       if (i < 0) continue;

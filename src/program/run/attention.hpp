@@ -26,8 +26,8 @@ class RunAttention {
         on_host_(&device_.memory() == &host_memory()) {}
 
   /// What the ring of this rank has sent, and the all-to-alls.
-  [[nodiscard]] TransportStatistics moved() const { return attention_.moved(); }
-  [[nodiscard]] TransportStatistics all_to_all() const { return attention_.pieces(); }
+  [[nodiscard]] TransportStatistics statistics() const { return attention_.statistics(); }
+  [[nodiscard]] TransportStatistics all_to_all() const { return attention_.collective_statistics(); }
 
   /// Before the forward and before the backward: a ring of the forward consumes K,V.
   /// \param read  read(array, shard) writes the K or V that this rank holds

@@ -107,7 +107,7 @@ class RunJob {
     report_.read_seconds += watch.lap();
 
     attention_.forward(q_, terms_);
-    mine_.forward_exposed_seconds = attention_.moved().exposed_seconds;
+    mine_.forward_exposed_seconds = attention_.statistics().exposed_seconds;
     report_.forward_seconds = watch.lap();
   }
 
@@ -119,12 +119,12 @@ class RunJob {
     report_.read_seconds += watch.lap();
 
     gradients_ = attention_.backward(grad_out_);
-    mine_.backward_exposed_seconds = attention_.moved().exposed_seconds - mine_.forward_exposed_seconds;
+    mine_.backward_exposed_seconds = attention_.statistics().exposed_seconds - mine_.forward_exposed_seconds;
     report_.backward_seconds = watch.lap();
   }
 
   void count_messages() {
-    const TransportStatistics all = attention_.moved(), pieces = attention_.all_to_all();
+    const TransportStatistics all = attention_.statistics(), pieces = attention_.all_to_all();
     mine_.messages_sent = all.messages_sent;
     mine_.bytes_sent = all.bytes_sent;
     mine_.all_to_all_messages = pieces.messages_sent;

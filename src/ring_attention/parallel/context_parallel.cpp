@@ -257,13 +257,13 @@ void ContextParallel<Input, T>::travel(Backward& backward) {
 }
 
 template <class Input, class T>
-TransportStatistics ContextParallel<Input, T>::pieces() const {
+TransportStatistics ContextParallel<Input, T>::collective_statistics() const {
   return shared_.all_gathers_kv ? ring_->statistics() : ulysses_->statistics();
 }
 
 template <class Input, class T>
-TransportStatistics ContextParallel<Input, T>::moved() const {
-  TransportStatistics all = pieces();
+TransportStatistics ContextParallel<Input, T>::statistics() const {
+  TransportStatistics all = collective_statistics();
   for (const TransportStatistics& channel : hops_) all += channel;
   return all;
 }

@@ -120,8 +120,8 @@ class ContextParallel {
   [[nodiscard]] const TransportStatistics& hops(Channel channel) const {
     return hops_[static_cast<std::size_t>(channel)];
   }
-  [[nodiscard]] TransportStatistics pieces() const;
-  [[nodiscard]] TransportStatistics moved() const;
+  [[nodiscard]] TransportStatistics collective_statistics() const;
+  [[nodiscard]] TransportStatistics statistics() const;
 
  private:
   /// Between tiles, where there is no transport.
