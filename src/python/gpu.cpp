@@ -62,29 +62,31 @@ void written(StreamNumber stream, const GpuArray& q, std::initializer_list<GpuAr
 
 // ---- on all ranks --------------------------------------------------------------------------------------
 
-void ring_forward(const Division& division, const ScoringWords& words, StreamNumber stream, const GpuArray& q,
-                  const GpuArray& k, const GpuArray& v, const GpuArray* bias, GpuArray& out, GpuArray& lse) {
+void ring_forward(const Division& division, const ScoringArguments& arguments, StreamNumber stream,
+                  const GpuArray& q, const GpuArray& k, const GpuArray& v, const GpuArray* bias,
+                  GpuArray& out, GpuArray& lse) {
   run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
     with_type(q, [&]<class T>(T) {
       division.attention().forward<T>(stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(),
                                       GpuResult{out, lse}.as<float>(), division.placement,
-                                      division.scoring(words, q.view<const T>().shape()));
+                                      division.scoring(arguments, q.view<const T>().shape()));
     });
   });
   written(stream, q, {&out, &lse});
 }
 
-std::vector<double> ring_backward(const Division& division, const ScoringWords& words, StreamNumber stream,
-                                  const GpuArray& grad_out, const GpuArray& q, const GpuArray& k,
-                                  const GpuArray& v, GpuArray& out, GpuArray& lse, const GpuArray* bias,
-                                  GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v, GpuArray* grad_bias) {
+std::vector<double> ring_backward(const Division& division, const ScoringArguments& arguments,
+                                  StreamNumber stream, const GpuArray& grad_out, const GpuArray& q,
+                                  const GpuArray& k, const GpuArray& v, GpuArray& out, GpuArray& lse,
+                                  const GpuArray* bias, GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v,
+                                  GpuArray* grad_bias) {
   std::vector<double> sinks;
   run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
     with_type(q, [&]<class T>(T) {
       sinks = division.attention().backward<T>(
           stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(), GpuResult{out, lse}.as<const float>(),
           grad_out.view<const T>(), GpuGradients{grad_q, grad_k, grad_v, grad_bias}.as(), division.placement,
-          division.scoring(words, q.view<const T>().shape()));
+          division.scoring(arguments, q.view<const T>().shape()));
     });
   });
   written(stream, q, {&grad_q, &grad_k, &grad_v, grad_bias});
@@ -104,24 +106,24 @@ void copy(const Tensor<float>& from, View<float> to, cuda::StreamHandle stream) 
 
 /// The arguments of a call on one process, checked as those of a ring of one rank.
 template <class T>
-Scoring checked(const char* name, const AttentionArrays<T>& arrays, const ScoringWords& words) {
+Scoring checked(const char* name, const AttentionArrays<T>& arrays, const ScoringArguments& arguments) {
   const Index queries = arrays.q.shape().seq, keys = arrays.k.shape().seq;
   const Placements placement(Placement(PlacementKind::contiguous, queries, 1),
                              Placement(PlacementKind::contiguous, keys, 1));
-  Scoring scoring = scoring_of(words, arrays.q.shape(), queries, keys);
+  Scoring scoring = scoring_of(arguments, arrays.q.shape(), queries, keys);
   const Options options;
-  Check()(words.same_bits == 0, "same_bits has no kernel of a GPU: give arrays of the host");
+  Check()(arguments.same_bits == 0, "same_bits has no kernel of a GPU: give arrays of the host");
   check_arguments(Check(), 0, 1,
                   Call<T>{name, arrays.q, arrays.k, arrays.v, placement, scoring, options, arrays.terms()});
   return scoring;
 }
 
-void attention(const ScoringWords& words, StreamNumber number, const GpuArray& q, const GpuArray& k,
+void attention(const ScoringArguments& arguments, StreamNumber number, const GpuArray& q, const GpuArray& k,
                const GpuArray& v, const GpuArray* bias, GpuArray& out, GpuArray& lse) {
   const cuda::StreamHandle stream = stream_of(number);
   const auto run = [&]<class T>(T) {
     const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
-    const Scoring scoring = checked("attention", arrays, words);
+    const Scoring scoring = checked("attention", arrays, arguments);
     const auto result = attention_forward<T>(arrays.q, arrays.k, arrays.v, scoring, {.stream = stream},
                                              arrays.bias.value_or(View<const float>()));
     const auto to = GpuResult{out, lse}.as<float>();
@@ -132,7 +134,7 @@ void attention(const ScoringWords& words, StreamNumber number, const GpuArray& q
   written(number, q, {&out, &lse});
 }
 
-std::vector<double> attention_backward(const ScoringWords& words, StreamNumber number,
+std::vector<double> attention_backward(const ScoringArguments& arguments, StreamNumber number,
                                        const GpuArray& grad_out, const GpuArray& q, const GpuArray& k,
                                        const GpuArray& v, GpuArray& out, GpuArray& lse, const GpuArray* bias,
                                        GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v,
@@ -141,7 +143,7 @@ std::vector<double> attention_backward(const ScoringWords& words, StreamNumber n
   std::vector<double> sinks;
   const auto run = [&]<class T>(T) {
     const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
-    const Scoring scoring = checked("attention_backward", arrays, words);
+    const Scoring scoring = checked("attention_backward", arrays, arguments);
     const auto result = GpuResult{out, lse}.as<const float>();
     const Shape& shape = arrays.q.shape();
     Check().array("grad_out", grad_out.view<const T>(), shape);

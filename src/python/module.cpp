@@ -38,14 +38,14 @@ class InterruptCheck {
 /// The arguments of a call on one process, checked as those of a ring of one rank.
 template <class T>
 struct OneProcess {
-  OneProcess(const char* name, View<const T> q, View<const T> k, View<const T> v, const ScoringWords& words,
-             int threads, std::optional<View<const T>> bias)
+  OneProcess(const char* name, View<const T> q, View<const T> k, View<const T> v,
+             const ScoringArguments& arguments, int threads, std::optional<View<const T>> bias)
       : placement(Placement(PlacementKind::contiguous, q.shape().seq, 1),
                   Placement(PlacementKind::contiguous, k.shape().seq, 1)),
-        scoring(scoring_of(words, q.shape(), q.shape().seq, k.shape().seq)),
+        scoring(scoring_of(arguments, q.shape(), q.shape().seq, k.shape().seq)),
         call{name, q, k, v, placement, scoring, options, {bias}},
-        cpu{threads > 0 ? threads : usable_cores(), best_isa(), words.same_bits} {
-    options.same_bits = words.same_bits;
+        cpu{threads > 0 ? threads : usable_cores(), best_isa(), arguments.same_bits} {
+    options.same_bits = arguments.same_bits;
     check_arguments(check, 0, 1, call);
   }
   OneProcess(const OneProcess&) = delete;
@@ -61,13 +61,14 @@ struct OneProcess {
 
 template <class T>
 py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const py::buffer& v_array,
-                    const ScoringWords& words, const std::optional<py::buffer>& bias_array, int threads) {
+                    const ScoringArguments& arguments, const std::optional<py::buffer>& bias_array,
+                    int threads) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
   const OptionalInput<T> bias("bias", bias_array);
   AttentionResult<T> result;
   {
     const py::gil_scoped_release unlocked;
-    const OneProcess<T> one("attention", q.view(), k.view(), v.view(), words, threads, bias.view());
+    const OneProcess<T> one("attention", q.view(), k.view(), v.view(), arguments, threads, bias.view());
     const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), whole(q.view().shape().seq),
                                                       one.call.term_rows(), ExpectedKeys{});
     engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
@@ -80,7 +81,7 @@ template <class T>
 py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer& q_array,
                              const py::buffer& k_array, const py::buffer& v_array,
                              const py::buffer& out_array, const py::buffer& lse_array,
-                             const ScoringWords& words, const std::optional<py::buffer>& bias_array,
+                             const ScoringArguments& arguments, const std::optional<py::buffer>& bias_array,
                              int threads) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
       out("out", out_array), lse("lse", lse_array);
@@ -88,7 +89,8 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
   Gradients<T> gradients;
   {
     const py::gil_scoped_release unlocked;
-    const OneProcess<T> one("attention_backward", q.view(), k.view(), v.view(), words, threads, bias.view());
+    const OneProcess<T> one("attention_backward", q.view(), k.view(), v.view(), arguments, threads,
+                            bias.view());
     const Shape shape = q.view().shape();
     one.check.array("grad_out", grad_out.view(), shape);
     one.check.array("out", out.view(), shape);
@@ -124,13 +126,13 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
 }
 
 void bind_words(py::module_& module) {
-  py::class_<ScoringWords>(module, "Scoring")
+  py::class_<ScoringArguments>(module, "Scoring")
       .def(py::init([](bool causal, std::optional<std::pair<Index, Index>> window,
                        std::optional<std::vector<Index>> documents, bool alibi, std::optional<double> scale,
                        double dropout, std::uint64_t seed, std::vector<double> sink,
                        std::optional<Index> q_offset, Index same_bits) {
-             return ScoringWords{causal,  window, std::move(documents), alibi,    scale,
-                                 dropout, seed,   std::move(sink),      q_offset, same_bits};
+             return ScoringArguments{causal,  window, std::move(documents), alibi,    scale,
+                                     dropout, seed,   std::move(sink),      q_offset, same_bits};
            }),
            py::kw_only(), py::arg("causal"), py::arg("window"), py::arg("documents"), py::arg("alibi"),
            py::arg("scale"), py::arg("dropout"), py::arg("seed"), py::arg("sink"), py::arg("q_offset"),
@@ -164,16 +166,17 @@ PYBIND11_MODULE(_core, module) {
   bind_words(module);
   module.attr("__version__") = RING_ATTENTION_VERSION;
   module.attr("default_tile") = Tiling::default_size;
-  module.def("attention", [](const py::buffer& q, const py::buffer& k, const py::buffer& v,
-                             const ScoringWords& words, const std::optional<py::buffer>& bias, int threads) {
-    return (is_double(q) ? attention<double> : attention<float>)(q, k, v, words, bias, threads);
-  });
+  module.def(
+      "attention", [](const py::buffer& q, const py::buffer& k, const py::buffer& v,
+                      const ScoringArguments& arguments, const std::optional<py::buffer>& bias, int threads) {
+        return (is_double(q) ? attention<double> : attention<float>)(q, k, v, arguments, bias, threads);
+      });
   module.def("attention_backward", [](const py::buffer& grad_out, const py::buffer& q, const py::buffer& k,
                                       const py::buffer& v, const py::buffer& out, const py::buffer& lse,
-                                      const ScoringWords& words, const std::optional<py::buffer>& bias,
-                                      int threads) {
-    return (is_double(q) ? attention_backward<double> : attention_backward<float>)(grad_out, q, k, v, out,
-                                                                                   lse, words, bias, threads);
+                                      const ScoringArguments& arguments,
+                                      const std::optional<py::buffer>& bias, int threads) {
+    return (is_double(q) ? attention_backward<double>
+                         : attention_backward<float>)(grad_out, q, k, v, out, lse, arguments, bias, threads);
   });
   bind_ranks(module);
   bind_gpu(module);

@@ -23,7 +23,7 @@ Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
 /// \param timeout    of a GPU's messages
 Division make_division(const Ranks& ranks, Index queries, Index keys, const std::string& placement,
                        const std::string& parallel, int ulysses, const std::string& transport, int threads,
-                       double timeout, const ScoringWords& words) {
+                       double timeout, const ScoringArguments& arguments) {
   Job& job = Job::started();
   Options options;
   options.partition = partition_named(parallel);
@@ -33,14 +33,14 @@ Division make_division(const Ranks& ranks, Index queries, Index keys, const std:
   if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);
-  options.same_bits = words.same_bits;
+  options.same_bits = arguments.same_bits;
   options.observers = {&job.observer()};
   const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
   const PlacementKind kind = placement_kind_named(placement);
-  const Index offset = words.q_offset.value_or(keys - queries);
+  const Index offset = arguments.q_offset.value_or(keys - queries);
   return {ranks,
-          {placement_of(kind, queries, grid.ring.size, words.same_bits, words.documents, offset),
-           placement_of(kind, keys, grid.ring.size, words.same_bits, words.documents, 0)},
+          {placement_of(kind, queries, grid.ring.size, arguments.same_bits, arguments.documents, offset),
+           placement_of(kind, keys, grid.ring.size, arguments.same_bits, arguments.documents, 0)},
           options};
 }
 
@@ -102,7 +102,7 @@ AttentionFunction<T> function_of(const py::function& kernel) {
 
 template <class T>
 py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, const py::buffer& v_array,
-                       const Division& division, const ScoringWords& words,
+                       const Division& division, const ScoringArguments& arguments,
                        const std::optional<py::buffer>& bias_array,
                        const std::optional<py::function>& kernel) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
@@ -110,7 +110,7 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
   const Shape shape = q.view().shape();
   AttentionResult<T> result{Tensor<T>(shape), Tensor<T>(shape.per_row())};
   run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
-    const Scoring scoring = division.scoring(words, q.view().shape());
+    const Scoring scoring = division.scoring(arguments, q.view().shape());
     const AttentionArrays<T> arrays{q.view(), k.view(), v.view(), bias.view()};
     Attention& attention = division.attention();
     const ResultViews<T> to{result.out, result.lse};
@@ -125,8 +125,8 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
 template <class T>
 py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_array,
                         const py::buffer& k_array, const py::buffer& v_array, const py::buffer& out_array,
-                        const py::buffer& lse_array, const Division& division, const ScoringWords& words,
-                        const std::optional<py::buffer>& bias_array) {
+                        const py::buffer& lse_array, const Division& division,
+                        const ScoringArguments& arguments, const std::optional<py::buffer>& bias_array) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
       out("out", out_array), lse("lse", lse_array);
   const OptionalInput<T> bias("bias", bias_array);
@@ -137,7 +137,7 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
     gradients.sinks = division.attention().backward<T>(
         {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
         {gradients.q, gradients.k, gradients.v, gradients.bias}, division.placement,
-        division.scoring(words, q.view().shape()));
+        division.scoring(arguments, q.view().shape()));
   });
   return python_gradients(std::move(gradients));
 }
@@ -196,8 +196,8 @@ void bind_calls_of(py::class_<Ranks> ranks) {
 
 Attention& Division::attention() const { return Job::started().attention_of(ranks, options); }
 
-Scoring Division::scoring(const ScoringWords& words, const Shape& q) const {
-  return scoring_of(words, q, placement.queries.seq(), placement.keys.seq());
+Scoring Division::scoring(const ScoringArguments& arguments, const Shape& q) const {
+  return scoring_of(arguments, q, placement.queries.seq(), placement.keys.seq());
 }
 
 void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run) {
@@ -219,17 +219,17 @@ void bind_ranks(py::module_& module) {
   module.attr("handle_bytes") = sizeof(MPI_Comm);
   module.def("ring_forward",
              [](const py::buffer& q, const py::buffer& k, const py::buffer& v, const Division& division,
-                const ScoringWords& words, const std::optional<py::buffer>& bias,
+                const ScoringArguments& arguments, const std::optional<py::buffer>& bias,
                 const std::optional<py::function>& kernel) {
-               return (is_double(q) ? ring_forward<double> : ring_forward<float>)(q, k, v, division, words,
-                                                                                  bias, kernel);
+               return (is_double(q) ? ring_forward<double> : ring_forward<float>)(q, k, v, division,
+                                                                                  arguments, bias, kernel);
              });
   module.def("ring_backward", [](const py::buffer& grad_out, const py::buffer& q, const py::buffer& k,
                                  const py::buffer& v, const py::buffer& out, const py::buffer& lse,
-                                 const Division& division, const ScoringWords& words,
+                                 const Division& division, const ScoringArguments& arguments,
                                  const std::optional<py::buffer>& bias) {
     return (is_double(q) ? ring_backward<double> : ring_backward<float>)(grad_out, q, k, v, out, lse,
-                                                                         division, words, bias);
+                                                                         division, arguments, bias);
   });
 }
 

@@ -21,7 +21,7 @@ struct Division {
 
   [[nodiscard]] Attention& attention() const;
   /// \param q  of this rank
-  [[nodiscard]] Scoring scoring(const ScoringWords& words, const Shape& q) const;
+  [[nodiscard]] Scoring scoring(const ScoringArguments& arguments, const Shape& q) const;
 };
 
 /// The part of a call in which this rank waits for others: without the interpreter's lock.

@@ -12,7 +12,7 @@
 namespace ring_attention::python {
 
 /// The keywords of Python's functions; the package's docstrings say what they mean.
-struct ScoringWords {
+struct ScoringArguments {
   bool causal = false;
   std::optional<std::pair<Index, Index>> window = {};  ///< keys before and after; -1: all
   std::optional<std::vector<Index>> documents = {};    ///< boundaries
@@ -27,19 +27,19 @@ struct ScoringWords {
 
 /// \param q        of this rank
 /// \param queries, keys  of all ranks
-[[nodiscard]] inline Scoring scoring_of(const ScoringWords& words, const Shape& q, Index queries,
+[[nodiscard]] inline Scoring scoring_of(const ScoringArguments& arguments, const Shape& q, Index queries,
                                         Index keys) {
   Scoring scoring;
-  scoring.scale = words.scale.value_or(1 / std::sqrt(static_cast<double>(q.dim)));
-  scoring.mask.offset = words.q_offset.value_or(keys - queries);
-  if (words.window && words.window->first >= 0) scoring.mask.left = words.window->first;
-  if (words.window && words.window->second >= 0) scoring.mask.right = words.window->second;
-  if (words.causal) scoring.mask.right = 0;
-  if (words.documents) scoring.mask.documents = std::make_shared<const Documents>(*words.documents);
-  if (words.alibi) scoring.alibi_slopes = alibi_slopes(q.heads);
-  scoring.sinks = words.sinks;
-  scoring.dropout.probability = words.dropout;
-  scoring.dropout.seed = words.seed;
+  scoring.scale = arguments.scale.value_or(1 / std::sqrt(static_cast<double>(q.dim)));
+  scoring.mask.offset = arguments.q_offset.value_or(keys - queries);
+  if (arguments.window && arguments.window->first >= 0) scoring.mask.left = arguments.window->first;
+  if (arguments.window && arguments.window->second >= 0) scoring.mask.right = arguments.window->second;
+  if (arguments.causal) scoring.mask.right = 0;
+  if (arguments.documents) scoring.mask.documents = std::make_shared<const Documents>(*arguments.documents);
+  if (arguments.alibi) scoring.alibi_slopes = alibi_slopes(q.heads);
+  scoring.sinks = arguments.sinks;
+  scoring.dropout.probability = arguments.dropout;
+  scoring.dropout.seed = arguments.seed;
   return scoring;
 }
 
