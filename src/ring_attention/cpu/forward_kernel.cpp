@@ -19,7 +19,7 @@
 /// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
 /// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
 /// namespace RING_ATTENTION_ISA.
-#include "ring_attention/cpu/span.hpp"
+#include "ring_attention/cpu/key_span.hpp"
 
 namespace ring_attention::cpu {
 namespace {
@@ -186,7 +186,7 @@ inline void store_tile(const QueryRows<Real>& rows, Real* workspace) {
 /// \param exact  as above, and the blocks begin at multiples: those of a row do not depend on what other lanes see
 template <bool exact>
 void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
-  const SeenKeys seen(span, panels * lanes);
+  const VisibleKeys seen(span, panels * lanes);
   for (Offset j = exact ? seen.begin / block * block : seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     bool fetch = true;

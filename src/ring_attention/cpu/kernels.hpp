@@ -2,7 +2,7 @@
 /// The interface between the portable engines and the kernels, which are compiled once for every instruction set and
 /// type T of the arithmetic, float or double.
 ///
-/// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `span.hpp`,
+/// Only plain structs and function pointers pass through it. A kernel file includes this header, `simd.hpp`, `key_span.hpp`,
 /// `dropout_hash.hpp` and `exact/format.hpp`, and nothing else: an inline function of the standard library or of Eigen,
 /// compiled there with wide instructions, could be the copy that the linker keeps for the whole program.
 #pragma once

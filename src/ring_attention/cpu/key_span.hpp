@@ -115,8 +115,8 @@ inline void for_panels(const Rows& rows, Visit visit) {
 }
 
 /// Which keys of a span some of the first `count` lanes see, and which all of them.
-struct SeenKeys {
-  SeenKeys(const KeySpan<Real>& span, int count) {
+struct VisibleKeys {
+  VisibleKeys(const KeySpan<Real>& span, int count) {
     for (int i = 0; i < count; ++i) {
       begin = span.begin[i] < begin ? span.begin[i] : begin;
       end = span.end[i] > end ? span.end[i] : end;
@@ -135,14 +135,14 @@ struct SeenKeys {
 /// Calls visit(rows of the panel, its span, its first lane, whether the mask hides a pair) for each panel of which a query
 /// sees a key of from .. to - 1. `seen` is what the tile sees.
 template <class Rows, class Visit>
-inline void for_panels_that_see(const KeySpan<Real>& span, const SeenKeys& seen, Offset from, Offset to,
+inline void for_panels_that_see(const KeySpan<Real>& span, const VisibleKeys& seen, Offset from, Offset to,
                                 const Rows& rows, Visit visit) {
   bool masked = !seen.by_all(from, to);
   const bool by_panel = panels > 1 && masked;
   for_panels(rows, [&](const Rows& part, int first) {
     const KeySpan<Real> own = span_of_panel(span, first);
     if (by_panel) {
-      const SeenKeys seen_by_panel(own, lanes);
+      const VisibleKeys seen_by_panel(own, lanes);
       if (!seen_by_panel.by_any(from, to)) return;
       masked = !seen_by_panel.by_all(from, to);
     }
