@@ -217,7 +217,7 @@ void leave(const Wait& wait = {}) {
   block.waits[thread] = {};
 }
 
-std::string words_of(const Barrier& barrier) {
+std::string describe(const Barrier& barrier) {
   return "at barrier " + std::to_string(barrier.number) + ", where " + std::to_string(barrier.arrived) +
          " of " + std::to_string(barrier.threads) + " threads are";
 }
@@ -484,7 +484,7 @@ void barrier_sync(int id, unsigned threads, const std::source_location& where) {
   arrive(barrier, threads);
   barrier.waiting.push_back(running.thread);
   complete(barrier);
-  leave({[](const void* of) { return words_of(*static_cast<const Barrier*>(of)); }, &barrier, where});
+  leave({[](const void* of) { return describe(*static_cast<const Barrier*>(of)); }, &barrier, where});
 }
 
 void start_work(unsigned owner, Work work) { machine.block->work[owner].push_back(std::move(work)); }

@@ -50,15 +50,15 @@ struct BackendDescription {
 };
 
 /// `, the same bits on any number of ranks (tile: 256 tokens)`, or nothing. \param tile  CpuOptions::same_bits
-[[nodiscard]] inline std::string words_of_same_bits(Index tile) {
+[[nodiscard]] inline std::string describe_same_bits(Index tile) {
   return tile > 0 ? ", the same bits on any number of ranks (tile: " + counted(tile, "token") + ")" : "";
 }
 
 /// What computes: `fast, avx2, 2 threads per rank`.
-[[nodiscard]] inline std::string words_of(const BackendDescription& backend, Index threads) {
+[[nodiscard]] inline std::string describe(const BackendDescription& backend, Index threads) {
   return backend.engine + (backend.isa.empty() ? "" : ", " + backend.isa) +
          (backend.device == "cpu" ? ", " + counted(threads, "thread") + " per rank" : "") +
-         words_of_same_bits(backend.same_bits);
+         describe_same_bits(backend.same_bits);
 }
 
 /// Which rank of a ring holds which tokens, as the flags ask for it.

@@ -63,7 +63,7 @@ std::string heading(const TrainReport& report, const TrainOptions& options) {
           (report.mesh.rest.empty() ? "" : "; " + report.mesh.rest + " takes the ranks that are left") +
           (options.fsdp ? "; weights in pieces (FSDP)" : "") + "\n";
   text += std::string("  kernel  ") + name_of(report.cpu.isa) + ", " + counted(report.cpu.threads, "thread") +
-          " per rank" + words_of_same_bits(report.cpu.same_bits) + "\n";
+          " per rank" + describe_same_bits(report.cpu.same_bits) + "\n";
   if (!report.resumed_from.empty())
     text += "  resumes at step " + std::to_string(report.first_step) + ", from " + report.resumed_from + "\n";
   return text + "\n    step  length     loss  accuracy  seconds\n";

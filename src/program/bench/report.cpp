@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 /// What computes, and a warning when the times mean nothing.
 std::string kernel_of(const BenchReport& report) {
   const BackendDescription& backend = report.backend;
-  return words_of(backend, backend.threads) +
+  return describe(backend, backend.threads) +
          (backend.device == "cpu" ? "" : ", " + backend.transport + " transport") +
          (backend.warning.empty() ? "" : "; " + backend.warning);
 }

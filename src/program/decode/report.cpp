@@ -30,7 +30,7 @@ std::string to_text(const DecodeReport& report, const DecodeOptions& options) {
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
-  text += "  kernel  " + words_of(report.backend, largest(report, &RankReport::threads)) + "\n";
+  text += "  kernel  " + describe(report.backend, largest(report, &RankReport::threads)) + "\n";
   text += "  prompt  " + counted(report.prompt, "token") + " on a ring, " + options.placement +
           " placement: " + human_seconds(report.forward_seconds) + "\n";
   text += "  decode  " + counted(report.decoded(), "token") +

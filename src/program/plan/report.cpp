@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int longest_simulated_ring = 20000;  // the recurrence takes the square of that
 
-std::string words_of(const plan::Mesh& mesh) {
+std::string describe(const plan::Mesh& mesh) {
   return format("tensor %d, ulysses %d, ring %d, data %d", mesh.tensor, mesh.ulysses, mesh.ring, mesh.data) +
          (mesh.pipeline > 1 ? format(", pipeline %d", mesh.pipeline) : "");
 }
@@ -63,7 +63,7 @@ std::string why_text(const PlanReport& report) {
   const plan::Candidate& best = report.best();
   for (std::size_t i = 1; i < report.meshes.size(); ++i) {
     const plan::Candidate& other = report.meshes[i].candidate;
-    text += "  " + words_of(other.mesh) + ": " +
+    text += "  " + describe(other.mesh) + ": " +
             (best.fits ? difference(best.time.parts(), other.time.parts(), human_seconds)
                        : difference(best.memory, other.memory, gigabytes)) +
             "\n";
@@ -114,7 +114,7 @@ std::string account(const PlanReport& report) {
 
 std::string verdict(const PlanReport& report) {
   const plan::Candidate& best = report.best();
-  const std::string mesh = words_of(best.mesh);
+  const std::string mesh = describe(best.mesh);
   if (best.fits)
     return format("It fits. The fastest of %zu meshes: %s. %s takes %s, %.0f tokens/s.\n", report.possible,
                   mesh.c_str(),
@@ -206,7 +206,7 @@ std::string to_text(const PlanReport& report) {
     text += format("  simulated step by step, it takes %s\n",
                    human_seconds(*report.meshes.front().simulated).c_str());
   text += report.longest.tokens > 0 ? format("\nThe longest context on these ranks: %.0f tokens, with %s.\n",
-                                             report.longest.tokens, words_of(report.longest.mesh).c_str())
+                                             report.longest.tokens, describe(report.longest.mesh).c_str())
                                     : "\nNo context fits these ranks.\n";
   return text;
 }

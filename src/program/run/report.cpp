@@ -153,7 +153,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
             human_bytes(report.term_bytes) + " a rank" +
             (options.wants_gradients() ? " with its gradient" : "") + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
-  text += "  kernel  " + words_of(report.backend, largest(report, &RankReport::threads)) + "\n";
+  text += "  kernel  " + describe(report.backend, largest(report, &RankReport::threads)) + "\n";
   text += partition_words(report, options) + why_words(options) + moved_words(report, options);
   text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
           human_seconds(report.forward_seconds);

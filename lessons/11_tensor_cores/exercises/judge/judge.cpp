@@ -54,7 +54,7 @@ bool same(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 // What the emulator says about a kernel that it has stopped.
-std::string words_of_stop(const Run& run, const std::vector<Hint>& hints, bool sometimes) {
+std::string describe_stop(const Run& run, const std::vector<Hint>& hints, bool sometimes) {
   const bool deadlock = run.stopped.find("wait for each other") != std::string::npos;
   std::string means;
   for (const Hint& hint : hints)
@@ -66,7 +66,7 @@ std::string words_of_stop(const Run& run, const std::vector<Hint>& hints, bool s
 std::string verdict_of(const std::vector<Run>& runs, const std::vector<Hint>& hints) {
   const auto with_seed = [](const Run& run) { return "with EMULATED_SEED=" + std::to_string(run.seed); };
   const auto is_stopped = [](const Run& run) { return !run.stopped.empty(); };
-  if (std::ranges::all_of(runs, is_stopped)) return words_of_stop(runs.front(), hints, false);
+  if (std::ranges::all_of(runs, is_stopped)) return describe_stop(runs.front(), hints, false);
   const auto wrong =
       std::ranges::find_if(runs, [&](const Run& run) { return !is_stopped(run) && !run.finding.right(); });
   const auto stopped = std::ranges::find_if(runs, is_stopped);
@@ -77,7 +77,7 @@ std::string verdict_of(const std::vector<Run>& runs, const std::vector<Hint>& hi
   });
   if (other == runs.end() && runs.size() > 1)
     return "a wrong number, the same with every schedule: " + shown.finding.wrong;
-  const std::string words = is_stopped(shown) ? words_of_stop(shown, hints, true) : shown.finding.race;
+  const std::string words = is_stopped(shown) ? describe_stop(shown, hints, true) : shown.finding.race;
   if (other == runs.end()) return with_seed(shown) + ": " + words;
   return "a race, the result depends on the schedule: " + with_seed(*other) + " " +
          (is_stopped(*other)       ? "the emulator stops the kernel"

@@ -8,7 +8,7 @@
 namespace ring_attention::cpu {
 namespace {
 
-inline ExactWord* words_of(float* x) { return reinterpret_cast<ExactWord*>(x); }
+inline ExactWord* describe(float* x) { return reinterpret_cast<ExactWord*>(x); }
 inline Integers load_words(const ExactWord* p) { return *reinterpret_cast<const UnalignedInts*>(p); }
 inline void store_words(ExactWord* p, Integers x) { *reinterpret_cast<UnalignedInts*>(p) = x; }
 
@@ -54,7 +54,7 @@ inline Move move_to(ExactWord& level, unsigned largest, int exponent) {
 struct PanelSums {
   PanelSums(Real* words, Offset elements)
       : dim(elements),
-        level(words_of(words)),
+        level(describe(words)),
         terms(level + lanes),
         high(terms + lanes),
         low(high + dim * lanes) {}
@@ -106,8 +106,8 @@ inline void add(const PanelSums& sums, const Real* x, const int* exponent, const
 /// Writes the sums as rows in the format of ExactSum, not wide, `stride` words from one to the next.
 inline void store_rows(const PanelSums& sums, Offset queries, Real* rows, Offset stride) {
   for (Offset i = 0; i < queries; ++i) {
-    words_of(rows)[i * stride] = sums.level[i];
-    words_of(rows)[i * stride + 1] = sums.terms[i];
+    describe(rows)[i * stride] = sums.level[i];
+    describe(rows)[i * stride + 1] = sums.terms[i];
   }
   const auto words = [](const ExactWord* x) { return reinterpret_cast<const Real*>(x); };
   transpose(words(sums.high), lanes, sums.dim, queries, rows + 2, stride);
@@ -135,7 +135,7 @@ inline unsigned largest_of(const float* x, Offset dim) {
 /// Adds a row to its sums. The caller has called ExactSum::make_room().
 inline void add_row(const ExactTerms& terms, Offset row) {
   const float* x = terms.terms + row * terms.dim;
-  ExactWord* words = words_of(terms.sums) + row * terms.words;
+  ExactWord* words = describe(terms.sums) + row * terms.words;
   const Move move = move_to(words[0], largest_of(x, terms.dim), 0);
   ++words[1];
   if (move.raise > 0)

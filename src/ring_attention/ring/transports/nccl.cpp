@@ -17,14 +17,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// With NCCL's own explanation, where it has one.
-std::string words_of(ncclResult_t code) {
+std::string describe(ncclResult_t code) {
   const std::string reason = ncclGetLastError(nullptr);
   return std::string("NCCL: ") + ncclGetErrorString(code) + (reason.empty() ? "" : " (" + reason + ")");
 }
 
 /// Throws Error unless the call has succeeded or is in progress.
 void check(ncclResult_t code, std::source_location where = std::source_location::current()) {
-  if (code != ncclSuccess && code != ncclInProgress) throw Error(located(words_of(code), where));
+  if (code != ncclSuccess && code != ncclInProgress) throw Error(located(describe(code), where));
 }
 
 /// The error that NCCL has reported asynchronously, or of the question itself.
@@ -59,7 +59,7 @@ NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
   ncclUniqueId id{};
   agree(comm, [&] {
     if (ring_.rank != 0) return;
-    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(words_of(code));
+    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(describe(code));
   });
   broadcast(comm, id);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -91,14 +91,14 @@ void NcclWorld::settle(const std::string& what) {
     if (Clock::now() > deadline) abort_late(what);
     pause();
   }
-  if (state != ncclSuccess) abort(what + ": " + words_of(state));
+  if (state != ncclSuccess) abort(what + ": " + describe(state));
 }
 
 void NcclWorld::require_alive() {
   if (!failure_.empty()) throw Error(failure_);
   if (comm_ == nullptr) return;  // a ring of one
   const ncclResult_t state = state_of(comm_);
-  if (state != ncclSuccess && state != ncclInProgress) abort(words_of(state) + ": is another rank gone?");
+  if (state != ncclSuccess && state != ncclInProgress) abort(describe(state) + ": is another rank gone?");
 }
 
 void NcclWorld::abort(const std::string& why) {
