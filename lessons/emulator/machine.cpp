@@ -393,15 +393,15 @@ Options& options() {
   return options;
 }
 
-std::vector<Place>& places() {
-  static std::vector<Place> places;
+std::vector<SourceLine>& places() {
+  static std::vector<SourceLine> places;
   return places;
 }
 
 bool ignored(const std::source_location& where) {
   static std::mutex mutex;  // threads of the host wait, too
   const std::lock_guard lock(mutex);
-  const Place place{where.file_name(), where.line()};
+  const SourceLine place{where.file_name(), where.line()};
   if (std::ranges::find(places(), place) == places().end()) places().push_back(place);
   return options().ignore == place;
 }

@@ -21,10 +21,12 @@
 namespace ring_attention::emulator {
 
 // A source line with a barrier or a wait.
-struct Place {
+struct SourceLine {
   std::string_view file;
   unsigned line;
-  friend bool operator==(const Place& a, const Place& b) { return a.line == b.line && a.file == b.file; }
+  friend bool operator==(const SourceLine& a, const SourceLine& b) {
+    return a.line == b.line && a.file == b.file;
+  }
 };
 
 // SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number. The scheduler needs many numbers.
@@ -47,7 +49,7 @@ bool tensor_cores_truncate();
 
 struct Options {
   std::uint64_t seed = first_seed();  // of the schedule
-  std::optional<Place> ignore;        // this line has no effect, as if it were missing
+  std::optional<SourceLine> ignore;   // this line has no effect, as if it were missing
   unsigned multiprocessors = 132;
   bool truncated_sums = tensor_cores_truncate();
   bool pauses = false;  // other threads may run after an arrival and before a wait for an mbarrier
@@ -55,7 +57,7 @@ struct Options {
 Options& options();
 
 // Every barrier and every wait that was executed since the list was cleared.
-std::vector<Place>& places();
+std::vector<SourceLine>& places();
 
 // Adds the line to places(). Returns true if the line is to have no effect.
 bool ignored(const std::source_location& where);

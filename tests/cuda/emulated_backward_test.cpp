@@ -142,10 +142,10 @@ TEST_P(EmulatedBackward, NeedsEveryBarrierAndWait) {
   };
   // Kernels 4 and 5 share most of their code with kernel 3, whose schedules show what that code needs: theirs show it too
   // rarely. (A test filter that leaves kernel 3 out asks it of them.)
-  static std::vector<emulator::Place> of_kernel_3;
-  const std::vector<emulator::Place> needed =
+  static std::vector<emulator::SourceLine> of_kernel_3;
+  const std::vector<emulator::SourceLine> needed =
       expect_all_needed(GetParam().name, agrees, 80, 3, "",
-                        GetParam().number > 3 ? of_kernel_3 : std::vector<emulator::Place>());
+                        GetParam().number > 3 ? of_kernel_3 : std::vector<emulator::SourceLine>());
   if (GetParam().number == 3) of_kernel_3.insert(of_kernel_3.end(), needed.begin(), needed.end());
 }
 

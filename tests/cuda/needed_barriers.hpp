@@ -17,20 +17,20 @@ namespace ring_attention::test {
 /// those of `elsewhere`, which an earlier call has found needed.
 /// \returns those that are needed
 template <class Agrees>
-std::vector<emulator::Place> expect_all_needed(const char* kernel, Agrees agrees,
+std::vector<emulator::SourceLine> expect_all_needed(const char* kernel, Agrees agrees,
                                                std::uint64_t schedules = 12, std::size_t at_least = 2,
                                                std::string_view in_files = "",
-                                               const std::vector<emulator::Place>& elsewhere = {}) {
+                                               const std::vector<emulator::SourceLine>& elsewhere = {}) {
   emulator::options() = {};
   emulator::places().clear();
   EXPECT_TRUE(agrees(0)) << kernel;
-  std::vector<emulator::Place> places = emulator::places();
+  std::vector<emulator::SourceLine> places = emulator::places();
   std::erase_if(places,
                 [&](const auto& place) { return place.file.find(in_files) == std::string_view::npos; });
   EXPECT_GE(places.size(), at_least) << kernel;
   std::erase_if(places,
                 [&](const auto& place) { return std::ranges::find(elsewhere, place) != elsewhere.end(); });
-  for (const emulator::Place& place : places) {
+  for (const emulator::SourceLine& place : places) {
     bool noticed = false;
     for (std::uint64_t seed = 1; seed <= schedules && !noticed; ++seed) {
       emulator::options() = emulator::Options{seed, place};

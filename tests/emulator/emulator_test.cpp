@@ -14,7 +14,7 @@ namespace ring_attention::cuda {
 namespace {
 
 using emulator::Options;
-using emulator::Place;
+using emulator::SourceLine;
 
 // Sums 256 numbers: each of 8 warps sums 32 of them, then the first warp adds the 8 sums.
 __global__ void sum(const float* numbers, float* total) {
@@ -209,9 +209,9 @@ TEST_F(Emulator, NoticesMissingBarriersAndWaits) {
   const std::vector<__half> a(numbers.begin(), numbers.end()), b(numbers.begin(), numbers.begin() + 128);
   const float want_sum = sum_of(numbers);
   const std::vector<float> want = product_of(a, b);
-  const std::vector<Place> places = emulator::places();
+  const std::vector<SourceLine> places = emulator::places();
   EXPECT_EQ(places.size(), 3U);
-  for (const Place& place : places) {
+  for (const SourceLine& place : places) {
     bool noticed = false;
     for (std::uint64_t seed = 1; seed <= 20 && !noticed; ++seed) {
       emulator::options() = Options{seed, place};

@@ -14,19 +14,19 @@ namespace {
 constexpr std::size_t rows = 16, columns = 8;  // of s
 using S = std::array<double, rows * columns>;
 
-struct Place {
+struct Coordinate {
   int row, column;
 };
 
 // Where register i of a lane has its first number, of q, of k and of s: as the kernel takes it.
 struct Layout {
-  Place (*q)(int g, int t, int i);
-  Place (*k)(int g, int t, int i);
-  Place (*s)(int g, int t, int i);  // of each number
+  Coordinate (*q)(int g, int t, int i);
+  Coordinate (*k)(int g, int t, int i);
+  Coordinate (*s)(int g, int t, int i);  // of each number
 };
-Place of_q(int g, int t, int i) { return {g + 8 * (i % 2), 2 * t + 8 * (i / 2)}; }
-Place of_k(int g, int t, int i) { return {g, 2 * t + 8 * i}; }
-Place of_s(int g, int t, int i) { return {g + 8 * (i / 2), 2 * t + i % 2}; }
+Coordinate of_q(int g, int t, int i) { return {g + 8 * (i % 2), 2 * t + 8 * (i / 2)}; }
+Coordinate of_k(int g, int t, int i) { return {g, 2 * t + 8 * i}; }
+Coordinate of_s(int g, int t, int i) { return {g + 8 * (i / 2), 2 * t + i % 2}; }
 
 // What a kernel computes that takes `taken` for the layout.
 S product(const std::vector<__nv_bfloat16>& q, const std::vector<__nv_bfloat16>& k, const Layout& taken) {
@@ -38,8 +38,8 @@ S product(const std::vector<__nv_bfloat16>& q, const std::vector<__nv_bfloat16>&
     for (int lane = 0; lane < 32; ++lane)
       for (int i = 0; i < 8; ++i) {  // number i % 2 of register i / 2
         const int g = lane / 4, t = lane % 4;
-        const auto copy = [&](auto& to, Place is, Place from, const auto& matrix) {
-          const auto at = [&](const Place& place) {
+        const auto copy = [&](auto& to, Coordinate is, Coordinate from, const auto& matrix) {
+          const auto at = [&](const Coordinate& place) {
             return static_cast<std::size_t>(place.row) * dim +
                    static_cast<std::size_t>(first + place.column + i % 2);
           };
@@ -50,7 +50,7 @@ S product(const std::vector<__nv_bfloat16>& q, const std::vector<__nv_bfloat16>&
       }
   for (int lane = 0; lane < 32; ++lane)
     for (int i = 0; i < 4; ++i) {
-      const Place is = of_s(lane / 4, lane % 4, i), to = taken.s(lane / 4, lane % 4, i);
+      const Coordinate is = of_s(lane / 4, lane % 4, i), to = taken.s(lane / 4, lane % 4, i);
       double sum = 0;
       for (std::size_t c = 0; c < dim; ++c)
         sum += a[static_cast<std::size_t>(is.row)][c] * b[static_cast<std::size_t>(is.column)][c];
@@ -61,26 +61,26 @@ S product(const std::vector<__nv_bfloat16>& q, const std::vector<__nv_bfloat16>&
 
 // A way to take one of the three matrices; without words it is the right one.
 struct Taken {
-  Place (*at)(int g, int t, int i);
+  Coordinate (*at)(int g, int t, int i);
   std::string words;
 };
 const std::vector<Taken> ways_of_q{
     {of_q, ""},
-    {[](int g, int t, int i) { return Place{g + 8 * (i / 2), 2 * t + 8 * (i % 2)}; },
+    {[](int g, int t, int i) { return Coordinate{g + 8 * (i / 2), 2 * t + 8 * (i % 2)}; },
      "a[1] and a[2] are exchanged: a[1] has row g + 8, a[2] has columns 2t + 8"},
-    {[](int g, int t, int i) { return Place{g + 8 * (i % 2), t + 8 * (i / 2)}; },
+    {[](int g, int t, int i) { return Coordinate{g + 8 * (i % 2), t + 8 * (i / 2)}; },
      "a register has two neighbours of q: those of lane t begin at column 2t, not at t"}};
 const std::vector<Taken> ways_of_k{
     {of_k, ""},
-    {[](int g, int t, int i) { return Place{g, t + 8 * i}; },
+    {[](int g, int t, int i) { return Coordinate{g, t + 8 * i}; },
      "a register has two neighbours of k: those of lane t begin at column 2t, not at t"},
-    {[](int g, int t, int i) { return Place{2 * t + i, g}; },
+    {[](int g, int t, int i) { return Coordinate{2 * t + i, g}; },
      "k is taken for B, but B is its transpose: lane g has key g, and its registers are columns of k"}};
 const std::vector<Taken> ways_of_s{
     {of_s, ""},
-    {[](int g, int t, int i) { return Place{g + 8 * (i % 2), 2 * t + i / 2}; },
+    {[](int g, int t, int i) { return Coordinate{g + 8 * (i % 2), 2 * t + i / 2}; },
      "d[1] and d[2] are exchanged: d[0] and d[1] are neighbours in row g, d[2] and d[3] in row g + 8"},
-    {[](int g, int t, int i) { return Place{g + 8 * (i / 2), t + 4 * (i % 2)}; },
+    {[](int g, int t, int i) { return Coordinate{g + 8 * (i / 2), t + 4 * (i % 2)}; },
      "the columns of the result are 2t and 2t + 1, not t and t + 4"}};
 
 // The mistakes that give exactly this result, in words; empty if there are none.
