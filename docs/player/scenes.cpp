@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "program/bench/links.hpp"
+#include "program/bench/parts.hpp"
 #include "program/trace/trace_observer.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"

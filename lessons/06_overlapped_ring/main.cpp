@@ -7,8 +7,8 @@
 #undef lesson
 
 #include "common/noting_engine.hpp"
-#include "links.hpp"
 #include "measurements.hpp"
+#include "simulated_link.hpp"
 
 using namespace ring_attention;
 

@@ -2,7 +2,7 @@
 // compares their results, and shows what is exposed.
 #include LESSON_IDEA
 
-#include "links.hpp"
+#include "exposed.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "run.hpp"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/lesson.hpp"
-#include "links.hpp"
+#include "mesh_links.hpp"
 #include "model/adamw.hpp"
 #include "model/line_retrieval.hpp"
 #include "ring_attention/core/allocation.hpp"

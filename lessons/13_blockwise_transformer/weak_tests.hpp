@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/weak_tests.hpp"
-#include "links.hpp"
+#include "mesh_links.hpp"
 #include "part.hpp"
 
 namespace ring_attention::lesson_13 {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "program/backend.hpp"
-#include "program/bench/links.hpp"
+#include "program/bench/parts.hpp"
 #include "program/bench/report.hpp"
 #include "program/host_memory.hpp"
 #include "ring_attention/core/median.hpp"
