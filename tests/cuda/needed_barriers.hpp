@@ -18,9 +18,9 @@ namespace ring_attention::test {
 /// \returns those that are needed
 template <class Agrees>
 std::vector<emulator::SourceLine> expect_all_needed(const char* kernel, Agrees agrees,
-                                               std::uint64_t schedules = 12, std::size_t at_least = 2,
-                                               std::string_view in_files = "",
-                                               const std::vector<emulator::SourceLine>& elsewhere = {}) {
+                                                    std::uint64_t schedules = 12, std::size_t at_least = 2,
+                                                    std::string_view in_files = "",
+                                                    const std::vector<emulator::SourceLine>& elsewhere = {}) {
   emulator::options() = {};
   emulator::places().clear();
   EXPECT_TRUE(agrees(0)) << kernel;

@@ -62,7 +62,7 @@ class ContextParallel {
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
   /// \param terms     the rows of this rank's queries; of no elements where SharedAttention has no such term
-  /// \param together  runs the step that allocates, before the first message of a ring or an all-gather
+  /// \param collectively  runs the step that allocates, before the first message of a ring or an all-gather
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
                                                const Terms<Value>& terms = {},
                                                const CollectiveStep& collectively = on_this_rank);
