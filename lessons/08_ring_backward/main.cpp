@@ -11,7 +11,7 @@ using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
 /// The backward of one part, right or wrong.
-Outcome backward(const Part& part, Variant variant) {
+Result backward(const RankShare& part, Variant variant) {
   const int rank = part.comm.rank(), ranks = part.comm.size();
   CpuBackward<float> engine(part.problem.scoring);
   NotedSteps notes;
@@ -40,7 +40,7 @@ Outcome backward(const Part& part, Variant variant) {
 }
 
 /// The same with the library's loop and transport.
-Gradients<float> library_backward(const Part& part) {
+Gradients<float> library_backward(const RankShare& part) {
   CpuBackward<float> engine(part.problem.scoring);
   engine.begin(part.result(Variant::right), part.ranges);
   KvParcel<float> kv = part.kv(), gradients = part.zero_gradients();
@@ -50,7 +50,7 @@ Gradients<float> library_backward(const Part& part) {
           converted<float>(View<const float>(gradients.v()))};
 }
 
-void show_cost(Lesson& lesson, const Part& part, const Outcome& got) {
+void show_cost(Lesson& lesson, const RankShare& part, const Result& got) {
   const auto& [kv, gradients] = got.cost;
   const auto number = [](Index n) { return static_cast<long long>(n); };
   lesson.heading("The cost");
@@ -98,8 +98,8 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
   weaker.show_tests(lesson);
 
   lesson.heading("The agreement");
-  const Part part(comm, problem);
-  const Outcome got = backward(part, variant_of(lesson));
+  const RankShare part(comm, problem);
+  const Result got = backward(part, variant_of(lesson));
   lesson.check("bit for bit the library's ring backward", same_bits(got.gradients, library_backward(part)));
   check_gradients(lesson, part, got.gradients);
   show_cost(lesson, part, got);

@@ -36,8 +36,8 @@ inline int gradient_hops(Variant variant, int ranks) {
 /// What this rank sent and waited for: [0] K,V, [1] dK,dV.
 using Cost = std::array<mpi_counter::Traffic, 2>;
 
-struct Part {
-  Part(const Communicator& communicator, const RandomProblem& what)
+struct RankShare {
+  RankShare(const Communicator& communicator, const RandomProblem& what)
       : comm(communicator),
         problem(what),
         placement(PlacementKind::contiguous, what.kv.seq, communicator.size()),
@@ -92,8 +92,8 @@ struct Part {
   }
 };
 
-inline Comparison compare_gradient(const Part& part, const Tensor<float>& got, const Tensor<double>& want,
-                                   double magnitude) {
+inline Comparison compare_gradient(const RankShare& part, const Tensor<float>& got,
+                                   const Tensor<double>& want, double magnitude) {
   // A query that sees one key has a constant softmax: its dQ, and what it adds to dK, are 0 by definition.
   const bool zero = std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
   const Index terms = part.problem.q.seq * part.problem.q.heads / part.problem.kv.heads;
@@ -101,7 +101,7 @@ inline Comparison compare_gradient(const Part& part, const Tensor<float>& got, c
                  {.expect_zero = zero});
 }
 /// Of dQ, dK and dV.
-inline std::array<Comparison, 3> compare_all(const Part& part, const Gradients<float>& got) {
+inline std::array<Comparison, 3> compare_all(const RankShare& part, const Gradients<float>& got) {
   return {compare_gradient(part, got.q, part.want.q, part.want.magnitude_q),
           compare_gradient(part, got.k, part.want.k, part.want.magnitude_k),
           compare_gradient(part, got.v, part.want.v, part.want.magnitude_v)};
@@ -110,7 +110,7 @@ inline std::array<Comparison, 3> compare_all(const Part& part, const Gradients<f
 inline bool same_bits(const Gradients<float>& a, const Gradients<float>& b) {
   return bitwise_equal(a.q, b.q) && bitwise_equal(a.k, b.k) && bitwise_equal(a.v, b.v);
 }
-inline void check_gradients(Lesson& lesson, const Part& part, const Gradients<float>& got) {
+inline void check_gradients(Lesson& lesson, const RankShare& part, const Gradients<float>& got) {
   const auto [q, k, v] = compare_all(part, got);
   lesson.check("dQ agrees with the dense reference in double", q);
   lesson.check("dK agrees with the dense reference in double", k);
@@ -118,7 +118,7 @@ inline void check_gradients(Lesson& lesson, const Part& part, const Gradients<fl
 }
 
 // What a right backward costs this rank: K,V make N - 1 hops, dK,dV make N, or none in a ring of one.
-inline bool cost_is_right(const Part& part, const Cost& cost) {
+inline bool cost_is_right(const RankShare& part, const Cost& cost) {
   const Ring ring{part.comm.rank(), part.comm.size()};
   const Index all = ring.size > 1 ? part.problem.kv.seq : 0;  // every shard's dK,dV, this rank's own included
   return cost[0].hops == ring.size - 1 &&

@@ -8,13 +8,13 @@
 
 namespace ring_attention::lesson_08 {
 
-struct Outcome {
+struct Result {
   Gradients<float> gradients;  // dQ of this rank's queries; dK,dV of its keys
   Cost cost;
   Index parcel_bytes = 0;  // the most that the parcels held
   double seconds = 0;      // the loop
 };
-using Backward = std::function<Outcome(const Part&, Variant)>;
+using Backward = std::function<Result(const RankShare&, Variant)>;
 
 inline const std::vector<std::pair<Variant, const char*>> variants{{Variant::right, "right"},
                                                                    {Variant::stay_local, "dK,dV stay"},
@@ -57,7 +57,7 @@ inline bool same_column_sums(const Communicator& comm, const Tensor<float>& got,
   return compare(column_sums(comm, got), column_sums(comm, want), {.absolute = 1e-4}).ok;
 }
 
-inline bool each_agrees(const Part& part, const Gradients<float>& got) {
+inline bool each_agrees(const RankShare& part, const Gradients<float>& got) {
   return std::ranges::all_of(compare_all(part, got), &Comparison::ok);
 }
 
@@ -172,8 +172,8 @@ class WeakerTests {
   const Communicator& comm_;
   Communicator self_{MPI_COMM_SELF};
   Backward backward_;
-  Part causal_, packed_, alone_;
-  std::map<Variant, Outcome> outcomes_;
+  RankShare causal_, packed_, alone_;
+  std::map<Variant, Result> outcomes_;
 };
 
 }  // namespace ring_attention::lesson_08

@@ -20,12 +20,12 @@ std::vector<int> ways_to_share(const RandomProblem& problem, int ranks) {
 
 // U ranks share heads, the others are rings: the bits of a ring of threads, the reference, the bytes.
 void check_hybrid(Lesson& lesson, const Communicator& comm, const RandomProblem& problem, int ulysses) {
-  const Part part(comm, problem, ulysses, lesson);
+  const RankShare part(comm, problem, ulysses, lesson);
   const int rings = comm.size() / ulysses;
   const std::string name = format("U = %d, R = %d: ", ulysses, rings);
   const std::string same = rings == 1 ? "one device" : format("a ring of %d", rings);
   Sent sent;
-  const Outcome got = run(part, sent), ring = part.by_ring();
+  const Result got = run(part, sent), ring = part.by_ring();
   lesson.check(name + "out, lse and dQ have the bits of " + same,
                same_bits(got.attended, ring.attended) && bitwise_equal(got.gradients.q, ring.gradients.q));
   if (part.has_replicas())
@@ -60,7 +60,7 @@ void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProb
   const Index sent = attention.collective_statistics().bytes_sent;
   const Gradients<float> got = attention.backward({q, attended.out, attended.lse, grad_out}, k, v);
 
-  const Outcome want = Part(comm, problem, 1, lesson).by_ring();
+  const Result want = RankShare(comm, problem, 1, lesson).by_ring();
   lesson.check("all-gather: out, lse, dQ, dK and dV have the bits of the ring",
                same_bits(attended, want.attended) && same_bits(got, want.gradients));
   lesson.check("all-gather: a rank holds the K,V of all tokens, and sends its own to each other rank",

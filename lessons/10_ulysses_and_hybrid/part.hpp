@@ -30,7 +30,7 @@ inline const std::vector<std::pair<std::string, std::string>> mutants{
 }
 
 /// Forward and backward.
-struct Outcome {
+struct Result {
   AttentionResult<float> attended;
   Gradients<float> gradients;
 };
@@ -40,10 +40,10 @@ struct Outcome {
 }
 
 /// One rank's part. Zigzag placement over the rings.
-class Part {
+class RankShare {
  public:
   /// \param ulysses  U; it divides the number of ranks
-  Part(const Communicator& comm, const RandomProblem& problem, int ulysses, const Lesson& lesson)
+  RankShare(const Communicator& comm, const RandomProblem& problem, int ulysses, const Lesson& lesson)
       : comm_(comm),
         problem_(problem),
         lesson_(lesson),
@@ -88,7 +88,7 @@ class Part {
   }
 
   /// What is right, bit for bit: a ring of R threads, which compute all heads of their shard.
-  [[nodiscard]] Outcome by_ring() const {
+  [[nodiscard]] Result by_ring() const {
     return ring_of_threads({0, problem_.q.heads}, {0, problem_.kv.heads});
   }
   /// The same, but each of U ranks' heads by themselves: dK,dV of replicas are added in the order of the ranks.
@@ -99,7 +99,7 @@ class Part {
       host_memory().add(at, term.view().elements());
     };
     for (std::size_t u = 0; u < share_.kv.size(); ++u) {
-      const Outcome own = ring_of_threads(share_.query[u], share_.kv[u]);
+      const Result own = ring_of_threads(share_.query[u], share_.kv[u]);
       add(sum.k, own.gradients.k, share_.kv[u].begin);
       add(sum.v, own.gradients.v, share_.kv[u].begin);
     }
@@ -107,7 +107,7 @@ class Part {
   }
 
   /// The worst of out, lse, dQ, dK and dV against the dense reference in double. Collective.
-  [[nodiscard]] Comparison against_reference(const Outcome& got) const {
+  [[nodiscard]] Comparison against_reference(const Result& got) const {
     const auto k = converted<double>(problem_.keys<float>()), v = converted<double>(problem_.values<float>());
     const Reference forward = problem_.reference<float>(slice_);
     ReferenceGradients want =
@@ -217,8 +217,8 @@ class Part {
     ring.kv.heads = size(kv);
     return ring;
   }
-  [[nodiscard]] Outcome ring_of_threads(const Interval& own_q, const Interval& own_kv) const {
-    Outcome outcome;
+  [[nodiscard]] Result ring_of_threads(const Interval& own_q, const Interval& own_kv) const {
+    Result outcome;
     LoopbackWorld world(grid_.ring.size);
     world.run([&](int rank) {
       const TokenRanges shard = placement_.ranges(rank);

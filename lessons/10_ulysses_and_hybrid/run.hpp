@@ -13,7 +13,7 @@ struct Sent {
 };
 
 /// The rows of this rank's tokens, all heads.
-[[nodiscard]] inline Outcome run(const Part& part, Sent& sent) {
+[[nodiscard]] inline Result run(const RankShare& part, Sent& sent) {
   const lesson::UlyssesGroup queries = part.queries(), keys = part.keys();
   MpiAllToAll link(part.heads());
   const CpuDevice<float> device;

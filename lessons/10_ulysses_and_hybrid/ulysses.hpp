@@ -11,7 +11,7 @@
 
 namespace ring_attention::lesson {
 
-/// Part of an array [1, heads, tokens, dim].
+/// RankShare of an array [1, heads, tokens, dim].
 struct Block {
   Interval heads, tokens;
 };

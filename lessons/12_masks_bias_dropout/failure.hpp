@@ -35,7 +35,7 @@ inline std::vector<Feature> features(Index ranks, std::uint64_t seed) {
 
 /// The error of out, relative to its norm over all ranks.
 inline double error_of_out(const Communicator& comm, const Setup& setup, Mistake mistake) {
-  const Part part(comm, setup);
+  const RankShare part(comm, setup);
   const Tensor<double> got = part.forward(part.own(), setup.rules, mistake).out;
   const Tensor<double> want = part.oracle().forward.out;
   std::array squares{0.0, 0.0};

@@ -45,9 +45,9 @@ void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usua
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
     Setup setup = usual;
     setup.kind = kind;
-    const Part part(comm, setup);
-    const Outcome got = part.run(mistake);
-    const Part::Oracle want = part.oracle();
+    const RankShare part(comm, setup);
+    const Result got = part.run(mistake);
+    const RankShare::Oracle want = part.oracle();
     for (const auto& [name, comparison] : compare_all(part, got, want))
       lesson.check(ring_attention::name(kind) + ": " + name + " agrees with the dense reference", comparison);
 
@@ -74,7 +74,7 @@ void show_cost(Lesson& lesson, const Communicator& comm) {
   const auto time = [&](const char* name, DenseBias bias, auto change) {
     Setup setup{{1, heads, seq, dim}, {1, heads, seq, dim}, no_rules(dim), bias, lesson.seed()};
     change(setup.rules);
-    const Part part(self, setup);
+    const RankShare part(self, setup);
     std::vector<double> runs;
     for (int i = 0; i < 5; ++i) {
       BlockwiseEngine<double> engine(scoring_of(setup.rules, seq));

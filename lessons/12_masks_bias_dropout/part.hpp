@@ -29,7 +29,7 @@ struct Inputs {
 
 /// The gradients of the rank, and two that belong to no rank: of the sinks, and of a table of biases with an entry for
 /// each distance from -4 to 4 (farther pairs have the entry of the farthest).
-struct Outcome {
+struct Result {
   AttentionResult<double> attended;
   Gradients<double> gradients;
   std::vector<double> table;
@@ -47,9 +47,9 @@ inline Scoring scoring_of(const Rules& rules, Index keys) {
           rules.dropout};
 }
 
-class Part {
+class RankShare {
  public:
-  Part(const Communicator& comm, const Setup& setup)
+  RankShare(const Communicator& comm, const Setup& setup)
       : comm_(comm),
         setup_(setup),
         keys_(setup.kind, setup.kv.seq, comm.size()),
@@ -92,8 +92,8 @@ class Part {
     return fed(engine, own_);
   }
 
-  [[nodiscard]] Outcome run(Mistake mistake) const {
-    Outcome outcome;
+  [[nodiscard]] Result run(Mistake mistake) const {
+    Result outcome;
     outcome.attended = forward(own_, setup_.rules, mistake, &outcome.forward_hops);
     PairBackward engine(setup_.rules, mistake, ring());
     const BackwardInputs<double> result{own_.q, outcome.attended.out, outcome.attended.lse, own_.grad_out,
@@ -189,7 +189,7 @@ inline bool all_zero(View<const double> array) {
   return std::ranges::all_of(array.elements(), [](double x) { return x == 0; });
 }
 
-inline Comparisons compare_all(const Part& part, const Outcome& got, const Part::Oracle& want) {
+inline Comparisons compare_all(const RankShare& part, const Result& got, const RankShare::Oracle& want) {
   Comparisons all;
   const ReferenceGradients& gradients = want.gradients;
   const auto add = [&](const char* name, View<const double> is, View<const double> should,
@@ -224,7 +224,8 @@ inline Comparisons compare_all(const Part& part, const Outcome& got, const Part:
 }
 
 /// Do those agree, on every rank, whose names are among `names` (none: all)?
-inline bool agree_on(const Part& part, const Comparisons& all, const std::vector<std::string>& names = {}) {
+inline bool agree_on(const RankShare& part, const Comparisons& all,
+                     const std::vector<std::string>& names = {}) {
   const bool ok = std::ranges::all_of(all, [&](const auto& named) {
     const bool asked = names.empty() || std::ranges::find(names, named.first) != names.end();
     return !asked || named.second.ok;

@@ -30,7 +30,7 @@ inline Tensor<double> mask_of(const Communicator& comm, const Dropout& dropout, 
                               Index heads, PlacementKind kind) {
   Setup setup{{1, heads, seq, seq}, {1, heads, seq, seq}, no_rules(1), DenseBias::none, 1, kind};
   setup.rules.dropout = dropout;
-  const Part part(comm, setup);
+  const RankShare part(comm, setup);
   Inputs in{Tensor<double>(part.own().q.shape()),
             {},
             converted<double>(part.own().k),
@@ -106,12 +106,12 @@ class WeakTests {
 
   static bool agrees(const Communicator& comm, const Setup& setup, Mistake mistake,
                      const std::vector<std::string>& names = {}) {
-    const Part part(comm, setup);
+    const RankShare part(comm, setup);
     return agree_on(part, compare_all(part, part.run(mistake), part.oracle()), names);
   }
 
   [[nodiscard]] bool rank_0_agrees(const Setup& setup, Mistake mistake) const {
-    const Part part(comm_, setup);
+    const RankShare part(comm_, setup);
     const Comparisons all = compare_all(part, part.run(mistake), part.oracle());
     return all_of_ranks(comm_, comm_.rank() != 0 || all.front().second.ok);
   }
@@ -120,7 +120,7 @@ class WeakTests {
   [[nodiscard]] bool sums_to_zero(WeakTest test, Mistake mistake) const {
     Setup setup = usual(comm_.size());
     setup.rules.sinks.clear();
-    const Outcome got = Part(comm_, setup).run(mistake);
+    const Result got = RankShare(comm_, setup).run(mistake);
     bool ok = true;
     const auto expect_zero = [&](std::span<const double> terms) {
       double sum = 0, size = 0;
@@ -148,7 +148,7 @@ class WeakTests {
 
   // The loss sum(out * dO) at two points on a line, and its derivative from the gradients.
   [[nodiscard]] bool differences_agree(Mistake mistake) const {
-    const Outcome got = part_.run(mistake);
+    const Result got = part_.run(mistake);
     const auto moved = [&](const Tensor<double>& from, std::uint64_t stream, double by) {
       Tensor<double> to(from.shape());
       fill_random(to.view(), RandomFill{seed_, stream});
@@ -196,8 +196,8 @@ class WeakTests {
   const Communicator& comm_;
   Communicator self_{MPI_COMM_SELF};
   std::uint64_t seed_;
-  Part part_;  // the usual problem
-  Part::Oracle want_;
+  RankShare part_;  // the usual problem
+  RankShare::Oracle want_;
 };
 
 /// The table of mistakes.

@@ -55,7 +55,7 @@ struct Setup {
 };
 
 /// Of a rank: its parts of the matrices, with their names and places.
-struct Outcome {
+struct Result {
   std::vector<double> losses;  // before each step, mean of all labels
   double labels = 0;           // of all ranks
   std::vector<ParameterLayout> layouts;
@@ -69,9 +69,9 @@ inline void descend(Weights<double>& weights) {
 }
 
 /// The model of one rank, with FSDP. Array 0 of its weights is the layer, array 1 the embedding.
-class Part {
+class RankShare {
  public:
-  Part(const ModelLinks& links, const Setup& setup, Mistake mistake)
+  RankShare(const ModelLinks& links, const Setup& setup, Mistake mistake)
       : setup_(setup),
         mistake_(mistake),
         ranks_(links.replicas),
@@ -86,8 +86,8 @@ class Part {
     if (mistake == Mistake::local_rotary) place_.tokens = whole(count(place_.tokens));
   }
 
-  [[nodiscard]] Outcome train() {
-    Outcome outcome;
+  [[nodiscard]] Result train() {
+    Result outcome;
     outcome.labels = all_reduce(*ranks_, static_cast<double>(own_.labels()));
     outcome.layouts = weights_.layouts();
     for (int step = 0; step < Setup::steps; ++step) {
@@ -192,8 +192,8 @@ class Part {
 };
 
 /// The library's model in one process, without ranks and FSDP.
-inline Outcome in_one_process(const Setup& setup) {
-  Outcome outcome;
+inline Result in_one_process(const Setup& setup) {
+  Result outcome;
   Transformer<double> model(setup.shape, one_process<double>(setup.seq), setup.seed);
   const Examples all = examples(setup.task(), {0, setup.batch}, whole(setup.seq));
   const auto copy = [](std::span<const double> values) {
@@ -217,8 +217,8 @@ inline Outcome in_one_process(const Setup& setup) {
 }
 
 /// The largest ||got - want|| / ||want|| of a matrix of this rank; infinite where something is not finite.
-inline double matrix_error(const Outcome& got, const Outcome& want,
-                           std::vector<Tensor<double>> Outcome::* which) {
+inline double matrix_error(const Result& got, const Result& want,
+                           std::vector<Tensor<double>> Result::* which) {
   double largest = 0;
   for (std::size_t array = 0; array < got.layouts.size(); ++array)
     for (const Parameter& part : got.layouts[array].parameters()) {

@@ -29,18 +29,18 @@ inline std::vector<MeshShape> meshes(const Setup& setup, int ranks) {
   return all;
 }
 
-inline Outcome train(const Communicator& comm, const MeshShape& mesh, const Setup& setup, Mistake mistake) {
-  return Part(links_over(comm, mesh, setup.shape), setup, mistake).train();
+inline Result train(const Communicator& comm, const MeshShape& mesh, const Setup& setup, Mistake mistake) {
+  return RankShare(links_over(comm, mesh, setup.shape), setup, mistake).train();
 }
 
 /// How far a rank is from one process, in its worst number.
 struct Distance {
   double loss, gradients, weights;
 
-  Distance(const Outcome& got, const Outcome& want)
+  Distance(const Result& got, const Result& want)
       : loss(0),
-        gradients(matrix_error(got, want, &Outcome::gradients)),
-        weights(matrix_error(got, want, &Outcome::weights)) {
+        gradients(matrix_error(got, want, &Result::gradients)),
+        weights(matrix_error(got, want, &Result::weights)) {
     for (std::size_t step = 0; step < want.losses.size(); ++step) {
       const double error = std::abs(got.losses[step] / want.losses[step] - 1);
       loss = std::isfinite(error) ? std::max(loss, error) : std::numeric_limits<double>::infinity();
@@ -50,23 +50,23 @@ struct Distance {
   [[nodiscard]] bool rounding() const { return loss <= 1e-9 && gradients <= 1e-11 && weights <= 1e-9; }
 };
 
-inline bool first_loss_agrees(const Outcome& got, const Outcome& want) {
+inline bool first_loss_agrees(const Result& got, const Result& want) {
   return std::abs(got.losses[0] / want.losses[0] - 1) <= 1e-12;
 }
 
-inline bool same_numbers(const Outcome& got, const Outcome& want) {
+inline bool same_numbers(const Result& got, const Result& want) {
   return Distance(got, want).rounding() && first_loss_agrees(got, want) && got.labels == want.labels;
 }
 
 /// \returns whether all have the numbers of one process. Collective.
 inline bool check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, Mistake mistake) {
-  const Outcome want = in_one_process(setup);
+  const Result want = in_one_process(setup);
   std::size_t turn = 0;
   bool all = true;
   for (const MeshShape& mesh : meshes(setup, comm.size())) {
     setup.kind =
         std::array{PlacementKind::zigzag, PlacementKind::contiguous, PlacementKind::striped}[turn++ % 3];
-    const Outcome got = train(comm, mesh, setup, mistake);
+    const Result got = train(comm, mesh, setup, mistake);
     Comparison comparison;
     comparison.ok = same_numbers(got, want);
     comparison.max_error = comparison.relative_error = Distance(got, want).largest();
@@ -84,7 +84,7 @@ inline constexpr std::array tests{
     "first loss, a ring",  "the loss falls, a ring", "same weights, a ring", "two steps, ring and tensor"};
 
 /// The weights of all ranks of a ring have the same bits.
-inline bool same_on_all(const Communicator& comm, const Outcome& outcome) {
+inline bool same_on_all(const Communicator& comm, const Result& outcome) {
   bool same = true;
   for (const Tensor<double>& own : outcome.weights) {
     std::vector<double> of_rank_0(own.view().elements().begin(), own.view().elements().end());
@@ -96,11 +96,11 @@ inline bool same_on_all(const Communicator& comm, const Outcome& outcome) {
 
 /// Which of the tests pass, on an even number of ranks. Collective.
 inline std::vector<Index> passes(const Communicator& comm, const Setup& setup, Mistake mistake) {
-  const Outcome want = in_one_process(setup);
-  const auto right = [&](const Outcome& got) { return Distance(got, want).gradients <= 1e-11; };
+  const Result want = in_one_process(setup);
+  const auto right = [&](const Result& got) { return Distance(got, want).gradients <= 1e-11; };
   const Communicator alone(MPI_COMM_SELF);
-  const Outcome ring = train(comm, {1, 1, comm.size(), 1}, setup, mistake);
-  const Outcome tensor = train(comm, {2, 1, comm.size() / 2, 1}, setup, mistake);
+  const Result ring = train(comm, {1, 1, comm.size(), 1}, setup, mistake);
+  const Result tensor = train(comm, {2, 1, comm.size() / 2, 1}, setup, mistake);
   const std::array verdicts{right(train(alone, {}, setup, mistake)),
                             right(train(comm, {1, 1, 1, comm.size()}, setup, mistake)),
                             right(ring),

@@ -41,7 +41,7 @@ inline Index ring_bytes(const Communicator& comm, Index tokens) {
 
 /// The same with the state of the query.
 inline Index state_bytes(const Communicator& comm, Index tokens) {
-  const Part part(comm, {{1, 4, tokens, 16}, {1, 2, tokens, 16}, tokens - 1});
+  const RankShare part(comm, {{1, 4, tokens, 16}, {1, 2, tokens, 16}, tokens - 1});
   return -min_over_ranks(comm, -part.run(Lesson::no_mistake).sent.bytes_sent);
 }
 

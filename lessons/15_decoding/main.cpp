@@ -32,7 +32,8 @@ void show_cache(Lesson& lesson, const Communicator& comm) {
 }
 
 // The same tokens with the library: its cache, its engine for a piece of keys, its merge.
-AttentionResult<double> decode_with_library(const Communicator& comm, const Part& part, const Setup& setup) {
+AttentionResult<double> decode_with_library(const Communicator& comm, const RankShare& part,
+                                            const Setup& setup) {
   const Placement prompt(setup.kind, setup.prompt, comm.size());
   const TokenRanges own = prompt.ranges(comm.rank());
   const Tensor<double> q = part.rotated_queries(), k = part.rotated_keys();
@@ -66,8 +67,8 @@ void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usua
   lesson.check("two states without a key: one without a key",
                none == std::vector<double>{0, 0, negative_infinity<double>, 0});
   for (const Setup& setup : setups) {
-    const Part part(comm, setup);
-    const Outcome got = part.run(mistake);
+    const RankShare part(comm, setup);
+    const Result got = part.run(mistake);
     const Reference want = part.oracle();
     const Tolerance tolerance =
         attention_tolerance<double>(setup.kv.seq, want.max_abs_score, want.max_abs_value);

@@ -36,7 +36,7 @@ struct Setup {
 };
 
 /// Of the decoded tokens, the same on all ranks when all is right.
-struct Outcome {
+struct Result {
   AttentionResult<double> rows;
   Index held = 0;  // tokens of the fullest rank at the end
   TransportStatistics sent;
@@ -44,9 +44,9 @@ struct Outcome {
 
 enum class Merge { in_rank_order, by_mpi };
 
-class Part {
+class RankShare {
  public:
-  Part(const Communicator& comm, const Setup& setup)
+  RankShare(const Communicator& comm, const Setup& setup)
       : comm_(comm), setup_(setup), q_(setup.q), k_(setup.kv), v_(setup.kv) {
     if (!setup.zero_query) fill_random(q_.view(), {.seed = setup.seed, .stream = 0, .spike_every = 8});
     fill_random(k_.view(), {.seed = setup.seed, .stream = 1, .spike_every = 8});
@@ -65,12 +65,12 @@ class Part {
     return reference_forward(rows_at(rotated(q_), rows), rotated(k_), v_, {scale(), Mask::causal()}, rows);
   }
 
-  [[nodiscard]] Outcome run(Mistake mistake, Merge how = Merge::in_rank_order) const {
+  [[nodiscard]] Result run(Mistake mistake, Merge how = Merge::in_rank_order) const {
     MpiAllToAll link(comm_);
     std::vector<Index> held =
         positions(Placement(setup_.kind, setup_.prompt, comm_.size()).ranges(comm_.rank()));
     const Shape rows = setup_.q.with_seq(decoded());
-    Outcome outcome{{Tensor<double>(rows), Tensor<double>(rows.per_row())}, 0, {}};
+    Result outcome{{Tensor<double>(rows), Tensor<double>(rows.per_row())}, 0, {}};
     const Tensor<double> q = rotated(q_);
     for (Index token = 0; token < decoded(); ++token) {
       const Index position = setup_.prompt + token;

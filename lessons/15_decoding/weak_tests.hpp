@@ -56,19 +56,19 @@ class WeakTests {
   /// One setup, decoded with a mistake, and what is right.
   struct Run {
     Run(const Communicator& comm, const Setup& setup, Mistake mistake) {
-      const Part part(comm, setup);
+      const RankShare part(comm, setup);
       got = part.run(mistake);
       want = part.oracle();
     }
     [[nodiscard]] bool out_within(double relative) const { return agrees(got.rows.out, want.out, relative); }
-    Outcome got;
+    Result got;
     Reference want;
   };
 
   static Setup setup(Index prompt, Index tokens, std::uint64_t seed) {
     return {{1, 4, prompt + tokens, 16}, {1, 2, prompt + tokens, 16}, prompt, seed};
   }
-  [[nodiscard]] bool same_on_all(const Outcome& outcome) const {
+  [[nodiscard]] bool same_on_all(const Result& outcome) const {
     const View<const double> own = outcome.rows.out;
     std::vector<double> of_rank_0(own.elements().begin(), own.elements().end());
     broadcast(comm_, of_rank_0);

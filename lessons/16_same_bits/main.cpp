@@ -13,14 +13,14 @@ using namespace ring_attention::lesson_16;
 namespace {
 
 /// What all teams make of a problem.
-struct Outcome {
+struct Result {
   std::vector<Index> differing{0, 0, 0};  // elements of out, lse, dV unlike those of the first team, at most
   double error = 0;                       // of the first team
 };
 
 template <class Sum>
-Outcome outcome_of(const Data& data, Mistake mistake) {
-  Outcome outcome;
+Result outcome_of(const Data& data, Mistake mistake) {
+  Result outcome;
   Rows first;
   std::uint64_t seed = 1;
   for (const Team& team : all_teams()) {
@@ -35,7 +35,7 @@ Outcome outcome_of(const Data& data, Mistake mistake) {
   return outcome;
 }
 
-Outcome outcome_of(const Data& data, Mistake mistake) {
+Result outcome_of(const Data& data, Mistake mistake) {
   if (mistake == "relative-integer") return outcome_of<RelativeInteger>(data, mistake);
   if (mistake == "carry") return outcome_of<Carried>(data, mistake);
   if (mistake == "truncate") return outcome_of<Truncated>(data, mistake);
@@ -44,13 +44,13 @@ Outcome outcome_of(const Data& data, Mistake mistake) {
   return outcome_of<Exact>(data, mistake);
 }
 
-std::string cell(const Outcome& outcome) {
+std::string cell(const Result& outcome) {
   const auto& counts = outcome.differing;
   return format("%d %d %d", static_cast<int>(counts[0]), static_cast<int>(counts[1]),
                 static_cast<int>(counts[2]));
 }
 
-Index sum_of(const Outcome& outcome) {
+Index sum_of(const Result& outcome) {
   return outcome.differing[0] + outcome.differing[1] + outcome.differing[2];
 }
 
@@ -65,7 +65,7 @@ void show_mistakes(Lesson& lesson, const std::vector<Data>& problems) {
     auto& row = figures.emplace_back();
     Index most = 0;
     for (const Data& data : problems) {
-      const Outcome outcome = of_data(data);
+      const Result outcome = of_data(data);
       cells.push_back(cell(outcome));
       row.insert(row.end(), outcome.differing.begin(), outcome.differing.end());
       most = std::max(most, sum_of(outcome));
@@ -106,7 +106,7 @@ void show_doubles(Lesson& lesson) {
 
 void check_jobs(Lesson& lesson, const std::vector<Data>& problems, Mistake mistake) {
   for (const Data& data : problems) {
-    const Outcome outcome = outcome_of(data, mistake);
+    const Result outcome = outcome_of(data, mistake);
     lesson.check(data.name + ": the same bits for all ranks, placements and orders", sum_of(outcome) == 0,
                  "out lse dV " + cell(outcome) + " differ");
     // A score of 150 has an error of 1e-5, and so have lse and the weights.

@@ -190,9 +190,9 @@ void LessonRings::of_ulysses() {
     lesson.offer_mutants(lesson_10::mutants);
     const std::array arguments{"10", "--json", "--mutant", mutant};
     require(lesson.parse(static_cast<int>(arguments.size()), arguments.data()), "lesson 10 has this mutant");
-    const lesson_10::Part part(comm_, random, job.ulysses, lesson);
+    const lesson_10::RankShare part(comm_, random, job.ulysses, lesson);
     lesson_10::Sent sent;
-    const lesson_10::Outcome got = lesson_10::run(part, sent);
+    const lesson_10::Result got = lesson_10::run(part, sent);
     const Returned rows{part.tokens(),
                         {converted<double>(got.attended.out), converted<double>(got.attended.lse)},
                         {converted<double>(got.gradients.q), converted<double>(got.gradients.k),

@@ -136,7 +136,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {
 
 TEST_F(NcclWaits, OfTheRingOfLesson08AreNeeded) {
   const RandomProblem problem = small_problem({});
-  const lesson_08::Part part(comm, problem);
+  const lesson_08::RankShare part(comm, problem);
   const BackwardInputs<float> result = part.result(lesson_08::Variant::right);
   const gpu::OwnNccl nccl(comm);
   expect_every_wait_needed("lesson 08", 2, "/ring.hpp", [&] {

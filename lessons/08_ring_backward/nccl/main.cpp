@@ -13,7 +13,7 @@ using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
 /// Runs `loop(engine)` on a rank's part, which returns its dK,dV on the GPU: K's, then V's.
-Gradients<float> gradients_of(const Part& part, Variant variant, const cuda::Stream& compute,
+Gradients<float> gradients_of(const RankShare& part, Variant variant, const cuda::Stream& compute,
                               const auto& loop) {
   const cuda::StreamHandle stream = compute.handle();
   const auto there = [&](View<const float> array) { return cuda::uploaded<float>(array, stream); };
@@ -58,7 +58,7 @@ Cost cost_of(const lesson::Parcel<float>& kv, const lesson::Parcel<float>& gradi
 }
 
 /// The same with the library's loop and transport.
-Gradients<float> library_backward(const Part& part, gpu::Gpus& gpus) {
+Gradients<float> library_backward(const RankShare& part, gpu::Gpus& gpus) {
   return gradients_of(part, Variant::right, gpus.compute, [&](BackwardEngine<float>& engine) {
     auto kv = gpu::library_parcel<float>(part.problem, part.placement, part.comm.rank(), gpus);
     KvParcel<float> gradients(part.problem.kv, part.placement, part.comm.rank(), gpus.memory);
@@ -84,7 +84,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const RandomProblem problem = flags.problem.problem(lesson);
   gpu::Gpus gpus(comm, flags.share);
   const Variant variant = variant_of(lesson);
-  const Part part(comm, problem);
+  const RankShare part(comm, problem);
 
   lesson.heading("The agreement");
   Cost cost;

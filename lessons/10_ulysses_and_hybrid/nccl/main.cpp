@@ -16,8 +16,8 @@ using Array = Tensor<float>;  // in the memory of the GPU
 
 // Forward and backward of a rank's part. \param layout  moves arrays between the two layouts
 // \param ring  of the library, for the heads of this rank
-Outcome run_on_gpu(const Part& part, const auto& layout, ContextParallel<float>& ring,
-                   cuda::StreamHandle stream) {
+Result run_on_gpu(const RankShare& part, const auto& layout, ContextParallel<float>& ring,
+                  cuda::StreamHandle stream) {
   const auto there = [&](const Tensor<float>& array) { return cuda::uploaded<float>(array, stream); };
   const Tensor<float> q_rows = part.q(), k_rows = part.k();
   const Array q = layout.to_heads(there(q_rows)), k = layout.to_heads(there(k_rows)),
@@ -86,7 +86,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   RandomProblem problem = flags.problem.problem(lesson, Mask::causal());
   problem.scoring.alibi_slopes = alibi_slopes(problem.q.heads);
   const gpu::Gpus gpus(comm, flags.share);
-  const Part part(comm, problem, most_that_share(problem, comm.size()), lesson);
+  const RankShare part(comm, problem, most_that_share(problem, comm.size()), lesson);
   const cuda::StreamHandle stream = gpus.compute.handle();
   NcclAllToAll link(std::make_shared<NcclWorld>(part.heads(), NcclOptions{.share_gpu = gpus.shared}), stream);
   const SharedAttention shared = part.own_heads();
@@ -98,10 +98,10 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.heading(format("The agreement: U = %d share heads, R = %d are a ring", part.heads().size(),
                         part.ring().size()));
   const Here here{part.queries(), part.keys(), {own.handle(), stream}, problem.q.heads};
-  const Outcome got = run_on_gpu(part, here, ring, stream);
+  const Result got = run_on_gpu(part, here, ring, stream);
   const cuda::DeviceMemory memory(stream);
   const HeadLayout layout(link, part.grid(), part.placement(), problem.q.heads, problem.kv.heads, memory);
-  const Outcome library = run_on_gpu(part, Library{layout, memory, problem.q.heads}, ring, stream);
+  const Result library = run_on_gpu(part, Library{layout, memory, problem.q.heads}, ring, stream);
   lesson.check("bit for bit the library's NcclAllToAll",
                same_bits(got.attended, library.attended) && same_bits(got.gradients, library.gradients));
   lesson.check("out, lse, dQ, dK, dV agree with the dense reference in double", part.against_reference(got));

@@ -16,7 +16,7 @@ inline void check_nccl(ncclResult_t code) {
   require(code == ncclSuccess, std::string("NCCL: ") + ncclGetErrorString(code));
 }
 
-/// Part of an array [1, heads, tokens, dim].
+/// RankShare of an array [1, heads, tokens, dim].
 struct Block {
   Interval heads, tokens;
 };
