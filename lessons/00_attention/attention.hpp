@@ -12,17 +12,17 @@ template <class T>
 using Rows = std::vector<std::vector<T>>;  // a vector of numbers for each token
 
 /// What a mutant replaces.
-struct Rules {
+struct Choices {
   bool scale = true;       // scores are divided by sqrt(D)
   std::size_t future = 0;  // keys after its own that a causal query sees
 };
 
 /// How well a key fits a query: s = q . k / sqrt(D)
 template <class T>
-T score(const std::vector<T>& q, const std::vector<T>& k, const Rules& rules) {
+T score(const std::vector<T>& q, const std::vector<T>& k, const Choices& choices) {
   T sum = 0;
   for (std::size_t d = 0; d < q.size(); ++d) sum += q[d] * k[d];
-  return rules.scale ? sum / T(std::sqrt(static_cast<double>(q.size()))) : sum;
+  return choices.scale ? sum / T(std::sqrt(static_cast<double>(q.size()))) : sum;
 }
 
 /// Weights: positive numbers that sum to 1, p_j = e^{s_j} / sum_k e^{s_k}. (Lesson 01: where this formula breaks.)
@@ -49,12 +49,12 @@ struct Attention {
 /// \param causal   token i sees the tokens 0 .. i; else all
 template <class T>
 Attention<T> attention(const Rows<T>& q, const Rows<T>& k, const Rows<T>& v, bool causal,
-                       const Rules& rules = {}) {
+                       const Choices& rules = {}) {
   Attention<T> result;
   for (std::size_t i = 0; i < q.size(); ++i) {
-    const std::size_t seen = causal ? std::min(i + 1 + rules.future, k.size()) : k.size();
+    const std::size_t seen = causal ? std::min(i + 1 + choices.future, k.size()) : k.size();
     std::vector<T> s, out(v[0].size(), T(0));
-    for (std::size_t j = 0; j < seen; ++j) s.push_back(score(q[i], k[j], rules));
+    for (std::size_t j = 0; j < seen; ++j) s.push_back(score(q[i], k[j], choices));
     const std::vector<T> p = softmax(s);
     for (std::size_t j = 0; j < seen; ++j)
       for (std::size_t d = 0; d < out.size(); ++d) out[d] += p[j] * v[j][d];

@@ -42,7 +42,7 @@ Rows<T> random_rows(const Lesson& lesson, std::uint64_t stream, Index seq, Index
 }
 
 // A product q . k of D numbers with variance 1 has the variance D. The scale gives it the variance 1, for every D.
-inline void show_scale(Lesson& lesson, const lesson::Rules& rules) {
+inline void show_scale(Lesson& lesson, const lesson::Choices& choices) {
   Table table({"D", "q . k, deviation", "scores, deviation", "largest weight, no scale", "with scale"});
   std::vector<Index> dims{16, 64, 256};
   std::vector<double> deviations;
@@ -51,7 +51,7 @@ inline void show_scale(Lesson& lesson, const lesson::Rules& rules) {
     const auto q = random_rows<double>(lesson, 0, seq, dim), k = random_rows<double>(lesson, 1, seq, dim);
     std::vector<double> cells;
     std::vector<double> largest;
-    for (const lesson::Rules& scores : {lesson::Rules{.scale = false}, rules}) {
+    for (const lesson::Choices& scores : {lesson::Choices{.scale = false}, rules}) {
       const auto run = lesson::attention(q, k, k, false, scores);
       double squares = 0, sum = 0;
       for (Index i = 0; i < seq; ++i) {

@@ -25,8 +25,8 @@ void print_rows(Lesson& lesson, const std::string& title, const Rows<double>& ro
   }
 }
 
-void show_example(Lesson& lesson, const Rules& rules) {
-  const Attention<double> run = attention(example_q, example_k, example_v, true, rules);
+void show_example(Lesson& lesson, const Choices& choices) {
+  const Attention<double> run = attention(example_q, example_k, example_v, true, choices);
   print_rows(lesson, "scores s = q . k / 2 (- is hidden: a later token)", run.scores, 3);
   print_rows(lesson, "weights p = e^s / (sum of the e^s of the row)", run.weights, 3);
   print_rows(lesson, "out = sum of p v", run.out, 4);
@@ -44,7 +44,7 @@ void show_example(Lesson& lesson, const Rules& rules) {
 }
 
 // The library's dense reference, which is what later lessons are compared with.
-void check_reference(Lesson& lesson, const Rules& rules) {
+void check_reference(Lesson& lesson, const Choices& choices) {
   constexpr Index seq = 200, dim = 16;
   for (const bool causal : {false, true}) {
     const RandomProblem problem{{1, 1, seq, dim},
@@ -55,7 +55,7 @@ void check_reference(Lesson& lesson, const Rules& rules) {
     const auto rows = [&](std::uint64_t stream) {
       return costs::random_rows<double>(lesson, stream, seq, dim);
     };
-    const Rows<double> out = attention(rows(0), rows(1), rows(2), causal, rules).out;
+    const Rows<double> out = attention(rows(0), rows(1), rows(2), causal, choices).out;
     Tensor<double> got(problem.q);
     for (Index i = 0; i < seq; ++i)
       std::ranges::copy(out[static_cast<std::size_t>(i)], got.view().row(0, 0, i).begin());
@@ -72,14 +72,14 @@ int attention_lesson(int argc, char** argv) {
   lesson.offer_mutants({{"no-scale", "scores are not divided by the square root of D"},
                         {"future", "a causal query also sees the next token"}});
   if (!lesson.parse(argc, argv)) return 0;
-  const Rules rules{.scale = !lesson.mutant("no-scale"), .future = lesson.mutant("future") ? 1U : 0U};
+  const Choices choices{.scale = !lesson.mutant("no-scale"), .future = lesson.mutant("future") ? 1U : 0U};
 
   lesson.heading("Three tokens, D = 4, causal");
-  show_example(lesson, rules);
+  show_example(lesson, choices);
   lesson.heading("Why scores are divided by the square root of D");
-  costs::show_scale(lesson, rules);
+  costs::show_scale(lesson, choices);
   lesson.heading("The agreement");
-  check_reference(lesson, rules);
+  check_reference(lesson, choices);
   lesson.heading("The cost");
   costs::check_formulas(lesson);
   costs::show_costs(lesson);

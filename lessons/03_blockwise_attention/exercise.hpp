@@ -9,7 +9,7 @@
 namespace ring_attention::lesson {
 
 /// What a mutant replaces.
-struct Rules {
+struct Choices {
   bool (*skip)(Coverage) = [](Coverage coverage) { return coverage == Coverage::none; };
   float (*factor)(float from, float to) = rescale<float>;  // lesson 02: e^{from - to}, and 0 from -inf
   bool move_o = true;                                      // o follows the maximum, as l does
@@ -17,10 +17,10 @@ struct Rules {
 
 /// Lesson 01 on a tile: s becomes p = e^{s - m} with the tile's own m, and o = p v is not divided by l.
 inline void softmax_of_tile(MatrixMap<float> s, const MatrixMap<const float>& v, Partial<float>& tile,
-                            const Rules& rules) {
+                            const Choices& choices) {
   for (Index a = 0; a < s.rows(); ++a) {
     // Exercise: tile.m.data()[a] and tile.l.data()[a], the maximum of row a of s and the sum of its p. Each
-    // score s(a, b) is replaced by its p = e^{s - m}. rules.factor(s, m) is e^{s - m}, and 0 for a hidden
+    // score s(a, b) is replaced by its p = e^{s - m}. choices.factor(s, m) is e^{s - m}, and 0 for a hidden
     // score. Add the p in a loop, from the first to the last: sum() of Eigen adds in another order, and does
     // not give the library's bits.
     still_empty("softmax of a tile");
@@ -30,12 +30,12 @@ inline void softmax_of_tile(MatrixMap<float> s, const MatrixMap<const float>& v,
 
 /// Lesson 02 on each query: o and l of both are moved to the common maximum and added.
 inline void merge_tile(Partial<float>& sum, Index first_query, const Partial<float>& tile, Index queries,
-                       const Rules& rules) {
+                       const Choices& choices) {
   for (Index a = 0; a < queries; ++a) {
     float &m = sum.m.data()[first_query + a], &l = sum.l.data()[first_query + a];
     const float top = std::max(m, tile.m.data()[a]);
     // Exercise: the state (o, m, l) of query `first_query + a` with that of row a of the tile merged into it.
-    // `top` is the common maximum. Two factors, rules.factor(m, top) and the tile's, move what was there and
+    // `top` is the common maximum. Two factors, choices.factor(m, top) and the tile's, move what was there and
     // what comes. The rows of o: sum.o.view().row(0, 0, first_query + a) and tile.o.view().row(0, 0, a), each
     // a std::span of D numbers. Multiply the numbers of o and l by the factors first, then add: that gives
     // the library's bits. (The other members of `rules` are for mutants.)
@@ -48,7 +48,7 @@ inline void merge_tile(Partial<float>& sum, Index first_query, const Partial<flo
 /// \param q, k, v  [1, 1, S, D]
 inline AttentionResult<float> blockwise_attention(const View<const float>& q, const View<const float>& k,
                                                   const View<const float>& v, const Scoring& scoring,
-                                                  Index block, const Rules& rules = {}) {
+                                                  Index block, const Choices& rules = {}) {
   const Index seq = q.shape().seq;
   auto sum = Partial<float>::empty(q.shape());
   auto tile = Partial<float>::empty(q.shape().with_seq(block));
@@ -57,7 +57,7 @@ inline AttentionResult<float> blockwise_attention(const View<const float>& q, co
     for (Index j = 0; j < seq; j += block) {
       const TokenRange queries{i, 1, std::min(block, seq - i)}, keys{j, 1, std::min(block, seq - j)};
       const Coverage coverage = scoring.mask.coverage(queries, keys);
-      if (rules.skip(coverage)) continue;
+      if (choices.skip(coverage)) continue;
 
       MatrixMap<float> s{scores.data(), queries.count, keys.count};
       s.noalias() = matrix(q, 0, 0, i, queries.count) * matrix(k, 0, 0, j, keys.count).transpose();
@@ -66,8 +66,8 @@ inline AttentionResult<float> blockwise_attention(const View<const float>& q, co
         for (Index b = 0; b < s.cols(); ++b)
           if (!scoring.mask.allowed(i + a, j + b)) s(a, b) = negative_infinity<float>;
 
-      softmax_of_tile(s, matrix(v, 0, 0, j, keys.count), tile, rules);
-      merge_tile(sum, i, tile, queries.count, rules);
+      softmax_of_tile(s, matrix(v, 0, 0, j, keys.count), tile, choices);
+      merge_tile(sum, i, tile, queries.count, choices);
     }
   }
   return finish(std::move(sum));

@@ -10,10 +10,10 @@ using namespace ring_attention::lesson;
 
 // The same result for every block within the tolerance; the same bits only for the same block.
 void check_blocks(Lesson& lesson, const costs::Head& h, const RandomProblem& problem, Index block,
-                  const Rules& rules) {
+                  const Choices& choices) {
   const Reference want = problem.reference<float>(whole(problem.q.seq));
   const Tolerance tolerance = problem.tolerance<float>(want);
-  const AttentionResult<float> usual = blockwise_attention(h.q, h.k, h.v, problem.scoring, block, rules);
+  const AttentionResult<float> usual = blockwise_attention(h.q, h.k, h.v, problem.scoring, block, choices);
   Comparison worst_out = compare(usual.out, want.out, tolerance),
              worst_lse = compare(usual.lse, want.lse, tolerance);
   const auto keep_worst = [](Comparison& worst, const Comparison& next) {
@@ -25,7 +25,7 @@ void check_blocks(Lesson& lesson, const costs::Head& h, const RandomProblem& pro
   std::vector<Index> blocks{1, 7, 16, 64, 100, problem.q.seq}, unlike;
   std::vector<double> errors;
   for (const Index size : blocks) {
-    const AttentionResult<float> got = blockwise_attention(h.q, h.k, h.v, problem.scoring, size, rules),
+    const AttentionResult<float> got = blockwise_attention(h.q, h.k, h.v, problem.scoring, size, choices),
                                  library = blockwise_forward<float>(h.q, h.k, h.v, problem.scoring, size);
     same_bits = same_bits && bitwise_equal(got.out, library.out) && bitwise_equal(got.lse, library.lse);
     const Comparison out = compare(got.out, want.out, tolerance);
@@ -61,11 +61,11 @@ int blockwise_attention_lesson(int argc, char** argv) {
                         {"o-stays", "l is moved when the maximum grows, o is not"},
                         {"skip-diagonal", "partly masked tiles are skipped as well"}});
   if (!lesson.parse(argc, argv)) return 0;
-  Rules rules;
-  if (lesson.mutant("unguarded")) rules.factor = [](float from, float to) { return std::exp(from - to); };
-  if (lesson.mutant("o-stays")) rules.move_o = false;
+  Choices choices;
+  if (lesson.mutant("unguarded")) choices.factor = [](float from, float to) { return std::exp(from - to); };
+  if (lesson.mutant("o-stays")) choices.move_o = false;
   if (lesson.mutant("skip-diagonal"))
-    rules.skip = [](Coverage coverage) { return coverage != Coverage::full; };
+    choices.skip = [](Coverage coverage) { return coverage != Coverage::full; };
   const RandomProblem problem = costs::problem_of(lesson.seed(), seq, dim, 16);  // with spiked scores
   const Head head(problem);
 
@@ -76,9 +76,9 @@ int blockwise_attention_lesson(int argc, char** argv) {
   lesson.heading("The tiles: # full, / partly masked, . skipped");
   show_tiles(lesson, seq, block);
   lesson.heading("A masked tile");
-  show_masked_tiles(lesson, head, problem.scoring, block, rules);
+  show_masked_tiles(lesson, head, problem.scoring, block, choices);
   lesson.heading("The agreement");
-  check_blocks(lesson, head, problem, block, rules);
+  check_blocks(lesson, head, problem, block, choices);
   lesson.heading("The time");
   costs::show_time(lesson, dim, block, tiled);
   return lesson.finish("exact attention, one tile of scores at a time");

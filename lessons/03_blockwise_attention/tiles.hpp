@@ -35,8 +35,8 @@ inline void show_tiles(Lesson& lesson, Index seq, Index block) {
 
 // A tile in which a query sees no key has m = -inf, and e^{-inf - (-inf)} is NaN.
 inline void show_masked_tiles(Lesson& lesson, const Head& h, const Scoring& scoring, Index block,
-                              const Rules& rules) {
-  Rules visit_all = rules, unguarded;
+                              const Choices& choices) {
+  Choices visit_all = choices, unguarded;
   visit_all.skip = [](Coverage) { return false; };
   unguarded.skip = visit_all.skip;
   unguarded.factor = [](float from, float to) { return std::exp(from - to); };
@@ -46,7 +46,7 @@ inline void show_masked_tiles(Lesson& lesson, const Head& h, const Scoring& scor
              std::to_string(h.q.shape().seq) + " rows");
   lesson.say("  (finish() looks for l == 0, but there l is NaN)");
   lesson.record("nan_rows", lost);
-  const AttentionResult<float> skipped = blockwise_attention(h.q, h.k, h.v, scoring, block, rules),
+  const AttentionResult<float> skipped = blockwise_attention(h.q, h.k, h.v, scoring, block, choices),
                                visited = blockwise_attention(h.q, h.k, h.v, scoring, block, visit_all);
   lesson.check("no tile skipped, with the guard: a masked tile changes no bit",
                bitwise_equal(skipped.out, visited.out) && bitwise_equal(skipped.lse, visited.lse));

@@ -11,7 +11,7 @@ using State = SoftmaxState<float>;  // m = max x, l = sum e^{x - m}
 static_assert(sizeof(State) == 2 * sizeof(float), "a message is two floats: m, l");
 
 /// What a mutant replaces.
-struct Rules {
+struct Choices {
   State start{};  // (-inf, 0): no score yet
   State (*update)(const State&, const State&) = merge<float>;
   bool broadcast = true;
@@ -24,16 +24,16 @@ struct Chained {
 
 /// Each rank holds some scores of one row. Two numbers travel; the scores stay.
 /// \param local  the state of this rank's scores
-inline Chained chain(const State& local, const Communicator& comm, const Rules& rules = {}) {
+inline Chained chain(const State& local, const Communicator& comm, const Choices& rules = {}) {
   const int rank = comm.rank(), last = comm.size() - 1;
 
-  State state = rules.start;
+  State state = choices.start;
   if (rank > 0) check_mpi(MPI_Recv(&state, 2, MPI_FLOAT, rank - 1, 0, comm.handle(), MPI_STATUS_IGNORE));
-  state = rules.update(state, local);
+  state = choices.update(state, local);
   if (rank < last) check_mpi(MPI_Send(&state, 2, MPI_FLOAT, rank + 1, 0, comm.handle()));
 
   Chained result{state, state};
-  if (rules.broadcast) check_mpi(MPI_Bcast(&result.whole, 2, MPI_FLOAT, last, comm.handle()));
+  if (choices.broadcast) check_mpi(MPI_Bcast(&result.whole, 2, MPI_FLOAT, last, comm.handle()));
   return result;
 }
 

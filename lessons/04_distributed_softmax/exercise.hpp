@@ -11,7 +11,7 @@ using State = SoftmaxState<float>;  // m = max x, l = sum e^{x - m}
 static_assert(sizeof(State) == 2 * sizeof(float), "a message is two floats: m, l");
 
 /// What a mutant replaces.
-struct Rules {
+struct Choices {
   State start{};  // (-inf, 0): no score yet
   State (*update)(const State&, const State&) = merge<float>;
   bool broadcast = true;
@@ -24,13 +24,13 @@ struct Chained {
 
 /// Each rank holds some scores of one row. Two numbers travel; the scores stay.
 /// \param local  the state of this rank's scores
-inline Chained chain(const State& local, const Communicator& comm, const Rules& rules = {}) {
+inline Chained chain(const State& local, const Communicator& comm, const Choices& rules = {}) {
   const int rank = comm.rank(), last = comm.size() - 1;
 
-  State state = rules.start;
+  State state = choices.start;
   // Exercise: `state` becomes that of the scores of ranks 0 .. rank, and goes to the next rank. Three
   // statements: receive it from the rank before (rank 0 does not), merge `local` into it with
-  // rules.update(state, local), send it to the next rank (rank `last` does not). A message is 2 of MPI_FLOAT
+  // choices.update(state, local), send it to the next rank (rank `last` does not). A message is 2 of MPI_FLOAT
   // with tag 0.
   still_empty("chain");
 

@@ -57,11 +57,11 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
                         {"no-broadcast", "normalise with what the ranks before have seen"},
                         {"small-messages", "look for the deadlock with up to 1 KiB only"}});
   if (!lesson.parse(argc, argv)) return 0;
-  Rules rules;
-  if (lesson.mutant("finite-start")) rules.start.m = -1e4F;
+  Choices choices;
+  if (lesson.mutant("finite-start")) choices.start.m = -1e4F;
   if (lesson.mutant("forgot-rescale"))
-    rules.update = [](const State& a, const State& b) { return State{std::max(a.m, b.m), a.l + b.l}; };
-  rules.broadcast = !lesson.mutant("no-broadcast");
+    choices.update = [](const State& a, const State& b) { return State{std::max(a.m, b.m), a.l + b.l}; };
+  choices.broadcast = !lesson.mutant("no-broadcast");
 
   const Placement placement(PlacementKind::contiguous, seq, comm.size());
   const Tensor<float> x = scores(lesson, seq, placement.ranges(comm.rank()));
@@ -71,7 +71,7 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The chain, spelled out");
   mpi_counter::reset();
-  const Chained result = chain(own, comm, rules);
+  const Chained result = chain(own, comm, choices);
   const mpi_counter::Traffic traffic = mpi_counter::traffic();
   show_chain(lesson, comm, placement.tokens(comm.rank()), own, result.passed);
 

@@ -15,7 +15,7 @@
 namespace ring_attention::diagnose {
 
 /// out of lesson 00, which is on one device and has no backward.
-inline Answer by_formula(const Problem& problem, const idea_00::Rules& rules) {
+inline Answer by_formula(const Problem& problem, const idea_00::Choices& rules) {
   const Case& c = problem.the_case;
   const auto rows = [&](const Tensor<double>& array, Index head) {
     idea_00::Rows<double> all;

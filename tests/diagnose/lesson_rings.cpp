@@ -60,8 +60,8 @@ class LessonRings {
 
 const std::vector<std::string> plain{"full", "causal", "gqa"};
 
-LessonRing with_tiles(const std::function<void(idea_03::Rules&)>& change) {
-  idea_03::Rules rules;
+LessonRing with_tiles(const std::function<void(idea_03::Choices&)>& change) {
+  idea_03::Choices rules;
   change(rules);
   LessonRing ring;
   ring.engine = [=](const Scoring& scoring, Index, View<const float> q, const TokenRanges& ranges,
@@ -78,22 +78,23 @@ void LessonRings::right_rings() {
   overlapped.forward = idea_06::ring;
   keep("right", run({}, problems(plain)));
   keep("right", run(overlapped, problems(plain)));
-  keep("right", run(with_tiles([](idea_03::Rules&) {}), problems(plain)));
+  keep("right", run(with_tiles([](idea_03::Choices&) {}), problems(plain)));
 }
 
 void LessonRings::of_tiles() {
   const auto& masked = problems({"full", "causal", "gqa", "window", "documents"});
   const auto add = [&](const char* name, auto change) { keep(name, run(with_tiles(change), masked), true); };
-  add("lesson 03 unguarded",
-      [](idea_03::Rules& rules) { rules.factor = [](float from, float to) { return std::exp(from - to); }; });
-  add("lesson 03 o-stays", [](idea_03::Rules& rules) { rules.move_o = false; });
-  add("lesson 03 skip-diagonal", [](idea_03::Rules& rules) {
+  add("lesson 03 unguarded", [](idea_03::Choices& rules) {
+    rules.factor = [](float from, float to) { return std::exp(from - to); };
+  });
+  add("lesson 03 o-stays", [](idea_03::Choices& rules) { rules.move_o = false; });
+  add("lesson 03 skip-diagonal", [](idea_03::Choices& rules) {
     rules.skip = [](Coverage coverage) { return coverage != Coverage::full; };
   });
 }
 
 void LessonRings::of_formulas() {
-  const auto by_rules = [&](const char* name, const idea_00::Rules& rules) {
+  const auto by_rules = [&](const char* name, const idea_00::Choices& rules) {
     std::vector<Answer> answers;
     for (const Problem& problem : problems(plain)) answers.push_back(by_formula(problem, rules));
     keep(name, std::move(answers));

@@ -66,7 +66,7 @@ inline Answer answer_of(const Communicator& comm, const Problem& problem, const 
 /// Lesson 03: a parcel is a tile.
 class TileEngine : public Engine<float> {
  public:
-  TileEngine(const Scoring& scoring, const idea_03::Rules& rules) : scoring_(scoring), rules_(rules) {}
+  TileEngine(const Scoring& scoring, const idea_03::Choices& rules) : scoring_(scoring), rules_(rules) {}
 
   void begin(View<const float> q, const TokenRanges& ranges) {
     q_ = q;
@@ -104,7 +104,7 @@ class TileEngine : public Engine<float> {
 
  private:
   Scoring scoring_;
-  idea_03::Rules rules_;
+  idea_03::Choices rules_;
   View<const float> q_;
   TokenRange queries_;
   std::vector<Partial<float>> sums_;  // one a head

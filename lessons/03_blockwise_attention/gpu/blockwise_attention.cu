@@ -15,7 +15,7 @@ namespace {
 
 using cuda::infinity;
 
-__global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
+__global__ void __launch_bounds__(tile_queries) attend(Problem a, Choices choices) {
   __shared__ float k_tile[tile_keys][dim], v_tile[tile_keys][dim];
   const int thread = static_cast<int>(threadIdx.x), first_query = static_cast<int>(blockIdx.x) * tile_queries;
   const int i = first_query + thread;                                         // this thread's query
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
       k_tile[e / dim][e % dim] = key < a.seq ? a.k[at] : 0;
       v_tile[e / dim][e % dim] = key < a.seq ? a.v[at] : 0;
     }
-    if (rules.barrier) __syncthreads();  // all of the tile is loaded
+    if (choices.barrier) __syncthreads();  // all of the tile is loaded
 
     float s[tile_keys], top = m;  // lesson 02: the maximum moves, and all that was summed moves with it
 #pragma unroll
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
     m = top;
     l *= keep;
 #pragma unroll
-    for (int c = 0; c < dim; ++c) o[c] *= rules.move_o ? keep : 1;
+    for (int c = 0; c < dim; ++c) o[c] *= choices.move_o ? keep : 1;
 #pragma unroll
     for (int j = 0; j < tile_keys; ++j) {
       const float p = expf(s[j] - from);
@@ -68,10 +68,10 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Rules rules) {
 }
 }  // namespace
 
-void blockwise_attention(const Problem& problem, const Rules& rules, cuda::StreamHandle stream) {
+void blockwise_attention(const Problem& problem, const Choices& choices, cuda::StreamHandle stream) {
   const auto tiles = static_cast<unsigned>(cuda::blocks_of(problem.seq, tile_queries));
   cuda::launch(attend, {dim3(tiles, static_cast<unsigned>(problem.heads)), dim3(tile_queries)}, stream,
-               problem, rules);
+               problem, choices);
 }
 
 }  // namespace ring_attention::lesson_03

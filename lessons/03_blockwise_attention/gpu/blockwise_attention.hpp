@@ -10,7 +10,7 @@ constexpr int tile_queries = 64;  // the threads of a block, one a query
 constexpr int tile_keys = 32;     // of K and of V in shared memory: 16 KiB
 
 // What a mutant replaces.
-struct Rules {
+struct Choices {
   bool barrier = true;  // all threads wait until the tile is there
   bool move_o = true;   // o follows the maximum, as l does
 };
@@ -22,6 +22,6 @@ struct Problem {
   int heads, seq;
   float scale;
 };
-void blockwise_attention(const Problem& problem, const Rules& rules, cuda::StreamHandle stream);
+void blockwise_attention(const Problem& problem, const Choices& choices, cuda::StreamHandle stream);
 
 }  // namespace ring_attention::lesson_03

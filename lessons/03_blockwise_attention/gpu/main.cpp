@@ -10,7 +10,7 @@
 
 using namespace ring_attention;
 
-using lesson_03::dim, lesson_03::Rules;
+using lesson_03::dim, lesson_03::Choices;
 using FloatsThere = cuda::DeviceTensor<float>;
 
 /// q, k, v of a problem in device memory, and a place for the result.
@@ -29,11 +29,11 @@ RandomProblem problem_of(std::uint64_t seed, Index heads, Index seq, Index spike
   return {shape, shape, {default_scale(dim), Mask::causal()}, seed, spike_every};
 }
 
-void by_hand(OnDevice& a, const RandomProblem& p, const Rules& rules, cuda::StreamHandle stream) {
+void by_hand(OnDevice& a, const RandomProblem& p, const Choices& choices, cuda::StreamHandle stream) {
   lesson_03::blockwise_attention(
       {a.q.data(), a.k.data(), a.v.data(), a.out.data(), a.lse.data(), static_cast<int>(p.q.heads),
        static_cast<int>(p.q.seq), static_cast<float>(p.scoring.scale)},
-      rules, stream);
+      choices, stream);
 }
 
 DeviceAttentionResult by_library(const OnDevice& a, const RandomProblem& p, const char* kernel,
@@ -60,9 +60,10 @@ void show_traffic(Lesson& lesson) {
   lesson.record("operations_a_byte", intensities);
 }
 
-void check_agreement(Lesson& lesson, const RandomProblem& p, const Rules& rules, cuda::StreamHandle stream) {
+void check_agreement(Lesson& lesson, const RandomProblem& p, const Choices& choices,
+                     cuda::StreamHandle stream) {
   OnDevice a(p, stream);
-  by_hand(a, p, rules, stream);
+  by_hand(a, p, choices, stream);
   const Reference want = p.reference<float>(whole(p.q.seq));
   const Tolerance tolerance = p.tolerance<float>(want);
   const Tensor<float> out = cuda::downloaded(a.out, stream), lse = cuda::downloaded(a.lse, stream);
@@ -112,14 +113,14 @@ int blockwise_attention_cuda_lesson(int argc, char** argv) {
                         {"o-stays", "l is moved when the maximum grows, o is not"}});
   lesson.needs_gpu(cuda::why_no_device());
   if (!lesson.parse(argc, argv)) return 0;
-  const Rules rules{.barrier = !lesson.mutant("no-barrier"), .move_o = !lesson.mutant("o-stays")};
+  const Choices choices{.barrier = !lesson.mutant("no-barrier"), .move_o = !lesson.mutant("o-stays")};
   const cuda::Stream stream;
   gpu::describe_device(lesson);
 
   lesson.heading("The failure: what is asked of device memory, a head");
   show_traffic(lesson);
   lesson.heading("The agreement");
-  check_agreement(lesson, problem_of(lesson.seed(), 2, seq, 16), rules, stream.handle());
+  check_agreement(lesson, problem_of(lesson.seed(), 2, seq, 16), choices, stream.handle());
   if (time_seq > 0) {
     lesson.heading("The time");
     show_times(lesson, problem_of(lesson.seed(), 8, time_seq), stream.handle());
