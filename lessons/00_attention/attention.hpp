@@ -49,7 +49,7 @@ struct Attention {
 /// \param causal   token i sees the tokens 0 .. i; else all
 template <class T>
 Attention<T> attention(const Rows<T>& q, const Rows<T>& k, const Rows<T>& v, bool causal,
-                       const Choices& rules = {}) {
+                       const Choices& choices = {}) {
   Attention<T> result;
   for (std::size_t i = 0; i < q.size(); ++i) {
     const std::size_t seen = causal ? std::min(i + 1 + choices.future, k.size()) : k.size();

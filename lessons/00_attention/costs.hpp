@@ -51,7 +51,7 @@ inline void show_scale(Lesson& lesson, const lesson::Choices& choices) {
     const auto q = random_rows<double>(lesson, 0, seq, dim), k = random_rows<double>(lesson, 1, seq, dim);
     std::vector<double> cells;
     std::vector<double> largest;
-    for (const lesson::Choices& scores : {lesson::Choices{.scale = false}, rules}) {
+    for (const lesson::Choices& scores : {lesson::Choices{.scale = false}, choices}) {
       const auto run = lesson::attention(q, k, k, false, scores);
       double squares = 0, sum = 0;
       for (Index i = 0; i < seq; ++i) {

@@ -51,7 +51,7 @@ inline void merge_tile(Partial<float>& sum, Index first_query, const Partial<flo
 /// \param q, k, v  [1, 1, S, D]
 inline AttentionResult<float> blockwise_attention(const View<const float>& q, const View<const float>& k,
                                                   const View<const float>& v, const Scoring& scoring,
-                                                  Index block, const Choices& rules = {}) {
+                                                  Index block, const Choices& choices = {}) {
   const Index seq = q.shape().seq;
   auto sum = Partial<float>::empty(q.shape());
   auto tile = Partial<float>::empty(q.shape().with_seq(block));

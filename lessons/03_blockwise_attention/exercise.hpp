@@ -38,7 +38,7 @@ inline void merge_tile(Partial<float>& sum, Index first_query, const Partial<flo
     // `top` is the common maximum. Two factors, choices.factor(m, top) and the tile's, move what was there and
     // what comes. The rows of o: sum.o.view().row(0, 0, first_query + a) and tile.o.view().row(0, 0, a), each
     // a std::span of D numbers. Multiply the numbers of o and l by the factors first, then add: that gives
-    // the library's bits. (The other members of `rules` are for mutants.)
+    // the library's bits. (The other members of `choices` are for mutants.)
     still_empty("merge");
   }
 }
@@ -48,7 +48,7 @@ inline void merge_tile(Partial<float>& sum, Index first_query, const Partial<flo
 /// \param q, k, v  [1, 1, S, D]
 inline AttentionResult<float> blockwise_attention(const View<const float>& q, const View<const float>& k,
                                                   const View<const float>& v, const Scoring& scoring,
-                                                  Index block, const Choices& rules = {}) {
+                                                  Index block, const Choices& choices = {}) {
   const Index seq = q.shape().seq;
   auto sum = Partial<float>::empty(q.shape());
   auto tile = Partial<float>::empty(q.shape().with_seq(block));

@@ -24,7 +24,7 @@ struct Chained {
 
 /// Each rank holds some scores of one row. Two numbers travel; the scores stay.
 /// \param local  the state of this rank's scores
-inline Chained chain(const State& local, const Communicator& comm, const Choices& rules = {}) {
+inline Chained chain(const State& local, const Communicator& comm, const Choices& choices = {}) {
   const int rank = comm.rank(), last = comm.size() - 1;
 
   State state = choices.start;

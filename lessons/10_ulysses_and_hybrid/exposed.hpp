@@ -12,7 +12,7 @@
 namespace ring_attention::lesson_10 {
 
 /// A forward: U ranks share heads, and the others are rings; or an all-gather.
-struct Way {
+struct Sharing {
   int ulysses;  // 0: all-gather
   [[nodiscard]] RankGrid grid(int rank, int ranks) const { return {rank, ranks, std::max(ulysses, 1)}; }
   [[nodiscard]] std::string name(int ranks) const {
@@ -28,7 +28,7 @@ struct WayTiming {
 };
 
 /// The forward of a rank by the library. All arrays are zeros: they take as long as others.
-inline double exposed_seconds(const Way& way, const RankGrid& grid, PlacementKind kind, const Shape& q,
+inline double exposed_seconds(const Sharing& way, const RankGrid& grid, PlacementKind kind, const Shape& q,
                               const Shape& kv, const Scoring& scoring, const Device<float>& device,
                               Links& links) {
   const Placement shards(kind, q.seq, grid.ring.size);
@@ -77,7 +77,7 @@ inline constexpr Index link_tokens = 16, link_dim = 16;
 inline constexpr double unit_seconds = 125e-6;
 
 /// Threads of this process. The fastest repetition, mean of the ranks.
-inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_seconds) {
+inline WayTiming simulated(const Sharing& way, const LayerHeads& heads, double step_seconds) {
   constexpr Index tokens = link_ranks * link_tokens;
   const Shape q{1, heads.query, tokens, link_dim}, kv{1, heads.kv, tokens, link_dim};
   const double bytes = link_tokens * link_dim * sizeof(float);
@@ -104,7 +104,7 @@ inline WayTiming simulated(const Way& way, const LayerHeads& heads, double step_
 }
 
 /// The all-to-all is exposed in full, a hop where it takes longer than its step.
-inline double model(const Way& way, const LayerHeads& heads, double step_seconds) {
+inline double model(const Sharing& way, const LayerHeads& heads, double step_seconds) {
   if (way.ulysses == 0) return unit_seconds * static_cast<double>(2 * heads.kv * (link_ranks - 1));
   const Volume volume = forward_formula(heads, link_ranks, way.ulysses);
   const int hops = link_ranks / way.ulysses - 1;
@@ -124,7 +124,7 @@ inline void show_simulated_link(Lesson& lesson, const Communicator& comm) {
       exposed.emplace_back();
       models.emplace_back();
       total.emplace_back();
-      for (const Way way : {Way{1}, Way{4}, Way{8}, Way{0}}) {
+      for (const Sharing way : {Sharing{1}, Sharing{4}, Sharing{8}, Sharing{0}}) {
         const WayTiming timing = simulated(way, heads, step);
         exposed.back().push_back(timing.exposed);
         models.back().push_back(model(way, heads, step));
@@ -149,7 +149,7 @@ inline void show_simulated_link(Lesson& lesson, const Communicator& comm) {
 
 // ---- between the ranks of this job ------------------------------------------------------------------------
 
-inline WayTiming measured(const Way& way, const RandomProblem& problem, const Communicator& comm) {
+inline WayTiming measured(const Sharing& way, const RandomProblem& problem, const Communicator& comm) {
   const RankGrid grid = way.grid(comm.rank(), comm.size());
   MpiLinks links(comm, grid.ulysses, grid.ring);
   const CpuDevice<float> device;
@@ -164,7 +164,7 @@ inline WayTiming measured(const Way& way, const RandomProblem& problem, const Co
 inline void show_this_job(Lesson& lesson, const Communicator& comm, const RandomProblem& problem,
                           const std::vector<int>& ulysses) {
   constexpr int repetitions = 5;
-  std::vector<Way> ways;
+  std::vector<Sharing> ways;
   for (const int ranks : ulysses) ways.push_back({ranks});
   ways.push_back({0});
   std::vector<std::vector<double>> exposed(ways.size()), total(ways.size());

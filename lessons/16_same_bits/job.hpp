@@ -13,14 +13,14 @@ namespace ring_attention::lesson_16 {
 using Tiles = std::vector<Interval>;
 
 /// Who computes, and in which order.
-struct Team {
+struct Order {
   int ranks = 1;
   PlacementKind kind = PlacementKind::contiguous;
   bool ring = true;  ///< K,V of the ranks arrive one after the other; else tiles in any order, in three parts
 };
 
-inline std::vector<Team> all_teams() {
-  std::vector<Team> teams{{1, PlacementKind::contiguous, true}, {1, PlacementKind::contiguous, false}};
+inline std::vector<Order> all_teams() {
+  std::vector<Order> teams{{1, PlacementKind::contiguous, true}, {1, PlacementKind::contiguous, false}};
   for (const int ranks : {2, 3, 8})
     for (const auto kind : {PlacementKind::contiguous, PlacementKind::zigzag, PlacementKind::striped})
       for (const bool ring : {true, false}) teams.push_back({ranks, kind, ring});
@@ -38,9 +38,9 @@ struct QueryState {
 };
 
 template <class Sum>
-class Job {
+class OrderedSums {
  public:
-  Job(const Data& data, const Team& team, Mistake mistake, std::uint64_t seed)
+  OrderedSums(const Data& data, const Order& team, Mistake mistake, std::uint64_t seed)
       : data_(data), team_(team), mistake_(mistake), random_(seed) {
     for (int rank = 0; rank < team.ranks; ++rank) own_.push_back(tiles_of_rank(rank));
   }
@@ -188,7 +188,7 @@ class Job {
   }
 
   const Data& data_;
-  Team team_;
+  Order team_;
   Mistake mistake_;
   std::mt19937_64 random_;
   std::vector<Tiles> own_;  // of each rank

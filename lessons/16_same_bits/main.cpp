@@ -23,8 +23,8 @@ Result outcome_of(const Data& data, Mistake mistake) {
   Result outcome;
   Rows first;
   std::uint64_t seed = 1;
-  for (const Team& team : all_teams()) {
-    const Rows rows = Job<Sum>(data, team, mistake, seed++).run();
+  for (const Order& team : all_teams()) {
+    const Rows rows = OrderedSums<Sum>(data, team, mistake, seed++).run();
     if (first.out.empty()) first = rows;
     const std::array counts{differing(rows.out, first.out), differing(rows.lse, first.lse),
                             differing(rows.dv, first.dv)};

@@ -32,8 +32,8 @@ double median_ratio(const std::function<void()>& with, const std::function<void(
   return ratios[pairs / 2];
 }
 
-struct Problem {
-  explicit Problem(Index dim, bool causal)
+struct Sizes {
+  explicit Sizes(Index dim, bool causal)
       : shape{1, 1, tokens, dim}, q(shape), k(shape), v(shape), dout(shape) {
     std::uint64_t stream = 0;
     for (Tensor<float>* array : {&q, &k, &v, &dout}) fill_random(array->view(), {.stream = stream++});
@@ -58,7 +58,7 @@ struct Problem {
 };
 
 void print_row(Index dim, bool causal) {
-  const Problem problem(dim, causal);
+  const Sizes problem(dim, causal);
   const AttentionResult<float> usual = problem.forward(CpuEngine<float>(problem.scoring));
   const auto print = [&](const char* pass, const auto& without, const auto& with) {
     std::printf("| %s%s, D = %d |", pass, causal ? ", causal" : "", static_cast<int>(dim));

@@ -13,13 +13,13 @@ namespace ring_attention::test {
 namespace {
 
 /// C += A B with A or B transposed in memory.
-struct Case {
+struct Product {
   Index rows, columns, depth;
   bool a_transposed, b_transposed;
 };
 
-std::vector<Case> every_case() {
-  std::vector<Case> cases;
+std::vector<Product> every_case() {
+  std::vector<Product> cases;
   for (const Index rows : {0, 1, 7, 16})
     for (const Index columns : {1, 3, 16, 70, 129})
       for (const Index depth : {1, 5, 128, 259})
@@ -31,7 +31,7 @@ std::vector<Case> every_case() {
 /// A and B, and C with a row behind it that no product may touch.
 template <class T>
 struct Matrices {
-  explicit Matrices(const Case& of)
+  explicit Matrices(const Product& of)
       : a({1, 1, of.rows, of.depth}), b({1, 1, of.depth, of.columns}), c({1, 1, of.rows + 1, of.columns}) {
     std::uint64_t stream = 0;
     for (Tensor<T>* array : {&a, &b, &c}) fill_random(array->view(), {.seed = 1, .stream = ++stream});
@@ -40,7 +40,7 @@ struct Matrices {
 };
 
 template <class T>
-cpu::MatrixProduct<T> product_of(const Case& of, Matrices<T>& in) {
+cpu::MatrixProduct<T> product_of(const Product& of, Matrices<T>& in) {
   return {of.rows,
           of.columns,
           of.depth,
@@ -68,7 +68,7 @@ std::pair<double, double> entry(const cpu::MatrixProduct<T>& of, const Tensor<T>
 
 template <class T>
 void expect_products(Isa isa) {
-  for (const Case& of : every_case()) {
+  for (const Product& of : every_case()) {
     Matrices<T> in(of);
     const Tensor<T> before = in.c.clone();
     const cpu::MatrixProduct<T> product = product_of(of, in);
@@ -98,7 +98,7 @@ TEST(Products, AreThoseOfEveryInstructionSet) {
 // So it makes no difference how the rows of a batch are distributed.
 TEST(Products, GiveARowTheSameBitsAloneAsAmongOthers) {
   for_each_isa([](Isa isa) {
-    for (const Case& of : every_case()) {
+    for (const Product& of : every_case()) {
       Matrices<float> together(of), apart(of);
       kernels<float>(isa).add_product(product_of(of, together));
       for (Index i = 0; i < of.rows; ++i) {
@@ -117,7 +117,7 @@ TEST(Products, GiveARowTheSameBitsAloneAsAmongOthers) {
 // A training that resumes has its arrays at other addresses.
 TEST(Products, HaveTheSameBitsAtAnyAddress) {
   for_each_isa([](Isa isa) {
-    for (const Case& of : every_case()) {
+    for (const Product& of : every_case()) {
       Matrices<float> in(of);
       std::vector<float> a(1 + static_cast<std::size_t>(in.a.size())),
           b(1 + static_cast<std::size_t>(in.b.size())), c(1 + static_cast<std::size_t>(in.c.size()));

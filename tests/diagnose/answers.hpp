@@ -13,14 +13,14 @@ namespace ring_attention::diagnose {
 
 /// What a code returned for one case.
 struct Answer {
-  const Problem* problem;
+  const Trial* problem;
   Arrays arrays;
 };
 
 /// The problems of a job; all cases, or those that are named.
-inline std::vector<Problem> problems_of(const Job& job, const std::vector<std::string>& only = {}) {
-  std::vector<Problem> problems;
-  for (const Case& one : ladder(job))
+inline std::vector<Trial> problems_of(const JobShape& job, const std::vector<std::string>& only = {}) {
+  std::vector<Trial> problems;
+  for (const DiagnoseCase& one : ladder(job))
     if (only.empty() || std::ranges::find(only, one.name) != only.end()) problems.emplace_back(one, job, 1);
   return problems;
 }
@@ -34,8 +34,8 @@ struct Ran {
 /// Writes FOLDER/CASE with case.json and all arrays, for each case. \param folder  that of this ring
 inline void save(const Ran& ring, const std::string& folder) {
   for (const Answer& answer : ring.answers) {
-    const Problem& problem = *answer.problem;
-    const Case& c = problem.the_case;
+    const Trial& problem = *answer.problem;
+    const DiagnoseCase& c = problem.the_case;
     const std::string here = folder + "/" + c.name;
     std::filesystem::create_directories(here);
     write_file(

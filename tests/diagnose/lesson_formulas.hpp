@@ -15,8 +15,8 @@
 namespace ring_attention::diagnose {
 
 /// out of lesson 00, which is on one device and has no backward.
-inline Answer by_formula(const Problem& problem, const idea_00::Choices& rules) {
-  const Case& c = problem.the_case;
+inline Answer by_formula(const Trial& problem, const idea_00::Choices& rules) {
+  const DiagnoseCase& c = problem.the_case;
   const auto rows = [&](const Tensor<double>& array, Index head) {
     idea_00::Rows<double> all;
     for (Index token = 0; token < c.tokens; ++token) {

@@ -37,16 +37,16 @@ class LessonRings {
     if (comm_.rank() == 0) save({name, std::move(answers)}, folder_ + "/" + std::to_string(count_));
     ++count_;
   }
-  const std::vector<Problem>& problems(const std::vector<std::string>& only,
-                                       PlacementKind placement = PlacementKind::contiguous) {
+  const std::vector<Trial>& problems(const std::vector<std::string>& only,
+                                     PlacementKind placement = PlacementKind::contiguous) {
     std::string names = name(placement);
     for (const std::string& one : only) names += " " + one;
     if (!problems_.contains(names)) problems_.emplace(names, problems_of({comm_.size(), placement}, only));
     return problems_.at(names);
   }
-  std::vector<Answer> run(const LessonRing& ring, const std::vector<Problem>& problems) {
+  std::vector<Answer> run(const LessonRing& ring, const std::vector<Trial>& problems) {
     std::vector<Answer> answers;
-    for (const Problem& problem : problems)
+    for (const Trial& problem : problems)
       answers.push_back(answer_of(comm_, problem, RankOfLessonRing(comm_, problem, ring).run()));
     return answers;
   }
@@ -54,7 +54,7 @@ class LessonRings {
   const Communicator& comm_;
   std::string folder_;
   int count_ = 0;
-  std::map<std::string, std::vector<Problem>>
+  std::map<std::string, std::vector<Trial>>
       problems_;  // by the names of their cases; answers point into them
 };
 
@@ -96,7 +96,7 @@ void LessonRings::of_tiles() {
 void LessonRings::of_formulas() {
   const auto by_rules = [&](const char* name, const idea_00::Choices& rules) {
     std::vector<Answer> answers;
-    for (const Problem& problem : problems(plain)) answers.push_back(by_formula(problem, rules));
+    for (const Trial& problem : problems(plain)) answers.push_back(by_formula(problem, rules));
     keep(name, std::move(answers));
   };
   by_rules("lesson 00 no-scale", {.scale = false});
@@ -138,7 +138,7 @@ void LessonRings::of_rings() {
 void LessonRings::of_backwards() {
   const auto by_tiles = [&](const char* name, const idea_07::Mistakes& mistakes) {
     std::vector<Answer> answers;
-    for (const Problem& problem : problems({"causal", "gqa"})) answers.push_back(by_hand(problem, mistakes));
+    for (const Trial& problem : problems({"causal", "gqa"})) answers.push_back(by_hand(problem, mistakes));
     keep(name, std::move(answers));
   };
   by_tiles("lesson 07 missing-scale", {.missing_scale = true});
@@ -155,16 +155,16 @@ void LessonRings::of_backwards() {
 }
 
 void LessonRings::of_rules_of_pairs() {
-  std::vector<Problem> one_bias;  // lesson 12 has one bias for all heads
-  for (const Case& one : ladder({comm_.size(), PlacementKind::contiguous}))
+  std::vector<Trial> one_bias;  // lesson 12 has one bias for all heads
+  for (const DiagnoseCase& one : ladder({comm_.size(), PlacementKind::contiguous}))
     if (one.name == "full" || one.name == "bias") {
-      Case changed = one;
+      DiagnoseCase changed = one;
       changed.heads = changed.kv_heads = 1;
-      one_bias.emplace_back(changed, Job{comm_.size(), PlacementKind::contiguous}, 1);
+      one_bias.emplace_back(changed, JobShape{comm_.size(), PlacementKind::contiguous}, 1);
     }
-  const auto add = [&](const char* mistake, const std::vector<Problem>& on) {
+  const auto add = [&](const char* mistake, const std::vector<Trial>& on) {
     std::vector<Answer> answers;
-    for (const Problem& problem : on)
+    for (const Trial& problem : on)
       answers.push_back(answer_of(comm_, problem, by_pairs(comm_, problem, mistake)));
     keep(std::string("lesson 12 ") + mistake, std::move(answers));
   };
@@ -178,15 +178,15 @@ void LessonRings::of_rules_of_pairs() {
 
 // 2 ranks share the heads, 3 are a ring.
 void LessonRings::of_ulysses() {
-  const Job job{comm_.size(), PlacementKind::zigzag, 2};
+  const JobShape job{comm_.size(), PlacementKind::zigzag, 2};
   const auto add = [&](const char* mutant, const char* of_case, Index heads, Index kv_heads) {
-    std::vector<Case> cases = ladder(job);
-    Case c = *std::ranges::find(cases, of_case, &Case::name);
+    std::vector<DiagnoseCase> cases = ladder(job);
+    DiagnoseCase c = *std::ranges::find(cases, of_case, &DiagnoseCase::name);
     c.heads = heads;
     c.kv_heads = kv_heads;
     RandomProblem random{c.q(), c.kv(), {c.scale(), Mask::causal()}};
     if (c.alibi) random.scoring.alibi_slopes = alibi_slopes(heads);
-    const Problem problem = problem_of_lesson_10(c, job, random);
+    const Trial problem = problem_of_lesson_10(c, job, random);
     Lesson lesson("10", "", "", &comm_);
     lesson.offer_mutants(lesson_10::mutants);
     const std::array arguments{"10", "--json", "--mutant", mutant};

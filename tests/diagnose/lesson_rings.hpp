@@ -50,7 +50,7 @@ struct Returned {
 };
 
 /// The arrays of all ranks, on every rank.
-inline Answer answer_of(const Communicator& comm, const Problem& problem, const Returned& rows) {
+inline Answer answer_of(const Communicator& comm, const Trial& problem, const Returned& rows) {
   Answer answer{&problem, {}};
   const std::array parts{&rows.attended.out, &rows.attended.lse, &rows.gradients.q, &rows.gradients.k,
                          &rows.gradients.v};
@@ -142,7 +142,7 @@ struct LessonRing {
 /// One rank of it.
 class RankOfLessonRing {
  public:
-  RankOfLessonRing(const Communicator& comm, const Problem& problem, const LessonRing& ring)
+  RankOfLessonRing(const Communicator& comm, const Trial& problem, const LessonRing& ring)
       : comm_(comm),
         scoring_(problem.scoring()),
         shape_(problem.the_case.kv()),
@@ -208,8 +208,8 @@ class RankOfLessonRing {
 };
 
 /// Lesson 07 on one device: a tile has the queries of one rank and the keys of another.
-inline Answer by_hand(const Problem& problem, const idea_07::Mistakes& mistakes) {
-  const Case& c = problem.the_case;
+inline Answer by_hand(const Trial& problem, const idea_07::Mistakes& mistakes) {
+  const DiagnoseCase& c = problem.the_case;
   Answer answer{&problem, {}};
   for (const Array array : all_arrays) answer.arrays[array] = Tensor<double>(c.shape_of(array));
   for (const Array array : of_forward) answer.arrays[array] = problem.right[array].clone();
@@ -230,8 +230,8 @@ inline Answer by_hand(const Problem& problem, const idea_07::Mistakes& mistakes)
 }
 
 /// Lesson 12's engines in a ring of the library.
-inline Returned by_pairs(const Communicator& comm, const Problem& problem, lesson_12::Mistake mistake) {
-  const Case& c = problem.the_case;
+inline Returned by_pairs(const Communicator& comm, const Trial& problem, lesson_12::Mistake mistake) {
+  const DiagnoseCase& c = problem.the_case;
   const Placement placement(problem.job.placement, c.tokens, comm.size());
   const TokenRanges ranges = placement.ranges(comm.rank());
   lesson_12::Rules rules{.scale = c.scale(),
@@ -268,8 +268,8 @@ inline Returned by_pairs(const Communicator& comm, const Problem& problem, lesso
 }
 
 /// A case with the arrays of lesson 10, which every rank makes from a seed.
-inline Problem problem_of_lesson_10(const Case& c, const Job& job, const RandomProblem& random) {
-  Problem problem(c, job, 1);
+inline Trial problem_of_lesson_10(const DiagnoseCase& c, const JobShape& job, const RandomProblem& random) {
+  Trial problem(c, job, 1);
   problem.q = converted<double>(random.make<float>(random.q, 0, whole(c.tokens)));
   problem.k = converted<double>(random.keys<float>());
   problem.v = converted<double>(random.values<float>());

@@ -37,7 +37,7 @@ void stretch(Tensor<double>& array, Index head, double factor) {
     for (double& x : array.view().row(0, head, token)) x *= factor;
 }
 
-void enlarge_scores(Problem& problem) {
+void enlarge_scores(Trial& problem) {
   for (Index head = 0; head + 3 < problem.the_case.heads; head += 4) {
     stretch(problem.q, head, 4);  // lse of shards differ by more than 89
     stretch(problem.k, head, 8);
@@ -49,7 +49,7 @@ void enlarge_scores(Problem& problem) {
 }
 
 /// A bias that hides the padding from all queries.
-Tensor<double> hides(const Case& which) {
+Tensor<double> hides(const DiagnoseCase& which) {
   Tensor<double> bias({1, 1, which.tokens, which.tokens});
   for (Index query = 0; query < which.tokens; ++query)
     for (Index key = 0; key < which.padding; ++key) bias.view()(0, 0, query, key) = negative_infinity<double>;
@@ -58,24 +58,24 @@ Tensor<double> hides(const Case& which) {
 
 }  // namespace
 
-double Case::scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
+double DiagnoseCase::scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
 
-Shape Case::shape_of(Array array) const {
+Shape DiagnoseCase::shape_of(Array array) const {
   if (array == Array::lse) return q().per_row();
   return array == Array::dk || array == Array::dv ? kv() : q();
 }
 
-std::vector<Case> ladder(const Job& job) {
+std::vector<DiagnoseCase> ladder(const JobShape& job) {
   // Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
   // number than of heads or of columns, so that the axes of its arrays can be told apart.
-  Case full{.name = "full", .tests = "no mask"};
+  DiagnoseCase full{.name = "full", .tests = "no mask"};
   full.heads = full.kv_heads = job.ulysses > 2 ? 2 * job.ulysses : 4;
   const Index part = Index{2} * job.ranks;
   full.tokens = (24 + part - 1) / part * part;
   while (full.tokens == full.heads * job.ranks || full.tokens == full.dim * job.ranks) full.tokens += part;
-  std::vector<Case> cases{full};
-  const auto add = [&](const char* name, const char* tests, bool causal) -> Case& {
-    Case added = full;
+  std::vector<DiagnoseCase> cases{full};
+  const auto add = [&](const char* name, const char* tests, bool causal) -> DiagnoseCase& {
+    DiagnoseCase added = full;
     added.name = name;
     added.tests = tests;
     added.causal = causal;
@@ -97,7 +97,7 @@ std::vector<Case> ladder(const Job& job) {
   return cases;
 }
 
-Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arrays)
+Trial::Trial(const DiagnoseCase& which, const JobShape& ranks, std::uint64_t seed_of_arrays)
     : the_case(which), job(ranks), seed(seed_of_arrays) {
   const std::uint64_t mixed = mix(seed + which.number);
   // Scores have a standard deviation of 2.25: large enough for weights to differ, small enough for all keys to count.
@@ -115,7 +115,7 @@ Problem::Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arra
   find_right_results();
 }
 
-Scoring Problem::scoring() const {
+Scoring Trial::scoring() const {
   Scoring how;
   how.scale = the_case.scale();
   how.alibi_slopes = slopes;
@@ -126,7 +126,7 @@ Scoring Problem::scoring() const {
   return how;
 }
 
-void Problem::find_right_results() {
+void Trial::find_right_results() {
   const Tensor<double> hidden = the_case.padding > 0 ? hides(the_case) : Tensor<double>();
   const View<const double> added = the_case.padding > 0 ? hidden.view() : bias.view();
   Reference forward = reference_forward(q, k, v, scoring(), added);

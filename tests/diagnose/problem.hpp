@@ -1,6 +1,6 @@
 /// \file
-/// The cases of `ring_attention_diagnose` for rings that run in C++. `Case`: a small problem that shows some mistakes;
-/// `ladder`: all of them, the simplest first; `Problem`: its arrays and its right results.
+/// The cases of `ring_attention_diagnose` for rings that run in C++. `DiagnoseCase`: a small problem that shows some mistakes;
+/// `ladder`: all of them, the simplest first; `Trial`: its arrays and its right results.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace ring_attention::diagnose {
 
 /// The ranks of the code that is to be tested.
-struct Job {
+struct JobShape {
   int ranks = 3;
   PlacementKind placement = PlacementKind::contiguous;
   int ulysses = 1;  ///< ranks that share the heads: 1 in a ring, all in Ulysses, some in a hybrid
@@ -27,7 +27,7 @@ struct Job {
 };
 
 /// One problem, in words that a user's code can follow.
-struct Case {
+struct DiagnoseCase {
   std::string name;
   std::string tests;         ///< what it adds to those before it, in a few words
   std::uint64_t number = 0;  ///< in the ladder: no two cases have the same arrays
@@ -47,16 +47,16 @@ struct Case {
 };
 
 /// The cases for a job, the simplest first. Each adds one thing to `full` or to `causal`.
-[[nodiscard]] std::vector<Case> ladder(const Job& job);
+[[nodiscard]] std::vector<DiagnoseCase> ladder(const JobShape& job);
 
 /// A case with its arrays. Their elements are exact in bf16 and in fp16: a code of any type gets the same problem.
-struct Problem {
-  Problem(const Case& which, const Job& ranks, std::uint64_t seed_of_arrays);
+struct Trial {
+  Trial(const DiagnoseCase& which, const JobShape& ranks, std::uint64_t seed_of_arrays);
   /// How scores are formed, but for the bias and the padding.
   [[nodiscard]] Scoring scoring() const;
 
-  Case the_case;
-  Job job;
+  DiagnoseCase the_case;
+  JobShape job;
   std::uint64_t seed = 0;
   Tensor<double> q, k, v, dout;
   Tensor<double> bias;                ///< [1, heads, tokens, tokens], or empty

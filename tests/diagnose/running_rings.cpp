@@ -8,8 +8,8 @@ using namespace ring_attention::diagnose;
 namespace {
 
 /// The cases of a ring of the library: all but those with padding.
-const std::vector<Problem>& problems(PlacementKind placement) {
-  static std::map<PlacementKind, std::vector<Problem>> made;
+const std::vector<Trial>& problems(PlacementKind placement) {
+  static std::map<PlacementKind, std::vector<Trial>> made;
   if (!made.contains(placement))
     made.emplace(placement, problems_of({4, placement}, {"full", "causal", "gqa", "window", "documents",
                                                          "alibi", "bias", "sinks", "uneven", "large"}));
@@ -19,7 +19,7 @@ const std::vector<Problem>& problems(PlacementKind placement) {
 Ran ran(const std::string& name, const Running& ring, PlacementKind placement,
         const std::vector<std::string>& without = {}) {
   Ran result{name, {}};
-  for (const Problem& problem : problems(placement))
+  for (const Trial& problem : problems(placement))
     if (std::ranges::find(without, problem.the_case.name) == without.end())
       result.answers.push_back(answer_of(problem, ring));
   return result;
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   const auto keep = [&](const Ran& ring) { save(ring, folder + "/" + std::to_string(count++)); };
   for (const PlacementKind placement : test::placement_kinds) {
     Running fast;
-    fast.forward = [](const Problem&) { return test::make_forward<float, CpuEngine<float>>; };
+    fast.forward = [](const Trial&) { return test::make_forward<float, CpuEngine<float>>; };
     fast.backward = test::make_backward<float, CpuBackward<float>>;
     keep(ran("right", {}, placement));
     keep(ran("right", fast, placement));
@@ -42,9 +42,9 @@ int main(int argc, char** argv) {
     keep(ran(wrong.name, wrong.ring, PlacementKind::contiguous, wrong.without));
   for (const Wrong& wrong : wrong_backwards())
     keep(ran(wrong.name, wrong.ring, PlacementKind::contiguous, wrong.without));
-  const Job job{6, PlacementKind::zigzag, 2};
+  const JobShape job{6, PlacementKind::zigzag, 2};
   for (const WrongHybrid& wrong : wrong_hybrids()) {
-    const Problem problem(wrong.the_case(job), job, 1);
+    const Trial problem(wrong.the_case(job), job, 1);
     Ran ring{wrong.name, {}};
     ring.answers.push_back(answer_of_hybrid(problem, *wrong.rules));
     keep(ring);

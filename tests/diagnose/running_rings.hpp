@@ -11,7 +11,7 @@ namespace ring_attention::diagnose {
 
 /// What a ring runs with. The right ones, unless a test replaces them.
 struct Running {
-  std::function<test::MakeForward<float>(const Problem&)> forward = [](const Problem&) {
+  std::function<test::MakeForward<float>(const Trial&)> forward = [](const Trial&) {
     return test::make_forward<float, BlockwiseEngine<float>>;
   };
   test::MakeBackward<float> backward = test::make_backward<float, BlockwiseBackward<float>>;
@@ -21,8 +21,8 @@ struct Running {
                                                                                                auto&) {};
 };
 
-inline test::Case case_of(const Problem& problem) {
-  const Case& c = problem.the_case;
+inline test::Case case_of(const Trial& problem) {
+  const DiagnoseCase& c = problem.the_case;
   test::Case what;
   what.kv_heads = c.kv_heads;
   what.group = c.group();
@@ -37,13 +37,13 @@ inline test::Case case_of(const Problem& problem) {
   return what;
 }
 
-inline test::GradientProblem<float> in_float(const Problem& problem) {
+inline test::GradientProblem<float> in_float(const Trial& problem) {
   return test::make_gradient_problem<float>(
       test::make_problem<float>(case_of(problem), converted<float>(problem.q), converted<float>(problem.k),
                                 converted<float>(problem.v), converted<float>(problem.bias)),
       converted<float>(problem.dout));
 }
-inline Answer answer_of(const Problem& problem, const AttentionResult<float>& attended,
+inline Answer answer_of(const Trial& problem, const AttentionResult<float>& attended,
                         const Gradients<float>& gradients) {
   Answer answer{&problem, {}};
   answer.arrays[Array::out] = converted<double>(attended.out);
@@ -55,7 +55,7 @@ inline Answer answer_of(const Problem& problem, const AttentionResult<float>& at
 }
 
 /// The answer of a ring to one problem.
-inline Answer answer_of(const Problem& problem, const Running& ring) {
+inline Answer answer_of(const Trial& problem, const Running& ring) {
   const test::Team team{.rings = problem.job.ranks};
   const auto gradients = in_float(problem);
   const test::DeviceOf<float> device(ring.forward(problem), ring.backward);
@@ -71,7 +71,7 @@ inline Answer answer_of(const Problem& problem, const Running& ring) {
 template <class Owners>
 Running with_owners() {
   Running ring;
-  ring.forward = [](const Problem& problem) -> test::MakeForward<float> {
+  ring.forward = [](const Trial& problem) -> test::MakeForward<float> {
     const Placement placement(problem.job.placement, problem.the_case.tokens, problem.job.ranks);
     return [=](const Scoring& scoring, Index block, View<const float> q, const TokenRanges& ranges,
                View<const float> bias) {
@@ -88,7 +88,7 @@ Running with_owners() {
 template <class Engine>
 Running with_forward() {
   Running ring;
-  ring.forward = [](const Problem&) { return test::make_forward<float, Engine>; };
+  ring.forward = [](const Trial&) { return test::make_forward<float, Engine>; };
   return ring;
 }
 
@@ -176,7 +176,7 @@ inline std::vector<Wrong> wrong_backwards() {
 }
 
 /// What a hybrid with these rules returns.
-inline Answer answer_of_hybrid(const Problem& problem, const test::HybridRules& rules) {
+inline Answer answer_of_hybrid(const Trial& problem, const test::HybridRules& rules) {
   const auto got = test::run(in_float(problem), {problem.job.ulysses, problem.job.ring()}, CpuDevice<float>(),
                              {.rules = rules});
   return answer_of(problem, got.attended, got.gradients);
@@ -189,9 +189,9 @@ struct WrongHybrid {
   std::string of_case;
   Index heads, kv_heads;
 
-  [[nodiscard]] Case the_case(const Job& job) const {
-    std::vector<Case> cases = ladder(job);
-    Case& c = *std::ranges::find(cases, of_case, &Case::name);
+  [[nodiscard]] DiagnoseCase the_case(const JobShape& job) const {
+    std::vector<DiagnoseCase> cases = ladder(job);
+    DiagnoseCase& c = *std::ranges::find(cases, of_case, &DiagnoseCase::name);
     c.heads = heads;
     c.kv_heads = kv_heads;
     return c;

@@ -17,7 +17,7 @@ constexpr Index most_tokens_of_a_rank = 8;
 
 /// What shows: the number of a check and its case, the weakest check and the simplest case first, and what it is called.
 using Shown = std::optional<std::pair<int, std::string>>;
-using Run = std::function<Answer(const Problem&)>;
+using Run = std::function<Answer(const Trial&)>;
 
 bool finite(const Arrays& arrays) {
   return std::ranges::all_of(all_arrays, [&](Array array) {
@@ -38,8 +38,8 @@ bool differs(const Tensor<double>& got, const Tensor<double>& want) {
   return !(error <= 1e-3 * std::max(largest, 1.0));
 }
 
-Shown shown_by(const Run& run, const Case& c, const Job& job, int number) {
-  Problem problem(c, job, 1);
+Shown shown_by(const Run& run, const DiagnoseCase& c, const JobShape& job, int number) {
+  Trial problem(c, job, 1);
   const Answer answer = run(problem);
   if (!finite(answer.arrays)) return std::pair(number, "all numbers are finite; " + c.name);
   const auto wrong = [&](Array array) { return differs(answer.arrays[array], problem.right[array]); };
@@ -59,7 +59,7 @@ Shown shown_by(const Run& run, const Case& c, const Job& job, int number) {
 }
 
 /// A case with other tokens.
-Case shortened(Case c, Index tokens) {
+DiagnoseCase shortened(DiagnoseCase c, Index tokens) {
   c.tokens = tokens;
   if (!c.documents.empty()) c.documents = {0, (tokens + 2) / 3, (2 * tokens + 2) / 3, tokens};
   if (c.window > 0) c.window = std::max(Index{1}, std::min(c.window, tokens / 2));
@@ -67,16 +67,17 @@ Case shortened(Case c, Index tokens) {
 }
 
 /// The first job that shows it and not the right one, its fewest tokens, and the weakest check with any number of tokens.
-void print_smallest(const std::string& mutant, const Run& run, const Run& right, const std::vector<Job>& jobs,
-                    const std::function<std::vector<Case>(const Job&)>& cases_of) {
-  for (const Job& job : jobs) {
+void print_smallest(const std::string& mutant, const Run& run, const Run& right,
+                    const std::vector<JobShape>& jobs,
+                    const std::function<std::vector<DiagnoseCase>(const JobShape&)>& cases_of) {
+  for (const JobShape& job : jobs) {
     Index fewest = 0;
     Shown weakest;
-    const std::vector<Case> cases = cases_of(job);
+    const std::vector<DiagnoseCase> cases = cases_of(job);
     const Index unit = job.placement == PlacementKind::zigzag ? 2 * job.ranks : job.ranks;
     for (Index times = 1; times <= most_tokens_of_a_rank; ++times)
       for (std::size_t i = 0; i < cases.size(); ++i) {
-        const Case c = shortened(cases[i], times * unit);
+        const DiagnoseCase c = shortened(cases[i], times * unit);
         const auto number = static_cast<int>(i);
         const Shown shown = shown_by(run, c, job, number);
         if (!shown || shown_by(right, c, job, number)) continue;
@@ -177,7 +178,7 @@ void print_elsewhere(const Elsewhere& mutant, int most_ranks) {
 
 int main(int argc, char** argv) {
   const int most_ranks = argc > 1 ? std::atoi(argv[1]) : 6;
-  std::vector<Job> rings, hybrids;
+  std::vector<JobShape> rings, hybrids;
   for (int ranks = 1; ranks <= most_ranks; ++ranks) {
     if (ranks <= 4) rings.push_back({ranks, PlacementKind::contiguous});
     for (int ulysses = 2; ulysses <= ranks; ++ulysses)
@@ -188,11 +189,11 @@ int main(int argc, char** argv) {
   for (const Wrong& mutant : wrong) {
     if (!mutant.name.starts_with("tests/")) continue;
     print_smallest(
-        mutant.name, [&](const Problem& problem) { return answer_of(problem, mutant.ring); },
-        [](const Problem& problem) { return answer_of(problem, Running()); }, rings,
-        [&](const Job& job) {
-          std::vector<Case> cases = ladder(job);
-          std::erase_if(cases, [&](const Case& c) {
+        mutant.name, [&](const Trial& problem) { return answer_of(problem, mutant.ring); },
+        [](const Trial& problem) { return answer_of(problem, Running()); }, rings,
+        [&](const JobShape& job) {
+          std::vector<DiagnoseCase> cases = ladder(job);
+          std::erase_if(cases, [&](const DiagnoseCase& c) {
             return c.padding > 0 || c.name == "uneven" ||
                    std::ranges::find(mutant.without, c.name) != mutant.without.end();
           });
@@ -201,14 +202,14 @@ int main(int argc, char** argv) {
   }
   for (const Elsewhere& mutant : elsewhere()) print_elsewhere(mutant, std::min(most_ranks, 4));
   for (const WrongHybrid& mutant : wrong_hybrids()) {
-    std::vector<Job> jobs = hybrids;
-    std::erase_if(jobs, [&](const Job& job) {
+    std::vector<JobShape> jobs = hybrids;
+    std::erase_if(jobs, [&](const JobShape& job) {
       return !can_share_heads(mutant.heads, mutant.kv_heads, job.ulysses) ||
              !can_share_heads(mutant.heads, mutant.kv_heads, job.ring());
     });
     print_smallest(
-        mutant.name, [&](const Problem& problem) { return answer_of_hybrid(problem, *mutant.rules); },
-        [](const Problem& problem) { return answer_of_hybrid(problem, test::HybridRules()); }, jobs,
-        [&](const Job& job) { return std::vector<Case>{mutant.the_case(job)}; });
+        mutant.name, [&](const Trial& problem) { return answer_of_hybrid(problem, *mutant.rules); },
+        [](const Trial& problem) { return answer_of_hybrid(problem, test::HybridRules()); }, jobs,
+        [&](const JobShape& job) { return std::vector<DiagnoseCase>{mutant.the_case(job)}; });
   }
 }

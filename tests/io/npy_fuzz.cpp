@@ -171,14 +171,14 @@ class Mutator {
 };
 
 /// How the mutants ended.
-struct Outcome {
+struct Verdict {
   Index read = 0;
   Index refused = 0;
 };
 
 /// \param read returns a tensor, or throws InputError of one line that begins with the file's name.
 template <class Read>
-void attempt(Read&& read, const std::string& name, Outcome& outcome) {
+void attempt(Read&& read, const std::string& name, Verdict& outcome) {
   try {
     const auto array = read();
     ASSERT_GT(array.size(), 0);
@@ -201,8 +201,8 @@ TEST(NpyFuzz, EveryMutantIsReadOrRefused) {
   const test::TemporaryDirectory directory;
   const std::string path = directory / "m.npy";
   Mutator mutator(20'231'003);
-  Outcome in_memory;
-  Outcome on_disk;
+  Verdict in_memory;
+  Verdict on_disk;
   const Index count = mutants();
   for (Index i = 0; i < count && !HasFatalFailure(); ++i) {
     const std::string mutant = mutator.next();
@@ -215,7 +215,7 @@ TEST(NpyFuzz, EveryMutantIsReadOrRefused) {
     }
     if (i % 16 != 0) continue;
     std::ofstream(path, std::ios::binary) << file;
-    const Outcome before = on_disk;
+    const Verdict before = on_disk;
     attempt([&] { return read_npy<double>(path); }, path, on_disk);
     // Both readers agree; one has the whole file, the other its size.
     const bool read_here = on_disk.read > before.read;
@@ -237,7 +237,7 @@ TEST(NpyFuzz, EveryMutantIsReadOrRefused) {
 TEST(NpyFuzz, TheCorpusIsSound) {
   Index read = 0;
   for (const std::string& file : corpus()) {
-    Outcome outcome;
+    Verdict outcome;
     attempt([&] { return parse_npy<float>(as_bytes(file), "m.npy"); }, "m.npy", outcome);
     read += outcome.read;
   }

@@ -15,7 +15,7 @@ namespace {
 
 using cuda::infinity;
 
-__global__ void __launch_bounds__(tile_queries) attend(Problem a, Choices choices) {
+__global__ void __launch_bounds__(tile_queries) attend(DeviceArrays a, Choices choices) {
   __shared__ float k_tile[tile_keys][dim], v_tile[tile_keys][dim];
   const int thread = static_cast<int>(threadIdx.x), first_query = static_cast<int>(blockIdx.x) * tile_queries;
   const int i = first_query + thread;                                         // this thread's query
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(tile_queries) attend(Problem a, Choices choice
 }
 }  // namespace
 
-void blockwise_attention(const Problem& problem, const Choices& choices, cuda::StreamHandle stream) {
+void blockwise_attention(const DeviceArrays& problem, const Choices& choices, cuda::StreamHandle stream) {
   const auto tiles = static_cast<unsigned>(cuda::blocks_of(problem.seq, tile_queries));
   cuda::launch(attend, {dim3(tiles, static_cast<unsigned>(problem.heads)), dim3(tile_queries)}, stream,
                problem, choices);

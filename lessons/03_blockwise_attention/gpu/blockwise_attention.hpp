@@ -16,12 +16,12 @@ struct Choices {
 };
 
 // Causal attention, enqueued. q, k, v, out: [heads][seq][dim], lse: [heads][seq], all in device memory.
-struct Problem {
+struct DeviceArrays {
   const float *q, *k, *v;
   float *out, *lse;
   int heads, seq;
   float scale;
 };
-void blockwise_attention(const Problem& problem, const Choices& choices, cuda::StreamHandle stream);
+void blockwise_attention(const DeviceArrays& problem, const Choices& choices, cuda::StreamHandle stream);
 
 }  // namespace ring_attention::lesson_03

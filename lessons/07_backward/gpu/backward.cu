@@ -16,7 +16,7 @@ namespace ring_attention::lesson_07 {
 namespace {
 
 // forward: P = softmax(s), row by row; the sum over a row that its derivative needs is dO . O.
-__global__ void find_delta(Problem a) {
+__global__ void find_delta(DeviceArrays a) {
   const Index row = static_cast<Index>(blockIdx.x) * tile + threadIdx.x;
   if (row >= static_cast<Index>(a.heads) * a.seq) return;
   float sum = 0;
@@ -24,7 +24,7 @@ __global__ void find_delta(Problem a) {
   a.delta[row] = sum;
 }
 
-__global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistakes) {
+__global__ void __launch_bounds__(tile) differentiate(DeviceArrays a, Mistakes mistakes) {
   __shared__ float k_tile[tile][dim], q_tile[tile][dim], do_tile[tile][dim], lse[tile], delta[tile];
   __shared__ float ds_tile[tile][tile + 1];  // one more: a column's entries then lie in different banks
   const int thread = static_cast<int>(threadIdx.x), first_key = static_cast<int>(blockIdx.x) * tile;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(tile) differentiate(Problem a, Mistakes mistak
 }
 }  // namespace
 
-void backward(const Problem& problem, const Mistakes& mistakes, cuda::StreamHandle stream) {
+void backward(const DeviceArrays& problem, const Mistakes& mistakes, cuda::StreamHandle stream) {
   cuda::launch(find_delta, {cuda::blocks_of(Index{problem.heads} * problem.seq, Index{tile}), tile}, stream,
                problem);
   const auto tiles = static_cast<unsigned>(cuda::blocks_of(problem.seq, tile));

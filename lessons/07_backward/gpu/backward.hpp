@@ -16,13 +16,13 @@ struct Mistakes {
 };
 
 // Causal. q, k, v, out, grad_out and the gradients: [heads][seq][dim]; lse, delta: [heads][seq]; in device memory.
-struct Problem {
+struct DeviceArrays {
   const float *q, *k, *v, *out, *grad_out, *lse;
   float* delta;                     // left here
   float *grad_q, *grad_k, *grad_v;  // added to
   int heads, seq;
   float scale;
 };
-void backward(const Problem& problem, const Mistakes& mistakes, cuda::StreamHandle stream);
+void backward(const DeviceArrays& problem, const Mistakes& mistakes, cuda::StreamHandle stream);
 
 }  // namespace ring_attention::lesson_07

@@ -12,26 +12,26 @@ template <class Task>
 const std::string kind = std::is_same_v<Task, ForwardTask> ? "forward kernel" : "backward kernel";
 
 /// What a kernel is asked to do.
-struct Problem {
+struct Sizes {
   const DeviceTraits& device;
   Type type;
   int dim;
   bool pairs;  // a dense bias or dropout
 };
 
-std::string to_string(const Problem& problem) {
+std::string to_string(const Sizes& problem) {
   return std::string(name_of(problem.type)) + " with a head dim of " + std::to_string(problem.dim) +
          (problem.pairs ? " and a bias or dropout" : "");
 }
 
 template <class Task>
-bool takes(const Kernel<Task>& kernel, const Problem& problem) {
+bool takes(const Kernel<Task>& kernel, const Sizes& problem) {
   return kernel.takes(problem.device, problem.type, problem.dim) &&
          (!problem.pairs || kernel.launch_with_pairs != nullptr);
 }
 
 template <class Task>
-std::string names_that_take(std::span<const Kernel<Task>> kernels, const Problem& problem) {
+std::string names_that_take(std::span<const Kernel<Task>> kernels, const Sizes& problem) {
   std::string names;
   for (const auto& kernel : kernels)
     if (takes(kernel, problem)) names += (names.empty() ? "" : ", ") + std::string(kernel.name);
@@ -40,7 +40,7 @@ std::string names_that_take(std::span<const Kernel<Task>> kernels, const Problem
 
 template <class Task>
 const Kernel<Task>& choose(std::span<const Kernel<Task>> kernels, const std::string& name,
-                           const Problem& problem) {
+                           const Sizes& problem) {
   const Kernel<Task>* best = nullptr;
   bool known = name == "auto";
   for (const auto& kernel : kernels) {
