@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Callable, Iterable
 
@@ -10,8 +11,9 @@ import numpy as np
 from .mistakes import Mistake
 from .problem import BACKWARD, FORWARD
 from .residual import BEYOND_FLOAT, SAFETY
-from .ring import Arrays, Forward, backwards, forwards
+from .ring import Arrays, Forward, backwards, forwards, in_groups
 from .rounding import coarser, random_array
+from .rules import Rules
 from .search import Evidence, Explanation, Hypothesis, Search, Simulate
 
 
@@ -62,58 +64,36 @@ class Simulations:
     def __init__(self):
         self._known: dict[tuple, Arrays] = {}
 
-    def _remembering(self, explanations: list[Explanation], key_of: Callable[[Explanation], tuple],
-                     simulate: Callable[[list[Explanation]], list[Arrays]]) -> list[Arrays]:
-        keys = [key_of(one) for one in explanations]
-        missing = list({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._known}.items())
-        new = dict(zip((key for key, _ in missing), simulate([explanations[i] for _, i in missing])))
-        results = [new[key] if key in new else self._known[key] for key in keys]
-        self._known.update((key, new[key]) for key, i in missing if len(explanations[i].hypothesis.mistakes) < 2)
-        return results
+    def _remembering(self, explanations: list[Explanation], group_of: Callable[[Explanation], tuple],
+                     simulate: Callable[[tuple, list[Rules]], Iterable[Arrays]]) -> list[Arrays]:
+        keys = [(group_of(one), one.hypothesis) for one in explanations]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        run = lambda group, some: simulate(group, [hypothesis.rules() for _, hypothesis in some])  # noqa: E731
+        new = dict(zip(missing, in_groups(missing, lambda key: key[0], run)))
+        self._known.update((key, arrays) for key, arrays in new.items() if len(key[1].mistakes) < 2)
+        return [new[key] if key in new else self._known[key] for key in keys]
 
     def forward(self) -> Simulate:
         """out and lse of forwards."""
         def simulate(one: Evidence, explanations: list[Explanation], precision: str) -> list[Arrays]:
-            def run(some: list[Explanation]) -> list[Arrays]:
-                by_type: dict[str, list[int]] = {}
-                for i, explanation in enumerate(some):
-                    by_type.setdefault(_type_of(explanation, precision), []).append(i)
-                results: list = [None] * len(some)
-                for kind, numbers in by_type.items():
-                    rules = [some[i].hypothesis.rules() for i in numbers]
-                    for i, result in zip(numbers, forwards(one.problem, rules, kind)):
-                        results[i] = result.arrays
-                return results
-
-            return self._remembering(explanations, lambda e: (one.problem, precision, e.hypothesis), run)
+            run = lambda group, rules: (found.arrays for found in forwards(one.problem, rules, group[1]))  # noqa: E731
+            return self._remembering(explanations, lambda e: (one.problem, _type_of(e, precision)), run)
 
         return simulate
 
     def backward(self, of: Explanation) -> Simulate:
         """dq, dk and dv of backwards, whose forward is explained by `of`."""
-        own: dict[tuple, Forward] = {}
-
-        def given(one: Evidence, precision: str) -> Forward:
-            if (one, precision) not in own:
-                own[one, precision] = _own_forward(one, of, precision)
-            return own[one, precision]
+        own = functools.lru_cache(maxsize=None)(functools.partial(_own_forward, of))
 
         def simulate(one: Evidence, explanations: list[Explanation], precision: str) -> list[Arrays]:
-            def run(some: list[Explanation]) -> list[Arrays]:
-                results: list = [None] * len(some)
-                for is_own in (True, False):
-                    numbers = [i for i, explanation in enumerate(some) if explanation.given_own == is_own]
-                    if numbers:
-                        taken = given(one, precision) if is_own else one.right
-                        rules = [some[i].hypothesis.rules() for i in numbers]
-                        for i, arrays in zip(numbers, backwards(one.problem, rules, taken, precision)):
-                            results[i] = _without_nan(arrays) if is_own and _has_nan(taken) else arrays
-                return results
+            def run(group: tuple, rules: list[Rules]) -> Iterable[Arrays]:
+                given = own(one, precision) if group[0] else one.right
+                found = backwards(one.problem, rules, given, precision)
+                return map(_without_nan, found) if group[0] and _has_nan(given) else found
 
             where = one.problem if of.hypothesis.mistakes else one
-            key_of = lambda e: (where if e.given_own else one.problem, of.hypothesis, precision,  # noqa: E731
-                                e.hypothesis, e.given_own)
-            return self._remembering(explanations, key_of, run)
+            return self._remembering(explanations, lambda e: (
+                e.given_own, where if e.given_own else one.problem, of.hypothesis, precision), run)
 
         return simulate
 
@@ -122,7 +102,7 @@ def _type_of(forward: Explanation, precision: str) -> str:
     return coarser(precision, "float32") if forward.hypothesis.in_float else precision
 
 
-def _own_forward(one: Evidence, forward: Explanation, precision: str) -> Forward:
+def _own_forward(forward: Explanation, one: Evidence, precision: str) -> Forward:
     """What a wrong forward returned: what the user has, or else what is simulated."""
     (own,) = forwards(one.problem, [forward.hypothesis.rules()], _type_of(forward, precision))
     if not forward.hypothesis.mistakes:

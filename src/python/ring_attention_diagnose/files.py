@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
 from pathlib import Path
+from typing import Iterator
 
 import numpy as np
 
@@ -21,18 +23,23 @@ _WRITE_AGAIN = "write the cases again"
 _NO_CASES = "is not a file of `diagnose cases`"
 
 
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
+@contextlib.contextmanager
+def _one_line(path: str, problem: str, remedy: str) -> Iterator[None]:
+    """Errors of the system, as an InputError."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise InputError(path, f"{problem}: {reason}", remedy) from error
 
 
 def _exists(path: str) -> bool:
     """:raises InputError: when that cannot be said, as of a link to itself"""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise InputError(path, f"cannot be read: {_reason(error)}", "check what is in its place") from error
+    with _one_line(path, "cannot be read", "check what is in its place"):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
     return True
 
 
@@ -65,19 +72,16 @@ def _header(file, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
     """float64. A file with more than `most` elements is refused by its header; None for another shape than `shape`."""
-    try:
-        with open(path, "rb") as file:
-            extents, fortran, dtype = _header(file, path)
-            if shape is not None and extents != shape:
-                return None
-            elements = int(np.prod([int(extent) for extent in extents], dtype=object))
-            if most is not None and elements > most:
-                raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
-                                 "reshape the array before it is handed back")
-            wanted, left = elements * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-            bytes_read = file.read(wanted) if left == wanted else b""
-    except OSError as error:
-        raise InputError(path, f"cannot be read: {_reason(error)}", "check the file") from error
+    with _one_line(path, "cannot be read", "check the file"), open(path, "rb") as file:
+        extents, fortran, dtype = _header(file, path)
+        if shape is not None and extents != shape:
+            return None
+        elements = int(np.prod([int(extent) for extent in extents], dtype=object))
+        if most is not None and elements > most:
+            raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
+                             "reshape the array before it is handed back")
+        wanted, left = elements * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+        bytes_read = file.read(wanted) if left == wanted else b""
     if left < wanted:
         raise InputError(path, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN)
     if left > wanted:
@@ -142,28 +146,16 @@ def _problems_in(json_object: dict) -> list[Problem]:
 
 
 def _read_problems(path: str) -> list[Problem]:
-    try:
+    with _one_line(path, "cannot be read", _MAKE_CASES):
         text = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(path, f"cannot be read: {_reason(error)}", _MAKE_CASES) from error
     try:
-        json_object = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, "is no JSON", _WRITE_AGAIN) from error
-    try:
-        return _problems_in(json_object)
+        return _problems_in(json.loads(text.decode("utf-8")))
     except InputError as error:
         raise InputError(path, str(error), _WRITE_AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, "is no JSON", _WRITE_AGAIN) from error
     except (KeyError, TypeError) as error:
         raise InputError(path, _NO_CASES, _WRITE_AGAIN) from error
-
-
-def _make_directory(directory: str) -> None:
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {directory}", f"cannot be made a directory: {_reason(error)}",
-                         "give another, or check what is in the way") from error
 
 
 def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
@@ -180,20 +172,17 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
              "seed": problems[0].seed, "hand_back": ARRAYS, "explanations": text.splitlines(),
              "cases": [problem.description() for problem in problems]}
-    _make_directory(out)
-    for problem in problems:
-        _make_directory(f"{out}/{problem.case.name}")
-    try:
-        for problem in problems:
-            for name, array in problem.inputs().items():
-                path = f"{out}/{problem.case.name}/{name}.npy"
-                with open(path, "wb") as file:
-                    np.save(file, array.astype(np.float32))
-        path = f"{out}/cases.json"
-        Path(path).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        remedy = "check the directory, and the space on the disk"
-        raise InputError(path, f"cannot be written: {_reason(error)}", remedy) from error
+    for folder in (out, *(f"{out}/{problem.case.name}" for problem in problems)):
+        with _one_line(f"--out {folder}", "cannot be made a directory", "give another, or check what is in the way"):
+            os.makedirs(folder, exist_ok=True)
+    files = {f"{out}/{problem.case.name}/{name}.npy": array
+             for problem in problems for name, array in problem.inputs().items()}
+    for path in (*files, f"{out}/cases.json"):
+        with _one_line(path, "cannot be written", "check the directory, and the space on the disk"):
+            if path in files:
+                np.save(path, files[path].astype(np.float32))
+            else:
+                Path(path).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
 
 
 def read_submission(directory: str) -> Submission:

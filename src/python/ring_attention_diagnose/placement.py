@@ -85,26 +85,21 @@ class Slots:
         """For each position the one that the mask takes it to be, when tokens are placed over all ranks of a hybrid."""
         job, everything = self.job, self.ranks * self.count
         taken = np.arange(everything)
-        if job.ulysses > 1 and self.count % job.ulysses == 0:
+        if job.ulysses > 1 and everything % (2 * job.ranks) == 0:
             for rank in range(job.ranks):
-                here, there = Job(job.ranks, job.placement).shard(rank, everything), job.tokens_of(rank, everything)
-                taken[here] = [self._nth(there, n) for n in range(len(here))]
+                taken[Job(job.ranks, job.placement).shard(rank, everything)] = job.tokens_of(rank, everything)
         return taken
 
     @functools.cached_property
     def with_swapped_axes(self) -> np.ndarray:
         """The positions if the axes of Ulysses and of the ring were exchanged."""
-        job, other = self.job, self.job.ring
-        if job.ulysses in (1, other) or self.count % job.ulysses:
+        job, other, everything = self.job, self.job.ring, self.ranks * self.count
+        if job.ulysses in (1, other) or everything % (2 * job.ranks):
             return self.position
         swapped = Job(job.ranks, job.placement, other)
-        part = self.count // job.ulysses
-        ranks = [swapped.tokens_of(rank, self.ranks * self.count) for rank in range(job.ranks)]
-        return np.array([[self._nth(ranks[slot // part + job.ulysses * rank], slot % part)
-                          for slot in range(self.count)] for rank in range(self.ranks)])
-
-    def _nth(self, tokens: list[int], n: int) -> int:
-        return tokens[n] if n < len(tokens) else self.tokens + n
+        tokens = np.array([swapped.tokens_of(rank, everything) for rank in range(job.ranks)])
+        rank, slot, part = np.arange(self.ranks)[:, None], np.arange(self.count), self.count // job.ulysses
+        return tokens[slot // part + job.ulysses * rank, slot % part]
 
     def shards(self, array: np.ndarray) -> np.ndarray:
         """[R, heads, N, dim] of [heads, tokens, dim]; a slot without a token is zero."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Iterable
+from typing import Callable, Iterable
 
 import numpy as np
 
@@ -225,22 +225,28 @@ class _Batch:
         return sums
 
 
+def in_groups(items: list, key_of: Callable, run: Callable) -> list:
+    """The results of `run(key, items)`, which takes items of one key at a time, in the order of the items."""
+    groups: dict = {}
+    for i, item in enumerate(items):
+        groups.setdefault(key_of(item), []).append(i)
+    results = [None] * len(items)
+    for key, numbers in groups.items():
+        for i, result in zip(numbers, run(key, [items[i] for i in numbers])):
+            results[i] = result
+    return results
+
+
 def _simulated(problem: Problem, rules: Iterable[Rules], precision: str, fields: tuple[str, ...], run) -> list:
     """`run` of batches, in the order of the rules."""
+    def of_one_key(_: tuple, plans: list[Plan]) -> Iterable:
+        size = max(1, _MOST_SCORES // (plans[0].seen.size * problem.case.heads))
+        for begin in range(0, len(plans), size):
+            yield from run(_Batch(problem, plans[begin : begin + size], precision))
+
     with np.errstate(all="ignore"):
-        plans = [Plan(problem, one) for one in rules]
-        groups: dict[tuple, list[int]] = {}
-        for i, plan in enumerate(plans):
-            groups.setdefault((plan.steps.count, *(getattr(plan.rules, field) for field in fields)), []).append(i)
-        results = [None] * len(plans)
-        for numbers in groups.values():
-            scores = plans[numbers[0]].seen.size * problem.case.heads
-            size = max(1, _MOST_SCORES // scores)
-            for begin in range(0, len(numbers), size):
-                some = numbers[begin : begin + size]
-                for i, result in zip(some, run(_Batch(problem, [plans[i] for i in some], precision))):
-                    results[i] = result
-        return results
+        return in_groups([Plan(problem, one) for one in rules],
+                         lambda plan: (plan.steps.count, *(getattr(plan.rules, field) for field in fields)), of_one_key)
 
 
 def forwards(problem: Problem, rules: Iterable[Rules], precision: str = "float64") -> list[Forward]:

@@ -11,7 +11,7 @@ import numpy as np
 from .mistakes import Mistake
 from .problem import Problem
 from .residual import SAFETY, Residuals, Tolerances, Yardstick
-from .ring import Arrays, forwards
+from .ring import Arrays, forwards, in_groups
 from .rules import Rules
 from .tile_edits import follow_content
 
@@ -115,12 +115,8 @@ class Search:
         return min(self._tolerances(one).values()) / SAFETY / 50
 
     def _simulated(self, one: Evidence, explanations: list[Explanation], precisions: list[str]) -> list[Arrays]:
-        results: list = [None] * len(explanations)
-        for precision in dict.fromkeys(precisions):
-            some = [i for i, other in enumerate(precisions) if other == precision]
-            for i, arrays in zip(some, self._simulate(one, [explanations[i] for i in some], precision)):
-                results[i] = arrays
-        return results
+        return in_groups(list(zip(precisions, explanations)), lambda pair: pair[0],
+                         lambda precision, some: self._simulate(one, [pair[1] for pair in some], precision))
 
     def _exact(self, one: Evidence, explanations: list[Explanation]) -> list[Arrays]:
         precisions = ["float32" if e.hypothesis.in_float else "float64" for e in explanations]
