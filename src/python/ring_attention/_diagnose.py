@@ -35,13 +35,14 @@ class Case:
     rank: int
     ranks: int
     positions: list[int]  #: tokens_of_rank[rank]: the positions of this rank's q, k, v and dout
-    dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks
+    dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks; None of decoding
     comm: object  #: `group`, or the communicator of the ranks that were started; None for whole arrays
     window: int | None = None  #: how many keys a query sees: its own and the ones before it
     cu_seqlens: list[int] | None = None  #: where packed documents begin, and where the last one ends
     hidden_keys: int = 0  #: how many keys at the start are padding that no query sees
     alibi_slopes: object = None  #: one per head; the bias is -slope |position of the key - position of the query|
     bias: object = None  #: [1, heads, tokens of this rank, tokens]: a row for each query here, a column for each key
+    query_position: int | None = None  #: of decoding: q is one query, the same on every rank, at this position
     sinks: object = None  #: one logit per head, which takes part in the softmax and has no value
 
 
@@ -191,11 +192,13 @@ class _Work:
                 words[name] = kind.array(np.array(words[name]))
         if "bias" in arrays:
             words["bias"] = kind.array(arrays["bias"][:, :, here])
-        inputs = [kind.array(arrays[name][:, :, here], self.gradients) for name in "qkv"]
-        dout = kind.array(arrays["dout"][:, :, here])
+        decodes = "query_position" in words
+        inputs = [kind.array(arrays[name][:, :, [0] if decodes and name == "q" else here], self.gradients and not decodes)
+                  for name in "qkv"]
+        dout = None if decodes else kind.array(arrays["dout"][:, :, here])
         case = Case(rank=rank, ranks=len(words["tokens_of_rank"]), positions=here, dout=dout, comm=comm, **words)
         named = _named(self.function(*inputs, case))
-        if self.gradients and not {"dq", "dk", "dv"} & set(named):
+        if self.gradients and not decodes and not {"dq", "dk", "dv"} & set(named):
             named.update(kind.gradients(named, inputs, dout))
         return {name: kind.on_host(array) for name, array in named.items()}
 
@@ -238,7 +241,7 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
                ranks all make this call. case.comm is the group. Each rank gets the same result
     whole      True: one process computes for all ranks, as JAX does with several devices. The function is called once for
                each case, with whole NumPy arrays in the order of positions, and returns whole arrays
-    only       the names of the cases that the function supports, "full,causal" or a list; default all
+    only       the names of the cases that the function supports, "full,causal" or a list; default all but decode
     dtype      of q, k, v: "float32", "float64", "float16", "bfloat16" (of PyTorch), or a type of NumPy or PyTorch
     device     of tensors; default the CPU
     gradients  False: the forward alone

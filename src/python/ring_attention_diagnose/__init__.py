@@ -8,6 +8,8 @@ Python:
     problems = problems_of(ranks=3, only=["full", "causal"])
     given = [{"out": [("mine", my_attention(**problem.inputs()))]} for problem in problems]
     right, report, as_dict = judged(problems, given)
+
+`losses` does the same for the loss that a job reports.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from typing import Callable, Iterable
 from .diagnosis import diagnose
 from .examination import Options
 from .layout import Given, submission_of
+from .losses import losses
 from .placement import InputError, Job, job_of
 from .problem import ARRAYS, Problem, ladder
 from .report import to_dict, to_text
 
 __version__ = "1.0.0"
-__all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "problems_of"]
+__all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "problems_of"]
 
 
 def problems_of(ranks: int = 3, placement: str = "contiguous", parallel: str = "ring", ulysses: int = 1,

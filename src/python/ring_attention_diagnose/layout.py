@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .placement import InputError
-from .problem import ARRAYS, Case, Problem
+from .problem import ARRAYS, BACKWARD, Case, Problem
 from .residual import Yardstick
 from .ring import Arrays
 
@@ -20,13 +20,13 @@ def shape_text(extents) -> str:
     return "[" + ", ".join(str(extent) for extent in extents) + "]"
 
 
-def _order_of(extents: list[int], wanted: list[int], slack: int) -> tuple[int, ...] | None:
-    """Where `wanted` are among `extents`: an order of the axes, the present one first. Axis 1, the tokens, may be
+def _order_of(extents: list[int], wanted: dict[str, int], slack: int) -> tuple[int, ...] | None:
+    """Where `wanted` are among `extents`: an order of the axes, the present one first. The axis S, the tokens, may be
     longer by fewer than `slack`."""
     if len(extents) == len(wanted):
         for order in itertools.permutations(range(len(wanted))):
-            extra = [extents[at] - want for at, want in zip(order, wanted)]
-            if all(0 <= more < (slack if i == 1 else 1) for i, more in enumerate(extra)):
+            extra = [extents[at] - want for at, want in zip(order, wanted.values())]
+            if all(0 <= more < (slack if axis == "S" else 1) for axis, more in zip(wanted, extra)):
                 return order
     return None
 
@@ -34,16 +34,17 @@ def _order_of(extents: list[int], wanted: list[int], slack: int) -> tuple[int, .
 def _attempt(case: Case, array: str, tokens: int, raw: np.ndarray, heads: int) -> tuple[np.ndarray, str] | None:
     """The axes are found by their extents; those of extent 1 do not count."""
     raw = raw.reshape([extent for extent in raw.shape if extent != 1])
-    wanted = [heads, tokens] + ([] if array == "lse" else [case.dim])
+    axes = {"H": heads, "S": tokens, "D": 1 if array == "lse" else case.dim}
+    wanted = {axis: extent for axis, extent in axes.items() if extent != 1}
     for slack in (1, tokens if tokens < case.tokens else case.tokens // 2):  # padding to equal shards
         order = _order_of(list(raw.shape), wanted, slack)
         if order:
             says = []
             if order != tuple(sorted(order)):
-                says.append("axes are " + shape_text("HSD"[order.index(at)] for at in range(len(order))))
+                says.append("axes are " + shape_text(list(wanted)[order.index(at)] for at in range(len(order))))
             if slack > 1:
                 says.append("rows behind the last token are cut off")
-            found = raw.transpose(order)[:, :tokens]
+            found = raw.transpose(order)[tuple(map(slice, wanted.values()))]
             return found.reshape(heads, tokens, -1), ", ".join(says)
     return None
 
@@ -79,20 +80,23 @@ class Submission:
     without: list[str] = field(default_factory=list)  #: names of the cases without results
 
     def _arranged(self, problem: Problem, array: str, tokens: int, name: str, raw: np.ndarray) -> np.ndarray:
-        found = arranged(problem.case, array, tokens, raw)
+        rows = 1 if problem.case.decodes else tokens
+        found = arranged(problem.case, array, rows, raw)
         if found is None:
-            wanted = shape_text(problem.case.extents_of(array, tokens))
+            wanted = shape_text(problem.case.extents_of(array, rows))
             raise InputError(name, f"the shape {shape_text(raw.shape)} is not {wanted} in some order of the axes",
                              "reshape the array before it is handed back")
         line = f"{array}: {found[1]}"
         if found[1] and line not in self.layouts:
             self.layouts.append(line)
-        return found[0].astype(np.float64)
+        return found[0].astype(np.float64).repeat(tokens // rows, axis=1)  # of one query: as a rank with copies of it
 
     def _arrays(self, problem: Problem, given: Given) -> Arrays:
         arrays, tokens = {}, problem.case.tokens
         for array in (name for name in ARRAYS if given.get(name)):
             pieces = given[array]
+            if problem.case.decodes and array in BACKWARD:
+                raise InputError(pieces[0][0], f"{problem.case.name} has no gradients", "leave it out")
             if len(pieces) == 1:
                 arrays[array] = self._arranged(problem, array, tokens, *pieces[0])
                 continue

@@ -55,7 +55,7 @@ _permutes_heads("heads-not-returned-backward", "after_backward", "dq")
 def _view_for_transpose(slots, case, arrays):
     """[heads, tokens] of a rank, read as [tokens, heads]."""
     out = arrays["out"].copy()
-    for rank in range(slots.job.ranks):
+    for rank in range(0 if case.decodes else slots.job.ranks):
         here = slots.job.tokens_of(rank, slots.tokens)
         out[:, here] = out[:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
     arrays["out"] = out

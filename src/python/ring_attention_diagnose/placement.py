@@ -70,7 +70,8 @@ def job_of(ranks: int, placement: str, parallel: str, ulysses: int) -> Job:
 class Slots:
     """Where tokens are: position[rank, slot]. A slot that holds no token has a position behind the last one."""
 
-    def __init__(self, job: Job, tokens: int):
+    def __init__(self, job: Job, tokens: int, one_query: bool = False):
+        self.one_query = one_query  #: all ranks have the query of the last token
         shards = [job.shard(rank, tokens) for rank in range(job.ring)]
         self.job, self.tokens, self.ranks, self.count = job, tokens, job.ring, max(map(len, shards))
         behind = iter(range(tokens, tokens + self.ranks * self.count))

@@ -34,6 +34,7 @@ class Case:
     sinks: bool = False
     padding: int = 0  #: the first keys, which no query sees
     ulysses: int = 1  #: ranks that share the heads
+    decodes: bool = False  #: every rank has the query of the last token, and its own part of the keys
     large_scores: bool = False  #: in three of four heads: near +-100, near -10150, near -120
 
     @property
@@ -51,7 +52,7 @@ class Case:
 
 
 def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
-    """The cases for a job, the simplest first; all, or those with these names."""
+    """The cases for a job, the simplest first: those with these names, or all of self-attention."""
     # Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
     # number than of heads or of columns, so that the axes of its arrays can be told apart.
     heads, part = (2 * job.ulysses if job.ulysses > 2 else 4), 2 * job.ranks
@@ -74,13 +75,15 @@ def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
             ("padding", "keys that no query sees", {"padding": 3}),
             ("empty-rows", "queries that see no key; causal", {"causal": True, "padding": 3}),
             ("large", "large scores, and scores far below zero; causal", {"causal": True, "large_scores": True}),
+            ("decode", "one query, which all ranks have, and a cache that they share",
+             {"causal": True, "kv_heads": heads // 2, "decodes": True}),
         ))
     ]
     known = [case.name for case in cases]
     for name in names:
         if name not in known:
             raise InputError(f"case '{name}'", "there is none", f"take some of {', '.join(known)}")
-    return [case for case in cases if not names or case.name in names]
+    return [case for case in cases if (case.name in names if names else not case.decodes)]
 
 
 def _alibi_slopes(heads: int) -> list[float]:
@@ -124,10 +127,12 @@ class Problem:
             for offset, of_q, of_k in ((1, 200, -203), (2, 16, -30)):  # near -10150, near -120
                 _set_level(self.q[head + offset], of_q)
                 _set_level(self.k[head + offset], of_k)
+        if case.decodes:  # a ring whose ranks hold copies of one query; their results are as many rows
+            self.q[:] = self.q[:, -1:]
         self.bias = array((case.heads, case.tokens, case.tokens), 4, 1) if case.bias else None
         self.slopes = np.array(_alibi_slopes(case.heads)) if case.alibi else None
         self.sinks = 1 + array((case.heads,), 5, 1) if case.sinks else None
-        self.slots, self.cache, self._shards = Slots(job, case.tokens), {}, {}  #: cache: of tables that rules make
+        self.slots, self.cache, self._shards = Slots(job, case.tokens, case.decodes), {}, {}  #: cache: of tables that rules make
         with np.errstate(all="ignore"):
             self.right = self._dense()  #: dense attention in double
 
@@ -145,6 +150,8 @@ class Problem:
 
     def inputs(self) -> dict[str, np.ndarray]:
         """q, k, v, dout, and bias where there is one: whole arrays in the order of positions."""
+        if self.case.decodes:
+            return {"q": self.q[None, :, -1:], "k": self.k[None], "v": self.v[None]}
         names = ("q", "k", "v", "dout") + (("bias",) if self.case.bias else ())
         return {name: getattr(self, name)[None] for name in names}
 
@@ -155,14 +162,14 @@ class Problem:
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
         for there, name, value in ((c.window, "window", c.window), (c.documents, "cu_seqlens", list(c.documents)),
                                    (c.padding, "hidden_keys", c.padding), (c.alibi, "alibi_slopes", self.slopes),
-                                   (c.sinks, "sinks", self.sinks)):
+                                   (c.sinks, "sinks", self.sinks), (c.decodes, "query_position", c.tokens - 1)):
             if there:
                 words[name] = value.tolist() if isinstance(value, np.ndarray) else value
         return {**words, "tokens_of_rank": [self.job.tokens_of(rank, c.tokens) for rank in range(self.job.ranks)]}
 
     def _seen(self) -> np.ndarray:
-        c, i = self.case, np.arange(self.case.tokens)[:, None]
-        j = i.T
+        c, j = self.case, np.arange(self.case.tokens)
+        i = np.maximum(j, c.tokens - 1 if c.decodes else 0)[:, None]
         seen = (j >= c.padding) & (i >= 0)
         if c.causal:
             seen &= j <= i

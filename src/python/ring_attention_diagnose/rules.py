@@ -64,6 +64,8 @@ class Pair:
         ranks, slot = np.arange(slots.ranks)[:, None, None, None], np.arange(slots.count)
         of = lambda table: Place(table[:, :, None, None], slot, slots.position[table][:, :, None])  # noqa: E731
         self.query = Place(ranks, slot[:, None], slots.position[:, None, :, None])
+        if slots.one_query:
+            self.query = Place(ranks, 0 * slot[:, None], 0 * slot[:, None] + slots.tokens - 1)
         self.key, self.content = of(steps.positions), of(steps.k)
         self.in_place_of_key = Place(ranks, slot, slots.position[:, None, None])  #: what the query's rank has there
 

@@ -1,0 +1,127 @@
+"""`losses` names how a job adds its losses; and a cache that ranks share is decoded, right and wrong."""
+
+import contextlib
+import importlib.util
+import io
+import sys
+import unittest
+
+if importlib.util.find_spec("numpy") is None:
+    print(f"skipped: {sys.executable} has no NumPy")
+    sys.exit(77)
+
+import trials  # noqa: F401: the path of the package
+import numpy as np
+from ring_attention_diagnose import InputError, judged, losses, problems_of
+
+SHARDS = [list(range(0, 11)), list(range(11, 16)), list(range(16, 24))]
+OF_TOKENS = np.random.default_rng(1).uniform(0.5, 6, 24)
+OF_TOKENS[[3, 12, 23]] = np.nan  # two tokens of a prompt, and the last one
+
+
+def job(shifts=False, divides="all"):
+    """What each rank reports; a sum over ranks is a loop here, as messages would be."""
+    kept = [OF_TOKENS[shard[:-1] if shifts else shard] for shard in SHARDS]
+    sums, counts = ([f(x) for x in kept] for f in (np.nansum, lambda x: np.isfinite(x).sum()))
+    if divides == "all":
+        return [sum(sums) / sum(counts)] * 3
+    own = [s / c for s, c in zip(sums, counts)]
+    return {"own, averaged": [sum(own) / 3] * 3, "own": own, "share": [s / sum(counts) for s in sums]}[divides]
+
+
+class Losses(unittest.TestCase):
+    def test_names_the_rule(self):
+        for reported, *words in (
+            (job(divides="own, averaged"), "a rank divides by its own labels, and the ranks average"),
+            (job(divides="own"), "mean over its own tokens"), (job(divides="share"), "reports its share"),
+            (job(divides="own")[1], "mean over its own tokens (of rank 1 alone)"),
+            (job(divides="share")[0], "its share", "(of rank 0 alone)"), (job(shifts=True), "shifted inside a shard"),
+            (job(shifts=True, divides="own, averaged"), "shifted inside a shard", "and a rank divides by its own"),
+            (job(shifts=True, divides="own"), "shifted inside a shard", "mean over its own tokens"),
+            (3 * job()[0], "multiplied by the ranks"), (job()[0] / 3, "divided by the ranks"),
+            (np.nansum(OF_TOKENS), "not divided"),
+        ):
+            found = losses(reported, OF_TOKENS, SHARDS)
+            self.assertEqual((found.right, len(found.says)), (False, 1), found.report)
+            for word in words:
+                self.assertIn(word, found.report)
+        for right in (job(), job()[0], np.float32(job())):
+            self.assertTrue(losses(right, OF_TOKENS, SHARDS).right)
+
+    def test_does_not_name_another_rule(self):
+        found = losses(1.5 * job()[0], OF_TOKENS, SHARDS)
+        self.assertEqual((found.right, found.says), (False, ()))
+        self.assertIn("1.5 times", found.report)
+        self.assertFalse(losses(np.nan, OF_TOKENS, SHARDS).right)
+
+    def test_says_what_equal_shards_hide(self):
+        equal = [list(range(r, 24, 3)) for r in range(3)]
+        found = losses(2.0, np.full(24, 2.0), equal)
+        self.assertTrue(found.right)
+        self.assertIn("a rank divides by its own labels, and the ranks average", found.hidden)
+
+    def test_does_what_its_page_says(self):
+        page = (trials.Path(__file__).resolve().parents[2] / "docs/diagnose.md").read_text(encoding="utf-8")
+        code, report = page.split("## Losses")[1].split("```py\n")[1].split("```\n\n```\n")[:2]
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(code, {})
+        self.assertEqual(out.getvalue().rstrip(), report.split("\n```")[0])
+
+    def test_refuses_in_one_line(self):
+        for given, says in (((1.0, OF_TOKENS, []), "no rank"), ((1.0, [[1.0]], [[0]]), "one axis"),
+                            (([1.0, 2.0], OF_TOKENS, SHARDS), "2 losses for 3 ranks"), (("x", [1.0], [[0]]), "numbers"),
+                            ((1.0, OF_TOKENS, SHARDS[:2]), "each of the 24 tokens once"),
+                            ((1.0, [np.nan], [[0]]), "no token has a loss"), ((1.0, [1.0], [0.5, "a"]), "numbers"),
+                            ((1.0, [1.0, 2.0], [[0, -1]]), "each of the 2 tokens once")):
+            with self.assertRaises(InputError) as caught:
+                losses(*given)
+            self.assertIn(says, str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+
+
+def decoded(problem, ranks, mistake):
+    """out and lse of each rank: the states of all ranks, merged in the order of a ring."""
+    words, arrays, parts = problem.description(), problem.inputs(), []
+    q, k, v = (arrays[name][0] for name in "qkv")
+    of_head = np.arange(len(q)) % len(k) if mistake == "gqa-modulo" else np.arange(len(q)) // (len(q) // len(k))
+    for tokens in words["tokens_of_rank"]:
+        scores = words["scale"] * q @ k[of_head][:, tokens].swapaxes(1, 2)
+        if mistake == "causal-strict":  # the newest key is not in the cache yet
+            scores = np.where(np.array(tokens) < words["query_position"], scores, -np.inf)
+        lse = np.log(np.exp(scores).sum(2))
+        parts.append((np.exp(scores - lse[..., None]) @ v[of_head][:, tokens], lse))
+    for rank in range(ranks):
+        some = [parts[rank]] if mistake == "no-ring" else [parts[(rank - step) % ranks] for step in range(ranks)]
+        lse = np.logaddexp.reduce([lse for _, lse in some])
+        weights = [1 / ranks if mistake == "average" else np.exp(lse_of - lse)[..., None] for _, lse_of in some]
+        yield sum(weight * out for weight, (out, _) in zip(weights, some)), lse
+
+
+class Decoding(unittest.TestCase):
+    def test_names_the_mistake(self):
+        for ranks, placement in ((3, "striped"), (4, "contiguous")):
+            (problem,) = problems_of(ranks, placement, only=["decode"])
+            for mistake in ("", "average", "no-ring", "causal-strict", "gqa-modulo"):
+                results = list(decoded(problem, ranks, mistake))
+                given = {name: [(name, x.astype(np.float32)) for x in of_ranks]
+                         for name, of_ranks in zip(("out", "lse"), zip(*results))}
+                right, report, words = judged([problem], [given])
+                self.assertEqual(right, not mistake, report)
+                named = [one["mistakes"] for one in words["forward"]["explanations"]]
+                self.assertIn([mistake] if mistake else [], named or [[]])
+        one_answer = {name: pieces[:1] for name, pieces in given.items()}  # the same of every rank
+        self.assertFalse(judged([problem], [one_answer])[0])
+
+    def test_is_not_among_the_cases_by_default(self):
+        self.assertNotIn("decode", [problem.case.name for problem in problems_of()])
+
+    def test_has_no_gradients(self):
+        (problem,) = problems_of(only=["decode"])
+        with self.assertRaises(InputError) as caught:
+            judged([problem], [{"dq": [("mine/dq.npy", problem.inputs()["q"])]}])
+        self.assertEqual(str(caught.exception), "mine/dq.npy: decode has no gradients: leave it out")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
