@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import sys
+import tempfile
 import unittest
 
 if importlib.util.find_spec("numpy") is None:
@@ -13,6 +14,7 @@ if importlib.util.find_spec("numpy") is None:
 import trials  # noqa: F401: the path of the package
 import numpy as np
 from ring_attention_diagnose import InputError, judged, losses, problems_of
+from ring_attention_diagnose.__main__ import main
 
 SHARDS = [list(range(0, 11)), list(range(11, 16)), list(range(16, 24))]
 OF_TOKENS = np.random.default_rng(1).uniform(0.5, 6, 24)
@@ -112,6 +114,15 @@ class Decoding(unittest.TestCase):
                 self.assertIn([mistake] if mistake else [], named or [[]])
         one_answer = {name: pieces[:1] for name, pieces in given.items()}  # the same of every rank
         self.assertFalse(judged([problem], [one_answer])[0])
+
+    def test_reads_files(self):
+        for mistake, code in (("", 0), ("average", 1)):
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+                self.assertEqual(main(["cases", "--only", "full,decode", "--out", folder]), 0)
+                (problem,) = problems_of(only=["decode"])
+                for rank, (attended, lse) in enumerate(decoded(problem, 3, mistake)):
+                    np.save(f"{folder}/decode/out.{rank}.npy", attended[None])
+                self.assertEqual(main([folder]), code, out.getvalue())
 
     def test_is_not_among_the_cases_by_default(self):
         self.assertNotIn("decode", [problem.case.name for problem in problems_of()])

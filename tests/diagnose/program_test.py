@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,17 @@ class Program(unittest.TestCase):
         for text in ("[" * 100000, '{"ranks": NaN}', '{"ranks": 1e400, "placement": "zigzag"}', "\0"):
             Path("mine/cases.json").write_text(text, encoding="latin-1")
             self.refuse(["mine"], "mine/cases.json: ")
+
+    def test_what_is_no_file(self):
+        """A pipe in the place of a file would be read for ever."""
+        for place in ("mine/full/out.npy", "mine/full/q.npy", "mine/cases.json"):
+            for make in (os.mkdir, getattr(os, "mkfifo", os.mkdir)):
+                self.cases("--only", "full")
+                np.save("mine/full/out.npy", np.zeros((1, 4, 24, 16)))
+                os.remove(place)
+                make(place)
+                self.refuse(["mine"], f"{place}: is not a plain file")
+                shutil.rmtree("mine")
 
     def test_arrays(self):
         """Files in place of out.npy."""

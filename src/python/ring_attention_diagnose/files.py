@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import warnings
 from pathlib import Path
 from typing import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 
 from .layout import Submission, shape_text, submission_of
 from .placement import MOST_RANKS, PLACEMENTS, InputError, Job
-from .problem import ARRAYS, Problem, ladder
+from .problem import ARRAYS, Problem, every_case
 
 MOST_SEED = 2**63 - 1
 _AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
@@ -34,12 +35,14 @@ def _one_line(path: str, problem: str, remedy: str) -> Iterator[None]:
 
 
 def _exists(path: str) -> bool:
-    """:raises InputError: when that cannot be said, as of a link to itself"""
+    """:raises InputError: when that cannot be said, as of a link to itself; for a pipe, which may never end"""
     with _one_line(path, "cannot be read", "check what is in its place"):
         try:
-            os.stat(path)
+            mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return False
+    if not stat.S_ISREG(mode):
+        raise InputError(path, "is not a plain file", "check what is in its place")
     return True
 
 
@@ -138,7 +141,7 @@ def _problems_in(json_object: dict) -> list[Problem]:
         raise InputError("placement is none that there is")
     job = Job(ranks, {word: word for word in PLACEMENTS}[placement], ulysses)
     seed = _integer_of(json_object, "seed", 0, MOST_SEED)
-    cases = {case.name: case for case in ladder(job)}
+    cases = {case.name: case for case in every_case(job)}
     names = [entry["name"] for entry in json_object["cases"]]
     if any(isinstance(name, str) and name not in cases for name in names):
         raise InputError("a case is unknown")
@@ -146,6 +149,7 @@ def _problems_in(json_object: dict) -> list[Problem]:
 
 
 def _read_problems(path: str) -> list[Problem]:
+    _exists(path)
     with _one_line(path, "cannot be read", _MAKE_CASES):
         text = Path(path).read_bytes()
     try:

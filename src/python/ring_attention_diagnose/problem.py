@@ -51,8 +51,8 @@ class Case:
         return (heads, tokens) if array == "lse" else (heads, tokens, self.dim)
 
 
-def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
-    """The cases for a job, the simplest first: those with these names, or all of self-attention."""
+def every_case(job: Job) -> list[Case]:
+    """The cases for a job, the simplest first."""
     # Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
     # number than of heads or of columns, so that the axes of its arrays can be told apart.
     heads, part = (2 * job.ulysses if job.ulysses > 2 else 4), 2 * job.ranks
@@ -60,7 +60,7 @@ def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
     while tokens in (heads * job.ranks, 16 * job.ranks):
         tokens += part
     full = {"tokens": tokens, "heads": heads, "kv_heads": heads, "ulysses": job.ulysses}
-    cases = [
+    return [
         Case(name, tests, number=number, **{**full, **more})
         for number, (name, tests, more) in enumerate((
             ("full", "no mask", {}),
@@ -79,6 +79,11 @@ def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
              {"causal": True, "kv_heads": heads // 2, "decodes": True}),
         ))
     ]
+
+
+def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
+    """The cases for a job, the simplest first: those with these names, or all of self-attention."""
+    cases = every_case(job)
     known = [case.name for case in cases]
     for name in names:
         if name not in known:
