@@ -1,0 +1,206 @@
+"""docs/symptoms.md: what each mistake of mistakes.tsv does to results, found by running it.
+
+symptoms.py           writes the page
+symptoms.py --check   writes nothing; fails when the page is out of date
+"""
+
+import collections
+import functools
+import importlib.util
+import itertools
+import sys
+import textwrap
+
+if importlib.util.find_spec("numpy") is None:
+    print(f"skipped: {sys.executable} has no NumPy")
+    sys.exit(77)
+
+import numpy as np
+import tables
+import trials
+from ring_attention_diagnose.mistakes import MISTAKES
+from ring_attention_diagnose.placement import Job
+from ring_attention_diagnose.problem import BACKWARD, FORWARD, Problem, every_case
+from ring_attention_diagnose.residual import Yardstick
+from ring_attention_diagnose.ring import simulated
+
+PAGE = tables.SOURCE / "docs/symptoms.md"
+JOBS = (Job(3, "contiguous"), Job(3, "zigzag"), Job(3, "striped"), Job(6, "zigzag", 2))
+CASES = [case.name for case in every_case(JOBS[0]) if not case.decodes]
+SMALL = 0.03  # of a row: less is rounding that grows
+INTRODUCTION = """# From the symptom to the cause
+
+Compare your results with dense attention, rank by rank, and find the symptom below. Under it are the mistakes that
+cause it: `python3 tests/diagnose/symptoms.py` runs [each mistake of the list](diagnose.md#all-mistakes) and writes this
+page.
+
+Every mistake was run on 3 ranks, contiguous. Where that does not show it: zigzag, striped, or 6 ranks of which 2 share
+the heads. *From* is the first [case](diagnose.md#the-cases) that shows it: the cases before that one are right, and the
+symptom is that of this case. A mistake of both passes is described by its forward; its gradients are wrong as well.
+*Then run* names the case that tells most of the causes apart, and what it shows of each.
+[`ring-attention diagnose`](diagnose.md) compares all numbers, not only their places, and needs no table.
+"""
+
+
+def listed(words):
+    words = list(words)
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def factor_of(got, want, job, case):
+    """"3 times too large": all elements are right but for one factor."""
+    some = np.isfinite(want) & (abs(want) > 1e-12)
+    ratios = got[some] / want[some]
+    if not ratios.size or not np.isfinite(ratios).all() or np.ptp(ratios) > 1e-6 * abs(ratios.mean()):
+        return ""
+    ratio = ratios.mean()
+    if abs(ratio - 1) < 1e-6:  # what is wrong has no right number to be compared with
+        return ""
+    known = {"N, the number of ranks": job.ranks, "the square root of the dim": 1 / case.scale,
+             "the query heads of a group": case.group}
+    for word, number in known.items():
+        for factor, side in ((number, "large"), (1 / number, "small")):
+            if number != 1 and abs(ratio / factor - 1) < 1e-6:
+                return f"too {side} by the factor {word}"
+    return f"times {ratio:.3g}"
+
+
+def moved(got, want, job):
+    """Right rows in a wrong place: of other ranks, of other heads."""
+    shards = [job.shard(rank, want.shape[1]) for rank in range(job.ring)]
+    same = lambda a, b: a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9)  # noqa: E731
+    from_rank = [next((o for o, there in enumerate(shards) if same(got[:, here], want[:, there])), None)
+                 for here in shards]
+    if None not in from_rank and from_rank != list(range(job.ring)):
+        return "right, but on another rank"
+    from_head = [next((o for o in range(len(want)) if same(got[h], want[o])), None) for h in range(len(got))]
+    return "right, but in another head" if None not in from_head and from_head != list(range(len(got))) else ""
+
+
+def place_of(wrong, job):
+    """Where [heads, tokens] are wrong."""
+    tokens = wrong.any(0)
+    shards = [np.array(job.tokens_of(rank, len(tokens))) for rank in range(job.ranks)]
+    ranks = [rank for rank, here in enumerate(shards) if tokens[here].any()]
+    names = {tuple(range(job.ranks)): "on every rank", tuple(range(1, job.ranks)): "on every rank but 0",
+             tuple(range(job.ranks - 1)): "on every rank but the last", (job.ranks - 1,): "on the last rank only"}
+    where = names.get(tuple(ranks), "on some ranks")
+    rows = np.concatenate([tokens[shards[rank]] for rank in ranks])
+    if rows.all():
+        where += ", all rows"
+    elif tokens[tokens.argmax():].all():
+        first = tokens.argmax()
+        where += ", all rows but the first" if first == 1 else f", the last rows only, from position {first} on"
+    elif not tokens[1:].all() and all(not tokens[shards[rank]][0] for rank in ranks):
+        where += ", not in the first row of a shard"
+    else:
+        where += ", some rows"
+    heads = wrong.any(1)
+    return where + ("" if heads.all() else ", some heads" if heads[0] else ", not in head 0")
+
+
+def array_symptom(problem, yardstick, name, got):
+    """What is wrong with one array; empty if nothing is."""
+    want, job = problem.right[name], problem.job
+    errors = yardstick.row_errors(name, got, want)
+    wrong = ~(errors <= 1e-6)
+    if not wrong.any():
+        return ""
+    lost = ~np.isfinite(got) & np.isfinite(want) | np.isnan(got)
+    if lost.any():
+        return "NaN or infinite " + place_of(lost.any(2), job)
+    if np.nanmax(errors) < SMALL:
+        return "wrong in the last digits"
+    return factor_of(got, want, job, problem.case) or moved(got, want, job) or "wrong " + place_of(wrong, job)
+
+
+def symptom_of(mistake, problem, yardstick):
+    """"out and lse: wrong on every rank, all rows"; empty if nothing is wrong."""
+    (trial, *_) = trials.trials_of([mistake])
+    rules = trials.Hypothesis(trial.forward).rules(), trials.Hypothesis(trial.backward).rules()
+    arrays = simulated(problem, "float32" if mistake.in_float else "float64", *rules)
+    found = {}
+    for name in BACKWARD if mistake.phase == "backward" else FORWARD:
+        text = array_symptom(problem, yardstick, name, arrays[name])
+        if text:
+            found.setdefault(text, []).append(name)
+    return "; ".join(f"{listed(names)} {'is' if len(names) == 1 else 'are'} {text}" for text, names in found.items())
+
+
+def all_symptoms():
+    """{mistake: {case: symptom}} under the first job that shows it, and that job."""
+    symptoms, jobs = {}, {}
+    for job in JOBS:
+        problems = [Problem(case, job, 1) for case in every_case(job) if not case.decodes]
+        rest = [mistake for mistake in MISTAKES.values() if mistake not in symptoms]
+        for problem in problems:
+            yardstick = Yardstick(problem)
+            for mistake in rest:
+                text = symptom_of(mistake, problem, yardstick)
+                if text:
+                    jobs[mistake] = job
+                    symptoms.setdefault(mistake, {})[problem.case.name] = text
+    return symptoms, jobs
+
+
+def job_text(job):
+    if job == JOBS[0]:
+        return ""
+    return f", {job.ranks} ranks, {job.placement}" + (f", U = {job.ulysses}" if job.ulysses > 1 else "")
+
+
+def next_lines(mistakes, symptoms):
+    """The case that tells most of them apart, and what it shows of which."""
+    by_case = {case: collections.defaultdict(list) for case in CASES}
+    for case, mistake in itertools.product(CASES, mistakes):
+        by_case[case][symptoms[mistake].get(case, "nothing is wrong")].append(f"`{mistake.id}`")
+    best = max(CASES, key=lambda case: len(by_case[case]))
+    if len(mistakes) == 1:
+        return []
+    wrapped = functools.partial(textwrap.fill, width=120, subsequent_indent="  ", break_on_hyphens=False)
+    if len(by_case[best]) == 1:
+        return ["No case tells them apart by where it is wrong; the numbers do.", ""]
+    lines = [wrapped(f"- {text}: {', '.join(ids)}") for text, ids in by_case[best].items()]
+    return [f"Then run `{best}`:", "", *lines, ""]
+
+
+def section(symptom, mistakes, symptoms, jobs):
+    rows = ((f"`{m.id}`", m.says, next(iter(symptoms[m])) + job_text(jobs[m]), m.look, tables.lesson_link(m.lesson))
+            for m in mistakes)
+    heading = ("cause", "what is wrong", "from", "look at", "lesson")
+    lines = [f"### {symptom[0].upper()}{symptom[1:]}", "", tables.table(heading, rows), ""]
+    return lines + next_lines(mistakes, symptoms)
+
+
+def page():
+    np.seterr(all="ignore")
+    symptoms, jobs = all_symptoms()
+    groups = collections.defaultdict(list)
+    for mistake in MISTAKES.values():
+        if mistake in symptoms:
+            groups[next(iter(symptoms[mistake].values()))].append(mistake)
+    order = sorted(groups, key=lambda text: (-len(groups[text]), text))
+    lines = [INTRODUCTION]
+    for title, backward in (("The forward", False), ("The backward alone", True)):
+        lines += [f"## {title}", ""]
+        for symptom in order:
+            some = [m for m in groups[symptom] if (m.phase == "backward") == backward]
+            lines += section(symptom, some, symptoms, jobs) if some else []
+    hidden = [f"`{m.id}`" for m in MISTAKES.values() if m not in symptoms]
+    if hidden:
+        lines += [f"Not shown by these cases in the type of this page: {', '.join(hidden)}.", ""]
+    return "\n".join(itertools.chain(lines)).rstrip() + "\n"
+
+
+def main():
+    text = page()
+    if sys.argv[1:] != ["--check"]:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    right = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
+    print("as" if right else "python3 tests/diagnose/symptoms.py writes what", "docs/symptoms.md says")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
