@@ -32,7 +32,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml; exit $$code
 
-.PHONY: help run test test-long lessons gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
+.PHONY: help run test test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -65,6 +65,10 @@ test-long: ## the tests that take longer as well
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE)
 	@$(CTEST) $(TELLS_WHAT_IS_LEFT_OUT)
+
+capstone: ## judge your own ring, in any language (DIR=FOLDER, which has the program `run`)
+	@python=python3; $$python -c "import numpy" 2> /dev/null || python=/usr/bin/python3; \
+	  $$python lessons/17_capstone/judge.py "$(DIR)"
 
 lessons: ## build and run the lessons
 	@$(SETUP) run
