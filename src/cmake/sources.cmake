@@ -183,6 +183,10 @@ set(program_without_cuda_sources #
 
 # The Python module, above the library.
 set(python_sources
+    io/whole_file.cpp
+    plan/ring_time.cpp
+    program/output_directory.cpp
+    program/trace/trace.cpp
     program/watchdog.cpp
     python/job.cpp
     python/module.cpp

@@ -117,6 +117,26 @@ Attention& Job::attention_of(const Ranks& ranks, const Options& options) const {
   return *of.attention;
 }
 
+Observers Job::observers(const Ranks& ranks) {
+  Observers all{&observer_};
+  Group* const of = find(ranks.comm);
+  if (of != nullptr && of->trace) all.push_back(&of->trace->observer);
+  return all;
+}
+
+void Job::trace(const Ranks& ranks, const std::string& file) {
+  Group& of = group(ranks);
+  of.trace.emplace(of.rendezvous.comm(), file);
+}
+
+void Job::end_trace(const Ranks& ranks) {
+  Group& of = group(ranks);
+  if (!of.trace) throw AgreedError("trace: a later trace of these ranks has ended in this block");
+  of.trace->trace.join();
+  of.trace.reset();
+  if (of.attention) of.attention->options().observers = {&observer_};
+}
+
 void Job::wait(const Ranks& ranks) const {
   if (Group* const known = find(ranks.comm); known != nullptr && known->attention) known->attention->wait();
 }

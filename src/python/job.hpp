@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "program/activity_observer.hpp"
+#include "program/trace/trace_observer.hpp"
 #include "python/rendezvous.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/ring_attention.hpp"
@@ -59,6 +60,13 @@ class Job {
   [[nodiscard]] MPI_Comm comm_of(const Ranks& ranks) const { return group(ranks).rendezvous.comm(); }
   /// The Attention of these ranks, with these options for the next call. Made in their first call; lives as long.
   [[nodiscard]] Attention& attention_of(const Ranks& ranks, const Options& options) const;
+  /// Who is told what this rank does in a call of these ranks: the watchdog and, from trace() to end_trace(), a trace.
+  [[nodiscard]] Observers observers(const Ranks& ranks);
+  /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one that an exception has
+  /// left. Collective. \throws AgreedError when a rank cannot write
+  void trace(const Ranks& ranks, const std::string& file);
+  /// Makes one file of it. Collective.
+  void end_trace(const Ranks& ranks);
   /// Waits for the GPU calls of these ranks.
   void wait(const Ranks& ranks) const;
 
@@ -83,16 +91,22 @@ class Job {
   void unwatch();
   /// The watchdog watches again, in the phase of the last watch().
   void watch();
-  /// Tells the watchdog what the ring does.
-  Observer& observer() { return observer_; }
 
  private:
+  struct CallTrace {
+    CallTrace(MPI_Comm of, const std::string& file) : comm(of), trace(comm, file), observer(trace) {}
+
+    Communicator comm;
+    Trace trace;
+    TraceObserver observer;
+  };
   /// What belongs to a communicator.
   struct Group {
     Group(MPI_Comm comm, const std::string& call, Seconds timeout) : rendezvous(comm, call, timeout) {}
 
     Rendezvous rendezvous;
     std::optional<Attention> attention;
+    std::optional<CallTrace> trace;
   };
 
   [[nodiscard]] Group* find(MPI_Comm comm) const;

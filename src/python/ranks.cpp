@@ -34,7 +34,7 @@ Division make_division(const Ranks& ranks, Index queries, Index keys, const std:
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);
   options.same_bits = arguments.same_bits;
-  options.observers = {&job.observer()};
+  options.observers = job.observers(ranks);
   const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
   const PlacementKind kind = placement_kind_named(placement);
   const Index offset = arguments.q_offset.value_or(keys - queries);
@@ -190,6 +190,12 @@ void bind_calls_of(py::class_<Ranks> ranks) {
   ranks.def("send", &send);
   ranks.def("receive", &receive);
   ranks.def("wait", &wait);
+  ranks.def("trace", [](const Ranks& self, const std::string& file) {
+    run_unlocked(self, Phase::write, -1, [&](MPI_Comm) { Job::started().trace(self, file); });
+  });
+  ranks.def("end_trace", [](const Ranks& self) {
+    run_unlocked(self, Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(self); });
+  });
 }
 
 }  // namespace

@@ -38,6 +38,11 @@ class Ranks(unittest.TestCase):
         self.well(3, "values", "same_bits", "kernels", "errors")
         self.well(5, "values")
 
+    def test_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.well(3, f"traces:{folder}")
+            self.assertEqual(os.listdir(folder), ["ring.json"])
+
     def test_has_the_bits_of_the_program(self):
         rng = np.random.default_rng(3)
         program = harness.BUILD / "ring-attention"

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "cli/command_line.hpp"
@@ -37,7 +38,7 @@ std::vector<std::string> gathered(const Communicator& comm, const std::string& o
 }
 
 InputError cannot_write(const std::string& file) {
-  return InputError{"--trace: cannot write " + file + ": " + std::strerror(errno)};
+  return InputError{"cannot write " + file + ": " + std::strerror(errno)};
 }
 
 /// Tokens of one of at most 32 cells; the last may have fewer.
@@ -87,7 +88,7 @@ void Trace::remove_leftovers() {
 void Trace::open() {
   std::error_code ignored;  // if it cannot be looked at, it cannot be opened
   if (std::filesystem::is_directory(file_, ignored))
-    throw InputError("--trace " + file_, "is a directory where a file has to go", "give another");
+    throw InputError(file_, "is a directory where a file has to go", "give another");
   out_.reset(std::fopen(own_file_.c_str(), "wb"));
   if (out_ == nullptr) throw cannot_write(own_file_);
   (void)std::setvbuf(out_.get(), nullptr, _IONBF, 0);  // each event goes to the file when it happens
@@ -189,7 +190,7 @@ void Trace::join() {
     if (comm_.rank() != 0) return;
     std::string all = "[";
     for (const std::string& text : texts) all += (all.size() > 1 ? "," : "") + text.substr(1);
-    name_flag("--trace", [&] { write_file(file_, all, "\n]\n"); });
+    write_file(file_, all, "\n]\n");
   });
   std::error_code ignored;
   std::filesystem::remove(own_file_, ignored);
@@ -214,16 +215,18 @@ class Observed {
 int with_trace(const Communicator& comm, const std::string& file, Activity& activity,
                const std::function<int(Trace*)>& work) {
   if (file.empty()) return work(nullptr);
-  Trace trace(comm, file);
-  const Observed observed(activity, trace);
+  std::optional<Trace> trace;
+  name_flag("--trace", [&] { trace.emplace(comm, file); });
+  const Observed observed(activity, *trace);
+  const auto join = [&] { name_flag("--trace", [&] { trace->join(); }); };
   int code = 0;
   try {
-    code = work(&trace);
+    code = work(&*trace);
   } catch (const AgreedError&) {  // of all ranks
-    trace.join();
+    join();
     throw;
   }
-  trace.join();
+  join();
   return code;
 }
 

@@ -44,6 +44,8 @@ The functions for several ranks take `comm`, a communicator of an mpi4py that us
 rank and size are those in it. The default is all ranks of the job. The first call with a communicator duplicates it;
 comm.Free() frees both.
 
+`with ring_attention.trace("ring.json"):` writes what each rank does in the calls of the block, for Perfetto and Chrome.
+
 `diagnose` runs an attention of your own on several ranks, on small problems, and names its mistake:
 
     ring_attention.diagnose(my_ring_attention, ranks=3, only="full,causal").assert_right()
@@ -69,12 +71,12 @@ from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
-from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, wait
+from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, trace, wait
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward",
     "diagnose", "gather", "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
-    "wait",
+    "trace", "wait",
 ]
 
 for _error in (AgreedError, Error, InputError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import math
 import os
@@ -238,6 +239,26 @@ def wait(comm=None) -> None:
     """
     ranks = _ranks_of(comm)
     ranks.wait()
+
+
+@contextlib.contextmanager
+def trace(file, *, comm=None):
+    """Writes what each rank does in the calls of a `with` block, and when, to one file for Perfetto and Chrome. Collective.
+
+    `with ring_attention.trace("ring.json"): ...` has the same format as `ring-attention run --trace`. The calls of the block
+    that have this `comm` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
+    these files remain.
+    """
+    ranks = _ranks_of(comm)
+
+    def prepare():
+        return os.fspath(file)
+
+    path, _ = _together(ranks, "trace", prepare)
+    ranks.trace(path)
+    yield
+    _together(ranks, "the end of a trace", lambda: None)
+    ranks.end_trace()
 
 
 def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, q_offset):
