@@ -18,7 +18,7 @@ from ring_attention_diagnose.problem import BACKWARD, Problem, ladder
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rounding import rounded
 from ring_attention_diagnose.rules import Rules
-from ring_attention_diagnose.search import Hypothesis
+from ring_attention_diagnose.search import Explanation
 
 np.seterr(all="ignore")
 RIGHT_RESULTS = 10000 if "long" in sys.argv else 60
@@ -26,7 +26,7 @@ QUICK = Options(pairs=False, lists_not_tested=False)
 
 
 def answers(job, only, *ids, change=lambda problem, arrays: arrays):
-    rules = Hypothesis(tuple(MISTAKES[name] for name in ids)).rules()
+    rules = Explanation(tuple(MISTAKES[name] for name in ids)).rules()
     problems = [Problem(case, job, 1) for case in ladder(job, only)]
     return [(problem, change(problem, simulated(problem, "float32", rules, rules))) for problem in problems]
 

@@ -16,7 +16,7 @@ from ring_attention_diagnose.problem import Problem, ladder
 from ring_attention_diagnose.residual import Yardstick
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rules import Rules
-from ring_attention_diagnose.search import Hypothesis
+from ring_attention_diagnose.search import Explanation
 
 np.seterr(all="ignore")
 JOBS = ((1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (3, 3), (6, 2))
@@ -45,7 +45,7 @@ class Mistakes(unittest.TestCase):
             problem = Problem(case, job, 1)
             yardstick = Yardstick(problem)
             for mistake in (mistake for mistake in MISTAKES.values() if not mistake.directed):
-                forth, back = (Hypothesis((mistake,), direction).rules() for direction in (1, -1))
+                forth, back = (Explanation((mistake,), direction).rules() for direction in (1, -1))
                 errors = yardstick.largest(simulated(problem, "float64", forth, forth),
                                            simulated(problem, "float64", back, back))
                 self.assertLess(max(errors.values()), 1e-6, f"{mistake.id}, {case.name}")

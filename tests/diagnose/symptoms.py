@@ -117,7 +117,7 @@ def array_symptom(problem, yardstick, name, got):
 def symptom_of(mistake, problem, yardstick):
     """"out and lse: wrong on every rank, all rows"; empty if nothing is wrong."""
     (trial, *_) = trials.trials_of([mistake])
-    rules = trials.Hypothesis(trial.forward).rules(), trials.Hypothesis(trial.backward).rules()
+    rules = trials.Explanation(trial.forward).rules(), trials.Explanation(trial.backward).rules()
     arrays = simulated(problem, "float32" if mistake.in_float else "float64", *rules)
     found = {}
     for name in BACKWARD if mistake.phase == "backward" else FORWARD:

@@ -16,7 +16,7 @@ from ring_attention_diagnose.placement import Job
 from ring_attention_diagnose.problem import Problem, ladder
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rules import NO_RANK, to_common_maximum
-from ring_attention_diagnose.search import Hypothesis
+from ring_attention_diagnose.search import Explanation
 
 # Mistakes that public projects had, or that a first implementation makes.
 COMMON = """
@@ -76,7 +76,7 @@ def problems_of_part(part):
 def diagnosis_of(part, trial, problems):
     """What the package says of the trial."""
     kind, precision = part.split()[0], part.split()[3]
-    rules = Hypothesis(trial.forward).rules(), Hypothesis(trial.backward).rules()
+    rules = Explanation(trial.forward).rules(), Explanation(trial.backward).rules()
     answers = [(problem, simulated(problem, precision, *rules)) for problem in problems]
     options = Options(pairs=kind == "pairs", lists_not_tested=False)
     if kind == "unlisted":
@@ -85,7 +85,7 @@ def diagnosis_of(part, trial, problems):
 
 
 def explanation_text(one):
-    ids = " + ".join(mistake.id for mistake in one.hypothesis.mistakes)
+    ids = " + ".join(mistake.id for mistake in one.mistakes)
     if one.is_derivative:
         return "(derivative)" + ids
     return ids or ("(follows)" if one.given_own else "(right out)")
@@ -198,7 +198,7 @@ def main():
         return time.process_time() - begin, result
 
     for ranks, only in ((3, ("full", "causal", "gqa")), (3, ()), (4, ())):
-        job, right = Job(ranks, "zigzag"), Hypothesis().rules()
+        job, right = Job(ranks, "zigzag"), Explanation().rules()
         spent, results = seconds_of(lambda: [
             (problem, simulated(problem, "float32", right, right))
             for problem in (Problem(case, job, 1) for case in ladder(job, only))])

@@ -14,7 +14,7 @@ from .residual import BEYOND_FLOAT, SAFETY
 from .ring import Arrays, Forward, backwards, forwards, in_groups
 from .rounding import coarser, random_array
 from .rules import Rules
-from .search import Evidence, Explanation, Hypothesis, Search, Simulate
+from .search import Evidence, Explanation, Search, Simulate
 
 
 def singles(mistakes: Iterable[Mistake], backward: bool, ring: int,
@@ -22,20 +22,20 @@ def singles(mistakes: Iterable[Mistake], backward: bool, ring: int,
     """Single mistakes of a pass, in both directions of the ring where that matters, on top of `base`."""
     found = []
     for mistake in mistakes:
-        if not (mistake.in_backward if backward else mistake.in_forward) or mistake in base.hypothesis.mistakes:
+        if not (mistake.in_backward if backward else mistake.in_forward) or mistake in base.mistakes:
             continue
-        if mistake.loses_digits and base.hypothesis.mistakes:
+        if mistake.loses_digits and base.mistakes:
             continue
-        one = replace(base.hypothesis, mistakes=(*base.hypothesis.mistakes, mistake))
-        follows = {base.hypothesis.follows_content: 0, **({True: 0} if backward and mistake.moves_content else {})}
-        for direction in (1, -1) if ring > 2 and one.directed else (1,):
-            found += [replace(base, hypothesis=replace(one, direction=direction, follows_content=f)) for f in follows]
+        one = replace(base, mistakes=(*base.mistakes, mistake))
+        follows = {base.follows_content: 0, **({True: 0} if backward and mistake.moves_content else {})}
+        for direction in (1, -1) if ring > 2 and one.any_of("directed") else (1,):
+            found += [replace(one, direction=direction, follows_content=f) for f in follows]
     return found
 
 
 def pairs(candidates: list[Explanation], search: Search) -> list[Explanation]:
     """All pairs of these that may explain the case which `search` looks at first."""
-    some = [one for one in candidates if not one.hypothesis.loses_digits]
+    some = [one for one in candidates if not one.any_of("loses_digits")]
     shows = search.shows(0, some)
     explains = shows & search.explains_first(some)
     found = []
@@ -43,18 +43,17 @@ def pairs(candidates: list[Explanation], search: Search) -> list[Explanation]:
         for j, first in enumerate(some[:i]):
             # What does not show in the first case leaves it to the other to explain it.
             if (shows[i] and shows[j]) or explains[i] or explains[j]:
-                both = _joined(first.hypothesis, second.hypothesis)
-                found += [Explanation(both, second.given_own)] if both else []
+                found += _joined(first, second)
     return found
 
 
-def _joined(first: Hypothesis, second: Hypothesis) -> Hypothesis | None:
+def _joined(first: Explanation, second: Explanation) -> list[Explanation]:
     """Both mistakes, if one ring can make them."""
-    opposed = first.direction != second.direction and first.directed and second.directed
-    if opposed or second.mistakes[-1] in first.mistakes:
-        return None
-    return Hypothesis((*first.mistakes, second.mistakes[-1]), first.direction if first.directed else second.direction,
-                      first.follows_content or second.follows_content)
+    turns = {one.direction for one in (first, second) if one.any_of("directed")}
+    if len(turns) == 2 or second.mistakes[-1] in first.mistakes:
+        return []
+    return [replace(second, mistakes=(*first.mistakes, second.mistakes[-1]), direction=turns.pop() if turns else 1,
+                    follows_content=first.follows_content or second.follows_content)]
 
 
 class Simulations:
@@ -66,11 +65,11 @@ class Simulations:
 
     def _remembering(self, explanations: list[Explanation], group_of: Callable[[Explanation], tuple],
                      simulate: Callable[[tuple, list[Rules]], Iterable[Arrays]]) -> list[Arrays]:
-        keys = [(group_of(one), one.hypothesis) for one in explanations]
-        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
-        run = lambda group, some: simulate(group, [hypothesis.rules() for _, hypothesis in some])  # noqa: E731
-        new = dict(zip(missing, in_groups(missing, lambda key: key[0], run)))
-        self._known.update((key, arrays) for key, arrays in new.items() if len(key[1].mistakes) < 2)
+        keys = [(group_of(one), one.mistakes, one.direction, one.follows_content) for one in explanations]
+        missing = {key: one for key, one in zip(keys, explanations) if key not in self._known}
+        run = lambda group, some: simulate(group, [missing[key].rules() for key in some])  # noqa: E731
+        new = dict(zip(missing, in_groups(list(missing), lambda key: key[0], run)))
+        self._known.update((key, arrays) for key, arrays in new.items() if len(key[1]) < 2)
         return [new[key] if key in new else self._known[key] for key in keys]
 
     def forward(self) -> Simulate:
@@ -91,21 +90,21 @@ class Simulations:
                 found = backwards(one.problem, rules, given, precision)
                 return map(_without_nan, found) if group[0] and _has_nan(given) else found
 
-            where = one.problem if of.hypothesis.mistakes else one
+            where = one.problem if of.mistakes else one
             return self._remembering(explanations, lambda e: (
-                e.given_own, where if e.given_own else one.problem, of.hypothesis, precision), run)
+                e.given_own, where if e.given_own else one.problem, of, precision), run)
 
         return simulate
 
 
 def _type_of(forward: Explanation, precision: str) -> str:
-    return coarser(precision, "float32") if forward.hypothesis.in_float else precision
+    return coarser(precision, "float32") if forward.any_of("in_float") else precision
 
 
 def _own_forward(forward: Explanation, one: Evidence, precision: str) -> Forward:
     """What a wrong forward returned: what the user has, or else what is simulated."""
-    (own,) = forwards(one.problem, [forward.hypothesis.rules()], _type_of(forward, precision))
-    if not forward.hypothesis.mistakes:
+    (own,) = forwards(one.problem, [forward.rules()], _type_of(forward, precision))
+    if not forward.mistakes:
         own.arrays.update((name, one.got[name]) for name in FORWARD if name in one.got)
     return own
 
@@ -135,8 +134,8 @@ def is_derivative(cases: list[Evidence], forward: Explanation, precision: str) -
                 direction = random_array(got.shape, seed, 99)
                 loss = []
                 for side in (-step, step):
-                    moved = one.problem.moved(gradient[1], side * direction)
-                    out = forwards(moved, [forward.hypothesis.rules()], _type_of(forward, "float64"))[0].arrays["out"]
+                    moved = one.problem.given({gradient[1]: getattr(one.problem, gradient[1]) + side * direction})
+                    out = forwards(moved, [forward.rules()], _type_of(forward, "float64"))[0].arrays["out"]
                     loss.append((out * moved.dout).sum())
                 slope = (loss[1] - loss[0]) / (2 * step)
                 if not abs((got * direction).sum() - slope) <= tolerance * np.sqrt((got**2).sum()):

@@ -60,11 +60,9 @@ class Options:
 
 def _with_the_same_mistakes(forward: Explanation) -> list[Explanation]:
     """Backwards of a wrong forward without a mistake of their own."""
-    same = replace(forward.hypothesis, mistakes=tuple(m for m in forward.hypothesis.mistakes if m.in_backward))
-    found = [Explanation()]
-    for own in (True, False) if same.mistakes else ():
-        found += [Explanation(replace(same, follows_content=follows), own) for follows in (False, True)]
-    return found
+    same = Explanation(tuple(m for m in forward.mistakes if m.in_backward), forward.direction)
+    return [Explanation(), *(replace(same, follows_content=follows, given_own=own)
+                             for own in (True, False) for follows in (False, True) if same.mistakes)]
 
 
 class Examination:
@@ -158,7 +156,7 @@ class Examination:
         if not self.forward.wrong:
             return singles(self.options.mistakes, True, self.ring)
         return [one for base in _with_the_same_mistakes(forward)
-                for one in singles(self.options.mistakes, True, self.ring, base) if not one.hypothesis.loses_digits]
+                for one in singles(self.options.mistakes, True, self.ring, base) if not one.any_of("loses_digits")]
 
 
 def not_tested_by(cases: list[Evidence], options: Options, precision: str) -> list[Mistake]:
@@ -167,9 +165,9 @@ def not_tested_by(cases: list[Evidence], options: Options, precision: str) -> li
     shown: set[Mistake] = set()
     for backward, which in ((False, FORWARD), (True, BACKWARD)):
         for one in cases:
-            candidates = [e for e in singles(options.mistakes, backward, ring) if e.hypothesis.mistakes[0] not in shown]
+            candidates = [e for e in singles(options.mistakes, backward, ring) if e.mistakes[0] not in shown]
             if one.has_any(which) and candidates:
                 simulate = simulations.backward(Explanation()) if backward else simulations.forward()
                 shows = Search([one], which, precision, False, simulate).shows(0, candidates)
-                shown.update(e.hypothesis.mistakes[0] for e, is_shown in zip(candidates, shows) if is_shown)
+                shown.update(e.mistakes[0] for e, is_shown in zip(candidates, shows) if is_shown)
     return [mistake for mistake in options.mistakes if mistake not in shown]

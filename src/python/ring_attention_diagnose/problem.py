@@ -141,10 +141,12 @@ class Problem:
         with np.errstate(all="ignore"):
             self.right = self._dense()  #: dense attention in double
 
-    def moved(self, array: str, step: np.ndarray) -> Problem:
-        """The same with another q, k or v, and without right results: for derivatives."""
+    def given(self, arrays: dict[str, np.ndarray]) -> Problem:
+        """The same with some other arrays, and their right results."""
         other = object.__new__(Problem)
-        other.__dict__.update(self.__dict__, _shards={}, **{array: getattr(self, array) + step})
+        other.__dict__.update(self.__dict__, _shards={}, cache={} if "bias" in arrays else self.cache, **arrays)
+        with np.errstate(all="ignore"):
+            other.right = other._dense()
         return other
 
     def shards(self, name: str) -> np.ndarray:

@@ -19,7 +19,7 @@ from .search import Evidence, Explanation
 
 def sentence(explanation: Explanation) -> str:
     """What its mistakes are."""
-    return "; and ".join(mistake.says for mistake in explanation.hypothesis.mistakes)
+    return "; and ".join(mistake.says for mistake in explanation.mistakes)
 
 
 def _percent(share: float) -> str:
@@ -58,9 +58,9 @@ def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
     """What such a backward does; empty when it has a mistake."""
     if backward.is_derivative:
         return "the derivative of this forward, as autograd finds it: nothing more is wrong"
-    if not backward.hypothesis.mistakes:
+    if not backward.mistakes:
         return "right for the out and lse of this forward" if backward.given_own else "right"
-    same = any(one.hypothesis.mistakes == backward.hypothesis.mistakes for one in forward.explanations)
+    same = any(one.mistakes == backward.mistakes for one in forward.explanations)
     return "the same mistake, and no other" if same else ""
 
 
@@ -79,7 +79,7 @@ def _unknown_text(found: Pass) -> str:
 
 def _explanation_text(one: Explanation, found: Pass, said: tuple[Mistake, ...]) -> str:
     """:param said: mistakes of the forward, which need not be explained again"""
-    mistakes = one.hypothesis.mistakes
+    mistakes = one.mistakes
     sentences = ["the same mistake" if mistake in said else mistake.says for mistake in mistakes]
     text = f"WRONG: {'; and '.join(sentences)}\n"
     for mistake in mistakes:
@@ -95,7 +95,7 @@ def _named_text(found: Pass, forward: Pass) -> str:
         none = _no_mistake_of_its_own(found.explanations[0], forward)
         if none:
             return none + "\n"
-        said = forward.explanations[0].hypothesis.mistakes if forward.explanations else ()
+        said = forward.explanations[0].mistakes if forward.explanations else ()
     text = "        or  ".join(_explanation_text(one, found, said) for one in found.explanations)
     if len(found.explanations) > 1:
         text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n"
@@ -157,7 +157,7 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
 
 
 def _explanations_as_dicts(explanations: list[Explanation]) -> list[dict]:
-    return [{"mistakes": [mistake.id for mistake in one.hypothesis.mistakes], "sentence": sentence(one),
+    return [{"mistakes": [mistake.id for mistake in one.mistakes], "sentence": sentence(one),
              "explained": one.explained, "given_own_out_and_lse": one.given_own,
              "is_derivative_of_forward": one.is_derivative} for one in explanations]
 

@@ -24,13 +24,18 @@ _AT_ONCE = 250  # candidates
 
 
 @dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """What one pass may have done. No mistake: it is right."""
+class Explanation:
+    """What one pass may have done, and how well that fits. No mistake: it is right."""
 
     mistakes: tuple[Mistake, ...] = ()
     direction: int = 1  #: of the ring
     #: The gradients of K,V go to the rank whose K,V were used, not to the one that should have been used.
     follows_content: bool = False
+    #: Of a backward: it takes the out and lse that the user's forward returned; else the right ones.
+    given_own: bool = True
+    is_derivative: bool = False  #: of a backward: the gradients are the derivative of the wrong forward
+    worst: float = 0  #: the largest row error in tolerances; at most 1: rounding explains what is left
+    explained: float = 0  #: 1 - (squares that are left) / (squares of the distance from the right results)
 
     def rules(self) -> Rules:
         rules = Rules(direction=self.direction)
@@ -40,37 +45,13 @@ class Hypothesis:
             rules.schedule = (*rules.schedule, follow_content)
         return rules
 
-    @property
-    def in_float(self) -> bool:
-        return any(mistake.in_float for mistake in self.mistakes)
-
-    @property
-    def directed(self) -> bool:
-        return any(mistake.directed for mistake in self.mistakes)
-
-    @property
-    def loses_digits(self) -> bool:
-        return any(mistake.loses_digits for mistake in self.mistakes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Explanation:
-    """One hypothesis, and how well it fits."""
-
-    hypothesis: Hypothesis = Hypothesis()
-    #: Of a backward: it takes the out and lse that the user's forward returned; else the right ones.
-    given_own: bool = True
-    is_derivative: bool = False  #: of a backward: the gradients are the derivative of the wrong forward
-    worst: float = 0  #: the largest row error in tolerances; at most 1: rounding explains what is left
-    explained: float = 0  #: 1 - (squares that are left) / (squares of the distance from the right results)
+    def any_of(self, word: str) -> bool:
+        """Has a mistake this property: in_float, directed, loses_digits?"""
+        return any(getattr(mistake, word) for mistake in self.mistakes)
 
     @property
     def fits(self) -> bool:
         return self.worst <= 1
-
-    @property
-    def mistakes(self) -> frozenset[Mistake]:
-        return frozenset(self.hypothesis.mistakes)
 
 
 class Evidence:
@@ -119,7 +100,7 @@ class Search:
                          lambda precision, some: self._simulate(one, [pair[1] for pair in some], precision))
 
     def _exact(self, one: Evidence, explanations: list[Explanation]) -> list[Arrays]:
-        precisions = ["float32" if e.hypothesis.in_float else "float64" for e in explanations]
+        precisions = ["float32" if e.any_of("in_float") else "float64" for e in explanations]
         return self._simulated(one, explanations, precisions)
 
     def _residuals(self, number: int, explanations: list[Explanation]) -> Residuals:
@@ -130,13 +111,13 @@ class Search:
         no_hope = (first.median > _FAR_OFF) | (first.square > _NO_BETTER * self.right_squares[number])
         again = []
         for i in np.flatnonzero(~(first.worst <= 1)):
-            if explanations[i].hypothesis.loses_digits:
+            if explanations[i].any_of("loses_digits"):
                 self._replace(first, i, self._of_lost_digits(one, exact[i], tolerances))
             elif not no_hope[i]:
                 again.append(i)
         # Wrong results may be larger, and rounding moves them further. Where the mistake is an overflow, the rows that
         # do so are the evidence.
-        overflows = [explanations[i].hypothesis.in_float for i in again]
+        overflows = [explanations[i].any_of("in_float") for i in again]
         precisions = ["float64" if over else self.precision for over in overflows]
         others = self._simulated(one, [explanations[i] for i in again], precisions)
         for i, over, other in zip(again, overflows, others):
@@ -190,8 +171,7 @@ class Search:
         for i in alive:
             if self.right_worst < _NAMED_ABOVE * worst[i]:
                 worst[i] = NO_FIT
-        return [Explanation(e.hypothesis, e.given_own, e.is_derivative, float(w), float(x))
-                for e, w, x in zip(candidates, worst, explained)]
+        return [replace(e, worst=float(w), explained=float(x)) for e, w, x in zip(candidates, worst, explained)]
 
     def _explained(self, explanation: Explanation) -> float:
         """Over all cases."""
@@ -217,11 +197,11 @@ class Search:
             # What changes nothing explains nothing, even if a wider tolerance lets it fit.
             if not one.fits or not any(self.shows(number, [one])[0] for number in range(len(self.cases))):
                 continue
-            if one.mistakes not in best or one.worst < best[one.mistakes].worst:
-                best[one.mistakes] = one
+            key = frozenset(one.mistakes)
+            best[key] = min(best.get(key, one), one, key=lambda one: one.worst)
         fits = sorted(best.values(), key=lambda one: one.worst)
-        if not all(one.hypothesis.loses_digits for one in fits):
-            fits = [one for one in fits if not one.hypothesis.loses_digits]
+        if not all(one.any_of("loses_digits") for one in fits):
+            fits = [one for one in fits if not one.any_of("loses_digits")]
         return [one for one in fits if one.worst <= max(_ALIKE_BELOW * fits[0].worst, 1 / _ALIKE_BELOW)]
 
     def nearest(self, candidates: list[Explanation], most: int) -> list[Explanation]:
@@ -230,6 +210,6 @@ class Search:
         for one in sorted(candidates, key=lambda one: -one.explained):
             if len(near) == most or not one.explained > 0.5:
                 break
-            if one.mistakes not in near:
-                near[one.mistakes] = replace(one, explained=self._explained(one))
+            if frozenset(one.mistakes) not in near:
+                near[frozenset(one.mistakes)] = replace(one, explained=self._explained(one))
         return sorted((one for one in near.values() if one.explained > 0), key=lambda one: -one.explained)
