@@ -102,6 +102,8 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("bit for bit the library's ring",
                same_bits(got, run_library_ring<OddEvenTransport>(problem, comm, placement, library).rows));
   check_reference(lesson, problem, want, got);
+  hand_over<float>({"full", placement.kind(), comm.size(), comm.rank()}, problem, ranges,
+                   {{"out", got.out}, {"lse", got.lse}});
 
   show_cost(lesson, comm, problem, placement, cost, max_over_ranks(comm, own_seconds));
   return lesson.finish(format("%d ranks, %d tokens: exact attention, K,V passed on in N - 1 = %d hops",

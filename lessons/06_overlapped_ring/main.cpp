@@ -64,6 +64,8 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("bit for bit the blocking ring of lesson 05",
                same_bits(got, run_ring(problem, comm, blocking).result));
   check_reference(lesson, problem, problem.reference<float>(placement.ranges(comm.rank())), got);
+  hand_over<float>({"full", placement.kind(), comm.size(), comm.rank()}, problem,
+                   placement.ranges(comm.rank()), {{"out", got.out}, {"lse", got.lse}});
 
   lesson.heading("The cost");
   lesson.check("hops are N - 1", cost.hops == comm.size() - 1, format("%d", static_cast<int>(cost.hops)));

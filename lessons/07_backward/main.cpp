@@ -1,6 +1,7 @@
 // Lesson 07: the backward, derived by hand. backward.hpp is the idea; this program shows that it is right.
 #include LESSON_IDEA
 
+#include "common/hand_over.hpp"
 #include "common/lesson.hpp"
 #include "problem.hpp"
 #include "ring_attention/attention/backward.hpp"
@@ -49,6 +50,10 @@ void check_library_and_reference(Lesson& lesson, const RandomProblem& problem, I
   agree("dQ", got.q, want.q, want.magnitude_q);
   agree("dK", got.k, want.k, want.magnitude_k);
   agree("dV", got.v, want.v, want.magnitude_v);
+  const auto whole_array = [&](const Matrix<double>& x) { return View<const double>(x.data(), problem.q); };
+  hand_over<double>({"causal", PlacementKind::contiguous, static_cast<int>(problem.q.seq / block)}, problem,
+                    whole(problem.q.seq),
+                    {{"dq", whole_array(got.q)}, {"dk", whole_array(got.k)}, {"dv", whole_array(got.v)}});
 }
 
 /// What each plausible mistake does to each gradient: some checks cannot see it.

@@ -102,6 +102,12 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
   const Result got = backward(part, variant_of(lesson));
   lesson.check("bit for bit the library's ring backward", same_bits(got.gradients, library_backward(part)));
   check_gradients(lesson, part, got.gradients);
+  hand_over<float>({"full", part.placement.kind(), comm.size(), comm.rank()}, problem, part.ranges,
+                   {{"out", part.forward.out},
+                    {"lse", part.forward.lse},
+                    {"dq", got.gradients.q},
+                    {"dk", got.gradients.k},
+                    {"dv", got.gradients.v}});
   show_cost(lesson, part, got);
   return lesson.finish(counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") +
                        ": dK,dV are back at their owner after " +

@@ -34,6 +34,13 @@ void check_hybrid(Lesson& lesson, const Communicator& comm, const RandomProblem&
   else
     lesson.check(name + "dK and dV, too", same_bits(got.gradients, ring.gradients));
   lesson.check(name + "all five agree with the dense reference in double", part.against_reference(got));
+  hand_over<float>({"alibi", PlacementKind::zigzag, comm.size(), comm.rank(), ulysses}, problem,
+                   part.tokens(),
+                   {{"out", got.attended.out},
+                    {"lse", got.attended.lse},
+                    {"dq", got.gradients.q},
+                    {"dk", got.gradients.k},
+                    {"dv", got.gradients.v}});
   lesson.check(name + "bytes are as derived",
                sent.forward_bytes == part.forward_bytes() && sent.backward_bytes == part.backward_bytes() &&
                    sent.ring.bytes_sent == part.ring_bytes(),

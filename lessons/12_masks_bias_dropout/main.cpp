@@ -65,6 +65,33 @@ void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usua
   }
 }
 
+// Each rule alone, without dropout, for the judge of the exercise.
+void hand_over_rules(const Communicator& comm, std::uint64_t seed) {
+  if (hand_over_folder() == nullptr) return;
+  const auto add = [&](const char* of_case, DenseBias bias, auto change) {
+    Setup setup{{1, 4, 24, 16}, {1, 2, 24, 16}, no_rules(16), bias, seed};
+    change(setup.rules);
+    const RankShare part(comm, setup);
+    const Result got = part.run({});
+    const std::vector<double>& sinks = setup.rules.sinks;
+    hand_over<double>({of_case, setup.kind, comm.size(), comm.rank()}, {setup.q, setup.kv, {}, seed},
+                      part.ranges(),
+                      {{"out", got.attended.out},
+                       {"lse", got.attended.lse},
+                       {"dq", got.gradients.q},
+                       {"dk", got.gradients.k},
+                       {"dv", got.gradients.v},
+                       {"bias", part.own().bias},
+                       {"sinks", {sinks.data(), {1, std::ssize(sinks), 1, 1}}}});
+  };
+  add("causal", DenseBias::none, [](Rules& rules) { rules.right = 0; });
+  add("window", DenseBias::none, [](Rules& rules) { rules.left = 4, rules.right = 0; });
+  add("documents", DenseBias::none, [](Rules& rules) { rules.right = 0, rules.documents = {0, 5, 14}; });
+  add("alibi", DenseBias::none, [](Rules& rules) { rules.right = 0, rules.slopes = alibi_slopes(4); });
+  add("bias", DenseBias::random, [](Rules&) {});
+  add("sinks", DenseBias::none, [](Rules& rules) { rules.right = 0, rules.sinks = {1, 0.5, 2, 1.3}; });
+}
+
 // Seconds of the library's readable engine on one rank, and the memory of a bias.
 void show_cost(Lesson& lesson, const Communicator& comm) {
   constexpr Index seq = 256, heads = 2, dim = 64;
@@ -120,10 +147,12 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
                         counted(comm.size(), "rank").c_str()));
   check_agreement(lesson, comm, everything(q.seq, q.seq + 9, q.heads, flags.kv_heads, q.dim, lesson.seed()),
                   mistake);
+  hand_over_rules(comm, lesson.seed());
   const std::string showed =
       counted(comm.size(), "rank") +
       ": window, documents, ALiBi, bias, sinks and dropout at once: exact, for every placement";
-  if (mistake != Lesson::no_mistake) return lesson.finish(showed);  // the rest shows all mistakes
+  if (mistake != Lesson::no_mistake || hand_over_folder() != nullptr)
+    return lesson.finish(showed);  // the rest shows all mistakes
   lesson.heading("Mistakes, and a test that passes for each of them");
   show_mistakes(lesson, comm);
   lesson.heading("The mask of the dropout as random numbers");

@@ -1,7 +1,8 @@
 """Judges a ring attention in any language: judge.py DIR. `make capstone DIR=...` calls it.
 
-For each level, DIR/run RANK RANKS IN OUT is started once for each rank; IN has the arrays of this rank alone. The results
-of all ranks are diagnosed. Exit code 0: all levels; 1: not all; 2: bad input. LIMIT=120 gives a run 120 s instead of 30.
+For each level, DIR/run RANK RANKS IN OUT is started once for each rank; IN has the arrays of this rank alone. The
+results of all ranks are diagnosed. Exit code 0: all levels; 1: not all; 2: bad input. LIMIT=120 gives a run 120 s
+instead of 30.
 """
 
 import importlib.util
@@ -85,8 +86,8 @@ def run_ranks(program, folders, limit):
     try:
         for rank, folder in enumerate(folders):
             command = [str(program), str(rank), str(ranks), str(folder / "in"), str(folder / "out")]
-            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=outputs[rank], stderr=outputs[rank],
-                                              env=environment, start_new_session=True))
+            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=outputs[rank],
+                                              stderr=outputs[rank], env=environment, start_new_session=True))
         end = time.monotonic() + limit
         while any(process.poll() is None for process in processes):
             failed = next((rank for rank, process in enumerate(processes) if process.poll()), None)

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "common/hand_over.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/ring/forward.hpp"

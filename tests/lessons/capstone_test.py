@@ -1,7 +1,7 @@
 """The judge of the capstone: capstone_test.py [long].
 
-The solution in C++ passes all levels, and the start none. `long`: so does the solution in Python, and a mistake in it is named
-at the level that shows it; a deadlock, a rank that fails and missing results are said in one line.
+The solution in C++ passes all levels, and the start none. `long`: so does the solution in Python, and a mistake in it
+is named at the level that shows it; a deadlock, a rank that fails and missing results are said in one line.
 """
 
 import importlib.util
@@ -37,7 +37,8 @@ WRONG = (
      "level 3 placement: FAIL | the mask takes the shards as contiguous"),
     ("np.repeat(x, group, axis=0)", "np.tile(x, (group, 1, 1))",
      "level 4 GQA: FAIL | query head h uses KV head h mod Hkv, not h / g"),
-    ("        dkv = ring.shift(dkv, before)  # N hops: the last one is back to the owner\n        if step + 1 < ranks:\n",
+    ("        dkv = ring.shift(dkv, before)  # N hops: the last one is back to the owner\n"
+     "        if step + 1 < ranks:\n",
      "        if step + 1 < ranks:\n            dkv = ring.shift(dkv, before)\n",
      "level 5 gradients: FAIL | dK,dV stop one hop before their owner"),
     ("        ds = p * (dout @ of_query_heads(kv[1]).swapaxes(1, 2) - delta)",
@@ -49,7 +50,8 @@ WRONG = (
      "level 1 full: FAIL | rank 2: wrote no out.npy into OUT"),
     ('results.update(zip(("dq", "dk", "dv")', 'results.update(zip(("dq", "dk")',
      "level 5 gradients: FAIL | rank 0: wrote no dv.npy into OUT"),
-    ("array.astype(np.float32)", "array[:, 1:].astype(np.float32)", "level 1 full: FAIL | out.npy of rank 0: the shape ["),
+    ("array.astype(np.float32)", "array[:, 1:].astype(np.float32)",
+     "level 1 full: FAIL | out.npy of rank 0: the shape ["),
 )
 failures = 0
 

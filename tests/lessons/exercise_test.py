@@ -10,6 +10,7 @@ That exercise.hpp is the idea outside its holes: ideas_test.py.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,8 @@ BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).r
 NUMBER, LONG = sys.argv[1], sys.argv[2:] == ["long"]
 SLOWNESS = int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))
 
-# What a reader may well write: (in the idea, in its place, what the judge then says). Of a kernel, 11a to 11e, a regular
-# expression.
+# What a reader may well write: (in the idea, in its place, what the judge then says, and which mistake it names, if Python has
+# NumPy). Of a kernel, 11a to 11e, what it says is a regular expression.
 WRONG = {
     "01": [("m = std::max(m, x[i])", "m = x[i]", "FAIL")],
     "02": [("state.l * move(state.m, m)", "state.l", "FAIL"),
@@ -30,18 +31,23 @@ WRONG = {
     "04": [("if (rank > 0) check_mpi", "if (rank > 1) check_mpi", "FAIL"),
            ("if (rank < last) check_mpi", "if (rank + 1 < last) check_mpi", "deadlock")],
     "05": [("ring.rank % 2 == 0", "true", "deadlock"),
-           ("std::swap(current, incoming);", "", "FAIL"),
+           ("std::swap(current, incoming);", "", "FAIL", "every step uses the rank's own K,V"),
+           ("step < steps; ++step", "step + 1 < steps; ++step", "FAIL", "N - 1 steps"),
            ("next_owner = ring.owner(step + 1)", "next_owner = ring.owner(step)", "verdict: [rank 1] MPI: Message truncated")],
-    "06": [("std::swap(current, incoming);", "", "FAIL"),
+    "06": [("std::swap(current, incoming);", "", "FAIL", "every step uses the rank's own K,V"),
+           ("step < steps; ++step", "step + 1 < steps; ++step", "FAIL", "N - 1 steps"),
            ("ring.prev(), 0", "ring.prev(), 1", "deadlock")],
-    "07": [("ds(i, j) - delta[i]", "ds(i, j)", "FAIL"),
-           ("scale * ds * k", "ds * k", "FAIL")],
+    "07": [("ds(i, j) - delta[i]", "ds(i, j)", "FAIL", "no delta"),
+           ("scale * ds * k", "ds * k", "FAIL", "dQ without the scale"),
+           ("key_scale * ds.transpose()", "ds.transpose()", "FAIL", "dK without the scale")],
     "08": [("std::plus<>()", "std::minus<>()", "FAIL"),
+           ("std::plus<>()", "[](float, float part) { return part; }", "FAIL", "a step overwrites dK,dV"),
+           ("    added.fill(0);\n", "", "FAIL", "the buffer of a step's dK,dV is not set to zero"),
            ("if (step < gradient_hops) start", "if (step + 1 < gradient_hops) start", "FAIL")],
     "09": [("2 * n - 1 - r", "n + r", "FAIL"),
            ("key <= query", "key < query", "FAIL")],
     "10": [("held.push_back({heads[u], ", "held.push_back({heads[own], ", "FAIL"),
-           ("sum += *next++", "sum = *next++", "FAIL")],
+           ("sum += *next++", "sum = *next++", "FAIL", "dK,dV are of the last query head of a group only")],
     "11a": [("    o[0] *= keep;\n    o[1] *= keep;\n", "", "must follow when m grows"),
             ("keep * l + warp_sum(p)", "l + warp_sum(p)", "l is not multiplied by exp"),
             ("l + warp_sum(p)", "l + p", "the sum over the lanes is missing"),
@@ -81,6 +87,9 @@ WRONG = {
              "a race, .* arrive there after its products, not before?")],
     "12": [("p * (factor * grad_p - delta)", "p * factor * (grad_p - delta)", "FAIL"),
            ("attend(state, o, sink, 0, o)", "attend(state, o, sink, 1, o)", "FAIL"),
+           ("  attend(state, o, sink, 0, o);\n", "", "FAIL", "the sink is ignored"),
+           ("keep * o[d]", "o[d]", "FAIL"),
+           ("(factor * grad_p - delta)", "factor * grad_p", "FAIL", "no delta"),
            ("dense[pair.key]", "dense[pair.query]", "FAIL")],
     "13": [("dy + norm_gradient(kept.x", "norm_gradient(kept.x", "FAIL"),
            ("all_reduce(*place.kv_replicas, gradients.wv.elements());", "", "FAIL"),
@@ -100,6 +109,9 @@ WRONG = {
 }
 
 failures = 0
+# As exercise.sh looks for it.
+HAS_NUMPY = any(shutil.which(python) and subprocess.run([python, "-c", "import numpy"], capture_output=True).returncode == 0
+                for python in ("python3", "/usr/bin/python3"))
 
 
 def judge(copies, limit=40):
@@ -138,16 +150,18 @@ with tempfile.TemporaryDirectory() as name:
     code, lines = judge(copies)
     expect(copy.exists() and copy.read_text(encoding="utf-8") == shipped, "the judge makes a copy", lines)
     told = [line for line in lines if "your copy is" not in line]
-    sentences = [f"exercise {NUMBER}: `{hole}` is still empty" for hole in holes]
-    expect(code == 1 and len(told) == 1 and told[0] in sentences, "a hole is still empty", [code, *lines])
+    sentence = ", ".join(f"`{hole}`" for hole in holes) + (" are" if len(holes) > 1 else " is") + " still empty"
+    expect((code, told) == (1, [f"exercise {NUMBER}: {sentence}"]), "all holes are named", [code, *lines])
 
-    for right, wrong, words in WRONG[NUMBER][:None if LONG else 1]:
+    for right, wrong, words, *named in WRONG[NUMBER][:None if LONG else 1]:
         expect(idea.count(right) == 1, f"the idea has `{right}`", [])
         copy.write_text(idea.replace(right, wrong), encoding="utf-8")
         # A machine that is too slow to reach the deadlock in that time gets the same words.
         code, lines = judge(copies, limit=2 if words == "deadlock" else 40)
         said = re.search(words, lines[0]) if KERNEL else words in lines[-1]
         expect(code == 1 and said, f"`{wrong}` for `{right}`: {words}", [code, *lines])
+        for mistake in named if HAS_NUMPY else ():
+            expect(any(f": {mistake}" in line for line in lines), f"it is named: {mistake}", lines)
     if LONG:
         copy.write_text(idea, encoding="utf-8")
         code, lines = judge(copies)
