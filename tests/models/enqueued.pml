@@ -4,11 +4,11 @@
    writes, every kernel computes with the K,V of owner(t), and both streams of all ranks end.
 
    Mirrors src/ring_attention/ring/transports/nccl.cpp, NcclTransport::start() and finish():
-     |   hop.ready.record(
-     |   hop.ready.block(world_.stream());
-     |   world_.shift(exchange);
-     |   hop.arrived.record(world_.stream());
-     |   hop.arrived.block(compute_);
+     |   events.ready.record(compute_);
+     |   events.ready.block(world_.stream());
+     |   world_.shift(hop);
+     |   events.arrived.record(world_.stream());
+     |   events.arrived.block(compute_);
 
    Left out: the host, drain() and its time-outs, and the numbers. Assumed: the work of one stream runs in order, an event
    waits for what was enqueued before it, and a group of ncclSend and ncclRecv moves both messages at some time.

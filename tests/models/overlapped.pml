@@ -7,8 +7,8 @@
      |     engine.accumulate(kv.current(), [&] { transport.progress(); });  // merge into (o, m, l)
      |     if (!last) { transport.finish(); kv.advance(); }                 // the next K,V are here
    and src/ring_attention/ring/transports/overlapped.cpp, start(), arrived() and finish():
-     |   if (!exchange.receive.empty())
-     |   if (exchange.send.empty()) return;
+     |   if (!hop.receive.empty())
+     |   if (hop.send.empty()) return;
      |   check_mpi(MPI_Testall(2, requests_.data(), &flag, statuses_.data()));
      |   for (int calls = 1; !arrived(); ++calls) back_off(calls);
 

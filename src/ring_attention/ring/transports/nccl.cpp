@@ -209,8 +209,8 @@ void NcclWorld::all_to_all(const std::vector<std::span<const std::byte>>& to,
 void NcclTransport::start(const Hop& hop) {
   pending_.start(hop);
   NcclHop& events = hops_.emplace_back();
-  events.ready.record(
-      compute_);  // the sent parcel is complete, and no kernel reads the memory of the received one
+  // The sent parcel is complete, and no kernel reads the memory of the received one.
+  events.ready.record(compute_);
   events.ready.block(world_.stream());
   world_.shift(hop);
   events.arrived.record(world_.stream());
