@@ -41,7 +41,7 @@ def _exists(path: str) -> bool:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return False
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # to open a directory is an error of its own
         raise InputError(path, "is not a plain file", "check what is in its place")
     return True
 
