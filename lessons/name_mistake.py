@@ -61,6 +61,8 @@ def line_of(answers):
     found = diagnose(answers, Options(pairs=False, lists_not_tested=False))
     for names, which in (("out and lse", found.forward), ("dQ, dK, dV", found.backward)):
         mistakes = [one for one in which.explanations if one.mistakes]
+        if which.state == "unknown":  # what comes after it says nothing
+            return ""
         if which.wrong and mistakes:
             looks = dict.fromkeys(mistake.look for one in mistakes for mistake in one.mistakes)
             says = "; or ".join(map(sentence, mistakes))

@@ -15,6 +15,9 @@ if importlib.util.find_spec("numpy") is None:
     sys.exit(77)
 
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "lessons"))
+from name_mistake import Options, answers_in, diagnose
+
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
 LONG = sys.argv[1:] == ["long"]
@@ -30,8 +33,8 @@ PROGRAMS = {  # ranks, flags, {mutant: what is named}; of a right ring, nothing
         "stay-local": "dK,dV are summed where they are computed",
         "shard-delta": "delta is formed with the output over the rank's own shard"}),
     "10_ulysses_and_hybrid": (4, "--seq 32 --dim 16 --heads 4", {
-        "first-replica": "dK,dV are of the first query head of a group",
-        "local-heads": "ALiBi slopes or sinks are looked up by a head's number on its rank"}),
+        "none": "", "local-heads": "ALiBi slopes or sinks are looked up by a head's number on its rank",
+        "first-replica": "dK,dV are of the first query head of a group"}),
     "12_masks_bias_dropout": (4, "--seq 24", {"none": ""}),
 }
 
@@ -43,7 +46,11 @@ def named(program, ranks, flags, mutant):
                        stderr=subprocess.DEVNULL, timeout=100)
         command = [sys.executable, SOURCE / "lessons/name_mistake.py", folder]
         done = subprocess.run(command, capture_output=True, text=True)
-        return len(list(Path(folder).iterdir())), (done.stdout + done.stderr).strip()
+        files, said = len(list(Path(folder).iterdir())), (done.stdout + done.stderr).strip()
+        if mutant == "none" and not all(diagnose(answers, Options(pairs=False, lists_not_tested=False)).right
+                                        for answers in answers_in(Path(folder)).values()):
+            said += "a right ring is called wrong"
+        return files, said
 
 
 wrong = 0

@@ -43,6 +43,18 @@ def gathered(q, k, v, case):
     return results | {"out": results["out"].transpose(0, 2, 1, 3)}
 
 
+def decoding(q, k, v, case, wrong=()):
+    """One query against the keys of all ranks: each rank merges the results of all."""
+    assert q.shape[2] == 1 and case.dout is None and case.query_position == case.tokens - 1
+    k, v = (np.repeat(array, case.heads // case.kv_heads, 1) for array in (k, v))
+    scores = case.scale * q @ k.swapaxes(2, 3)
+    lse = np.log(np.exp(scores).sum(3, keepdims=True))
+    outs, lses = (np.stack(arrays) for arrays in zip(*case.comm.allgather((np.exp(scores - lse) @ v, lse))))
+    whole = np.log(np.exp(lses).sum(0))
+    weights = 1 / case.ranks if "average" in wrong else np.exp(lses - whole)
+    return (weights * outs).sum(0), whole[..., 0]
+
+
 def broken(_q, k, _v, case):
     """Fails on rank 1, while the others wait for it."""
     if case.rank == 1 and case.name == "causal":

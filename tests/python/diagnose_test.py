@@ -52,6 +52,12 @@ class NumPy(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "(?s)2 cases.*WRONG: the mask compares places in the shards"):
             ra.diagnose(functools.partial(rings.numpy_ring, wrong=["mask-local"]), only="causal,gqa").assert_right()
 
+    def test_decoding(self):
+        for placement in ("contiguous", "striped"):
+            ra.diagnose(rings.decoding, placement=placement, only="decode").assert_right()
+        found = ra.diagnose(functools.partial(rings.decoding, wrong=["average"]), ranks=4, only="decode")
+        self.assertEqual(mistakes(found), [["average"]])
+
     def test_gradients_and_another_order_of_axes(self):
         found = ra.diagnose(rings.gathered, placement="zigzag", only="full,causal")
         self.assertTrue(found.right, found.report)
