@@ -38,7 +38,7 @@ inline void ring(Engine<float>& engine, Tensor<float>& current, Tensor<float>& i
     const auto progress = [&] { check_mpi(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE)); };
 
     const View<const float> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
-    engine.accumulate({k, v, placement.ranges(owner)}, progress);  // MPI moves messages inside its calls only
+    engine.accumulate({k, v, placement.ranges(owner)}, progress);  // a message may move only inside MPI calls
     if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
 
     // Exercise: wait until both messages are complete. progress() sets `done` to 1 when they are. Between two

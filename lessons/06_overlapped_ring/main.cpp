@@ -6,6 +6,10 @@
 #include "mutants/early_swap.hpp"
 #undef lesson
 
+#define lesson lesson_05  // lesson 05's ring, in a namespace of its own
+#include "05_blocking_ring/ring.hpp"
+#undef lesson
+
 #include "common/noting_engine.hpp"
 #include "measurements.hpp"
 #include "simulated_link.hpp"
@@ -27,31 +31,35 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const Ring ring{comm.rank(), comm.size()};
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
-  mpi_counter::Traffic cost;
   NotedSteps notes;  // of the run that was last
   const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const RingLoop here = [&](Engine<float>& engine, KvOfRank& kv) {
-    notes = {};
-    NotingEngine noting(engine, notes);
-    auto& [current, incoming] = kv.buffers;
-    mpi_counter::reset();
-    const auto loop = lesson.mutant("early-advance") ? early_swap::ring : lesson::ring;
-    loop(noting, current, incoming, problem.kv, placement, comm, steps);
-    cost = mpi_counter::traffic();
-    return cost.exposed_seconds;
+  const auto spelled_out = [&](auto* ring_of_lesson, int its_steps) -> RingLoop {
+    return [&, ring_of_lesson, its_steps](Engine<float>& engine, RingBuffers& kv) {
+      notes = {};
+      NotingEngine noting(engine, notes);
+      mpi_counter::reset();
+      ring_of_lesson(noting, kv.current, kv.incoming, problem.kv, placement, comm, its_steps);
+      return mpi_counter::traffic().exposed_seconds;
+    };
   };
-  const RingLoop blocking = library_ring<OddEvenTransport>(comm);
+  const RingLoop here = spelled_out(lesson.mutant("early-advance") ? early_swap::ring : lesson::ring, steps);
+  const RingLoop blocking = spelled_out(lesson_05::ring, comm.size());
+  const RingLoop silent = [&](Engine<float>& engine, RingBuffers& kv) {
+    SilentEngine without_calls(engine);
+    return here(without_calls, kv);
+  };
 
   lesson.heading("The failure: in lesson 05's ring no rank computes while K,V travel");
   std::vector<RingTiming> timings;
   if (lesson.measures(problem.q.seq)) {
-    timings = time_in_turn(problem, comm, {blocking, library_ring<SilentTransport>(comm), here});
+    timings = time_in_turn(problem, comm, {blocking, silent, here});
     lesson.say("  blocking: " + human_seconds(timings[0].exposed) + " of " + human_seconds(timings[0].total) +
                format(" exposed, that is %.1f %%", 100 * timings[0].share()));
   }
 
   lesson.heading("The ring, spelled out");
   const AttentionResult<float> got = run_ring(problem, comm, here).result;
+  const mpi_counter::Traffic cost = mpi_counter::traffic();
   lesson.say("  " + counted(steps, "step") + ", " + counted(cost.hops, "hop") + ", " +
              human_bytes(cost.bytes) +
              " sent by rank 0; each hop starts before a step's compute and is finished after it");
@@ -59,8 +67,9 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.heading("The agreement");
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N",
                in_turn(owners_of(notes.steps(), problem, placement, ring), ring));
+  CpuEngine<float> library(problem.scoring);
   lesson.check("bit for bit the library's overlapped ring",
-               same_bits(got, run_ring(problem, comm, library_ring<OverlappedTransport>(comm)).result));
+               same_bits(got, run_library_ring<OverlappedTransport>(problem, comm, placement, library).rows));
   lesson.check("bit for bit the blocking ring of lesson 05",
                same_bits(got, run_ring(problem, comm, blocking).result));
   check_reference(lesson, problem, problem.reference<float>(placement.ranges(comm.rank())), got);

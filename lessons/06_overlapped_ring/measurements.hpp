@@ -6,38 +6,27 @@
 #include "common/problem.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/cpu/engine.hpp"
-#include "ring_attention/ring/forward.hpp"
-#include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
 
 inline constexpr int repetitions = 5;
 
-/// This rank's K,V, as a lesson's ring takes them and as the library's does.
-struct KvOfRank {
-  RingBuffers buffers;
-  KvParcel<float> parcel;
-};
-
 /// One whole ring on this rank; returns the seconds during which it computed nothing.
-using RingLoop = std::function<double(Engine<float>&, KvOfRank&)>;
+using RingLoop = std::function<double(Engine<float>&, RingBuffers&)>;
 
-/// The library's ring over `Link`.
-template <class Link>
-RingLoop library_ring(const Communicator& comm) {
-  return [&comm](Engine<float>& engine, KvOfRank& kv) {
-    Link transport(comm);
-    ring_forward(engine, transport, kv.parcel);
-    return transport.statistics().exposed_seconds;
-  };
-}
-
-/// The common mistake: starts and finishes like the right one, and calls no MPI in between.
-class SilentTransport : public OverlappedTransport {
+/// The common mistake: an engine that calls no MPI between tiles.
+class SilentEngine : public Engine<float> {
  public:
-  using OverlappedTransport::OverlappedTransport;
-  void progress() override {}
+  explicit SilentEngine(Engine<float>& engine) : engine_(engine) {}
+
+  void accumulate(const KeyValue<float>& kv, const Progress& /*progress*/) override {
+    engine_.accumulate(kv);
+  }
+  [[nodiscard]] AttentionResult<float> finish() override { return engine_.finish(); }
+
+ private:
+  Engine<float>& engine_;
 };
 
 struct RingTiming {
@@ -55,7 +44,7 @@ inline TimedRing run_ring(const RandomProblem& problem, const Communicator& comm
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
   const TokenRanges ranges = placement.ranges(comm.rank());
   const auto q = problem.queries<float>(ranges);
-  KvOfRank kv{{problem, placement, comm.rank()}, problem.parcel<float>(placement, comm.rank())};
+  RingBuffers kv(problem, placement, comm.rank());
   CpuEngine<float> engine(problem.scoring);
   engine.begin(q, ranges);
   barrier(comm);

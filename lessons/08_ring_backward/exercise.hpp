@@ -54,7 +54,7 @@ inline void ring(BackwardEngine<float>& engine, Parcel& kv, Parcel& gradients, c
   };
   const auto progress = [&] {
     (void)(arrived(kv) && arrived(gradients));
-  };  // MPI moves messages inside its calls
+  };  // a message may move only inside MPI calls
 
   Tensor<float> added(gradients.current.shape());  // by one step, on this rank
   for (int step = 0; step < ring.steps(); ++step) {
