@@ -42,16 +42,20 @@ def lesson_link(number):
     return f"[{number}](../lessons/{found[0].name}/README.md)" if found else ""
 
 
-REPORT = re.compile(r"([\w.-]+/[\w.-]+)(?:#(\d+))?")
+REPORT = re.compile(r"([\w.-]+/[\w.-]+)(?:(#|/pull/)(\d+))?")
 
 
 def source_link(source):
-    """`owner/name#7` as a link to the issue, `owner/name` to the repository; the rest as it is."""
+    """`owner/name#7` as a link to the issue, `owner/name/pull/7` to the pull request, `owner/name` to the repository."""
 
     def link(match):
-        repository, number = match[1], match[2]
-        address = f"https://github.com/{repository}" + (f"/issues/{number}" if number else "")
-        return f"[{repository.split('/')[1]}{' ' + number if number else ''}]({address})"
+        repository, kind, number = match.groups()
+        name, address = repository.split("/")[1], f"https://github.com/{repository}"
+        if not number:
+            return f"[{name}]({address})"
+        if kind == "#":
+            return f"[{name} {number}]({address}/issues/{number})"
+        return f"[{name} pull request {number}]({address}/pull/{number})"
 
     return REPORT.sub(link, source)
 
@@ -87,7 +91,7 @@ def reports_table():
     for row in mistakes() + mistakes(unseen=True):
         for source in row["source"].split(", "):
             report = REPORT.match(source)
-            if report and report[2]:
+            if report and report[3]:
                 rows.append((source_link(source), row["says"], f"`{row['id']}`", lesson_link(row["lesson"])))
     return table(("report", "what is wrong", "mistake", "lesson"), sorted(rows, key=lambda row: row[0].lower()))
 
