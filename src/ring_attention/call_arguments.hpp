@@ -43,7 +43,7 @@ struct Call {
 /// Throws InputError where an argument is wrong.
 class Check {
  public:
-  /// Of the only process.
+  /// A check of the only process: its messages name no rank.
   Check() = default;
   explicit Check(int rank) : whose_("rank " + std::to_string(rank) + ": ") {}
 

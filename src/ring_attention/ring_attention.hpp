@@ -236,8 +236,8 @@ class Attention {
                                               const Scoring& scoring, const Options& options = {},
                                               std::optional<View<const double>> bias = {});
 
-/// The same with a function of the caller's in place of the library's kernel: any function that returns out and lse for
-/// some queries and keys can run in the ring (attention/function_engine.hpp). Forward only, without a dense bias.
+/// A forward with a function of the caller's in place of the library's kernel: any function that returns out and lse
+/// for some queries and keys can run in the ring (attention/function_engine.hpp). Forward only, without a dense bias.
 ///
 /// \param kernel  on each rank the calling thread calls it once for the K,V of each rank that its queries see. An exception
 ///                that it throws on one rank passes through, and the caller must end the job.

@@ -98,8 +98,8 @@ template <class T>
   return bitwise_equal(a.view(), b.view());
 }
 
-/// The same as attention_tolerance for a gradient. `magnitude` is the size of the terms it sums (ReferenceGradients):
-/// terms cancel, their rounding errors do not.
+/// The tolerance for a gradient, like attention_tolerance. `magnitude` is the size of the terms it sums
+/// (ReferenceGradients): terms cancel, their rounding errors do not.
 template <class T>
 [[nodiscard]] Tolerance gradient_tolerance(Index terms, double max_abs_score, double magnitude,
                                            double kv_unit = 0) {

@@ -19,7 +19,7 @@ struct Shape {
   /// Number of elements (not bytes).
   [[nodiscard]] constexpr Index size() const { return batch * heads * seq * dim; }
 
-  /// The same with a different number of tokens, as a shard of the array has.
+  /// This shape with a different number of tokens, as a shard of the array has.
   [[nodiscard]] constexpr Shape with_seq(Index tokens) const { return {batch, heads, tokens, dim}; }
 
   /// One number per row: the shape of lse, m, l and delta.

@@ -1,7 +1,7 @@
 /// \file
 /// The fast backward of the CPU; backward_kernel.cpp holds the arithmetic.
 ///
-/// The same algorithm, interface and meaning as the readable BlockwiseBackward.
+/// Algorithm, interface and meaning are those of the readable BlockwiseBackward.
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
@@ -35,7 +35,7 @@ class CpuBackward : public BackwardEngine<T> {
   [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
-  /// Of the keys a rank has, those of one range with begin <= key < end.
+  /// The keys of one range of a rank, with begin <= key < end.
   struct KeyRange {
     TokenRange keys;
     Index first;

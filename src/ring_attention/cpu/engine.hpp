@@ -1,7 +1,7 @@
 /// \file
 /// The fast engine of the CPU: float or double, one query in every SIMD lane, tiles distributed over threads.
 ///
-/// The same algorithm, interface and meaning as the readable BlockwiseEngine; forward_kernel.cpp holds the
+/// Algorithm, interface and meaning are those of the readable BlockwiseEngine; forward_kernel.cpp holds the
 /// arithmetic. Results do not depend on the number of threads; they differ between instruction sets by rounding.
 #pragma once
 

@@ -62,7 +62,7 @@ struct QueryRows {
   T* l;        ///< [queries]: sum 2^(s - m)
 };
 
-/// The same for the backward. A row that sees no key has lse = -inf.
+/// A tile of queries in memory, for the backward. A row that sees no key has lse = -inf.
 template <class T>
 struct GradientRows {
   int queries;
@@ -85,7 +85,7 @@ struct ForwardKernel {
   void (*store)(const QueryRows<T>&, T* workspace);
 };
 
-/// The same for the backward; `attend` adds to dK and dV, [keys][dim], of the span.
+/// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK and dV, [keys][dim], of the span.
 template <class T>
 struct BackwardKernel {
   int lanes;

@@ -86,7 +86,7 @@ inline KeySpan<Real> span_of_panel(KeySpan<Real> span, Offset first) {
   return span;
 }
 
-/// Those of a panel: `queries` of them, from `first` on.
+/// The rows of a panel: `queries` of them, from `first` on.
 inline QueryRows<Real> rows_of_panel(QueryRows<Real> rows, Offset first, int queries) {
   rows.queries = queries;
   rows.q += first * rows.dim;

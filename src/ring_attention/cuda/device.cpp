@@ -18,7 +18,7 @@ int capability(int device) {
          attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-// Of the GPUs 0 .. count - 1.
+// The GPUs among 0 .. count - 1 that the kernels support.
 std::vector<int> usable_of(int count) {
   std::vector<int> usable;
   for (int device = 0; device < count; ++device)

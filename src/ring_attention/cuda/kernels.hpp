@@ -1,9 +1,9 @@
 /// \file
 /// The interface between the engines of the GPU, which are plain C++, and the kernels, which are `.cu` files.
 ///
-/// It consists of plain structs and function pointers. Kernels include no more of the standard library than they need:
-/// nvcc parses each header twice, and g++ once more. A kernel gets one shard of keys and all queries of the rank.
-/// What it accumulates carries over to the next step of the ring.
+/// The interface consists of plain structs and function pointers. Kernels include no more of the standard library than
+/// they need: nvcc parses each header twice, and g++ once more. A kernel gets one shard of keys and all queries of the
+/// rank. What it accumulates carries over to the next step of the ring.
 #pragma once
 
 #include <span>
@@ -111,7 +111,7 @@ struct Kernel {
   /// any ratio of heads.
   bool (*takes)(const DeviceTraits&, Type, int dim);
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
-  /// The same with a bias or dropout; null if the kernel supports neither.
+  /// `launch` with a bias or dropout; null if the kernel supports neither.
   void (*launch_with_pairs)(const WithPairs<Task>&, Type, const DeviceTraits&, StreamHandle) = nullptr;
   bool automatic = true;  ///< "auto" may choose it: false for a new kernel until a GPU has run and timed it
 };

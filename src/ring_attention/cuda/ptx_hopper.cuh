@@ -105,7 +105,7 @@ __device__ inline void named_barrier(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
-/// The same barriers where they only order the warpgroups in time: wait for the other threads (bar.sync), or arrive
+/// A named barrier that only orders the warpgroups in time: wait for the other threads (bar.sync), or arrive
 /// without waiting (bar.arrive). The emulator does not test whether they are needed.
 template <int threads>
 __device__ inline void named_barrier_sync(int number) {
@@ -240,8 +240,8 @@ __device__ inline void wgmma_m64nNk16(float (&d)[count], unsigned long long a, u
     RING_ATTENTION_SHARED_176("f16");
 }
 
-/// The same with a in registers, each warp's 16 rows in the layout of mma_m16n8k16, and N 64 or 128. Only after the wait may the
-/// registers be overwritten.
+/// The product with a in registers, each warp's 16 rows in the layout of mma_m16n8k16, and N 64 or 128. Only after the
+/// wait may the registers be overwritten.
 template <class T, int b_by_rows, int count>
 __device__ inline void wgmma_m64nNk16(float (&d)[count], const unsigned (&a)[4], unsigned long long b,
                                       bool accumulate) {

@@ -24,7 +24,7 @@ namespace ring_attention::cuda {
   return median(seconds);
 }
 
-/// The same for work of unknown length: once if it takes more than 0.2 seconds.
+/// The median time of work of unknown length: one call if it takes more than 0.2 seconds.
 [[nodiscard]] double time_once_or(StreamHandle stream, int times, const auto& work) {
   const double first = time_on(stream, 1, work);
   return first > 0.2 ? first : time_on(stream, times, work);

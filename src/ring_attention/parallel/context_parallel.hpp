@@ -71,7 +71,7 @@ class ContextParallel {
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v,
                                           const CollectiveStep& collectively = on_this_rank);
-  /// The same, written to where the caller wants the results.
+  /// Forward and backward that write to where the caller wants the results.
   void forward(View<const Input> q, View<const Input> k, View<const Input> v, const Terms<Value>& terms,
                const CollectiveStep& collectively, const ResultViews<Value>& to);
   void backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,

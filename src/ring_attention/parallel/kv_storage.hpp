@@ -28,7 +28,7 @@ struct KvStorage {
       parcel.emplace(kv, keys, rank, memory, std::move(hops));
   }
 
-  /// Of this rank: K,V until they travel, and dK,dV in the end.
+  /// What this rank owns: K,V until they travel, and dK,dV in the end.
   [[nodiscard]] View<T> k() { return shards ? shards->k(rank_) : parcel->k(); }
   [[nodiscard]] View<T> v() { return shards ? shards->v(rank_) : parcel->v(); }
 

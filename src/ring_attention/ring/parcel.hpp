@@ -29,7 +29,7 @@ class KvBuffer {
 
   [[nodiscard]] View<T> k(int owner) { return {array_.data(), shape(owner)}; }
   [[nodiscard]] View<T> v(int owner) { return {array_.data() + shape(owner).size(), shape(owner)}; }
-  /// Both: 2 * batch * kv_heads * tokens * dim elements.
+  /// K and V together: 2 * batch * kv_heads * tokens * dim elements.
   [[nodiscard]] std::span<T> elements(int owner) {
     return {array_.data(), static_cast<std::size_t>(2 * shape(owner).size())};
   }

@@ -28,7 +28,7 @@ class Placement {
  public:
   /// \throws Error unless ranks are from 1 to 2^30 - 1, and seq from 0 to 2^53
   Placement(PlacementKind kind, Index seq, int ranks);
-  /// The same, but ranks hold whole pieces of the sequence, such as the tiles of the same bits (Tiling::cuts()):
+  /// A placement in which ranks hold whole pieces of the sequence, such as the tiles of the same bits (Tiling::cuts()):
   /// PlacementKind then distributes pieces instead of tokens. With more ranks than pieces the last ranks hold none.
   /// \param cuts  where each piece begins, ascending from 0, and then the length of the sequence
   /// \throws Error when they do not ascend from 0

@@ -15,7 +15,7 @@ constexpr ExactWord not_finite = std::numeric_limits<int>::max();
 
 constexpr const char* too_many = "ExactSum: more than 1023 terms in a row that is not wide";
 
-// Of a wide row. After a carry a digit is below 2^24, as the digits of 8 terms are.
+// What a wide row counts after a carry: a digit is then below 2^24, as the digits of 8 terms are.
 constexpr ExactWord terms_after_carry = 8;
 constexpr int kept_bits = 24;
 

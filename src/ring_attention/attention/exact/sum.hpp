@@ -72,7 +72,7 @@ class ExactSum {
   /// Adds the sums of another row of as many elements. A wide one takes one that is not, too, of at most 512 terms.
   /// \throws Error when there are too many terms, or only the other row is wide
   void merge(const ExactSum& other);
-  /// The same for the words of a row of the same format.
+  /// Merges the words of a row of the same format.
   void merge(const float* other);
 
   [[nodiscard]] bool empty() const { return level() == 0; }

@@ -70,7 +70,7 @@ void all_gather_forward(Engine<T>& engine, const Ring& ring, KvShards<T>& kv, co
   for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), progress);
 }
 
-/// The same for the backward; then sums what all ranks add to dK,dV of each shard, on its owner.
+/// Feeds the K,V of every rank to the backward; then sums what all ranks add to dK,dV of each shard, on its owner.
 ///
 /// \param gradients  zeros; ends with dK,dV of this rank at its own place, and what this rank adds to the others'
 ///

@@ -29,7 +29,7 @@ void all_gather(AllToAll& group, std::span<const T> own, std::span<T> all, Index
 template <class T>
 void all_reduce(AllToAll& group, std::span<T> values);
 
-/// Of one number a rank.
+/// The sum of one number a rank.
 [[nodiscard]] double all_reduce(AllToAll& group, double value);
 
 }  // namespace ring_attention

@@ -45,7 +45,7 @@ template <class T>
 [[nodiscard]] AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local,
                                                   const Scoring& scoring);
 
-/// The same where the state is of exact sums: the bits do not depend on the number of ranks and threads. With the fast engine
+/// The state as exact sums, whose bits do not depend on the number of ranks and threads. With the fast engine
 /// they are those of the query's row in a forward (cpu/same_bits.hpp).
 /// \param cache    of whole tiles of options.same_bits tokens
 /// \param block    0: the fast engine

@@ -75,7 +75,7 @@ class NcclWorld {
   /// \throws Error with `what`, after it has aborted the communicator, if NCCL fails or the time-out is over
   void wait(const NcclHop& hop, const std::string& what);
 
-  /// Of a world that enqueues: the hop is under way.
+  /// Called where the world enqueues: the hop is under way.
   void enqueued(NcclHop&& hop) { under_way_.push_back(std::move(hop)); }
   /// Forgets the hops that are done, and does not wait. \returns true if none is left
   /// \throws Error, after it has aborted the communicator, if NCCL has failed, or the oldest hop takes longer than the time-out;

@@ -20,7 +20,7 @@ struct alignas(16) QueryTileMetadata {
   bool unmasked[2];             ///< for each warpgroup: it sees every pair, and there is no bias
 };
 
-/// The same for all queries, in device memory, padded to whole tiles for cp.async.bulk.
+/// Metadata of all queries, in device memory, padded to whole tiles for cp.async.bulk.
 template <int rows>
 struct AllQueries {
   float *lse, *delta;                    ///< [batch][heads][rows]

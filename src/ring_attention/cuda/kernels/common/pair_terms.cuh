@@ -69,7 +69,7 @@ class PairRow {
   bool drops_;
 };
 
-/// The same without bias and dropout.
+/// A row of pairs without bias and dropout.
 struct NoPairRow {
   [[nodiscard]] __device__ static float biased(float score, int) { return score; }
   [[nodiscard]] __device__ static float weight(float score, float lse, int) { return exp2f(score - lse); }

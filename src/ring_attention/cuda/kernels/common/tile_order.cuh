@@ -50,7 +50,7 @@ inline TileOrder order_of_queries(const AttentionTask& task, int tile_queries) {
           4 * static_cast<Index>(task.keys + 1) * task.dim};  // K and V
 }
 
-/// Of KV heads. Under a causal mask most queries see the first keys, which come first.
+/// The order of tiles of keys, of the KV heads. Under a causal mask most queries see the first keys, which come first.
 inline TileOrder order_of_keys(const AttentionTask& task, int tiles) {
   return {tiles, task.batch * task.kv_heads, 1,
           4 * static_cast<Index>(task.heads / task.kv_heads) * task.queries * task.dim};  // Q and dO
