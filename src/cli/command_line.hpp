@@ -81,7 +81,7 @@ class CommandLine {
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv);
   /// After parse: a line for each flag that was given by its old name.
   [[nodiscard]] std::string old_names() const;
-  /// The same on all ranks of a job, which must have been started with the same flags.
+  /// parse() on all ranks of a job, which must have been started with the same flags.
   /// \throws AgreedError. Collective.
   [[nodiscard]] std::optional<std::string> parse(const Communicator& comm, int argc, const char* const* argv);
   /// After parse on every rank: the ranks were started with the same flags. \throws AgreedError. Collective.

@@ -1,7 +1,7 @@
 # The Python package ring_attention, in <build>/python: `PYTHONPATH=build/release/python python3`.
 #
-# It is built for one interpreter: -DPython_EXECUTABLE=..., else that of the active virtual environment, else the first
-# python3 that has NumPy.
+# The package is built for one interpreter: -DPython_EXECUTABLE=..., else the active virtual environment's, else the
+# first python3 that has NumPy.
 
 set(RING_ATTENTION_PYTHON "${RING_ATTENTION_AUTO}"
     CACHE STRING "Build the Python module: ON, OFF, or AUTO (when pybind11 and Python's headers are found)")

@@ -76,7 +76,7 @@ void check_npy_size(const NpyHeader& header, Index file_bytes, const std::string
 /// \throws Error when the shape has heads or batches without a dimension for them.
 [[nodiscard]] std::vector<Index> array_extents(const Shape& shape, std::size_t dimensions);
 
-/// The same for one number a row (lse): without the last extent, so one dimension less.
+/// The extents of an array with one number a row (lse): without the last extent, so one dimension less.
 [[nodiscard]] std::vector<Index> row_extents(const Shape& shape, std::size_t dimensions);
 
 /// \throws InputError unless the elements are floating point.
@@ -105,11 +105,11 @@ template <class T>
 /// \throws InputError
 [[nodiscard]] std::vector<Index> read_npy_integers(const std::string& path);
 
-/// The same of floating-point elements: one number a head.
+/// Reads a whole file of one dimension of floating-point elements: one number a head.
 /// \throws InputError
 [[nodiscard]] std::vector<double> read_npy_numbers(const std::string& path);
 
-/// The same as read_npy from a file that is already in memory.
+/// Reads as read_npy does, from a file that is already in memory.
 template <class T>
 [[nodiscard]] Tensor<T> parse_npy(std::span<const std::byte> whole_file, const std::string& file);
 
@@ -122,7 +122,7 @@ template <class T>
 template <class T>
 void write_npy(const std::string& path, View<const T> array, const std::vector<Index>& extents);
 
-/// The same with all four extents.
+/// Writes an array with all four extents.
 template <class T>
 void write_npy(const std::string& path, View<const T> array) {
   write_npy(path, array, array_extents(array.shape(), 4));

@@ -25,7 +25,7 @@ class NpyReader {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const NpyHeader& header() const { return header_; }
-  /// Of the whole array.
+  /// The shape of the whole array.
   [[nodiscard]] const Shape& shape() const { return shape_; }
   /// 2, 3 or 4: the argument of array_extents and row_extents for outputs of the same form.
   [[nodiscard]] std::size_t dimensions() const { return header_.extents.size(); }
@@ -38,7 +38,7 @@ class NpyReader {
     transfer_shard(*comm_, {path_, header_, shape_}, shard, ranges);
   }
 
-  /// The same of these heads only, `[batch, heads, tokens, dim]`; ranks may ask for different ones.
+  /// Reads these heads only, `[batch, heads, tokens, dim]`; ranks may ask for different ones.
   template <class T>
   void read(View<T> shard, const TokenRanges& ranges, const Interval& heads) const {
     require(heads.begin >= 0 && heads.end <= shape_.heads && shard.shape().heads == heads.end - heads.begin,

@@ -25,7 +25,7 @@ void for_each_part(const ModelShape& shape, const Examples& examples, const Inte
   }
 }
 
-/// Those of some rows that have a label, `most` of them. The rest is left.
+/// The first `most` rows of `some` that have a label. `some` begins after them in the end.
 std::vector<std::size_t> labelled_rows(const Examples& examples, Interval& some, Index most) {
   std::vector<std::size_t> rows;
   for (; some.begin < some.end && std::ssize(rows) < most; ++some.begin)

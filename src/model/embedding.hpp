@@ -40,7 +40,7 @@ void add_embedding_gradient(const ModelShape& shape, const Examples& examples, V
 template <class T>
 [[nodiscard]] Score answer(const ModelShape& shape, const EmbeddingParameters<const T>& weights,
                            const Examples& examples, View<const T> x, const RowTiles& tiles = {});
-/// The same, with the gradient of loss / `labels_of_all`.
+/// The score as answer() returns it, and the gradient of loss / `labels_of_all`.
 /// \param labels_of_all  the number of labels on all ranks: a mean of the ranks' means is another function
 /// \param grad_embedding, grad_norm  added to
 /// \param grad_x  written

@@ -63,7 +63,7 @@ class GradientSums {
  public:
   GradientSums(const ParameterLayout& layout, const RowTiles& rows);
 
-  /// Of the matrix of a name. \throws Error for another name
+  /// The sum of the matrix of this name. \throws Error for another name
   [[nodiscard]] GradientSum<T> operator()(const std::string& name);
 
   /// The flat array of floats; empty with exact sums.

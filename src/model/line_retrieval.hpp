@@ -9,7 +9,7 @@
 
 namespace ring_attention::model {
 
-/// Of S tokens the last 2 Q are queries, and before them are 2 L of lines. No key is twice in a sequence. A line may be
+/// A sequence of S tokens ends with 2 Q of queries, after 2 L of lines. No key is twice in a sequence. A line may be
 /// asked twice; the sequence never shows the answer. An odd S begins with one `ask` token.
 class LineRetrieval final : public Task {
  public:

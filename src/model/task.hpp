@@ -38,7 +38,7 @@ struct Examples {
   [[nodiscard]] Index labels() const;
 };
 
-/// Of the sequences [begin, end), the tokens at `ranges`.
+/// The tokens at `ranges` of the sequences [begin, end).
 [[nodiscard]] Examples examples(const Task& task, const Interval& sequences, const TokenRanges& ranges);
 
 /// A part of a training: `steps` batches of `batch` sequences of `seq` tokens.

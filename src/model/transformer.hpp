@@ -37,7 +37,7 @@ class Transformer {
   /// The score of the tokens of all ranks.
   /// \param own  the tokens place().tokens of this rank's sequences
   [[nodiscard]] Score evaluate(const Examples& own);
-  /// The same, and leaves the gradients of loss / `labels` in weights(), summed over the ranks.
+  /// The score as evaluate() returns it; leaves the gradients of loss / `labels` in weights(), summed over the ranks.
   [[nodiscard]] Score differentiate(const Examples& own, double labels);
   [[nodiscard]] Score differentiate(const Examples& own) { return differentiate(own, labels_of_all(own)); }
 

@@ -49,7 +49,7 @@ class Weights {
   /// Sums over the group; keeps the part that belongs to kept(). Collective.
   /// \param gradient  of this rank's tokens, the whole array
   void reduce(std::size_t array, std::span<const T> gradient);
-  /// The same for sums that may be exact, which go with Sharding::none.
+  /// Reduces sums that may be exact, which go with Sharding::none.
   void reduce(std::size_t array, GradientSums<T>& gradient);
 
  private:

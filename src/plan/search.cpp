@@ -51,7 +51,7 @@ bool can_be_ulysses(const ModelShape& model, int tensor, int ulysses) {
   return can_share_heads(model.heads / tensor, std::max<Index>(1, model.kv_heads / tensor), ulysses);
 }
 
-/// Of the layers, and of a table of tokens at both ends.
+/// The most stages that the layers, and a table of tokens at both ends, can be cut into.
 Index most_stages(const Workload& work) { return (work.model.layers + 2) / work.chunks; }
 
 bool can_be_pipeline(const Workload& work, int stages) {

@@ -102,7 +102,7 @@ class Program {
     return verb_->run(comm, activity);
   }
 
-  /// That of the verb, or the default.
+  /// The time-out of the verb, or the default.
   [[nodiscard]] std::chrono::duration<double> timeout() const {
     const bool has_job = !bad_input_ && verb_ != nullptr && verb_->job != nullptr;
     return std::chrono::duration<double>(has_job ? verb_->job->timeout : JobOptions().timeout);

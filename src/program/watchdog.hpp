@@ -56,7 +56,7 @@ class Activity {
 /// A thread that ends the process with exit code 3 when `activity` has not moved for `timeout`, after one
 /// line on stderr: `[rank 2] nothing moved for 60 s: exchange, step 2, peer 1; ...`.
 ///
-/// It never calls MPI: the main thread may never return from an MPI call, and MPI_Abort is not safe from
+/// The watchdog never calls MPI: the main thread may never return from an MPI call, and MPI_Abort is not safe from
 /// this thread. The launcher sees the exit and ends the other ranks.
 class Watchdog {
  public:

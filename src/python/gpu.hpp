@@ -6,7 +6,7 @@
 
 namespace ring_attention::python {
 
-/// Of a build without CUDA only `has_gpu`, which is false.
+/// Adds the functions of the GPU; in a build without CUDA only `has_gpu`, which is false.
 void bind_gpu(pybind11::module_& module);
 
 }  // namespace ring_attention::python

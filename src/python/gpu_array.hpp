@@ -26,7 +26,7 @@ using StreamNumber = std::intptr_t;
 /// The stream on which a call computes.
 [[nodiscard]] cuda::StreamHandle stream_of(StreamNumber number);
 
-/// It is made and destroyed by a thread that holds the interpreter's lock.
+/// An array in the memory of a GPU. A thread that holds the interpreter's lock makes and destroys it.
 class GpuArray {
  public:
   /// An array of the caller's, ready for work on `stream`. It stays alive as long as this object.
@@ -39,7 +39,7 @@ class GpuArray {
   [[nodiscard]] cuda::Type type() const { return type_; }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] bool is_contiguous() const { return contiguous_; }
-  /// That of the constructor.
+  /// The stream given to the constructor.
   [[nodiscard]] cuda::StreamHandle stream() const { return stream_; }
 
   /// `[batch, heads, seq, dim]`, with ones in front. \param rows  one number a row: the last dimension is missing

@@ -36,7 +36,7 @@ std::vector<std::string> loaded_files() {
 
 using GetLibraryVersion = int (*)(char*, int*);
 
-/// That of a library which is loaded, or null.
+/// The function of a library which is loaded, or null.
 GetLibraryVersion version_function(const std::string& file) {
   void* library = dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;

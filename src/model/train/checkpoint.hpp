@@ -26,8 +26,8 @@ using Curve = std::vector<CurvePoint>;
 /// a training resumes on any mesh, and with the same bits on its own mesh with the same instruction set (--isa), with
 /// FSDP or without.
 ///
-/// It is written under the name `step.part`, synchronised, and renamed; then the one before it is removed. Every function is
-/// collective.
+/// A checkpoint is written under the name `step.part`, synchronised, and renamed; then the one before it is removed.
+/// Every function is collective.
 class Checkpoints {
  public:
   /// Makes the directory if it is missing, holds it, and removes what a killed job has left.

@@ -43,7 +43,7 @@ struct ChosenMesh {
   std::string rest;  ///< the axis that no flag gave and that took the ranks that were left; empty: none
 };
 
-/// Of the axes that no flag gives, the first of ring, data, ulysses, tensor takes the ranks that are left.
+/// The mesh of the flags. The first of ring, data, ulysses, tensor that no flag gives takes the ranks that are left.
 /// \throws InputError, one line that names what would do, when ranks, heads or sequences cannot be shared like that
 [[nodiscard]] ChosenMesh mesh_of(const TrainOptions& options, int ranks);
 

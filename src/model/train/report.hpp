@@ -16,7 +16,7 @@ namespace ring_attention {
 struct Answers {
   double accuracy = 0, possible = 0;
 };
-/// Of sequences that the model has not seen.
+/// The answers to sequences that the model has not seen.
 struct Evaluation {
   Index length = 0, labels = 0;
   Index window = 0;          ///< tokens

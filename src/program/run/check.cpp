@@ -66,7 +66,7 @@ class Check {
 
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
   [[nodiscard]] bool has_every_row() const { return input_.q().seq <= check_all_rows_up_to; }
-  /// Of dk and dv some keys at least; a dense bias has no columns of some keys alone.
+  /// Are dk and dv of some keys compared? A dense bias has no columns of some keys alone.
   [[nodiscard]] bool has_keys() const { return has_every_row() || !input_.terms().bias; }
   [[nodiscard]] const std::vector<Index>& rows() const { return rows_; }
   /// dk or dv of the keys that are compared.
@@ -103,7 +103,7 @@ class Check {
     return static_cast<std::size_t>(std::clamp<Index>((Index{8} << 20) / (input_.kv().seq * group_), 1, 512));
   }
 
-  /// Of the query heads that share a KV head.
+  /// The scoring of the query heads that share a KV head.
   [[nodiscard]] Scoring scoring_of(Index b, Index kv_head) const {
     Scoring scoring = input_.scoring().of_heads({kv_head * group_, (kv_head + 1) * group_});
     scoring.dropout.first_batch += b;

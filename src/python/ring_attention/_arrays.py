@@ -78,7 +78,7 @@ class Arrays:
         return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
     def take_rows(self, name, array):
-        """The same for an array with one number per query, such as lse."""
+        """Takes an array with one number per query, such as lse."""
         return self.take(name, np.asarray(array)[..., np.newaxis])
 
     @staticmethod
@@ -116,7 +116,10 @@ class Arrays:
 
 
 class GpuArrays:
-    """The same for arrays in the memory of a GPU, by DLPack. Results are float32, and PyTorch tensors if q is one."""
+    """The arrays of one call, in the memory of a GPU, by DLPack.
+
+    Results are float32, and PyTorch tensors if q is one.
+    """
 
     transports = ("overlapped", "nccl", "staged")
     takes_kernels = False

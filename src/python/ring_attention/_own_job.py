@@ -38,7 +38,7 @@ class _TorchGroup:
 
 
 class _MpiGroup:
-    """The same for a communicator of mpi4py, of any MPI."""
+    """The ranks of a communicator of mpi4py, of any MPI, in the user's own job."""
 
     library = "numpy"
 

@@ -73,7 +73,7 @@ def _show(line: str) -> None:
 
 
 def _check_words(words: list[str]) -> None:
-    """Those of `diagnose DIR`."""
+    """Checks the words of `diagnose DIR`."""
     positional = [word for word in words if word != "--json"]
     strange = [word for word in positional if word.startswith("-")] + positional[1:]
     if strange:

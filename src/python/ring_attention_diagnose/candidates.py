@@ -48,7 +48,7 @@ def pairs(candidates: list[Explanation], search: Search) -> list[Explanation]:
 
 
 def _joined(first: Explanation, second: Explanation) -> list[Explanation]:
-    """Both mistakes, if one ring can make them."""
+    """An explanation with the mistakes of the two, if one ring can make them."""
     turns = {one.direction for one in (first, second) if one.any_of("directed")}
     if len(turns) == 2 or second.mistakes[-1] in first.mistakes:
         return []

@@ -141,7 +141,7 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
 
 
 def largest_errors(one: Evidence) -> dict[str, float]:
-    """Of the arrays that a code returned."""
+    """The largest error of each array that a code returned."""
     with np.errstate(all="ignore"):
         largest = one.yardstick.largest(one.got, one.problem.right)
     return {name: float(largest[name]) for name in ARRAYS if name in one.got}

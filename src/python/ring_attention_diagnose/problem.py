@@ -142,7 +142,7 @@ class Problem:
             self.right = self._dense()  #: dense attention in double
 
     def given(self, arrays: dict[str, np.ndarray]) -> Problem:
-        """The same with some other arrays, and their right results."""
+        """This problem with some other arrays, and their right results."""
         other = object.__new__(Problem)
         other.__dict__.update(self.__dict__, _shards={}, cache={} if "bias" in arrays else self.cache, **arrays)
         with np.errstate(all="ignore"):

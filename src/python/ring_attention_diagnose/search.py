@@ -104,7 +104,7 @@ class Search:
         return self._simulated(one, explanations, precisions)
 
     def _residuals(self, number: int, explanations: list[Explanation]) -> Residuals:
-        """Those of a case. Where the wrong results need it, with a wider tolerance: theirs."""
+        """The residuals of a case. Where the wrong results need a wider tolerance, with theirs."""
         one, tolerances = self.cases[number], self._tolerances(self.cases[number])
         exact = self._exact(one, explanations)
         first = one.yardstick.residuals(one.got, exact, self.which, tolerances)
