@@ -128,6 +128,7 @@ lint: format-check ## the checks of all source files, with clang-tidy over every
 	  else echo 'not checked: the CMake files (no cmake-lint here)'; fi
 	@$(call files,'*.py') | xargs flake8
 	@$(SHELL_FILES) | xargs shellcheck
+	@python3 .ci/openings.py
 	@$(CONFIGURE) -B build/lint -DRING_ATTENTION_TESTS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
 	  -DCMAKE_UNITY_BUILD=OFF > /dev/null
 	@python3 .ci/tidy.py $(CLANG_TIDY) $(FILES)
