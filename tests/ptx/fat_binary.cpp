@@ -1,0 +1,101 @@
+// The PTX of the program: nvcc registers fat binaries and kernels before main().
+#include "ptx/fat_binary.hpp"
+
+#include <cstdio>
+#include <cstring>
+
+namespace ptx {
+namespace {
+
+struct Module {
+  std::string text;
+  int architecture;
+  bool parsed = false;
+  std::vector<std::unique_ptr<Kernel>> kernels;
+};
+struct FatBinary {
+  std::vector<Module> modules;
+};
+std::map<const void*, KernelStub>& functions() {
+  static auto& all = *new std::map<const void*, KernelStub>;
+  return all;
+}
+
+template <class T>
+T read(const u8* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+KernelStub* find_function(const void* host) {
+  const auto found = functions().find(host);
+  return found == functions().end() ? nullptr : &found->second;
+}
+
+Kernel* kernel_of(KernelStub& function, int capability) {
+  auto& modules = static_cast<FatBinary*>(function.fat_binary)->modules;
+  for (int architecture = capability; architecture >= 80 && function.kernel == nullptr; --architecture)
+    for (Module& module : modules) {
+      if (module.architecture != architecture) continue;
+      if (!module.parsed) module.kernels = parse_module(module.text, architecture);
+      module.parsed = true;
+      for (const auto& kernel : module.kernels)
+        if (kernel->name == function.name) function.kernel = kernel.get();
+    }
+  return function.kernel;
+}
+
+}  // namespace ptx
+
+using ptx::read;
+using ptx::u16;
+using ptx::u32;
+using ptx::u64;
+using ptx::u8;
+
+extern "C" {
+
+/// The layout is nvcc's: after a header, entries of {kind u16, version u16, header size u32, payload size u64, ...
+/// architecture u32 at 28}. Kind 1 is PTX.
+void** __cudaRegisterFatBinary(void* wrapper) {
+  auto* fat_binary = new ptx::FatBinary;  // until the end of the program
+  const u8* begin = read<const u8*>(static_cast<const u8*>(wrapper) + 8);
+  const u8* at = begin + read<u16>(begin + 6);
+  const u8* end = at + read<u64>(begin + 8);
+  while (at < end) {
+    const u64 bytes = read<u64>(at + 8);
+    const u32 header = read<u32>(at + 4);
+    if (read<u16>(at) == 1) {
+      ptx::Module module{std::string(reinterpret_cast<const char*>(at + header), bytes),
+                         static_cast<int>(read<u32>(at + 28)),
+                         false,
+                         {}};
+      if (module.text.find(".version") == std::string::npos)
+        std::fprintf(stderr,
+                     "PTX ERROR: a fat binary is compressed. Remedy: compile it with --no-compress.\n");
+      if (ptx::setting("PTX_DECODE", 0) != 0) {  // prints what is not modelled, without a launch
+        for (const auto& kernel : ptx::parse_module(module.text, module.architecture))
+          std::fprintf(stderr, "PTX sm_%d %zu %s %s\n", module.architecture, kernel->code.size(),
+                       kernel->name.c_str(), kernel->error.c_str());
+      }
+      fat_binary->modules.push_back(std::move(module));
+    }
+    at += header + bytes;
+  }
+  return reinterpret_cast<void**>(fat_binary);
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void** fat_binary, const char* host, char*, const char* name, int, void*, void*,
+                            void*, void*, int*) {
+  ptx::KernelStub& stub = ptx::functions()[host];
+  // Objects that instantiate the same template share its stub: the first that has PTX counts.
+  if (stub.fat_binary == nullptr || static_cast<ptx::FatBinary*>(stub.fat_binary)->modules.empty())
+    stub = {fat_binary, name};
+}
+char __cudaInitModule(void**) { return 1; }
+
+}  // extern "C"
