@@ -16,6 +16,9 @@ using Table = std::unordered_map<std::string, Row>;
 template <class T>
 constexpr int bytes = sizeof(T);
 
+/// cvt may take the lower bits of a register that is wider than the type.
+constexpr const char* wide_source = " of 8 bytes";
+
 template <class T>
 void add_comparisons(Table& t, const std::string& type) {
   const std::vector<int> sizes{0, bytes<T>, bytes<T>};
@@ -86,8 +89,12 @@ void add_moves(Table& t, const std::string& bits) {
                               {4, bytes<T>}};
   t["cvt.rn.f32.u" + bits] = {unary<float, T, converted<float, T>>, {4, bytes<T>}};
   const auto from = [&]<class A>(A, const std::string& name) {
-    for (const char* kind : {"s", "u"})  // the bits are the same
-      t["cvt." + (kind + bits) + "." + name] = {unary<T, A, converted<T, A>>, {bytes<T>, bytes<A>}};
+    for (const char* kind : {"s", "u"}) {  // the bits are the same
+      const std::string full = "cvt." + (kind + bits) + "." + name;
+      t[full] = {unary<T, A, converted<T, A>>, {bytes<T>, bytes<A>}};
+      t[full + wide_source] = {unary<T, u64, [](u64 a) { return static_cast<T>(static_cast<A>(a)); }>,
+                               {bytes<T>, 8}};
+    }
   };
   from(i16{}, "s16"), from(u16{}, "u16"), from(i32{}, "s32"), from(u32{}, "u32");
   from(i64{}, "s64"), from(u64{}, "u64");
@@ -143,7 +150,9 @@ Table all_rows() {
 
 bool Parser::decode_arithmetic(Instruction& in, const std::string& name, const std::vector<Operand>& o) {
   static const Table table = all_rows();
-  const auto found = table.find(name);
+  const bool is_wide = name.starts_with("cvt.") && o.size() == 2 && size_of(o[1], 0) == 8;
+  auto found = table.find(is_wide ? name + wide_source : name);
+  if (found == table.end()) found = table.find(name);
   if (found == table.end()) return false;
   const auto& [function, sizes] = found->second;
   if (o.size() != sizes.size()) bad("number of operands", in.text);

@@ -2,7 +2,10 @@
 #include "ptx/fat_binary.hpp"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <regex>
 
 namespace ptx {
 namespace {
@@ -35,7 +38,34 @@ KernelStub* find_function(const void* host) {
   return found == functions().end() ? nullptr : &found->second;
 }
 
+namespace {
+
+/// A kernel's name without the number that nvcc gives to a file's unnamed namespace.
+std::string without_file(const std::string& name) {
+  static const std::regex number("_GLOBAL__N__[0-9a-f]+_");
+  static const std::regex end("_[0-9a-f]{8}(?=[0-9]+[a-z])");
+  return std::regex_replace(std::regex_replace(name, number, ""), end, "");
+}
+
+/// The kernel of the file that PTX_FILE names, or nullptr.
+Kernel* replacement_of(const std::string& name, int capability) {
+  const char* path = std::getenv("PTX_FILE");
+  if (path == nullptr) return nullptr;
+  static const auto& kernels = *new auto([&] {
+    std::ifstream file(path);
+    if (!file) throw Failure(std::string("PTX_FILE: ") + path + " cannot be read");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    return parse_module(text, capability);
+  }());
+  for (const auto& kernel : kernels)
+    if (without_file(kernel->name) == without_file(name)) return kernel.get();
+  return nullptr;
+}
+
+}  // namespace
+
 Kernel* kernel_of(KernelStub& function, int capability) {
+  if (function.kernel == nullptr) function.kernel = replacement_of(function.name, capability);
   auto& modules = static_cast<FatBinary*>(function.fat_binary)->modules;
   for (int architecture = capability; architecture >= 80 && function.kernel == nullptr; --architecture)
     for (Module& module : modules) {
