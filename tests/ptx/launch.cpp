@@ -1,7 +1,7 @@
 // A launch: which warp of which block runs next, and when asynchronous copies arrive.
 //
-// PTX_SEED: of the random order. PTX_ARRIVAL: 0 copies arrive late (when nothing else can run, or after a long time), 1 at
-// once, 2 at random times; otherwise drawn for each launch. PTX_BLOCKS: the most blocks that are resident together.
+// PTX_SEED: of the random order. PTX_ARRIVAL: 0 copies arrive late (when nothing else can run, or after a long time),
+// 1 at once, 2 at random times; otherwise drawn for each launch. PTX_BLOCKS: the most blocks that are resident together.
 // PTX_STEPS: the most instructions of warps.
 #include <cstdlib>
 
