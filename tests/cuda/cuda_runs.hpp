@@ -1,10 +1,10 @@
 // A problem on a GPU: numbers rounded to its type, runs of the engines, and the check against the reference.
 #pragma once
 
+#include "cuda/gradient_bound.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/stream.hpp"
-#include "support/gradients.hpp"
 
 namespace ring_attention::test {
 
@@ -104,11 +104,7 @@ inline testing::AssertionResult agrees_in(double unit, const AttentionResult<flo
                                      << to_string(problem.what);
 }
 
-/// Compares dQ, dK, dV and dBias with the reference, element by element and by the norm of each array.
-///
-/// The bound of an element grows with the terms of its sum, which cancel: a gradient times 0.9 stays below it. The norm
-/// of the error does not, because p and ds are rounded with both signs. On the emulator it is at most 0.55 units of the
-/// norm of the gradient, and 2e-5 in float.
+/// Compares dQ, dK, dV and dBias with the reference (gradient_is_near).
 /// \param unit  unit roundoff of T, to which the kernel rounds p and ds
 inline testing::AssertionResult gradients_agree_in(double unit, const Gradients<float>& got,
                                                    const GradientProblem<float>& problem) {
@@ -117,17 +113,9 @@ inline testing::AssertionResult gradients_agree_in(double unit, const Gradients<
   const Index terms = std::max(what.keys, what.queries * what.group);
   const auto check = [&](const char* name, const Tensor<float>& array, const Tensor<double>& wanted,
                          double magnitude) -> testing::AssertionResult {
-    const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
-    Tolerance tolerance = gradient_tolerance<float>(terms, want.max_abs_score, magnitude);
-    const double of_float = tolerance.absolute * std::sqrt(static_cast<double>(wanted.size()));
-    tolerance.absolute += unit * magnitude;  // each sum has one rounded factor, p or ds
-    const Comparison comparison = compare(array, wanted, tolerance, {.expect_zero = zero});
-    const double error = comparison.relative_error * comparison.norm_want;
-    const double bound = (1e-4 + 2.5 * unit) * comparison.norm_want + of_float / 32;
-    if (comparison.ok && error <= bound) return testing::AssertionSuccess();
-    return testing::AssertionFailure()
-           << name << " " << describe(comparison) << "\n  the norm of the error is " << error
-           << ", the bound " << bound << "\n  " << to_string(what);
+    const Tolerance tolerance = gradient_tolerance<float>(terms, want.max_abs_score, magnitude);
+    const auto verdict = gradient_is_near(name, array, wanted, unit, magnitude, tolerance);
+    return verdict ? verdict : testing::AssertionFailure() << verdict.message() << "\n  " << to_string(what);
   };
   if (auto verdict = check("dq", got.q, want.q, want.magnitude_q); !verdict) return verdict;
   if (auto verdict = check("dk", got.k, want.k, want.magnitude_k); !verdict) return verdict;

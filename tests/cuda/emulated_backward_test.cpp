@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "cuda/gradient_bound.hpp"
 #include "cuda/kernel_cases.hpp"
 #include "cuda/needed_barriers.hpp"
 #include "support/gradients.hpp"
@@ -65,14 +66,9 @@ testing::AssertionResult backward_agrees(const KernelCase& a, const cuda::Backwa
   const double score = want.max_abs_score;
   const auto check = [&](const char* name, const Tensor<float>& got, const Tensor<double>& wanted,
                          double magnitude) {
-    const bool zero = std::ranges::all_of(wanted.view().elements(), [](double x) { return x == 0; });
-    Tolerance tolerance = gradient_tolerance<float>(terms, score, magnitude);
-    tolerance.absolute +=
-        cuda::unit_roundoff(a.type) * magnitude;  // each sum has one rounded factor, p or ds
-    const Comparison comparison = compare(got, wanted, tolerance, {.expect_zero = zero});
-    return comparison.ok
-               ? testing::AssertionSuccess()
-               : testing::AssertionFailure() << name << " " << describe(comparison) << "\n  " << to_string(a);
+    const auto verdict = gradient_is_near(name, got, wanted, cuda::unit_roundoff(a.type), magnitude,
+                                          gradient_tolerance<float>(terms, score, magnitude));
+    return verdict ? verdict : testing::AssertionFailure() << verdict.message() << "\n  " << to_string(a);
   };
   if (const auto verdict = check("dq", got_q, want.q, want.magnitude_q); !verdict) return verdict;
   if (const auto verdict = check("dk", got_k, want.k, want.magnitude_k); !verdict) return verdict;
