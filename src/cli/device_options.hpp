@@ -23,7 +23,7 @@ struct CpuFlags {
   std::string isa = "auto";
 };
 
-/// The flags with which the bits are the same on any number of ranks.
+/// Flags for the same bits on any number of ranks.
 struct SameBitsFlags {
   bool same_bits = false;
   std::optional<Index> tile;  ///< tokens
@@ -68,7 +68,7 @@ void declare_same_bits(CommandLine& command, SameBitsFlags& options, bool has_re
 /// \throws InputError, one line, for a --timeout that is not positive
 void validate_job(const JobOptions& options);
 
-/// \throws InputError as validate_job() does, and for a flag that has no effect on the device
+/// \throws InputError as validate_job() does, and for flags without effect on the device
 void validate_device(const DeviceOptions& options);
 
 /// \throws InputError, one line, for a problem with more elements, or a larger B, H or D, than core/index.hpp allows
