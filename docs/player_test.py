@@ -132,10 +132,13 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyDown", **words, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **words)
 
-    def look(self, width, dark=False, height=900):
+    def look(self, width, dark=False, height=900, reduced=False):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.call("Emulation.setEmulatedMedia", features=scheme)
+        wishes = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "prefers-reduced-motion", "value": "reduce" if reduced else "no-preference"},
+        ]
+        self.call("Emulation.setEmulatedMedia", features=wishes)
 
 
 CODES = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
@@ -172,6 +175,34 @@ CONTRAST = """(() => {
 })()"""
 
 
+# Steps to the end, and lists the moments at which two labels of parcels, or a label and a rank, are in one place.
+OVERLAPS = """(() => {
+  const found = [];
+  const look = () => {
+    const boxes = [...document.querySelectorAll("#ring .parcel, #ring .does, #ring .rank")].map((one) => one.getBBox());
+    boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
+      const wide = Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x);
+      const tall = Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y);
+      if (wide > 0.5 && tall > 0.5) found.push([player.time, a.x, a.y, b.x, b.y].map(Math.round).join(" "));
+    }));
+  };
+  player.seek(0);
+  for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) {
+    const before = player.time;
+    player.step(1);
+    look();
+    if (i < 50 && player.time < player.trace.end) {
+      const reached = player.time;
+      player.seek((before + reached) / 2);
+      look();
+      player.seek(reached);
+    }
+  }
+  return found;
+})()"""
+TO_END = "player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)"
+
+
 class Checks:
     def __init__(self, page):
         self.page, self.failures = page, []
@@ -190,7 +221,8 @@ class Checks:
             page.run(f"location.hash = '{name}'")
             self.check(page.until(f"player.scene === '{name}'"), f"{name}: the address does not choose it")
             # the end by steps: the state of each moment is drawn
-            page.run("player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)")
+            overlaps = page.run(OVERLAPS if page.run("location.protocol === 'file:'") else TO_END)  # once is enough
+            self.check(not overlaps, f"{name}: labels overlap: {overlaps and overlaps[:3]}")
             passes = page.run("""[...Array(passAt(player.trace, player.trace.end) + 1).keys()]
                                  .map((pass) => countCells(player.trace, player.trace.end, pass))""")
             for cells in passes:
@@ -216,6 +248,23 @@ class Checks:
             return JSON.stringify(slice.keys) !== JSON.stringify(of.queries);
           }).length""")
         self.check(wrong == 0, f"{name}: {wrong} steps have the keys of another rank than the trace says")
+
+    def opening(self):
+        """A scene opens with a part of its square filled in, and plays once; where motion is unwanted it stands still."""
+        page = self.page
+        filled = "countCells(player.trace, player.time).complete"
+        for reduced in (True, False):
+            page.look(800, reduced=reduced)
+            page.run("location.hash = 'window'")
+            page.until("player.scene === 'window'")
+            page.run("location.hash = 'overlapped'")
+            page.until("player.scene === 'overlapped'")
+            self.check(page.run(f"0 < {filled} && {filled} < player.trace.attention.cells.length ** 2"),
+                       "a scene opens with an empty or a full square")
+            self.check(page.run("player.playing") != reduced, f"reduced motion: {reduced}, and it plays the other way")
+        page.run("by('speed').value = 3; player.seek(player.trace.end * 0.9)")
+        self.check(page.until("!player.playing && player.time === player.trace.end"), "a scene does not end by itself")
+        page.run("by('speed').value = 1")
 
     def playing(self):
         """Time goes by itself, with the keyboard alone: Tab to the button, space."""
@@ -247,7 +296,7 @@ class Checks:
         page.run("by('scene').focus()")
         page.press("ArrowDown")
         self.check(page.until("player.scene !== 'overlapped'"), "the keyboard chooses no scene")
-        page.run("by('play').focus()")
+        page.run("player.stop(); by('play').focus()")
         page.press("Enter", text="\r")
         self.check(page.run("player.playing"), "Enter on the button does not play")
         page.run("player.stop(); player.seek(player.trace.end / 2)")
@@ -361,7 +410,7 @@ def failures_at(page, url, folder):
     page.look(800)
     page.requests = []
     page.open(url)
-    parts = [checks.places, checks.scenes, checks.playing, checks.dragging, checks.choices]
+    parts = [checks.places, checks.scenes, checks.opening, checks.playing, checks.dragging, checks.choices]
     parts += [lambda: checks.own_file(folder), checks.looks]
     for part in [] if LONG else parts:
         part()

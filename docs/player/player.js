@@ -3,6 +3,7 @@
 
 const by = (id) => document.getElementById(id);
 const SECONDS = 14; // of a scene, at normal speed
+const OPENS = 0.45; // of a scene: where its square is partly filled
 
 class Player {
   constructor() {
@@ -32,6 +33,8 @@ class Player {
     by("scene").value = name;
     this.scene = name;
     this.load(readTrace(scene.events), scene.text, `Recorded from: mpirun ${commandOf(scene)}. Lesson ${scene.lesson}.`);
+    this.seek(OPENS * this.trace.end);
+    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
   }
 
   seek(time) {
@@ -81,6 +84,7 @@ class Player {
   }
 
   play() {
+    if (this.playing) return;
     if (this.time >= this.trace.end) this.time = 0;
     this.playing = true;
     by("play").textContent = "Stop";

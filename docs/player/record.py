@@ -210,7 +210,7 @@ def screenshot():
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page = player_test.Page(chrome, folder)
-        page.look(820, height=2400)
+        page.look(820, height=2400, reduced=True)
         page.open(f"{(HERE / 'index.html').as_uri()}#causal-zigzag")
         page.run(
             "player.seek(player.trace.computes.filter((slice) => slice.step === 2)"

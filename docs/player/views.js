@@ -15,7 +15,12 @@ function element(name, attributes, parent, text) {
   return made;
 }
 
-/** The ranks on a circle, and parcels at their rank or on their way. */
+/**
+ * The ranks on a circle. K,V that a rank computes with are inside of it, dK,dV outside, and parcels on their way between two
+ * ranks: at least GAP pixels from both, so that no two labels are in one place.
+ */
+const GAP = 62, OUTSIDE = 1.46; // of the radius
+
 class RingView {
   constructor(svg) {
     this.svg = svg;
@@ -33,8 +38,9 @@ class RingView {
       const x = 210 + radius * Math.cos(angle), y = 210 + radius * Math.sin(angle);
       const circle = element("circle", { class: "rank", cx: x, cy: y, r: size, fill: colourOf(rank) }, this.svg);
       if (trace.ranks <= 8) element("text", { class: "name", x, y: y + 5 }, this.svg, `${rank}`);
-      const does = element("text", { class: "does", x, y: y < 140 ? y - size - 8 : y + size + 18 }, this.svg, "");
-      this.nodes.push({ x, y, circle, does, angle });
+      const inside = { x: 210 + (x - 210) * 0.56, y: 210 + (y - 210) * 0.56 };
+      const does = element("text", { class: "does", x: 210 + (x - 210) * 0.48, y: inside.y + (y > 220 ? -16 : 26) }, this.svg, "");
+      this.nodes.push({ x, y, circle, does, angle, inside });
     }
     this.parcels = element("g", {}, this.svg);
   }
@@ -58,19 +64,24 @@ class RingView {
   drawHeld(rank, time) {
     const steps = this.trace.of[rank].computes.filter((slice) => slice.owner !== undefined);
     const held = steps.findLast((slice) => slice.begin <= time) ?? steps[0];
-    if (held) this.drawParcel(this.inside(rank, 0.62), held.owner, `K,V ${held.owner}`, "parcel");
+    if (held) this.drawParcel(this.nodes[rank].inside, held.owner, `K,V ${held.owner}`, "parcel");
   }
 
   drawGradient({ owner, rank, flight }, time) {
-    const place = flight ? this.between(flight, time, 1.2) : this.inside(rank, 0.36);
+    const place = flight ? this.onCircle(flight, time, OUTSIDE) : this.at(this.nodes[rank].angle, OUTSIDE);
     this.drawParcel(place, owner, `dK,dV ${owner}`, "parcel gradient");
   }
 
   drawFlight(flight, time) {
     if (flight.track === TRACKS.kv) {
-      this.drawParcel(this.between(flight, time, 0.75), flight.owner, `K,V ${flight.owner}`, "parcel");
+      const { from, to, begin } = flight, isNext = to === (from + 1) % this.trace.ranks;
+      // It has arrived where its rank sends the next one, though the other rank has not looked yet.
+      const isOld = this.trace.flights.some((one) => one.track === flight.track && one.from === from
+        && one.begin > begin && one.begin <= time);
+      const share = isOld ? 0.62 : isNext ? 1 : OUTSIDE; // ranks between the two are passed outside
+      this.drawParcel(this.onCircle(flight, time, share), flight.owner, `K,V ${flight.owner}`, "parcel");
     } else {
-      const { x, y } = this.between(flight, time, 1);
+      const { x, y } = this.between(flight, time);
       element("circle", { class: "piece", cx: x, cy: y, r: 6, fill: colourOf(flight.from) }, this.parcels);
     }
   }
@@ -82,15 +93,20 @@ class RingView {
     element("text", { class: "label", x, y: y + 4 }, this.parcels, label);
   }
 
-  inside(rank, share) {
-    const { x, y } = this.nodes[rank];
-    return { x: 210 + (x - 210) * share, y: 210 + (y - 210) * share };
+  at(angle, share) {
+    return { x: 210 + 140 * share * Math.cos(angle), y: 210 + 140 * share * Math.sin(angle) };
   }
 
-  between({ from, to, begin, end }, time, bend) {
+  /** A place on the way from a rank to the next. */
+  onCircle({ from, to, begin, end }, time, share) {
+    const way = (2 * Math.PI * ((to - from + this.trace.ranks) % this.trace.ranks)) / this.trace.ranks;
+    const gap = Math.min(GAP / (140 * share), way / 2), part = (time - begin) / Math.max(end - begin, 1e-9);
+    return this.at(this.nodes[from].angle + gap + (way - 2 * gap) * part, share);
+  }
+
+  between({ from, to, begin, end }, time) {
     const a = this.nodes[from], b = this.nodes[to], part = (time - begin) / Math.max(end - begin, 1e-9);
-    const x = a.x + (b.x - a.x) * part - 210, y = a.y + (b.y - a.y) * part - 210;
-    return { x: 210 + x * bend, y: 210 + y * bend };
+    return { x: a.x + (b.x - a.x) * part, y: a.y + (b.y - a.y) * part };
   }
 }
 
