@@ -134,7 +134,8 @@ class HelpTest(harness.CommandTest):
     def test_commands(self):
         text = self.help_of("run")
         flags = """q k v dout random kv-heads backward seed out check json progress scale causal window documents
-                   alibi bias sink dropout dropout-seed q-offset placement transport kv-dtype engine threads isa tile timeout expect-ranks"""
+                   alibi bias sink dropout dropout-seed q-offset placement transport kv-dtype engine threads isa tile
+                   timeout expect-ranks"""
         for flag in flags.split():
             self.assertRegex(text, rf"(?m)^ +--{flag}\b")
         for words in ("Usage: ring-attention run", "mpirun -n 4", "default 64", "Exit code"):

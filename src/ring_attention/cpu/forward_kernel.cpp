@@ -1,7 +1,7 @@
 /// \file
 /// The fast forward: lesson 03's online softmax with one query in every SIMD lane.
 ///
-/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has one panel of `lanes` queries, in double four.
+/// Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 1. A tile has some panels of `lanes` queries.
 /// In every array of a panel the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
@@ -24,7 +24,8 @@
 namespace ring_attention::cpu {
 namespace {
 
-constexpr Offset block = 96 * 4 / RING_ATTENTION_REAL_BYTES;  // keys; p of so many, k, v stay in the caches
+/// Keys; p of so many, k, v stay in the caches. The same for every tile and instruction set, for the same bits.
+constexpr Offset block = 96 * 4 / RING_ATTENTION_REAL_BYTES;
 
 /// A panel of a tile in the workspace of a thread.
 struct Panel {
@@ -65,10 +66,10 @@ inline void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
 /// For few queries memory is the limit: the values of the block are fetched while the keys are computed with.
 template <bool plain>
 void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
-            Vector (&top)[tile_vectors]) {
+            Vector (&top)[tile_vectors], bool fetch) {
   for (Vector& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
-    if (few_queries) prefetch(span.v + (j + i) * dim, rows.value * dim);
+    if (few_queries || (fetch && panels > 1)) prefetch(span.v + (j + i) * dim, rows.value * dim);
     Vector s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, panel.qt, lanes, dim);
     RING_ATTENTION_UNROLL
@@ -108,7 +109,7 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
     store(panel.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
-    if (fetch && !few_queries) prefetch(values + j * dim, dim);
+    if (fetch && !few_queries && panels == 1) prefetch(values + j * dim, dim);
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       Real* s = panel.p + j * lanes + v * width;
@@ -161,9 +162,9 @@ void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Of
   Vector top[tile_vectors], a[tile_vectors];
   if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
   if (masked || span.slope != 0 || span.bias.data != nullptr)
-    scores<false>(span, j, n, masked, dim, panel, top);
+    scores<false>(span, j, n, masked, dim, panel, top, fetch);
   else
-    scores<true>(span, j, n, masked, dim, panel, top);
+    scores<true>(span, j, n, masked, dim, panel, top, fetch);
   exponentiate<exact>(span.v + j * dim, n, dim, panel, top, a, fetch);
   if (span.dropout.low != nullptr) drop(span.dropout, j, n, panel);
   accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim, fetch);

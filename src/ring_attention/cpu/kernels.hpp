@@ -88,7 +88,7 @@ struct ForwardKernel {
 /// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK and dV, [keys][dim], of the span.
 template <class T>
 struct BackwardKernel {
-  int lanes;
+  int (*queries)(int dim);  ///< in a tile
   Size (*workspace)(int dim);
   void (*load)(const GradientRows<T>&, T* workspace);
   void (*attend)(const KeySpan<T>&, const GradientRows<T>&, T* grad_k, T* grad_v, T* workspace);

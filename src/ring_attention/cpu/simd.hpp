@@ -35,24 +35,35 @@ constexpr bool few_queries = false;
 #define RING_ATTENTION_VECTORS 0
 #endif
 
+// The registers hold a tile_vectors x tile_rows block of sums where queries are in lanes, and a key_vectors x key_rows
+// block where the dimensions of dK and dV are: there key_vectors is a power of two, so that D = 64 and 128 leave no vector
+// over, whose few sums could not hide the latency of a multiply-add.
 #if defined(__AVX512F__)
 #define RING_ATTENTION_VECTOR_BYTES 64
-constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // of queries in a tile: 64 floats
+constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // of queries in a panel: 64 floats
 constexpr int tile_rows = 16 / tile_vectors;  // 16 sums, 4 vectors and the broadcasts, in 32 registers
+constexpr int key_vectors = 4, key_rows = 4;
+constexpr int queries_of_many = RING_ATTENTION_REAL_BYTES == 4 ? 64 : 128;
 #elif defined(__AVX__)
 #define RING_ATTENTION_VECTOR_BYTES 32
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 3;  // 24 floats
 constexpr int tile_rows =
-    few_queries ? 8 / tile_vectors : 4;  // 12 sums, 3 vectors and a broadcast, in 16 registers
+    few_queries ? 8 / tile_vectors : 4;       // 12 sums, 3 vectors and a broadcast, in 16 registers
+constexpr int key_vectors = 2, key_rows = 6;  // 12 sums, 2 vectors and a broadcast
+constexpr int queries_of_many = 96;
 #elif defined(__aarch64__)
 #define RING_ATTENTION_VECTOR_BYTES 16
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // 16 floats
 constexpr int tile_rows = 16 / tile_vectors;  // 16 sums, 4 vectors and the broadcasts, in 32 registers
+constexpr int key_vectors = 4, key_rows = 4;
+constexpr int queries_of_many = 96;
 #else
 #define RING_ATTENTION_VECTOR_BYTES 16
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 2;  // 8 floats
 constexpr int tile_rows =
     8 / tile_vectors;  // 8 sums, 2 vectors, a broadcast and the products, in 16 registers
+constexpr int key_vectors = 2, key_rows = 4;
+constexpr int queries_of_many = 96;
 #endif
 
 constexpr int width = RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES;  // elements in a vector
@@ -74,9 +85,13 @@ constexpr int width = RING_ATTENTION_VECTOR_BYTES / RING_ATTENTION_REAL_BYTES;  
 
 constexpr int lanes = tile_vectors * width;
 
-/// A tile of queries is one panel of so many lanes, in double four. A block of keys is read from memory once for a tile.
-/// In double it has twice the bytes, so a tile has twice the queries. A panel has its own part of the workspace.
-constexpr int panels = few_queries || RING_ATTENTION_REAL_BYTES == 4 ? 1 : 4;
+/// A tile of queries is several panels of so many lanes, each with its own part of the workspace. A block of keys, and of
+/// dK and dV, comes from the third-level cache or from memory once for a tile: with 24 queries that takes longer than to
+/// compute with it.
+constexpr int panels = few_queries ? 1 : queries_of_many / lanes;
+/// Bytes that processors with this instruction set have at least. Not those of the machine that runs: the sums of dK and dV
+/// have one order for each tile, and the bits are to be the same on all of them.
+constexpr Size second_level_cache = RING_ATTENTION_VECTOR_BYTES == 64 ? 1 << 20 : 1 << 19;
 
 #if RING_ATTENTION_REAL_BYTES == 4
 using Integer = int;

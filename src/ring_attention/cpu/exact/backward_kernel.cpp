@@ -10,6 +10,8 @@ namespace {
 
 PanelSums sums_of(Real* workspace, Offset dim) { return {workspace + Panel::elements(dim) * lanes, dim}; }
 
+int one_panel(int) { return lanes; }
+
 Size exact_workspace(int dim) {
   return static_cast<Size>((Panel::elements(dim) + PanelSums::elements(dim)) * lanes);
 }
@@ -39,7 +41,7 @@ void store_exact(const GradientRows<Real>& rows, Real* workspace) {
 
 namespace RING_ATTENTION_ISA {
 extern const BackwardKernel<Real> exact_backward;
-const BackwardKernel<Real> exact_backward{lanes, exact_workspace, load_exact, attend_exact, store_exact};
+const BackwardKernel<Real> exact_backward{one_panel, exact_workspace, load_exact, attend_exact, store_exact};
 }  // namespace RING_ATTENTION_ISA
 
 }  // namespace ring_attention::cpu
