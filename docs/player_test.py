@@ -16,7 +16,9 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent / "player"))
 import build
+import moving
 import player_hostile
 
 ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[1]))
@@ -26,7 +28,7 @@ LONG = "long" in sys.argv[1:]  # a thousand mutated traces, and nothing else
 WIDTHS = (360, 800, 1400)
 INCOMPLETE = {"step-too-few"}
 WRONG = {"step-too-few", "hop-too-few"}
-MOST_LINES, MOST_BYTES, LEAST_CONTRAST = 1200, 200_000, 4.5
+MOST_LINES, MOST_BYTES, MOST_PICTURE, LEAST_CONTRAST = 1200, 200_000, 60_000, 4.5
 
 
 def browser():
@@ -197,6 +199,21 @@ OVERLAPS = """(() => {
       look();
       player.seek(reached);
     }
+  }
+  return found;
+})()"""
+# The same in docs/ring.svg, at 300 moments of its run.
+PICTURE_OVERLAPS = """(() => {
+  const found = [], animations = document.getAnimations();
+  for (let i = 0; i < (animations.length > 0 ? 300 : 1); ++i) {
+    for (const one of animations) { one.pause(); one.currentTime = i * 50; }
+    const boxes = [...document.querySelectorAll("g.a")].filter((one) => getComputedStyle(one).opacity > 0.5)
+      .map((one) => [one.firstChild.getBoundingClientRect(), one.textContent]);
+    boxes.forEach(([a, name], k) => boxes.slice(k + 1).forEach(([b, other]) => {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 0.5 && tall > 0.5) found.push(`${i * 50} ms: ${name} and ${other}`);
+    }));
   }
   return found;
 })()"""
@@ -396,6 +413,27 @@ def links():
         )
 
 
+def moving_picture(page):
+    """docs/ring.svg is drawn from the recorded scene, moves without a script, and stands still where motion is unwanted."""
+    file = ROOT / "docs/ring.svg"
+    scenes = (PAGE.parent / "scenes.js").read_text(encoding="utf-8")
+    scene = next(one for one in json.loads(scenes[scenes.index("[") : scenes.rindex(";")]) if one["name"] == "overlapped")
+    text = file.read_text(encoding="utf-8")
+    if text != moving.ring(scene["events"], scene["command"].split(" ", 2)[2]):
+        yield "docs/ring.svg is not what docs/player/moving.py draws from scenes.js. Remedy: docs/player/record.py"
+    if len(text.encode()) > MOST_PICTURE or "<script" in text:
+        yield f"docs/ring.svg has a script, or is above {MOST_PICTURE} bytes"
+    for reduced in (False, True):
+        page.look(900, reduced=reduced)
+        page.open(file.as_uri())
+        moves = page.run("document.getAnimations().filter((one) => one.playState === 'running').length")
+        if (moves == 0) != reduced:
+            yield f"docs/ring.svg: {moves} elements move where reduced motion is {reduced}"
+        overlaps = page.run(PICTURE_OVERLAPS)
+        if overlaps:
+            yield f"docs/ring.svg: labels overlap: {overlaps[:3]}"
+
+
 def files_are_small():
     own = [PAGE.parent / name for name in ("trace.js", "views.js", "player.js", "play.js", "player.css")]
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in own)
@@ -416,6 +454,7 @@ def failures_at(page, url, folder):
         part()
     if url == PAGE.as_uri():  # once is enough
         checks.hostile(1000 if LONG else 100)
+        checks.failures += moving_picture(page)
     base = url.rsplit("/", 1)[0]
     for request in page.requests:
         checks.check(request.startswith((base, "data:")), f"something is loaded from elsewhere: {request}")

@@ -1,7 +1,7 @@
 """Records the player's scenes and tables from real runs: `record.py [BUILD_FOLDER]`.
 
 Writes scenes.js (traces of the program, and of what scenes.cpp makes), tables.js (`ring-attention plan cells`), the
-picture of lesson 06, and docs/player.png. Of each scene the fastest of some runs is taken, with its times as they were:
+picture of lesson 06, docs/ring.svg, and docs/player.png. Of each scene the fastest of some runs is taken, with its times as they were:
 from the first event of the attention on, in whole microseconds.
 """
 
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+import moving
 import picture
 import player_test
 
@@ -245,6 +246,8 @@ def main(build=ROOT / "build/release"):
     (ROOT / "lessons/06_overlapped_ring/trace.svg").write_text(
         picture.two_hops(scenes["hides"], scenes["sticks-out"]), encoding="utf-8"
     )
+    words = next(words for name, _, _, _, _, words in SCENES if name == "overlapped")
+    (HERE.parent / "ring.svg").write_text(moving.ring(scenes["overlapped"], words), encoding="utf-8")
     screenshot()
 
 
