@@ -166,11 +166,11 @@ void select(Warp& w, const Instruction& i, u32 mask) {  // selp
 
 inline u64 get(Warp& w, i32 offset, int bytes, int lane) {
   u64 x = 0;
-  std::memcpy(&x, w.at<u8>(offset) + lane * bytes, static_cast<std::size_t>(bytes));
+  std::memcpy(&x, w.at<u8>(offset) + std::ptrdiff_t{lane} * bytes, static_cast<std::size_t>(bytes));
   return x;
 }
 inline void put(Warp& w, i32 offset, int bytes, int lane, u64 x) {
-  std::memcpy(w.at<u8>(offset) + lane * bytes, &x, static_cast<std::size_t>(bytes));
+  std::memcpy(w.at<u8>(offset) + std::ptrdiff_t{lane} * bytes, &x, static_cast<std::size_t>(bytes));
 }
 /// mov {v...} = a: v, the registers, and w, their sizes; size, that of a.
 inline void unpack(Warp& w, const Instruction& i, u32 mask) {

@@ -47,7 +47,7 @@ std::vector<u8> box_at(Warp& w, const Instruction& in, const TensorMap& map, con
   const u32 row_bytes = map.box[0] * map.element;
   u32 rows = 1;
   for (u32 i = 1; i < map.rank; ++i) rows *= map.box[i];
-  std::vector<u8> data(row_bytes * rows);
+  std::vector<u8> data(std::size_t{row_bytes} * rows);
   const auto inside = [&](i64 x, u32 i) { return x >= 0 && x < static_cast<i64>(map.size[i]); };
   for (u32 row = 0; row < rows; ++row) {
     u64 from = map.address;

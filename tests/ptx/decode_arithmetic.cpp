@@ -77,6 +77,9 @@ void add_bits(Table& t, const std::string& type) {
 
 template <class D, class A>
 constexpr auto converted = [](A a) { return static_cast<D>(a); };
+/// The low bits of a register that is wider than the source.
+template <class D, class A>
+constexpr auto narrowed = [](u64 a) { return static_cast<D>(static_cast<A>(a)); };
 
 /// mov and selp of all types of one size, and the conversions of integers.
 template <class T>
@@ -92,8 +95,7 @@ void add_moves(Table& t, const std::string& bits) {
     for (const char* kind : {"s", "u"}) {  // the bits are the same
       const std::string full = "cvt." + (kind + bits) + "." + name;
       t[full] = {unary<T, A, converted<T, A>>, {bytes<T>, bytes<A>}};
-      t[full + wide_source] = {unary<T, u64, [](u64 a) { return static_cast<T>(static_cast<A>(a)); }>,
-                               {bytes<T>, 8}};
+      t[full + wide_source] = {unary<T, u64, narrowed<T, A>>, {bytes<T>, 8}};
     }
   };
   from(i16{}, "s16"), from(u16{}, "u16"), from(i32{}, "s32"), from(u32{}, "u32");

@@ -27,7 +27,7 @@ std::map<const void*, KernelStub>& functions() {
 template <class T>
 T read(const u8* from) {
   T value;
-  std::memcpy(&value, from, sizeof value);
+  std::memcpy(static_cast<void*>(&value), from, sizeof value);
   return value;
 }
 
@@ -86,6 +86,8 @@ using ptx::u32;
 using ptx::u64;
 using ptx::u8;
 
+// The names are those that nvcc's code calls, and it passes pointers to pointers as it likes.
+// NOLINTBEGIN(bugprone-reserved-identifier, bugprone-multi-level-implicit-pointer-conversion)
 extern "C" {
 
 /// The layout is nvcc's: after a header, entries of {kind u16, version u16, header size u32, payload size u64, ...
@@ -129,3 +131,4 @@ void __cudaRegisterFunction(void** fat_binary, const char* host, char*, const ch
 char __cudaInitModule(void**) { return 1; }
 
 }  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier, bugprone-multi-level-implicit-pointer-conversion)

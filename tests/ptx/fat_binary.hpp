@@ -8,7 +8,7 @@ namespace ptx {
 struct KernelStub {
   void* fat_binary = nullptr;
   std::string name;
-  std::size_t dynamic_limit = 48 * 1024;  // cudaFuncAttributeMaxDynamicSharedMemorySize
+  std::size_t dynamic_limit = std::size_t{48} * 1024;  // cudaFuncAttributeMaxDynamicSharedMemorySize
   Kernel* kernel = nullptr;
 };
 

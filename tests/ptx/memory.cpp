@@ -30,7 +30,7 @@ u8* local_bytes(Warp& w, const Instruction& in, u32 lane, u64 at, u32 bytes, u32
   const u32 all = w.block->launch->kernel->local_bytes;
   if (at + bytes > all) fail(w, in, "local address %lu + %u is outside", at, bytes);
   if (at % align != 0) fail(w, in, "local address %lu is not a multiple of %u", at, align);
-  return &w.local_store[lane * all + at];
+  return &w.local_store[u64{lane} * all + at];
 }
 
 /// The state space of an access, and its address there.

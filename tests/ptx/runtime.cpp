@@ -159,6 +159,7 @@ struct Configuration {
   cudaStream_t stream;
 };
 static thread_local Configuration pushed;
+// NOLINTBEGIN(bugprone-reserved-identifier): the names that nvcc's code calls
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream) {
   pushed = {grid, block, shared, stream};
   return 0;
@@ -186,6 +187,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
                                cudaStream_t stream) {
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, shared, stream);
 }
+// NOLINTEND(bugprone-reserved-identifier)
 cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute what, int value) {
   KernelStub* stub = find_function(host);
   if (stub == nullptr) return cudaErrorInvalidDeviceFunction;
