@@ -7,7 +7,7 @@ The picture moves where a browser shows it, and stands still at the middle of th
 import math
 
 SECONDS, PAUSE = 12, 3  # for the run, and for its end before it begins again
-CENTRE, RADIUS, INSIDE, CELL, LEFT, TOP = (165, 170), 112, 0.5, 60, 420, 56
+CENTRE, RADIUS, INSIDE, CELL, LEFT, TOP = (165, 148), 112, 0.5, 60, 420, 32
 STILL = 0.5  # of the run
 MOVE, FADE = 0.012, 0.001  # of the run: from the second buffer into the first; to appear
 COLOURS = [("#1d4ed8", "#79c0ff"), ("#b45309", "#ffa657"), ("#047857", "#56d364"), ("#be123c", "#ff8f87")]
@@ -16,7 +16,7 @@ TEXT = [
     "Each rank keeps its queries:", "a row of the square.", "",
     "It merges the K,V that it has", "into its state (o, m, l). At the", "same time a copy of these K,V",
     "travels to the next rank.", "",
-    "After 4 steps and 3 hops", "every query has met every key,", "and no rank has held more",
+    "After 4 steps and 3 hops", "each query has met all keys,", "and no rank has held more",
     "than two shards of K,V.",
 ]  # fmt: skip
 
@@ -144,12 +144,12 @@ def ring(events, words):
         for owner in ranks:
             parcel(moving, steps, hops, rank, owner)
     grid = "".join(f"M{LEFT + i * CELL} {TOP} v{4 * CELL} M{LEFT} {TOP + i * CELL} h{4 * CELL} " for i in range(5))
-    texts += [f'<text class="ink start" x="680" y="{TOP + 14 + 20 * i}">{line}</text>' for i, line in enumerate(TEXT) if line]
-    texts.append(f'<text class="ink" x="430" y="336">Recorded: ring-attention {words}: {microseconds / 1000:.1f} ms, four ranks on '
+    texts += [f'<text class="ink start" x="680" y="{TOP + 12 + 20 * i}">{line}</text>' for i, line in enumerate(TEXT) if line]
+    texts.append(f'<text class="ink" x="430" y="308">Recorded: ring-attention {words}: {microseconds / 1000:.1f} ms, four ranks on '
                  f"two cores, played {SECONDS * 1e6 / microseconds:,.0f} times slower.</text>")  # fmt: skip
     colours = [" ".join(f".c{i} {{ fill: {pair[dark]}; }}" for i, pair in enumerate(COLOURS)) for dark in (0, 1)]
     new_line = "\n  "
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 352" width="900" height="352" \
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 320" width="900" height="320" \
 font-family="Helvetica, Arial, sans-serif" font-size="14" text-anchor="middle" role="img" aria-label="{TITLE}">
   <title>{TITLE}</title>
   <style>
