@@ -125,6 +125,7 @@ Observers Job::observers(const Ranks& ranks) {
 }
 
 void Job::trace(const Ranks& ranks, const std::string& file) {
+  drop_trace(ranks);
   Group& of = group(ranks);
   of.trace.emplace(of.rendezvous.comm(), file);
 }
@@ -133,8 +134,13 @@ void Job::end_trace(const Ranks& ranks) {
   Group& of = group(ranks);
   if (!of.trace) throw AgreedError("trace: a later trace of these ranks has ended in this block");
   of.trace->trace.join();
-  of.trace.reset();
+  drop_trace(ranks);
+}
+
+void Job::drop_trace(const Ranks& ranks) {
+  Group& of = group(ranks);
   if (of.attention) of.attention->options().observers = {&observer_};
+  of.trace.reset();
 }
 
 void Job::wait(const Ranks& ranks) const {

@@ -62,11 +62,13 @@ class Job {
   [[nodiscard]] Attention& attention_of(const Ranks& ranks, const Options& options) const;
   /// Who is told what this rank does in a call of these ranks: the watchdog and, from trace() to end_trace(), a trace.
   [[nodiscard]] Observers observers(const Ranks& ranks);
-  /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one that an exception has
-  /// left. Collective. \throws AgreedError when a rank cannot write
+  /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one. Collective.
+  /// \throws AgreedError when a rank cannot write
   void trace(const Ranks& ranks, const std::string& file);
-  /// Makes one file of it. Collective.
+  /// Makes one file of the trace. Collective. \throws AgreedError without a trace
   void end_trace(const Ranks& ranks);
+  /// Ends this rank's part of a trace, if there is one, and leaves its file as it is.
+  void drop_trace(const Ranks& ranks);
   /// Waits for the GPU calls of these ranks.
   void wait(const Ranks& ranks) const;
 
@@ -105,8 +107,8 @@ class Job {
     Group(MPI_Comm comm, const std::string& call, Seconds timeout) : rendezvous(comm, call, timeout) {}
 
     Rendezvous rendezvous;
+    std::optional<CallTrace> trace;  // the Attention tells its observer until it is destroyed
     std::optional<Attention> attention;
-    std::optional<CallTrace> trace;
   };
 
   [[nodiscard]] Group* find(MPI_Comm comm) const;

@@ -193,6 +193,7 @@ void bind_calls_of(py::class_<Ranks> ranks) {
   ranks.def("trace", [](const Ranks& self, const std::string& file) {
     run_unlocked(self, Phase::write, -1, [&](MPI_Comm) { Job::started().trace(self, file); });
   });
+  ranks.def("drop_trace", [](const Ranks& self) { Job::started().drop_trace(self); });
   ranks.def("end_trace", [](const Ranks& self) {
     run_unlocked(self, Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(self); });
   });

@@ -73,6 +73,15 @@ def traces(folder):
         for rank in range(ra.size()):
             for name, times in (("hop", 2), ("wait", 2), ("K,V of 0", 1), ("K,V of 1", 1), ("K,V of 2", 1)):
                 check(begun[rank, name] == times, rank, name, begun)
+    own = f"{folder}/left.json.rank{ra.rank()}"
+    try:
+        with ra.trace(f"{folder}/left.json"):
+            raise KeyError("of the block")
+    except KeyError:
+        written = os.path.getsize(own)
+    ra.ring_attention(q, k, v, seq=48, placement="contiguous")
+    check(os.path.getsize(own) == written, "a call after the block is traced")
+    os.remove(own)
     try:
         with ra.trace(f"{folder}/missing/ring.json"):
             check(False, "the trace has no directory")

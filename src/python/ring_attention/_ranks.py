@@ -256,7 +256,11 @@ def trace(file, *, comm=None):
 
     path, _ = _together(ranks, "trace", prepare)
     ranks.trace(path)
-    yield
+    try:
+        yield
+    except BaseException:
+        ranks.drop_trace()
+        raise
     _together(ranks, "the end of a trace", lambda: None)
     ranks.end_trace()
 
