@@ -40,7 +40,7 @@ void add_comparisons(Table& t, const std::string& type) {
   }
 }
 
-/// Of the types sN and uN. Sums and products are the same for both.
+/// The instructions of the types sN and uN, whose sums and products are the same.
 template <class T>
 void add_integers(Table& t, const std::string& type) {
   using U = std::make_unsigned_t<T>;
@@ -62,7 +62,7 @@ void add_integers(Table& t, const std::string& type) {
   add_comparisons<T>(t, type);
 }
 
-/// Of the type bN.
+/// The instructions of the type bN.
 template <class T>
 void add_bits(Table& t, const std::string& type) {
   const std::vector<int> one(2, bytes<T>), two(3, bytes<T>);

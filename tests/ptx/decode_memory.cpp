@@ -1,15 +1,9 @@
 // Loads, stores, copies and mbarriers.
-#include <algorithm>
-
 #include "ptx/memory.hpp"
 #include "ptx/parser.hpp"
 
 namespace ptx {
 namespace {
-
-bool has(const std::vector<std::string>& words, const char* word) {
-  return std::ranges::find(words, word) != words.end();
-}
 
 u8 space_of(const std::vector<std::string>& words) {
   if (has(words, "shared") || has(words, "shared::cta")) return shared;

@@ -7,10 +7,6 @@
 namespace ptx {
 namespace {
 
-bool has(const std::vector<std::string>& words, const char* word) {
-  return std::ranges::find(words, word) != words.end();
-}
-
 enum Shuffle : u32 { idx, up, down, bfly };
 
 /// shfl.sync: d = a of lane b; c: clamp and segment mask; v: a predicate, whether b is in the segment, or nothing

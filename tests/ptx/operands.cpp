@@ -175,7 +175,7 @@ int Parser::size_of(const Operand& o, int otherwise) {
   return o.kind == Operand::register_name ? find(o.name)->size : otherwise;
 }
 
-/// Of ld, st and others: [register + immediate] or [symbol + immediate].
+/// The address of ld, st and others: [register + immediate] or [symbol + immediate].
 void Parser::address(Instruction& in, const Operand& o) {
   if (o.kind != Operand::memory) bad("no memory operand", in.text);
   in.immediate = o.offset;
@@ -198,7 +198,7 @@ void Parser::address(Instruction& in, const Operand& o) {
   bad("address " + o.name, in.text);
 }
 
-/// Of copies: the register of [register], which has `size` bytes.
+/// The register of the address [register] of a copy. \param size  its bytes
 i32 Parser::address_register(Instruction& in, const Operand& o, int size) {
   const Register* r = o.kind == Operand::memory ? find(o.name) : nullptr;
   if (r == nullptr || r->size != size) bad("an address", in.text);

@@ -1,6 +1,7 @@
 // PTX text to instructions: the parser of one kernel's body, and its operands.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,11 @@
 #include "ptx/machine.hpp"
 
 namespace ptx {
+
+/// Is `word` one of the words of an instruction's name?
+inline bool has(const std::vector<std::string>& words, const char* word) {
+  return std::ranges::find(words, word) != words.end();
+}
 
 std::vector<std::string> split(const std::string& text, char by);
 std::string trimmed(const std::string& text);

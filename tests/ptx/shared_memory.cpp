@@ -83,7 +83,7 @@ u8* shared_write(Warp& w, const Instruction& in, u32 lane, u32 at, u32 bytes, u3
   return &b.memory[at - shared_base];
 }
 
-/// Of what the lane itself wrote.
+/// fence.proxy.async orders what the lane itself wrote.
 void fence_proxy_async(Warp& w, const Instruction&, u32 mask) {
   Block& b = *w.block;
   for_lanes(mask, [&](int l) {
