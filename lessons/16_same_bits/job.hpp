@@ -12,19 +12,19 @@ namespace ring_attention::lesson_16 {
 
 using Tiles = std::vector<Interval>;
 
-/// Who computes, and in which order.
+/// How many ranks compute, and in which order.
 struct Order {
   int ranks = 1;
   PlacementKind kind = PlacementKind::contiguous;
   bool ring = true;  ///< K,V of the ranks arrive one after the other; else tiles in any order, in three parts
 };
 
-inline std::vector<Order> all_teams() {
-  std::vector<Order> teams{{1, PlacementKind::contiguous, true}, {1, PlacementKind::contiguous, false}};
+inline std::vector<Order> all_orders() {
+  std::vector<Order> orders{{1, PlacementKind::contiguous, true}, {1, PlacementKind::contiguous, false}};
   for (const int ranks : {2, 3, 8})
     for (const auto kind : {PlacementKind::contiguous, PlacementKind::zigzag, PlacementKind::striped})
-      for (const bool ring : {true, false}) teams.push_back({ranks, kind, ring});
-  return teams;
+      for (const bool ring : {true, false}) orders.push_back({ranks, kind, ring});
+  return orders;
 }
 
 /// The sums of a query: l and o.
@@ -40,14 +40,14 @@ struct QueryState {
 template <class Sum>
 class OrderedSums {
  public:
-  OrderedSums(const Data& data, const Order& team, Mistake mistake, std::uint64_t seed)
-      : data_(data), team_(team), mistake_(mistake), random_(seed) {
-    for (int rank = 0; rank < team.ranks; ++rank) own_.push_back(tiles_of_rank(rank));
+  OrderedSums(const Data& data, const Order& order, Mistake mistake, std::uint64_t seed)
+      : data_(data), order_(order), mistake_(mistake), random_(seed) {
+    for (int rank = 0; rank < order.ranks; ++rank) own_.push_back(tiles_of_rank(rank));
   }
 
   Rows run() {
     rows_ = {std::vector<float>(tokens * dim), std::vector<float>(tokens), {}};
-    for (int rank = 0; rank < team_.ranks; ++rank)
+    for (int rank = 0; rank < order_.ranks; ++rank)
       for (const Interval& queries : own_[at(rank)]) {
         const Tiles keys = arrivals(rank);
         for (Index query = queries.begin; query < queries.end; ++query) attend(query, keys);
@@ -63,9 +63,9 @@ class OrderedSums {
   /// In the order of its memory.
   Tiles tiles_of_rank(int rank) const {
     const bool of_shard =
-        mistake_ == "shard-tiles" && team_.kind != PlacementKind::striped;  // it has no tile
-    const Placement placement = of_shard ? Placement(team_.kind, tokens, team_.ranks)
-                                         : Placement(team_.kind, Tiling(tile).cuts(tokens), team_.ranks);
+        mistake_ == "shard-tiles" && order_.kind != PlacementKind::striped;  // it has no tile
+    const Placement placement = of_shard ? Placement(order_.kind, tokens, order_.ranks)
+                                         : Placement(order_.kind, Tiling(tile).cuts(tokens), order_.ranks);
     Tiles tiles;
     for (const TokenRange& range : placement.ranges(rank))
       for (Index begin = range.begin; begin < range.begin + range.count;) {
@@ -80,15 +80,15 @@ class OrderedSums {
   /// The tiles of keys, in the order in which this rank meets them.
   Tiles arrivals(int rank) {
     Tiles keys;
-    for (int step = 0; step < team_.ranks; ++step) {
-      const Tiles& shard = own_[at(Ring{rank, team_.ranks}.owner(step))];
+    for (int step = 0; step < order_.ranks; ++step) {
+      const Tiles& shard = own_[at(Ring{rank, order_.ranks}.owner(step))];
       const bool travels = std::ranges::any_of(shard, [&](const Interval& tile_of_keys) {
         return std::ranges::any_of(own_[at(rank)],
                                    [&](const Interval& queries) { return sees(queries, tile_of_keys); });
       });
       if (travels) keys.insert(keys.end(), shard.begin(), shard.end());  // lesson 09
     }
-    if (!team_.ring) std::ranges::shuffle(keys, random_);
+    if (!order_.ring) std::ranges::shuffle(keys, random_);
     return keys;
   }
   [[nodiscard]] bool sees(const Interval& queries, const Interval& keys) const {
@@ -99,8 +99,8 @@ class OrderedSums {
   void attend(Index query, const Tiles& keys) {
     std::array<QueryState<Sum>, 3> parts;  // of threads, say
     for (const Interval& each : cut(query, keys))
-      add_tile(parts[team_.ring ? 0 : random_() % 3], query, each);
-    if (!team_.ring) std::ranges::shuffle(parts, random_);
+      add_tile(parts[order_.ring ? 0 : random_() % 3], query, each);
+    if (!order_.ring) std::ranges::shuffle(parts, random_);
     parts[0].merge(parts[1]);
     parts[0].merge(parts[2]);
     const double l = parts[0].l.value(0);
@@ -153,10 +153,10 @@ class OrderedSums {
   void add_gradients() {
     std::vector<Sum> sums(tokens, Sum(dim));
     std::vector<std::pair<int, int>> visits;  // rank that adds, owner of the keys
-    for (int step = 0; step < team_.ranks; ++step)
-      for (int rank = 0; rank < team_.ranks; ++rank)
-        visits.emplace_back(rank, Ring{rank, team_.ranks}.owner(step));
-    if (!team_.ring) std::ranges::shuffle(visits, random_);
+    for (int step = 0; step < order_.ranks; ++step)
+      for (int rank = 0; rank < order_.ranks; ++rank)
+        visits.emplace_back(rank, Ring{rank, order_.ranks}.owner(step));
+    if (!order_.ring) std::ranges::shuffle(visits, random_);
     for (const auto& [rank, owner] : visits)
       for (const Interval& keys : own_[at(owner)])
         for (Index key = keys.begin; key < keys.end; ++key) {
@@ -188,7 +188,7 @@ class OrderedSums {
   }
 
   const Data& data_;
-  Order team_;
+  Order order_;
   Mistake mistake_;
   std::mt19937_64 random_;
   std::vector<Tiles> own_;  // of each rank

@@ -12,10 +12,10 @@ using namespace ring_attention::lesson_16;
 
 namespace {
 
-/// What all teams make of a problem.
+/// What all orders make of a problem.
 struct Result {
-  std::vector<Index> differing{0, 0, 0};  // elements of out, lse, dV unlike those of the first team, at most
-  double error = 0;                       // of the first team
+  std::vector<Index> differing{0, 0, 0};  // elements of out, lse, dV unlike those of the first order, at most
+  double error = 0;                       // of the first order
 };
 
 template <class Sum>
@@ -23,8 +23,8 @@ Result outcome_of(const Data& data, Mistake mistake) {
   Result outcome;
   Rows first;
   std::uint64_t seed = 1;
-  for (const Order& team : all_teams()) {
-    const Rows rows = OrderedSums<Sum>(data, team, mistake, seed++).run();
+  for (const Order& order : all_orders()) {
+    const Rows rows = OrderedSums<Sum>(data, order, mistake, seed++).run();
     if (first.out.empty()) first = rows;
     const std::array counts{differing(rows.out, first.out), differing(rows.lse, first.lse),
                             differing(rows.dv, first.dv)};
