@@ -161,7 +161,7 @@ void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Of
                   bool fetch) {
   Vector top[tile_vectors], a[tile_vectors];
   if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
-  if (masked || span.slope != 0 || span.bias.data != nullptr)
+  if (changes_scores(span, masked))
     scores<false>(span, j, n, masked, dim, panel, top, fetch);
   else
     scores<true>(span, j, n, masked, dim, panel, top, fetch);

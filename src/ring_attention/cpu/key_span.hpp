@@ -50,6 +50,16 @@ inline Vector dropout_factors(const DropoutLanes<Real>& dropout, Offset j, int v
 constexpr Real log2_e = static_cast<Real>(1.44269504088896340736);
 constexpr Real infinity = __builtin_inf();
 
+/// Whether `adjusted` or a dense bias changes a score of a block of keys.
+inline bool changes_scores(const KeySpan<Real>& span, bool masked) {
+  return masked || span.slope != 0 || span.bias.data != nullptr;
+}
+
+/// Adds dS of the keys first .. first + n - 1, ds[j][lane], to the gradients of the terms of the span.
+inline void add_to_terms(const KeySpan<Real>& span, Offset first, Offset n, const Real* ds) {
+  if (span.grad_bias.data != nullptr) add_pairs(span.grad_bias, first, n, ds);
+}
+
 /// Bias and mask of the scores of key j with the queries of vector v.
 inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, bool masked) {
   if (span.slope != 0) {
