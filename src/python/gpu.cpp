@@ -75,22 +75,21 @@ void ring_forward(const Division& division, const ScoringArguments& arguments, S
   written(stream, q, {&out, &lse});
 }
 
-std::vector<double> ring_backward(const Division& division, const ScoringArguments& arguments,
-                                  StreamNumber stream, const GpuArray& grad_out, const GpuArray& q,
-                                  const GpuArray& k, const GpuArray& v, GpuArray& out, GpuArray& lse,
-                                  const GpuArray* bias, GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v,
-                                  GpuArray* grad_bias) {
-  std::vector<double> sinks;
+py::dict ring_backward(const Division& division, const ScoringArguments& arguments, StreamNumber stream,
+                       const GpuArray& grad_out, const GpuArray& q, const GpuArray& k, const GpuArray& v,
+                       GpuArray& out, GpuArray& lse, const GpuArray* bias, GpuArray& grad_q, GpuArray& grad_k,
+                       GpuArray& grad_v, GpuArray* grad_bias) {
+  TermNumbers numbers;
   run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
     with_type(q, [&]<class T>(T) {
-      sinks = division.attention().backward<T>(
+      numbers = division.attention().backward<T>(
           stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(), GpuResult{out, lse}.as<const float>(),
           grad_out.view<const T>(), GpuGradients{grad_q, grad_k, grad_v, grad_bias}.as(), division.placement,
           division.scoring(arguments, q.view<const T>().shape()));
     });
   });
   written(stream, q, {&grad_q, &grad_k, &grad_v, grad_bias});
-  return sinks;
+  return python_numbers(numbers);
 }
 
 // ---- on one process ------------------------------------------------------------------------------------
@@ -134,13 +133,12 @@ void attention(const ScoringArguments& arguments, StreamNumber number, const Gpu
   written(number, q, {&out, &lse});
 }
 
-std::vector<double> attention_backward(const ScoringArguments& arguments, StreamNumber number,
-                                       const GpuArray& grad_out, const GpuArray& q, const GpuArray& k,
-                                       const GpuArray& v, GpuArray& out, GpuArray& lse, const GpuArray* bias,
-                                       GpuArray& grad_q, GpuArray& grad_k, GpuArray& grad_v,
-                                       GpuArray* grad_bias) {
+py::dict attention_backward(const ScoringArguments& arguments, StreamNumber number, const GpuArray& grad_out,
+                            const GpuArray& q, const GpuArray& k, const GpuArray& v, GpuArray& out,
+                            GpuArray& lse, const GpuArray* bias, GpuArray& grad_q, GpuArray& grad_k,
+                            GpuArray& grad_v, GpuArray* grad_bias) {
   const cuda::StreamHandle stream = stream_of(number);
-  std::vector<double> sinks;
+  TermNumbers numbers;
   const auto run = [&]<class T>(T) {
     const auto arrays = GpuArrays{q, k, v, bias}.as<T>();
     const Scoring scoring = checked("attention_backward", arrays, arguments);
@@ -158,11 +156,11 @@ std::vector<double> attention_backward(const ScoringArguments& arguments, Stream
     copy(gradients.k, to.k, stream);
     copy(gradients.v, to.v, stream);
     copy(gradients.bias, to.bias, stream);
-    sinks = sink_gradient(inputs, scoring.sinks, stream);
+    numbers.sinks = sink_gradient(inputs, scoring.sinks, stream);
   };
   unlocked_with_type(q, run);
   written(number, q, {&grad_q, &grad_k, &grad_v, grad_bias});
-  return sinks;
+  return python_numbers(numbers);
 }
 
 /// As NumPy and PyTorch have it.

@@ -134,7 +134,7 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
                          Tensor<T>(v.view().shape()),
                          {{bias.view() ? Tensor<T>(bias.view()->shape()) : Tensor<T>()}});
   run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
-    gradients.sinks = division.attention().backward<T>(
+    gradients.numbers() = division.attention().backward<T>(
         {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
         {gradients.q, gradients.k, gradients.v, gradients.bias}, division.placement,
         division.scoring(arguments, q.view().shape()));

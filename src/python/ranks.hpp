@@ -2,6 +2,8 @@
 /// The part of the module that uses MPI: the ranks of the job, the ring, and arrays that travel.
 #pragma once
 
+#include <pybind11/stl.h>
+
 #include <functional>
 
 #include "python/arrays.hpp"
@@ -29,11 +31,23 @@ struct Division {
 /// \param run  gets a communicator of the ranks for its messages
 void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run);
 
-/// (dq, dk, dv, dbias, [dsink ...]); dbias is empty without a bias
+/// The gradients of numbers, a list for each name; empty without such a term.
+[[nodiscard]] inline py::dict python_numbers(const TermNumbers& numbers) {
+  py::dict lists;
+  each_number(
+      [&](const char* name, std::span<const double> x) {
+        lists[name] = py::cast(std::vector<double>(x.begin(), x.end()));
+      },
+      numbers);
+  return lists;
+}
+
+/// (dq, dk, dv, dbias, numbers); dbias is empty without a bias
 template <class T>
 [[nodiscard]] py::tuple python_gradients(Gradients<T>&& gradients) {
   return py::make_tuple(Array(std::move(gradients.q)), Array(std::move(gradients.k)),
-                        Array(std::move(gradients.v)), Array(std::move(gradients.bias)), gradients.sinks);
+                        Array(std::move(gradients.v)), Array(std::move(gradients.bias)),
+                        python_numbers(gradients));
 }
 
 }  // namespace ring_attention::python

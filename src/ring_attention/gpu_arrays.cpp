@@ -14,6 +14,7 @@
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
+#include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 namespace {
@@ -239,43 +240,40 @@ void Attention::forward(GpuStream stream, const AttentionArrays<T>& arrays, cons
 }
 
 template <GpuNumber T>
-std::vector<double> Attention::backward(GpuStream stream, const AttentionArrays<T>& arrays,
-                                        const ResultViews<const float>& result, View<const T> grad_out,
-                                        const GradientViews<float>& to, const Placements& placement,
-                                        const Scoring& scoring) {
+TermNumbers Attention::backward(GpuStream stream, const AttentionArrays<T>& arrays,
+                                const ResultViews<const float>& result, View<const T> grad_out,
+                                const GradientViews<float>& to, const Placements& placement,
+                                const Scoring& scoring) {
   Call<T> call = call_of("backward of GPU arrays", *state_, arrays, placement, scoring);
   call.result = result;
   call.grad_out = grad_out;
   call.gradients_to = to;
-  std::vector<double> sinks;
+  TermNumbers numbers;
   with_gpu<T>(*state_, stream, call,
               [&](ContextParallel<T>& attention, const CollectiveStep& collectively, GpuParts& gpu) {
                 const BackwardInputs<T> inputs = call.backward_inputs();
-                attention.backward(inputs, call.k, call.v, collectively, to);
+                numbers = attention.backward(inputs, call.k, call.v, collectively, to);
                 if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
-                sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
-                if (!sinks.empty()) sum_over_ranks(state_->comm, std::span<double>(sinks));
+                numbers.sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
+                sum_over_ranks(state_->comm, numbers);
               });
-  return sinks;
+  return numbers;
 }
 
 template void Attention::forward(GpuStream, const AttentionArrays<float>&, const ResultViews<float>&,
                                  const Placements&, const Scoring&);
-template std::vector<double> Attention::backward(GpuStream, const AttentionArrays<float>&,
-                                                 const ResultViews<const float>&, View<const float>,
-                                                 const GradientViews<float>&, const Placements&,
-                                                 const Scoring&);
+template TermNumbers Attention::backward(GpuStream, const AttentionArrays<float>&,
+                                         const ResultViews<const float>&, View<const float>,
+                                         const GradientViews<float>&, const Placements&, const Scoring&);
 template void Attention::forward(GpuStream, const AttentionArrays<Bf16>&, const ResultViews<float>&,
                                  const Placements&, const Scoring&);
-template std::vector<double> Attention::backward(GpuStream, const AttentionArrays<Bf16>&,
-                                                 const ResultViews<const float>&, View<const Bf16>,
-                                                 const GradientViews<float>&, const Placements&,
-                                                 const Scoring&);
+template TermNumbers Attention::backward(GpuStream, const AttentionArrays<Bf16>&,
+                                         const ResultViews<const float>&, View<const Bf16>,
+                                         const GradientViews<float>&, const Placements&, const Scoring&);
 template void Attention::forward(GpuStream, const AttentionArrays<Fp16>&, const ResultViews<float>&,
                                  const Placements&, const Scoring&);
-template std::vector<double> Attention::backward(GpuStream, const AttentionArrays<Fp16>&,
-                                                 const ResultViews<const float>&, View<const Fp16>,
-                                                 const GradientViews<float>&, const Placements&,
-                                                 const Scoring&);
+template TermNumbers Attention::backward(GpuStream, const AttentionArrays<Fp16>&,
+                                         const ResultViews<const float>&, View<const Fp16>,
+                                         const GradientViews<float>&, const Placements&, const Scoring&);
 
 }  // namespace ring_attention

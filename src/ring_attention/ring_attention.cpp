@@ -68,7 +68,7 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
   ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
   Gradients<T> gradients;
   if (call.gradients_to)
-    attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);
+    gradients.numbers() = attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);
   else
     gradients = attention.backward(inputs, call.k, call.v, collectively(state));
   complete(gradients.terms(), state.comm, inputs, call.scoring, state.options.same_bits > 0,
@@ -133,24 +133,24 @@ void Attention::forward(const AttentionFunction<T>& kernel, const AttentionArray
 }
 
 template <HostNumber T>
-std::vector<double> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                                        View<const T> grad_out, const GradientViews<T>& to,
-                                        const Placements& placement, const Scoring& scoring) {
+TermNumbers Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                                View<const T> grad_out, const GradientViews<T>& to,
+                                const Placements& placement, const Scoring& scoring) {
   Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
   call.result = result;
   call.grad_out = grad_out;
   call.gradients_to = to;
-  return differentiate(*state_, call).sinks;
+  return std::move(differentiate(*state_, call).numbers());
 }
 
-#define RING_ATTENTION_INSTANTIATE(T)                                                                      \
-  template void Attention::forward(const AttentionArrays<T>&, const ResultViews<T>&, const Placements&,    \
-                                   const Scoring&);                                                        \
-  template void Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&,                 \
-                                   const ResultViews<T>&, const Placements&, const Scoring&);              \
-  template std::vector<double> Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&, \
-                                                   View<const T>, const GradientViews<T>&,                 \
-                                                   const Placements&, const Scoring&);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                   \
+  template void Attention::forward(const AttentionArrays<T>&, const ResultViews<T>&, const Placements&, \
+                                   const Scoring&);                                                     \
+  template void Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&,              \
+                                   const ResultViews<T>&, const Placements&, const Scoring&);           \
+  template TermNumbers Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,      \
+                                           View<const T>, const GradientViews<T>&, const Placements&,   \
+                                           const Scoring&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

@@ -160,11 +160,11 @@ class Attention {
   template <HostNumber T>
   void forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays, const ResultViews<T>& to,
                const Placements& placement, const Scoring& scoring);
-  /// \returns the gradients of the sinks
+  /// \returns the gradients of numbers, such as sinks
   template <HostNumber T>
-  std::vector<double> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                               View<const T> grad_out, const GradientViews<T>& to,
-                               const Placements& placement, const Scoring& scoring);
+  TermNumbers backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                       View<const T> grad_out, const GradientViews<T>& to, const Placements& placement,
+                       const Scoring& scoring);
 
   // ---- arrays of a GPU; in the library ring_attention_cuda ------------------------------------------------
 
@@ -172,10 +172,9 @@ class Attention {
   void forward(GpuStream stream, const AttentionArrays<T>& arrays, const ResultViews<float>& to,
                const Placements& placement, const Scoring& scoring);
   template <GpuNumber T>
-  std::vector<double> backward(GpuStream stream, const AttentionArrays<T>& arrays,
-                               const ResultViews<const float>& result, View<const T> grad_out,
-                               const GradientViews<float>& to, const Placements& placement,
-                               const Scoring& scoring);
+  TermNumbers backward(GpuStream stream, const AttentionArrays<T>& arrays,
+                       const ResultViews<const float>& result, View<const T> grad_out,
+                       const GradientViews<float>& to, const Placements& placement, const Scoring& scoring);
   /// The host waits until all work of earlier calls is done. \throws Error when a kernel or NCCL has failed, or a message
   /// has not come within the time-out
   void wait();

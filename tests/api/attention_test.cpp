@@ -53,9 +53,9 @@ void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
     communicators = 0;
     attention.forward<T>(own.arrays(), {into.out, into.lse}, own.placement, own.scoring);
     EXPECT_TRUE(same_bits(into, want));
-    gradients.sinks = attention.backward<T>(own.arrays(), {into.out, into.lse}, own.grad_out,
-                                            {gradients.q, gradients.k, gradients.v, gradients.bias},
-                                            own.placement, own.scoring);
+    gradients.numbers() = attention.backward<T>(own.arrays(), {into.out, into.lse}, own.grad_out,
+                                                {gradients.q, gradients.k, gradients.v, gradients.bias},
+                                                own.placement, own.scoring);
     EXPECT_TRUE(same_bits(gradients, want_gradients));
     if (call > 0) {
       EXPECT_EQ(communicators, 0);

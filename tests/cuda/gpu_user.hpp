@@ -32,8 +32,8 @@ struct GpuUser {
   }
   void enqueue(Attention& attention, StreamHandle stream) const {
     enqueue_forward(attention, stream);
-    sinks = attention.backward<T>(stream, {q_view, k, v, bias}, {out, lse}, grad_out,
-                                  {to(grad_q), to(grad_k), to(grad_v), to(grad_bias)}, placement, scoring);
+    numbers = attention.backward<T>(stream, {q_view, k, v, bias}, {out, lse}, grad_out,
+                                    {to(grad_q), to(grad_k), to(grad_v), to(grad_bias)}, placement, scoring);
   }
   [[nodiscard]] AttentionResult<float> attended(StreamHandle stream) const {
     return {cuda::downloaded(out, stream), cuda::downloaded(lse, stream)};
@@ -42,7 +42,7 @@ struct GpuUser {
     return {cuda::downloaded(grad_q, stream),
             cuda::downloaded(grad_k, stream),
             cuda::downloaded(grad_v, stream),
-            {{cuda::downloaded(grad_bias, stream)}, sinks}};
+            {{cuda::downloaded(grad_bias, stream)}, numbers}};
   }
   [[nodiscard]] std::pair<AttentionResult<float>, Gradients<float>> attend(Attention& attention,
                                                                            StreamHandle stream) const {
@@ -61,7 +61,7 @@ struct GpuUser {
   std::optional<Tensor<float>> bias;
   Tensor<float> out, lse, grad_q, grad_k, grad_v, grad_bias;
   View<const T> q_view;  // the q of the calls
-  mutable std::vector<double> sinks;
+  mutable TermNumbers numbers;
 
  private:
   /// Results are on the GPU: the constness of this object is not theirs.

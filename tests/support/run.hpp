@@ -182,14 +182,15 @@ class RankPart {
         std::ranges::fill(sum.elements(), Value{0});
     auto got = backward_attention_.finish(backward);
     const Tensor<Value> own_grad_out = rows_of(all_grad_out, rows_);
+    got.numbers.sinks =
+        sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out}, what_.scoring.sinks);
     run_.gradients = {
         queries_back(std::move(got.q)),
         device_.to_host(std::move(got.k)),
         device_.to_host(std::move(got.v)),
         {each_term([this](MaybeOwned<Value>&& array) { return device_.to_host(std::move(array)); },
                    std::move(got.terms)),
-         sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out},
-                              what_.scoring.sinks)}};
+         std::move(got.numbers)}};
     run_.kv = backward_attention_.hops(Channel::kv);
     run_.gradient = backward_attention_.hops(Channel::gradients);
     run_.pieces = backward_attention_.collective_statistics();

@@ -1,6 +1,7 @@
 #include "support/team.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/parallel/heads.hpp"
@@ -26,11 +27,10 @@ template <class T>
 Whole<T> zeros(const Case& what, bool backward) {
   Whole<T> all{{Tensor<T>(what.q()), Tensor<T>(what.q().per_row())}, {}};
   if (backward)
-    all.gradients = {
-        Tensor<T>(what.q()),
-        Tensor<T>(what.kv()),
-        Tensor<T>(what.kv()),
-        {{Tensor<T>(what.bias().value_or(Shape{}))}, std::vector<double>(what.scoring.sinks.size())}};
+    all.gradients = {Tensor<T>(what.q()),
+                     Tensor<T>(what.kv()),
+                     Tensor<T>(what.kv()),
+                     {{Tensor<T>(what.bias().value_or(Shape{}))}, what.scoring.zero_gradients()}};
   return all;
 }
 
@@ -48,8 +48,12 @@ void put_rank(Whole<T>& all, const Whole<T>& part, const TokenRanges& queries, c
   put(all.gradients.k, part.gradients.k, keys);
   put(all.gradients.v, part.gradients.v, keys);
   put(all.gradients.bias, part.gradients.bias, queries);
-  for (std::size_t head = 0; head < all.gradients.sinks.size(); ++head)
-    all.gradients.sinks[head] += part.gradients.sinks.at(head);
+  each_number(
+      [](const char* name, std::span<double> sums, std::span<const double> own) {
+        EXPECT_EQ(sums.size(), own.size()) << name;
+        std::ranges::transform(sums, own, sums.begin(), std::plus());
+      },
+      all.gradients, part.gradients);
 }
 
 // ---- checks ---------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class RunAttention {
     Gradients<Value> gradients{to_host(std::move(held.q)),
                                to_host(std::move(held.k)),
                                to_host(std::move(held.v)),
-                               {each_term(on_host, std::move(held.terms))}};
+                               {each_term(on_host, std::move(held.terms)), std::move(held.numbers)}};
     complete<Value>(gradients.terms(), run_.comm, {{}, result().out, result().lse, grad_out},
                     run_.input.scoring(), run_.options.same_bits, run_.input.q());
     return gradients;

@@ -28,6 +28,11 @@ class Gradients(NamedTuple):
     sink: np.ndarray | None  #: one number per query head, float64
 
 
+def _given(numbers):
+    """The gradients of numbers; None without such a term."""
+    return {name: np.array(x) if x else None for name, x in numbers.items()}
+
+
 def arrays_of(q, stream):
     """The Arrays or GpuArrays of a call whose first array is q."""
     return GpuArrays(q, stream) if _is_on_gpu(q) else Arrays(q, stream)
@@ -109,10 +114,10 @@ class Arrays:
     def _result(self, out, lse):
         return Result(self._give(out), self._give(lse)[..., 0])
 
-    def _gradients(self, q, k, v, bias, sink, like_bias):
+    def _gradients(self, q, k, v, bias, numbers, like_bias):
         """`like_bias`: the bias of the caller, or None."""
         bias = None if like_bias is None else np.asarray(bias).reshape(np.shape(like_bias))
-        return Gradients(self._give(q), self._give(k), self._give(v), bias, np.array(sink) if sink else None)
+        return Gradients(self._give(q), self._give(k), self._give(v), bias, **_given(numbers))
 
 
 class GpuArrays:
@@ -205,8 +210,8 @@ class GpuArrays:
 
     def _differentiated(self, function, how, grad_out, k, v, out, lse, bias):
         new = [self._new(array.shape) for array in (self.q, k, v)] + [None if bias is None else self._new(bias.shape)]
-        sink = function(*how, self._number, grad_out, self.q, k, v, out, lse, bias, *map(self._taken, new))
-        return Gradients(*new, np.array(sink) if sink else None)
+        numbers = function(*how, self._number, grad_out, self.q, k, v, out, lse, bias, *map(self._taken, new))
+        return Gradients(*new, **_given(numbers))
 
     def _new(self, shape):
         """An array for a result."""

@@ -8,6 +8,7 @@
 
 #include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/terms.hpp"
 
 namespace ring_attention {
 
@@ -25,6 +26,9 @@ struct Scoring {
 
   /// The scoring of these query heads only: their slopes and sinks, and the dropout of these heads of the layer.
   [[nodiscard]] Scoring of_heads(const Interval& heads) const;
+
+  /// 0 for each number that has a gradient.
+  [[nodiscard]] TermNumbers zero_gradients() const { return {std::vector<double>(sinks.size())}; }
 
   /// The sink of a head, -inf without sinks: the lse of a row that sees no key.
   [[nodiscard]] double sink(Index head) const {

@@ -9,6 +9,7 @@
 
 #include <concepts>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -51,10 +52,22 @@ struct Terms : TermArrays<View<const T>> {
       : TermArrays<View<const T>>(each_term([](const A& array) -> View<const T> { return array; }, arrays)) {}
 };
 
+/// The gradients of the numbers of heads and of the call, each a sum over the rows of all ranks.
+struct TermNumbers {
+  std::vector<double> sinks = {};  ///< one per query head, or none
+
+  [[nodiscard]] TermNumbers& numbers() { return *this; }
+  [[nodiscard]] const TermNumbers& numbers() const { return *this; }
+};
+
+/// use(name, the numbers that each of `of` has for a term, as a span), for every term.
+void each_number(const auto& use, auto&... of) { use("sink", std::span(of.sinks)...); }
+
 /// The gradients of all terms.
 template <class T>
-struct TermGradients : TermArrays<Tensor<T>> {
-  std::vector<double> sinks = {};  ///< one per query head, or none
+struct TermGradients : TermArrays<Tensor<T>>, TermNumbers {
+  TermGradients(TermArrays<Tensor<T>> arrays = {}, TermNumbers numbers = {})  // NOLINT: implicit
+      : TermArrays<Tensor<T>>(std::move(arrays)), TermNumbers(std::move(numbers)) {}
 };
 
 }  // namespace ring_attention

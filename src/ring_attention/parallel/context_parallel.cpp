@@ -105,21 +105,22 @@ auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
   return {own(std::move(held.q)),
           own(std::move(held.k)),
           own(std::move(held.v)),
-          {each_term(own, std::move(held.terms))}};
+          {each_term(own, std::move(held.terms)), std::move(held.numbers)}};
 }
 
 template <class Input, class T>
-void ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                         View<const Input> v, const CollectiveStep& collectively,
-                                         const GradientViews<Value>& to) {
+TermNumbers ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
+                                                View<const Input> v, const CollectiveStep& collectively,
+                                                const GradientViews<Value>& to) {
   Backward backward = travelled(inputs, k, v, collectively);
-  const HeldGradients held = finish(backward);
+  HeldGradients held = finish(backward);
   const Memory& memory = device_.memory();
   copy(memory, to.q, held.q.view());
   copy(memory, to.k, held.k.view());
   copy(memory, to.v, held.v.view());
   each_term([&](const auto& whole, const auto& part) { copy(memory, whole, part.view()); }, to.terms(),
             held.terms);
+  return std::move(held.numbers);
 }
 
 template <class Input, class T>
@@ -142,8 +143,9 @@ auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradient
   const View<const Value> k = backward.sums.k(), v = backward.sums.v();
   auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
   auto held_k = held_sums(k), held_v = held_sums(v);
+  TermNumbers numbers = terms.numbers();
   return {std::move(held_q), std::move(held_k), std::move(held_v),
-          layout_.terms_to_sequence<Value>(std::move(terms))};
+          layout_.terms_to_sequence<Value>(std::move(terms)), std::move(numbers)};
 }
 
 template <class Input, class T>

@@ -71,11 +71,11 @@ class ContextParallel {
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v,
                                           const CollectiveStep& collectively = on_this_rank);
-  /// Forward and backward that write to where the caller wants the results.
+  /// Forward and backward that write to where the caller wants the results; the backward returns the gradients of numbers.
   void forward(View<const Input> q, View<const Input> k, View<const Input> v, const Terms<Value>& terms,
                const CollectiveStep& collectively, const ResultViews<Value>& to);
-  void backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,
-                const CollectiveStep& collectively, const GradientViews<Value>& to);
+  TermNumbers backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,
+                       const CollectiveStep& collectively, const GradientViews<Value>& to);
 
   // ---- the same in steps: arrays in the layout that is computed ------------------------------------------
 
@@ -111,6 +111,7 @@ class ContextParallel {
   struct HeldGradients {
     MaybeOwned<Value> q, k, v;
     TermArrays<MaybeOwned<Value>> terms;
+    TermNumbers numbers;  // of this rank's rows and heads
   };
   /// Results after travel(), as this rank holds them. Frees the engine and K,V.
   [[nodiscard]] AttentionResult<Value> finish(Forward& forward) const;

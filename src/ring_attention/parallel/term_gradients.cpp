@@ -4,6 +4,14 @@
 
 namespace ring_attention {
 
+void sum_over_ranks(const Communicator& comm, TermNumbers& numbers) {
+  each_number(
+      [&](const char*, std::span<double> sums) {
+        if (!sums.empty()) sum_over_ranks(comm, sums);
+      },
+      numbers);
+}
+
 template <class T>
 void complete(TermGradients<T>& gradients, const Communicator& comm, const BackwardInputs<T>& inputs,
               const Scoring& scoring, bool exact, const Shape& shape) {
@@ -12,7 +20,7 @@ void complete(TermGradients<T>& gradients, const Communicator& comm, const Backw
   if (exact && !sinks.empty())
     unit = exact_sink_unit(max_over_ranks(comm, largest_sink_term(inputs, sinks)), shape.batch * shape.seq);
   gradients.sinks = sink_gradient(inputs, sinks, unit);
-  sum_over_ranks(comm, std::span<double>(gradients.sinks));
+  sum_over_ranks(comm, gradients.numbers());
 }
 
 template void complete(TermGradients<float>&, const Communicator&, const BackwardInputs<float>&,

@@ -1,5 +1,5 @@
 /// \file
-/// The gradients of terms that are numbers of heads, summed over ranks.
+/// The gradients of terms that are numbers, summed over ranks.
 #pragma once
 
 #include "ring_attention/attention/backward_engine.hpp"
@@ -7,6 +7,9 @@
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention {
+
+/// The sums over all ranks, on every rank. Collective.
+void sum_over_ranks(const Communicator& comm, TermNumbers& numbers);
 
 /// Adds to the gradients of an attention those that are sums over the rows of all ranks, on every rank. Collective.
 /// \param inputs  this rank's rows  \param shape  the queries of all ranks
