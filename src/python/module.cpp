@@ -125,20 +125,6 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
   return python_gradients(std::move(gradients));
 }
 
-void bind_words(py::module_& module) {
-  py::class_<ScoringArguments>(module, "Scoring")
-      .def(py::init([](bool causal, std::optional<std::pair<Index, Index>> window,
-                       std::optional<std::vector<Index>> documents, bool alibi, std::optional<double> scale,
-                       double dropout, std::uint64_t seed, std::vector<double> sink,
-                       std::optional<Index> q_offset, Index same_bits) {
-             return ScoringArguments{causal,  window, std::move(documents), alibi,    scale,
-                                     dropout, seed,   std::move(sink),      q_offset, same_bits};
-           }),
-           py::kw_only(), py::arg("causal"), py::arg("window"), py::arg("documents"), py::arg("alibi"),
-           py::arg("scale"), py::arg("dropout"), py::arg("seed"), py::arg("sink"), py::arg("q_offset"),
-           py::arg("same_bits"));
-}
-
 void bind_errors(py::module_& module) {
   static const py::exception<Error> error(module, "Error", PyExc_RuntimeError);
   static const py::exception<InputError> input(module, "InputError", PyExc_ValueError);
@@ -163,7 +149,7 @@ void bind_errors(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   bind_errors(module);
   py::class_<Array>(module, "Array", py::buffer_protocol()).def_buffer(&Array::info);
-  bind_words(module);
+  bind_scoring(module);
   module.attr("__version__") = RING_ATTENTION_VERSION;
   module.attr("default_tile") = Tiling::default_size;
   module.def(

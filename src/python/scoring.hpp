@@ -2,6 +2,9 @@
 /// The keywords that say how scores are formed, as the library's `Scoring`.
 #pragma once
 
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -24,6 +27,23 @@ struct ScoringArguments {
   std::optional<Index> q_offset = {};  ///< else keys - queries
   Index same_bits = 0;                 ///< how the sums are added: Options::same_bits
 };
+
+/// The keywords as attributes of _core.Scoring.
+inline void bind_scoring(pybind11::module_& module) {
+  using A = ScoringArguments;
+  pybind11::class_<A>(module, "Scoring")
+      .def(pybind11::init<>())
+      .def_readwrite("causal", &A::causal)
+      .def_readwrite("window", &A::window)
+      .def_readwrite("documents", &A::documents)
+      .def_readwrite("alibi", &A::alibi)
+      .def_readwrite("scale", &A::scale)
+      .def_readwrite("dropout", &A::dropout)
+      .def_readwrite("seed", &A::seed)
+      .def_readwrite("sink", &A::sinks)
+      .def_readwrite("q_offset", &A::q_offset)
+      .def_readwrite("same_bits", &A::same_bits);
+}
 
 /// \param q        of this rank
 /// \param queries, keys  of all ranks

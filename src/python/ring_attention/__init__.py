@@ -68,7 +68,7 @@ for _nccl in (os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in
         break
 
 from . import _core
-from ._arrays import Gradients, Result, arrays_of, require_finite, scoring
+from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
 from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, trace, wait
@@ -83,8 +83,8 @@ for _error in (AgreedError, Error, InputError):
     _error.__module__ = __name__
 
 
-def attention(q, k, v, *, causal=False, window=None, documents=None, alibi=False, bias=None, scale=None, dropout=0.0,
-              seed=0, sink=None, q_offset=None, same_bits=False, threads=0, check=False, stream=None) -> Result:
+@takes_scoring
+def attention(q, k, v, *, bias=None, threads=0, check=False, stream=None, **words) -> Result:
     """out = softmax(scale * q k^T + bias) v on this process.
 
     q [B, H, Sq, D]; k, v [B, Hkv, Sk, D], where Hkv divides H; B, or B and H, may be left out. The package's docstring
@@ -94,16 +94,15 @@ def attention(q, k, v, *, causal=False, window=None, documents=None, alibi=False
     arrays = arrays_of(q, stream)
     k, v = arrays.take("k", k), arrays.take("v", v)
     bias = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
-    words = scoring(arrays.heads, arrays.tokens(k), causal=causal, window=window, documents=documents, alibi=alibi,
-                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
+    how = scoring(arrays.heads, arrays.tokens(k), **words)
     if check:
         require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
-    return arrays.attention(k, v, bias, words, threads)
+    return arrays.attention(k, v, bias, how, threads)
 
 
-def attention_backward(grad_out, q, k, v, out, lse, *, causal=False, window=None, documents=None, alibi=False,
-                       bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0,
-                       check=False, stream=None) -> Gradients:
+@takes_scoring
+def attention_backward(grad_out, q, k, v, out, lse, *, bias=None, threads=0, check=False, stream=None,
+                       **words) -> Gradients:
     """The gradients of sum(out * grad_out), on this process.
 
     grad_out is like q; out and lse are what `attention` returned for the same q, k, v and keywords. Returns (q, k, v,
@@ -114,8 +113,7 @@ def attention_backward(grad_out, q, k, v, out, lse, *, causal=False, window=None
                            for name, array in (("grad_out", grad_out), ("k", k), ("v", v), ("out", out)))
     lse = arrays.take_rows("lse", lse)
     dense = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
-    words = scoring(arrays.heads, arrays.tokens(k), causal=causal, window=window, documents=documents, alibi=alibi,
-                    scale=scale, dropout=dropout, seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
+    how = scoring(arrays.heads, arrays.tokens(k), **words)
     if check:
         require_finite(arrays, grad_out=grad_out, q=arrays.q, k=k, v=v, bias=dense)
-    return arrays.attention_backward(grad_out, k, v, out, lse, dense, words, threads, bias)
+    return arrays.attention_backward(grad_out, k, v, out, lse, dense, how, threads, bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from typing import NamedTuple
@@ -247,7 +248,8 @@ def tile_of(same_bits):
     return tile
 
 
-def scoring(heads, keys, *, causal, window, documents, alibi, scale, dropout, seed, sink, q_offset, same_bits):
+def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=False, scale=None, dropout=0.0,
+            seed=0, sink=None, q_offset=None, same_bits=False):
     """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence."""
     if window is not None:
         window = tuple(int(side) for side in window)
@@ -265,5 +267,18 @@ def scoring(heads, keys, *, causal, window, documents, alibi, scale, dropout, se
         raise ValueError(f"dropout is {dropout}: it must be from 0 to below 1")
     if seed < 0:
         raise ValueError("seed is negative")
-    return _core.Scoring(causal=bool(causal), window=window, documents=documents, alibi=bool(alibi), scale=scale,
-                         dropout=float(dropout), seed=int(seed), sink=sink, q_offset=q_offset, same_bits=tile_of(same_bits))
+    words = _core.Scoring()
+    words.causal, words.window, words.documents, words.alibi = bool(causal), window, documents, bool(alibi)
+    words.scale, words.dropout, words.seed, words.sink = scale, float(dropout), int(seed), sink
+    words.q_offset, words.same_bits = q_offset, tile_of(same_bits)
+    return words
+
+
+def takes_scoring(function):
+    """The function, whose **words are keywords of `scoring`, with these in the signature that help() shows."""
+    def keywords_of(kind):
+        return [word for word in inspect.signature(kind).parameters.values() if word.kind is not word.VAR_KEYWORD]
+
+    words = [word for word in keywords_of(scoring) if word.kind is word.KEYWORD_ONLY]
+    function.__signature__ = inspect.signature(function).replace(parameters=keywords_of(function) + words)
+    return function

@@ -31,9 +31,9 @@ class GpuArray:
     def __dlpack__(self, *, stream: int | None = None, **versions: object) -> object: ...
 
 class Scoring:
-    def __init__(self, *, causal: bool, window: tuple[int, int] | None, documents: list[int] | None, alibi: bool,
-                 scale: float | None, dropout: float, seed: int, sink: list[float],
-                 q_offset: int | None, same_bits: int) -> None: ...
+    """The keywords that `_arrays.scoring` takes, as attributes."""
+
+    def __setattr__(self, word: str, value: object, /) -> None: ...
 
 class Ranks:
     """The ranks of the communicator whose handle is at `address`; None: all ranks of the job."""

@@ -13,9 +13,10 @@ import time
 import numpy as np
 
 from . import _core
-from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, tile_of
+from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
+_OF_KERNELS = {"causal", "window", "documents", "scale", "seed", "sink", "q_offset", "same_bits"}
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
 _started = False
 _met = False  # have all ranks of the job?
@@ -150,10 +151,10 @@ class _Ring:
             require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
 
 
+@takes_scoring
 def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parallel="ring", ulysses=1,
-                   transport="overlapped", causal=False, window=None, documents=None, alibi=False, bias=None,
-                   scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0, check=False,
-                   stream=None, kernel=None, comm=None) -> Result:
+                   transport="overlapped", bias=None, threads=0, check=False, stream=None, kernel=None, comm=None,
+                   **words) -> Result:
     """Attention over a sequence of which each rank holds a shard. Returns the rows of this rank's queries. Collective.
 
     q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` distributes them.
@@ -177,10 +178,10 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
 
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
-                     stream, causal=causal, window=window, documents=documents, alibi=alibi, scale=scale,
-                     dropout=dropout, seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
-        if kernel is not None and (bias is not None or alibi or dropout):
-            raise ValueError("kernel: it gets a mask only, so bias, alibi and dropout are not possible")
+                     stream, **words)
+        if kernel is not None and (bias is not None or any(words[word] for word in words.keys() - _OF_KERNELS)):
+            raise ValueError("kernel: it gets a mask only, so of the keywords of a score only "
+                             f"{', '.join(sorted(_OF_KERNELS))} are possible")
         if kernel is not None and not ring.arrays.takes_kernels:
             raise ValueError("kernel: it gets arrays of NumPy, and q is in the memory of a GPU")
         return ring
@@ -207,10 +208,10 @@ def _wrapped(kernel):
     return call
 
 
+@takes_scoring
 def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
-                            ulysses=1, transport="overlapped", causal=False, window=None, documents=None, alibi=False,
-                            bias=None, scale=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False, threads=0,
-                            check=False, stream=None, comm=None) -> Gradients:
+                            ulysses=1, transport="overlapped", bias=None, threads=0, check=False, stream=None,
+                            comm=None, **words) -> Gradients:
     """The gradients of sum(out * grad_out), summed over all ranks, for this rank's q, k and v. Collective.
 
     out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
@@ -219,8 +220,7 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
 
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
-                     stream, causal=causal, window=window, documents=documents, alibi=alibi, scale=scale, dropout=dropout,
-                     seed=seed, sink=sink, q_offset=q_offset, same_bits=same_bits)
+                     stream, **words)
         grad = ring.arrays.take("grad_out", grad_out)
         if check:
             require_finite(ring.arrays, grad_out=grad)
