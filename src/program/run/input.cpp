@@ -124,6 +124,7 @@ void RunInput::open_bias(const Communicator& comm, const RunOptions& options) {
 }
 
 void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
+  scoring_ = options.scoring;
   scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
   scoring_.mask.offset = options.q_offset.value_or(kv_.seq - q_.seq);
   if (!options.window.empty()) {
@@ -132,7 +133,6 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   }
   if (options.causal) scoring_.mask.right = 0;
   if (options.alibi) scoring_.alibi_slopes = alibi_slopes(q_.heads);
-  scoring_.dropout.probability = options.dropout;
   scoring_.dropout.seed = static_cast<std::uint64_t>(options.dropout_seed);
   if (options.documents.empty()) return;
   std::vector<Index> boundaries;

@@ -70,7 +70,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option(
       "--sink", options.sink,
       "Attention sinks, .npy with one logit per query head, which has no value. With gradients: dsink");
-  command.option("--dropout", options.dropout, "Drop each probability with this probability, 0 to below 1");
+  command.option("--dropout", options.scoring.dropout.probability,
+                 "Drop each probability with this probability, 0 to below 1");
   command.option("--dropout-seed", options.dropout_seed,
                  "Seed of --dropout: the mask depends on it and on positions, not on the ranks", any_seed);
   command.option("--q-offset", options.q_offset,
@@ -110,7 +111,7 @@ void validate(const RunOptions& options) {
                                     std::pair("--kv-dtype", options.kv_dtype != defaults.kv_dtype)})
     if (given && options.parallel == name(Partition::ulysses))
       throw InputError(std::string(flag) + " goes with --parallel ring, hybrid or all-gather");
-  if (!Dropout{options.dropout}.valid())
+  if (!options.scoring.dropout.valid())
     throw InputError("--dropout is the probability that a pair is dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();

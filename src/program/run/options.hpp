@@ -9,6 +9,7 @@
 #include "cli/device_options.hpp"
 #include "program/partition_options.hpp"
 #include "program/trace/options.hpp"
+#include "ring_attention/attention/scoring.hpp"
 
 namespace ring_attention {
 
@@ -25,9 +26,9 @@ struct RunOptions : DeviceOptions, PartitionOptions, TraceOptions {
   std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
   std::string documents;      ///< a file of cu_seqlens; empty: one document
   bool alibi = false;
-  std::string bias;  ///< a file of [B, H, Sq, Sk]; empty: none
-  std::string sink;  ///< a file of one logit a head; empty: none
-  double dropout = 0;
+  std::string bias;      ///< a file of [B, H, Sq, Sk]; empty: none
+  std::string sink;      ///< a file of one logit a head; empty: none
+  Scoring scoring = {};  ///< of the flags that are numbers of it
   Index dropout_seed = 1;
   std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
   std::optional<double> scale;    ///< else 1 / sqrt(D)

@@ -104,8 +104,9 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   if (options.alibi) words += ", ALiBi";
   if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
   if (!options.sink.empty()) words += ", sinks of " + options.sink;
-  if (options.dropout > 0)
-    words += format(", dropout %g of seed ", options.dropout) + std::to_string(options.dropout_seed);
+  if (options.scoring.dropout.probability > 0)
+    words += format(", dropout %g of seed ", options.scoring.dropout.probability) +
+             std::to_string(options.dropout_seed);
   return words;
 }
 
@@ -190,7 +191,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"documents", options.documents},
             {"alibi", options.alibi},
             {"bias_bytes", report.term_bytes},
-            {"dropout", options.dropout},
+            {"dropout", options.scoring.dropout.probability},
             {"dropout_seed", options.dropout_seed},
             {"q_offset", report.q_offset},
             {"parallel", options.parallel},
