@@ -1,8 +1,6 @@
 // Lesson 12, beside the idea: one rank's part of a problem, its ring, forward and backward, and the dense reference.
 #pragma once
 
-#include <array>
-#include <tuple>
 
 #include "engine.hpp"
 #include "ring_attention/ring/backward.hpp"
@@ -133,11 +131,9 @@ class RankShare {
     sum_over_ranks(comm_, want.gradients.k.view().elements());
     sum_over_ranks(comm_, want.gradients.v.view().elements());
     sum_over_ranks(comm_, want.gradients.sinks);
-    std::array magnitudes{want.gradients.magnitude_k, want.gradients.magnitude_v,
-                          want.gradients.magnitude_sinks};
-    sum_over_ranks(comm_, std::span<double>(magnitudes));
-    std::tie(want.gradients.magnitude_k, want.gradients.magnitude_v, want.gradients.magnitude_sinks) =
-        std::tuple(magnitudes[0], magnitudes[1], magnitudes[2]);
+    sum_over_ranks(comm_, want.gradients.magnitudes.sinks);
+    for (double* magnitude : {&want.gradients.magnitude_k, &want.gradients.magnitude_v})
+      sum_over_ranks(comm_, std::span(magnitude, 1));
     want.gradients.k = rows_at(want.gradients.k, keys_.ranges(comm_.rank()));
     want.gradients.v = rows_at(want.gradients.v, keys_.ranges(comm_.rank()));
     return want;
@@ -219,7 +215,7 @@ inline Comparisons compare_all(const RankShare& part, const Result& got, const R
   }
   if (!part.setup().rules.sinks.empty())
     add("dsinks", numbers(got.gradients.sinks), numbers(gradients.sinks),
-        tolerance(gradients.magnitude_sinks));
+        tolerance(std::ranges::max(gradients.magnitudes.sinks)));
   return all;
 }
 

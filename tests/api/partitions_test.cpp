@@ -55,7 +55,7 @@ void expect_right(const GradientProblem<T>& problem, Partition partition, int ul
   } else {
     expect_sum_of_replicas(user, got);
   }
-  EXPECT_TRUE(grad_sinks_agree(got.sinks, problem)) << "the sum over all ranks, on every rank";
+  EXPECT_TRUE(numbers_agree(got, problem)) << "the sum over all ranks, on every rank";
   if (what.bias_batch == 0) return;
   const Tensor<T> due = rows_of(ring.gradients.bias, user.rows);
   if (what.bias_heads > 1 || user.grid.ulysses.size == 1) {

@@ -42,7 +42,7 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
   const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
   AttentionResult<float> forward{shard(want.out), shard(want.lse)};
   Gradients<float> gradients{
-      shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, {slopes.sinks}}};
+      shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, slopes}};
   const RankResults<float> results{own, own, &q, &terms, &forward, &grad_out, &gradients};
 
   const bool spoils = comm_.rank() == comm_.size() - 1;
@@ -54,12 +54,12 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
       RankReport report;
       Activity activity;
       check_results(comm_, input, results, report, activity);
-      for (std::size_t i = 0; i < result_names.size(); ++i) {
-        EXPECT_GT(report.errors[i].rows, 0) << result_names[i];
+      for (std::size_t i = 0; i < result_count; ++i) {
+        EXPECT_GT(report.errors[i].rows, 0) << result_name(i);
         const bool wrong = spoils && times > 1 && static_cast<Result>(i) == spoilt;
         EXPECT_EQ(report.errors[i].ok, !wrong)
-            << result_names[i] << " where " << result_names[static_cast<std::size_t>(spoilt)]
-            << " is wrong by " << times << " tolerances";
+            << result_name(i) << " where " << result_name(static_cast<std::size_t>(spoilt)) << " is wrong by "
+            << times << " tolerances";
       }
     }
     number = right;
@@ -75,7 +75,12 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
   expect(Result::dk, middle(gradients.k), of(slopes.magnitude_k));
   expect(Result::dv, middle(gradients.v), of(slopes.magnitude_v));
   expect(Result::dbias, middle(gradients.bias), of(slopes.magnitude_bias));
-  expect(Result::dsink, gradients.sinks[1], of(slopes.magnitude_sinks));
+  auto result = static_cast<int>(Result::numbers);
+  each_number(
+      [&](const char*, auto got, auto magnitudes) {
+        expect(static_cast<Result>(result++), got.back(), of(std::ranges::max(magnitudes)));
+      },
+      gradients, slopes.magnitudes);
 }
 
 // Above 16k tokens: some rows of out, lse and dq, some keys of dk and dv.
@@ -107,7 +112,7 @@ TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
   const RankReport well = check();
   for (const Result result : {Result::out, Result::lse, Result::dq, Result::dk, Result::dv}) {
     const ErrorReport& error = well.errors[static_cast<std::size_t>(result)];
-    EXPECT_TRUE(error.ok) << result_names[static_cast<std::size_t>(result)] << " " << error.max;
+    EXPECT_TRUE(error.ok) << result_name(static_cast<std::size_t>(result)) << " " << error.max;
     EXPECT_GE(error.rows, result == Result::dk || result == Result::dv ? 64 : 128);
     EXPECT_LT(error.rows, 130);
   }

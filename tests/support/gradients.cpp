@@ -96,20 +96,30 @@ testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientPr
                          softmax_is_constant, problem);
 }
 
-Tensor<double> as_tensor(const std::vector<double>& numbers) {
+Tensor<double> as_tensor(std::span<const double> numbers) {
   Tensor<double> array({1, 1, std::ssize(numbers), 1});
   std::ranges::copy(numbers, array.data());
   return array;
 }
 
 template <class T>
-testing::AssertionResult grad_sinks_agree(const std::vector<double>& got, const GradientProblem<T>& problem) {
-  const Tolerance tolerance = gradient_tolerance<T>(problem.what().queries * problem.what().batch,
-                                                    problem.want.max_abs_score, problem.want.magnitude_sinks);
-  const Comparison comparison = compare(as_tensor(got), as_tensor(problem.want.sinks), tolerance);
-  if (comparison.ok) return testing::AssertionSuccess() << "dsinks " << describe(comparison);
-  return testing::AssertionFailure() << "dsinks " << describe(comparison) << "\n  "
-                                     << to_string(problem.what());
+testing::AssertionResult numbers_agree(const TermNumbers& got, const GradientProblem<T>& problem,
+                                       double unit) {
+  auto verdict = testing::AssertionSuccess();
+  each_number(
+      [&](const char* name, auto numbers, auto want, auto magnitudes) {
+        if (want.empty() || !verdict) return;
+        const double magnitude = std::ranges::max(magnitudes);
+        Tolerance tolerance = gradient_tolerance<T>(problem.what().queries * problem.what().batch,
+                                                    problem.want.max_abs_score, magnitude);
+        tolerance.absolute += unit * magnitude;
+        const Comparison comparison = compare(as_tensor(numbers), as_tensor(want), tolerance);
+        if (!comparison.ok)
+          verdict = testing::AssertionFailure()
+                    << "d" << name << " " << describe(comparison) << "\n  " << to_string(problem.what());
+      },
+      got, problem.want, problem.want.magnitudes);
+  return verdict;
 }
 
 template <class T>
@@ -119,8 +129,7 @@ testing::AssertionResult agrees(const Gradients<T>& got, const GradientProblem<T
   if (const auto verdict = grad_v_agrees(got.v, problem); !verdict) return verdict;
   if (problem.forward.bias.size() > 0)
     if (const auto verdict = grad_bias_agrees(got.bias, problem); !verdict) return verdict;
-  if (problem.what().scoring.sinks.empty()) return testing::AssertionSuccess();
-  return grad_sinks_agree(got.sinks, problem);
+  return numbers_agree(got, problem);
 }
 
 template <class T>
@@ -129,8 +138,14 @@ testing::AssertionResult same_bits(const Gradients<T>& a, const Gradients<T>& b)
   if (!bitwise_equal(a.k, b.k)) return testing::AssertionFailure() << "dk differs in its bits";
   if (!bitwise_equal(a.v, b.v)) return testing::AssertionFailure() << "dv differs in its bits";
   if (!bitwise_equal(a.bias, b.bias)) return testing::AssertionFailure() << "dbias differs in its bits";
-  if (a.sinks != b.sinks) return testing::AssertionFailure() << "dsinks differs in its bits";
-  return testing::AssertionSuccess();
+  auto verdict = testing::AssertionSuccess();
+  each_number(
+      [&](const char* name, auto one, auto other) {
+        if (!std::ranges::equal(one, other))
+          verdict = testing::AssertionFailure() << "d" << name << " differs in its bits";
+      },
+      a, b);
+  return verdict;
 }
 
 template <class T>
@@ -156,9 +171,8 @@ Gradients<T> device_gradients(const GradientProblem<T>& problem) {
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE
-template testing::AssertionResult grad_sinks_agree(const std::vector<double>&, const GradientProblem<float>&);
+template testing::AssertionResult numbers_agree(const TermNumbers&, const GradientProblem<float>&, double);
 
-template testing::AssertionResult grad_sinks_agree(const std::vector<double>&,
-                                                   const GradientProblem<double>&);
+template testing::AssertionResult numbers_agree(const TermNumbers&, const GradientProblem<double>&, double);
 
 }  // namespace ring_attention::test

@@ -42,10 +42,11 @@ template <class T>
 testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientProblem<T>& problem);
 
 /// The gradients of sinks, as an array of one number a head.
-Tensor<double> as_tensor(const std::vector<double>& numbers);
+Tensor<double> as_tensor(std::span<const double> numbers);
 
 template <class T>
-testing::AssertionResult grad_sinks_agree(const std::vector<double>& got, const GradientProblem<T>& problem);
+testing::AssertionResult numbers_agree(const TermNumbers& got, const GradientProblem<T>& problem,
+                                       double unit = 0);
 
 /// Do dQ, dK and dV of the whole problem agree with the reference, and dbias and dsinks where it has them?
 template <class T>

@@ -18,7 +18,7 @@ std::size_t hash_of(const Whole<T>& all) {
   };
   const auto& [attended, g] = all;
   for (const Tensor<T>* array : {&attended.out, &attended.lse, &g.q, &g.k, &g.v, &g.bias}) add(*array);
-  add(as_tensor(g.sinks));
+  each_number([&](const char*, auto numbers) { add(as_tensor(numbers)); }, g);
   return hash;
 }
 

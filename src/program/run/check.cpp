@@ -5,6 +5,7 @@
 #include "program/run/check_keys.hpp"
 #include "program/run/rows.hpp"
 #include "ring_attention/attention/reference.hpp"
+#include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 namespace {
@@ -32,10 +33,21 @@ TokenRanges ranges_at(const std::vector<Index>& positions) {
 
 /// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
-  Tensor<double> out, lse, dq, dk, dv, dbias, dsink;
+  Tensor<double> out, lse, dq, dk, dv, dbias;
+  TermNumbers numbers, magnitudes;
   double max_abs_score = 0, max_abs_value = 0;
-  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0, magnitude_sinks = 0;
+  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0;
 };
+
+/// Adds the numbers of the query heads from `head` on to those of all heads.
+void add_heads(TermNumbers& sums, const TermNumbers& of_heads, Index head) {
+  each_number(
+      [&](const char*, std::span<double> sum, std::span<const double> part) {
+        const auto first = sum.size() == part.size() ? 0 : static_cast<std::size_t>(head);
+        for (std::size_t i = 0; i < part.size(); ++i) sum[first + i] += part[i];
+      },
+      sums, of_heads);
+}
 
 /// Fills `Wanted`, one KV head and the query heads that share it at a time.
 template <class T>
@@ -48,8 +60,7 @@ class Check {
         activity_(activity),
         rows_(chosen_rows(count(results.query_ranges), input.q().seq)),
         keys_(results.key_ranges),
-        group_(input.q().heads / input.kv().heads),
-        of_sinks_(static_cast<std::size_t>(input.kv().heads)) {
+        group_(input.q().heads / input.kv().heads) {
     const Shape some = input.q().with_seq(static_cast<Index>(rows_.size()));
     want_.out = Tensor<double>(some);
     want_.lse = Tensor<double>(some.per_row());
@@ -61,7 +72,7 @@ class Check {
     want_.dv = Tensor<double>(keys);
     want_.dbias = Tensor<double>(
         results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq)));
-    want_.dsink = Tensor<double>({1, std::ssize(input.scoring().sinks), 1, 1});
+    want_.numbers = want_.magnitudes = input.scoring().zero_gradients();
   }
 
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
@@ -147,20 +158,18 @@ class Check {
     for (Index h = 0; h < bias_heads && bias.size() > 0; ++h)
       matrix(want_.dbias.view(), bias_batch, bias_head + h, static_cast<Index>(first), bias.shape().seq) +=
           matrix(backward.bias.view(), 0, h);
-    for (std::size_t h = 0; h < backward.sinks.size(); ++h)
-      want_.dsink.data()[static_cast<std::size_t>(head) + h] += backward.sinks[h];
+    add_heads(want_.numbers, backward, head);
+    add_heads(want_.magnitudes, backward.magnitudes, head);
     want_.magnitude_bias = std::max(want_.magnitude_bias, backward.magnitude_bias);
-    of_sinks_[static_cast<std::size_t>(kv_head)] += backward.magnitude_sinks;
   }
 
-  /// dbias sums over what broadcasts, dsink over the rows of all ranks; so do the magnitudes.
+  /// dbias sums over what broadcasts, a number over the rows of all ranks; so do the magnitudes.
   void finish_shared_gradients() {
     const Shape &bias = results_.terms->bias.shape(), &q = input_.q();
     const Index shared = q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1);
     want_.magnitude_bias *= static_cast<double>(shared);
-    sum_over_ranks(comm_, want_.dsink.view().elements());
-    sum_over_ranks(comm_, std::span(of_sinks_));
-    want_.magnitude_sinks = std::ranges::max(of_sinks_);
+    sum_over_ranks(comm_, want_.numbers);
+    sum_over_ranks(comm_, want_.magnitudes);
   }
 
   /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.
@@ -202,7 +211,6 @@ class Check {
   std::vector<Index> rows_;  // of this rank's queries, in memory order
   SampledKeys keys_;         // of this rank, where not all are compared
   Index group_;
-  std::vector<double> of_sinks_;  // a magnitude for each KV head
   Wanted want_;
 };
 
@@ -236,6 +244,13 @@ bool is_zero(const Tensor<double>& array) {
   return std::ranges::all_of(array.view().elements(), [](double x) { return x == 0; });
 }
 
+/// Numbers of heads as an array of one row.
+Tensor<double> heads(std::span<const double> numbers) {
+  Tensor<double> array({1, std::ssize(numbers), 1, 1});
+  std::ranges::copy(numbers, array.data());
+  return array;
+}
+
 }  // namespace
 
 template <class T>
@@ -267,10 +282,14 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   if (!check.has_keys()) return;
   enter(Result::dk, check.of_keys(results.gradients->k), want.dk, want.magnitude_k);
   enter(Result::dv, check.of_keys(results.gradients->v), want.dv, want.magnitude_v);
-  if (!check.has_every_row() || want.dsink.size() == 0) return;
-  Tensor<double> dsink(want.dsink.shape());
-  std::ranges::copy(results.gradients->sinks, dsink.data());
-  enter(Result::dsink, dsink, want.dsink, want.magnitude_sinks);
+  if (!check.has_every_row()) return;
+  auto number = static_cast<int>(Result::numbers);
+  each_number(
+      [&](const char*, auto got, auto wanted, auto magnitudes) {
+        const auto result = static_cast<Result>(number++);
+        if (!wanted.empty()) enter(result, heads(got), heads(wanted), std::ranges::max(magnitudes));
+      },
+      *results.gradients, want.numbers, want.magnitudes);
 }
 
 template void check_results(const Communicator&, const RunInput&, const RankResults<float>&, RankReport&,

@@ -74,7 +74,13 @@ class RunJob {
           if (term) files_.add("d" + name, *term, array_extents(*term, run_.input.dimensions(input)));
         },
         run_.input.terms(), term_inputs, term_names);
-    if (!run_.input.scoring().sinks.empty()) files_.add("dsink", {1, 1, q.heads, 1}, {q.heads});
+    const TermNumbers numbers = run_.input.scoring().zero_gradients();
+    each_number(
+        [&](const std::string& name, std::span<const double> of_heads) {
+          const Index heads = std::ssize(of_heads);
+          if (heads > 0) files_.add("d" + name, {1, 1, heads, 1}, {heads});
+        },
+        numbers);
   }
 
   /// A term in the layout that is computed: it does not travel.
@@ -161,18 +167,23 @@ class RunJob {
             if (term) files_.write("d" + name, gradient, run_.query_ranges());
           },
           run_.input.terms(), gradients_, term_names);
-      if (!gradients_.sinks.empty()) write_sinks();
+      write_numbers();
     }
     report_.write_seconds = watch.lap();
     files_.commit(to_json(report_, run_.options));
   }
 
-  /// The sum over all ranks, which rank 0 writes.
-  void write_sinks() {
-    const Index heads = run_.comm.rank() == 0 ? std::ssize(gradients_.sinks) : 0;
-    Tensor<T> sinks({1, 1, heads, 1});
-    std::copy_n(gradients_.sinks.begin(), heads, sinks.data());
-    files_.write("dsink", sinks, whole(heads));
+  /// The sums over all ranks, which rank 0 writes.
+  void write_numbers() {
+    each_number(
+        [&](const std::string& name, std::span<const double> sums) {
+          if (sums.empty()) return;
+          const Index heads = run_.comm.rank() == 0 ? std::ssize(sums) : 0;
+          Tensor<T> array({1, 1, heads, 1});
+          std::copy_n(sums.begin(), heads, array.data());
+          files_.write("d" + name, array, whole(heads));
+        },
+        std::as_const(gradients_));
   }
 
   const RunContext& run_;

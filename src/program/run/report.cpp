@@ -41,14 +41,19 @@ bool was_checked(const RunReport& report, std::size_t result) {
 
 }  // namespace
 
+std::string result_name(std::size_t result) {
+  constexpr std::array arrays{"out", "lse", "dq", "dk", "dv", "dbias"};
+  return result < arrays.size() ? arrays[result] : std::string("d") + number_names[result - arrays.size()];
+}
+
 std::string check_table(const RunReport& report) {
   Table table({"array", "rank", "rows", "max", "mean", "relative", "verdict"});
-  for (std::size_t i = 0; i < result_names.size(); ++i) {
+  for (std::size_t i = 0; i < result_count; ++i) {
     if (!was_checked(report, i)) continue;
     for (std::size_t r = 0; r < report.ranks.size(); ++r) {
       const ErrorReport& error = report.ranks[r].errors[i];
       if (error.rows == 0) continue;  // a rank without tokens
-      table.row({result_names[i], std::to_string(r), std::to_string(error.rows), human_error(error.max),
+      table.row({result_name(i), std::to_string(r), std::to_string(error.rows), human_error(error.max),
                  human_error(error.mean), human_error(error.relative), error.ok ? "ok" : "FAIL"});
     }
   }
@@ -120,14 +125,14 @@ nlohmann::ordered_json rank_json(const RankReport& rank) {
              {"backward_exposed_seconds", rank.backward_exposed_seconds},
              {"tensor_bytes", rank.tensor_bytes},
              {"process_bytes", rank.process_bytes}};
-  for (std::size_t i = 0; i < result_names.size(); ++i) {
+  for (std::size_t i = 0; i < result_count; ++i) {
     const ErrorReport& error = rank.errors[i];
     if (error.rows > 0)
-      entry[result_names[i]] = {{"ok", error.ok},
-                                {"rows", error.rows},
-                                {"max", error.max},
-                                {"mean", error.mean},
-                                {"relative", error.relative}};
+      entry[result_name(i)] = {{"ok", error.ok},
+                               {"rows", error.rows},
+                               {"max", error.max},
+                               {"mean", error.mean},
+                               {"relative", error.relative}};
   }
   return entry;
 }

@@ -13,8 +13,10 @@
 namespace ring_attention {
 
 /// The results of a run, in the order in which they are reported.
-enum class Result { out, lse, dq, dk, dv, dbias, dsink };
-inline constexpr std::array result_names{"out", "lse", "dq", "dk", "dv", "dbias", "dsink"};
+enum class Result { out, lse, dq, dk, dv, dbias, numbers };  ///< numbers: the first of number_names
+
+inline constexpr std::size_t result_count = static_cast<std::size_t>(Result::numbers) + number_names.size();
+[[nodiscard]] std::string result_name(std::size_t result);
 
 /// Errors of one array of one rank against the reference.
 struct ErrorReport {
@@ -42,7 +44,7 @@ struct RankReport {
   double backward_exposed_seconds = 0;
   Index tensor_bytes = 0;   ///< the largest sum of its tensors, in the ring
   Index process_bytes = 0;  ///< the largest memory of its process (resident set)
-  std::array<ErrorReport, result_names.size()> errors;
+  std::array<ErrorReport, result_count> errors;
 
   [[nodiscard]] ErrorReport& error(Result result) { return errors[static_cast<std::size_t>(result)]; }
   [[nodiscard]] bool ok() const;

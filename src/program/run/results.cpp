@@ -33,7 +33,7 @@ RunResults::RunResults(const Communicator& comm, const std::string& directory)
     make_output_directory(directory);
     require_no_directory(path("report.json"));
     std::vector<std::string> files{"report.json"};
-    for (const char* name : result_names) files.push_back(std::string(name) + ".npy");
+    for (std::size_t i = 0; i < result_count; ++i) files.push_back(result_name(i) + ".npy");
     remove_leftovers(directory, files);
   });
 }

@@ -122,8 +122,9 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
                                       const TokenRanges& rows, View<const double> bias) {
   const DenseProblem problem(q, k, v, scoring, rows, bias);
   require(grad_out.shape() == q.shape(), "reference: grad_out has another shape than q");
-  ReferenceGradients result{Tensor<double>(q.shape()), Tensor<double>(k.shape()), Tensor<double>(v.shape()),
-                            Tensor<double>(bias.shape()), std::vector<double>(scoring.sinks.size())};
+  ReferenceGradients result{scoring.zero_gradients(), Tensor<double>(q.shape()), Tensor<double>(k.shape()),
+                            Tensor<double>(v.shape()), Tensor<double>(bias.shape())};
+  result.magnitudes = scoring.zero_gradients();
   const double kept = scoring.dropout.scale();
   double max_abs_dp = 0;  // of |dO| |V|^T, which does not cancel: rounding errors do not either
   Tensor<double> mass(
@@ -144,13 +145,16 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
       matrix(result.v.view(), b, kv) += problem.dropped(b, h, p).transpose() * dout;
       for (Index i = 0; i < ds.rows() && bias.size() > 0; ++i)
         for (Index key = 0; key < ds.cols(); ++key) bias_row(result.bias.view(), b, h, i)[key] += ds(i, key);
-      if (!result.sinks.empty()) result.sinks[static_cast<std::size_t>(h)] -= softmax.sink.dot(delta);
+      if (!result.sinks.empty()) {
+        const auto head = static_cast<std::size_t>(h);
+        result.sinks[head] -= softmax.sink.dot(delta);
+        result.magnitudes.sinks[head] += softmax.sink.sum();
+      }
 
       matrix(mass.view(), b, kv) += kept * p.colwise().sum().transpose();
       if (dp.size() > 0)
         max_abs_dp =
             std::max(max_abs_dp, kept * (dout.cwiseAbs() * values.cwiseAbs().transpose()).maxCoeff());
-      result.magnitude_sinks = std::max(result.magnitude_sinks, softmax.sink.sum());
       result.max_abs_score = std::max(result.max_abs_score, softmax.max_abs_score);
     }
   result.magnitude_q = 2 * std::abs(scoring.scale) * max_abs_dp * max_abs(k);
@@ -159,7 +163,7 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
   if (bias.size() > 0)
     result.magnitude_bias = 2 * max_abs_dp * static_cast<double>(q.shape().batch * q.shape().heads) /
                             static_cast<double>(bias.shape().batch * bias.shape().heads);
-  result.magnitude_sinks *= max_abs_dp * static_cast<double>(q.shape().batch);
+  for (double& magnitude : result.magnitudes.sinks) magnitude *= max_abs_dp;
   return result;
 }
 

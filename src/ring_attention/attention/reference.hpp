@@ -37,15 +37,15 @@ struct Reference {
 }
 
 /// The gradients of sum(out * grad_out) in double, and the magnitudes that a tolerance needs.
-struct ReferenceGradients {
-  Tensor<double> q;           ///< [batch, heads, rows, dim]
-  Tensor<double> k;           ///< [batch, kv_heads, keys, dim]; what the given rows contribute
-  Tensor<double> v;           ///< like k
-  Tensor<double> bias;        ///< like the bias, summed over what broadcasts; empty: none
-  std::vector<double> sinks;  ///< one a query head; what the given rows contribute
+struct ReferenceGradients : TermNumbers {  // what the given rows contribute to the sums
+  Tensor<double> q;                        ///< [batch, heads, rows, dim]
+  Tensor<double> k;                        ///< [batch, kv_heads, keys, dim]; what the given rows contribute
+  Tensor<double> v;                        ///< like k
+  Tensor<double> bias;                     ///< like the bias, summed over what broadcasts; empty: none
   double max_abs_score = 0;
   /// First-order bounds on the terms that rounding errors scale with, one a gradient.
-  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0, magnitude_sinks = 0;
+  double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0;
+  TermNumbers magnitudes = {};  ///< one a number
 };
 
 /// Dense gradients for the queries at the global positions `rows`; arguments as in reference_forward, and

@@ -7,6 +7,7 @@
 /// checks, moves and cuts every array with each_term().
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <optional>
 #include <span>
@@ -60,8 +61,10 @@ struct TermNumbers {
   [[nodiscard]] const TermNumbers& numbers() const { return *this; }
 };
 
+inline constexpr std::array number_names{"sink"};
+
 /// use(name, the numbers that each of `of` has for a term, as a span), for every term.
-void each_number(const auto& use, auto&... of) { use("sink", std::span(of.sinks)...); }
+void each_number(const auto& use, auto&... of) { use(number_names[0], std::span(of.sinks)...); }
 
 /// The gradients of all terms.
 template <class T>
