@@ -24,6 +24,9 @@ def visible(queries, keys, *, causal=False, window=None, documents=None, q_offse
     return seen
 
 
+OF_PAIRS = ("bias", "alibi")  # keywords of terms that are added to the score of a pair
+
+
 def slopes(heads):
     """ALiBi's."""
     power = 2 ** int(np.log2(heads))
