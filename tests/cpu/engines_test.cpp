@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "ring_attention/core/allocation.hpp"
 #include "support/engines.hpp"
 #include "support/gradients.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -102,6 +106,36 @@ TYPED_TEST(BackwardEngines, RefuseInputsThatDoNotBelongTogether) {
   EXPECT_THROW(engine.accumulate({k, k, whole(4)}, {grad, grad}), Error);
   EXPECT_THROW(engine.accumulate({k, k, whole(5)}, {grad, shorter}), Error);
   EXPECT_THROW(engine.accumulate({k, k, whole(5)}, {shorter, grad}), Error);
+}
+
+template <class T>
+class FastBackward : public testing::Test {};
+using Reals = testing::Types<float, double>;
+TYPED_TEST_SUITE(FastBackward, Reals);
+
+// The tiles of queries and the parts of the keys are many, uneven and partly hidden. The calling thread waits at times:
+// then the threads end their tasks in another order in each run.
+TYPED_TEST(FastBackward, HasTheSameBitsForAnyNumberOfThreads) {
+  using T = TypeParam;
+  for (const Mask& mask : {Mask{}, Mask::causal(200)}) {
+    const auto problem = make_gradient_problem<T>(
+        {.kv_heads = 1, .group = 2, .queries = 400, .keys = 600, .dim = 8, .scoring = {.mask = mask}});
+    const Problem<T>& p = problem.forward;
+    const AttentionResult<T> result = single_device(problem).attended;
+    const auto gradients = [&](int threads) {
+      Gradients<T> got{{}, Tensor<T>(p.what.kv()), Tensor<T>(p.what.kv())};
+      CpuBackward<T> engine(p.what.scoring, {.threads = threads});
+      engine.begin({p.q, result.out, result.lse, problem.grad_out}, whole(p.what.queries));
+      int tasks = 0;
+      engine.accumulate({p.k, p.v, whole(p.what.keys)}, {got.k, got.v}, [&] {
+        if (threads > 1 && ++tasks % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+      got.q = engine.finish();
+      return got;
+    };
+    const Gradients<T> alone = gradients(1);
+    for (const int threads : {2, 3, 5}) EXPECT_TRUE(same_bits<T>(gradients(threads), alone)) << threads;
+  }
 }
 
 TEST(BackwardReference, RefusesAGradientOfAnotherShape) {

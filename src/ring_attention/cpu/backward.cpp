@@ -1,10 +1,38 @@
 #include "ring_attention/cpu/backward.hpp"
 
+#include <algorithm>
+#include <atomic>
+
 #include "ring_attention/cpu/threads.hpp"
 
 namespace ring_attention {
 
 using cpu::QueryTile;
+
+namespace {
+
+constexpr Index part_keys = 256;  // of a task: enough to load a tile of queries for
+
+void wait_for(const std::atomic<Index>& count, Index due) {
+  for (Index now = count; now < due; now = count) count.wait(now);
+}
+
+/// Counts a task when it ends.
+class Done {
+ public:
+  explicit Done(std::atomic<Index>& count) : count_(count) {}
+  Done(const Done&) = delete;
+  Done& operator=(const Done&) = delete;
+  ~Done() {
+    ++count_;
+    count_.notify_all();
+  }
+
+ private:
+  std::atomic<Index>& count_;
+};
+
+}  // namespace
 
 template <class T>
 CpuBackward<T>::CpuBackward(Scoring scoring, const CpuOptions& options)
@@ -38,83 +66,67 @@ void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>
           "CpuBackward: k, v, dk and dv belong to the same keys");
   const Index kv_heads = kv.k.shape().heads, pairs = q.batch * kv_heads;
 
-  // Every tile of queries of the group of one KV head, in one order.
-  const auto pass = [&](Index pair, const std::vector<KeyRange>& segments, Wanted wanted, int worker) {
-    for (Index in_group = 0; in_group < group; ++in_group)
-      for (const QueryTile& tile : tiles_) {
-        differentiate(kv, gradient, pair / kv_heads, pair % kv_heads * group + in_group, pair % kv_heads,
-                      tile, segments, wanted, workspace_.view().row(0, 0, worker).data());
-        if (progress && worker == 0) progress();
-      }
-  };
-  std::vector<KeyRange> all;
+  // Parts of the keys. Neither they nor the order of the sums depend on the number of threads.
+  std::vector<KeyRange> parts;
   Index first = 0;
   for (const TokenRange& keys : kv.ranges) {
-    all.push_back({keys, first});
+    for (Index from = 0; from < keys.count; from += part_keys)
+      parts.push_back({keys.slice(from, std::min(part_keys, keys.count - from)), first + from});
     first += keys.count;
   }
+
+  // A task is a tile of queries and a part of the keys. The tasks of a part come in the order of the tiles, because
+  // they add to the same dK and dV, and the tasks of a tile in the order of the parts, because they add to the same dQ.
+  // So the tasks on one diagonal are independent of each other, and so are pairs, unless a bias broadcasts: then all
+  // pairs are one chain.
   const Shape& bias = grad_bias_.shape();
   const bool shares_bias = grad_bias_.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
-  if (pairs >= threads_ && (threads_ == 1 || !shares_bias)) {
-    for_each_task(pairs, threads_, [&](Index pair, int worker) { pass(pair, all, Wanted::all, worker); });
-    return;
-  }
+  const Index tiles = std::ssize(tiles_), rows_of_pair = group * tiles;
+  const Index chains = shares_bias ? 1 : pairs, rows = shares_bias ? pairs * rows_of_pair : rows_of_pair;
+  const Index columns = std::ssize(parts), longer = std::max(rows, columns),
+              shorter = std::min(rows, columns);
+  const Index tasks_of_chain = (longer + shorter - 1) * shorter;                     // some of them outside
+  std::vector<std::atomic<Index>> done(static_cast<std::size_t>(chains * columns));  // rows of each part
 
-  // Fewer pairs than threads: dK,dV by segments of keys, then dQ by tiles of queries. No two tasks write the same.
-  const Index parts = (threads_ + pairs - 1) / std::max<Index>(pairs, 1);
-  for_each_task(pairs * parts, threads_, [&](Index task, int worker) {
-    std::vector<KeyRange> part;
-    for (const KeyRange& range : all) {
-      const Index from = range.keys.count * (task % parts) / parts;
-      const Index to = range.keys.count * (task % parts + 1) / parts;
-      if (from < to) part.push_back({range.keys.slice(from, to - from), range.first + from});
-    }
-    pass(task / parts, part, Wanted::keys, worker);
-  });
-  const auto tiles = static_cast<Index>(tiles_.size());
-  const auto of_queries = [&](Index batch, Index head, Index tile, int worker) {
-    differentiate(kv, gradient, batch, head, head / group, tiles_[static_cast<std::size_t>(tile)], all,
-                  Wanted::queries, workspace_.view().row(0, 0, worker).data());
+  for_each_task(chains * tasks_of_chain, threads_, [&](Index task, int worker) {
+    const Index chain = task / tasks_of_chain, diagonal = task % tasks_of_chain / shorter;
+    const Index across = task % shorter, along = diagonal - across;
+    if (along < 0 || along >= longer) return;
+    const Index row = rows < columns ? across : along, part = rows < columns ? along : across;
+    // Tasks begin in order: other threads have begun those that this one waits for.
+    std::atomic<Index>& done_of_part = done[static_cast<std::size_t>(chain * columns + part)];
+    wait_for(done_of_part, row);
+    if (part > 0) wait_for(*(&done_of_part - 1), row + 1);
+    const Done mark(done_of_part);  // also when it throws: others wait
+    const Index pair = chain + row / rows_of_pair,
+                head = pair % kv_heads * group + row % rows_of_pair / tiles;
+    differentiate(kv, gradient, pair / kv_heads, head, pair % kv_heads,
+                  tiles_[static_cast<std::size_t>(row % tiles)], parts[static_cast<std::size_t>(part)],
+                  workspace_.view().row(0, 0, worker).data());
     if (progress && worker == 0) progress();
-  };
-  if (shares_bias)
-    for_each_task(tiles, threads_, [&](Index tile, int worker) {
-      for (Index batch = 0; batch < q.batch; ++batch)
-        for (Index head = 0; head < q.heads; ++head) of_queries(batch, head, tile, worker);
-    });
-  else
-    for_each_task(q.batch * q.heads * tiles, threads_, [&](Index task, int worker) {
-      of_queries(task / tiles / q.heads, task / tiles % q.heads, task % tiles, worker);
-    });
+  });
 }
 
 template <class T>
 void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, Index batch,
-                                   Index head, Index kv_head, const QueryTile& tile,
-                                   const std::vector<KeyRange>& segments, Wanted wanted, T* workspace) {
-  const cpu::GradientRows<T> rows{
-      static_cast<int>(tile.queries.count),
-      static_cast<int>(forward_.q.shape().dim),
-      static_cast<T>(scoring_.scale),
-      forward_.q.row(batch, head, tile.first).data(),
-      forward_.grad_out.row(batch, head, tile.first).data(),
-      &forward_.lse(batch, head, tile.first),
-      &delta_.view()(batch, head, tile.first),
-      wanted == Wanted::keys ? nullptr : grad_q_.view().row(batch, head, tile.first).data()};
+                                   Index head, Index kv_head, const QueryTile& tile, const KeyRange& part,
+                                   T* workspace) {
+  const auto at = [&](const auto& array) { return array.row(batch, kv_head, part.first).data(); };
   cpu::Lanes<T> lanes;
-  bool loaded = false;
-  for (const KeyRange& segment : segments) {
-    const auto at = [&](const auto& array) { return array.row(batch, kv_head, segment.first).data(); };
-    const View<T> grad_bias = wanted == Wanted::keys ? View<T>() : grad_bias_.view();
-    if (!lanes.look(scoring_, batch, head, tile, segment.keys, at(kv.k), at(kv.v), forward_.terms.bias,
-                    grad_bias))
-      continue;
-    if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
-    const bool keys = wanted != Wanted::queries;
-    kernel_.attend(lanes.span(), rows, keys ? at(gradient.k) : nullptr, keys ? at(gradient.v) : nullptr,
-                   workspace);
-  }
-  if (loaded && wanted != Wanted::keys) kernel_.store(rows, workspace);
+  if (!lanes.look(scoring_, batch, head, tile, part.keys, at(kv.k), at(kv.v), forward_.terms.bias,
+                  grad_bias_.view()))
+    return;
+  const cpu::GradientRows<T> rows{static_cast<int>(tile.queries.count),
+                                  static_cast<int>(forward_.q.shape().dim),
+                                  static_cast<T>(scoring_.scale),
+                                  forward_.q.row(batch, head, tile.first).data(),
+                                  forward_.grad_out.row(batch, head, tile.first).data(),
+                                  &forward_.lse(batch, head, tile.first),
+                                  &delta_.view()(batch, head, tile.first),
+                                  grad_q_.view().row(batch, head, tile.first).data()};
+  kernel_.load(rows, workspace);
+  kernel_.attend(lanes.span(), rows, at(gradient.k), at(gradient.v), workspace);
+  kernel_.store(rows, workspace);
 }
 
 template <class T>

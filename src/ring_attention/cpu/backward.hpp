@@ -11,9 +11,8 @@ namespace ring_attention {
 
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 ///
-/// Deterministic: every sum has one order, for any number of threads. One pass with five products when there
-/// are as many (batch, KV head) pairs as threads; else one pass for dK,dV and one for dQ and dBias, with seven. A bias
-/// that broadcasts needs two passes with more than one thread: several heads add to one row of its gradient.
+/// Deterministic: every sum has one order, for any number of threads. One pass with five products: threads go through
+/// the tiles of queries and the parts of the keys diagonal by diagonal, also for a single head.
 template <class T>
 class CpuBackward : public BackwardEngine<T> {
  public:
@@ -40,11 +39,9 @@ class CpuBackward : public BackwardEngine<T> {
     TokenRange keys;
     Index first;
   };
-  enum class Wanted { all, queries, keys };
 
   void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, Index batch, Index head,
-                     Index kv_head, const cpu::QueryTile& tile, const std::vector<KeyRange>& segments,
-                     Wanted wanted, T* workspace);
+                     Index kv_head, const cpu::QueryTile& tile, const KeyRange& part, T* workspace);
 
   Scoring scoring_;
   int threads_;
