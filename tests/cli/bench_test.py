@@ -53,6 +53,15 @@ class Bench(harness.CommandTest):
         for word in ("forward and backward, on 2 ranks", "contiguous, backward"):
             self.assertIn(word, out)
 
+    def test_the_tile_of_the_backward(self):
+        """q, dO, their transposes and dQ of all queries stay in the cache; with longer rows there are fewer queries."""
+        words = ("bench", "--seq", 64, "--repetitions", 1, "--isa", "x86-64", "--dim")
+        for dim, more, tile in ((128, (), "96 queries of 12 panels: 240.0 KiB of 512.0 KiB"),
+                                (512, (), "48 queries of 6 panels: 480.0 KiB of 512.0 KiB"),
+                                (128, ("--dtype", "float64"), "96 queries of 24 panels: 480.0 KiB of 512.0 KiB")):
+            self.assertIn(f"  tile    {tile}, in the backward\n", self.run_well(1, *words, dim, "--backward", *more).out)
+        self.assertNotIn("  tile ", self.run_well(1, *words, 64).out)
+
     def test_in_double(self):
         words = ("--seq", 64, "--heads", 2, "--dim", 16)
         for dtype, size in (("float32", 4), ("float64", 8)):

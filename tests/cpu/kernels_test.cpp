@@ -15,10 +15,10 @@ TEST(Kernels, TilesAreNoWiderThanTheArraysOfLanes) {
     EXPECT_LE(kernels<float>(isa).forward.many.lanes, cpu::max_lanes);
     EXPECT_LE(kernels<double>(isa).forward.many.lanes, cpu::max_lanes);
     for (const int dim : {1, 64, 128, 256, 4096}) {
-      EXPECT_GE(kernels<float>(isa).backward.queries(dim), 1);
-      EXPECT_LE(kernels<float>(isa).backward.queries(dim), cpu::max_lanes);
-      EXPECT_GE(kernels<double>(isa).backward.queries(dim), 1);
-      EXPECT_LE(kernels<double>(isa).backward.queries(dim), cpu::max_lanes);
+      EXPECT_GE(kernels<float>(isa).backward.tile(dim).queries, 1);
+      EXPECT_LE(kernels<float>(isa).backward.tile(dim).queries, cpu::max_lanes);
+      EXPECT_GE(kernels<double>(isa).backward.tile(dim).queries, 1);
+      EXPECT_LE(kernels<double>(isa).backward.tile(dim).queries, cpu::max_lanes);
     }
   });
 }

@@ -4,6 +4,7 @@
 
 #include "cli/table.hpp"
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/cpu/isa.hpp"
 
 namespace ring_attention {
 namespace {
@@ -16,6 +17,20 @@ std::string kernel_of(const BenchReport& report) {
   return describe(backend, backend.threads) +
          (backend.device == "cpu" ? "" : ", " + backend.transport + " transport") +
          (backend.warning.empty() ? "" : "; " + backend.warning);
+}
+
+/// `96 queries of 4 panels: 240.0 KiB of 512.0 KiB`: the tile of the fast backward and the cache it has to fit; empty if
+/// no such backward ran.
+std::string tile_of(const BenchReport& report, const BenchOptions& options) {
+  const BackendDescription& backend = report.backend;
+  if (backend.engine != "fast" || !options.backward) return "";
+  const Isa isa = isa_named(backend.isa);
+  const int dim = static_cast<int>(options.dim);
+  const cpu::BackwardTile tile = backend.same_bits > 0       ? kernels<float>(isa).exact_backward.tile(dim)
+                                 : report.element_bytes == 8 ? kernels<double>(isa).backward.tile(dim)
+                                                             : kernels<float>(isa).backward.tile(dim);
+  return std::to_string(tile.queries) + " queries of " + counted(tile.panels, "panel") + ": " +
+         human_bytes(static_cast<Index>(tile.bytes)) + " of " + human_bytes(static_cast<Index>(tile.cache));
 }
 
 std::string ratio(double measured, double model) { return format("%.2f", measured / model); }
@@ -87,6 +102,8 @@ std::string to_text(const BenchReport& report, const BenchOptions& options) {
   text += "  q       " + to_string(options.q()) + (options.causal ? ", causal" : "") + "\n";
   text += "  k, v    " + to_string(options.kv()) + ", travel in " + report.backend.wire + "\n";
   text += "  kernel  " + kernel_of(report) + "\n";
+  if (const std::string tile = tile_of(report, options); !tile.empty())
+    text += "  tile    " + tile + ", in the backward\n";
   if (!options.why.empty()) text += "  auto    " + options.why + "\n";
   text += format("  F       %.4g GFLOP/s per rank\n", rates.flops_per_second * 1e-9);
   if (first.all_to_all_bytes > 0)

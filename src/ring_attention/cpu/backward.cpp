@@ -49,7 +49,7 @@ void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges)
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
-  tiles_ = cpu::query_tiles(q_ranges_, kernel_.queries(static_cast<int>(q.dim)));
+  tiles_ = cpu::query_tiles(q_ranges_, kernel_.tile(static_cast<int>(q.dim)).queries);
   delta_ = row_dot(forward.grad_out, forward.out);
   grad_q_ = Tensor<T>(q);
   grad_bias_ = Tensor<T>(forward.terms.bias.shape());

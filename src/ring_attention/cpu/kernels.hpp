@@ -85,10 +85,17 @@ struct ForwardKernel {
   void (*store)(const QueryRows<T>&, T* workspace);
 };
 
+/// A tile of queries of the backward, cut so that it stays in the second-level cache.
+struct BackwardTile {
+  int queries, panels;  ///< a panel: the queries in the lanes of the registers
+  Size bytes;           ///< q, dO, their transposes and dQ
+  Size cache;           ///< that processors of the instruction set have at least
+};
+
 /// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK and dV, [keys][dim], of the span.
 template <class T>
 struct BackwardKernel {
-  int (*queries)(int dim);  ///< in a tile
+  BackwardTile (*tile)(int dim);
   Size (*workspace)(int dim);
   void (*load)(const GradientRows<T>&, T* workspace);
   void (*attend)(const KeySpan<T>&, const GradientRows<T>&, T* grad_k, T* grad_v, T* workspace);

@@ -25,7 +25,7 @@ SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, I
 /// and the rows that a panel stores.
 struct SameBitsBackward::Panels {
   Panels(const SameBitsBackward& of, Index dim)
-      : lanes(of.kernels_.exact_backward.queries(static_cast<int>(dim))),
+      : lanes(of.kernels_.exact_backward.tile(static_cast<int>(dim)).queries),
         count((longest(of.queries_) + lanes - 1) / lanes),
         each(
             static_cast<Index>((of.kernels_.exact_backward.workspace(static_cast<int>(dim)) + 15) / 16 * 16)),

@@ -10,7 +10,7 @@ namespace {
 
 PanelSums sums_of(Real* workspace, Offset dim) { return {workspace + Panel::elements(dim) * lanes, dim}; }
 
-int one_panel(int) { return lanes; }
+BackwardTile one_panel(int dim) { return tile_of_panels(1, dim); }
 
 Size exact_workspace(int dim) {
   return static_cast<Size>((Panel::elements(dim) + PanelSums::elements(dim)) * lanes);
