@@ -8,6 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+import tables  # noqa: E402
+
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 PAGES = ("README.md", "docs/results.md", "lessons/03_blockwise_attention/LADDER.md", "lessons/03_blockwise_attention/ladder.svg",
          "lessons/03_blockwise_attention/roofline.svg")
@@ -37,8 +40,13 @@ def main():
         require(report(copy) == 0 and before == [(copy / page).read_text(encoding="utf-8") for page in PAGES],
                 "writing them again changes nothing")
 
-        # Another machine's results, newer, without a single peer, PyTorch or ring.
         stored = json.loads(next((SOURCE / "tests/benchmarks/results").glob("*.json")).read_text(encoding="utf-8"))
+        for isa, asked in (("avx512", {"at least 0.75"}), ("avx2", {"at least 0.90"}), ("neon", {""})):
+            of_isa = {**stored, "attention": {**stored["attention"], "isa": isa}}
+            found = {row[2] for row in tables.goals(of_isa) if row[0].startswith("backward / sgemm")}
+            require(found == asked, f"the goals of {isa} are its own")
+
+        # Another machine's results, newer, without a single peer, PyTorch or ring.
         rows = [row | {"of_gemm": None} for row in stored["attention"]["rows"] if row["what"] not in ("sgemm", "onednn")]
         other = {"machine": {"name": "An Other (R)", "cores": 4, "system": "Darwin arm64"}, "date": "2999-12-31",
                  "quick": False, "attention": {"isa": "neon", "peers": "", "rows": rows}, "pytorch": None}
