@@ -191,12 +191,12 @@ void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* worksp
   for (Offset j = exact ? seen.begin / block * block : seen.begin; j < seen.end; j += block) {
     const Offset n = seen.end - j < block ? seen.end - j : block;
     bool fetch = true;
-    for_panels_that_see(span, seen, j, j + n, rows,
-                        [&](const QueryRows<Real>& part, const KeySpan<Real>& own, int first, bool masked) {
-                          attend_block<exact>(own, j, n, masked, part.dim, Panel(workspace, part.dim, first),
-                                              fetch);
-                          fetch = false;
-                        });
+    for_panels_that_see(
+        span, seen, j, j + n, rows,
+        [&](const QueryRows<Real>& part, const KeySpan<Real>& own, int first, bool masked, Offset end) {
+          attend_block<exact>(own, j, end - j, masked, part.dim, Panel(workspace, part.dim, first), fetch);
+          fetch = false;
+        });
   }
 }
 

@@ -142,12 +142,13 @@ struct VisibleKeys {
   Offset all_begin = 0, all_end = huge;
 };
 
-/// Calls visit(rows of the panel, its span, its first lane, whether the mask hides a pair) for each panel of which a query
-/// sees a key of from .. to - 1. `seen` is what the tile sees.
+/// Calls visit(rows of the panel, its span, its first lane, whether the mask hides a pair, the end of the keys that it
+/// sees) for each panel of which a query sees a key of from .. to - 1. `seen` is what the tile sees.
 template <class Rows, class Visit>
 inline void for_panels_that_see(const KeySpan<Real>& span, const VisibleKeys& seen, Offset from, Offset to,
                                 const Rows& rows, Visit visit) {
   bool masked = !seen.by_all(from, to);
+  Offset end = to;
   const bool by_panel = panels > 1 && masked;
   for_panels(rows, [&](const Rows& part, int first) {
     const KeySpan<Real> own = span_of_panel(span, first);
@@ -155,8 +156,9 @@ inline void for_panels_that_see(const KeySpan<Real>& span, const VisibleKeys& se
       const VisibleKeys seen_by_panel(own, lanes);
       if (!seen_by_panel.by_any(from, to)) return;
       masked = !seen_by_panel.by_all(from, to);
+      end = seen_by_panel.end < to ? seen_by_panel.end : to;
     }
-    visit(part, own, first, masked);
+    visit(part, own, first, masked, end);
   });
 }
 
