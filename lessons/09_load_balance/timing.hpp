@@ -12,8 +12,12 @@ namespace ring_attention {
 
 inline constexpr int repetitions = 5;
 
-/// The engine takes this many queries of a head at a time, one in each SIMD lane.
-inline Index tile_queries() { return kernels<float>(best_isa()).forward.many.lanes; }
+/// The engine takes this many queries of a head at a time, one in each SIMD lane: a panel of its tile. A panel leaves
+/// out the keys after the last one that it sees.
+inline Index tile_queries() {
+  const cpu::BackwardTile tile = kernels<float>(best_isa()).backward.tile(1);
+  return tile.queries / tile.panels;
+}
 
 /// The pairs that the engine computes: every lane of a tile meets all keys up to the last one that the last query sees.
 inline std::vector<std::vector<Index>> tile_pairs(PlacementKind kind, Index seq, int ranks) {
