@@ -1,7 +1,8 @@
 /// \file
 /// Kernel 5: ping-pong scheduling hides the softmax. What changed since kernel 4: the two consumer warpgroups issue
 /// their products in turns, and each issues the next QK before the last PV. hopper_pingpong.cuh implements and draws
-/// both. At a dim of 128 the exponentials take half as long as the products; now both run at the same time.
+/// both. At a dim of 128 the exponentials take half as long as the products; now both run at the same time. A mask is a
+/// bit for each score, not two comparisons as in the other kernels.
 ///
 /// Expects a dim of at most 128 that is a multiple of 8.
 #include "ring_attention/cuda/kernels/common/hopper_pingpong.cuh"
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(384, 1)
     setmaxnreg_inc<consumer_registers>();
     const PingPong ping_pong(group);
     mbarrier_wait(shared.q_full(0), 0);
-    attend_pingpong<T, columns>(shared, task, q_tile, group, thread % 128, 0, ping_pong, number);
+    attend_pingpong<T, columns, true>(shared, task, q_tile, group, thread % 128, 0, ping_pong, number);
     ping_pong.finish();
   }
 }

@@ -14,8 +14,9 @@
 namespace ring_attention::cuda::hopper {
 
 /// A thread's part of a warpgroup's 64 queries: parts of rows g and g + 8 of its warp's 16, with g = lane / 4. All
-/// functions are inlined so that the arrays are in registers.
-template <class T, int columns, int keys = tile_keys>
+/// functions are inlined so that the arrays are in registers. `mask_by_bits`: in a tile with a mask, a score takes a bit
+/// instead of two comparisons, and the softmax is one piece of code for all tiles.
+template <class T, int columns, int keys = tile_keys, bool mask_by_bits = false>
 struct WarpgroupTile {
   const ForwardTask& task;
   QueryTile q_tile;
@@ -99,21 +100,29 @@ struct WarpgroupTile {
     const float slope =
         task.alibi_slope == nullptr ? 0 : log2_e * task.alibi_slope[q_tile.batch_head % task.heads];
     const Visibility visible = visibility.of_group[range][(group_query + thread / 32 * 16) / 16];
+    float left = 1;  // the factor that softmax_rows multiplies the scores by
     if (slope == 0 && scale >= 0 && visible.includes_all(first_key, keys)) {
-      softmax_rows(scale, factor);
-      return;
+      if (!mask_by_bits) {
+        softmax_rows(scale, factor);
+        return;
+      }
+      left = scale;
+    } else if (mask_by_bits && slope == 0) {
+      if constexpr (mask_by_bits)
+        hide(scale, visibility.visible[range] + row_in_tile(0), first_key, visible.all.begin > first_key);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const MaskedRow masked(
+            task, task.range[range], scale, slope, visibility.visible[range][row_in_tile(i)],
+            min(q_tile.first_query + row_in_tile(i), task.queries - 1), first_key + 2 * (lane() % 4));
+#pragma unroll
+        for (int j = 0; j < keys / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) s[4 * j + 2 * i + e] = masked.score(s[4 * j + 2 * i + e], 8 * j + e);
+      }
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const MaskedRow masked(task, task.range[range], scale, slope, visibility.visible[range][row_in_tile(i)],
-                             min(q_tile.first_query + row_in_tile(i), task.queries - 1),
-                             first_key + 2 * (lane() % 4));
-#pragma unroll
-      for (int j = 0; j < keys / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) s[4 * j + 2 * i + e] = masked.score(s[4 * j + 2 * i + e], 8 * j + e);
-    }
-    softmax_rows(1, factor);
+    softmax_rows(left, factor);
   }
 
   __device__ __forceinline__ void pack() { hopper::pack<T>(s, p); }
@@ -126,6 +135,25 @@ struct WarpgroupTile {
   }
 
  private:
+  /// Multiplies the products by the scale, and replaces those with keys that a row does not see by minus infinity.
+  /// `begin`: some row does not see the tile's first key.
+  __device__ __forceinline__ void hide(float scale, const KeyInterval* visible, int first_key, bool begin) {
+    static_assert(keys <= 128, "a row has one bit for each of a thread's keys");
+    const int key = first_key + 2 * (lane() % 4);
+    unsigned hidden[2] = {bits_from(visible[0].end - key), bits_from(visible[8].end - key)};
+    if (begin) {
+      hidden[0] |= ~bits_from(visible[0].begin - key);
+      hidden[1] |= ~bits_from(visible[8].begin - key);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int b = 0; b < keys / 4; ++b) {
+        float& score = s[b / 2 * 4 + 2 * i + b % 2];
+        score = (hidden[i] & (1U << b)) != 0 ? -infinity : score * scale;
+      }
+  }
+
   __device__ __forceinline__ void softmax_rows(float scale, float (&factor)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

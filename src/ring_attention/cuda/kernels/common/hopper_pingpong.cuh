@@ -33,7 +33,7 @@ class PingPong {
 
 /// The forward of one tile of queries with all keys that it sees. `number` counts the tiles of keys of this block, over
 /// all of its tiles of queries. Releases Q and its visibility after their last use.
-template <class T, int columns, class Memory>
+template <class T, int columns, bool mask_by_bits = false, class Memory>
 __device__ __forceinline__ void attend_pingpong(const Memory& shared, const ForwardTask& task,
                                                 const QueryTile& q_tile, int group, int thread, int q_stage,
                                                 const PingPong& ping_pong, int& number) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void attend_pingpong(const Memory& shared, const Forw
   const bool is_warp_leader = thread % 32 == 0;  // arrives at mbarriers for its warp
   const auto parity_of = [](int n) { return static_cast<unsigned>(n / stages % 2); };
   constexpr int keys = Memory::keys_of_tile;
-  WarpgroupTile<T, columns, keys> state(task, q_tile, group, thread);
+  WarpgroupTile<T, columns, keys, mask_by_bits> state(task, q_tile, group, thread);
   state.load();
   KeyTiles tile(visibility, task.ranges, keys);
   const bool any = tile.more();
