@@ -91,5 +91,20 @@ TEST(CompiledBackward, AgreesWithTheReference) {
       });
 }
 
+// Many blocks take turns, in two launches.
+TEST(CompiledBackward, OrderedAgreesOnALargerProblem) {
+  if (!is_named("backward", "wgmma-ordered") ||
+      cuda::traits_of(cuda::current_device()).compute_capability < 90)
+    GTEST_SKIP() << "the kernel is not in PTX_KERNELS, or needs Hopper";
+  const cuda::Stream stream;
+  const auto problem = problem_in<Bf16>(
+      {.batch = 2, .queries = 600, .keys = 700, .dim = 128, .scoring = {0.09, Mask::causal(100)}},
+      stream.handle());
+  EXPECT_TRUE(gradients_agree_in(
+      unit_of<Bf16>,
+      backward_in_pieces<Bf16>(problem, zigzag(700), {.stream = stream.handle(), .kernel = "wgmma-ordered"}),
+      problem));
+}
+
 }  // namespace
 }  // namespace ring_attention::test
