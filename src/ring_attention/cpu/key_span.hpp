@@ -111,7 +111,7 @@ inline GradientRows<Real> rows_of_panel(GradientRows<Real> rows, Offset first, i
   rows.grad_out += first * rows.dim;
   rows.lse += first;
   rows.delta += first;
-  if (rows.grad_q != nullptr) rows.grad_q += first * rows.dim;
+  rows.grad_q += first * rows.dim;
   return rows;
 }
 
