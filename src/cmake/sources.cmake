@@ -57,6 +57,7 @@ set(parallel_sources
     ring_attention/parallel/mpi_links.cpp
     ring_attention/parallel/observer.cpp
     ring_attention/parallel/partition.cpp
+    ring_attention/parallel/peer_links.cpp
     ring_attention/parallel/rank_grid.cpp
     ring_attention/parallel/term_gradients.cpp)
 
