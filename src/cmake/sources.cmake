@@ -96,6 +96,7 @@ set(plan_sources
     plan/step_time.cpp
     plan/volume.cpp)
 set(api_sources # the one call for users of the library
+    ring_attention/attention_ranks.cpp
     ring_attention/attention_state.cpp
     ring_attention/call_arguments.cpp
     ring_attention/ring_attention.cpp)

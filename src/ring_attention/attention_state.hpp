@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "ring_attention/attention_ranks.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 
@@ -16,12 +17,9 @@ namespace ring_attention {
 struct AttentionState {
   /// The links between arrays of the host, and for which options they are.
   struct Host {
-    Host(const Communicator& comm, const RankGrid& grid, TransportKind transport)
-        : ulysses(grid.ulysses.size), kind(transport), links(comm, grid.ulysses, grid.ring, transport) {}
-
     int ulysses;
     TransportKind kind;
-    MpiLinks links;
+    std::unique_ptr<Links> links;
   };
   /// The caller's progress as an observer.
   struct ProgressObserver : Observer {
@@ -38,8 +36,7 @@ struct AttentionState {
     virtual void wait() = 0;
   };
 
-  /// \throws InputError: see Attention
-  AttentionState(MPI_Comm caller, Options how);
+  AttentionState(std::unique_ptr<AttentionRanks> who, Options how);
 
   /// The observers of one call: those of the options, and their progress.
   [[nodiscard]] Observers observers() {
@@ -67,7 +64,7 @@ struct AttentionState {
   /// \throws InputError when the partition cannot have these ranks
   template <class T>
   [[nodiscard]] SharedAttention shared_by(const Call<T>& call) const {
-    return {call.grid(comm.rank(), comm.size()),
+    return {call.grid(ranks->rank(), ranks->size()),
             options.partition == Partition::all_gather,
             call.placement,
             call.q.shape(),
@@ -77,7 +74,7 @@ struct AttentionState {
             call.term_shapes()};
   }
 
-  Communicator comm;
+  std::unique_ptr<AttentionRanks> ranks;
   Options options;
   ProgressObserver progress{options};
   std::unordered_set<std::string> completed_calls;

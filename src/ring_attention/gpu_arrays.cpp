@@ -11,6 +11,7 @@
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/error.hpp"
+#include "ring_attention/parallel/collectives/sum.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
@@ -190,6 +191,7 @@ class GpuCheck {
 template <class T>
 void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, const auto& use) {
   bool first = state.agreed<T>(call, [&](const Check& check) {
+    check(state.ranks->communicator() != nullptr, "q is in the memory of a GPU, which needs ranks of MPI");
     try {
       const GpuCheck<T> on_gpu(check, state);
       on_gpu.arrays(call);
@@ -204,7 +206,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
     if (state.gpu) state.gpu->wait();  // an error of an earlier call is not lost
     state.gpu.reset();
     state.completed_calls.clear();
-    state.gpu = std::make_unique<GpuParts>(state.comm, state, shared.grid);
+    state.gpu = std::make_unique<GpuParts>(*state.ranks->communicator(), state, shared.grid);
     first = true;
   }
   auto& gpu = static_cast<GpuParts&>(*state.gpu);
@@ -215,7 +217,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
   ContextParallel<T> attention(device, gpu.links(), shared, state.observers());
   const CollectiveStep collectively = [&](const std::function<void()>& step) {
     if (first)
-      agree(state.comm, step);
+      agree(*state.ranks, step);
     else
       step();
   };
@@ -255,7 +257,7 @@ TermNumbers Attention::backward(GpuStream stream, const AttentionArrays<T>& arra
                 numbers = attention.backward(inputs, call.k, call.v, collectively, to);
                 if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
                 numbers.sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
-                sum_over_ranks(state_->comm, numbers);
+                all_reduce(state_->ranks->all(), numbers);
               });
   return numbers;
 }

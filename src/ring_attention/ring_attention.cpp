@@ -11,13 +11,14 @@ namespace ring_attention {
 namespace {
 
 /// The links of a call with arrays of the host.
-MpiLinks& links_of(AttentionState& state) {
-  const auto& [comm, options] = std::tie(state.comm, state.options);
-  const RankGrid grid = rank_grid(options.partition, options.ulysses, comm.rank(), comm.size());
+Links& links_of(AttentionState& state) {
+  const Options& options = state.options;
+  const RankGrid grid =
+      rank_grid(options.partition, options.ulysses, state.ranks->rank(), state.ranks->size());
   auto& host = state.host;
   if (!host || host->ulysses != grid.ulysses.size || host->kind != options.transport)
-    host.emplace(comm, grid, options.transport);
-  return host->links;
+    host = {grid.ulysses.size, options.transport, state.ranks->links(grid, options.transport)};
+  return *host->links;
 }
 
 template <class T>
@@ -46,7 +47,7 @@ class FunctionDevice : public CpuDevice<T> {
 
 /// A step of the preparation: all ranks agree on its failure.
 CollectiveStep collectively(const AttentionState& state) {
-  return [&state](const std::function<void()>& step) { agree(state.comm, step); };
+  return [&state](const std::function<void()>& step) { agree(*state.ranks, step); };
 }
 
 /// \returns the result, unless the call says where it goes
@@ -71,7 +72,7 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
     gradients.numbers() = attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);
   else
     gradients = attention.backward(inputs, call.k, call.v, collectively(state));
-  complete(gradients.terms(), state.comm, inputs, call.scoring, state.options.same_bits > 0,
+  complete(gradients.terms(), state.ranks->all(), inputs, call.scoring, state.options.same_bits > 0,
            call.q.shape().with_seq(call.placement.queries.seq()));
   return gradients;
 }
@@ -80,14 +81,14 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
 template <class T>
 AttentionResult<T> attend_once(MPI_Comm comm, const AttentionArrays<T>& arrays, const Placements& placement,
                                const Scoring& scoring, const Options& options) {
-  AttentionState state(comm, options);
+  AttentionState state(ranks_of(comm), options);
   return attend(state, call_of("forward", state, arrays, placement, scoring), cores_of<T>(state));
 }
 template <class T>
 AttentionResult<T> attend_once(MPI_Comm comm, const AttentionFunction<T>& kernel,
                                const AttentionArrays<T>& arrays, const Placements& placement,
                                const Scoring& scoring, const Options& options) {
-  AttentionState state(comm, options);
+  AttentionState state(ranks_of(comm), options);
   return attend(state, call_of("forward with a function", state, arrays, placement, scoring),
                 FunctionDevice<T>(kernel));
 }
@@ -95,7 +96,7 @@ template <class T>
 Gradients<T> differentiate_once(MPI_Comm comm, const AttentionArrays<T>& arrays,
                                 const AttentionResult<T>& result, View<const T> grad_out,
                                 const Placements& placement, const Scoring& scoring, const Options& options) {
-  AttentionState state(comm, options);
+  AttentionState state(ranks_of(comm), options);
   Call<T> call = call_of("backward", state, arrays, placement, scoring);
   call.result = {result.out, result.lse};
   call.grad_out = grad_out;
@@ -105,7 +106,9 @@ Gradients<T> differentiate_once(MPI_Comm comm, const AttentionArrays<T>& arrays,
 }  // namespace
 
 Attention::Attention(MPI_Comm comm, Options options)
-    : state_(std::make_unique<AttentionState>(comm, std::move(options))) {}
+    : state_(std::make_unique<AttentionState>(ranks_of(comm), std::move(options))) {}
+Attention::Attention(Peers& peers, Options options)
+    : state_(std::make_unique<AttentionState>(ranks_of(peers), std::move(options))) {}
 Attention::Attention(Attention&&) noexcept = default;
 Attention& Attention::operator=(Attention&&) noexcept = default;
 Attention::~Attention() = default;

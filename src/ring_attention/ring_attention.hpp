@@ -56,6 +56,7 @@
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/parallel/partition.hpp"
+#include "ring_attention/parallel/peers.hpp"
 #include "ring_attention/ring/placement.hpp"
 
 struct CUstream_st;
@@ -142,6 +143,8 @@ class Attention {
  public:
   /// \param comm  still belongs to the caller, who may free it \throws InputError: see above
   explicit Attention(MPI_Comm comm, Options options = {});
+  /// Arrays of the host over Peers, which outlive this object: no function of MPI is called.
+  explicit Attention(Peers& peers, Options options = {});
   Attention(Attention&&) noexcept;
   Attention& operator=(Attention&&) noexcept;
   /// Waits as wait() does, but throws nothing.
@@ -263,7 +266,7 @@ class Attention {
 /// all-to-alls for each of q, k, v, bias, out, lse, dO, dQ, dK, dV and the gradient of the bias.
 /// The same partitions match bit for bit as in `forward`, with these exceptions: the gradient of a KV head that several
 /// ranks have is the sum of their gradients in the order of the ranks, and so is the gradient of a bias that broadcasts over
-/// heads. The gradients of sinks are sums over the ranks in MPI's order.
+/// heads. The gradients of sinks are sums over the ranks in their order.
 [[nodiscard]] Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k,
                                         View<const float> v, const AttentionResult<float>& result,
                                         View<const float> grad_out, const Placements& placement,

@@ -1,9 +1,10 @@
 // Attention of ring_attention.hpp with arrays of the host: the bits of the functions, in new arrays and in those of the
-// caller, and no communicator from the second call on.
+// caller, over MPI and over Peers, and no communicator from the second call on.
 
 #include <gtest/gtest.h>
 
 #include "api/user.hpp"
+#include "ring_attention/ring/transports/mpi_message.hpp"
 #include "support/input_error.hpp"
 
 namespace {
@@ -22,6 +23,40 @@ extern "C" int MPI_Comm_split(MPI_Comm comm, int colour, int key, MPI_Comm* part
 
 namespace ring_attention::test {
 namespace {
+
+/// The ranks of MPI as Peers.
+class MpiPeers : public Peers {
+ public:
+  [[nodiscard]] int rank() const override { return comm_.rank(); }
+  [[nodiscard]] int size() const override { return comm_.size(); }
+  [[nodiscard]] std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    auto message = std::make_unique<Pending>();
+    check_mpi(
+        MPI_Isend_c(bytes.data(), std::ssize(bytes), MPI_BYTE, to, tag, comm_.handle(), &message->request));
+    return message;
+  }
+  [[nodiscard]] std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+    auto message = std::make_unique<Pending>();
+    check_mpi(
+        MPI_Irecv_c(bytes.data(), std::ssize(bytes), MPI_BYTE, from, tag, comm_.handle(), &message->request));
+    return message;
+  }
+  void unite(std::span<std::byte> bytes) override {
+    check_mpi(
+        MPI_Allreduce_c(MPI_IN_PLACE, bytes.data(), std::ssize(bytes), MPI_BYTE, MPI_BOR, comm_.handle()));
+  }
+
+ private:
+  struct Pending : Message {
+    void wait() override {
+      int done = 0;
+      for (int calls = 0; done == 0; back_off(++calls))
+        check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  Communicator comm_{MPI_COMM_WORLD};
+};
 
 Options options_of(Partition partition, int ranks) {
   Options options;
@@ -49,8 +84,11 @@ void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
                          Tensor<T>(own.k.shape()),
                          Tensor<T>(own.v.shape()),
                          {{own.bias ? Tensor<T>(own.bias->shape()) : Tensor<T>()}}};
-  for (int call = 0; call < 2; ++call) {
+  MpiPeers peers;
+  Attention over_peers(peers, options);
+  for (int call = 0; call < 4; ++call) {
     communicators = 0;
+    if (call == 2) attention = std::move(over_peers);
     attention.forward<T>(own.arrays(), {into.out, into.lse}, own.placement, own.scoring);
     EXPECT_TRUE(same_bits(into, want));
     gradients.numbers() = attention.backward<T>(own.arrays(), {into.out, into.lse}, own.grad_out,
@@ -81,21 +119,35 @@ TEST(Attention, HasTheBitsOfTheFunctions) {
       with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2), Partition::ring);
 }
 
-TEST(Attention, WrongArgumentsLeaveItUsable) {
+void expect_that_wrong_arguments_leave_it_usable(Attention attention) {
   const Communicator comm(MPI_COMM_WORLD);
   const Case what{.queries = 11, .keys = 11};
   const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
   const User<float> own(problem);
-  Attention attention(MPI_COMM_WORLD);
   Tensor<float> out(own.q.shape()), lse(own.q.shape().per_row()), wrong({1, 1, 100, 1});
   const bool last = comm.rank() + 1 == comm.size();
   expect_input_error(
       [&] { attention.forward<float>(own.arrays(), {out, last ? wrong : lse}, own.placement, own.scoring); },
       "rank " + std::to_string(comm.size() - 1) + ": lse is [1, 1, 100, 1] where");
+  Scoring other = own.scoring;
+  other.dropout = {.probability = last ? 0.25 : 0.5};
+  if (comm.size() > 1)
+    expect_input_error([&] { attention.forward<float>(own.arrays(), {out, lse}, own.placement, other); },
+                       "the ranks disagree: rank 0 has dropout 0.5, rank " + std::to_string(comm.size() - 1) +
+                           " has dropout 0.25");
   attention.forward<float>(own.arrays(), {out, lse}, own.placement, own.scoring);
   EXPECT_TRUE(same_bits({std::move(out), std::move(lse)},
                         forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring)));
   attention.wait();  // nothing to wait for
+}
+
+TEST(Attention, WrongArgumentsLeaveItUsable) {
+  expect_that_wrong_arguments_leave_it_usable(Attention(MPI_COMM_WORLD));
+}
+
+TEST(Attention, WrongArgumentsLeaveItUsableOverPeers) {
+  MpiPeers peers;
+  expect_that_wrong_arguments_leave_it_usable(Attention(peers));
 }
 
 /// Writes down what a rank does.

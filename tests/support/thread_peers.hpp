@@ -78,7 +78,7 @@ class ThreadPeers : public Peers {
     return std::make_unique<Letter>(
         [mail = mail_, key = Mail::Key{from, rank_, tag}, bytes] { mail->take(key, bytes); });
   }
-  void max(std::span<std::byte> bytes) override {
+  void unite(std::span<std::byte> bytes) override {
     constexpr int tag = 3;
     const std::vector<std::byte> mine(bytes.begin(), bytes.end());
     std::vector<std::byte> theirs(bytes.size());
@@ -86,7 +86,7 @@ class ThreadPeers : public Peers {
     for (int other = 0; other < size(); ++other) sent.push_back(send(mine, other, tag));
     for (int other = 0; other < size(); ++other) {
       receive(theirs, other, tag)->wait();
-      std::ranges::transform(bytes, theirs, bytes.begin(), [](auto a, auto b) { return std::max(a, b); });
+      std::ranges::transform(bytes, theirs, bytes.begin(), std::bit_or());
     }
     for (const auto& message : sent) message->wait();
   }

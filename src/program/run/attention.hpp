@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "program/run/context.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
@@ -78,7 +79,8 @@ class RunAttention {
                                to_host(std::move(held.k)),
                                to_host(std::move(held.v)),
                                {each_term(on_host, std::move(held.terms)), std::move(held.numbers)}};
-    complete<Value>(gradients.terms(), run_.comm, {{}, result().out, result().lse, grad_out},
+    MpiAllToAll ranks(run_.comm);
+    complete<Value>(gradients.terms(), ranks, {{}, result().out, result().lse, grad_out},
                     run_.input.scoring(), run_.options.same_bits, run_.input.q());
     return gradients;
   }

@@ -47,30 +47,30 @@ T reduced(const Communicator& comm, T value, MPI_Datatype type, MPI_Op operation
   return value;
 }
 
-std::string out_of_memory(const Communicator& comm) {
-  return "rank " + std::to_string(comm.rank()) +
+std::string out_of_memory(int rank) {
+  return "rank " + std::to_string(rank) +
          " is out of memory: use more ranks on more hosts, or smaller arrays";
 }
 
 }  // namespace
 
-void agree(const Communicator& comm, const std::function<void()>& validate) {
-  std::string message;
-  bool failed = false;
+std::string failure_of(int rank, const std::function<void()>& validate) {
   try {
     validate();
   } catch (const InputError& error) {
-    message = error.what();
-    failed = true;
+    return error.what();
   } catch (const std::filesystem::filesystem_error& error) {
-    message = InputError(error.path1().string(), error.code().message(), "check the path").what();
-    failed = true;
+    return InputError(error.path1().string(), error.code().message(), "check the path").what();
   } catch (const std::bad_alloc&) {
-    message = out_of_memory(comm);
-    failed = true;
+    return out_of_memory(rank);
   }
+  return {};
+}
+
+void agree(const Communicator& comm, const std::function<void()>& validate) {
+  std::string message = failure_of(comm.rank(), validate);
   const int none = comm.size();
-  const int culprit = reduced(comm, failed ? comm.rank() : none, MPI_INT, MPI_MIN);
+  const int culprit = reduced(comm, message.empty() ? none : comm.rank(), MPI_INT, MPI_MIN);
   if (culprit == none) return;
   broadcast(comm, message, culprit);
   throw AgreedError(message);
@@ -136,7 +136,7 @@ int run_body(const std::function<int(const Communicator&)>& body) {
   } catch (const std::exception& error) {
     const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
     std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),
-                 no_memory ? out_of_memory(comm).c_str() : error.what());
+                 no_memory ? out_of_memory(comm.rank()).c_str() : error.what());
     std::fflush(nullptr);
     // MPICH's launcher loses output that it has not read when a rank aborts: 1 message of 30 without this pause.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));

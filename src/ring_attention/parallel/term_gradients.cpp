@@ -1,8 +1,23 @@
 #include "ring_attention/parallel/term_gradients.hpp"
 
+#include <cmath>
+
 #include "ring_attention/attention/sink_gradient.hpp"
+#include "ring_attention/parallel/collectives/sum.hpp"
 
 namespace ring_attention {
+namespace {
+
+/// NaN if any rank's is. Collective.
+double largest(AllToAll& ranks, double value) {
+  std::vector<double> all(static_cast<std::size_t>(ranks.size()));
+  all_gather<double>(ranks, std::span(&value, 1), all);
+  for (const double one : all)
+    if (std::isnan(one) || one > value) value = one;
+  return value;
+}
+
+}  // namespace
 
 void sum_over_ranks(const Communicator& comm, TermNumbers& numbers) {
   each_number(
@@ -12,20 +27,28 @@ void sum_over_ranks(const Communicator& comm, TermNumbers& numbers) {
       numbers);
 }
 
+void all_reduce(AllToAll& ranks, TermNumbers& numbers) {
+  each_number(
+      [&](const char*, std::span<double> sums) {
+        if (!sums.empty()) all_reduce(ranks, sums);
+      },
+      numbers);
+}
+
 template <class T>
-void complete(TermGradients<T>& gradients, const Communicator& comm, const BackwardInputs<T>& inputs,
+void complete(TermGradients<T>& gradients, AllToAll& ranks, const BackwardInputs<T>& inputs,
               const Scoring& scoring, bool exact, const Shape& shape) {
   const std::vector<double>& sinks = scoring.sinks;
   double unit = 0;
   if (exact && !sinks.empty())
-    unit = exact_sink_unit(max_over_ranks(comm, largest_sink_term(inputs, sinks)), shape.batch * shape.seq);
+    unit = exact_sink_unit(largest(ranks, largest_sink_term(inputs, sinks)), shape.batch * shape.seq);
   gradients.sinks = sink_gradient(inputs, sinks, unit);
-  sum_over_ranks(comm, gradients.numbers());
+  all_reduce(ranks, gradients.numbers());
 }
 
-template void complete(TermGradients<float>&, const Communicator&, const BackwardInputs<float>&,
-                       const Scoring&, bool, const Shape&);
-template void complete(TermGradients<double>&, const Communicator&, const BackwardInputs<double>&,
-                       const Scoring&, bool, const Shape&);
+template void complete(TermGradients<float>&, AllToAll&, const BackwardInputs<float>&, const Scoring&, bool,
+                       const Shape&);
+template void complete(TermGradients<double>&, AllToAll&, const BackwardInputs<double>&, const Scoring&, bool,
+                       const Shape&);
 
 }  // namespace ring_attention

@@ -5,18 +5,21 @@
 #include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 
 namespace ring_attention {
 
 /// The sums over all ranks, on every rank. Collective.
 void sum_over_ranks(const Communicator& comm, TermNumbers& numbers);
+/// In the order of the ranks.
+void all_reduce(AllToAll& ranks, TermNumbers& numbers);
 
 /// Adds to the gradients of an attention those that are sums over the rows of all ranks, on every rank. Collective.
 /// \param inputs  this rank's rows  \param shape  the queries of all ranks
 /// \param exact   the bits do not depend on the ranks: each summand is rounded to a multiple of a unit of which all of them
 ///                are less than 2^53, so that every sum of doubles is exact
 template <class T>
-void complete(TermGradients<T>& gradients, const Communicator& comm, const BackwardInputs<T>& inputs,
+void complete(TermGradients<T>& gradients, AllToAll& ranks, const BackwardInputs<T>& inputs,
               const Scoring& scoring, bool exact, const Shape& shape);
 
 }  // namespace ring_attention

@@ -1,0 +1,100 @@
+#include "ring_attention/attention_ranks.hpp"
+
+#include <algorithm>
+
+#include "ring_attention/parallel/peer_links.hpp"
+
+namespace ring_attention {
+namespace {
+
+/// While it lives, errors of the caller's communicator return: it may be one that ends the process.
+class ErrorsReturn {
+ public:
+  explicit ErrorsReturn(MPI_Comm comm) : comm_(comm) {
+    MPI_Comm_get_errhandler(comm, &before_);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  }
+  ErrorsReturn(const ErrorsReturn&) = delete;
+  ErrorsReturn& operator=(const ErrorsReturn&) = delete;
+  ~ErrorsReturn() {
+    MPI_Comm_set_errhandler(comm_, before_);
+    MPI_Errhandler_free(&before_);
+  }
+
+ private:
+  MPI_Comm comm_;
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
+/// The ring's own communicator.
+Communicator duplicate(MPI_Comm caller) {
+  int initialised = 0, finalised = 0, between_groups = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (initialised == 0 || finalised != 0) throw InputError("MPI is not running: call MPI_Init first");
+  if (caller == MPI_COMM_NULL) throw InputError("the communicator is MPI_COMM_NULL");
+  const ErrorsReturn guard(caller);
+  check_mpi(MPI_Comm_test_inter(caller, &between_groups));
+  if (between_groups != 0) throw InputError("a ring needs an intracommunicator: merge the two groups");
+  return Communicator(caller);
+}
+
+class MpiRanks : public AttentionRanks {
+ public:
+  explicit MpiRanks(MPI_Comm caller) : comm_(duplicate(caller)) {}
+
+  [[nodiscard]] AllToAll& all() override { return all_; }
+  void unite(std::span<std::byte> bytes) override {
+    check_mpi(
+        MPI_Allreduce_c(MPI_IN_PLACE, bytes.data(), std::ssize(bytes), MPI_BYTE, MPI_BOR, comm_.handle()));
+  }
+  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid, TransportKind kind) override {
+    return std::make_unique<MpiLinks>(comm_, grid.ulysses, grid.ring, kind);
+  }
+  [[nodiscard]] const Communicator* communicator() const override { return &comm_; }
+
+ private:
+  Communicator comm_;
+  MpiAllToAll all_{comm_};
+};
+
+class PeerRanks : public AttentionRanks {
+ public:
+  explicit PeerRanks(Peers& peers) : peers_(peers), all_(peers, {1, peers.size()}) {}
+
+  [[nodiscard]] AllToAll& all() override { return all_; }
+  void unite(std::span<std::byte> bytes) override { peers_.unite(bytes); }
+  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid, TransportKind) override {
+    return std::make_unique<PeerLinks>(peers_, grid.ulysses, grid.ring);
+  }
+
+ private:
+  Peers& peers_;
+  PeerAllToAll all_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionRanks> ranks_of(MPI_Comm caller) { return std::make_unique<MpiRanks>(caller); }
+std::unique_ptr<AttentionRanks> ranks_of(Peers& peers) { return std::make_unique<PeerRanks>(peers); }
+
+std::string text_of(int root, AttentionRanks& ranks, std::string text) {
+  const bool mine = ranks.rank() == root;
+  std::size_t length = mine ? text.size() : 0;  // zeros change no bit
+  ranks.unite(std::as_writable_bytes(std::span(&length, 1)));
+  if (!mine) text.assign(length, '\0');
+  ranks.unite(std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void agree(AttentionRanks& ranks, const std::function<void()>& validate) {
+  const std::string failure = failure_of(ranks.rank(), validate);
+  std::vector<std::byte> failed(static_cast<std::size_t>(ranks.size()));
+  failed[static_cast<std::size_t>(ranks.rank())] = std::byte{!failure.empty()};
+  ranks.unite(failed);
+  const auto lowest = std::ranges::find(failed, std::byte{1});
+  if (lowest == failed.end()) return;
+  throw AgreedError(text_of(static_cast<int>(lowest - failed.begin()), ranks, failure));
+}
+
+}  // namespace ring_attention

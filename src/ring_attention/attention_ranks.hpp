@@ -1,0 +1,45 @@
+/// \file
+/// `AttentionRanks`: what an Attention asks of the ranks that share it, over MPI or over Peers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/parallel/peers.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
+
+namespace ring_attention {
+
+class AttentionRanks {
+ public:
+  AttentionRanks() = default;
+  AttentionRanks(const AttentionRanks&) = delete;
+  AttentionRanks& operator=(const AttentionRanks&) = delete;
+  virtual ~AttentionRanks() = default;
+
+  /// All of them.
+  [[nodiscard]] virtual AllToAll& all() = 0;
+  /// As Peers::unite.
+  virtual void unite(std::span<std::byte> bytes) = 0;
+  /// The links between arrays of the host. Collective.
+  [[nodiscard]] virtual std::unique_ptr<Links> links(const RankGrid& grid, TransportKind kind) = 0;
+  /// Null over Peers.
+  [[nodiscard]] virtual const Communicator* communicator() const { return nullptr; }
+
+  [[nodiscard]] int rank() { return all().rank(); }
+  [[nodiscard]] int size() { return all().size(); }
+};
+
+/// \param caller  is duplicated \throws InputError: see Attention
+[[nodiscard]] std::unique_ptr<AttentionRanks> ranks_of(MPI_Comm caller);
+/// \param peers  outlive the result
+[[nodiscard]] std::unique_ptr<AttentionRanks> ranks_of(Peers& peers);
+
+/// As agree() of a communicator.
+void agree(AttentionRanks& ranks, const std::function<void()>& validate);
+/// The text that `root` passes. Collective.
+[[nodiscard]] std::string text_of(int root, AttentionRanks& ranks, std::string text);
+
+}  // namespace ring_attention
