@@ -64,7 +64,7 @@ target_compile_definitions(ring_attention_python_common PRIVATE RING_ATTENTION_V
 # pybind11 is what takes long to compile: its files are compiled as one, without the optimisations that only
 # engines need.
 set(python_pybind11_sources ${python_sources})
-list(FILTER python_pybind11_sources INCLUDE REGEX "/(module|ranks)\\.cpp$")
+list(FILTER python_pybind11_sources INCLUDE REGEX "/(module|peers|ranks)\\.cpp$")
 set_source_files_properties(${python_pybind11_sources} PROPERTIES UNITY_GROUP pybind11)
 set_target_properties(ring_attention_python_common PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP
                                                               CXX_VISIBILITY_PRESET hidden)
@@ -79,8 +79,8 @@ function(ring_attention_python_package target folder)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${folder}/ring_attention"
                                              UNITY_BUILD ON)
   ring_attention_link_diagnose("${folder}")
-  foreach(file IN ITEMS __init__.py _arrays.py _diagnose.py _exchange.py _own_job.py _rank_processes.py _ranks.py torch.py
-                        _core.pyi py.typed)
+  foreach(file IN ITEMS __init__.py _arrays.py _diagnose.py _exchange.py _groups.py _own_job.py _rank_processes.py _ranks.py
+                        torch.py _core.pyi py.typed)
     configure_file("${PROJECT_SOURCE_DIR}/src/python/ring_attention/${file}" "${folder}/ring_attention/${file}" COPYONLY)
   endforeach()
 endfunction()

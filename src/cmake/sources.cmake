@@ -193,6 +193,7 @@ set(python_sources
     python/job.cpp
     python/module.cpp
     python/mpi_libraries.cpp
+    python/peers.cpp
     python/ranks.cpp
     python/rendezvous.cpp)
 set(python_gpu_sources #

@@ -21,24 +21,24 @@ Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
 
 /// \param transport  of arrays of the host ("overlapped", "odd-even") or of a GPU
 /// \param timeout    of a GPU's messages
-Division make_division(const Ranks& ranks, Index queries, Index keys, const std::string& placement,
-                       const std::string& parallel, int ulysses, const std::string& transport, int threads,
-                       double timeout, const ScoringArguments& arguments) {
-  Job& job = Job::started();
+Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Index keys,
+                       const std::string& placement, const std::string& parallel, int ulysses,
+                       const std::string& transport, int threads, double timeout,
+                       const ScoringArguments& arguments) {
   Options options;
   options.partition = partition_named(parallel);
   options.ulysses = ulysses;
-  options.threads = threads > 0 ? threads : job.threads_of_a_rank();
+  options.threads = threads > 0 ? threads : caller->threads();
   if (transport == "odd-even") options.transport = TransportKind::odd_even;
   if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);
   options.same_bits = arguments.same_bits;
-  options.observers = job.observers(ranks);
-  const RankGrid grid = rank_grid(options.partition, ulysses, ranks.rank, ranks.size);
+  options.observers = caller->observers();
+  const RankGrid grid = rank_grid(options.partition, ulysses, caller->rank(), caller->size());
   const PlacementKind kind = placement_kind_named(placement);
   const Index offset = arguments.q_offset.value_or(keys - queries);
-  return {ranks,
+  return {caller,
           {placement_of(kind, queries, grid.ring.size, arguments.same_bits, arguments.documents, offset),
            placement_of(kind, keys, grid.ring.size, arguments.same_bits, arguments.documents, 0)},
           options};
@@ -46,9 +46,9 @@ Division make_division(const Ranks& ranks, Index queries, Index keys, const std:
 
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
 std::vector<std::tuple<Index, Index, Index>> token_ranges(
-    const Ranks& ranks, Index seq, const std::string& placement, const std::string& parallel, int ulysses,
+    const Caller& ranks, Index seq, const std::string& placement, const std::string& parallel, int ulysses,
     int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
-  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size);
+  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
   for (const TokenRange& range : grid.slice(
            placement_of(placement_kind_named(placement), seq, grid.ring.size, tile, documents, offset)))
@@ -87,14 +87,41 @@ struct UserCode {
   ~UserCode() { Job::started().watch(); }
 };
 
+/// The ranks of a communicator of MPI.
+class MpiCaller : public Caller {
+ public:
+  explicit MpiCaller(Ranks ranks) : ranks_(ranks) {}
+
+  [[nodiscard]] int rank() const override { return ranks_.rank; }
+  [[nodiscard]] int size() const override { return ranks_.size; }
+  [[nodiscard]] int threads() const override { return Job::started().threads_of_a_rank(); }
+  [[nodiscard]] Observers observers() const override { return Job::started().observers(ranks_); }
+  [[nodiscard]] Attention& attention(const Options& options) override {
+    return Job::started().attention_of(ranks_, options);
+  }
+  void run(const std::function<void()>& run) override {
+    run_unlocked(ranks_, Phase::compute, -1, [&](MPI_Comm) { run(); });
+  }
+  void run_user_code(const std::function<void()>& run) override {
+    const UserCode user_code;
+    run();
+  }
+  [[nodiscard]] const Ranks& ranks() const { return ranks_; }
+
+ private:
+  Ranks ranks_;
+};
+
 /// A kernel in Python: kernel(q, k, v, mask, scale) -> (out, lse). It gets copies, which it may keep.
 template <class T>
-AttentionFunction<T> function_of(const py::function& kernel) {
-  return [&kernel](const AttentionTask<T>& task) {
+AttentionFunction<T> function_of(const py::function& kernel, Caller& caller) {
+  return [&](const AttentionTask<T>& task) {
     const py::gil_scoped_acquire locked;
-    const UserCode user_code;
-    const py::tuple result =
-        kernel(copied(task.q), copied(task.k), copied(task.v), visible_pairs(task), task.scoring.scale);
+    py::tuple result;
+    caller.run_user_code([&] {
+      result =
+          kernel(copied(task.q), copied(task.k), copied(task.v), visible_pairs(task), task.scoring.scale);
+    });
     const Input<T> out("out", result[0]), lse("lse", result[1]);
     return AttentionResult<T>{converted<T>(out.view()), converted<T>(lse.view())};
   };
@@ -109,13 +136,14 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
   const OptionalInput<T> bias("bias", bias_array);
   const Shape shape = q.view().shape();
   AttentionResult<T> result{Tensor<T>(shape), Tensor<T>(shape.per_row())};
-  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
+  division.caller->run([&] {
     const Scoring scoring = division.scoring(arguments, q.view().shape());
     const AttentionArrays<T> arrays{q.view(), k.view(), v.view(), bias.view()};
     Attention& attention = division.attention();
     const ResultViews<T> to{result.out, result.lse};
     if (kernel)
-      attention.forward<T>(function_of<T>(*kernel), arrays, to, division.placement, scoring);
+      attention.forward<T>(function_of<T>(*kernel, *division.caller), arrays, to, division.placement,
+                           scoring);
     else
       attention.forward<T>(arrays, to, division.placement, scoring);
   });
@@ -133,7 +161,7 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
   Gradients<T> gradients(Tensor<T>(q.view().shape()), Tensor<T>(k.view().shape()),
                          Tensor<T>(v.view().shape()),
                          {{bias.view() ? Tensor<T>(bias.view()->shape()) : Tensor<T>()}});
-  run_unlocked(division.ranks, Phase::compute, -1, [&](MPI_Comm) {
+  division.caller->run([&] {
     gradients.numbers() = division.attention().backward<T>(
         {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
         {gradients.q, gradients.k, gradients.v, gradients.bias}, division.placement,
@@ -174,34 +202,40 @@ Ranks make_ranks(std::optional<std::uintptr_t> address) {
   return Ranks(*reinterpret_cast<const MPI_Comm*>(*address));
 }
 
-void bind_calls_of(py::class_<Ranks> ranks) {
-  ranks.def(py::init(&make_ranks));
-  ranks.def_readonly("rank", &Ranks::rank);
-  ranks.def_readonly("size", &Ranks::size);
-  ranks.def_property_readonly("are_all", [](const Ranks& self) { return self.comm == MPI_COMM_WORLD; });
-  ranks.def("token_ranges", &token_ranges);
+/// A function of Ranks as a method of MpiCaller.
+template <class Result, class... Arguments>
+auto of_ranks(Result (*function)(const Ranks&, Arguments...)) {
+  return [function](const MpiCaller& self, Arguments... arguments) {
+    return function(self.ranks(), arguments...);
+  };
+}
+
+void bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>> ranks) {
+  ranks.def(py::init([](std::optional<std::uintptr_t> address) {
+    return std::make_shared<MpiCaller>(make_ranks(address));
+  }));
+  ranks.def_property_readonly("are_all",
+                              [](const MpiCaller& self) { return self.ranks().comm == MPI_COMM_WORLD; });
   ranks.def(
       "begin",
-      [](const Ranks& self, const std::string& call, const std::string& problem, const std::string& news,
+      [](const MpiCaller& self, const std::string& call, const std::string& problem, const std::string& news,
          double timeout) {
-        return Job::started().begin_together(self, call, problem, news, Seconds(timeout));
+        return Job::started().begin_together(self.ranks(), call, problem, news, Seconds(timeout));
       },
       py::call_guard<py::gil_scoped_release>());
-  ranks.def("send", &send);
-  ranks.def("receive", &receive);
-  ranks.def("wait", &wait);
-  ranks.def("trace", [](const Ranks& self, const std::string& file) {
-    run_unlocked(self, Phase::write, -1, [&](MPI_Comm) { Job::started().trace(self, file); });
+  ranks.def("send", of_ranks(&send));
+  ranks.def("receive", of_ranks(&receive));
+  ranks.def("wait", of_ranks(&wait));
+  ranks.def("trace", [](const MpiCaller& self, const std::string& file) {
+    run_unlocked(self.ranks(), Phase::write, -1, [&](MPI_Comm) { Job::started().trace(self.ranks(), file); });
   });
-  ranks.def("drop_trace", [](const Ranks& self) { Job::started().drop_trace(self); });
-  ranks.def("end_trace", [](const Ranks& self) {
-    run_unlocked(self, Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(self); });
+  ranks.def("drop_trace", [](const MpiCaller& self) { Job::started().drop_trace(self.ranks()); });
+  ranks.def("end_trace", [](const MpiCaller& self) {
+    run_unlocked(self.ranks(), Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(self.ranks()); });
   });
 }
 
 }  // namespace
-
-Attention& Division::attention() const { return Job::started().attention_of(ranks, options); }
 
 Scoring Division::scoring(const ScoringArguments& arguments, const Shape& q) const {
   return scoring_of(arguments, q, placement.queries.seq(), placement.keys.seq());
@@ -215,7 +249,15 @@ void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function
 }
 
 void bind_ranks(py::module_& module) {
-  bind_calls_of(py::class_<Ranks>(module, "Ranks"));
+  py::class_<Caller, std::shared_ptr<Caller>>(module, "Caller")
+      .def_property_readonly("rank", &Caller::rank)
+      .def_property_readonly("size", &Caller::size)
+      .def("token_ranges", &token_ranges);
+  bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>>(module, "Ranks"));
+  py::class_<GroupCaller, Caller, std::shared_ptr<GroupCaller>>(module, "Group")
+      .def(py::init<const py::object&>())
+      .def("share_cores", &GroupCaller::share_cores)
+      .def_readwrite("is_apart", &GroupCaller::is_apart);
   py::class_<Division>(module, "Division").def(py::init(&make_division));
   using unlocked = py::call_guard<py::gil_scoped_release>;
   module.def("start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());

@@ -5,9 +5,11 @@
 #include <pybind11/stl.h>
 
 #include <functional>
+#include <memory>
 
 #include "python/arrays.hpp"
 #include "python/job.hpp"
+#include "python/peers.hpp"
 #include "python/scoring.hpp"
 
 namespace ring_attention::python {
@@ -17,11 +19,11 @@ void bind_ranks(py::module_& module);
 
 /// How ranks divide the work of a call that they have begun.
 struct Division {
-  Ranks ranks;
+  std::shared_ptr<Caller> caller;
   Placements placement;
   Options options;
 
-  [[nodiscard]] Attention& attention() const;
+  [[nodiscard]] Attention& attention() const { return caller->attention(options); }
   /// \param q  of this rank
   [[nodiscard]] Scoring scoring(const ScoringArguments& arguments, const Shape& q) const;
 };

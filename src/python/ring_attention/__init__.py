@@ -71,12 +71,13 @@ from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
+from ._groups import threads
 from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, trace, wait
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward",
     "diagnose", "gather", "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
-    "trace", "wait",
+    "threads", "trace", "wait",
 ]
 
 for _error in (AgreedError, Error, InputError):

@@ -48,6 +48,15 @@ class Exchange:
             finally:
                 del self._waits[dest]
 
+    def take(self, source, dest, tag, seconds):
+        """A message, or None if none has come after that time, or `source` has returned."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._mail[source, dest, tag] or source in self._ended or self._stopped, seconds)
+            if self._stopped:
+                raise StoppedError("another rank failed")
+            mail = self._mail[source, dest, tag]
+            return mail.popleft() if mail else None
+
     def end(self, rank):
         """The function of this rank has returned."""
         with self._changed:
@@ -89,6 +98,9 @@ class Comm:
 
     def recv(self, *, source, tag=0):
         return self._exchange.receive(source, self.rank, tag)
+
+    def take(self, source, tag, seconds):
+        return self._exchange.take(source, self.rank, tag, seconds)
 
     def sendrecv(self, sendobj, dest, sendtag=0, *, source, recvtag=0):
         self.send(sendobj, dest, sendtag)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from ._ranks import _timeout
+from ._groups import limit as _timeout
 
 
 class _TorchGroup:

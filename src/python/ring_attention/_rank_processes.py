@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from multiprocessing import connection
 
-from ._ranks import _timeout
+from ._groups import limit as _timeout
 
 
 def _serve(work, rank, size, folder, pipe, environment):

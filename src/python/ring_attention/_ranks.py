@@ -5,15 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import math
 import os
 import sys
 import time
 
 import numpy as np
 
-from . import _core
+from . import _core, _groups
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
+from ._groups import limit as _timeout
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _OF_KERNELS = {"causal", "window", "documents", "scale", "seed", "sink", "q_offset", "same_bits"}
@@ -34,18 +34,6 @@ def _start():
     if _core.Ranks(None).size > 1:
         before = sys.excepthook
         sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
-
-
-def _timeout():
-    """How many seconds a rank waits for the others."""
-    text = os.environ.get("RING_ATTENTION_TIMEOUT", "60")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < 1e9:
-        raise ValueError(f"RING_ATTENTION_TIMEOUT is {text!r}: it must be a number of seconds above 0")
-    return seconds
 
 
 def _finish():
@@ -80,12 +68,16 @@ def _address_of(comm):
     return mpi._addressof(comm)
 
 
-def _ranks_of(comm):
-    """The ranks of the job, or of a communicator of mpi4py. Starts MPI.
+def _ranks_of(comm, group=None):
+    """The ranks of the job, of a communicator of mpi4py, or of a group. Starts MPI, except for a group.
 
     The first call for the ranks of the job waits until all of them make it.
     """
     global _met
+    if group is not None:
+        if comm is not None:
+            raise TypeError("comm and group: give one of them")
+        return _groups.ranks_of(group)
     _start()
     ranks = _core.Ranks(None if comm is None else _address_of(comm))
     if ranks.are_all and not _met:
@@ -94,14 +86,14 @@ def _ranks_of(comm):
     return ranks
 
 
-def rank(comm=None) -> int:
+def rank(comm=None, group=None) -> int:
     """The number of this rank, 0 .. size() - 1, in the job or in `comm`. Starts MPI."""
-    return _ranks_of(comm).rank
+    return _ranks_of(comm, group).rank
 
 
-def size(comm=None) -> int:
+def size(comm=None, group=None) -> int:
     """The number of ranks of the job, 1 without a launcher, or of `comm`. Starts MPI."""
-    return _ranks_of(comm).size
+    return _ranks_of(comm, group).size
 
 
 def _together(ranks, call, prepare, news=lambda prepared: ""):
@@ -111,7 +103,7 @@ def _together(ranks, call, prepare, news=lambda prepared: ""):
     Raises TimeoutError if a rank does not make a call.
     """
     global _prints
-    _prints = ranks.rank == 0
+    _prints = ranks.rank == 0 or isinstance(ranks, _groups.GroupRanks)
     prepared, problem, announced, timeout = None, "", "", 60.0
     try:
         timeout = _timeout()
@@ -153,7 +145,7 @@ class _Ring:
 
 @takes_scoring
 def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parallel="ring", ulysses=1,
-                   transport="overlapped", bias=None, threads=0, check=False, stream=None, kernel=None, comm=None,
+                   transport="overlapped", bias=None, threads=0, check=False, stream=None, kernel=None, comm=None, group=None,
                    **words) -> Result:
     """Attention over a sequence of which each rank holds a shard. Returns the rows of this rank's queries. Collective.
 
@@ -186,7 +178,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
             raise ValueError("kernel: it gets arrays of NumPy, and q is in the memory of a GPU")
         return ring
 
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
     ring, _ = _together(ranks, "ring_attention", prepare)
     return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
 
@@ -211,7 +203,7 @@ def _wrapped(kernel):
 @takes_scoring
 def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
                             ulysses=1, transport="overlapped", bias=None, threads=0, check=False, stream=None,
-                            comm=None, **words) -> Gradients:
+                            comm=None, group=None, **words) -> Gradients:
     """The gradients of sum(out * grad_out), summed over all ranks, for this rank's q, k and v. Collective.
 
     out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
@@ -226,30 +218,30 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
             require_finite(ring.arrays, grad_out=grad)
         return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse)
 
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
     (ring, grad, result, statistic), _ = _together(ranks, "ring_attention_backward", prepare)
     return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias)
 
 
-def wait(comm=None) -> None:
+def wait(comm=None, group=None) -> None:
     """Returns when this rank's calls on a GPU, with all ranks or with `comm`, have finished their work. Not collective.
 
     Raises Error if a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of
     the stream by another package has no such limit: it waits for ever for a lost rank.
     """
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
     ranks.wait()
 
 
 @contextlib.contextmanager
-def trace(file, *, comm=None):
+def trace(file, *, comm=None, group=None):
     """Writes what each rank does in the calls of a `with` block, and when, to one file for Perfetto and Chrome. Collective.
 
     `with ring_attention.trace("ring.json"): ...` has the same format as `ring-attention run --trace`. The calls of the block
     that have this `comm` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
     these files remain.
     """
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
 
     def prepare():
         return os.fspath(file)
@@ -274,21 +266,21 @@ def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, 
 
 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,
-              comm=None) -> np.ndarray:
+              comm=None, group=None) -> np.ndarray:
     """The positions of the tokens that a rank holds, in the order of its shard. Default: this rank."""
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
     return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
                  documents, q_offset)
 
 
 def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
-            comm=None) -> np.ndarray:
+            comm=None, group=None) -> np.ndarray:
     """This rank's shard of an array on rank 0; the other ranks pass None. `axis`: the axis of the tokens. Collective.
 
     For trying things out: rank 0 holds the whole array and sends one shard after the other. The whole call must end within
     RING_ATTENTION_TIMEOUT seconds (environment variable; default 60), because the last rank waits that long for its shard.
     """
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
 
     def prepare():
         _require_place(placement, parallel)
@@ -318,12 +310,12 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
 
 
 def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
-           comm=None) -> np.ndarray | None:
+           comm=None, group=None) -> np.ndarray | None:
     """The whole array on rank 0, None on the other ranks: the inverse of `scatter`. Collective.
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is the same as for `scatter`.
     """
-    ranks = _ranks_of(comm)
+    ranks = _ranks_of(comm, group)
 
     def held(of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)

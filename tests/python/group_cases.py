@@ -1,0 +1,55 @@
+"""Calls of several ranks, the same over MPI and over every group: digests of what a rank gets.
+
+`group_cases.py FILE` runs them on the ranks of MPI and writes each rank's digests to FILE.RANK.
+"""
+
+import hashlib
+import itertools
+import json
+import sys
+
+import numpy as np
+import ring_attention as ra
+
+SEQ = 45
+# Masks, documents and terms, in turn with partitions and placements.
+WORDS = ({"causal": True}, {"window": (7, 2), "sink": [0.5, -1.0, 0.25, 2.0]}, {"causal": True, "documents": [0, 20, 21, SEQ]},
+         {"bias": True, "alibi": True}, {"causal": True, "dropout": 0.3, "seed": 5, "scale": 0.7},
+         {"causal": True, "same_bits": 8, "sink": [0.5, -1.0, 0.25, 2.0]}, {"q_offset": 3, "causal": True})
+
+
+def ways(size):
+    """How `size` ranks can share 4 heads."""
+    partitions = [{"parallel": "ring"}, {"parallel": "all-gather"}]
+    partitions += [{"parallel": "ulysses"}] * (4 % size == 0) + [{"parallel": "hybrid", "ulysses": 2}] * (size % 2 == 0)
+    for turn, (placement, partition) in enumerate(itertools.product(("zigzag", "striped", "contiguous"), partitions)):
+        for words in WORDS[turn % size::size]:  # ranks that share cores wait
+            yield {"placement": placement, **partition}, words
+
+
+def digests(ra_words):
+    """{case: digest} of this rank. `ra_words`: {} or {"group": ...}."""
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal((1, heads, SEQ, 8)) for heads in (4, 2, 2, 4)]
+    dense = rng.standard_normal((1, 4, SEQ, SEQ))
+    found = {}
+    for number, (way, words) in enumerate(ways(ra.size(**ra_words))):
+        kind = np.float64 if number % 2 and "same_bits" not in words else np.float32
+        tile = {name: words[name] for name in ("same_bits", "documents", "q_offset") if name in words and "same_bits" in words}
+        mine = ra.positions(SEQ, **way, **tile, **ra_words)
+        q, k, v, grad = (array[:, :, mine].astype(kind) for array in whole)
+        own = dict(words, **way, seq=SEQ, threads=1, **ra_words)
+        if "bias" in words:
+            own["bias"] = dense[:, :, mine].astype(kind)
+        result = ra.ring_attention(q, k, v, **own)
+        gradients = ra.ring_attention_backward(grad, q, k, v, *result, **own)
+        text = hashlib.sha256()
+        for array in (*result, *gradients):
+            text.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+        found[f"{number}: {way} {words}"] = text.hexdigest()
+    return found
+
+
+if __name__ == "__main__":
+    with open(f"{sys.argv[1]}.{ra.rank()}", "w", encoding="utf-8") as file:
+        json.dump(digests({}), file)

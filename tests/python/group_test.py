@@ -1,0 +1,120 @@
+"""Rings over threads, over PyTorch's gloo and over mpi4py's own calls: the bits of MPI, and what happens when a rank is lost."""
+
+import json
+import os
+import tempfile
+import time
+import unittest
+
+import harness
+
+harness.use_python_with("torch")
+harness.require("numpy", "ring_attention")
+
+import numpy as np
+import ring_attention as ra
+from group_cases import digests
+
+
+def of_mpi(size):
+    """The digests of each rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = harness.run(size, "group_cases.py", f"{folder}/digests")
+        if done.returncode:
+            raise AssertionError(done.stderr)
+        found = []
+        for rank in range(size):
+            with open(f"{folder}/digests.{rank}", encoding="utf-8") as file:
+                found.append(json.load(file))
+        return found
+
+
+class Bits(unittest.TestCase):
+    def test_threads_have_the_bits_of_mpi(self):
+        for size in (1, 2, 3, 4):
+            with self.subTest(size=size):
+                want = of_mpi(size)
+                got = ra.threads(size).run(lambda group: digests({"group": group}))
+                self.assertEqual(got, want)
+
+
+def attend(group, seq=11, **words):
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, seq, 8))
+    mine = ra.positions(seq, group=group)
+    return ra.ring_attention(q[:, mine], k[:, mine], v[:, mine], seq=seq, group=group, **words)
+
+
+class Threads(unittest.TestCase):
+    def test_arrays_are_scattered_and_gathered(self):
+        whole = np.arange(60.0).reshape(3, 10, 2)
+
+        def work(group):
+            shard = ra.scatter(whole if group.rank == 0 else None, group=group)
+            self.assertEqual((group.size, ra.rank(group=group)), (3, group.rank))
+            return ra.gather(shard, seq=10, group=group)
+
+        first, *others = ra.threads(3).run(work)
+        self.assertEqual((first.tobytes(), others), (whole.tobytes(), [None, None]))
+
+    def test_bad_arguments_are_the_same_error_and_the_next_call_works(self):
+        def work(group):
+            texts = []
+            for words in ({"scale": float(1 + group.rank)}, {"dropout": 2 * group.rank}, {"transport": "odd-even"}):
+                with self.assertRaises(ra.AgreedError) as caught:
+                    attend(group, **words)
+                texts.append(str(caught.exception))
+            with self.assertRaises(ra.AgreedError) as caught:
+                attend(group) if group.rank else ra.scatter(np.zeros((11, 1)), group=group)
+            return [*texts, str(caught.exception), attend(group).out.shape]
+
+        first, *others = ra.threads(3).run(work)
+        self.assertEqual(first[:4], others[0][:4])
+        self.assertEqual(others[0][:4], others[1][:4])
+        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is odd-even",
+                                      "rank 0 has scatter, rank 1 has ring_attention")):
+            self.assertIn(part, text)
+
+    def test_no_rank_waits_without_end(self):
+        os.environ["RING_ATTENTION_TIMEOUT"] = "0.3"
+        self.addCleanup(os.environ.pop, "RING_ATTENTION_TIMEOUT")
+        for missing in (0, 2):
+            texts = {}
+
+            def work(group):
+                begin = time.monotonic()
+                if group.rank == missing:
+                    time.sleep(0.8)  # busy with other code
+                try:
+                    attend(group)
+                except TimeoutError as error:
+                    texts[group.rank] = str(error)
+                with self.assertRaisesRegex(ra.Error, "No further call"):
+                    attend(group)
+                self.assertLess(time.monotonic() - begin, 10)
+
+            ra.threads(3).run(work)
+            for rank in range(3):
+                self.assertIn(f"ring_attention: waited 0.3 s for rank {missing}, which", texts[rank])
+
+    def test_a_rank_that_fails_inside_a_call_ends_all(self):
+        def kernel(*_):
+            raise KeyError("of one rank")
+
+        def work(group):
+            attend(group, kernel=kernel if group.rank == 1 else right)
+
+        def right(q, k, v, mask, scale):
+            return np.zeros_like(q), np.zeros(q.shape[:3])
+
+        with self.assertRaisesRegex(KeyError, "of one rank"):
+            ra.threads(3).run(work)
+
+    def test_what_is_no_group(self):
+        with self.assertRaisesRegex(TypeError, "group is int: it must be a ProcessGroup or"):
+            ra.positions(3, group=3)
+        with self.assertRaisesRegex(ValueError, "it must be at least 1"):
+            ra.threads(0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
