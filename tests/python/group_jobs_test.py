@@ -1,0 +1,91 @@
+"""Rings over PyTorch's gloo and over mpi4py's own calls: the bits of MPI, and what happens when a rank is lost."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import harness
+
+harness.use_python_with("torch")
+harness.require("numpy", "ring_attention")
+
+from group_test import of_mpi
+
+needs_torch = unittest.skipUnless(importlib.util.find_spec("torch"), "this Python has no PyTorch: TORCH_PYTHON names one that has")
+
+
+def of_torch(size, case):
+    """What each rank of gloo yields in a case of group_torch.py."""
+    import group_torch
+    from ring_attention import _rank_processes
+
+    return [first for first, in _rank_processes.run_ranks(size, getattr(group_torch, case), [case])]
+
+
+@needs_torch
+class Torch(unittest.TestCase):
+    def test_the_bits_are_those_of_mpi(self):
+        for size in (1, 2, 3, 4):
+            with self.subTest(size=size):
+                self.assertEqual(of_torch(size, "bits"), of_mpi(size))
+
+    def test_bad_arguments_are_the_same_error_and_the_next_call_works(self):
+        first, *others = of_torch(3, "errors")
+        self.assertEqual([first[:2]] * 2, [other[:2] for other in others])
+        self.assertIn("rank 0 has scale 1, rank 1 has scale 2", first[0])
+        self.assertIn("rank 1: dropout is 2", first[1])
+
+    def test_a_group_may_be_a_part_of_the_ranks(self):
+        self.assertEqual(of_torch(4, "parts"), [(rank % 2, 2, True) for rank in range(4)])
+
+    def ends(self, case):
+        """The errors of the ranks of a job that must end by itself, except for those of rank 1."""
+        limit = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        environment = {**harness.ENVIRONMENT, "RING_ATTENTION_TIMEOUT": str(limit), "GLOO_SOCKET_IFNAME": "lo"}
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([sys.executable, str(harness.HERE / "group_torch.py"), case, folder, str(rank), "3"],
+                                      env=environment, stderr=subprocess.PIPE, text=True) for rank in range(3)]
+            try:
+                texts = {rank: ranks[rank].communicate(timeout=60)[1] for rank in (0, 2)}
+            finally:
+                for one in ranks:
+                    one.kill()
+                    one.communicate()
+            self.assertTrue(ranks[0].returncode and ranks[2].returncode, texts)
+            return texts, limit
+
+    def test_a_missing_rank_is_named(self):
+        texts, limit = self.ends("missing")
+        for text in texts.values():
+            self.assertIn(f"TimeoutError: ring_attention: waited {limit:g} s for rank 2, which did not make this call", text)
+
+    def test_a_rank_that_stops_inside_a_call_is_an_error_of_the_others(self):
+        for case in ("killed", "stopped"):
+            with self.subTest(case=case):
+                for text in self.ends(case)[0].values():
+                    self.assertRegex(text, "Error: nothing came from rank [012] for .* s: it has stopped, or is slower than")
+
+
+@unittest.skipUnless("MPI4PY_FOLDER" in os.environ, "MPI4PY_FOLDER names no folder with mpi4py")
+class Mpi4py(unittest.TestCase):
+    def test_the_bits_are_those_of_mpi(self):
+        for size in (1, 2, 3, 4):
+            with self.subTest(size=size):
+                self.assertEqual(of_mpi(size, "group_mpi4py.py", "bits"), of_mpi(size))
+
+    def test_no_rank_waits_without_end(self):
+        limit = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(limit)
+        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        done = harness.run(3, "group_mpi4py.py", "missing")
+        self.assertIn(f"ring_attention: waited {limit:g} s for rank 2, which did not make this call", done.stdout)
+        done = harness.run(3, "group_mpi4py.py", "stopped")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"\[rank [02]\] error: nothing came from rank [012] for .* s: it has stopped")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

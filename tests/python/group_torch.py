@@ -1,0 +1,57 @@
+"""What ranks of PyTorch do in group_test.py. `group_torch.py CASE FOLDER RANK SIZE` is one rank of a job of gloo."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import ring_attention as ra
+import torch
+import torch.distributed as dist
+from group_cases import attend, digests
+
+
+def bits(rank, group):
+    yield digests({"group": group})
+
+
+def errors(rank, group):
+    """Two texts of AgreedError, and the digits of a result after them."""
+    texts = []
+    for words in ({"scale": float(1 + rank)}, {"dropout": 2 * rank}):
+        try:
+            attend(group, **words)
+        except ra.AgreedError as error:
+            texts.append(str(error))
+    yield [*texts, attend(group).out.shape]
+
+
+def parts(rank, group):
+    """Two rings of two ranks: a process group each, and a dimension of a DeviceMesh."""
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    same = [attend(part).out.tobytes() for part in (halves[rank // 2], mesh["cp"])]
+    whole = ra.threads(2).run(attend)[rank % 2].out.tobytes()
+    yield (ra.rank(group=mesh["cp"]), ra.size(group=mesh["cp"]), same == [whole, whole])
+
+
+def kernel(q, k, v, mask, scale):
+    """One rank stops inside a call."""
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL if sys.argv[1] == "killed" else signal.SIGSTOP)
+    return np.zeros_like(q), np.zeros(q.shape[:3])
+
+
+def main(case, folder, rank, size):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=int(rank), world_size=int(size))
+    world = dist.group.WORLD
+    attend(world)
+    if case == "missing" and rank == "2":
+        time.sleep(4 * float(os.environ["RING_ATTENTION_TIMEOUT"]))
+    attend(world, **({} if case == "missing" else {"kernel": kernel}))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*sys.argv[1:])
