@@ -35,6 +35,7 @@ elif case == "missing":
         attend(world)
     except TimeoutError as error:
         print(error, flush=True)
+    time.sleep(0.5)  # the launcher may lose what it has not read
     MPI.COMM_WORLD.Abort(1)
 elif case == "stopped":
     attend(world, kernel=kernel)

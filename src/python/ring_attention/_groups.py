@@ -301,7 +301,7 @@ class MpiPeers:
         # MPI still uses the memory of this call, which cannot be left.
         print(f"[rank {self.rank}] error: {_stopped(peer)}", file=sys.stderr, flush=True)
         time.sleep(0.2)
-        self._comm.Abort(3)
+        self._mpi.COMM_WORLD.Abort(3)  # MPICH 4.0 hangs in that of a duplicate
 
     def unite(self, memory):
         self.wait(("of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))
