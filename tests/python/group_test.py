@@ -5,6 +5,7 @@ import os
 import tempfile
 import time
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -36,6 +37,14 @@ class Bits(unittest.TestCase):
 
 
 class Threads(unittest.TestCase):
+    def test_the_page_shows_code_that_runs(self):
+        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
+        program = next(block for block in harness.python_blocks(source / "docs/python.md") if "threads(" in block)
+        names = {"np": np, "ra": ra}
+        exec(program, names)
+        due = ra.attention(names["x"], names["x"], names["x"], causal=True).out
+        self.assertLessEqual(abs(names["whole"] - due).max(), 1e-12)
+
     def test_arrays_are_scattered_and_gathered(self):
         whole = np.arange(60.0).reshape(3, 10, 2)
 

@@ -44,6 +44,9 @@ The functions for several ranks take `comm`, a communicator of an mpi4py that us
 rank and size are those in it. The default is all ranks of the job. The first call with a communicator duplicates it;
 comm.Free() frees both.
 
+They also take `group`: a ProcessGroup of PyTorch or a dimension of a DeviceMesh, a communicator of any mpi4py, or what
+`ring_attention.threads(n).run(work)` gives each rank. Messages then travel without the package's MPI, with the same results.
+
 `with ring_attention.trace("ring.json"):` writes what each rank does in the calls of the block, for Perfetto and Chrome.
 
 `diagnose` runs an attention of your own on several ranks, on small problems, and names its mistake:

@@ -35,16 +35,29 @@ class Scoring:
 
     def __setattr__(self, word: str, value: object, /) -> None: ...
 
-class Ranks:
-    """The ranks of the communicator whose handle is at `address`; None: all ranks of the job."""
+class Caller:
+    """The ranks that make a call."""
 
     rank: int
     size: int
+
+    def token_ranges(self, seq: int, placement: str, parallel: str, ulysses: int, rank: int, tile: int,
+                     documents: list[int] | None, offset: int, /) -> list[tuple[int, int, int]]: ...
+
+class Group(Caller):
+    """Ranks whose messages an object moves: send, receive, wait and unite of _groups.py."""
+
+    is_apart: bool  #: a call has ended on this rank and perhaps not on another
+
+    def __init__(self, peers: object, /) -> None: ...
+    def share_cores(self, ranks: int, /) -> None: ...
+
+class Ranks(Caller):
+    """The ranks of the communicator whose handle is at `address`; None: all ranks of the job."""
+
     are_all: bool
 
     def __init__(self, address: int | None, /) -> None: ...
-    def token_ranges(self, seq: int, placement: str, parallel: str, ulysses: int, rank: int, tile: int,
-                     documents: list[int] | None, offset: int, /) -> list[tuple[int, int, int]]: ...
     def begin(self, call: str, problem: str, news: str, timeout: float, /) -> str:
         """Returns the news of rank 0. Raises AgreedError, or TimeoutError if a rank is missing after `timeout` seconds."""
     def send(self, array: Buffer, to: int, /) -> None: ...
@@ -57,7 +70,7 @@ class Ranks:
 class Division:
     """How the ranks divide a sequence of `queries` tokens and one of `keys` tokens."""
 
-    def __init__(self, ranks: Ranks, queries: int, keys: int, placement: str, parallel: str, ulysses: int, transport: str,
+    def __init__(self, ranks: Caller, queries: int, keys: int, placement: str, parallel: str, ulysses: int, transport: str,
                  threads: int, timeout: float, scoring: Scoring, /) -> None: ...
 
 _Kernel = Callable[[Array, Array, Array, Array | None, float], tuple[Buffer, Buffer]]

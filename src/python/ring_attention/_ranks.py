@@ -162,6 +162,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
                where a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
                anything. This function merges the results. Not with bias, alibi or dropout; no backward.
     comm       a communicator of mpi4py, whose ranks call together and share the sequence; None: all ranks of the job
+    group      instead of comm: a ProcessGroup of PyTorch, a communicator of any mpi4py, or a rank of threads()
     The package's docstring describes the other keywords, which must be the same on all ranks. An exception on one rank only,
     for example in a kernel, ends the job if nothing catches it, and so does Ctrl-C. A rank waits RING_ATTENTION_TIMEOUT
     seconds (environment variable; default 60) for the others: then it raises TimeoutError if one has not made this call, and
