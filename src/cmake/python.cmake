@@ -60,7 +60,10 @@ message(STATUS "The Python module is built for ${Python_EXECUTABLE}, Python ${Py
 # What does not depend on a GPU is a library of its own: the tests make a second module of it, with an emulated GPU.
 add_library(ring_attention_python_common OBJECT ${python_sources})
 target_link_libraries(ring_attention_python_common PRIVATE pybind11::module ring_attention::ring_attention)
-target_compile_definitions(ring_attention_python_common PRIVATE RING_ATTENTION_VERSION="${PROJECT_VERSION}")
+set(mpi_library ${MPI_CXX_LIBRARIES})
+list(FILTER mpi_library INCLUDE REGEX "/libmpi(ch)?\\.")
+target_compile_definitions(ring_attention_python_common PRIVATE RING_ATTENTION_VERSION="${PROJECT_VERSION}"
+                                                                RING_ATTENTION_MPI_LIBRARY="${mpi_library}")
 # pybind11 is what takes long to compile: its files are compiled as one, without the optimisations that only
 # engines need.
 set(python_pybind11_sources ${python_sources})
@@ -74,6 +77,11 @@ target_compile_options(ring_attention_python_common PRIVATE $<$<CONFIG:Release>:
 function(ring_attention_python_package target folder)
   cmake_parse_arguments(PARSE_ARGV 2 package "" "" "LIBRARIES;SOURCES")
   pybind11_add_module(${target} MODULE NO_EXTRAS $<TARGET_OBJECTS:ring_attention_python_common> ${package_SOURCES})
+  # MPI's functions stay undefined until a call needs them (mpi_libraries.cpp).
+  set_target_properties(${target} PROPERTIES LOADS_MPI ON)
+  target_include_directories(${target} SYSTEM PRIVATE $<TARGET_PROPERTY:MPI::MPI_CXX,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:MPI::MPI_CXX,INTERFACE_COMPILE_DEFINITIONS>)
+  target_link_options(${target} PRIVATE $<$<PLATFORM_ID:Linux>:-Wl,-z,lazy>)
   target_link_libraries(${target} PRIVATE ${package_LIBRARIES} ${CMAKE_DL_LIBS})
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${folder}/ring_attention"

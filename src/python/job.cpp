@@ -26,6 +26,7 @@ int mpi_ends(MPI_Comm, int, void*, void*) {
 }  // namespace
 
 void Job::start(Seconds timeout) {
+  load_mpi();
   require_one_mpi_library();
   int initialised = 0, finalised = 0, level = 0;
   MPI_Initialized(&initialised);

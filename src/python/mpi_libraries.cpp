@@ -53,6 +53,17 @@ std::string first_line(const std::string& text) {
 
 }  // namespace
 
+void load_mpi() {
+  std::string why;
+  for (const char* const name :
+       {RING_ATTENTION_MPI_LIBRARY, "libmpich.so.12", "libmpi.so.12", "libmpi.12.dylib"}) {
+    if (*name != '\0' && dlopen(name, RTLD_LAZY | RTLD_GLOBAL) != nullptr) return;
+    if (why.empty()) why = dlerror();
+  }
+  throw Error("MPICH cannot be loaded (" + why +
+              "): install it, or give group= (threads, torch.distributed)");
+}
+
 std::vector<std::string> loaded_mpi_libraries() {
   std::vector<std::string> texts;
   for (const std::string& file : loaded_files())

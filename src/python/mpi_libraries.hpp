@@ -7,6 +7,10 @@
 
 namespace ring_attention::python {
 
+/// Loads the library of MPI's functions: this module is linked without it. No function of MPI may be called before.
+/// \throws Error when there is none
+void load_mpi();
+
 /// The names of the MPI libraries, each as its MPI_Get_library_version gives it, the first line.
 [[nodiscard]] std::vector<std::string> loaded_mpi_libraries();
 

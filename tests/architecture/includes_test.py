@@ -33,7 +33,7 @@ SOURCE = "src/ring_attention/"
 WITHOUT_FLAGS = r"src/(ring_attention|io|plan|model(?!/train))/"
 MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/collectives/mpi_all_to_all\.|" \
-            r"src/ring_attention/(ring_attention|attention_state)\.|src/python/|src/cmake/|lessons/|tests/"
+            r"src/ring_attention/(ring_attention|attention_(ranks|state))\.|src/python/|src/cmake/|lessons/|tests/"
 # The last lines of a job that ends: the watchdog's, and those of mpi_main.
 PRINTING_FILES = r"src/(program|model/train)/|src/ring_attention/mpi/communicator\.cpp|src/cmake/|lessons/|tests/"
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -107,6 +109,16 @@ class Threads(unittest.TestCase):
 
         with self.assertRaisesRegex(KeyError, "of one rank"):
             ra.threads(3).run(work)
+
+    @unittest.skipUnless(os.path.exists("/proc/self/maps"), "only Linux says what a process has loaded")
+    def test_mpi_is_loaded_when_it_is_used(self):
+        program = ("import numpy as np, ring_attention as ra\n"
+                   "def loaded(): return 'libmpi' in open('/proc/self/maps').read()\n"
+                   "ra.attention(*np.ones((3, 4, 4)))\n"
+                   "ra.threads(2).run(lambda group: ra.ring_attention(*np.ones((3, 2, 4)), seq=4, group=group))\n"
+                   "before = loaded()\nra.rank()\nprint(before, loaded())\n")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=harness.ENVIRONMENT, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (0, "False True\n"), done.stderr)
 
     def test_what_is_no_group(self):
         with self.assertRaisesRegex(TypeError, "group is int: it must be a ProcessGroup or"):

@@ -70,7 +70,11 @@ for _nccl in (os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in
         ctypes.CDLL(_nccl)
         break
 
+_flags = sys.getdlopenflags()
+sys.setdlopenflags(os.RTLD_LAZY)  # the functions of MPI are undefined until a call loads it
 from . import _core
+
+sys.setdlopenflags(_flags)
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
