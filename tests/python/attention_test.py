@@ -107,6 +107,16 @@ class Values(unittest.TestCase):
         self.assertFalse(out.flags.owndata)  # the memory of the library's result
         self.assertTrue(out.flags.writeable)
 
+    def test_parts_of_the_keys_are_merged(self):
+        q, k, v = (np.random.default_rng(0).standard_normal((2, 3, 20, 8)) for _ in range(3))
+        want = ra.attention(q, k, v, causal=True, sink=[0.5, -1, 2])
+        parts = [ra.attention(q, k[:, :, keys], v[:, :, keys], causal=True, q_offset=-keys.start, **words)
+                 for keys, words in ((slice(0, 7), {"sink": [0.5, -1, 2]}), (slice(7, 8), {}), (slice(8, 20), {}))]
+        for one, other in zip(ra.merge(*parts), want):
+            self.assertLessEqual(largest_difference(one, other), 1e-13)
+        hidden = ra.merge(*[(np.zeros((4, 8)), np.full(4, -np.inf))] * 2)
+        self.assertTrue((hidden.out == 0).all() and np.isneginf(hidden.lse).all())
+
     def test_threads_have_the_same_bits(self):
         four = arrays(2, 3, 70, 16, dtype=np.float32)
         results = [ra.attention(*four[:3], causal=True, dropout=0.2, seed=3, threads=threads) for threads in (1, 2, 5)]

@@ -58,6 +58,14 @@ class Threads(unittest.TestCase):
         first, *others = ra.threads(3).run(work)
         self.assertEqual((first.tobytes(), others), (whole.tobytes(), [None, None]))
 
+    def test_sums_are_in_the_order_of_the_ranks(self):
+        terms = np.random.default_rng(0).standard_normal((4, 3, 5))
+        due = ((terms[0] + terms[1]) + terms[2]) + terms[3]
+        for got in ra.threads(4).run(lambda group: ra.all_reduce(terms[group.rank], group=group)):
+            self.assertEqual(got.tobytes(), due.tobytes())
+        with self.assertRaisesRegex(ra.AgreedError, r"rank 0 has all_reduce of float64 \[1\], rank 1 has .* \[2\]"):
+            ra.threads(2).run(lambda group: ra.all_reduce(np.zeros(1 + group.rank), group=group))
+
     def test_bad_arguments_are_the_same_error_and_the_next_call_works(self):
         def work(group):
             texts = []

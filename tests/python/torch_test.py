@@ -50,6 +50,18 @@ class Torch(unittest.TestCase):
             with self.subTest(number=number, q=q.shape, k=k.shape, words=list(words)):
                 self.assertTrue(both_agree((q, k, v), 1e-12, enable_gqa=True, **words))
 
+    @unittest.skipUnless(hasattr(torch, "compiler"), "PyTorch 2.1 has torch.compiler")
+    def test_compiled_functions_may_call_it(self):
+        layer = torch.nn.Linear(8, 8, dtype=torch.float64)
+
+        def function(q, k, v):
+            return layer(scaled_dot_product_attention(layer(q), k, v, is_causal=True))
+
+        tensors = [random(1, 2, 9, 8) for _ in range(3)]
+        compiled = torch.compile(function, backend="aot_eager")
+        for one, other in zip(gradients(compiled, tensors), gradients(function, tensors)):
+            self.assertTrue(torch.equal(one, other))
+
     def test_gradient_of_the_mask(self):
         q, k, v = random(2, 3, 7, 4), random(2, 3, 6, 4), random(2, 3, 6, 4)
         for shape in ((2, 1, 7, 6), (3, 7, 6), (7, 6), (1, 6)):

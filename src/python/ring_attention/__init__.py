@@ -65,6 +65,8 @@ import ctypes
 import os
 import sys
 
+import numpy as np
+
 for _nccl in (os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path):
     if os.path.exists(_nccl):  # PyTorch needs the NCCL that was installed with it, and a process has one
         ctypes.CDLL(_nccl)
@@ -79,11 +81,12 @@ from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, take
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
 from ._groups import threads
-from ._ranks import gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, trace, wait
+from ._ranks import (all_reduce, gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, trace,
+                     wait)
 
 __all__ = [
-    "AgreedError", "Error", "Gradients", "InputError", "Result", "attention", "attention_backward",
-    "diagnose", "gather", "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
+    "AgreedError", "Error", "Gradients", "InputError", "Result", "all_reduce", "attention",
+    "attention_backward", "diagnose", "gather", "merge", "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
     "threads", "trace", "wait",
 ]
 
@@ -106,6 +109,20 @@ def attention(q, k, v, *, bias=None, threads=0, check=False, stream=None, **word
     if check:
         require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
     return arrays.attention(k, v, bias, how, threads)
+
+
+def merge(*parts) -> Result:
+    """The attention over the keys of all parts: (out, lse) of the same queries, each over other keys. NumPy arrays.
+
+    With it, a ring of your own can use `attention` for the keys of one step.
+    """
+    largest = np.max([lse for _, lse in parts], axis=0)
+    largest = np.where(np.isneginf(largest), 0, largest)  # a query that sees no key
+    weights = [np.exp(lse - largest)[..., np.newaxis] for _, lse in parts]
+    total = sum(weights)
+    with np.errstate(divide="ignore"):
+        lse = np.log(total)[..., 0] + largest
+    return Result(sum(weight * out for weight, (out, _) in zip(weights, parts)) / np.where(total > 0, total, 1), lse)
 
 
 @takes_scoring

@@ -343,3 +343,32 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
         ranks.receive(piece, other)
         by_token[held(other)] = np.moveaxis(piece, axis, 0)
     return whole
+
+
+def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
+    """The sum of the arrays of all ranks, on every rank, added in the order of the ranks. Collective.
+
+    For what is small, such as gradients of a small model: rank 0 adds, and sends the sum to each rank. The time limit is the
+    same as for `scatter`.
+    """
+    ranks = _ranks_of(comm, group)
+
+    def prepare():
+        mine = np.array(array, order="C")
+        if mine.dtype.kind not in "iuf":
+            raise TypeError(f"array is {mine.dtype}: it must hold numbers")
+        return mine
+
+    total, _ = _together(ranks, "all_reduce", prepare)
+    ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", _timeout())
+    if ranks.rank != 0:
+        ranks.send(total, 0)
+        ranks.receive(total, 0)
+        return total
+    other = np.empty_like(total)
+    for rank in range(1, ranks.size):
+        ranks.receive(other, rank)
+        total += other
+    for rank in range(1, ranks.size):
+        ranks.send(total, rank)
+    return total

@@ -19,6 +19,10 @@ import ring_attention as numpy_api
 __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
 
+#: torch.compile makes no graph of what it decorates. (PyTorch before 2.1 has no name for it.)
+_not_compiled = torch.compiler.disable if hasattr(torch, "compiler") else lambda function: function
+
+
 def _given(tensor):
     """The tensor as the functions of ring_attention take it."""
     if tensor is None:
@@ -53,6 +57,7 @@ class _Attention(torch.autograd.Function):
         return (None, None, None, *(_tensor(gradient).to(q.dtype) for gradient in gradients[:3]), of_bias, of_sink)
 
 
+@_not_compiled
 def _apply(forward, backward, words, q, k, v, bias, sink):
     if "stream" in words:
         raise ValueError("stream: tensors are computed on PyTorch's current stream; torch.cuda.stream() sets it")
