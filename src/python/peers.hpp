@@ -9,8 +9,8 @@
 
 namespace ring_attention::python {
 
-/// Its methods are called with the interpreter's lock: send(memory, to, tag) and receive(memory, source, tag), which return
-/// a request; wait(request); unite(memory).
+/// Its methods are called with the interpreter's lock: send(memory, to, tag) and receive(memory, source, tag), which
+/// return a request; wait(request); unite(memory).
 class PythonPeers : public Peers {
  public:
   explicit PythonPeers(const py::object& peers)

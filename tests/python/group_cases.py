@@ -13,7 +13,8 @@ import ring_attention as ra
 
 SEQ = 45
 # Masks, documents and terms, in turn with partitions and placements.
-WORDS = ({"causal": True}, {"window": (7, 2), "sink": [0.5, -1.0, 0.25, 2.0]}, {"causal": True, "documents": [0, 20, 21, SEQ]},
+WORDS = ({"causal": True}, {"window": (7, 2), "sink": [0.5, -1.0, 0.25, 2.0]},
+         {"causal": True, "documents": [0, 20, 21, SEQ]},
          {"bias": True, "alibi": True}, {"causal": True, "dropout": 0.3, "seed": 5, "scale": 0.7},
          {"causal": True, "same_bits": 8, "sink": [0.5, -1.0, 0.25, 2.0]}, {"q_offset": 3, "causal": True})
 
@@ -35,7 +36,7 @@ def digests(ra_words):
     found = {}
     for number, (way, words) in enumerate(ways(ra.size(**ra_words))):
         kind = np.float64 if number % 2 and "same_bits" not in words else np.float32
-        tile = {name: words[name] for name in ("same_bits", "documents", "q_offset") if name in words and "same_bits" in words}
+        tile = {"same_bits": words["same_bits"]} if "same_bits" in words else {}
         mine = ra.positions(SEQ, **way, **tile, **ra_words)
         q, k, v, grad = (array[:, :, mine].astype(kind) for array in whole)
         own = dict(words, **way, seq=SEQ, threads=1, **ra_words)

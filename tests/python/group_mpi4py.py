@@ -1,4 +1,4 @@
-"""What each rank of a job of mpi4py does in group_jobs_test.py: `group_mpi4py.py bits FILE`, or a case that goes wrong."""
+"""What each rank of mpi4py does in group_jobs_test.py: `group_mpi4py.py bits FILE`, or a case that goes wrong."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Rings over threads: the bits of MPI, and what happens when a rank is lost. group_jobs_test.py has the other groups."""
+"""Rings over threads: the bits of MPI, and what happens when a rank is lost. The others: group_jobs_test.py."""
 
 import json
 import os
@@ -80,8 +80,8 @@ class Threads(unittest.TestCase):
         first, *others = ra.threads(3).run(work)
         self.assertEqual(first[:4], others[0][:4])
         self.assertEqual(others[0][:4], others[1][:4])
-        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is odd-even",
-                                      "rank 0 has scatter, rank 1 has ring_attention")):
+        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2",
+                                      "transport is odd-even", "rank 0 has scatter, rank 1 has ring_attention")):
             self.assertIn(part, text)
 
     def test_no_rank_waits_without_end(self):
@@ -125,7 +125,8 @@ class Threads(unittest.TestCase):
                    "ra.attention(*np.ones((3, 4, 4)))\n"
                    "ra.threads(2).run(lambda group: ra.ring_attention(*np.ones((3, 2, 4)), seq=4, group=group))\n"
                    "before = loaded()\nra.rank()\nprint(before, loaded())\n")
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=harness.ENVIRONMENT, timeout=60)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
+                              env=harness.ENVIRONMENT)
         self.assertEqual((done.returncode, done.stdout), (0, "False True\n"), done.stderr)
 
     def test_what_is_no_group(self):

@@ -45,7 +45,7 @@ rank and size are those in it. The default is all ranks of the job. The first ca
 comm.Free() frees both.
 
 They also take `group`: a ProcessGroup of PyTorch or a dimension of a DeviceMesh, a communicator of any mpi4py, or what
-`ring_attention.threads(n).run(work)` gives each rank. Messages then travel without the package's MPI, with the same results.
+`ring_attention.threads(n).run(work)` gives each rank. Messages then travel without the package's MPI; results are the same.
 
 `with ring_attention.trace("ring.json"):` writes what each rank does in the calls of the block, for Perfetto and Chrome.
 
@@ -86,8 +86,8 @@ from ._ranks import (all_reduce, gather, positions, rank, ring_attention, ring_a
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "all_reduce", "attention",
-    "attention_backward", "diagnose", "gather", "merge", "positions", "rank", "ring_attention", "ring_attention_backward", "scatter", "size",
-    "threads", "trace", "wait",
+    "attention_backward", "diagnose", "gather", "merge", "positions", "rank", "ring_attention",
+    "ring_attention_backward", "scatter", "size", "threads", "trace", "wait",
 ]
 
 for _error in (AgreedError, Error, InputError):

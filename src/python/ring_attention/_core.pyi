@@ -45,7 +45,7 @@ class Caller:
                      documents: list[int] | None, offset: int, /) -> list[tuple[int, int, int]]: ...
 
 class Group(Caller):
-    """Ranks whose messages an object moves: send, receive, wait and unite of _groups.py."""
+    """Ranks whose messages an object moves: send, receive, wait and unite of _peers.py."""
 
     is_apart: bool  #: a call has ended on this rank and perhaps not on another
 

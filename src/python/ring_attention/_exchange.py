@@ -51,10 +51,10 @@ class Exchange:
     def take(self, source, dest, tag, seconds):
         """A message, or None if none has come after that time, or `source` has returned."""
         with self._changed:
-            self._changed.wait_for(lambda: self._mail[source, dest, tag] or source in self._ended or self._stopped, seconds)
+            mail = self._mail[source, dest, tag]
+            self._changed.wait_for(lambda: mail or source in self._ended or self._stopped, seconds)
             if self._stopped:
                 raise StoppedError("another rank failed")
-            mail = self._mail[source, dest, tag]
             return mail.popleft() if mail else None
 
     def end(self, rank):

@@ -1,14 +1,7 @@
-"""Ranks whose messages MPI does not move: threads, a ProcessGroup of PyTorch, a communicator of any mpi4py.
-
-The peers of a group have rank, size and, for the extension module (peers.hpp), send, receive, wait and unite. To begin a call,
-they also have put(to, text) and take(source, seconds), which returns None when no text of `source` has come; withdraw(), after
-which is_withdrawn() is true on all ranks; and fail(error), which ends what a rank has waited for in vain.
-"""
+"""Calls of ranks whose messages MPI does not move."""
 
 from __future__ import annotations
 
-import datetime
-import os
 import socket
 import sys
 import time
@@ -18,21 +11,7 @@ import numpy as np
 
 from . import _core
 from ._exchange import run_ranks
-
-_TAG = 0x5241  # of the messages of the package, if others travel in the same group
-_ARRAYS, _TEXTS = 3, 4  # tags behind those of the library
-
-
-def limit():
-    """How many seconds a rank waits for the others."""
-    text = os.environ.get("RING_ATTENTION_TIMEOUT", "60")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not 0 < seconds < 1e9:
-        raise ValueError(f"RING_ATTENTION_TIMEOUT is {text!r}: it must be a number of seconds above 0")
-    return seconds
+from ._peers import ARRAYS, MpiPeers, ThreadPeers, TorchPeers
 
 
 class GroupRanks(_core.Group):
@@ -45,10 +24,10 @@ class GroupRanks(_core.Group):
         self._peers, self._begun = peers, False
 
     def begin(self, call, problem, news, timeout):
-        """Returns what rank 0 announces, when all ranks make the same call and none has a problem; see Rendezvous of C++."""
+        """Returns what rank 0 announces, when all ranks make the same call and none has a problem (rendezvous.hpp)."""
         if self.is_apart:
-            raise _core.Error(f"{call}: an earlier call failed on this rank, and the other ranks may still be in it. No further "
-                              "call of all ranks is possible")
+            raise _core.Error(f"{call}: an earlier call failed on this rank, and the other ranks may still be in it. No "
+                              "further call of all ranks is possible")
         try:
             verdict = (self._decide if self.rank == 0 else self._ask)(call, f"{call}\n{problem}", news, timeout)
         except BaseException:
@@ -114,7 +93,7 @@ class GroupRanks(_core.Group):
 
     def _transfer(self, begin, array, other):
         try:
-            self._peers.wait(begin(memoryview(array.reshape(-1).view(np.uint8)), other, _ARRAYS))
+            self._peers.wait(begin(memoryview(array.reshape(-1).view(np.uint8)), other, ARRAYS))
         except BaseException:
             self.is_apart = True
             raise
@@ -133,16 +112,8 @@ class GroupRanks(_core.Group):
 
 
 def _late(call, missing, timeout):
-    return (f"l{call}: waited {timeout:g} s for rank {', '.join(map(str, missing))}, which did not make this call. All ranks make "
-            "the same calls; a rank that needs longer needs a longer RING_ATTENTION_TIMEOUT")
-
-
-def _stopped(peer, cause=""):
-    return _core.Error(f"nothing came from rank {peer} for {limit():g} s: it has stopped, or is slower than "
-                       f"RING_ATTENTION_TIMEOUT{cause and ': '}{cause}")
-
-
-# ---- threads ---------------------------------------------------------------------------------------------------
+    return (f"l{call}: waited {timeout:g} s for rank {', '.join(map(str, missing))}, which did not make this call. All "
+            "ranks make the same calls; a rank that needs longer needs a longer RING_ATTENTION_TIMEOUT")
 
 
 class threads:
@@ -161,165 +132,8 @@ class threads:
         self.size = size
 
     def run(self, work):
-        """Calls work(group) on each rank; returns what they return. The first error ends all of them, and is raised here."""
+        """Calls work(group) on each rank; returns what they return. The first error ends all, and is raised here."""
         return run_ranks(self.size, lambda rank, comm: work(ThreadPeers(comm)))
-
-
-class ThreadPeers:
-    """One of the threads. A message is a copy."""
-
-    def __init__(self, comm):
-        self._comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.group_ranks = None
-
-    def send(self, memory, to, tag):
-        self._comm.send(bytes(memory), to, tag)
-
-    def receive(self, memory, source, tag):
-        return memory, source, tag
-
-    def wait(self, request):
-        if request is not None:
-            memory, source, tag = request
-            message = self._comm.take(source, tag, limit())
-            if message is None:
-                raise _stopped(source)
-            memory[:] = message
-
-    def unite(self, memory):
-        memory[:] = np.bitwise_or.reduce([np.frombuffer(one, np.uint8) for one in self._comm.allgather(bytes(memory))]).tobytes()
-
-    def put(self, to, text):
-        self._comm.send(text, to, _TEXTS)
-
-    def take(self, source, seconds):
-        return self._comm.take(source, _TEXTS, seconds)
-
-    def withdraw(self):
-        self._comm.send(True, 0, "withdrawn")
-
-    def is_withdrawn(self):
-        return any(self._comm.take(other, "withdrawn", 0) for other in range(self.size))
-
-
-# ---- PyTorch ---------------------------------------------------------------------------------------------------
-
-
-class TorchPeers:
-    """The ranks of a ProcessGroup. Messages travel in a group of gloo of its own, apart from the user's."""
-
-    def __init__(self, group):
-        import torch
-        import torch.distributed as dist
-
-        self._torch, self._dist = torch, dist
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self._ranks = dist.get_process_group_ranks(group)
-        self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True,
-                                     timeout=datetime.timedelta(seconds=limit()))
-        self._store = dist.distributed_c10d._get_process_group_store(self._group)
-        self._put, self._taken = [0] * self.size, [0] * self.size
-
-    def _tensor(self, memory):
-        return self._torch.frombuffer(memory, dtype=self._torch.uint8)
-
-    def send(self, memory, to, tag):
-        return to, self._dist.isend(self._tensor(memory), self._ranks[to], self._group, tag)
-
-    def receive(self, memory, source, tag):
-        return source, self._dist.irecv(self._tensor(memory), self._ranks[source], self._group, tag)
-
-    def wait(self, request):
-        peer, work = request
-        try:
-            work.wait(datetime.timedelta(seconds=limit()))
-        except RuntimeError as error:
-            raise _stopped(peer, str(error)) from None
-
-    def unite(self, memory):
-        tensor = self._tensor(memory)
-        work = self._dist.all_reduce(tensor, self._dist.ReduceOp.BOR, self._group, async_op=True)
-        self.wait(("of the group", work))
-
-    def put(self, to, text):
-        self._put[to] += 1
-        self._store.set(f"{self.rank}>{to}:{self._put[to]}", text)
-
-    def take(self, source, seconds):
-        key = f"{source}>{self.rank}:{self._taken[source] + 1}"
-        try:
-            self._store.wait([key], datetime.timedelta(seconds=max(seconds, 0.001)))
-        except RuntimeError:  # DistStoreError is one
-            return None
-        self._taken[source] += 1
-        text = self._store.get(key).decode()
-        self._store.delete_key(key)
-        return text
-
-    def withdraw(self):
-        self._store.set("withdrawn", "1")
-
-    def is_withdrawn(self):
-        return self._store.check(["withdrawn"])
-
-
-# ---- mpi4py ----------------------------------------------------------------------------------------------------
-
-
-class MpiPeers:
-    """The ranks of a communicator of mpi4py, of any MPI: messages are mpi4py's own calls."""
-
-    def __init__(self, comm):
-        self._mpi = sys.modules["mpi4py.MPI"]
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self._comm, request = comm.Idup()
-        self._sent = []
-        if not self._poll(request.Test, limit()):
-            raise TimeoutError(f"waited {limit():g} s for all ranks of group, whose first call this is: at least one is missing")
-
-    @staticmethod
-    def _poll(done, seconds):
-        end, calls = time.monotonic() + seconds, 0
-        while not done():
-            calls += 1
-            if calls > 100:
-                time.sleep(2e-5)
-            if time.monotonic() > end:
-                return False
-        return True
-
-    def send(self, memory, to, tag):
-        return to, self._comm.Isend([memory, self._mpi.BYTE], to, tag)
-
-    def receive(self, memory, source, tag):
-        return source, self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
-
-    def wait(self, request):
-        peer, message = request
-        if self._poll(message.Test, limit()):
-            return
-        # MPI still uses the memory of this call, which cannot be left.
-        print(f"[rank {self.rank}] error: {_stopped(peer)}", file=sys.stderr, flush=True)
-        time.sleep(0.2)
-        self._mpi.COMM_WORLD.Abort(3)  # MPICH 4.0 hangs in that of a duplicate
-
-    def unite(self, memory):
-        self.wait(("of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))
-
-    def put(self, to, text):
-        self._sent = [one for one in self._sent if not one.Test()]
-        self._sent.append(self._comm.isend(text, to, _TEXTS))
-
-    def take(self, source, seconds):
-        if not self._poll(lambda: self._comm.iprobe(source, _TEXTS), seconds):
-            return None
-        return self._comm.recv(source=source, tag=_TEXTS)
-
-    def withdraw(self):
-        self._sent.append(self._comm.isend("withdrawn", 0, _TEXTS + 1))
-
-    def is_withdrawn(self):
-        return self._comm.iprobe(tag=_TEXTS + 1)
 
 
 _known = {}  # of PyTorch's groups

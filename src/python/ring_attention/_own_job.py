@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from ._groups import limit as _timeout
+from ._peers import limit as _timeout
 
 
 class _TorchGroup:

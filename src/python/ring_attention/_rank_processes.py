@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from multiprocessing import connection
 
-from ._groups import limit as _timeout
+from ._peers import limit as _timeout
 
 
 def _serve(work, rank, size, folder, pipe, environment):

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _core, _groups
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
-from ._groups import limit as _timeout
+from ._peers import limit as _timeout
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _OF_KERNELS = {"causal", "window", "documents", "scale", "seed", "sink", "q_offset", "same_bits"}
@@ -348,8 +348,8 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
 def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
     """The sum of the arrays of all ranks, on every rank, added in the order of the ranks. Collective.
 
-    For what is small, such as gradients of a small model: rank 0 adds, and sends the sum to each rank. The time limit is the
-    same as for `scatter`.
+    For what is small, such as gradients of a small model: rank 0 adds, and sends the sum to each rank. The time limit
+    is the same as for `scatter`.
     """
     ranks = _ranks_of(comm, group)
 

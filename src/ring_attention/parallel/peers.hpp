@@ -30,7 +30,8 @@ class Peers {
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// Neither waits for the other rank. Two messages with the same sender, receiver and tag keep their order. \param tag  0 to 2
+  /// Neither waits for the other rank. Two messages with the same sender, receiver and tag keep their order.
+  /// \param tag  0 to 2
   [[nodiscard]] virtual std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) = 0;
   [[nodiscard]] virtual std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) = 0;
   /// Each bit becomes 1 if it is 1 on any rank. Collective.

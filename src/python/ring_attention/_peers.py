@@ -1,0 +1,193 @@
+"""What moves the messages of ranks where MPI does not: threads, a ProcessGroup of PyTorch, a communicator of any mpi4py.
+
+Peers have rank, size and, for the extension module (peers.hpp), send, receive, wait and unite. To begin a call, they also have
+put(to, text) and take(source, seconds), which returns None when no text of `source` has come; withdraw(), after which
+is_withdrawn() is true on rank 0.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+
+import numpy as np
+
+from . import _core
+
+ARRAYS, _TEXTS = 3, 4  # tags behind those of the library
+
+
+def limit():
+    """How many seconds a rank waits for the others."""
+    text = os.environ.get("RING_ATTENTION_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"RING_ATTENTION_TIMEOUT is {text!r}: it must be a number of seconds above 0")
+    return seconds
+
+
+def _stopped(peer, cause=""):
+    return _core.Error(f"nothing came from rank {peer} for {limit():g} s: it has stopped, or is slower than "
+                       f"RING_ATTENTION_TIMEOUT{cause and ': '}{cause}")
+
+
+class ThreadPeers:
+    """One of the threads. A message is a copy."""
+
+    def __init__(self, comm):
+        self._comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.group_ranks = None
+
+    def send(self, memory, to, tag):
+        self._comm.send(bytes(memory), to, tag)
+
+    def receive(self, memory, source, tag):
+        return memory, source, tag
+
+    def wait(self, request):
+        if request is not None:
+            memory, source, tag = request
+            message = self._comm.take(source, tag, limit())
+            if message is None:
+                raise _stopped(source)
+            memory[:] = message
+
+    def unite(self, memory):
+        memory[:] = np.bitwise_or.reduce([np.frombuffer(one, np.uint8) for one in self._comm.allgather(bytes(memory))]).tobytes()
+
+    def put(self, to, text):
+        self._comm.send(text, to, _TEXTS)
+
+    def take(self, source, seconds):
+        return self._comm.take(source, _TEXTS, seconds)
+
+    def withdraw(self):
+        self._comm.send(True, 0, "withdrawn")
+
+    def is_withdrawn(self):
+        return any(self._comm.take(other, "withdrawn", 0) for other in range(self.size))
+
+
+# ---- PyTorch ---------------------------------------------------------------------------------------------------
+
+
+class TorchPeers:
+    """The ranks of a ProcessGroup. Messages travel in a group of gloo of its own, apart from the user's."""
+
+    def __init__(self, group):
+        import torch
+        import torch.distributed as dist
+
+        self._torch, self._dist = torch, dist
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._ranks = dist.get_process_group_ranks(group)
+        self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True,
+                                     timeout=datetime.timedelta(seconds=limit()))
+        self._store = dist.distributed_c10d._get_process_group_store(self._group)
+        self._put, self._taken = [0] * self.size, [0] * self.size
+
+    def _tensor(self, memory):
+        return self._torch.frombuffer(memory, dtype=self._torch.uint8)
+
+    def send(self, memory, to, tag):
+        return to, self._dist.isend(self._tensor(memory), self._ranks[to], self._group, tag)
+
+    def receive(self, memory, source, tag):
+        return source, self._dist.irecv(self._tensor(memory), self._ranks[source], self._group, tag)
+
+    def wait(self, request):
+        peer, work = request
+        try:
+            work.wait(datetime.timedelta(seconds=limit()))
+        except RuntimeError as error:
+            raise _stopped(peer, str(error)) from None
+
+    def unite(self, memory):
+        tensor = self._tensor(memory)
+        work = self._dist.all_reduce(tensor, self._dist.ReduceOp.BOR, self._group, async_op=True)
+        self.wait(("of the group", work))
+
+    def put(self, to, text):
+        self._put[to] += 1
+        self._store.set(f"{self.rank}>{to}:{self._put[to]}", text)
+
+    def take(self, source, seconds):
+        key = f"{source}>{self.rank}:{self._taken[source] + 1}"
+        try:
+            self._store.wait([key], datetime.timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError:  # DistStoreError is one
+            return None
+        self._taken[source] += 1
+        text = self._store.get(key).decode()
+        self._store.delete_key(key)
+        return text
+
+    def withdraw(self):
+        self._store.set("withdrawn", "1")
+
+    def is_withdrawn(self):
+        return self._store.check(["withdrawn"])
+
+
+# ---- mpi4py ----------------------------------------------------------------------------------------------------
+
+
+class MpiPeers:
+    """The ranks of a communicator of mpi4py, of any MPI: messages are mpi4py's own calls."""
+
+    def __init__(self, comm):
+        self._mpi = sys.modules["mpi4py.MPI"]
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._comm, request = comm.Idup()
+        self._sent = []
+        if not self._poll(request.Test, limit()):
+            raise TimeoutError(f"waited {limit():g} s for all ranks of group, whose first call this is: at least one is missing")
+
+    @staticmethod
+    def _poll(done, seconds):
+        end, calls = time.monotonic() + seconds, 0
+        while not done():
+            calls += 1
+            if calls > 100:
+                time.sleep(2e-5)
+            if time.monotonic() > end:
+                return False
+        return True
+
+    def send(self, memory, to, tag):
+        return to, self._comm.Isend([memory, self._mpi.BYTE], to, tag)
+
+    def receive(self, memory, source, tag):
+        return source, self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
+
+    def wait(self, request):
+        peer, message = request
+        if self._poll(message.Test, limit()):
+            return
+        # MPI still uses the memory of this call, which cannot be left.
+        print(f"[rank {self.rank}] error: {_stopped(peer)}", file=sys.stderr, flush=True)
+        time.sleep(0.2)
+        self._mpi.COMM_WORLD.Abort(3)  # MPICH 4.0 hangs in that of a duplicate
+
+    def unite(self, memory):
+        self.wait(("of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))
+
+    def put(self, to, text):
+        self._sent = [one for one in self._sent if not one.Test()]
+        self._sent.append(self._comm.isend(text, to, _TEXTS))
+
+    def take(self, source, seconds):
+        if not self._poll(lambda: self._comm.iprobe(source, _TEXTS), seconds):
+            return None
+        return self._comm.recv(source=source, tag=_TEXTS)
+
+    def withdraw(self):
+        self._sent.append(self._comm.isend("withdrawn", 0, _TEXTS + 1))
+
+    def is_withdrawn(self):
+        return self._comm.iprobe(tag=_TEXTS + 1)
