@@ -36,13 +36,13 @@ class Caller {
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// Of this rank, by default.
+  /// The number of threads of this rank, unless a call says another.
   [[nodiscard]] virtual int threads() const = 0;
   [[nodiscard]] virtual Observers observers() const = 0;
   [[nodiscard]] virtual Attention& attention(const Options& options) = 0;
   /// Runs the part of a call in which this rank waits for others: without the interpreter's lock.
   virtual void run(const std::function<void()>& run) = 0;
-  /// Runs a function of the user inside of it.
+  /// Runs a function of the user during such a wait.
   virtual void run_user_code(const std::function<void()>& run) = 0;
 };
 

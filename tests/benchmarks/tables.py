@@ -326,7 +326,8 @@ def all_tables(results):
 def text(results):
     """For the terminal."""
     blocks = [machine_line(results)]
-    for heading, note, rows in [*all_tables(results), ("Goals", f"Of {isa_of(results)}, on a machine with nothing else running.", goals(results))]:
+    of_goals = ("Goals", f"Of {isa_of(results)}, on a machine with nothing else running.", goals(results))
+    for heading, note, rows in [*all_tables(results), of_goals]:
         rows = list(rows)
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -1,7 +1,9 @@
 """Checks the ptxas log of every kernel's build: ptxas_test.py OBJECT,OBJECT,...
 
-Fails if registers are spilled to memory or a kernel has a stack, and on every ptxas warning about lost performance: C7508 (setmaxnreg ignored),
-C7510, C7511 and C7519 (wgmma serialised), and other C75xx. Prints the registers of each file's kernels."""
+Fails if registers are spilled to memory or a kernel has a stack, and on every ptxas warning about lost performance:
+C7508 (setmaxnreg ignored), C7510, C7511 and C7519 (wgmma serialised), and other C75xx. Prints the registers of each
+file's kernels.
+"""
 
 import re
 import sys

@@ -8,7 +8,6 @@ import time
 from mpi4py import MPI  # isort: skip
 
 import numpy as np
-import ring_attention as ra
 from group_cases import attend, digests
 
 world = MPI.COMM_WORLD

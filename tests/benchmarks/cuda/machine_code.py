@@ -144,7 +144,8 @@ def read(objects):
 
 def differences(loops, page):
     """Complaints where a loop is not the page's within 5 %, of the architectures that `loops` has."""
-    want = {(m[1], m[2], int(m[3])): tuple(int(n.replace("-", "0")) for n in m.groups()[3:]) for m in map(ROW.match, page.splitlines()) if m}
+    found = filter(None, map(ROW.match, page.splitlines()))
+    want = {(m[1], m[2], int(m[3])): tuple(int(n.replace("-", "0")) for n in m.groups()[3:]) for m in found}
     architectures = {architecture for _, architecture, _ in loops}
     bad = [f"the page's {key} is not among the objects" for key in want if key[1] in architectures and key not in loops]
     for key, loop in loops.items():
