@@ -45,6 +45,9 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
       shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, slopes}};
   const RankResults<float> results{own, own, &q, &terms, &forward, &grad_out, &gradients};
 
+  std::vector<bool> given(static_cast<std::size_t>(Result::numbers), true);
+  each_number([&](const char*, auto numbers) { given.push_back(!numbers.empty()); }, gradients);
+
   const bool spoils = comm_.rank() == comm_.size() - 1;
   const auto expect = [&](Result spoilt, auto& number, const Tolerance& tolerance) {
     const auto right = number;
@@ -55,6 +58,7 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
       Activity activity;
       check_results(comm_, input, results, report, activity);
       for (std::size_t i = 0; i < result_count; ++i) {
+        if (!given[i]) continue;
         EXPECT_GT(report.errors[i].rows, 0) << result_name(i);
         const bool wrong = spoils && times > 1 && static_cast<Result>(i) == spoilt;
         EXPECT_EQ(report.errors[i].ok, !wrong)
@@ -78,7 +82,8 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
   auto result = static_cast<int>(Result::numbers);
   each_number(
       [&](const char*, auto got, auto magnitudes) {
-        expect(static_cast<Result>(result++), got.back(), of(std::ranges::max(magnitudes)));
+        const auto spoilt = static_cast<Result>(result++);
+        if (!got.empty()) expect(spoilt, got.back(), of(std::ranges::max(magnitudes)));
       },
       gradients, slopes.magnitudes);
 }

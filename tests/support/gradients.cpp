@@ -113,7 +113,9 @@ testing::AssertionResult numbers_agree(const TermNumbers& got, const GradientPro
         Tolerance tolerance = gradient_tolerance<T>(problem.what().queries * problem.what().batch,
                                                     problem.want.max_abs_score, magnitude);
         tolerance.absolute += unit * magnitude;
-        const Comparison comparison = compare(as_tensor(numbers), as_tensor(want), tolerance);
+        const Comparison comparison =
+            compare(as_tensor(numbers), as_tensor(want), tolerance,
+                    {.expect_zero = std::ranges::all_of(want, [](double x) { return x == 0; })});
         if (!comparison.ok)
           verdict = testing::AssertionFailure()
                     << "d" << name << " " << describe(comparison) << "\n  " << to_string(problem.what());
