@@ -45,8 +45,8 @@ class MpiRanks : public AttentionRanks {
 
   [[nodiscard]] AllToAll& all() override { return all_; }
   void unite(std::span<std::byte> bytes) override {
-    check_mpi(
-        MPI_Allreduce_c(MPI_IN_PLACE, bytes.data(), std::ssize(bytes), MPI_BYTE, MPI_BOR, comm_.handle()));
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, MPI_BOR,
+                            comm_.handle()));
   }
   [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid, TransportKind kind) override {
     return std::make_unique<MpiLinks>(comm_, grid.ulysses, grid.ring, kind);
@@ -88,13 +88,13 @@ std::string text_of(int root, AttentionRanks& ranks, std::string text) {
 }
 
 void agree(AttentionRanks& ranks, const std::function<void()>& validate) {
-  const std::string failure = failure_of(ranks.rank(), validate);
+  const std::optional<std::string> failure = failure_of(ranks.rank(), validate);
   std::vector<std::byte> failed(static_cast<std::size_t>(ranks.size()));
-  failed[static_cast<std::size_t>(ranks.rank())] = std::byte{!failure.empty()};
+  failed[static_cast<std::size_t>(ranks.rank())] = std::byte{failure.has_value()};
   ranks.unite(failed);
   const auto lowest = std::ranges::find(failed, std::byte{1});
   if (lowest == failed.end()) return;
-  throw AgreedError(text_of(static_cast<int>(lowest - failed.begin()), ranks, failure));
+  throw AgreedError(text_of(static_cast<int>(lowest - failed.begin()), ranks, failure.value_or("")));
 }
 
 }  // namespace ring_attention

@@ -7,7 +7,9 @@
 #include "cuda/parallel_runs.hpp"
 #include "emulator/streams.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
+#include "ring_attention/parallel/term_gradients.hpp"
 #include "support/input_error.hpp"
 
 namespace {
@@ -73,10 +75,11 @@ class GpuArrays : public testing::Test {
   void expect_the_bits_of_a_run(const Case& what, GpuOptions::Transport transport) const {
     SCOPED_TRACE(to_string(what));
     const auto problem = problem_in<T>(what, stream.handle());
+    MpiAllToAll ranks(comm);
     for_each_partition(what, [&](Options options, const RankGrid& grid) {
       options.gpu.transport = transport;
       RankRun<float> want = run<T>(problem, grid, options);
-      sum_over_ranks(comm, std::span(want.gradients.sinks));
+      all_reduce(ranks, want.gradients.numbers());
       const GpuUser<T> user(problem, grid);
       Attention attention(MPI_COMM_WORLD, options);
       const auto [attended, gradients] = user.attend(attention, stream.handle());

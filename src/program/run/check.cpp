@@ -5,6 +5,7 @@
 #include "program/run/check_keys.hpp"
 #include "program/run/rows.hpp"
 #include "ring_attention/attention/reference.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
@@ -168,8 +169,9 @@ class Check {
     const Shape &bias = results_.terms->bias.shape(), &q = input_.q();
     const Index shared = q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1);
     want_.magnitude_bias *= static_cast<double>(shared);
-    sum_over_ranks(comm_, want_.numbers);
-    sum_over_ranks(comm_, want_.magnitudes);
+    MpiAllToAll ranks(comm_);
+    all_reduce(ranks, want_.numbers);
+    all_reduce(ranks, want_.magnitudes);
   }
 
   /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.

@@ -54,7 +54,7 @@ std::string out_of_memory(int rank) {
 
 }  // namespace
 
-std::string failure_of(int rank, const std::function<void()>& validate) {
+std::optional<std::string> failure_of(int rank, const std::function<void()>& validate) {
   try {
     validate();
   } catch (const InputError& error) {
@@ -64,14 +64,15 @@ std::string failure_of(int rank, const std::function<void()>& validate) {
   } catch (const std::bad_alloc&) {
     return out_of_memory(rank);
   }
-  return {};
+  return std::nullopt;
 }
 
 void agree(const Communicator& comm, const std::function<void()>& validate) {
-  std::string message = failure_of(comm.rank(), validate);
+  const std::optional<std::string> failure = failure_of(comm.rank(), validate);
   const int none = comm.size();
-  const int culprit = reduced(comm, message.empty() ? none : comm.rank(), MPI_INT, MPI_MIN);
+  const int culprit = reduced(comm, failure ? comm.rank() : none, MPI_INT, MPI_MIN);
   if (culprit == none) return;
+  std::string message = failure.value_or("");
   broadcast(comm, message, culprit);
   throw AgreedError(message);
 }

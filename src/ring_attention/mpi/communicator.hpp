@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <type_traits>
@@ -54,8 +55,8 @@ class AgreedError : public InputError {
   using InputError::InputError;
 };
 
-/// The text of the error of `validate` of which all ranks are to know; empty: it has thrown none.
-[[nodiscard]] std::string failure_of(int rank, const std::function<void()>& validate);
+/// The text of the error of `validate` of which all ranks are to know, or none.
+[[nodiscard]] std::optional<std::string> failure_of(int rank, const std::function<void()>& validate);
 
 /// Runs `validate` on every rank. If any rank threw InputError or std::filesystem::filesystem_error (or had no memory), all
 /// ranks throw AgreedError with the message of the lowest such rank. Collective.

@@ -19,14 +19,6 @@ double largest(AllToAll& ranks, double value) {
 
 }  // namespace
 
-void sum_over_ranks(const Communicator& comm, TermNumbers& numbers) {
-  each_number(
-      [&](const char*, std::span<double> sums) {
-        if (!sums.empty()) sum_over_ranks(comm, sums);
-      },
-      numbers);
-}
-
 void all_reduce(AllToAll& ranks, TermNumbers& numbers) {
   each_number(
       [&](const char*, std::span<double> sums) {

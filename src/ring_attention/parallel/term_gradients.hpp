@@ -4,14 +4,11 @@
 
 #include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/scoring.hpp"
-#include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/parallel/collectives/all_to_all.hpp"
 
 namespace ring_attention {
 
-/// The sums over all ranks, on every rank. Collective.
-void sum_over_ranks(const Communicator& comm, TermNumbers& numbers);
-/// In the order of the ranks.
+/// The sums over all ranks in the order of the ranks, on every rank. Collective.
 void all_reduce(AllToAll& ranks, TermNumbers& numbers);
 
 /// Adds to the gradients of an attention those that are sums over the rows of all ranks, on every rank. Collective.
