@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <span>
+
 #include "support/differences.hpp"
 #include "support/gradients.hpp"
 #include "support/masks.hpp"
@@ -105,6 +108,35 @@ TYPED_TEST(GradientsIn, WhereNoQuerySeesAKeyAllAreZero) {
     expect_only_zeros(got.k);
     expect_only_zeros(got.v);
   }
+}
+
+// The check itself: it fails for one gradient times 0.999 in float.
+TYPED_TEST(GradientsIn, DoNotAgreeTimesAFactor) {
+  Case what{
+      .kv_heads = 2, .group = 2, .queries = 70, .keys = 90, .dim = 32, .scoring = {0.2, Mask::causal(20)}};
+  what.bias_batch = 1;
+  what.bias_heads = 4;
+  what.scoring.sinks = {0.5, -1, 0, 2};
+  const auto problem = make_gradient_problem<TypeParam>(what);
+  const auto gradients = [&] {
+    const ReferenceGradients& want = problem.want;
+    return Gradients<TypeParam>{converted<TypeParam>(want.q),
+                                converted<TypeParam>(want.k),
+                                converted<TypeParam>(want.v),
+                                {{converted<TypeParam>(want.bias)}, want.numbers()}};
+  };
+  EXPECT_TRUE(agrees(gradients(), problem));
+  const double factor = 1 - 8000 * double{std::numeric_limits<TypeParam>::epsilon()};
+  const auto expect_failure = [&](const char* name, auto&& array_of) {
+    auto wrong = gradients();
+    for (auto& x : array_of(wrong)) x = static_cast<std::remove_reference_t<decltype(x)>>(x * factor);
+    EXPECT_FALSE(agrees(wrong, problem)) << name;
+  };
+  expect_failure("dq", [](auto& of) { return of.q.view().elements(); });
+  expect_failure("dk", [](auto& of) { return of.k.view().elements(); });
+  expect_failure("dv", [](auto& of) { return of.v.view().elements(); });
+  expect_failure("dbias", [](auto& of) { return of.bias.view().elements(); });
+  expect_failure("dsink", [](auto& of) { return std::span(of.sinks); });
 }
 
 // ---- the engine ----------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 // A problem on a GPU: numbers rounded to its type, runs of the engines, and the check against the reference.
 #pragma once
 
-#include "cuda/gradient_bound.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
 #include "ring_attention/cuda/stream.hpp"
+#include "support/gradient_bound.hpp"
 
 namespace ring_attention::test {
 

@@ -4,9 +4,9 @@
 
 #include <map>
 
-#include "cuda/gradient_bound.hpp"
 #include "cuda/kernel_cases.hpp"
 #include "cuda/needed_barriers.hpp"
+#include "support/gradient_bound.hpp"
 #include "support/gradients.hpp"
 
 namespace ring_attention::test {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "support/gradient_bound.hpp"
+
 namespace ring_attention::test {
 
 template <class T>
@@ -58,14 +60,9 @@ testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got,
       want.size() > 0 && std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
   const Tolerance tolerance = gradient_tolerance<T>(terms, problem.want.max_abs_score, magnitude);
   const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero && may_be_zero(problem)});
-  if (!comparison.ok)
-    return testing::AssertionFailure()
-           << name << " " << describe(comparison) << "\n  " << to_string(problem.what());
-  // In double, where no logit is spiked: 1e-12 of the whole, unless nearly all of it cancels.
-  if (sizeof(T) == sizeof(double) && problem.what().spike_every == 0 && comparison.relative_error > 1e-12 &&
-      comparison.max_error > 1e-13 * magnitude)
-    return testing::AssertionFailure() << name << " is off by more than 1e-12: " << describe(comparison)
-                                       << "\n  " << to_string(problem.what());
+  const auto verdict = norm_is_near<T>(name, comparison, tolerance.absolute);
+  if (!verdict)
+    return testing::AssertionFailure() << verdict.message() << "\n  " << to_string(problem.what());
   return testing::AssertionSuccess() << name << " " << describe(comparison);
 }
 
@@ -112,13 +109,13 @@ testing::AssertionResult numbers_agree(const TermNumbers& got, const GradientPro
         const double magnitude = std::ranges::max(magnitudes);
         Tolerance tolerance = gradient_tolerance<T>(problem.what().queries * problem.what().batch,
                                                     problem.want.max_abs_score, magnitude);
+        const double of_type = tolerance.absolute;
         tolerance.absolute += unit * magnitude;
         const Comparison comparison =
             compare(as_tensor(numbers), as_tensor(want), tolerance,
                     {.expect_zero = std::ranges::all_of(want, [](double x) { return x == 0; })});
-        if (!comparison.ok)
-          verdict = testing::AssertionFailure()
-                    << "d" << name << " " << describe(comparison) << "\n  " << to_string(problem.what());
+        verdict = norm_is_near<T>(("d" + std::string(name)).c_str(), comparison, of_type, unit);
+        if (!verdict) verdict << "\n  " << to_string(problem.what());
       },
       got, problem.want, problem.want.magnitudes);
   return verdict;
