@@ -14,8 +14,8 @@ u8 space_of(const std::vector<std::string>& words) {
 
 bool Parser::decode_memory(Instruction& in, const Words& words, const std::vector<Operand>& o) {
   const std::string &name = words[0], &type = words.back();
-  if (name == "fence" ||
-      name == "membar") {  // those between blocks change nothing: blocks see each other's writes
+  if (name == "fence" || name == "membar") {
+    // A fence between blocks changes nothing: blocks see each other's writes.
     if (!has(words, "proxy"))
       in.kind = Kind::nothing;
     else if (has(words, "async") || has(words, "async::shared::cta") || words.back() == "shared::cta")

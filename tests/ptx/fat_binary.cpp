@@ -14,7 +14,7 @@ struct Module {
   std::string text;
   int architecture;
   bool parsed = false;
-  std::vector<std::unique_ptr<Kernel>> kernels;
+  std::vector<std::unique_ptr<Kernel>> kernels = {};
 };
 struct FatBinary {
   std::vector<Module> modules;
@@ -30,15 +30,6 @@ T read(const u8* from) {
   std::memcpy(static_cast<void*>(&value), from, sizeof value);
   return value;
 }
-
-}  // namespace
-
-KernelStub* find_function(const void* host) {
-  const auto found = functions().find(host);
-  return found == functions().end() ? nullptr : &found->second;
-}
-
-namespace {
 
 /// A kernel's name without the number that nvcc gives to a file's unnamed namespace.
 std::string without_file(const std::string& name) {
@@ -63,6 +54,11 @@ Kernel* replacement_of(const std::string& name, int capability) {
 }
 
 }  // namespace
+
+KernelStub* find_function(const void* host) {
+  const auto found = functions().find(host);
+  return found == functions().end() ? nullptr : &found->second;
+}
 
 Kernel* kernel_of(KernelStub& function, int capability) {
   if (function.kernel == nullptr) function.kernel = replacement_of(function.name, capability);
@@ -102,9 +98,7 @@ void** __cudaRegisterFatBinary(void* wrapper) {
     const u32 header = read<u32>(at + 4);
     if (read<u16>(at) == 1) {
       ptx::Module module{std::string(reinterpret_cast<const char*>(at + header), bytes),
-                         static_cast<int>(read<u32>(at + 28)),
-                         false,
-                         {}};
+                         static_cast<int>(read<u32>(at + 28))};
       if (module.text.find(".version") == std::string::npos)
         std::fprintf(stderr,
                      "PTX ERROR: a fat binary is compressed. Remedy: compile it with --no-compress.\n");

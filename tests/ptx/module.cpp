@@ -110,8 +110,8 @@ std::vector<std::unique_ptr<Kernel>> parse_module(const std::string& text, int a
       return kernel;
     };
     auto kernel = parsed(0);
-    if (kernel->static_shared != 0 &&
-        !header.dynamic.empty()) {  // dynamic shared memory begins behind the static
+    if (kernel->static_shared != 0 && !header.dynamic.empty()) {
+      // Dynamic shared memory begins behind the static.
       const u32 begin = (kernel->static_shared + 1023) / 1024 * 1024;
       kernel = parsed(begin);
       kernel->static_shared = begin;

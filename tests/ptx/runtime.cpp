@@ -213,7 +213,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
 
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* unused, size_t* all) { return *unused = *all = 1ULL << 33U, cudaSuccess; }
@@ -253,18 +252,14 @@ cudaError_t cudaGetLastError() {
   failed = false;
   return e;
 }
-cudaError_t cudaPeekAtLastError() { return status(); }
 
 // ---- memory
 
 cudaError_t cudaMalloc(void** p, size_t n) { return allocate(p, n, cudaMemoryTypeDevice); }
-cudaError_t cudaMallocAsync(void** p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
 cudaError_t cudaMallocFromPoolAsync(void** p, size_t n, cudaMemPool_t, cudaStream_t) {
   return cudaMalloc(p, n);
 }
 cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) { return allocate(p, n, cudaMemoryTypeHost); }
-cudaError_t cudaMallocHost(void** p, size_t n) { return allocate(p, n, cudaMemoryTypeHost); }
-cudaError_t cudaMallocManaged(void** p, size_t n, unsigned) { return allocate(p, n, cudaMemoryTypeManaged); }
 cudaError_t cudaFree(void* p) { return release(p); }
 cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return release(p); }
 cudaError_t cudaFreeHost(void* p) { return release(p); }
@@ -278,8 +273,6 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { ret
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* value) {
   return std::memset(value, 0, 8), cudaSuccess;
 }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { return *pool = nullptr, cudaSuccess; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
   const std::lock_guard guard(lock());
   const auto* found = allocation_of(reinterpret_cast<u64>(p));
@@ -290,11 +283,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaMemset(void* p, int value, size_t n) { return std::memset(p, value, n), status(); }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t) { return cudaMemset(p, value, n); }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind, cudaStream_t) {
   return std::memmove(to, from, n), status();
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpy(to, from, n, kind);
 }
 
 // ---- streams and events
@@ -302,26 +292,20 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return *stream = reinterpret_cast<cudaStream_t>(new int), cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  return cudaStreamCreate(stream);
+  return *stream = reinterpret_cast<cudaStream_t>(new int), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return delete reinterpret_cast<int*>(stream), cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return status(); }
-cudaError_t cudaDeviceSynchronize() { return status(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 
 using EventTime = std::chrono::steady_clock::time_point;
 static EventTime& time_of(cudaEvent_t event) { return *reinterpret_cast<EventTime*>(event); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return *event = reinterpret_cast<cudaEvent_t>(new EventTime), cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete &time_of(event), cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return time_of(event) = std::chrono::steady_clock::now(), cudaSuccess;
