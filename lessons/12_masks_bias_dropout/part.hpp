@@ -1,7 +1,6 @@
 // Lesson 12, beside the idea: one rank's part of a problem, its ring, forward and backward, and the dense reference.
 #pragma once
 
-
 #include "engine.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"

@@ -43,6 +43,7 @@ std::unique_ptr<Peers::Message> PythonPeers::receive(std::span<std::byte> bytes,
 }
 
 void PythonPeers::unite(std::span<std::byte> bytes) {
+  if (bytes.empty()) return;
   const py::gil_scoped_acquire locked;
   peers_.attr("unite")(memory(bytes));
 }

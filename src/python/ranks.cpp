@@ -28,7 +28,7 @@ Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Ind
   Options options;
   options.partition = partition_named(parallel);
   options.ulysses = ulysses;
-  options.threads = threads > 0 ? threads : caller->threads();
+  options.threads = threads;
   if (transport == "odd-even") options.transport = TransportKind::odd_even;
   if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;

@@ -21,9 +21,13 @@ void bind_ranks(py::module_& module);
 struct Division {
   std::shared_ptr<Caller> caller;
   Placements placement;
-  Options options;
+  Options options;  ///< 0 threads: those of a rank, which the caller knows when a call has begun
 
-  [[nodiscard]] Attention& attention() const { return caller->attention(options); }
+  [[nodiscard]] Attention& attention() const {
+    Options how = options;
+    if (how.threads == 0) how.threads = caller->threads();
+    return caller->attention(how);
+  }
   /// \param q  of this rank
   [[nodiscard]] Scoring scoring(const ScoringArguments& arguments, const Shape& q) const;
 };

@@ -40,7 +40,9 @@ class Torch(unittest.TestCase):
         self.assertIn("rank 1: dropout is 2", first[1])
 
     def test_a_group_may_be_a_part_of_the_ranks(self):
-        self.assertEqual(of_torch(4, "parts"), [(rank % 2, 2, True) for rank in range(4)])
+        ranks = of_torch(4, "parts")
+        self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
+        self.assertEqual(sorted(tokens for *_, tokens in ranks), [0, 1, 1, 1])
 
     def ends(self, case):
         """The errors of the ranks of a job that must end by itself, except for those of rank 1."""

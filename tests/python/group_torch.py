@@ -28,12 +28,15 @@ def errors(rank, group):
 
 
 def parts(rank, group):
-    """Two rings of two ranks: a process group each, and a dimension of a DeviceMesh."""
+    """Two rings of two ranks, a process group each and a dimension of a DeviceMesh, and one of all ranks."""
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    same = [attend(part).out.tobytes() for part in (halves[rank // 2], mesh["cp"])]
-    whole = ra.threads(2).run(attend)[rank % 2].out.tobytes()
-    yield (ra.rank(group=mesh["cp"]), ra.size(group=mesh["cp"]), same == [whole, whole])
+    if rank < 2:
+        attend(halves[0])  # the other ranks have called with no group yet
+    same = [attend(part).out.tobytes() for part in (halves[rank // 2], mesh["cp"], group)]
+    whole = [ra.threads(size).run(attend)[rank % size].out.tobytes() for size in (2, 2, 4)]
+    three = ra.scatter(np.ones((1, 3, 2)) if rank == 0 else None, group=group)  # one rank gets none
+    yield (ra.rank(group=mesh["cp"]), ra.size(group=mesh["cp"]), same == whole, three.shape[1])
 
 
 def kernel(q, k, v, mask, scale):

@@ -114,8 +114,11 @@ def attention(q, k, v, *, bias=None, threads=0, check=False, stream=None, **word
 def merge(*parts) -> Result:
     """The attention over the keys of all parts: (out, lse) of the same queries, each over other keys. NumPy arrays.
 
-    With it, a ring of your own can use `attention` for the keys of one step.
+    With it, a ring of your own can use `attention` for the keys of one step. A sink belongs to one part, because each
+    `attention` with sink= adds it.
     """
+    if not parts:
+        raise ValueError("merge: give at least one (out, lse)")
     largest = np.max([lse for _, lse in parts], axis=0)
     largest = np.where(np.isneginf(largest), 0, largest)  # a query that sees no key
     weights = [np.exp(lse - largest)[..., np.newaxis] for _, lse in parts]

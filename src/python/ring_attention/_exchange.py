@@ -139,9 +139,13 @@ def run_ranks(size, work):
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.1)  # Ctrl-C gets in between
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.1)  # Ctrl-C gets in between
+    except BaseException:
+        exchange.stop()
+        raise
     if errors:
         raise errors[0]
     return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import socket
 import sys
 import time
@@ -30,6 +31,9 @@ class GroupRanks(_core.Group):
                               "further call of all ranks is possible")
         try:
             verdict = (self._decide if self.rank == 0 else self._ask)(call, f"{call}\n{problem}", news, timeout)
+            if verdict[0] == "g" and not self._begun:
+                self._begun = True
+                self._share_cores()
         except BaseException:
             self.is_apart = True
             raise
@@ -39,9 +43,6 @@ class GroupRanks(_core.Group):
         if kind == "l":
             self.is_apart = True
             raise TimeoutError(text)
-        if not self._begun:
-            self._begun = True
-            self._share_cores()
         return text
 
     def _decide(self, call, mine, news, timeout):
@@ -92,6 +93,8 @@ class GroupRanks(_core.Group):
         self.share_cores(int((hosts == hosts[self.rank]).sum()))
 
     def _transfer(self, begin, array, other):
+        if array.size == 0:
+            return
         try:
             self._peers.wait(begin(memoryview(array.reshape(-1).view(np.uint8)), other, ARRAYS))
         except BaseException:
@@ -127,13 +130,21 @@ class threads:
     """
 
     def __init__(self, size: int):
-        if not isinstance(size, int) or size < 1:
+        self.size = operator.index(size)
+        if self.size < 1:
             raise ValueError(f"threads: the number of ranks is {size!r}: it must be at least 1")
-        self.size = size
 
     def run(self, work):
         """Calls work(group) on each rank; returns what they return. The first error ends all, and is raised here."""
-        return run_ranks(self.size, lambda rank, comm: work(ThreadPeers(comm)))
+
+        def of_rank(_, comm):
+            peers = ThreadPeers(comm)
+            try:
+                return work(peers)
+            finally:
+                peers.group_ranks = None  # else they keep each other
+
+        return run_ranks(self.size, of_rank)
 
 
 _known = {}  # of PyTorch's groups
@@ -146,7 +157,8 @@ def ranks_of(group):
         return group.group_ranks
     torch, mpi = sys.modules.get("torch"), sys.modules.get("mpi4py.MPI")
     if torch is not None and torch.distributed.is_available():
-        if isinstance(group, torch.distributed.DeviceMesh):
+        mesh = getattr(torch.distributed, "DeviceMesh", None)  # since PyTorch 2.2
+        if mesh is not None and isinstance(group, mesh):
             if group.ndim != 1:
                 raise TypeError(f"group is a DeviceMesh of {group.ndim} dimensions: give one of them, as mesh[\"cp\"]")
             group = group.get_group()

@@ -31,8 +31,8 @@ def limit():
     return seconds
 
 
-def _stopped(peer, cause=""):
-    return _core.Error(f"nothing came from rank {peer} for {limit():g} s: it has stopped, or is slower than "
+def _stopped(whom, cause=""):
+    return _core.Error(f"nothing came from {whom} for {limit():g} s: it has stopped, or is slower than "
                        f"RING_ATTENTION_TIMEOUT{cause and ': '}{cause}")
 
 
@@ -54,11 +54,19 @@ class ThreadPeers:
             memory, source, tag = request
             message = self._comm.take(source, tag, limit())
             if message is None:
-                raise _stopped(source)
+                raise _stopped(f"rank {source}")
             memory[:] = message
 
     def unite(self, memory):
-        memory[:] = np.bitwise_or.reduce([np.frombuffer(one, np.uint8) for one in self._comm.allgather(bytes(memory))]).tobytes()
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        for rank in others:
+            self._comm.send(bytes(memory), rank, "united")
+        whole = np.frombuffer(memory, np.uint8)
+        for rank in others:
+            message = self._comm.take(rank, "united", limit())
+            if message is None:
+                raise _stopped(f"rank {rank}")
+            np.bitwise_or(whole, np.frombuffer(message, np.uint8), out=whole)
 
     def put(self, to, text):
         self._comm.send(text, to, _TEXTS)
@@ -85,32 +93,33 @@ class TorchPeers:
 
         self._torch, self._dist = torch, dist
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self._ranks = dist.get_process_group_ranks(group)
-        self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True,
-                                     timeout=datetime.timedelta(seconds=limit()))
-        self._store = dist.distributed_c10d._get_process_group_store(self._group)
+        # Not new_group(): its ranks have to agree on how many groups each of them has made before.
+        self._store = dist.PrefixStore("ring_attention", dist.distributed_c10d._get_process_group_store(group))
+        self._group = dist.ProcessGroupGloo(self._store, self.rank, self.size, datetime.timedelta(seconds=limit()))
         self._put, self._taken = [0] * self.size, [0] * self.size
 
     def _tensor(self, memory):
         return self._torch.frombuffer(memory, dtype=self._torch.uint8)
 
     def send(self, memory, to, tag):
-        return to, self._dist.isend(self._tensor(memory), self._ranks[to], self._group, tag)
+        return f"rank {to}", self._group.send([self._tensor(memory)], to, tag)
 
     def receive(self, memory, source, tag):
-        return source, self._dist.irecv(self._tensor(memory), self._ranks[source], self._group, tag)
+        return f"rank {source}", self._group.recv([self._tensor(memory)], source, tag)
 
     def wait(self, request):
-        peer, work = request
+        whom, work = request
         try:
             work.wait(datetime.timedelta(seconds=limit()))
         except RuntimeError as error:
-            raise _stopped(peer, str(error)) from None
+            raise _stopped(whom, str(error)) from None
 
     def unite(self, memory):
-        tensor = self._tensor(memory)
-        work = self._dist.all_reduce(tensor, self._dist.ReduceOp.BOR, self._group, async_op=True)
-        self.wait(("of the group", work))
+        bits = self._tensor(memory).clone()  # gloo may write to it after a wait that has failed
+        how = self._dist.AllreduceOptions()
+        how.reduceOp = self._dist.ReduceOp.BOR
+        self.wait(("a rank of the group", self._group.allreduce([bits], how)))
+        self._tensor(memory).copy_(bits)
 
     def put(self, to, text):
         self._put[to] += 1
@@ -160,22 +169,22 @@ class MpiPeers:
         return True
 
     def send(self, memory, to, tag):
-        return to, self._comm.Isend([memory, self._mpi.BYTE], to, tag)
+        return f"rank {to}", self._comm.Isend([memory, self._mpi.BYTE], to, tag)
 
     def receive(self, memory, source, tag):
-        return source, self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
+        return f"rank {source}", self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
 
     def wait(self, request):
-        peer, message = request
+        whom, message = request
         if self._poll(message.Test, limit()):
             return
         # MPI still uses the memory of this call, which cannot be left.
-        print(f"[rank {self.rank}] error: {_stopped(peer)}", file=sys.stderr, flush=True)
+        print(f"[rank {self.rank}] error: {_stopped(whom)}", file=sys.stderr, flush=True)
         time.sleep(0.2)
         self._mpi.COMM_WORLD.Abort(3)  # MPICH 4.0 hangs in that of a duplicate
 
     def unite(self, memory):
-        self.wait(("of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))
+        self.wait(("a rank of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))
 
     def put(self, to, text):
         self._sent = [one for one in self._sent if not one.Test()]
