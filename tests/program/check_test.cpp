@@ -42,7 +42,7 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
   const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
   AttentionResult<float> forward{shard(want.out), shard(want.lse)};
   Gradients<float> gradients{
-      shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, slopes}};
+      shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, slopes.numbers()}};
   const RankResults<float> results{own, own, &q, &terms, &forward, &grad_out, &gradients};
 
   std::vector<bool> given(static_cast<std::size_t>(Result::numbers), true);
