@@ -33,8 +33,8 @@ def parts(rank, group):
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     if rank < 2:
         attend(halves[0])  # the other ranks have called with no group yet
-    same = [attend(part).out.tobytes() for part in (halves[rank // 2], mesh["cp"], group)]
-    whole = [ra.threads(size).run(attend)[rank % size].out.tobytes() for size in (2, 2, 4)]
+    same = [attend(part).out.tobytes() for part in (group, halves[rank // 2], mesh["cp"])]
+    whole = [ra.threads(size).run(attend)[rank % size].out.tobytes() for size in (4, 2, 2)]
     three = ra.scatter(np.ones((1, 3, 2)) if rank == 0 else None, group=group)  # one rank gets none
     yield (ra.rank(group=mesh["cp"]), ra.size(group=mesh["cp"]), same == whole, three.shape[1])
 
