@@ -27,6 +27,7 @@ class PythonPeers : public Peers {
   py::object peers_;  // a thread with the interpreter's lock makes and destroys this object
 };
 
+/// The ranks that make a call, over MPI or over a group.
 class Caller {
  public:
   Caller() = default;

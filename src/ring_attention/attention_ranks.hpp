@@ -12,6 +12,7 @@
 
 namespace ring_attention {
 
+/// The ranks of an Attention: those of a communicator, or Peers.
 class AttentionRanks {
  public:
   AttentionRanks() = default;
@@ -19,13 +20,13 @@ class AttentionRanks {
   AttentionRanks& operator=(const AttentionRanks&) = delete;
   virtual ~AttentionRanks() = default;
 
-  /// All of them.
+  /// An all-to-all among all ranks.
   [[nodiscard]] virtual AllToAll& all() = 0;
-  /// As Peers::unite.
+  /// Does what Peers::unite says.
   virtual void unite(std::span<std::byte> bytes) = 0;
   /// The links between arrays of the host. Collective.
   [[nodiscard]] virtual std::unique_ptr<Links> links(const RankGrid& grid, TransportKind kind) = 0;
-  /// Null over Peers.
+  /// The communicator of the ranks; null when they are Peers.
   [[nodiscard]] virtual const Communicator* communicator() const { return nullptr; }
 
   [[nodiscard]] int rank() { return all().rank(); }
@@ -37,7 +38,7 @@ class AttentionRanks {
 /// \param peers  outlive the result
 [[nodiscard]] std::unique_ptr<AttentionRanks> ranks_of(Peers& peers);
 
-/// As agree() of a communicator.
+/// Does what agree() of a communicator does.
 void agree(AttentionRanks& ranks, const std::function<void()>& validate);
 /// The text that `root` passes. Collective.
 [[nodiscard]] std::string text_of(int root, AttentionRanks& ranks, std::string text);

@@ -46,7 +46,7 @@ struct AttentionState {
   }
 
   /// Returns when all ranks make this call: their arguments are right and belong together, and every rank can have the memory.
-  /// One MPI_Allreduce; more only to explain an error. \throws AgreedError otherwise, on all ranks
+  /// One unite() of all ranks; more only to explain an error. \throws AgreedError otherwise, on all ranks
   /// \param check_more  what arrays of a GPU need; it sends nothing
   /// \returns true unless every rank has completed() such a call before
   template <class T>

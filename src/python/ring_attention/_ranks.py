@@ -87,12 +87,12 @@ def _ranks_of(comm, group=None):
 
 
 def rank(comm=None, group=None) -> int:
-    """The number of this rank, 0 .. size() - 1, in the job or in `comm`. Starts MPI."""
+    """The number of this rank, 0 .. size() - 1, in the job, in `comm` or in `group`. Starts MPI, except with `group`."""
     return _ranks_of(comm, group).rank
 
 
 def size(comm=None, group=None) -> int:
-    """The number of ranks of the job, 1 without a launcher, or of `comm`. Starts MPI."""
+    """The number of ranks of the job, 1 without a launcher, of `comm` or of `group`. Starts MPI, except with `group`."""
     return _ranks_of(comm, group).size
 
 
@@ -226,6 +226,8 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
 
 def wait(comm=None, group=None) -> None:
     """Returns when this rank's calls on a GPU, with all ranks or with `comm`, have finished their work. Not collective.
+
+    With `group` it returns at once: arrays are in the memory of the host.
 
     Raises Error if a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of
     the stream by another package has no such limit: it waits for ever for a lost rank.

@@ -57,6 +57,18 @@ void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges)
 }
 
 template <class T>
+std::vector<typename CpuBackward<T>::KeyRange> CpuBackward<T>::parts_of(const TokenRanges& ranges) {
+  std::vector<KeyRange> parts;
+  Index first = 0;
+  for (const TokenRange& keys : ranges) {
+    for (Index from = 0; from < keys.count; from += part_keys)
+      parts.push_back({keys.slice(from, std::min(part_keys, keys.count - from)), first + from});
+    first += keys.count;
+  }
+  return parts;
+}
+
+template <class T>
 void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
                                 const Progress& progress) {
   const Shape& q = forward_.q.shape();
@@ -66,14 +78,7 @@ void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>
           "CpuBackward: k, v, dk and dv belong to the same keys");
   const Index kv_heads = kv.k.shape().heads, pairs = q.batch * kv_heads;
 
-  // Parts of the keys. Neither they nor the order of the sums depend on the number of threads.
-  std::vector<KeyRange> parts;
-  Index first = 0;
-  for (const TokenRange& keys : kv.ranges) {
-    for (Index from = 0; from < keys.count; from += part_keys)
-      parts.push_back({keys.slice(from, std::min(part_keys, keys.count - from)), first + from});
-    first += keys.count;
-  }
+  const std::vector<KeyRange> parts = parts_of(kv.ranges);
 
   // A task is a tile of queries and a part of the keys. The tasks of a part come in the order of the tiles, because
   // they add to the same dK and dV, and the tasks of a tile in the order of the parts, because they add to the same dQ.

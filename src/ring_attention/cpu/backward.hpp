@@ -24,7 +24,7 @@ class CpuBackward : public BackwardEngine<T> {
   void begin(const BackwardInputs<T>& forward, TokenRanges ranges);
 
   /// Adds to dQ what these keys contribute, and to `gradient` what these queries contribute to dK and dV.
-  /// Calls `progress` after every tile that the calling thread has done.
+  /// Calls `progress` after every task of the calling thread, a tile of queries and a part of the keys.
   void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
                   const Progress& progress = {}) override;
 
@@ -34,11 +34,14 @@ class CpuBackward : public BackwardEngine<T> {
   [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
 
  private:
-  /// The keys of one range of a rank, with begin <= key < end.
+  /// Keys of one range of a rank.
   struct KeyRange {
     TokenRange keys;
-    Index first;
+    Index first;  ///< their place in the arrays of the rank
   };
+
+  /// Neither the parts of the keys nor the order of the sums depend on the number of threads.
+  [[nodiscard]] static std::vector<KeyRange> parts_of(const TokenRanges& ranges);
 
   void differentiate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient, Index batch, Index head,
                      Index kv_head, const cpu::QueryTile& tile, const KeyRange& part, T* workspace);
