@@ -11,6 +11,8 @@
 #include "program/bench/parts.hpp"
 #include "program/trace/trace_observer.hpp"
 #include "ring_attention/core/random.hpp"
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"

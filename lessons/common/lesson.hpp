@@ -15,7 +15,8 @@
 #include "cli/table.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ring_attention/core/shape.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 
 namespace CLI {
 class App;

@@ -5,6 +5,8 @@
 
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cuda/device.hpp"
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/mpi/host.hpp"
 
 namespace ring_attention {

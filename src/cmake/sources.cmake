@@ -11,7 +11,9 @@ set(core_sources
     ring_attention/core/tensor.cpp
     ring_attention/core/text.cpp)
 set(mpi_sources
+    ring_attention/mpi/agreement.cpp
     ring_attention/mpi/clock.cpp
+    ring_attention/mpi/collectives.cpp
     ring_attention/mpi/communicator.cpp
     ring_attention/mpi/host.cpp)
 set(attention_sources

@@ -3,6 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
+
 namespace ring_attention {
 namespace {
 

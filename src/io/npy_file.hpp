@@ -14,6 +14,7 @@
 
 #include "io/npy.hpp"
 #include "io/npy_transfer.hpp"
+#include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "io/shared_file.hpp"
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/collectives/sum.hpp"
 
 namespace ring_attention::model {

@@ -7,7 +7,7 @@
 #include "cli/device_options.hpp"
 #include "cli/table.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 
 namespace ring_attention {
 

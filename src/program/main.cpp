@@ -19,6 +19,7 @@
 #include "program/plan/cells.hpp"
 #include "program/plan/command.hpp"
 #include "program/run/command.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 using namespace ring_attention;
 

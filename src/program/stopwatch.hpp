@@ -5,7 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 

@@ -13,7 +13,7 @@
 #include "program/activity_observer.hpp"
 #include "program/trace/trace_observer.hpp"
 #include "python/rendezvous.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "python/arrays.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {

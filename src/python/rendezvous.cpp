@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/ring/transports/mpi_message.hpp"
 
 namespace ring_attention::python {

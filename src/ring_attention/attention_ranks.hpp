@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/peers.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 
 namespace ring_attention {

@@ -52,7 +52,7 @@
 #include "ring_attention/attention/views.hpp"
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/isa.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/parallel/partition.hpp"

@@ -1,6 +1,7 @@
 // lesson_rings FOLDER: runs the rings of the lessons, right ones and their mutants, on 3 or 6 ranks of MPI with the code of
 // the lessons, and writes what they return.
 #include "diagnose/lesson_formulas.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::diagnose;

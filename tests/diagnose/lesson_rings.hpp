@@ -10,6 +10,7 @@
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "support/run.hpp"
 
 // Each idea in a namespace of its own: they share names.

@@ -4,6 +4,7 @@
 
 #include "model/model_runs.hpp"
 #include "ring_attention/core/mix.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention::test {
 namespace {

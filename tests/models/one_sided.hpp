@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/trace.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/ring/transports/mpi_message.hpp"
 #include "ring_attention/ring/transports/pending_hop.hpp"
 

@@ -1,6 +1,7 @@
 // The clock of one machine, which its ranks share; and clocks that differ.
 
 #include "ring_attention/mpi/clock.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // MPI's errors as exceptions, agreement on bad input, and the reductions.
 
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 
 using namespace ring_attention;
 

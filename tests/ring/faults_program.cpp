@@ -10,6 +10,7 @@
 
 #include "program/activity_observer.hpp"
 #include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 

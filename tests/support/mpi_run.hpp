@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "support/run.hpp"
 

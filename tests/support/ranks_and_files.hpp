@@ -13,7 +13,7 @@
 
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
-#include "ring_attention/mpi/communicator.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ring_attention::test {

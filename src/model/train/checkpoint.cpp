@@ -18,6 +18,7 @@
 #include "model/train/report.hpp"
 #include "program/output_directory.hpp"
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {

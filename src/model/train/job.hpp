@@ -10,6 +10,7 @@
 #include "model/transformer.hpp"
 #include "program/cpu_backend.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 

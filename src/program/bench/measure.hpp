@@ -14,6 +14,8 @@
 #include "program/host_memory.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
+#include "ring_attention/mpi/collectives.hpp"
+#include "ring_attention/parallel/observed.hpp"
 
 namespace ring_attention {
 

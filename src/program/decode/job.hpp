@@ -8,6 +8,7 @@
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/decode/decode.hpp"
 

@@ -5,6 +5,7 @@
 #include "program/run/check_keys.hpp"
 #include "program/run/rows.hpp"
 #include "ring_attention/attention/reference.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "program/run/rows.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {

@@ -7,7 +7,7 @@
 #include "program/host_memory.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
-#include "ring_attention/core/text.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {

@@ -12,6 +12,7 @@
 #include "program/output_directory.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {

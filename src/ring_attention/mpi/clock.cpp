@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "ring_attention/mpi/collectives.hpp"
+
 namespace ring_attention {
 namespace {
 

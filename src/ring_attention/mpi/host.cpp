@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "ring_attention/mpi/collectives.hpp"
+
 namespace ring_attention {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 #include "ring_attention/ring/transport.hpp"
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "ring_attention/core/text.hpp"
+#include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {

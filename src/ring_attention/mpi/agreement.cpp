@@ -1,0 +1,95 @@
+#include "ring_attention/mpi/agreement.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <thread>
+
+#include "ring_attention/mpi/collectives.hpp"
+
+namespace ring_attention {
+namespace {
+
+std::string out_of_memory(int rank) {
+  return "rank " + std::to_string(rank) +
+         " is out of memory: use more ranks on more hosts, or smaller arrays";
+}
+
+}  // namespace
+
+std::optional<std::string> failure_of(int rank, const std::function<void()>& validate) {
+  try {
+    validate();
+  } catch (const InputError& error) {
+    return error.what();
+  } catch (const std::filesystem::filesystem_error& error) {
+    return InputError(error.path1().string(), error.code().message(), "check the path").what();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(rank);
+  }
+  return std::nullopt;
+}
+
+void agree(const Communicator& comm, const std::function<void()>& validate) {
+  const std::optional<std::string> failure = failure_of(comm.rank(), validate);
+  const int none = comm.size();
+  const auto culprit = static_cast<int>(min_over_ranks(comm, failure ? comm.rank() : none));
+  if (culprit == none) return;
+  std::string message = failure.value_or("");
+  broadcast(comm, message, culprit);
+  throw AgreedError(message);
+}
+
+void require_same(const Communicator& comm, const std::string& field, const std::string& value) {
+  std::string expected = value;
+  broadcast(comm, expected);
+  agree(comm, [&] {
+    if (value != expected)
+      throw InputError("the ranks disagree on " + field + ": rank 0 has " + expected + ", rank " +
+                       std::to_string(comm.rank()) + " has " + value);
+  });
+}
+
+void require_world_size(const Communicator& comm, Index promised) {
+  if (promised > 0 && comm.size() != promised)
+    throw AgreedError("there are " + std::to_string(comm.size()) + (comm.size() == 1 ? " rank" : " ranks") +
+                      " where the caller promises " + std::to_string(promised) +
+                      ": start the program with the mpirun of the MPI it was built with");
+}
+
+namespace {
+
+/// `body` between initialise and finalise; the communicator must be gone before MPI_Finalize.
+int run_body(const std::function<int(const Communicator&)>& body) {
+  const Communicator comm(MPI_COMM_WORLD);
+  try {
+    int code = body(comm);
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, comm.handle()));
+    return code;
+  } catch (const AgreedError& error) {
+    if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+    std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),
+                 no_memory ? out_of_memory(comm.rank()).c_str() : error.what());
+    std::fflush(nullptr);
+    // MPICH's launcher loses output that it has not read when a rank aborts: 1 message of 30 without this pause.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    MPI_Abort(MPI_COMM_WORLD, 2);
+    return 2;  // not reached
+  }
+}
+
+}  // namespace
+
+int mpi_main(int& argc, char**& argv, const std::function<int(const Communicator&)>& body) {
+  int provided = 0;
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return 2;
+  const int code = run_body(body);
+  MPI_Finalize();
+  return code;
+}
+
+}  // namespace ring_attention
