@@ -90,10 +90,12 @@ set(model_sources
     model/weights.cpp)
 set(plan_sources
     plan/machine.cpp
+    plan/best_ulysses.cpp
     plan/memory.cpp
     plan/model_shape.cpp
     plan/network.cpp
     plan/ring_time.cpp
+    plan/ring_step.cpp
     plan/search.cpp
     plan/step_time.cpp
     plan/volume.cpp)

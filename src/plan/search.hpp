@@ -50,11 +50,4 @@ struct Longest {
 [[nodiscard]] std::optional<int> enough_ranks(const Workload& work, const Machine& machine, int ranks,
                                               const MeshWish& wish = {});
 
-/// For a job of attention alone: how many ranks Ulysses should have, of `ranks`; 1: a ring; `ranks`: Ulysses. It is the
-/// allowed number whose forward takes least, or its forward and backward, by the closed form.
-///
-/// \param layer  of one rank: tokens = S / ranks
-[[nodiscard]] int best_ulysses(const Attention& layer, int ranks, bool causal, const Machine& machine,
-                               bool gradients = false);
-
 }  // namespace ring_attention::plan

@@ -9,6 +9,8 @@
 
 namespace ring_attention::plan {
 
+inline constexpr double float_bytes = 4;  // of lse, sums and gradients
+
 /// Attention of one layer over N ranks that share a sequence.
 struct Attention {
   double batch = 1;

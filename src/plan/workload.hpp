@@ -1,35 +1,21 @@
 /// \file
-/// `Workload`: what is to be computed; `Mesh`: how it is cut over ranks.
+/// `Workload`: what is to be computed.
 #pragma once
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "plan/mesh.hpp"
 #include "plan/model_shape.hpp"
 #include "plan/volume.hpp"
 
 namespace ring_attention::plan {
 
-inline constexpr double float_bytes = 4;  // of lse, sums and gradients
-
 enum class Phase {
   training,  ///< one step of the optimiser: forward and backward
   prefill,   ///< a forward over a whole prompt
   decode     ///< one new token of each sequence, against a cache of the context's length
-};
-
-/// Ranks = tensor * ulysses * ring * data * pipeline; tensor ranks are neighbours, then those of Ulysses, of the ring, of
-/// the data, of the stages of a pipeline.
-struct Mesh {
-  int tensor = 1, ulysses = 1, ring = 1, data = 1, pipeline = 1;
-
-  [[nodiscard]] int context() const { return ulysses * ring; }  ///< ranks that share a sequence
-  [[nodiscard]] int replicas() const {
-    return context() * data;
-  }  ///< ranks with the same part of the weights
-  [[nodiscard]] int ranks() const { return tensor * replicas() * pipeline; }
-  friend bool operator==(const Mesh&, const Mesh&) = default;
 };
 
 /// A decoder under a causal mask, in numbers of 2 bytes with sums in float. The ring has the zigzag placement.

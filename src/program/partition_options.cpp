@@ -1,7 +1,7 @@
 #include "program/partition_options.hpp"
 
 #include "cli/table.hpp"
-#include "plan/search.hpp"
+#include "plan/best_ulysses.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/heads.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "plan/best_ulysses.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "support/input_error.hpp"
 

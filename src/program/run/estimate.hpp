@@ -4,8 +4,8 @@
 
 #include <chrono>
 
+#include "plan/ring_step.hpp"
 #include "plan/ring_time.hpp"
-#include "plan/step_time.hpp"
 #include "program/run/context.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 
