@@ -183,7 +183,9 @@ set(program_sources
     program/run/results.cpp
     model/train/command.cpp)
 set(program_cuda_sources #
-    program/gpu.cpp)
+    program/bench/on_gpus.cpp
+    program/gpu.cpp
+    program/run/on_gpus.cpp)
 set(program_without_cuda_sources #
     program/without_cuda.cpp)
 

@@ -15,6 +15,11 @@
 
 namespace ring_attention {
 
+/// Calls use(a value of the type that --dtype names).
+auto with_gpu_type(const std::string& type, const auto& use) {
+  return type == "bf16" ? use(Bf16{}) : type == "fp16" ? use(Fp16{}) : use(float{});
+}
+
 /// Do K,V move over NCCL?
 [[nodiscard]] inline bool uses_nccl([[maybe_unused]] const DeviceOptions& options) {
 #ifdef RING_ATTENTION_HAS_NCCL

@@ -1,5 +1,8 @@
-// In place of gpu.cpp, where the build has no CUDA.
+// In place of gpu.cpp and on_gpus.cpp, where the build has no CUDA.
+#include "program/bench/on_gpus.hpp"
 #include "program/gpu.hpp"
+#include "program/run/on_gpus.hpp"
+#include "ring_attention/mpi/agreement.hpp"
 
 namespace ring_attention {
 

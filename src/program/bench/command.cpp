@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "program/bench/measure.hpp"
+#include "program/bench/on_gpus.hpp"
 #include "program/cpu_backend.hpp"
 #include "program/gpu.hpp"
 

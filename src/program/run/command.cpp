@@ -4,6 +4,7 @@
 #include "program/gpu.hpp"
 #include "program/progress_line.hpp"
 #include "program/run/job.hpp"
+#include "program/run/on_gpus.hpp"
 
 namespace ring_attention {
 
