@@ -14,6 +14,7 @@
 #include "cli/command_line.hpp"
 #include "cli/table.hpp"
 #include "ring_attention/core/compare.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/mpi/collectives.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "ring_attention/core/text.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/mpi/collectives.hpp"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"

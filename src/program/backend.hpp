@@ -10,7 +10,7 @@
 #include "cli/table.hpp"
 #include "program/command_observers.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
-#include "ring_attention/core/text.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/parallel/context_memory.hpp"
 
 namespace ring_attention {

@@ -6,10 +6,9 @@
 
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/attention/scoring_arguments.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
-#include "ring_attention/core/text.hpp"
-#include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/heads.hpp"
 
 namespace ring_attention {

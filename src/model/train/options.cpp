@@ -6,6 +6,7 @@
 
 #include "model/bandit.hpp"
 #include "model/line_retrieval.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 

@@ -4,6 +4,7 @@
 
 #include "cli/table.hpp"
 #include "program/backend.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {

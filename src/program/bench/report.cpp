@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cpu/isa.hpp"
 

@@ -5,6 +5,7 @@
 
 #include "cli/table.hpp"
 #include "program/run/rank_json.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {

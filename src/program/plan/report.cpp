@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/table.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 

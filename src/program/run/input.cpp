@@ -6,6 +6,7 @@
 
 #include "program/host_memory.hpp"
 #include "ring_attention/core/compare.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 

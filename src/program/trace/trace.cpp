@@ -10,6 +10,7 @@
 #include "cli/command_line.hpp"
 #include "io/whole_file.hpp"
 #include "program/output_directory.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/mpi/collectives.hpp"

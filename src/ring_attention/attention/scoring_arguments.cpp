@@ -4,6 +4,7 @@
 #include <iomanip>
 #include <sstream>
 
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {

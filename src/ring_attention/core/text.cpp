@@ -20,8 +20,4 @@ std::string format(const char* pattern, ...) {
   return {text, static_cast<std::size_t>(length)};
 }
 
-std::string counted(std::int64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
-
 }  // namespace ring_attention

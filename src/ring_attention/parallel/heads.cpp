@@ -2,9 +2,9 @@
 
 #include <string>
 
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
-#include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
 

@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "emulator/machine.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/cuda/check.hpp"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
 namespace {
