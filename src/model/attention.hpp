@@ -9,6 +9,7 @@
 
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/observed.hpp"
 
 namespace ring_attention::model {
 
@@ -73,7 +74,7 @@ class SharedContext : public Attention<T> {
  private:
   auto part(const char* name, View<const T> q, View<const T> k, const Scoring& scoring, const auto& compute) {
     const Index seq = shards_.seq();
-    ContextParallel<T> attention(
+    ObservedContextParallel<T> attention(
         device_, *links_,
         {grid_, all_gathers_kv_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring},
         observers_);

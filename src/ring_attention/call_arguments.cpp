@@ -10,6 +10,7 @@
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 namespace {

@@ -15,6 +15,7 @@
 #include "ring_attention/parallel/context_memory.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
+#include "ring_attention/parallel/observed.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
@@ -214,7 +215,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
   auto& tables = gpu.tables(key);
   const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, tables),
                              gpu.engine(options.backward_kernel, shared.grid, tables));
-  ContextParallel<T> attention(device, gpu.links(), shared, state.observers());
+  ObservedContextParallel<T> attention(device, gpu.links(), shared, state.observers());
   const CollectiveStep collectively = [&](const std::function<void()>& step) {
     if (first)
       agree(*state.ranks, step);

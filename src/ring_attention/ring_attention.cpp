@@ -5,6 +5,7 @@
 
 #include "ring_attention/attention_state.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/observed.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
@@ -54,7 +55,7 @@ CollectiveStep collectively(const AttentionState& state) {
 template <class T>
 AttentionResult<T> attend(AttentionState& state, const Call<T>& call, const Device<T>& device) {
   state.agreed(call);
-  ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
+  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
   if (!call.to) return attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state));
   attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state), *call.to);
   return {};
@@ -66,7 +67,7 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
   state.agreed(call);
   const BackwardInputs<T> inputs = call.backward_inputs();
   const CpuDevice<T> device = cores_of<T>(state);
-  ContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
+  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
   Gradients<T> gradients;
   if (call.gradients_to)
     gradients.numbers() = attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);

@@ -102,7 +102,7 @@ class PlacementBench {
 
  private:
   using Value = SumOf<Input>;
-  using Attention = ContextParallel<Input, T>;
+  using Attention = ObservedContextParallel<Input, T>;
 
   struct Timing {
     double seconds, exposed;  // exposed: waited for messages

@@ -11,6 +11,7 @@
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/decode/decode.hpp"
+#include "ring_attention/parallel/observed.hpp"
 
 namespace ring_attention {
 
@@ -83,7 +84,7 @@ class DecodeJob {
     const Tensor<T> q = files_.read(InputArray::q, own);
     const Workload work{shared_};
     const Backend<T> backend = cpu_backend<T>({comm_, options_, activity_, work, trace_});
-    ContextParallel<T> attention(*backend.device, *backend.links, shared_, backend.observers->all());
+    ObservedContextParallel<T> attention(*backend.device, *backend.links, shared_, backend.observers->all());
     KvStorage<T> kv = attention.empty_kv();
     backend.device->stage_kv(kv.k(), files_.read(InputArray::k, own));
     backend.device->stage_kv(kv.v(), files_.read(InputArray::v, own));

@@ -8,6 +8,7 @@
 
 #include "program/run/context.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
+#include "ring_attention/parallel/observed.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
@@ -106,7 +107,7 @@ class RunAttention {
 
   const RunContext& run_;
   const Device<Input, T>& device_;
-  ContextParallel<Input, T> attention_;
+  ObservedContextParallel<Input, T> attention_;
   const HeadLayout& layout_;
   bool on_host_;
   std::optional<KvStorage<T>> kv_;  // taken, unless ranks share heads

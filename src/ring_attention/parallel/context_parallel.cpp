@@ -13,43 +13,22 @@ void copy(const Memory& memory, View<T> to, View<const T> from) {
   memory.copy(to.elements(), from.elements());
 }
 
-/// A group of the links, which keep it.
-Group borrowed(AllToAll& group) { return {std::shared_ptr<void>(), &group}; }
-
 }  // namespace
-
-void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid) {
-  each_term(
-      [&](const std::optional<Shape>& term, const std::string& name) {
-        if (term && term->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
-          throw InputError(
-              "the same bits: the gradient of a " + name +
-              " that broadcasts over heads depends on how many ranks share heads: take a ring or an "
-              "all-gather, or give the " +
-              name + " for every head");
-      },
-      terms, term_names);
-}
 
 template <class Input, class T>
 ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links& links,
-                                           SharedAttention shared, Observers observers)
+                                           SharedAttention shared)
     : device_(device),
       links_(links),
       shared_(std::move(shared)),
-      observers_(std::move(observers)),
-      ring_(observed(borrowed(links.ring()), observers_, PieceExchange::Along::ring, shared_.grid.ring)),
-      ulysses_(observed(borrowed(links.ulysses()), observers_, PieceExchange::Along::ulysses,
-                        shared_.grid.ulysses)),
-      layout_(*ulysses_, shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads, device.memory(),
-              shared_.terms),
+      layout_(links.ulysses(), shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads,
+              device.memory(), shared_.terms),
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv),
       sums_(device.gradient_accumulator(
           shared_.kv.dim, shared_.tokens.queries.pieces() * shared_.q.heads / shared_.kv.heads)) {
   kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;
-  tell(observers_, &Observer::shares, shared_);
 }
 
 template <class Input, class T>
@@ -188,9 +167,8 @@ template <class Input, class T>
 auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvStorage<T> kv, const Terms<Value>& terms)
     -> Forward {
   require_rows(terms);
-  auto engine = device_.forward(scoring_, q, query_ranges_, terms, expected_keys());
-  return {observed(std::move(engine), observers_, Pass{"forward", scoring_.mask, query_ranges_}),
-          std::move(kv), transport<T>(Channel::kv, kv_.dim)};
+  return {device_.forward(scoring_, q, query_ranges_, terms, expected_keys()), std::move(kv),
+          transport<T>(Channel::kv, kv_.dim)};
 }
 
 template <class Input, class T>
@@ -200,10 +178,8 @@ auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inpu
   const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
   KvStorage<Value> sums(shared_.all_gathers_kv, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
-  auto engine = device_.backward(scoring_, inputs, query_ranges_, expected_keys());
-  return {observed(std::move(engine), observers_, Pass{"backward", scoring_.mask, query_ranges_}),
-          std::move(kv), std::move(sums), transport<T>(Channel::kv, kv_.dim),
-          transport<Value>(Channel::gradients, sums_.dim)};
+  return {device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv), std::move(sums),
+          transport<T>(Channel::kv, kv_.dim), transport<Value>(Channel::gradients, sums_.dim)};
 }
 
 namespace {
@@ -224,8 +200,8 @@ template <class Input, class T>
 void ContextParallel<Input, T>::travel(Forward& forward) {
   try {
     if (forward.kv.shards) {
-      all_gather(*ring_, *forward.kv.shards);
-      all_gather_forward(*forward.engine, ring(), *forward.kv.shards, [this] { progress(); });
+      all_gather(links_.ring(), *forward.kv.shards);
+      all_gather_forward(*forward.engine, ring(), *forward.kv.shards, [this] { links_.progress(); });
     } else {
       ring_forward(*forward.engine, *forward.transport, *forward.kv.parcel);
       count(Channel::kv, *forward.transport);
@@ -241,9 +217,9 @@ template <class Input, class T>
 void ContextParallel<Input, T>::travel(Backward& backward) {
   try {
     if (backward.kv.shards) {
-      all_gather(*ring_, *backward.kv.shards);
-      all_gather_backward(*backward.engine, *ring_, *backward.kv.shards, *backward.sums.shards,
-                          [this] { progress(); });
+      all_gather(links_.ring(), *backward.kv.shards);
+      all_gather_backward(*backward.engine, links_.ring(), *backward.kv.shards, *backward.sums.shards,
+                          [this] { links_.progress(); });
     } else {
       ring_backward(*backward.engine, *backward.kv_transport, *backward.sums_transport, *backward.kv.parcel,
                     *backward.sums.parcel);
@@ -260,7 +236,7 @@ void ContextParallel<Input, T>::travel(Backward& backward) {
 
 template <class Input, class T>
 TransportStatistics ContextParallel<Input, T>::collective_statistics() const {
-  return shared_.all_gathers_kv ? ring_->statistics() : ulysses_->statistics();
+  return shared_.all_gathers_kv ? links_.ring().statistics() : links_.ulysses().statistics();
 }
 
 template <class Input, class T>
@@ -282,7 +258,7 @@ std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel,
   Shape largest = expected_keys().largest;
   largest.dim = dim;
   const std::size_t bytes = static_cast<std::size_t>(2 * largest.size()) * sizeof(E);
-  return observed(links_.transport(channel, bytes), observers_, channel);
+  return links_.transport(channel, bytes);
 }
 
 template class ContextParallel<float>;

@@ -8,8 +8,8 @@
 ///
 /// A plain ring, in which no ranks share heads, runs placement.hpp, parcel.hpp, forward.hpp or backward.hpp and a transport
 /// (all of ring/), and an engine. It never enters head_layout.hpp and ulysses.hpp, which return what they are given; heads.hpp,
-/// with all heads on each rank; all_gather.hpp and all_to_all.hpp; observer.hpp without observers; and term_gradients.hpp
-/// without sinks.
+/// with all heads on each rank; all_gather.hpp and all_to_all.hpp; and term_gradients.hpp without sinks. Who observes it
+/// makes an ObservedContextParallel (observed.hpp).
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
 #include "ring_attention/parallel/kv_storage.hpp"
-#include "ring_attention/parallel/observer.hpp"
+#include "ring_attention/parallel/links.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
@@ -39,10 +40,6 @@ struct SharedAttention {
   TermShapes terms = {};        ///< the arrays of terms that there are
 };
 
-/// With the same bits on any number of ranks (CpuOptions): the gradient of a term that broadcasts over heads is a sum over
-/// the ranks that share heads, and depends on how many they are. \throws InputError in that case
-void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid);
-
 /// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
 using CollectiveStep = std::function<void(const std::function<void()>& step)>;
 inline void on_this_rank(const std::function<void()>& step) { step(); }
@@ -54,10 +51,9 @@ class ContextParallel {
  public:
   using Value = SumOf<Input>;
 
-  /// \param device, links, observers  outlive this object
+  /// \param device, links  outlive this object
   /// \throws InputError when the ranks cannot share these heads
-  ContextParallel(const Device<Input, T>& device, Links& links, SharedAttention shared,
-                  Observers observers = {});
+  ContextParallel(const Device<Input, T>& device, Links& links, SharedAttention shared);
 
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
@@ -79,6 +75,7 @@ class ContextParallel {
 
   // ---- the same in steps: arrays in the layout that is computed ------------------------------------------
 
+  [[nodiscard]] const SharedAttention& shared() const { return shared_; }
   [[nodiscard]] const HeadLayout& layout() const { return layout_; }
 
   /// Zeros where K,V of this rank belong before they travel.
@@ -125,11 +122,6 @@ class ContextParallel {
   [[nodiscard]] TransportStatistics statistics() const;
 
  private:
-  /// Between tiles, where there is no transport.
-  void progress() const {
-    tell(observers_, &Observer::beats);
-    links_.progress();
-  }
   /// A backward of arrays as this rank holds them, after travel().
   [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
                                    View<const Input> v, const CollectiveStep& collectively);
@@ -150,8 +142,6 @@ class ContextParallel {
   const Device<Input, T>& device_;
   Links& links_;
   SharedAttention shared_;
-  Observers observers_;
-  Group ring_, ulysses_;
   HeadLayout layout_;
   TokenRanges query_ranges_;
   Scoring scoring_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ring_attention/attention/sink_gradient.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/collectives/sum.hpp"
 
 namespace ring_attention {
@@ -18,6 +19,19 @@ double largest(AllToAll& ranks, double value) {
 }
 
 }  // namespace
+
+void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid) {
+  each_term(
+      [&](const std::optional<Shape>& term, const std::string& name) {
+        if (term && term->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
+          throw InputError(
+              "the same bits: the gradient of a " + name +
+              " that broadcasts over heads depends on how many ranks share heads: take a ring or an "
+              "all-gather, or give the " +
+              name + " for every head");
+      },
+      terms, term_names);
+}
 
 void all_reduce(AllToAll& ranks, TermNumbers& numbers) {
   each_number(

@@ -1,10 +1,11 @@
 /// \file
-/// The gradients of terms that are numbers, summed over ranks.
+/// The gradients of terms that are numbers, summed over ranks; and which gradients of arrays depend on the ranks.
 #pragma once
 
 #include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/parallel/collectives/all_to_all.hpp"
+#include "ring_attention/parallel/rank_grid.hpp"
 
 namespace ring_attention {
 
@@ -18,5 +19,9 @@ void all_reduce(AllToAll& ranks, TermNumbers& numbers);
 template <class T>
 void complete(TermGradients<T>& gradients, AllToAll& ranks, const BackwardInputs<T>& inputs,
               const Scoring& scoring, bool exact, const Shape& shape);
+
+/// With the same bits on any number of ranks (CpuOptions): the gradient of a term that broadcasts over heads is a sum over
+/// the ranks that share heads, and depends on how many they are. \throws InputError in that case
+void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid);
 
 }  // namespace ring_attention
