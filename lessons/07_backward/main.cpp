@@ -4,7 +4,7 @@
 #include "common/hand_over.hpp"
 #include "common/lesson.hpp"
 #include "problem.hpp"
-#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/attention/blockwise_backward.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson;

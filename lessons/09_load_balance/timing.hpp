@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "results.hpp"
+#include "ring_attention/core/blocks.hpp"
 #include "ring_attention/core/median.hpp"
 
 namespace ring_attention {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine.hpp"
+#include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"

@@ -27,6 +27,7 @@ set(attention_sources
     ring_attention/attention/mask.cpp
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
+    ring_attention/attention/row_dot.cpp
     ring_attention/attention/scoring.cpp
     ring_attention/attention/scoring_arguments.cpp
     ring_attention/attention/sink.cpp
@@ -89,13 +90,13 @@ set(model_sources
     model/transformer.cpp
     model/weights.cpp)
 set(plan_sources
-    plan/machine.cpp
     plan/best_ulysses.cpp
+    plan/machine.cpp
     plan/memory.cpp
     plan/model_shape.cpp
     plan/network.cpp
-    plan/ring_time.cpp
     plan/ring_step.cpp
+    plan/ring_time.cpp
     plan/search.cpp
     plan/step_time.cpp
     plan/volume.cpp)

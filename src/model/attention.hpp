@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/cpu/attention_backward.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/observed.hpp"
 

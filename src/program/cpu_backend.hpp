@@ -10,8 +10,8 @@
 #include "program/host_memory.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/mpi/host.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/parallel/readable_device.hpp"
 
 namespace ring_attention {
 
@@ -73,13 +73,13 @@ template <class Input, class T = Input>
   const auto& [comm, options] = std::tie(context.comm, context.options);
   const CpuOptions cpu = engine_options(comm, options);
   const RankGrid& grid = context.work.shared.grid;
-  return {
-      .device = std::make_unique<CpuDevice<Input, T>>(cpu, is_fast(options) ? 0 : options.tile_of_readable()),
-      .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
-      .observers = context.observers(),
-      .description = describe_cpu<T>(options, cpu),
-      .input_roundoff = std::is_same_v<T, Input> ? 0 : Bf16::unit,
-      .require_memory = [context, cpu] { require_memory_of<Input, T>(context.comm, context.work, cpu); }};
+  return {.device = std::make_unique<ReadableDevice<Input, T>>(
+              cpu, is_fast(options) ? 0 : options.tile_of_readable()),
+          .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
+          .observers = context.observers(),
+          .description = describe_cpu<T>(options, cpu),
+          .input_roundoff = std::is_same_v<T, Input> ? 0 : Bf16::unit,
+          .require_memory = [context, cpu] { require_memory_of<Input, T>(context.comm, context.work, cpu); }};
 }
 
 }  // namespace ring_attention

@@ -11,6 +11,7 @@
 #include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
+#include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/call_arguments.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"

@@ -1,6 +1,6 @@
 // The dense and the tiled gradients against finite differences, and against each other.
 
-#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/attention/blockwise_backward.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Attention sinks: one more logit a head, without a value.
 
 #include "ring_attention/attention/sink.hpp"
+#include "ring_attention/attention/blockwise_backward.hpp"
 
 #include <gtest/gtest.h>
 

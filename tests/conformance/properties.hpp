@@ -69,7 +69,8 @@ void expect_one_rank() {
   for (const NamedCase& named : named_cases()) {
     SCOPED_TRACE(named.name);
     const auto problem = make_gradient_problem<T>(named.what);
-    const TeamRun<T> fast = run(problem, {}), readable = run(problem, {}, CpuDevice<T>({}, named.what.block));
+    const TeamRun<T> fast = run(problem, {}),
+                     readable = run(problem, {}, ReadableDevice<T>({}, named.what.block));
     const Whole<T> device = single_device(problem);
     EXPECT_TRUE(same_bits<T>(fast, device));
     EXPECT_TRUE(bitwise_equal(fast.gradients.bias, device.gradients.bias)) << "dbias";

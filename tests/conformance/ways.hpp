@@ -41,7 +41,7 @@ struct Way {
 
 template <class Input, class T = Input>
 typename Way<SumOf<Input>>::Run run_on(const CpuOptions& options, Index block = 0) {
-  return [device = std::make_shared<CpuDevice<Input, T>>(options, block)](
+  return [device = std::make_shared<ReadableDevice<Input, T>>(options, block)](
              const auto& task, const Team& team) { return run(task, team, *device); };
 }
 
@@ -75,7 +75,7 @@ inline GradientProblem<float> problem_of_bf16(const Case& what) {
 template <class T>
 std::vector<Way<T>> cpu_ways() {
   const auto readable = [](const Task<T>& task, const Team& team) {
-    return run(task, team, CpuDevice<T>({}, task.forward.what.block));
+    return run(task, team, ReadableDevice<T>({}, task.forward.what.block));
   };
   std::vector<Way<T>> all{{"readable", readable, readable}};
   for (const Isa isa : available_isas()) {

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "cpu/every_isa.hpp"
-#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/attention_backward.hpp"
 #include "support/gradients.hpp"
 
 namespace ring_attention::test {

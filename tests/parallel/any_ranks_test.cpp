@@ -13,7 +13,7 @@ namespace {
 /// \param block  of the readable engines; 0: the fast ones
 TeamRun<float> run_in(const GradientProblem<float>& problem, Team team, Index tile, Index block) {
   team.tile = tile;
-  return run(problem, team, CpuDevice<float>({.same_bits = tile}, block));
+  return run(problem, team, ReadableDevice<float>({.same_bits = tile}, block));
 }
 
 /// The tokens at `rows` of a problem by themselves: a sequence, with positions from 0 on.

@@ -97,7 +97,7 @@ TYPED_TEST(HeadsByThemselves, HaveTheSameBitsAmongTheOthers) {
         what.scoring.dropout = {.probability = 0.4, .seed = 7, .step = 1, .layer = 2};
         SCOPED_TRACE(to_string(team) + ": " + to_string(what));
         const auto problem = make_gradient_problem<TypeParam>(what);
-        const CpuDevice<TypeParam> device({}, turn++ % 2 * 5);
+        const ReadableDevice<TypeParam> device({}, turn++ % 2 * 5);
         const TeamRun<TypeParam> got = run(problem, team, device);
         const Whole<TypeParam> want = heads_by_themselves(problem, team, device);
         EXPECT_TRUE(same_bits<TypeParam>(got, want));

@@ -2,7 +2,7 @@
 #include "program/run/check.hpp"
 
 #include "ring_attention/attention/reference.hpp"
-#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/attention_backward.hpp"
 #include "support/problem.hpp"
 #include "support/ranks_and_files.hpp"
 

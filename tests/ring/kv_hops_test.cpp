@@ -125,9 +125,9 @@ class NanMemory : public HostMemory {
 };
 
 /// A device whose memory is such one.
-class NanDevice : public CpuDevice<double> {
+class NanDevice : public ReadableDevice<double> {
  public:
-  using CpuDevice<double>::CpuDevice;
+  using ReadableDevice<double>::ReadableDevice;
   [[nodiscard]] const Memory& memory() const override { return memory_; }
 
  private:
@@ -154,7 +154,7 @@ TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
     }
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_LE(sent_needed[rank].forward_kv.bytes_sent, sent_all[rank].forward_kv.bytes_sent);
-    EXPECT_TRUE(same_bits(run(needed.forward, ring, NanDevice()).attended, sent_all.attended))
+    EXPECT_TRUE(same_bits(run(needed.forward, ring, NanDevice({}, 0)).attended, sent_all.attended))
         << "what was not received is NaN";
   });
 }

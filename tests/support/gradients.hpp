@@ -1,7 +1,7 @@
 // The gradients of a problem, their reference, and the one check against it.
 #pragma once
 
-#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/attention/blockwise_backward.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {

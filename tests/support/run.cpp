@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ring_attention/cpu/attention_backward.hpp"
+
 namespace ring_attention::test {
 
 std::unique_ptr<Links> thread_links(LoopbackWorld& world, const RankGrid& grid) {

@@ -10,8 +10,8 @@
 #include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/readable_device.hpp"
 #include "support/engines.hpp"
 #include "support/team.hpp"
 

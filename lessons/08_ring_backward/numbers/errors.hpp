@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/problem.hpp"
-#include "ring_attention/cpu/backward.hpp"
+#include "ring_attention/cpu/attention_backward.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/loopback_links.hpp"
 #include "rounding.hpp"

@@ -12,8 +12,8 @@
 #include "program/output_directory.hpp"
 #include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/mpi/collectives.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 
 namespace ring_attention {
 namespace {

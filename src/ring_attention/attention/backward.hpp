@@ -9,14 +9,9 @@
 
 #include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/blockwise.hpp"
-#include "ring_attention/attention/sink_gradient.hpp"
+#include "ring_attention/attention/row_dot.hpp"
 
 namespace ring_attention {
-
-/// delta = rowsum(dO * O), [batch, heads, seq, 1]. It equals the sum over all keys of P * dP that the
-/// derivative of a softmax subtracts: sum_j P_ij dP_ij = sum_j P_ij dO_i.V_j = dO_i.O_i.
-template <class T>
-[[nodiscard]] Tensor<T> row_dot(View<const T> grad_out, View<const T> out);
 
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 /// T is float or double, and all sums are in T.
@@ -126,19 +121,6 @@ void BlockwiseBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGr
   // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
   add_product<T>(tile.of_queries(grad_q_.view()), scale, ds_, k);
   add_product<T>(tile.of_keys(gradient.k), scale, ds_.transpose(), q);
-}
-
-template <class T>
-[[nodiscard]] Gradients<T> blockwise_backward(const BackwardInputs<T>& forward, View<const T> k,
-                                              View<const T> v, const Scoring& scoring, Index block = 64) {
-  Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-  BlockwiseBackward<T> engine(scoring, block);
-  engine.begin(forward, whole(forward.q.shape().seq));
-  engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
-  gradients.q = engine.finish();
-  gradients.terms() = engine.term_gradients();
-  gradients.sinks = sink_gradient(forward, scoring.sinks);
-  return gradients;
 }
 
 extern template class BlockwiseBackward<float>;

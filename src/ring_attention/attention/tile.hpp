@@ -2,11 +2,10 @@
 /// Tiles: the pieces in which the readable engines compute, forward and backward.
 #pragma once
 
-#include <algorithm>
-
 #include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/attention/softmax.hpp"
+#include "ring_attention/core/blocks.hpp"
 #include "ring_attention/core/eigen.hpp"
 
 namespace ring_attention {
@@ -36,16 +35,6 @@ struct Tile {
             {bias.shape().dim, keys.stride}};
   }
 };
-
-/// Cuts each range into blocks of at most `block` tokens: visit(block, index of its first token in memory).
-void for_each_block(const TokenRanges& ranges, Index block, auto visit) {
-  Index first = 0;
-  for (const TokenRange& range : ranges) {
-    for (Index i = 0; i < range.count; i += block)
-      visit(range.slice(i, std::min(block, range.count - i)), first + i);
-    first += range.count;
-  }
-}
 
 /// Every tile of queries `q` at `q_ranges` against keys at `k_ranges`, head by head, queries outside, keys inside.
 /// \param group  query heads that share one KV head: contiguous ones (FlashAttention, Llama)

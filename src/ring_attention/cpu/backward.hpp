@@ -4,7 +4,8 @@
 /// Algorithm, interface and meaning are those of the readable BlockwiseBackward.
 #pragma once
 
-#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/attention/backward_engine.hpp"
+#include "ring_attention/attention/row_dot.hpp"
 #include "ring_attention/cpu/engine.hpp"
 
 namespace ring_attention {
@@ -57,20 +58,5 @@ class CpuBackward : public BackwardEngine<T> {
   Tensor<T> grad_bias_;  // like the bias
   Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]
 };
-
-/// Single device: begin, one accumulate, finish.
-template <class T>
-[[nodiscard]] Gradients<T> attention_backward(const BackwardInputs<T>& forward, View<const T> k,
-                                              View<const T> v, const Scoring& scoring,
-                                              const CpuOptions& options = {}) {
-  Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-  CpuBackward<T> engine(scoring, options);
-  engine.begin(forward, whole(forward.q.shape().seq));
-  engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
-  gradients.q = engine.finish();
-  gradients.terms() = engine.term_gradients();
-  gradients.sinks = sink_gradient(forward, scoring.sinks);
-  return gradients;
-}
 
 }  // namespace ring_attention

@@ -4,6 +4,7 @@
 
 #include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/dropout_hash.hpp"
+#include "ring_attention/core/blocks.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention::cpu {

@@ -5,8 +5,8 @@
 #include <array>
 #include <vector>
 
+#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/scoring.hpp"
-#include "ring_attention/attention/tile.hpp"
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/cpu/kernels.hpp"
 

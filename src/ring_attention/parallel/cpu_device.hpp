@@ -13,49 +13,34 @@
 
 namespace ring_attention {
 
-/// The fast engines, or the readable ones. Arrays are in the memory of the host.
+/// The fast engines. Arrays are in the memory of the host.
 /// \tparam Input  float or double  \tparam T  in which K,V travel: Input, or Bf16 for float
 template <class Input, class T = Input>
 class CpuDevice : public Device<Input, T> {
  public:
-  /// \param block  tokens in a tile of the readable engines; 0: the fast ones
   /// \throws InputError for options.same_bits in double
-  explicit CpuDevice(const CpuOptions& options = {}, Index block = 0) : options_(options), block_(block) {
-    if (options.same_bits > 0 && !std::is_same_v<Input, float>)
-      throw InputError("the same bits on any number of ranks are possible in float32 only");
-  }
-
+  explicit CpuDevice(const CpuOptions& options = {}) : CpuDevice(options, 0) {}
   [[nodiscard]] const Memory& memory() const override { return host_memory(); }
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
                                                    const TokenRanges& ranges, const Terms<Input>& terms,
                                                    const ExpectedKeys& keys) const override {
-    const auto begin = [&](auto engine) {
-      engine->begin(q, ranges, terms);
-      return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
-    };
     if constexpr (std::is_same_v<Input, float>)
       if (options_.same_bits > 0)
         return widened<WideningEngine>(same_bits_forward(scoring, options_, block_, q, ranges, terms), keys);
-    return block_ > 0 ? begin(std::make_unique<BlockwiseEngine<Input>>(scoring, block_))
-                      : begin(std::make_unique<CpuEngine<Input>>(scoring, options_));
+    return begun(std::make_unique<CpuEngine<Input>>(scoring, options_), q, ranges, terms, keys);
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
                                                             const BackwardInputs<Input>& inputs,
                                                             const TokenRanges& ranges,
                                                             const ExpectedKeys& keys) const override {
-    const auto begin = [&](auto engine) {
-      engine->begin(inputs, ranges);
-      return widened<WideningBackward>(std::unique_ptr<BackwardEngine<Input>>(std::move(engine)), keys);
-    };
     if constexpr (std::is_same_v<Input, float>)
       if (options_.same_bits > 0)
         return widened<WideningBackward>(
             same_bits_backward(scoring, options_, block_, std::max<Index>(keys.largest.seq, 1), inputs,
                                ranges),
             keys);
-    return block_ > 0 ? begin(std::make_unique<BlockwiseBackward<Input>>(scoring, block_))
-                      : begin(std::make_unique<CpuBackward<Input>>(scoring, options_));
+    return begun(std::make_unique<CpuBackward<Input>>(scoring, options_), inputs, ranges, keys);
   }
 
   [[nodiscard]] GradientAccumulator gradient_accumulator(Index dim, Index terms) const override {
@@ -81,6 +66,31 @@ class CpuDevice : public Device<Input, T> {
     return owned(host_memory(), std::move(array));
   }
 
+ protected:
+  /// \param block  tokens in a tile of the readable engine; 0: the fast one
+  CpuDevice(const CpuOptions& options, Index block) : options_(options), block_(block) {
+    if (options.same_bits > 0 && !std::is_same_v<Input, float>)
+      throw InputError("the same bits on any number of ranks are possible in float32 only");
+  }
+
+  /// An engine that begins on these queries, as a ring uses it.
+  [[nodiscard]] static std::unique_ptr<Engine<T>> begun(auto engine, View<const Input> q,
+                                                        const TokenRanges& ranges, const Terms<Input>& terms,
+                                                        const ExpectedKeys& keys) {
+    engine->begin(q, ranges, terms);
+    return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
+  }
+  [[nodiscard]] static std::unique_ptr<BackwardEngine<T>> begun(auto engine,
+                                                                const BackwardInputs<Input>& inputs,
+                                                                const TokenRanges& ranges,
+                                                                const ExpectedKeys& keys) {
+    engine->begin(inputs, ranges);
+    return widened<WideningBackward>(std::unique_ptr<BackwardEngine<Input>>(std::move(engine)), keys);
+  }
+
+  CpuOptions options_;
+  Index block_;
+
  private:
   static constexpr bool is_narrow = !std::is_same_v<T, Input>;
 
@@ -92,9 +102,6 @@ class CpuDevice : public Device<Input, T> {
     else
       return engine;
   }
-
-  CpuOptions options_;
-  Index block_;
 };
 
 }  // namespace ring_attention

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "ring_attention/attention/backward.hpp"
 #include "ring_attention/cpu/exact/kernel_term.hpp"
 #include "ring_attention/cpu/exact/tiles.hpp"
 #include "ring_attention/cpu/same_bits.hpp"

@@ -1,0 +1,14 @@
+/// \file
+/// `row_dot`: delta, which the derivative of a softmax subtracts.
+#pragma once
+
+#include "ring_attention/core/tensor.hpp"
+
+namespace ring_attention {
+
+/// delta = rowsum(dO * O), [batch, heads, seq, 1]. It equals the sum over all keys of P * dP that the
+/// derivative of a softmax subtracts: sum_j P_ij dP_ij = sum_j P_ij dO_i.V_j = dO_i.O_i.
+template <class T>
+[[nodiscard]] Tensor<T> row_dot(View<const T> grad_out, View<const T> out);
+
+}  // namespace ring_attention
