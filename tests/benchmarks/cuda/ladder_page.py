@@ -1,4 +1,4 @@
-"""Writes the results of the GPU benchmark into lesson 11's page, between two markers.
+"""Writes the results of the GPU benchmark into lesson 11's ESTIMATES.md, between two markers.
 
     ladder_page.py [RESULTS.json | --check]
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[3]))
-PAGE = ROOT / "lessons/11_tensor_cores/README.md"
+PAGE = ROOT / "lessons/11_tensor_cores/ESTIMATES.md"
 STORED = ROOT / "tests/benchmarks/cuda/results"
 MARKED = re.compile(r"(<!-- ladder:begin[^\n]*-->\n).*?(<!-- ladder:end -->)", re.DOTALL)
 

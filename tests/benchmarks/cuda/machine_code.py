@@ -1,4 +1,4 @@
-"""What the machine code of the kernels says without a GPU: two tables on lesson 11's page, and bounds.
+"""What the machine code of the kernels says without a GPU: two tables in lesson 11's ESTIMATES.md, and bounds.
 
     machine_code.py OBJECT,OBJECT,... [--write]
 
