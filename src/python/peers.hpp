@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "python/arrays.hpp"
+#include "python/job.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/ring_attention.hpp"
 
@@ -51,7 +52,8 @@ class Caller {
 /// The ranks of a group.
 class GroupCaller : public Caller {
  public:
-  explicit GroupCaller(const py::object& peers) : peers_(peers), attention_(peers_) {}
+  explicit GroupCaller(const py::object& peers)
+      : interrupt_ends_(py::hasattr(peers, "interrupt_ends")), peers_(peers), attention_(peers_) {}
 
   [[nodiscard]] int rank() const override { return peers_.rank(); }
   [[nodiscard]] int size() const override { return peers_.size(); }
@@ -63,6 +65,8 @@ class GroupCaller : public Caller {
   }
   void run(const std::function<void()>& run) override {
     const py::gil_scoped_release unlocked;
+    std::optional<InterruptEnds> interrupt;
+    if (interrupt_ends_) interrupt.emplace();
     try {
       run();
     } catch (const AgreedError&) {
@@ -79,6 +83,7 @@ class GroupCaller : public Caller {
   bool is_apart = false;  ///< a call has ended on this rank and perhaps not on another
 
  private:
+  bool interrupt_ends_;
   PythonPeers peers_;
   Attention attention_;
   int threads_ = 1;

@@ -134,18 +134,14 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
                        const std::optional<py::function>& kernel) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
   const OptionalInput<T> bias("bias", bias_array);
-  const Shape shape = q.view().shape();
-  AttentionResult<T> result{Tensor<T>(shape), Tensor<T>(shape.per_row())};
+  AttentionResult<T> result;
   division.caller->run([&] {
     const Scoring scoring = division.scoring(arguments, q.view().shape());
     const AttentionArrays<T> arrays{q.view(), k.view(), v.view(), bias.view()};
     Attention& attention = division.attention();
-    const ResultViews<T> to{result.out, result.lse};
-    if (kernel)
-      attention.forward<T>(function_of<T>(*kernel, *division.caller), arrays, to, division.placement,
-                           scoring);
-    else
-      attention.forward<T>(arrays, to, division.placement, scoring);
+    result = kernel ? attention.forward<T>(function_of<T>(*kernel, *division.caller), arrays,
+                                           division.placement, scoring)
+                    : attention.forward<T>(arrays, division.placement, scoring);
   });
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
 }
@@ -158,14 +154,11 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
       out("out", out_array), lse("lse", lse_array);
   const OptionalInput<T> bias("bias", bias_array);
-  Gradients<T> gradients(Tensor<T>(q.view().shape()), Tensor<T>(k.view().shape()),
-                         Tensor<T>(v.view().shape()),
-                         {{bias.view() ? Tensor<T>(bias.view()->shape()) : Tensor<T>()}});
+  Gradients<T> gradients;
   division.caller->run([&] {
-    gradients.numbers() = division.attention().backward<T>(
+    gradients = division.attention().backward<T>(
         {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
-        {gradients.q, gradients.k, gradients.v, gradients.bias}, division.placement,
-        division.scoring(arguments, q.view().shape()));
+        division.placement, division.scoring(arguments, q.view().shape()));
   });
   return python_gradients(std::move(gradients));
 }

@@ -78,32 +78,6 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
   return gradients;
 }
 
-/// A call of a function, which makes an Attention for it.
-template <class T>
-AttentionResult<T> attend_once(MPI_Comm comm, const AttentionArrays<T>& arrays, const Placements& placement,
-                               const Scoring& scoring, const Options& options) {
-  AttentionState state(ranks_of(comm), options);
-  return attend(state, call_of("forward", state, arrays, placement, scoring), cores_of<T>(state));
-}
-template <class T>
-AttentionResult<T> attend_once(MPI_Comm comm, const AttentionFunction<T>& kernel,
-                               const AttentionArrays<T>& arrays, const Placements& placement,
-                               const Scoring& scoring, const Options& options) {
-  AttentionState state(ranks_of(comm), options);
-  return attend(state, call_of("forward with a function", state, arrays, placement, scoring),
-                FunctionDevice<T>(kernel));
-}
-template <class T>
-Gradients<T> differentiate_once(MPI_Comm comm, const AttentionArrays<T>& arrays,
-                                const AttentionResult<T>& result, View<const T> grad_out,
-                                const Placements& placement, const Scoring& scoring, const Options& options) {
-  AttentionState state(ranks_of(comm), options);
-  Call<T> call = call_of("backward", state, arrays, placement, scoring);
-  call.result = {result.out, result.lse};
-  call.grad_out = grad_out;
-  return differentiate(state, call);
-}
-
 }  // namespace
 
 Attention::Attention(MPI_Comm comm, Options options)
@@ -147,14 +121,43 @@ TermNumbers Attention::backward(const AttentionArrays<T>& arrays, const ResultVi
   return std::move(differentiate(*state_, call).numbers());
 }
 
-#define RING_ATTENTION_INSTANTIATE(T)                                                                   \
-  template void Attention::forward(const AttentionArrays<T>&, const ResultViews<T>&, const Placements&, \
-                                   const Scoring&);                                                     \
-  template void Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&,              \
-                                   const ResultViews<T>&, const Placements&, const Scoring&);           \
-  template TermNumbers Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,      \
-                                           View<const T>, const GradientViews<T>&, const Placements&,   \
-                                           const Scoring&);
+template <HostNumber T>
+AttentionResult<T> Attention::forward(const AttentionArrays<T>& arrays, const Placements& placement,
+                                      const Scoring& scoring) {
+  return attend(*state_, call_of("forward", *state_, arrays, placement, scoring), cores_of<T>(*state_));
+}
+
+template <HostNumber T>
+AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
+                                      const Placements& placement, const Scoring& scoring) {
+  return attend(*state_, call_of("forward with a function", *state_, arrays, placement, scoring),
+                FunctionDevice<T>(kernel));
+}
+
+template <HostNumber T>
+Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                                 View<const T> grad_out, const Placements& placement,
+                                 const Scoring& scoring) {
+  Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
+  call.result = result;
+  call.grad_out = grad_out;
+  return differentiate(*state_, call);
+}
+
+#define RING_ATTENTION_INSTANTIATE(T)                                                                    \
+  template void Attention::forward(const AttentionArrays<T>&, const ResultViews<T>&, const Placements&,  \
+                                   const Scoring&);                                                      \
+  template void Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&,               \
+                                   const ResultViews<T>&, const Placements&, const Scoring&);            \
+  template TermNumbers Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,       \
+                                           View<const T>, const GradientViews<T>&, const Placements&,    \
+                                           const Scoring&);                                              \
+  template AttentionResult<T> Attention::forward(const AttentionArrays<T>&, const Placements&,           \
+                                                 const Scoring&);                                        \
+  template AttentionResult<T> Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&, \
+                                                 const Placements&, const Scoring&);                     \
+  template Gradients<T> Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,      \
+                                            View<const T>, const Placements&, const Scoring&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE
@@ -162,35 +165,37 @@ RING_ATTENTION_INSTANTIATE(double)
 AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                                const Placements& placement, const Scoring& scoring, const Options& options,
                                std::optional<View<const float>> bias) {
-  return attend_once<float>(comm, {q, k, v, bias}, placement, scoring, options);
+  return Attention(comm, options).forward<float>({q, k, v, bias}, placement, scoring);
 }
 AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
                                View<const float> k, View<const float> v, const Placements& placement,
                                const Scoring& scoring, const Options& options) {
-  return attend_once<float>(comm, kernel, {q, k, v}, placement, scoring, options);
+  return Attention(comm, options).forward<float>(kernel, {q, k, v}, placement, scoring);
 }
 Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
                           const AttentionResult<float>& result, View<const float> grad_out,
                           const Placements& placement, const Scoring& scoring, const Options& options,
                           std::optional<View<const float>> bias) {
-  return differentiate_once<float>(comm, {q, k, v, bias}, result, grad_out, placement, scoring, options);
+  return Attention(comm, options)
+      .backward<float>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
 }
 
 AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
                                 View<const double> v, const Placements& placement, const Scoring& scoring,
                                 const Options& options, std::optional<View<const double>> bias) {
-  return attend_once<double>(comm, {q, k, v, bias}, placement, scoring, options);
+  return Attention(comm, options).forward<double>({q, k, v, bias}, placement, scoring);
 }
 AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
                                 View<const double> k, View<const double> v, const Placements& placement,
                                 const Scoring& scoring, const Options& options) {
-  return attend_once<double>(comm, kernel, {q, k, v}, placement, scoring, options);
+  return Attention(comm, options).forward<double>(kernel, {q, k, v}, placement, scoring);
 }
 Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
                            const AttentionResult<double>& result, View<const double> grad_out,
                            const Placements& placement, const Scoring& scoring, const Options& options,
                            std::optional<View<const double>> bias) {
-  return differentiate_once<double>(comm, {q, k, v, bias}, result, grad_out, placement, scoring, options);
+  return Attention(comm, options)
+      .backward<double>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
 }
 
 }  // namespace ring_attention

@@ -169,6 +169,18 @@ class Attention {
                        View<const T> grad_out, const GradientViews<T>& to, const Placements& placement,
                        const Scoring& scoring);
 
+  // The same, in new arrays: all ranks agree when one has no memory for them, and there is no second copy.
+
+  template <HostNumber T>
+  AttentionResult<T> forward(const AttentionArrays<T>& arrays, const Placements& placement,
+                             const Scoring& scoring);
+  template <HostNumber T>
+  AttentionResult<T> forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
+                             const Placements& placement, const Scoring& scoring);
+  template <HostNumber T>
+  Gradients<T> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
+                        View<const T> grad_out, const Placements& placement, const Scoring& scoring);
+
   // ---- arrays of a GPU; in the library ring_attention_cuda ------------------------------------------------
 
   template <GpuNumber T>
@@ -188,7 +200,7 @@ class Attention {
 
 // Each call of a function below makes what an Attention keeps, uses it once and destroys it. The cost is a duplicate of the
 // communicator, and one or two parts of it, which all ranks make together. Arrays are in the memory of the host. The
-// functions return the results; an Attention writes them to the caller's arrays, and holds a second copy during the call.
+// functions return the results; an Attention that writes to the caller's arrays holds a second copy during the call.
 
 /// out = (F * softmax(scale q k^T + bias, masked)) v, for the queries of this rank over the keys of all ranks. F are
 /// the factors of the dropout; the softmax includes the sinks.

@@ -70,7 +70,7 @@ class Torch(unittest.TestCase):
         for case in ("killed", "stopped"):
             with self.subTest(case=case):
                 for text in self.ends(case)[0].values():
-                    self.assertRegex(text, "Error: nothing came from rank [012] for .* s: it has stopped, or is slower")
+                    self.assertRegex(text, r"Error: nothing came from rank [012]: it has stopped, or is slower than .* \(\S+ s\)")
 
 
 @unittest.skipUnless("MPI4PY_FOLDER" in os.environ, "MPI4PY_FOLDER names no folder with mpi4py")
@@ -88,7 +88,16 @@ class Mpi4py(unittest.TestCase):
         self.assertIn(f"ring_attention: waited {limit:g} s for rank 2, which did not make this call", done.stdout)
         done = harness.run(3, "group_mpi4py.py", "stopped")
         self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stderr, r"\[rank [02]\] error: nothing came from rank [012] for .* s: it has stopped")
+        self.assertRegex(done.stderr, r"\[rank [02]\] error: nothing came from rank [012]: it has stopped")
+
+    def test_an_interrupt_inside_a_call_ends_the_job(self):
+        done = harness.run(3, "group_mpi4py.py", "interrupted")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertNotIn("goes on", done.stdout)
+
+    def test_a_freed_communicator_is_freed_here_as_well(self):
+        done = harness.run(2, "group_mpi4py.py", "many")
+        self.assertEqual((done.returncode, done.stdout.count("many")), (0, 2), done.stderr)
 
 
 if __name__ == "__main__":

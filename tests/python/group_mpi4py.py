@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
 from mpi4py import MPI  # isort: skip
 
 import numpy as np
+import ring_attention as ra
 from group_cases import attend, digests
 
 world = MPI.COMM_WORLD
@@ -15,8 +17,10 @@ case = sys.argv[1]
 
 
 def kernel(q, k, v, mask, scale):
-    """One rank stops inside a call."""
-    if world.rank == 1:
+    """One rank stops inside a call, or is interrupted there."""
+    if world.rank == 1 and case == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
+    elif world.rank == 1:
         time.sleep(60)
     return np.zeros_like(q), np.zeros(q.shape[:3])
 
@@ -38,3 +42,14 @@ elif case == "missing":
     MPI.COMM_WORLD.Abort(1)
 elif case == "stopped":
     attend(world, kernel=kernel)
+elif case == "interrupted":
+    try:
+        attend(world, kernel=kernel)
+    except KeyboardInterrupt:
+        print("goes on, while MPI uses its memory", flush=True)
+elif case == "many":  # MPICH has about 2000 communicators at a time
+    for _ in range(2500):
+        comm = world.Dup()
+        ra.size(group=comm)
+        comm.Free()
+    print("many", flush=True)

@@ -246,6 +246,30 @@ def memory():
     check(sizes[1] - sizes[0] < 2 << 20, "grew by", sizes[1] - sizes[0])
 
 
+def no_memory():
+    """The last rank has no memory for its results: all ranks have the same error, and the next call works."""
+    import resource
+
+    last, tokens = ra.rank() == ra.size() - 1, 400
+    q, k = np.ones((256, tokens, 128)), np.ones((1, tokens, 128))
+    words = {"seq": tokens * ra.size(), "window": (0, 0), "threads": 1}
+    result = ra.ring_attention(q, k, k, **words)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    for call in (lambda: ra.ring_attention(q, k, k, **words),
+                 lambda: ra.ring_attention_backward(q, q, k, k, *result, **words)):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        if last:
+            resource.setrlimit(resource.RLIMIT_AS, (now + q.nbytes // 2, before[1]))
+        try:
+            call()
+            check(False, "no error")
+        except ra.AgreedError as error:
+            check(f"rank {ra.size() - 1} is out of memory" in str(error), error)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    check(ra.ring_attention(q, k, k, **words).out.shape == q.shape, "the next call")
+
+
 def failing(kind):
     """The last rank fails alone; the others wait for it."""
     good = np.ones((2, 5, 4))

@@ -38,6 +38,10 @@ class Ranks(unittest.TestCase):
         self.well(3, "values", "same_bits", "kernels", "errors")
         self.well(5, "values")
 
+    @unittest.skipUnless(os.path.exists("/proc/self/statm"), "only Linux says how much memory a process has")
+    def test_no_memory_is_an_error_of_all_ranks(self):
+        self.well(2, "no_memory")
+
     def test_traces(self):
         with tempfile.TemporaryDirectory() as folder:
             self.well(3, f"traces:{folder}")

@@ -107,6 +107,11 @@ class GroupRanks(_core.Group):
     def receive(self, array, source):
         self._transfer(self._peers.receive, array, source)
 
+    def free(self):
+        """The user has freed the communicator."""
+        if not self.is_apart:  # apart: a message may still be under way
+            self._peers.free()
+
     def wait(self):
         """Nothing: arrays are in the memory of the host."""
 
@@ -173,9 +178,9 @@ def ranks_of(group):
 
 
 def _attached(comm, mpi):
-    """comm.Free() forgets them."""
+    """comm.Free() frees them."""
     if mpi not in _known:
-        _known[mpi] = mpi.Comm.Create_keyval()
+        _known[mpi] = mpi.Comm.Create_keyval(delete_fn=lambda _comm, _key, ranks: ranks.free())
     ranks = comm.Get_attr(_known[mpi])
     if ranks is None:
         ranks = GroupRanks(MpiPeers(comm))

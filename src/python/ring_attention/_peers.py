@@ -32,8 +32,8 @@ def limit():
 
 
 def _stopped(whom, cause=""):
-    return _core.Error(f"nothing came from {whom} for {limit():g} s: it has stopped, or is slower than "
-                       f"RING_ATTENTION_TIMEOUT{cause and ': '}{cause}")
+    return _core.Error(f"nothing came from {whom}: it has stopped, or is slower than RING_ATTENTION_TIMEOUT "
+                       f"({limit():g} s){cause and ': '}{cause}")
 
 
 class ThreadPeers:
@@ -149,12 +149,16 @@ class TorchPeers:
 class MpiPeers:
     """The ranks of a communicator of mpi4py, of any MPI: messages are mpi4py's own calls."""
 
+    interrupt_ends = True  # the process: MPI still uses the memory of a call
+    _kept = []  # what MPI may still read and write after a failure
+
     def __init__(self, comm):
         self._mpi = sys.modules["mpi4py.MPI"]
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._comm, request = comm.Idup()
         self._sent = []
         if not self._poll(request.Test, limit()):
+            self._kept.append((self._comm, request))
             raise TimeoutError(f"waited {limit():g} s for all ranks of group, whose first call this is: at least one is missing")
 
     @staticmethod
@@ -176,8 +180,12 @@ class MpiPeers:
 
     def wait(self, request):
         whom, message = request
-        if self._poll(message.Test, limit()):
-            return
+        try:
+            if self._poll(message.Test, limit()):
+                return
+        except BaseException:
+            self._kept.append(message)
+            raise
         # MPI still uses the memory of this call, which cannot be left.
         print(f"[rank {self.rank}] error: {_stopped(whom)}", file=sys.stderr, flush=True)
         time.sleep(0.2)
@@ -194,6 +202,10 @@ class MpiPeers:
         if not self._poll(lambda: self._comm.iprobe(source, _TEXTS), seconds):
             return None
         return self._comm.recv(source=source, tag=_TEXTS)
+
+    def free(self):
+        """Collective."""
+        self._comm.Free()
 
     def withdraw(self):
         self._sent.append(self._comm.isend("withdrawn", 0, _TEXTS + 1))
