@@ -6,7 +6,30 @@
 # N worlds of one rank), Open MPI's launcher is tried on the same program: that package speaks
 # PMIx, as Open MPI does.
 
-include(ring_attention_find_mpi)
+set(RING_ATTENTION_MPI ON CACHE STRING
+    "ON; for the Python module alone also OFF, or AUTO: with MPI where MPICH's headers are; no launcher is looked for")
+set_property(CACHE RING_ATTENTION_MPI PROPERTY STRINGS ON AUTO OFF)
+if(RING_ATTENTION_MPI)
+  include(ring_attention_find_mpi)
+endif()
+if(NOT RING_ATTENTION_MPI STREQUAL ON)
+  if(MPI_CXX_FOUND)
+    try_compile(
+      is_mpich "${PROJECT_BINARY_DIR}/CMakeFiles/mpi_probe"
+      SOURCES "${PROJECT_SOURCE_DIR}/src/cmake/mpi_probe.cpp"
+      LINK_LIBRARIES MPI::MPI_CXX
+      COMPILE_DEFINITIONS -DRING_ATTENTION_ONLY_MPICH)
+  endif()
+  if(is_mpich)
+    message(STATUS "The Python module has MPI: ${MPI_CXX_COMPILER}")
+  else()
+    message(STATUS "The Python module has no MPI: there are no headers of MPICH 4")
+    add_library(ring_attention_without_mpi INTERFACE)
+    target_include_directories(ring_attention_without_mpi INTERFACE "${PROJECT_SOURCE_DIR}/src/python/without_mpi")
+    add_library(MPI::MPI_CXX ALIAS ring_attention_without_mpi)
+  endif()
+  return()
+endif()
 if(NOT MPI_CXX_FOUND)
   message(FATAL_ERROR "No MPI was found that compiles and links a program. Remedy: `sh setup.sh` installs MPICH.")
 endif()

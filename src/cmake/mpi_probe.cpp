@@ -5,6 +5,10 @@
 
 #include <cstdio>
 
+#if defined(RING_ATTENTION_ONLY_MPICH) && !defined(MPICH_NUMVERSION)
+#error "another MPI: the Python module loads MPICH"
+#endif
+
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int rank = 0;

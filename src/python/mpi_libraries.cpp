@@ -54,6 +54,11 @@ std::string first_line(const std::string& text) {
 }  // namespace
 
 void load_mpi() {
+#ifdef RING_ATTENTION_WITHOUT_MPI
+  throw Error(
+      "this build of ring_attention has no MPI: build it where MPICH is, or give group= (threads, "
+      "torch.distributed)");
+#endif
   std::string why;
   for (const char* const name :
        {RING_ATTENTION_MPI_LIBRARY, "libmpich.so.12", "libmpi.so.12", "libmpi.12.dylib"}) {
