@@ -36,6 +36,19 @@ class InterruptCheck {
       std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
 };
 
+TokenRanges ranges_of(const std::vector<Index>& positions) {
+  TokenRanges ranges;
+  for (const Index position : positions) {
+    if (!ranges.empty() && ranges.back().count == 1 && position > ranges.back().begin)
+      ranges.back() = {ranges.back().begin, position - ranges.back().begin, 2};
+    else if (!ranges.empty() && position == ranges.back().position(ranges.back().count))
+      ++ranges.back().count;
+    else
+      ranges.push_back({position, 1, 1});
+  }
+  return ranges;
+}
+
 /// The arguments of a call on one process, checked as those of a ring of one rank.
 template <class T>
 struct OneProcess {
@@ -43,6 +56,8 @@ struct OneProcess {
              const ScoringArguments& arguments, int threads, std::optional<View<const T>> bias)
       : placement(Placement(PlacementKind::contiguous, q.shape().seq, 1),
                   Placement(PlacementKind::contiguous, k.shape().seq, 1)),
+        queries(arguments.positions ? ranges_of(arguments.positions->first) : whole(q.shape().seq)),
+        keys(arguments.positions ? ranges_of(arguments.positions->second) : whole(k.shape().seq)),
         scoring(scoring_of(arguments, q.shape(), q.shape().seq, k.shape().seq)),
         call{name, q, k, v, placement, scoring, options, {bias}},
         cpu{threads > 0 ? threads : usable_cores(), best_isa(), arguments.same_bits} {
@@ -53,6 +68,7 @@ struct OneProcess {
   OneProcess& operator=(const OneProcess&) = delete;
 
   Placements placement;
+  TokenRanges queries, keys;
   Scoring scoring;
   Options options;
   Call<T> call;
@@ -70,9 +86,9 @@ py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const 
   {
     const py::gil_scoped_release unlocked;
     const OneProcess<T> one("attention", q.view(), k.view(), v.view(), arguments, threads, bias.view());
-    const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), whole(q.view().shape().seq),
+    const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), one.queries,
                                                       one.call.term_rows(), ExpectedKeys{});
-    engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, InterruptCheck());
+    engine->accumulate({k.view(), v.view(), one.keys}, InterruptCheck());
     result = engine->finish();
   }
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
@@ -83,10 +99,10 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
                              const py::buffer& k_array, const py::buffer& v_array,
                              const py::buffer& out_array, const py::buffer& lse_array,
                              const ScoringArguments& arguments, const std::optional<py::buffer>& bias_array,
-                             int threads) {
+                             int threads, const std::optional<py::buffer>& grad_lse_array) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
       out("out", out_array), lse("lse", lse_array);
-  const OptionalInput<T> bias("bias", bias_array);
+  const OptionalInput<T> bias("bias", bias_array), grad_lse("grad_lse", grad_lse_array);
   Gradients<T> gradients;
   {
     const py::gil_scoped_release unlocked;
@@ -96,7 +112,9 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     one.check.array("grad_out", grad_out.view(), shape);
     one.check.array("out", out.view(), shape);
     one.check.array("lse", lse.view(), shape.per_row());
-    const BackwardInputs<T> forward{q.view(), out.view(), lse.view(), grad_out.view(), one.call.term_rows()};
+    if (grad_lse.view()) one.check.array("grad_lse", *grad_lse.view(), shape.per_row());
+    const BackwardInputs<T> forward{q.view(),        out.view(),           lse.view(),
+                                    grad_out.view(), one.call.term_rows(), grad_lse.view()};
     const CpuDevice<T> device(one.cpu);
     const GradientAccumulator sums = device.gradient_accumulator(
         shape.dim, one.cpu.same_bits > 0
@@ -107,10 +125,8 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     rows.dim = sums.dim;
     gradients.k = Tensor<T>(rows);
     gradients.v = Tensor<T>(rows);
-    const auto engine =
-        device.backward(one.scoring, forward, whole(shape.seq), ExpectedKeys{k.view().shape(), 1});
-    engine->accumulate({k.view(), v.view(), whole(k.view().shape().seq)}, {gradients.k, gradients.v},
-                       InterruptCheck());
+    const auto engine = device.backward(one.scoring, forward, one.queries, ExpectedKeys{k.view().shape(), 1});
+    engine->accumulate({k.view(), v.view(), one.keys}, {gradients.k, gradients.v}, InterruptCheck());
     gradients.q = engine->finish();
     gradients.terms() = engine->term_gradients();
     if constexpr (std::is_same_v<T, float>)
@@ -158,13 +174,15 @@ PYBIND11_MODULE(_core, module) {
                       const ScoringArguments& arguments, const std::optional<py::buffer>& bias, int threads) {
         return (is_double(q) ? attention<double> : attention<float>)(q, k, v, arguments, bias, threads);
       });
-  module.def("attention_backward", [](const py::buffer& grad_out, const py::buffer& q, const py::buffer& k,
-                                      const py::buffer& v, const py::buffer& out, const py::buffer& lse,
-                                      const ScoringArguments& arguments,
-                                      const std::optional<py::buffer>& bias, int threads) {
-    return (is_double(q) ? attention_backward<double>
-                         : attention_backward<float>)(grad_out, q, k, v, out, lse, arguments, bias, threads);
-  });
+  module.def(
+      "attention_backward",
+      [](const py::buffer& grad_out, const py::buffer& q, const py::buffer& k, const py::buffer& v,
+         const py::buffer& out, const py::buffer& lse, const ScoringArguments& arguments,
+         const std::optional<py::buffer>& bias, int threads, const std::optional<py::buffer>& grad_lse) {
+        return (is_double(q) ? attention_backward<double> : attention_backward<float>)(grad_out, q, k, v, out,
+                                                                                       lse, arguments, bias,
+                                                                                       threads, grad_lse);
+      });
   bind_ranks(module);
   bind_gpu(module);
 }

@@ -24,8 +24,9 @@ Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
 Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Index keys,
                        const std::string& placement, const std::string& parallel, int ulysses,
                        const std::string& transport, int threads, double timeout,
-                       const ScoringArguments& arguments) {
+                       const ScoringArguments& arguments, bool sum_numbers) {
   Options options;
+  options.sum_numbers = sum_numbers;
   options.partition = partition_named(parallel);
   options.ulysses = ulysses;
   options.threads = threads;
@@ -150,15 +151,16 @@ template <class T>
 py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_array,
                         const py::buffer& k_array, const py::buffer& v_array, const py::buffer& out_array,
                         const py::buffer& lse_array, const Division& division,
-                        const ScoringArguments& arguments, const std::optional<py::buffer>& bias_array) {
+                        const ScoringArguments& arguments, const std::optional<py::buffer>& bias_array,
+                        const std::optional<py::buffer>& grad_lse_array) {
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array), grad_out("grad_out", grad_out_array),
       out("out", out_array), lse("lse", lse_array);
-  const OptionalInput<T> bias("bias", bias_array);
+  const OptionalInput<T> bias("bias", bias_array), grad_lse("grad_lse", grad_lse_array);
   Gradients<T> gradients;
   division.caller->run([&] {
     gradients = division.attention().backward<T>(
         {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
-        division.placement, division.scoring(arguments, q.view().shape()));
+        division.placement, division.scoring(arguments, q.view().shape()), grad_lse.view());
   });
   return python_gradients(std::move(gradients));
 }
@@ -269,9 +271,10 @@ void bind_ranks(py::module_& module) {
   module.def("ring_backward", [](const py::buffer& grad_out, const py::buffer& q, const py::buffer& k,
                                  const py::buffer& v, const py::buffer& out, const py::buffer& lse,
                                  const Division& division, const ScoringArguments& arguments,
-                                 const std::optional<py::buffer>& bias) {
+                                 const std::optional<py::buffer>& bias,
+                                 const std::optional<py::buffer>& grad_lse) {
     return (is_double(q) ? ring_backward<double> : ring_backward<float>)(grad_out, q, k, v, out, lse,
-                                                                         division, arguments, bias);
+                                                                         division, arguments, bias, grad_lse);
   });
 }
 

@@ -26,6 +26,8 @@ struct ScoringArguments {
   std::vector<double> sinks = {};
   std::optional<Index> q_offset = {};  ///< else keys - queries
   Index same_bits = 0;                 ///< how the sums are added: Options::same_bits
+  /// Of queries and of keys, on one process; else 0, 1, ...
+  std::optional<std::pair<std::vector<Index>, std::vector<Index>>> positions = {};
 };
 
 /// The keywords as attributes of _core.Scoring.
@@ -42,7 +44,8 @@ inline void bind_scoring(pybind11::module_& module) {
       .def_readwrite("seed", &A::seed)
       .def_readwrite("sink", &A::sinks)
       .def_readwrite("q_offset", &A::q_offset)
-      .def_readwrite("same_bits", &A::same_bits);
+      .def_readwrite("same_bits", &A::same_bits)
+      .def_readwrite("positions", &A::positions);
 }
 
 /// \param q        of this rank

@@ -46,6 +46,7 @@ void check_backward(const Check& check, const Call<T>& call) {
   check.array("result.out", call.result->out, q);
   check.array("result.lse", call.result->lse, q.per_row());
   check.array("grad_out", call.grad_out, q);
+  if (call.grad_lse) check.array("grad_lse", *call.grad_lse, q.per_row());
 }
 
 /// Where results go.
@@ -84,7 +85,8 @@ std::string shared_arguments(const Call<T>& call) {
        << "\npieces of the queries " << queries.pieces() << "\nkeys " << keys.seq() << ' '
        << name(keys.kind()) << "\npieces of the keys " << keys.pieces() << "\ntransport "
        << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
-       << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
+       << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses << "\ngradient of lse "
+       << (call.grad_lse ? "given" : "none") << "\noptions.sum_numbers " << call.options.sum_numbers
        << "\noptions.same_bits " << call.options.same_bits << "\noptions.gpu.transport "
        << static_cast<int>(gpu.transport) << "\noptions.gpu.kernel " << gpu.kernel
        << "\noptions.gpu.backward_kernel " << gpu.backward_kernel << "\noptions.gpu.share_gpu "

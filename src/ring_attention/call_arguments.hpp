@@ -21,10 +21,11 @@ struct Call {
   std::optional<ResultViews<SumOf<T>>> to = {};            ///< where a forward writes; none: it returns
   std::optional<ResultViews<const SumOf<T>>> result = {};  ///< of the forward, for a backward
   View<const T> grad_out = {};
+  std::optional<View<const SumOf<T>>> grad_lse = {};
   std::optional<GradientViews<SumOf<T>>> gradients_to = {};  ///< where a backward writes; none: it returns
 
   [[nodiscard]] BackwardInputs<T> backward_inputs() const {
-    return {q, result->out, result->lse, grad_out, term_rows()};
+    return {q, result->out, result->lse, grad_out, term_rows(), grad_lse};
   }
   /// The rows of this rank's queries; none of a term that there is not.
   [[nodiscard]] Terms<SumOf<T>> term_rows() const {

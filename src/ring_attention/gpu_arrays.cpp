@@ -258,7 +258,7 @@ TermNumbers Attention::backward(GpuStream stream, const AttentionArrays<T>& arra
                 numbers = attention.backward(inputs, call.k, call.v, collectively, to);
                 if (!scoring.sinks.empty()) gpu.wait();  // with the time limit
                 numbers.sinks = sink_gradient(inputs, scoring.sinks, gpu.stream());
-                all_reduce(state_->ranks->all(), numbers);
+                if (state_->options.sum_numbers) all_reduce(state_->ranks->all(), numbers);
               });
   return numbers;
 }

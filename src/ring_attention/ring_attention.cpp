@@ -75,6 +75,7 @@ Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
     gradients = attention.backward(inputs, call.k, call.v, collectively(state));
   complete(gradients.terms(), state.ranks->all(), inputs, call.scoring, state.options.same_bits > 0,
            call.q.shape().with_seq(call.placement.queries.seq()));
+  if (state.options.sum_numbers) all_reduce(state.ranks->all(), gradients.numbers());
   return gradients;
 }
 
@@ -113,10 +114,12 @@ void Attention::forward(const AttentionFunction<T>& kernel, const AttentionArray
 template <HostNumber T>
 TermNumbers Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
                                 View<const T> grad_out, const GradientViews<T>& to,
-                                const Placements& placement, const Scoring& scoring) {
+                                const Placements& placement, const Scoring& scoring,
+                                std::optional<View<const T>> grad_lse) {
   Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
   call.result = result;
   call.grad_out = grad_out;
+  call.grad_lse = grad_lse;
   call.gradients_to = to;
   return std::move(differentiate(*state_, call).numbers());
 }
@@ -136,11 +139,12 @@ AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const 
 
 template <HostNumber T>
 Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                                 View<const T> grad_out, const Placements& placement,
-                                 const Scoring& scoring) {
+                                 View<const T> grad_out, const Placements& placement, const Scoring& scoring,
+                                 std::optional<View<const T>> grad_lse) {
   Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
   call.result = result;
   call.grad_out = grad_out;
+  call.grad_lse = grad_lse;
   return differentiate(*state_, call);
 }
 
@@ -151,13 +155,14 @@ Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultV
                                    const ResultViews<T>&, const Placements&, const Scoring&);            \
   template TermNumbers Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,       \
                                            View<const T>, const GradientViews<T>&, const Placements&,    \
-                                           const Scoring&);                                              \
+                                           const Scoring&, std::optional<View<const T>>);                \
   template AttentionResult<T> Attention::forward(const AttentionArrays<T>&, const Placements&,           \
                                                  const Scoring&);                                        \
   template AttentionResult<T> Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&, \
                                                  const Placements&, const Scoring&);                     \
   template Gradients<T> Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,      \
-                                            View<const T>, const Placements&, const Scoring&);
+                                            View<const T>, const Placements&, const Scoring&,            \
+                                            std::optional<View<const T>>);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

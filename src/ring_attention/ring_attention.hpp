@@ -87,6 +87,8 @@ struct Options {
   Isa isa = best_isa();  ///< instruction set; another one rounds differently
   Partition partition = Partition::ring;
   int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
+  /// Are the gradients of numbers, such as sinks, summed over the ranks? Otherwise they are those of this rank's rows.
+  bool sum_numbers = true;
   /// Tokens per tile, for example Tiling::default_size: all results then have the same bits for any number of ranks and
   /// threads and for every placement and partition (cpu/same_bits.hpp). In float only, on the cores of the host. The
   /// placement must consist of whole tiles: Placement(kind, Tiling(tile, documents).cuts(tokens), ranks).
@@ -163,11 +165,12 @@ class Attention {
   template <HostNumber T>
   void forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays, const ResultViews<T>& to,
                const Placements& placement, const Scoring& scoring);
+  /// \param grad_lse  the gradient of a loss that reads lse; std::nullopt on all ranks: 0
   /// \returns the gradients of numbers, such as sinks
   template <HostNumber T>
   TermNumbers backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
                        View<const T> grad_out, const GradientViews<T>& to, const Placements& placement,
-                       const Scoring& scoring);
+                       const Scoring& scoring, std::optional<View<const T>> grad_lse = {});
 
   // The same, in new arrays: all ranks agree when one has no memory for them, and there is no second copy.
 
@@ -179,7 +182,8 @@ class Attention {
                              const Placements& placement, const Scoring& scoring);
   template <HostNumber T>
   Gradients<T> backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                        View<const T> grad_out, const Placements& placement, const Scoring& scoring);
+                        View<const T> grad_out, const Placements& placement, const Scoring& scoring,
+                        std::optional<View<const T>> grad_lse = {});
 
   // ---- arrays of a GPU; in the library ring_attention_cuda ------------------------------------------------
 

@@ -69,6 +69,19 @@ TEST(Gradients, OfOneQueryAndTwoKeysByHand) {
   }
 }
 
+// The same with dO = 0 and dlse = 1: dS = P = (1/2, 1/2).
+TEST(Gradients, OfLseByHand) {
+  const Tensor<double> q({1, 1, 1, 1}, 3.0), k({1, 1, 2, 1}, 5.0), v({1, 1, 2, 1}, 7.0), zero({1, 1, 1, 1}),
+      one({1, 1, 1, 1}, 1.0);
+  const AttentionResult<double> attended = blockwise_forward<double>(q, k, v, {0.5});
+  const auto tiled =
+      blockwise_backward<double>({q, attended.out, attended.lse, zero, {}, one.view()}, k, v, {0.5});
+  EXPECT_DOUBLE_EQ(tiled.q.data()[0], 2.5);   // scale * sum dS k = 0.5 * (0.5 * 5 + 0.5 * 5)
+  EXPECT_DOUBLE_EQ(tiled.k.data()[0], 0.75);  // scale * dS * q = 0.5 * 0.5 * 3
+  EXPECT_DOUBLE_EQ(tiled.k.data()[1], 0.75);
+  EXPECT_EQ(tiled.v.data()[0], 0);
+}
+
 TEST(Gradients, RowDotByHand) {
   Tensor<double> a({2, 1, 2, 3}), b({2, 1, 2, 3});
   for (Index i = 0; i < a.size(); ++i) {

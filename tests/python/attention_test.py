@@ -45,9 +45,10 @@ class Values(unittest.TestCase):
                 got = ra.attention(q, k, v, threads=1 + number % 3, **words)
                 self.assert_near(got.out, out, 1e-12, "out")
                 self.assert_near(got.lse, lse, 1e-12, "lse")
-                gradients = ra.attention_backward(grad_out, q, k, v, *got, threads=1 + number % 3, **words)
+                also = {"grad_lse": np.where(np.isneginf(lse), 0, np.sin(out.sum(-1)))} if number % 2 else {}
+                gradients = ra.attention_backward(grad_out, q, k, v, *got, threads=1 + number % 3, **also, **words)
                 for name, one, want in zip(ra.Gradients._fields, gradients,
-                                           reference.gradients(grad_out, q, k, v, **words)):
+                                           reference.gradients(grad_out, q, k, v, **also, **words)):
                     self.assertEqual(one is None, want is None, name)
                     if want is not None:
                         self.assert_near(one, want, 1e-12 * max(1, np.abs(want).max(initial=0)), "d" + name)
@@ -116,6 +117,30 @@ class Values(unittest.TestCase):
             self.assertLessEqual(largest_difference(one, other), 1e-13)
         hidden = ra.merge(*[(np.zeros((4, 8)), np.full(4, -np.inf))] * 2)
         self.assertTrue((hidden.out == 0).all() and np.isneginf(hidden.lse).all())
+
+    def test_positions_are_those_of_a_longer_sequence(self):
+        """A ring of one's own: queries and keys of any places, with documents and dropout, forward and backward."""
+        q, k, v, grad = arrays(1, 2, 40, 8)
+        for words in ({"causal": True}, {"window": (5, 2)}, {"causal": True, "documents": np.array([0, 11, 40], np.int32)},
+                      {"alibi": True}, {"dropout": 0.3, "seed": 3}):
+            rows = RNG.permutation(40)[:17]
+            parts = np.array_split(RNG.permutation(40), 3)
+            whole = ra.attention(q, k, v, **words)
+            back = ra.attention_backward(grad[:, :, rows], q[:, :, rows], k, v, whole.out[:, :, rows], whole.lse[:, :, rows],
+                                         positions=(rows, np.arange(40)), **words)
+            got = ra.merge(*(ra.attention(q[:, :, rows], k[:, :, part], v[:, :, part], positions=(rows, part), **words)
+                             for part in parts))
+            self.assert_near(got.out, whole.out[:, :, rows], 1e-12, words)
+            self.assert_near(got.lse, whole.lse[:, :, rows], 1e-12, words)
+            for part in parts:
+                own = ra.attention_backward(grad[:, :, rows], q[:, :, rows], k[:, :, part], v[:, :, part], *got,
+                                            positions=(rows, part), **words)
+                self.assert_near(own.k, back.k[:, :, part], 1e-11, words)
+        for wrong in ((rows, [0]), (rows, -np.arange(40)), ([0], np.arange(40))):
+            with self.assertRaisesRegex(ValueError, "positions: give "):
+                ra.attention(q[:, :, rows], k, v, positions=wrong)
+        with self.assertRaisesRegex(ValueError, "positions: they go neither with a bias"):
+            ra.attention(q, k, v, positions=(range(40), range(40)), bias=np.zeros((40, 40)))
 
     def test_threads_have_the_same_bits(self):
         four = arrays(2, 3, 70, 16, dtype=np.float32)

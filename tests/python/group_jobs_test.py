@@ -44,6 +44,10 @@ class Torch(unittest.TestCase):
         self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
         self.assertEqual(sorted(tokens for *_, tokens in ranks), [0, 1, 1, 1])
 
+    def test_gradients_and_compiled_functions(self):
+        for size in (1, 2, 3):
+            self.assertEqual(of_torch(size, "autograd"), [[True, True]] * size)
+
     def ends(self, case):
         """The errors of the ranks of a job that must end by itself, except for those of rank 1."""
         limit = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))

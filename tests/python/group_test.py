@@ -66,6 +66,21 @@ class Threads(unittest.TestCase):
         with self.assertRaisesRegex(ra.AgreedError, r"rank 0 has all_reduce of float64 \[1\], rank 1 has .* \[2\]"):
             ra.threads(2).run(lambda group: ra.all_reduce(np.zeros(1 + group.rank), group=group))
 
+    def test_decoding_over_a_sharded_cache(self):
+        q, k, v = np.random.default_rng(0).standard_normal((3, 4, 30, 8))
+        for words in ({"sink": [1.0, 0, -1, 2]}, {"causal": True, "window": (9, 0)}):
+            due = ra.attention(q[:, -1:], k, v, **words)
+
+            def work(group):
+                mine = np.arange((0, 0, 15)[group.rank], (0, 15, 30)[group.rank])  # rank 0 has no keys
+                return ra.decode(q[:, -1:], k[:, mine], v[:, mine], positions=([29], mine), group=group, **words)
+
+            for got in ra.threads(3).run(work):
+                self.assertLessEqual(abs(got.out - due.out).max(), 1e-12)
+                self.assertLessEqual(abs(got.lse - due.lse).max(), 1e-12)
+        with self.assertRaisesRegex(ra.AgreedError, "rank 1: k has 2 dimensions"):
+            ra.threads(2).run(lambda group: ra.decode(q[:, -1:], k[0] if group.rank else k, v, group=group))
+
     def test_bad_arguments_are_the_same_error_and_the_next_call_works(self):
         def work(group):
             texts = []

@@ -39,6 +39,36 @@ def parts(rank, group):
     yield (ra.rank(group=mesh["cp"]), ra.size(group=mesh["cp"]), same == whole, three.shape[1])
 
 
+def autograd(rank, group):
+    """Are the gradients those of one process, and those of a compiled function, without a graph break, the same bits?"""
+    from ring_attention.torch import attention, ring_attention
+
+    generator = torch.Generator().manual_seed(0)
+    whole = [torch.randn(1, heads, 23, 8, dtype=torch.float64, generator=generator).requires_grad_() for heads in (4, 2, 2)]
+    sink, layer = torch.randn(4, generator=generator).double().requires_grad_(), torch.nn.Linear(8, 8).double()
+    layer.weight.data.fill_(0.25)
+    mine = torch.from_numpy(ra.positions(23, group=group))
+    shards = [tensor.detach()[:, :, mine].requires_grad_() for tensor in whole]
+
+    def ring(q, k, v):
+        return ring_attention(layer(q), k, v, seq=23, causal=True, sink=sink, documents=[0, 9, 23], group=group)
+
+    def one(q, k, v):
+        return attention(layer(q), k, v, causal=True, sink=sink, documents=[0, 9, 23])
+
+    def gradients(function, arrays):
+        out, lse = function(*arrays)
+        return torch.autograd.grad(out.square().sum() + lse.sin().sum(), [*arrays, sink])
+
+    *due, of_sink = gradients(one, whole)
+    *found, share = gradients(ring, shards)
+    dist.all_reduce(share)
+    worst = max(float((got - want[:, :, mine]).abs().max()) for got, want in zip(found, due))
+    compiled = gradients(torch.compile(ring, fullgraph=True, backend="aot_eager"), shards)
+    yield [max(worst, float((share - of_sink).abs().max())) < 1e-12,
+           all(torch.equal(got, want) for got, want in zip(compiled, found))]
+
+
 def kernel(q, k, v, mask, scale):
     """One rank stops inside a call."""
     if dist.get_rank() == 1:

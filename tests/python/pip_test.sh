@@ -7,7 +7,7 @@
 set -eu
 python=$1
 
-if ! "$python" -c 'import pip, numpy, scikit_build_core, setuptools, wheel' 2>/dev/null; then
+if ! "$python" -c 'import setuptools, pip, numpy, scikit_build_core, wheel' 2>/dev/null; then
   echo "skipped: $python has not all of pip, NumPy, scikit-build-core, setuptools and wheel"
   exit 77
 fi

@@ -58,12 +58,12 @@ def attention(q, k, v, *, bias=None, alibi=False, scale=None, sink=None, **words
     return p @ v, lse[..., 0], p
 
 
-def gradients(grad_out, q, k, v, *, bias=None, scale=None, sink=None, **words):
+def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, sink=None, **words):
     """(dq, dk, dv, dbias or None, dsink or None)"""
     out, lse, p = attention(q, k, v, bias=bias, scale=scale, sink=sink, **words)
     group = q.shape[1] // k.shape[1]
     scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
-    delta = (grad_out * out).sum(axis=3, keepdims=True)
+    delta = (grad_out * out).sum(axis=3, keepdims=True) - (0 if grad_lse is None else grad_lse[..., np.newaxis])
     ds = p * (grad_out @ v.repeat(group, 1).swapaxes(2, 3) - delta)
 
     def of_group(x):

@@ -17,12 +17,12 @@ weights = torch.from_numpy(rng.standard_normal((2, 4, SEQ, 8)))
 sink = torch.from_numpy(rng.standard_normal(4)).requires_grad_()
 
 out, lse = attention(*whole, causal=True, sink=sink)
-want = torch.autograd.grad((out * weights).sum(), [*whole, sink])
+want = torch.autograd.grad((out * weights).sum() + lse.square().sum(), [*whole, sink])
 
 mine = torch.from_numpy(ra.positions(SEQ))
 shards = [tensor.detach()[:, :, mine].requires_grad_() for tensor in whole]
 got, statistic = ring_attention(*shards, seq=SEQ, causal=True, sink=sink)
-found = torch.autograd.grad((got * weights[:, :, mine]).sum(), [*shards, sink])
+found = torch.autograd.grad((got * weights[:, :, mine]).sum() + statistic.square().sum(), [*shards, sink])
 
 
 def check(one, other):
@@ -34,7 +34,10 @@ check(got, out[:, :, mine])
 check(statistic, lse[:, :, mine])
 for one, other in zip(found[:3], want[:3]):
     check(one, other[:, :, mine])
-check(found[3], want[3])
+check(torch.from_numpy(ra.all_reduce(found[3].numpy())), want[3])
+summed, _ = ring_attention(*shards, seq=SEQ, causal=True, sink=sink, sink_gradient="sum", documents=torch.tensor([0, SEQ]))
+check(torch.autograd.grad((summed * weights[:, :, mine]).sum(), sink)[0],
+      torch.autograd.grad((attention(*whole, causal=True, sink=sink)[0] * weights).sum(), sink)[0])
 
 heads = [tensor.repeat_interleave(4 // tensor.shape[1], dim=1).detach() for tensor in shards]
 foreign, _ = ring_attention(*heads, seq=SEQ, causal=True, sink=sink, kernel=reference.torch_kernel)
@@ -51,8 +54,8 @@ if "MPI4PY_FOLDER" in os.environ:  # the ranks in another order
     comm = MPI.COMM_WORLD.Split(0, -ra.rank())
     mine = torch.from_numpy(ra.positions(SEQ, comm=comm))
     shards = [tensor.detach()[:, :, mine].requires_grad_() for tensor in whole]
-    got, _ = ring_attention(*shards, seq=SEQ, causal=True, sink=sink, comm=comm)
-    found = torch.autograd.grad((got * weights[:, :, mine]).sum(), shards)
+    got, lse = ring_attention(*shards, seq=SEQ, causal=True, sink=sink, comm=comm)
+    found = torch.autograd.grad((got * weights[:, :, mine]).sum() + lse.square().sum(), shards)
     for one, other in zip((got, *found), (out, *want)):
         check(one, other[:, :, mine])
 if ra.rank() == 0:

@@ -10,7 +10,9 @@ harness.require("numpy", "torch", "ring_attention")
 import numpy as np
 import reference
 import ring_attention as ra
+import ring_attention.torch as module
 import torch
+import torch.utils.checkpoint
 from ring_attention.torch import attention, ring_attention, scaled_dot_product_attention
 from torch.nn.functional import scaled_dot_product_attention as theirs
 
@@ -50,17 +52,44 @@ class Torch(unittest.TestCase):
             with self.subTest(number=number, q=q.shape, k=k.shape, words=list(words)):
                 self.assertTrue(both_agree((q, k, v), 1e-12, enable_gqa=True, **words))
 
-    @unittest.skipUnless(hasattr(torch, "compiler"), "PyTorch 2.1 has torch.compiler")
-    def test_compiled_functions_may_call_it(self):
-        layer = torch.nn.Linear(8, 8, dtype=torch.float64)
+    def test_compiled_and_exported_functions_are_the_same(self):
+        class Layer(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(8, 8, dtype=torch.float64)
 
-        def function(q, k, v):
-            return layer(scaled_dot_product_attention(layer(q), k, v, is_causal=True))
+            def forward(self, q, k, v):
+                out = self.layer(scaled_dot_product_attention(self.layer(q), k, v, is_causal=True))
+                ring, lse = ring_attention(q, k, v, seq=9, causal=True, documents=[0, 4, 9])
+                return out + ring * lse[..., None]
 
-        tensors = [random(1, 2, 9, 8) for _ in range(3)]
-        compiled = torch.compile(function, backend="aot_eager")
-        for one, other in zip(gradients(compiled, tensors), gradients(function, tensors)):
+        function, tensors = Layer(), [random(1, 2, 9, 8) for _ in range(3)]
+        due = gradients(function, tensors)
+        for one, other in zip(gradients(torch.compile(function, fullgraph=True, backend="aot_eager"), tensors), due):
             self.assertTrue(torch.equal(one, other))
+        exported = torch.export.export(function, tuple(tensors)).module()
+        self.assertTrue(torch.equal(exported(*tensors), due[0]))
+
+    def test_operators_pass_the_checks_of_pytorch(self):
+        q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 2)
+        bias, sink, documents = random(5, 6), random(4), torch.tensor([0, 2, 6], dtype=torch.int32)
+        for some in ((None, None, None), (bias, sink, documents)):
+            words = [default for _, default in module._WORDS.values()]
+            torch.library.opcheck(torch.ops.ring_attention.forward.default, (q, k, v, *some, *words))
+            out, lse = attention(q, k, v, bias=some[0], sink=some[1], documents=some[2])
+            detached = [None if x is None else x.detach() for x in (out, lse, out, lse, q, k, v, *some)]
+            torch.library.opcheck(torch.ops.ring_attention.backward.default, (*detached, *words))
+
+    def test_vmap_and_checkpoints(self):
+        tensors = [random(3, 2, 5, 4) for _ in range(3)]
+        due = gradients(lambda *t: attention(*t, causal=True)[0], tensors)
+        for function in (torch.func.vmap(lambda *t: attention(*t, causal=True)[0]),
+                         lambda *t: torch.utils.checkpoint.checkpoint(lambda *u: attention(*u, causal=True)[0], *t,
+                                                                      use_reentrant=False)):
+            for one, want in zip(gradients(function, tensors), due):
+                self.assertTrue(torch.equal(one, want))
+        with torch.inference_mode():
+            self.assertTrue(torch.equal(attention(*tensors, causal=True)[0], due[0]))
 
     def test_gradient_of_the_mask(self):
         q, k, v = random(2, 3, 7, 4), random(2, 3, 6, 4), random(2, 3, 6, 4)
@@ -90,18 +119,10 @@ class Torch(unittest.TestCase):
         for words in ({}, {"causal": True}, {"window": (2, 1)}, {"dropout": 0.3, "seed": 4}, {"alibi": True},
                       {"documents": [0, 2, 6]}):
             self.assertTrue(torch.autograd.gradcheck(
-                lambda q, k, v, bias, sink: attention(q, k, v, bias=bias, sink=sink, threads=1, **words)[0],
+                lambda q, k, v, bias, sink: attention(q, k, v, bias=bias, sink=sink, threads=1, **words),
                 (q, k, v, bias, sink)), words)
         self.assertTrue(torch.autograd.gradcheck(
-            lambda q, k, v: ring_attention(q, k, v, seq=(5, 6), threads=1, causal=True)[0], (q, k, v)))
-
-    def test_lse_has_no_gradient(self):
-        q, k, v = (random(2, 5, 4) for _ in range(3))
-        for out, lse in (attention(q, k, v), ring_attention(q, k, v, seq=5)):
-            self.assertTrue(out.requires_grad)
-            self.assertFalse(lse.requires_grad)
-            with self.assertRaisesRegex(RuntimeError, "does not require grad"):
-                lse.sum().backward()
+            lambda q, k, v, sink: ring_attention(q, k, v, sink=sink, seq=(5, 6), threads=1, causal=True), (q, k, v, sink)))
 
     def test_gradcheck_can_fail(self):
         class Wrong(torch.autograd.Function):

@@ -65,8 +65,6 @@ import ctypes
 import os
 import sys
 
-import numpy as np
-
 for _nccl in (os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path):
     if os.path.exists(_nccl):  # PyTorch needs the NCCL that was installed with it, and a process has one
         ctypes.CDLL(_nccl)
@@ -77,71 +75,19 @@ sys.setdlopenflags(os.RTLD_LAZY)  # the functions of MPI are undefined until a c
 from . import _core
 
 sys.setdlopenflags(_flags)
-from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring
+from ._arrays import Gradients, Result
+from ._attention import attention, attention_backward, merge
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
 from ._groups import threads
-from ._ranks import (all_reduce, gather, positions, rank, ring_attention, ring_attention_backward, scatter, size, trace,
-                     wait)
+from ._ranks import (all_reduce, decode, gather, positions, rank, ring_attention, ring_attention_backward, scatter,
+                     size, trace, wait)
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "all_reduce", "attention",
-    "attention_backward", "diagnose", "gather", "merge", "positions", "rank", "ring_attention",
+    "attention_backward", "decode", "diagnose", "gather", "merge", "positions", "rank", "ring_attention",
     "ring_attention_backward", "scatter", "size", "threads", "trace", "wait",
 ]
 
 for _error in (AgreedError, Error, InputError):
     _error.__module__ = __name__
-
-
-@takes_scoring
-def attention(q, k, v, *, bias=None, threads=0, check=False, stream=None, **words) -> Result:
-    """out = softmax(scale * q k^T + bias) v on this process.
-
-    q [B, H, Sq, D]; k, v [B, Hkv, Sk, D], where Hkv divides H; B, or B and H, may be left out. The package's docstring
-    describes the keywords. Returns (out, lse): out like q, lse [B, H, Sq]. A query that sees no key has out = 0 and
-    lse = -inf, or the sink of its head.
-    """
-    arrays = arrays_of(q, stream)
-    k, v = arrays.take("k", k), arrays.take("v", v)
-    bias = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
-    how = scoring(arrays.heads, arrays.tokens(k), **words)
-    if check:
-        require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
-    return arrays.attention(k, v, bias, how, threads)
-
-
-def merge(*parts) -> Result:
-    """The attention over the keys of all parts: (out, lse) of the same queries, each over other keys. NumPy arrays.
-
-    With it, a ring of your own can use `attention` for the keys of one step. A sink belongs to one part, because each
-    `attention` with sink= adds it.
-    """
-    if not parts:
-        raise ValueError("merge: give at least one (out, lse)")
-    largest = np.max([lse for _, lse in parts], axis=0)
-    largest = np.where(np.isneginf(largest), 0, largest)  # a query that sees no key
-    weights = [np.exp(lse - largest)[..., np.newaxis] for _, lse in parts]
-    total = sum(weights)
-    with np.errstate(divide="ignore"):
-        lse = np.log(total)[..., 0] + largest
-    return Result(sum(weight * out for weight, (out, _) in zip(weights, parts)) / np.where(total > 0, total, 1), lse)
-
-
-@takes_scoring
-def attention_backward(grad_out, q, k, v, out, lse, *, bias=None, threads=0, check=False, stream=None,
-                       **words) -> Gradients:
-    """The gradients of sum(out * grad_out), on this process.
-
-    grad_out is like q; out and lse are what `attention` returned for the same q, k, v and keywords. Returns (q, k, v,
-    bias, sink), each like the argument of this name, or None if that was not given.
-    """
-    arrays = arrays_of(q, stream)
-    grad_out, k, v, out = (arrays.take(name, array)
-                           for name, array in (("grad_out", grad_out), ("k", k), ("v", v), ("out", out)))
-    lse = arrays.take_rows("lse", lse)
-    dense = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
-    how = scoring(arrays.heads, arrays.tokens(k), **words)
-    if check:
-        require_finite(arrays, grad_out=grad_out, q=arrays.q, k=k, v=v, bias=dense)
-    return arrays.attention_backward(grad_out, k, v, out, lse, dense, how, threads, bias)

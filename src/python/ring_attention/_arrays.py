@@ -20,7 +20,7 @@ class Result(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of sum(out * grad_out)."""
+    """The gradients of sum(out * grad_out) + sum(lse * grad_lse)."""
 
     q: np.ndarray
     k: np.ndarray
@@ -56,7 +56,7 @@ class Arrays:
     """The arrays of one call, in the memory of the host: one type, one number of dimensions."""
 
     transports = ("overlapped", "odd-even")
-    takes_kernels = True
+    takes_kernels = takes_positions = True
 
     def __init__(self, q, stream=None):
         if stream is not None:
@@ -98,14 +98,16 @@ class Arrays:
     def attention(self, k, v, bias, words, threads):
         return self._result(*_core.attention(self.q, k, v, words, bias, threads))
 
-    def attention_backward(self, grad_out, k, v, out, lse, bias, words, threads, like_bias):
-        return self._gradients(*_core.attention_backward(grad_out, self.q, k, v, out, lse, words, bias, threads), like_bias)
+    def attention_backward(self, grad_out, k, v, out, lse, bias, words, threads, like_bias, grad_lse):
+        return self._gradients(*_core.attention_backward(grad_out, self.q, k, v, out, lse, words, bias, threads, grad_lse),
+                               like_bias)
 
     def ring(self, k, v, bias, division, words, kernel):
         return self._result(*_core.ring_forward(self.q, k, v, division, words, bias, kernel))
 
-    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, like_bias):
-        return self._gradients(*_core.ring_backward(grad_out, self.q, k, v, out, lse, division, words, bias), like_bias)
+    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, like_bias, grad_lse):
+        return self._gradients(*_core.ring_backward(grad_out, self.q, k, v, out, lse, division, words, bias, grad_lse),
+                               like_bias)
 
     def _give(self, array):
         """A result, with as many dimensions as q."""
@@ -128,7 +130,7 @@ class GpuArrays:
     """
 
     transports = ("overlapped", "nccl", "staged")
-    takes_kernels = False
+    takes_kernels = takes_positions = False
 
     def __init__(self, q, stream):
         if not _core.has_gpu:
@@ -182,6 +184,8 @@ class GpuArrays:
         return taken
 
     def take_rows(self, name, array):
+        if name == "grad_lse":
+            raise ValueError("grad_lse: lse has no gradient in the memory of a GPU: give arrays of the host")
         return self.take(name, array)
 
     @staticmethod
@@ -195,13 +199,13 @@ class GpuArrays:
     def attention(self, k, v, bias, words, _threads):
         return self._attended(_core.gpu_attention, (words,), k, v, bias)
 
-    def attention_backward(self, grad_out, k, v, out, lse, bias, words, _threads, _like_bias):
+    def attention_backward(self, grad_out, k, v, out, lse, bias, words, _threads, _like_bias, _grad_lse):
         return self._differentiated(_core.gpu_attention_backward, (words,), grad_out, k, v, out, lse, bias)
 
     def ring(self, k, v, bias, division, words, _kernel):
         return self._attended(_core.gpu_ring_forward, (division, words), k, v, bias)
 
-    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, _like_bias):
+    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, _like_bias, _grad_lse):
         return self._differentiated(_core.gpu_ring_backward, (division, words), grad_out, k, v, out, lse, bias)
 
     def _attended(self, function, how, k, v, bias):
@@ -250,14 +254,14 @@ def tile_of(same_bits):
 
 def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=False, scale=None, dropout=0.0,
             seed=0, sink=None, q_offset=None, same_bits=False):
-    """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence."""
+    """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence, or None."""
     if window is not None:
         window = tuple(int(side) for side in window)
         if len(window) != 2 or min(window) < -1:
             raise ValueError("window is (left, right): each side a number of keys, or -1 for all")
     if documents is not None:
         documents = [int(boundary) for boundary in documents]
-        if not documents or documents[0] != 0 or documents[-1] != keys or sorted(documents) != documents:
+        if not documents or documents[0] != 0 or keys not in (None, documents[-1]) or sorted(documents) != documents:
             raise ValueError("documents are boundaries: they start with 0, never decrease, and end with "
                              f"{keys}, the number of keys")
     sink = [] if sink is None else np.asarray(sink, np.float64).tolist()
@@ -272,6 +276,20 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=Fal
     words.scale, words.dropout, words.seed, words.sink = scale, float(dropout), int(seed), sink
     words.q_offset, words.same_bits = q_offset, tile_of(same_bits)
     return words
+
+
+def scoring_here(arrays, k, bias, positions, words):
+    """The keywords of a call on one process, checked. positions: None, or (of the queries, of the keys)."""
+    if positions is None:
+        return scoring(arrays.heads, arrays.tokens(k), **words)
+    how = scoring(arrays.heads, None, **words)
+    both = [[int(position) for position in part] for part in positions]
+    if not arrays.takes_positions or bias is not None or how.same_bits:
+        raise ValueError("positions: they go neither with a bias, nor with same_bits, nor with arrays of a GPU")
+    if [*map(len, both)] != [arrays.tokens(arrays.q), arrays.tokens(k)] or min(sum(both, [0])) < 0:
+        raise ValueError("positions: give (of the queries, of the keys), one number from 0 on for each token of q and of k")
+    how.positions, how.q_offset = both, words.get("q_offset") or 0
+    return how
 
 
 def takes_scoring(function):

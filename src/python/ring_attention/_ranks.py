@@ -13,10 +13,12 @@ import numpy as np
 
 from . import _core, _groups
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
+from ._attention import attention, merge
 from ._peers import limit as _timeout
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _OF_KERNELS = {"causal", "window", "documents", "scale", "seed", "sink", "q_offset", "same_bits"}
+_SINK_GRADIENTS = ("share", "sum")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
 _started = False
 _met = False  # have all ranks of the job?
@@ -127,7 +129,8 @@ def _require_place(placement, parallel):
 class _Ring:
     """The arguments of a call of the ring."""
 
-    def __init__(self, ranks, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, stream, **words):
+    def __init__(self, ranks, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, stream,
+                 sink_gradient="share", **words):
         self.arrays = arrays_of(q, stream)
         self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
         self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
@@ -136,9 +139,10 @@ class _Ring:
             raise ValueError(f"seq is {seq}: it must not be negative")
         _require_place(placement, parallel)
         _require_word("transport", transport, self.arrays.transports)
+        _require_word("sink_gradient", sink_gradient, _SINK_GRADIENTS)
         self.scoring = scoring(self.arrays.heads, keys, **words)
         self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, _timeout(),
-                                       self.scoring)
+                                       self.scoring, sink_gradient == "sum")
         if check:
             require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
 
@@ -203,25 +207,28 @@ def _wrapped(kernel):
 
 @takes_scoring
 def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, seq, placement="zigzag", parallel="ring",
-                            ulysses=1, transport="overlapped", bias=None, threads=0, check=False, stream=None,
-                            comm=None, group=None, **words) -> Gradients:
-    """The gradients of sum(out * grad_out), summed over all ranks, for this rank's q, k and v. Collective.
+                            ulysses=1, transport="overlapped", grad_lse=None, bias=None, threads=0, check=False,
+                            stream=None, sink_gradient="share", comm=None, group=None, **words) -> Gradients:
+    """The gradients of sum(out * grad_out) + sum(lse * grad_lse), summed over all ranks, for this rank's q, k and v. Collective.
 
-    out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out. Returns (q, k,
-    v, bias, sink); on every rank the gradient of the sink is the sum over all ranks.
+    out and lse are what `ring_attention` returned on this rank for the same arguments; grad_out is like out, and grad_lse,
+    which all ranks pass or none, like lse. Returns (q, k, v, bias, sink). A sink belongs to all ranks: its gradient is this
+    rank's share, whose sum over the ranks is the whole; sink_gradient="sum": that sum, on every rank (for one release).
     """
 
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
-                     stream, **words)
+                     stream, sink_gradient, **words)
         grad = ring.arrays.take("grad_out", grad_out)
+        grad_rows = None if grad_lse is None else ring.arrays.take_rows("grad_lse", grad_lse)
         if check:
-            require_finite(ring.arrays, grad_out=grad)
-        return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse)
+            require_finite(ring.arrays, grad_out=grad, grad_lse=grad_rows)
+        return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse), grad_rows
 
     ranks = _ranks_of(comm, group)
-    (ring, grad, result, statistic), _ = _together(ranks, "ring_attention_backward", prepare)
-    return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias)
+    (ring, grad, result, statistic, grad_rows), _ = _together(ranks, "ring_attention_backward", prepare)
+    return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias,
+                                     grad_rows)
 
 
 def wait(comm=None, group=None) -> None:
@@ -345,6 +352,37 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
         ranks.receive(piece, other)
         by_token[held(other)] = np.moveaxis(piece, axis, 0)
     return whole
+
+
+def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=None, **words) -> Result:
+    """Attention of queries that all ranks have, such as the newest token's, over keys of which each has some. Collective.
+
+    The state of the queries travels and not the keys: each rank attends to its own, and the results merge, in the order of
+    the ranks. A rank may have no keys. The keywords are those of `attention`: a mask needs positions=(of the queries, of this
+    rank's keys). Returns (out, lse), the same on every rank. The time limit is the same as for `scatter`.
+    """
+    ranks = _ranks_of(comm, group)
+
+    def prepare():
+        return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
+
+    mine, _ = _together(ranks, "decode", prepare)
+    ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", _timeout())
+    packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
+    if ranks.rank == 0:
+        parts = [mine]
+        for other in range(1, ranks.size):
+            part = np.empty_like(packed)
+            ranks.receive(part, other)
+            parts.append((part[..., :-1], part[..., -1]))
+        whole = merge(*parts)
+        packed = np.concatenate([whole.out, whole.lse[..., np.newaxis]], -1)
+        for other in range(1, ranks.size):
+            ranks.send(packed, other)
+    else:
+        ranks.send(packed, 0)
+        ranks.receive(packed, 0)
+    return Result(packed[..., :-1].copy(), packed[..., -1].copy())
 
 
 def all_reduce(array, *, comm=None, group=None) -> np.ndarray:

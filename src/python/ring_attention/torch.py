@@ -6,61 +6,142 @@
 `ring_attention` takes the arguments of ring_attention.ring_attention and runs on all ranks. Tensors are float64 (on the
 CPU), float32, float16 or bfloat16. The CPU computes with float16 and bfloat16 in float32; a GPU computes with them directly,
 on PyTorch's current stream. All tensors of a call are on one device. Gradients of gradients are not possible.
+
+The calls are operators of PyTorch, torch.ops.ring_attention, which torch.compile, torch.export and vmap take. This needs
+PyTorch 2.4.
 """
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
 import ring_attention as numpy_api
+from ring_attention._arrays import tile_of
 
 __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
+_OF_RINGS = {"placement": ("str", "zigzag"), "parallel": ("str", "ring"), "ulysses": ("int", 1),
+             "transport": ("str", "overlapped"), "sink_gradient": ("str", "share")}
+#: The type of each keyword in an operator's schema, and its default. Without `seq` the call is one of one process.
+_WORDS = {"causal": ("bool", False), "window": ("int[]?", None), "alibi": ("bool", False), "scale": ("float?", None),
+          "dropout": ("float", 0.0), "seed": ("int", 0), "q_offset": ("int?", None), "same_bits": ("int", 0),
+          "threads": ("int", 0), "check": ("bool", False), "seq": ("int[]", []), "ranks": ("str", ""), **_OF_RINGS}
+_SCHEMA = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? documents, " + ", ".join(
+    f"{kind} {name}" for name, (kind, _) in _WORDS.items())
+_ranks = weakref.WeakValueDictionary()  # what comm= and group= name, unless PyTorch knows it by name
 
-#: torch.compile makes no graph of what it decorates. (PyTorch before 2.1 has no name for it.)
-_not_compiled = torch.compiler.disable if hasattr(torch, "compiler") else lambda function: function
 
-
-def _given(tensor):
+def _array(tensor):
     """The tensor as the functions of ring_attention take it."""
     if tensor is None:
         return None
-    return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor.detach()
+    return tensor.detach().contiguous().numpy() if tensor.device.type == "cpu" else tensor.detach()
 
 
 def _tensor(result):
     return torch.from_numpy(result) if isinstance(result, np.ndarray) else result
 
 
-class _Attention(torch.autograd.Function):
-    """`forward` and `backward` are functions of ring_attention; `words` are their keywords."""
-
-    @staticmethod
-    def forward(context, forward, backward, words, q, k, v, bias, sink):
-        out, lse = map(_tensor, forward(*map(_given, (q, k, v)), bias=_given(bias), sink=_given(sink), **words))
-        context.save_for_backward(q, k, v, bias, sink, out, lse)
-        context.call = backward, words
-        context.mark_non_differentiable(lse)
-        return out, lse
-
-    @staticmethod
-    @once_differentiable
-    def backward(context, grad_out, _):
-        q, k, v, bias, sink, out, lse = context.saved_tensors
-        backward, words = context.call
-        gradients = backward(*map(_given, (grad_out.to(q.dtype), q, k, v, out, lse)), bias=_given(bias),
-                             sink=_given(sink), **words)
-        of_sink = None if sink is None else _tensor(gradients.sink).to(sink.dtype)
-        of_bias = None if bias is None else _tensor(gradients.bias)
-        return (None, None, None, *(_tensor(gradient).to(q.dtype) for gradient in gradients[:3]), of_bias, of_sink)
+def _call(which, arrays, bias, sink, documents, words, **more):
+    """The function of ring_attention, with the keywords of an operator."""
+    named = dict(zip(_WORDS, words), bias=_array(bias), sink=_array(sink), **more,
+                 documents=None if documents is None else documents.tolist())
+    seq, ranks = named.pop("seq"), named.pop("ranks")
+    if not seq:
+        named = {name: word for name, word in named.items() if name not in _OF_RINGS}
+    else:
+        which, named["seq"] = "ring_" + which, tuple(seq)
+        if which == "ring_attention":
+            del named["sink_gradient"]
+        kind, _, name = ranks.partition(" ")
+        if kind == "named":
+            named["group"] = torch.distributed.distributed_c10d._resolve_process_group(name)
+        elif kind:
+            named[kind] = _ranks[ranks]
+    with torch.profiler.record_function("ring_attention." + which):
+        return getattr(numpy_api, which)(*map(_array, arrays), **named)
 
 
-@_not_compiled
-def _apply(forward, backward, words, q, k, v, bias, sink):
-    if "stream" in words:
-        raise ValueError("stream: tensors are computed on PyTorch's current stream; torch.cuda.stream() sets it")
+@torch.library.custom_op("ring_attention::forward", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
+def _forward(q, k, v, bias, sink, documents, *words):
+    out, lse = _call("attention", (q, k, v), bias, sink, documents, words)
+    return _tensor(out), _tensor(lse)
+
+
+@_forward.register_fake
+def _(q, k, v, *_):
+    kind = q.dtype if q.device.type == "cpu" else torch.float32
+    return q.new_empty(q.shape, dtype=kind), q.new_empty(q.shape[:-1], dtype=kind)
+
+
+@torch.library.custom_op(
+    "ring_attention::backward", mutates_args=(),
+    schema=f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+def _backward(grad_out, grad_lse, out, lse, q, k, v, bias, sink, documents, *words):
+    gradients = _call("attention_backward", (grad_out, q, k, v, out, lse), bias, sink, documents, words,
+                      grad_lse=_array(grad_lse))
+    return tuple(q.new_empty(0) if like is None else _tensor(one).to(like.dtype)
+                 for one, like in zip(gradients, (q, k, v, bias, sink)))
+
+
+@_backward.register_fake
+def _(_grad_out, _grad_lse, _out, _lse, q, k, v, bias, sink, *_):
+    return tuple(q.new_empty(0) if like is None else like.new_empty(like.shape) for like in (q, k, v, bias, sink))
+
+
+def _keep(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:6], *output)
+    ctx.words = inputs[6:]
+    if inputs[0].device.type != "cpu":
+        ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx, grad_out, grad_lse):
+    *arrays, out, lse = ctx.saved_tensors
+    grad_lse = None if out.device.type != "cpu" else grad_lse
+    gradients = _backward(grad_out.to(arrays[0].dtype), grad_lse, out, lse, *arrays, *ctx.words)
+    return *(None if like is None else one for one, like in zip(gradients, arrays)), *[None] * (1 + len(_WORDS))
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _one_by_one(operator):
+    def mapped(info, dimensions, *arguments):
+        results = [operator(*(array.select(axis, i) if isinstance(axis, int) else array for array, axis in zip(arguments, dimensions)))
+                   for i in range(info.batch_size)]
+        return tuple(map(torch.stack, zip(*results))), (0,) * len(results[0])
+
+    operator.register_vmap(mapped)
+
+
+_one_by_one(_forward)
+_one_by_one(_backward)
+
+
+def _name_of(comm, group):
+    """What an operator is told of comm= and group=."""
+    if comm is None and group is None:
+        return ""
+    if comm is not None and group is not None:
+        raise TypeError("comm and group: give one of them")
+    if torch.distributed.is_available():
+        if isinstance(group, getattr(torch.distributed, "DeviceMesh", ())) and group.ndim == 1:
+            group = group.get_group()
+        if isinstance(group, torch.distributed.ProcessGroup):
+            return "named " + group.group_name
+    kind, given = ("comm", comm) if group is None else ("group", group)
+    _ranks[f"{kind} {id(given)}"] = given
+    return f"{kind} {id(given)}"
+
+
+def _apply(q, k, v, bias, sink, documents, words):
+    if unknown := [word for word in words if word not in _WORDS]:
+        raise TypeError(f"{unknown[0]}: there is no such keyword" + (
+            ": tensors are computed on PyTorch's current stream; torch.cuda.stream() sets it" if "stream" in unknown else ""))
     for name, tensor in (("k", k), ("v", v), ("bias", bias)):
         if tensor is not None and tensor.device != q.device:
             raise ValueError(f"{name} is on {tensor.device} and q is on {q.device}: give tensors of one device")
@@ -71,33 +152,38 @@ def _apply(forward, backward, words, q, k, v, bias, sink):
         if q.device.type == "cpu":
             q, k, v = (tensor.float() for tensor in (q, k, v))
         bias = None if bias is None else bias.float()
-    sink = None if sink is None else sink.cpu()
-    out, lse = _Attention.apply(forward, backward, words, q, k, v, bias, sink)
+    sink = None if sink is None else torch.as_tensor(sink).cpu()
+    documents = None if documents is None else torch.as_tensor(documents).cpu()
+    if "same_bits" in words:
+        words["same_bits"] = tile_of(words["same_bits"])
+    if words.get("window") is not None:
+        words["window"] = list(words["window"])
+    out, lse = _forward(q, k, v, bias, sink, documents, *(words.get(name, default) for name, (_, default) in _WORDS.items()))
     return out.to(given), lse
 
 
-def attention(q, k, v, *, bias=None, sink=None, **words):
-    """ring_attention.attention for tensors: (out, lse), with the gradients of q, k, v, bias and sink through out."""
-    return _apply(numpy_api.attention, numpy_api.attention_backward, words, q, k, v, bias, sink)
+def attention(q, k, v, *, bias=None, sink=None, documents=None, **words):
+    """ring_attention.attention for tensors: (out, lse), with the gradients of q, k, v, bias and sink.
+
+    documents: a list, or a tensor of integers such as cu_seqlens.
+    """
+    return _apply(q, k, v, bias, sink, documents, words)
 
 
-def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, **words):
+def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, documents=None, kernel=None, comm=None, group=None,
+                   **words):
     """ring_attention.ring_attention for tensors: (out, lse). Collective, and so is its part of backward().
 
-    The gradients are those of the sum of all ranks' losses. On every rank the gradient of a sink is the sum over all ranks.
+    The gradients are those of the sum of all ranks' losses; of a sink each rank gets its share, as of any parameter. A
+    `kernel` has no gradients.
     """
-    kernel = words.pop("kernel", None)
-    words["seq"] = seq
-
-    def forward(*arrays, **keywords):
-        return numpy_api.ring_attention(*arrays, kernel=kernel, **keywords)
-
-    def backward(*arrays, **keywords):
-        if kernel is not None:
-            raise RuntimeError("a user's kernel has no backward")
-        return numpy_api.ring_attention_backward(*arrays, **keywords)
-
-    return _apply(forward, backward, words, q_shard, k_shard, v_shard, bias, sink)
+    if kernel is not None:
+        return tuple(map(_tensor, numpy_api.ring_attention(*map(_array, (q_shard, k_shard, v_shard)), seq=seq, sink=_array(sink),
+                                                           documents=documents, kernel=kernel, comm=comm, group=group,
+                                                           **words)))
+    words["seq"] = [seq, seq] if isinstance(seq, int) else list(seq)
+    words["ranks"] = _name_of(comm, group)
+    return _apply(q_shard, k_shard, v_shard, bias, sink, documents, words)
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,

@@ -64,7 +64,7 @@ void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges r
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
-  delta_ = row_dot(forward.grad_out, forward.out);
+  delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   grad_q_ = Tensor<T>(q);
   grad_bias_ = Tensor<T>(forward.terms.bias.shape());
 }

@@ -2,6 +2,7 @@
 /// `BackwardEngine`: the interface between a ring, which brings K,V and takes dK,dV along, and the code that computes them.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "ring_attention/attention/engine.hpp"
@@ -24,6 +25,7 @@ struct BackwardInputs {
   View<const SumOf<T>> lse;    ///< [batch, heads, seq, 1]; over all keys, not only some
   View<const T> grad_out;      ///< dO, like q
   Terms<SumOf<T>> terms = {};  ///< of these queries
+  std::optional<View<const SumOf<T>>> grad_lse = {};  ///< like lse; std::nullopt: 0
 };
 
 /// dQ, dK and dV, and the gradients of the terms that there are.

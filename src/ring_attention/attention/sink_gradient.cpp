@@ -20,7 +20,7 @@ void for_each_sink_term(const BackwardInputs<T>& forward, const std::vector<doub
     for (std::size_t head = 0; head < sinks.size(); ++head)
       for (Index s = 0; s < q.seq; ++s) {
         const auto h = static_cast<Index>(head);
-        double delta = 0;
+        double delta = forward.grad_lse ? -static_cast<double>((*forward.grad_lse)(b, h, s)) : 0;
         for (Index d = 0; d < q.dim; ++d)
           delta += static_cast<double>(forward.grad_out(b, h, s, d)) *
                    static_cast<double>(forward.out(b, h, s, d));

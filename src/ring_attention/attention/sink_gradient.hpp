@@ -9,7 +9,7 @@
 namespace ring_attention {
 
 /// What these queries contribute to the gradient of every sink: -sum P_sink delta over the rows of its head, with
-/// P_sink = e^{sink - lse} and delta = rowsum(dO * O), as for a key whose value is 0. The gradient is the sum over ranks.
+/// P_sink = e^{sink - lse} and delta = rowsum(dO * O) - dlse, as for a key whose value is 0. The gradient is the sum over ranks.
 /// \param unit  every term is rounded to a multiple of it; 0: no rounding
 /// \returns as many numbers as there are sinks
 template <class T>

@@ -50,7 +50,7 @@ void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges)
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.tile(static_cast<int>(q.dim)).queries);
-  delta_ = row_dot(forward.grad_out, forward.out);
+  delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   grad_q_ = Tensor<T>(q);
   grad_bias_ = Tensor<T>(forward.terms.bias.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.dim)));

@@ -64,9 +64,12 @@ auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, V
   const auto out = layout_.queries_to_heads<Value>(inputs.out),
              lse = layout_.queries_to_heads<Value>(inputs.lse);
   const auto terms = layout_.terms_to_heads(inputs.terms);
+  std::optional<MaybeOwned<Value>> grad_lse;
+  if (inputs.grad_lse) grad_lse = layout_.queries_to_heads<Value>(*inputs.grad_lse);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Backward> backward;
-  collectively([&] { backward.emplace(begin_backward({q, out, lse, grad_out, terms}, kv(own_k, own_v))); });
+  collectively(
+      [&] { backward.emplace(begin_backward({q, out, lse, grad_out, terms, grad_lse}, kv(own_k, own_v))); });
   own_k = {};
   own_v = {};
   travel(*backward);

@@ -62,8 +62,7 @@ class ContextParallel {
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
                                                const Terms<Value>& terms = {},
                                                const CollectiveStep& collectively = on_this_rank);
-  /// The gradients of q, k, v and of arrays of terms; complete() of term_gradients.hpp adds the others, summed over the
-  /// ranks.
+  /// The gradients of q, k, v and of arrays of terms; complete() of term_gradients.hpp adds the others.
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v,
                                           const CollectiveStep& collectively = on_this_rank);

@@ -49,7 +49,6 @@ void complete(TermGradients<T>& gradients, AllToAll& ranks, const BackwardInputs
   if (exact && !sinks.empty())
     unit = exact_sink_unit(largest(ranks, largest_sink_term(inputs, sinks)), shape.batch * shape.seq);
   gradients.sinks = sink_gradient(inputs, sinks, unit);
-  all_reduce(ranks, gradients.numbers());
 }
 
 template void complete(TermGradients<float>&, AllToAll&, const BackwardInputs<float>&, const Scoring&, bool,

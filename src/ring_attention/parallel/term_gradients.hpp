@@ -12,7 +12,7 @@ namespace ring_attention {
 /// The sums over all ranks in the order of the ranks, on every rank. Collective.
 void all_reduce(AllToAll& ranks, TermNumbers& numbers);
 
-/// Adds to the gradients of an attention those that are sums over the rows of all ranks, on every rank. Collective.
+/// Adds to the gradients of an attention those that are sums over rows: the part of this rank's rows. Collective.
 /// \param inputs  this rank's rows  \param shape  the queries of all ranks
 /// \param exact   the bits do not depend on the ranks: each summand is rounded to a multiple of a unit of which all of them
 ///                are less than 2^53, so that every sum of doubles is exact

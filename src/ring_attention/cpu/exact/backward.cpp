@@ -55,7 +55,7 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
   grad_q_ = ExactRows(q);
   grad_bias_ = Tensor<float>(forward.terms.bias.shape());
   if (block_ > 0) return;
-  delta_ = row_dot(forward.grad_out, forward.out);
+  delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   workspace_ =
       cpu::workspaces<float>(options_.threads, static_cast<cpu::Size>(Panels(*this, q.dim).elements(q.dim)));
 }
@@ -180,7 +180,8 @@ void SameBitsBackward::differentiate_readably(const Task& task, const KeyValue<f
     engine.begin(
         {rows_of(forward_.q, batch, head, queries), rows_of(forward_.out, batch, head, queries),
          rows_of(forward_.lse, batch, head, queries), rows_of(forward_.grad_out, batch, head, queries),
-         bias_of(forward_.terms.bias, batch, head, queries)},
+         bias_of(forward_.terms.bias, batch, head, queries),
+         forward_.grad_lse ? std::optional(rows_of(*forward_.grad_lse, batch, head, queries)) : std::nullopt},
         {queries.tokens});
     const Shape due{1, 1, tile.tokens.count, dim};
     Tensor<float> grad_k(due), grad_v(due);
