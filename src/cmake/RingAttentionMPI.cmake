@@ -13,14 +13,14 @@ if(RING_ATTENTION_MPI)
   include(ring_attention_find_mpi)
 endif()
 if(NOT RING_ATTENTION_MPI STREQUAL ON)
-  if(MPI_CXX_FOUND)
+  if(RING_ATTENTION_MPI AND MPI_CXX_FOUND)
     try_compile(
       is_mpich "${PROJECT_BINARY_DIR}/CMakeFiles/mpi_probe"
       SOURCES "${PROJECT_SOURCE_DIR}/src/cmake/mpi_probe.cpp"
       LINK_LIBRARIES MPI::MPI_CXX
       COMPILE_DEFINITIONS -DRING_ATTENTION_ONLY_MPICH)
   endif()
-  if(is_mpich)
+  if(RING_ATTENTION_MPI AND MPI_CXX_FOUND AND is_mpich)
     message(STATUS "The Python module has MPI: ${MPI_CXX_COMPILER}")
   else()
     message(STATUS "The Python module has no MPI: there are no headers of MPICH 4")

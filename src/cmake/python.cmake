@@ -88,7 +88,7 @@ function(ring_attention_python_package target folder)
                                              UNITY_BUILD ON)
   ring_attention_link_diagnose("${folder}")
   foreach(file IN ITEMS __init__.py _arrays.py _attention.py _diagnose.py _exchange.py _groups.py _own_job.py _peers.py
-                        _rank_processes.py _ranks.py torch.py _core.pyi py.typed)
+                        _rank_processes.py _ranks.py torch.py transformers.py _core.pyi py.typed)
     configure_file("${PROJECT_SOURCE_DIR}/src/python/ring_attention/${file}" "${folder}/ring_attention/${file}" COPYONLY)
   endforeach()
 endfunction()

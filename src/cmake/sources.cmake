@@ -158,6 +158,7 @@ set(program_parts_sources # what the tests use, too
     program/output_directory.cpp
     program/partition_options.cpp
     program/plan/cells.cpp
+    program/plan/config.cpp
     program/plan/options.cpp
     program/plan/report.cpp
     program/run/check.cpp

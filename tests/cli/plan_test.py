@@ -3,6 +3,7 @@
 import json
 import math
 import resource
+import tempfile
 
 import harness
 
@@ -47,6 +48,24 @@ class Plan(harness.CommandTest):
         self.assertEqual(named["best"], given["best"])
         slow = self.plan("--flops", 100)
         self.assertGreater(slow["best"]["time"]["attention"], 6 * named["best"]["time"]["attention"])
+
+    def test_a_configuration_of_hugging_face(self):
+        config = {"model_type": "own", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+                  "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "sliding_window": 4096,
+                  "head_dim": 256}
+        with tempfile.TemporaryDirectory() as folder:
+            file = f"{folder}/config.json"
+            for written in (config, {"text_config": config}):
+                with open(file, "w", encoding="utf-8") as out:
+                    json.dump(written, out)
+                report = self.plan("--config", file)
+                self.assertEqual(report["best"], self.plan("--model", "llama-3-8b")["best"])
+                self.assertIn("own, not counted: head_dim 256, not counted: sliding_window 4096", json.dumps(report))
+            self.assert_refused(self.run_ranks(1, "plan", "--config", file, "--model", "llama-7b", launcher=False), "--model")
+            for text, says in (("{}", "no integer num_hidden_layers"), ("[", "is not a JSON object")):
+                with open(file, "w", encoding="utf-8") as out:
+                    out.write(text)
+                self.assert_refused(self.run_ranks(1, "plan", "--config", file, launcher=False), "--config", says)
 
     def test_the_simulation_is_near_the_closed_form(self):
         best = self.plan("--model", "llama-3-70b", "--context", 1 << 20, "--ranks", 256)["best"]

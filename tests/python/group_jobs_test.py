@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -47,6 +48,17 @@ class Torch(unittest.TestCase):
     def test_gradients_and_compiled_functions(self):
         for size in (1, 2, 3):
             self.assertEqual(of_torch(size, "autograd"), [[True, True]] * size)
+
+    def test_the_page_shows_a_script_for_torchrun(self):
+        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
+        script = harness.python_blocks(source / "docs/python.md")[1]
+        self.assertLessEqual(script.count("\n"), 10)
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "script.py").write_text(script + "print(qkv.grad.abs().sum() > 0)\n", encoding="utf-8")
+            done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
+                                   f"{folder}/script.py"], capture_output=True, text=True, timeout=240, cwd=folder,
+                                  env={**harness.ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"})
+        self.assertEqual((done.returncode, done.stdout.count("tensor(True)")), (0, 3), done.stderr)
 
     def ends(self, case):
         """The errors of the ranks of a job that must end by itself, except for those of rank 1."""

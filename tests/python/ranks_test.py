@@ -74,10 +74,14 @@ class Ranks(unittest.TestCase):
     def test_the_pages_show_code_that_runs(self):
         source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
         # mpi4py_test.py, group_test.py and attention_test.py run the others.
-        one, ring, *_, torch, _, kernel = harness.python_blocks(source / "docs/python.md")
+        one_process, _, mpi, one, ring, *_, torch, _, _, kernel = harness.python_blocks(source / "docs/python.md")
         shown = (source / "README.md").read_text(encoding="utf-8")
         self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
         self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls
+        for ranks, block in ((1, one_process), (3, mpi)):
+            self.assertLessEqual(block.count("\n"), 10)
+            done = harness.run_text(ranks, block)
+            self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
         program = (one + "want = out\n" + ring + "assert out is None or abs(out - want).max() < 1e-12\n" +
                    kernel + "out = ra.gather(out, seq=1000)\n"
                    "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/names.hpp"
+#include "program/plan/config.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/text.hpp"
 
@@ -47,6 +48,8 @@ void replace(plan::Machine& machine, double& rate, const std::optional<double>& 
 void declare_model(CommandLine& command, PlanOptions& options) {
   command.section("Model (a size given here replaces the named model's)");
   command.choice("--model", options.model, names(plan::named_models()), "The model");
+  command.option("--config", options.config, "A config.json of Hugging Face, instead of a named model");
+  command.exclude("--config", "--model");
   command.option("--layers", options.layers, "Layers", sizes);
   command.option("--hidden", options.hidden, "Hidden size, a multiple of the heads", sizes);
   command.option("--heads", options.heads, "Query heads", sizes);
@@ -70,7 +73,7 @@ void declare_machine(CommandLine& command, PlanOptions& options) {
 }  // namespace
 
 plan::Workload PlanOptions::workload() const {
-  plan::ModelShape shape = plan::model_named(model);
+  plan::ModelShape shape = config.empty() ? plan::model_named(model) : model_of_config(config);
   replace(shape, shape.layers, layers, "layers");
   replace(shape, shape.hidden, hidden, "hidden");
   replace(shape, shape.heads, heads, "heads");

@@ -11,7 +11,7 @@ namespace ring_attention {
 
 /// The flags of `plan`. A number that is given replaces that of the named model or machine.
 struct PlanOptions {
-  std::string model = "llama-3-8b", machine = "8xh100", phase = "training";
+  std::string model = "llama-3-8b", machine = "8xh100", phase = "training", config;
   std::optional<Index> layers, hidden, heads, kv_heads, ffn, vocab;
   Index context = 131072, batch = 1, ranks = 8;
   std::optional<double> flops, memory, link, nic;  ///< TFLOP/s, GB, GB/s, GB/s

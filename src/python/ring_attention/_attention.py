@@ -47,8 +47,8 @@ def attention_backward(grad_out, q, k, v, out, lse, *, grad_lse=None, bias=None,
                        stream=None, **words) -> Gradients:
     """The gradients of sum(out * grad_out) + sum(lse * grad_lse), on this process.
 
-    grad_out is like q and grad_lse like lse (None: 0); out and lse are what `attention` returned for the same q, k, v and keywords. Returns (q, k, v,
-    bias, sink), each like the argument of this name, or None if that was not given.
+    grad_out is like q and grad_lse like lse (None: 0); out and lse are what `attention` returned for the same q, k, v and
+    keywords. Returns (q, k, v, bias, sink), each like the argument of this name, or None if that was not given.
     """
     arrays = arrays_of(q, stream)
     grad_out, k, v, out = (arrays.take(name, array)

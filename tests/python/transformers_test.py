@@ -1,0 +1,41 @@
+"""ring_attention.transformers: five kinds of models on 1, 2 and 3 ranks of gloo, against one process, and what is refused."""
+
+import os
+import sys
+import unittest
+
+import harness
+
+harness.use_python_with("transformers")
+harness.require("numpy", "torch", "transformers", "ring_attention")
+
+import transformers_program
+
+os.environ.setdefault("RING_ATTENTION_TIMEOUT", "240")  # to import transformers takes long
+from ring_attention import _rank_processes
+
+
+def on_ranks(size, case):
+    return [first for first, in _rank_processes.run_ranks(size, getattr(transformers_program, case), [case])]
+
+
+class Transformers(unittest.TestCase):
+    def test_models_are_those_of_one_process(self):
+        """Logits and gradients, also of packed documents."""
+        for size in (1, 2, 3):
+            for rank in on_ranks(size, "models"):
+                for case, (logits, gradients) in rank.items():
+                    with self.subTest(size=size, case=case):
+                        self.assertLessEqual(logits, 1e-5)
+                        self.assertLessEqual(gradients, 2e-5)
+
+    def test_what_a_ring_cannot_do_is_named(self):
+        for texts in on_ranks(2, "refusals"):
+            for text, part in zip(texts, ("asks for softcap", "neither causal nor a sliding window", "columns and k",
+                                          "asks for window_of_tomorrow", "padding: give documents",
+                                          "not the one that its attention asks for by sliding_window")):
+                self.assertIn(part, text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
