@@ -1,6 +1,7 @@
 // A flag that changes nothing is an error: each option of each command, alone and with the flag that it needs.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -175,6 +176,10 @@ TEST(IgnoredFlags, OfPlan) {
        "--keep-activations", "--machine 8xa100", "--ranks 16",      "--flops 100",    "--memory 90",
        "--link 9",           "--nic 9",          "--node 4",        "--nics 4",       "--tensor 2",
        "--ulysses 2",        "--ring 2",         "--data 1",        "--pipeline 2",   "--json"});
+  const std::string config = testing::TempDir() + "ignored_flags_config.json";
+  std::ofstream(config) << R"({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+                              "intermediate_size": 9, "vocab_size": 9})";
+  flags.need_nothing({"--config " + config});
   for (const char* flag : {"--chunks 2", "--micro-batch 2 --batch 8"}) {
     flags.pair(flag, "--pipeline 2");
     flags.pair(flag, "--pipeline 2", "--pipeline 1");

@@ -16,10 +16,12 @@ plan::ModelShape model_of_config(const std::string& file) {
   const auto size = [&](const char* name) {
     const auto found = config.find(name);
     if (found == config.end() || !found->is_number_integer())
-      throw InputError("--config " + file + " has no integer " + name + ": name the size by a flag instead");
+      throw InputError("--config " + file + " has no integer " + name +
+                       ": name the sizes by flags, without --config");
     return found->get<Index>();
   };
-  plan::ModelShape model{config.value("model_type", file),
+  const auto type = config.find("model_type");
+  plan::ModelShape model{type != config.end() && type->is_string() ? type->get<std::string>() : file,
                          size("num_hidden_layers"),
                          size("hidden_size"),
                          size("num_attention_heads"),
