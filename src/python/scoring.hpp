@@ -26,7 +26,7 @@ struct ScoringArguments {
   std::vector<double> sinks = {};
   std::optional<Index> q_offset = {};  ///< else keys - queries
   Index same_bits = 0;                 ///< how the sums are added: Options::same_bits
-  /// Of queries and of keys, on one process; else 0, 1, ...
+  /// The positions of queries and of keys, on one process; otherwise 0, 1, ...
   std::optional<std::pair<std::vector<Index>, std::vector<Index>>> positions = {};
 };
 

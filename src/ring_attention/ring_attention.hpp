@@ -172,7 +172,7 @@ class Attention {
                        View<const T> grad_out, const GradientViews<T>& to, const Placements& placement,
                        const Scoring& scoring, std::optional<View<const T>> grad_lse = {});
 
-  // The same, in new arrays: all ranks agree when one has no memory for them, and there is no second copy.
+  // These calls return new arrays: all ranks agree when one has no memory for them, and there is no second copy.
 
   template <HostNumber T>
   AttentionResult<T> forward(const AttentionArrays<T>& arrays, const Placements& placement,
