@@ -3,12 +3,12 @@
 #
 #     sh lessons/exercise.sh 05 [BUILD FOLDER] [FOLDER OF YOUR COPIES]      (default: build/release, exercises)
 #
-# An exercise is lessons/05_.../exercise.hpp: the header with the lesson's idea, with holes. You fill in the holes of a
-# copy, exercises/05_....hpp, which git ignores. The lesson's program is compiled with your copy in the place of the
-# idea, and runs all its checks. LIMIT=60 gives it 60 seconds instead of 30.
+# An exercise is the header with the lesson's idea, with holes in the place of the lines that lessons/05_.../exercise.txt
+# quotes. You fill in the holes of a copy, exercises/05_....hpp, which git ignores. The lesson's program is compiled with
+# your copy in the place of the idea, and runs all its checks. LIMIT=60 gives it 60 seconds instead of 30.
 #
-# The exercises 11a to 11e are kernels, lessons/11_.../exercises/a_....cu: between `// Exercise: ...` and `// End of ...`
-# your copy has a hole. The emulator runs it (emulator/README.md).
+# The exercises 11a to 11e are kernels, lessons/11_.../exercises/a_....cu, whose holes a_....txt next to it lists. The
+# emulator runs your copy (emulator/README.md).
 
 set -eu
 
@@ -17,22 +17,26 @@ number=${1:-}
 build=${2:-$root/build/release}
 copies=${3:-$root/exercises}
 case $number in
-  [0-9][0-9][a-z]) shipped=$(echo "$root"/lessons/"${number%?}"_*/exercises/"${number#??}"_*.cu) ;;
-  *) shipped=$(echo "$root"/lessons/"${number:-none}"_*/exercise.hpp) ;;
+  [0-9][0-9][a-z]) holes=$(echo "$root"/lessons/"${number%?}"_*/exercises/"${number#??}"_*.txt) ;;
+  *) holes=$(echo "$root"/lessons/"${number:-none}"_*/exercise.txt) ;;
 esac
-if [ ! -f "$shipped" ]; then
+if [ ! -f "$holes" ]; then
   echo "error: there is no exercise '$number'. There are:" \
-    "$(echo "$root"/lessons/*_*/exercise.hpp | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercise.hpp|\1|g')" \
-    "$(echo "$root"/lessons/*_*/exercises/*.cu | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercises/\([a-z]\)_[^ ]*|\1\2|g')" >&2
+    "$(echo "$root"/lessons/*_*/exercise.txt | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercise.txt|\1|g')" \
+    "$(echo "$root"/lessons/*_*/exercises/*.txt | sed 's|[^ ]*/\([0-9]*\)_[^/]*/exercises/\([a-z]\)_[^ ]*|\1\2|g')" >&2
   exit 2
 fi
-folder=$(dirname "$shipped")
-lesson=$(basename "$folder")
-kind=hpp
-case $shipped in
-  *.cu)
-    lesson=${number%?}$(basename "$shipped" .cu)
+folder=$(dirname "$holes")
+case $number in
+  *[a-z])
+    lesson=${number%?}$(basename "$holes" .txt)
     kind=cu
+    idea=${holes%.txt}.cu
+    ;;
+  *)
+    lesson=$(basename "$folder")
+    kind=hpp
+    idea=$folder/$(sed -n "s/^add_lesson($lesson IDEA \([a-z_.]*\).*/\1/p" "$root/lessons/CMakeLists.txt")
     ;;
 esac
 output=$build/exercises/$lesson.txt
@@ -42,19 +46,6 @@ end() { # exit code, words
   shift
   echo "exercise $number: $*"
   exit "$code"
-}
-
-# A kernel without the lines of its holes. What a hole says stays: the comment at its beginning.
-with_holes() {
-  awk '
-    /^ *\/\/ Exercise: / { hole = 1 }
-    /^ *\/\/ End of `/ {
-      match($0, /^ */); indent = substr($0, 1, RLENGTH)
-      match($0, /`.*`/); print indent "still_empty(\"" substr($0, RSTART + 1, RLENGTH - 2) "\");"
-      hole = 0; next
-    }
-    hole && !/^ *\/\// { hole = 2 }
-    hole < 2' "$1"
 }
 
 # Has the mistake in the arrays of a small problem named, where a Python has NumPy.
@@ -83,7 +74,11 @@ name_mistake() {
 copy=$copies/$lesson.$kind
 if [ ! -f "$copy" ]; then
   mkdir -p "$copies"
-  if [ $kind = cu ]; then with_holes "$shipped" > "$copy"; else cp "$shipped" "$copy"; fi
+  if ! awk -f "$root/lessons/with_holes.awk" "$holes" "$idea" > "$copy"; then
+    rm "$copy"
+    echo "error: $idea does not have the lines that $holes quotes. Remedy: undo your changes of $idea" >&2
+    exit 2
+  fi
   echo "exercise $number: your copy is ${copy#"$root"/}. Fill in its holes, then give the same command again."
 fi
 

@@ -1,5 +1,5 @@
 /// \file
-/// What an exercise has where its reader is to write. exercise.sh includes it before an exercise.hpp.
+/// What an exercise has where its reader is to write. exercise.sh includes it before the reader's copy.
 #pragma once
 
 #include <cstdio>

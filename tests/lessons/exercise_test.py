@@ -1,11 +1,11 @@
 """The exercise of a lesson, as lessons/exercise.sh judges it: exercise_test.py NN [long].
 
-- The judge makes a copy of exercise.hpp, once, and says which hole of it is still empty.
+- The judge makes a copy of the idea with holes, once, and says which hole of it is still empty.
 - With a wrong line in the place of the right one the exercise fails, in words of its own. Without `long` one wrong line is
   tried, else each.
 - `long`: with the lesson's idea in the place of the copy it passes.
 
-That exercise.hpp is the idea outside its holes: ideas_test.py.
+Which lines of the ideas are in holes: ideas_test.py.
 """
 
 import os
@@ -61,7 +61,7 @@ WRONG = {
     "11c": [("    cuda::mbarrier_wait(full, static_cast<unsigned>(number % 2));\n", "",
              "a race, .* which wait, with which parity, comes before the reads?"),
             ("static_cast<unsigned>(number % 2)", "0", "a deadlock: all threads"),
-            ("    __syncthreads();\n    // End of `the end", "    // End of `the end", "a race, .* What keeps the next load away"),
+            ("    __syncthreads();\n  }\n}", "  }\n}", "a race, .* What keeps the next load away"),
             ("(full, tile_bytes)", "(full, 128 * (a.keys - first < tile ? a.keys - first : tile))",
              "a deadlock: TMA counts all bytes of the box"),
             ("if (thread == 0) {\n      cuda::mbarrier_arrive", "{\n      cuda::mbarrier_arrive", "for one arrival in a phase")],
@@ -81,8 +81,7 @@ WRONG = {
             ("    named_barrier_sync<256>(1 + group);\n", "", "a race, .* does warpgroup 0 wait at a barrier of its own"),
             ("named_barrier_arrive<256>(2 - group)", "named_barrier_arrive<128>(2 - group)",
              "the numbers of threads of sync and arrive"),
-            ("    issue_products(a, group, thread);\n    // Exercise: give the turn to the other warpgroup.\n"
-             "    named_barrier_arrive<256>(2 - group);\n",
+            ("    issue_products(a, group, thread);\n    named_barrier_arrive<256>(2 - group);\n",
              "    named_barrier_arrive<256>(2 - group);\n    issue_products(a, group, thread);\n",
              "a race, .* arrive there after its products, not before?")],
     "12": [("p * (factor * grad_p - delta)", "p * factor * (grad_p - delta)", "FAIL"),
@@ -132,16 +131,14 @@ KERNEL = NUMBER[-1].isalpha()
 folder = next(SOURCE.glob(f"lessons/{NUMBER[:2]}_*"))
 if KERNEL:
     source = next(folder.glob(f"exercises/{NUMBER[-1]}_*.cu"))
-    copy_name = NUMBER[:2] + source.name
-    idea = source.read_text(encoding="utf-8")
-    hole = r"(// Exercise: .*\n(?: *//.*\n)*)(?:.*\n)+?( *)// End of `(.*)`\n"
-    shipped = re.sub(hole, r'\1\2still_empty("\3");\n', idea)
+    copy_name, holes_file = NUMBER[:2] + source.name, source.with_suffix(".txt")
 else:
-    copy_name = f"{folder.name}.hpp"
+    copy_name, holes_file = f"{folder.name}.hpp", folder / "exercise.txt"
     cmake = (SOURCE / "lessons/CMakeLists.txt").read_text(encoding="utf-8")
-    idea_name = re.search(rf"add_lesson\({folder.name} IDEA (\S+)", cmake)[1].rstrip(")")
-    idea = (folder / idea_name).read_text(encoding="utf-8")
-    shipped = (folder / "exercise.hpp").read_text(encoding="utf-8")
+    source = folder / re.search(rf"add_lesson\({folder.name} IDEA (\S+)", cmake)[1].rstrip(")")
+idea = source.read_text(encoding="utf-8")
+shipped = subprocess.run(["awk", "-f", SOURCE / "lessons/with_holes.awk", holes_file, source], capture_output=True, text=True,
+                         check=True).stdout
 holes = re.findall(r'still_empty\("(.*)"\)', shipped)
 with tempfile.TemporaryDirectory() as name:
     copies = Path(name)

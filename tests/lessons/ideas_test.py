@@ -3,14 +3,15 @@
 - An idea (IDEA in lessons/CMakeLists.txt) has few lines of code, and includes nothing of lessons/common.
 - Lesson 06's ring differs from lesson 05's by at most 40 lines of `diff`.
 - A mutant differs from its idea by at most three lines.
-- Outside its holes an exercise is its idea, line by line.
-- A kernel of an exercise has 40 to 120 lines, and holes; each has a name and lines for the reader to write.
+- Outside its holes an exercise is its idea, line by line. A hole has a name, a hint and lines for the reader to write.
+- A kernel of an exercise has 40 to 120 lines.
 - The one file of lesson 00 has at most 100 lines, and includes MPI, Eigen and the standard library only.
 """
 
 import difflib
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,11 +46,17 @@ def ideas():
             yield LESSONS / lesson / (folder[1] if folder else "") / idea[1]
 
 
-def outside_holes(exercise):
-    """The texts before, between and after the holes, and the names of the holes."""
-    pieces = re.split(r'^ *// Exercise: .*\n(?:^ *// .*\n)*^ *still_empty\("(.+)"\);\n',
-                      exercise.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return pieces[::2], pieces[1::2]
+def expect_holes(idea, holes):
+    """The idea has the holes of the list, and outside them its copy with holes is the idea."""
+    done = subprocess.run(["awk", "-f", LESSONS / "with_holes.awk", holes, idea], capture_output=True, text=True)
+    pieces = re.split(r'^ *// Exercise: .+\n(?:^ *// .*\n)*^ *still_empty\("(.+)"\);\n', done.stdout, flags=re.MULTILINE)
+    kept, names = pieces[::2], pieces[1::2]
+    listed = re.findall("^hole `(.+?)`", holes.read_text(encoding="utf-8"), re.MULTILINE)
+    name = idea.relative_to(LESSONS)
+    expect(done.returncode == 0 and listed == names != [], f"{name} has its holes: {', '.join(names)}")
+    cut = re.fullmatch("((?:.*\n)+)".join(map(re.escape, kept)), idea.read_text(encoding="utf-8"))
+    expect(cut and all(lines.count("{") == lines.count("}") for lines in cut.groups()),
+           f"{name} is its exercise outside the holes, which close what they open")
 
 
 found = list(ideas())
@@ -58,21 +65,15 @@ for idea in found:
     code = [line for line in map(str.strip, lines(idea)) if line and not line.startswith("//")]
     expect(len(code) <= CODE_LINES, f"{name} has {len(code)} lines of code, at most {CODE_LINES}")
     expect(not any(re.match(r'#include ".*\bcommon/', line) for line in code), f"{name} includes nothing of common")
-    exercise = idea.parent / "exercise.hpp"
-    if exercise.exists():
-        kept, holes = outside_holes(exercise)
-        expect(holes, f"{name}: its exercise has holes: {', '.join(holes)}")
-        expect(re.fullmatch(".+".join(map(re.escape, kept)), idea.read_text(encoding="utf-8"), re.DOTALL),
-               f"{name} is its exercise outside the holes")
+    if (idea.parent / "exercise.txt").exists():
+        expect_holes(idea, idea.parent / "exercise.txt")
     for mutant in sorted((idea.parent / "mutants").glob("*.hpp")):
         gone, new = changed(idea, mutant)
         expect(max(gone, new) <= 3, f"mutants/{mutant.name} differs from {name} in {max(gone, new)} lines, at most 3")
 
 for kernel in sorted(LESSONS.glob("*/exercises/*.cu")):
-    text = kernel.read_text(encoding="utf-8")
-    begins, ends = text.count("// Exercise: "), re.findall(r"// Exercise: .*\n(?: *//.*\n)*(?:(?! *//).*\n)+ *// End of `.+`\n", text)
-    expect(begins == len(ends) > 0, f"{kernel.name} has {begins} holes")
-    expect(40 <= text.count("\n") <= 120, f"{kernel.name} has {text.count(chr(10))} lines, 40 to 120")
+    expect_holes(kernel, kernel.with_suffix(".txt"))
+    expect(40 <= len(lines(kernel)) <= 120, f"{kernel.name} has {len(lines(kernel))} lines, 40 to 120")
 
 blocking, overlapped = (LESSONS / lesson / "ring.hpp" for lesson in ("05_blocking_ring", "06_overlapped_ring"))
 expect(blocking in found and overlapped in found, "lessons 05 and 06 have the idea ring.hpp")

@@ -41,9 +41,6 @@ __global__ void __launch_bounds__(32) attend(Softmax a) {
       for (int c = 0; c < dim; ++c) s += a.scale * q[c] * a.k[key * dim + c];
     }
     float p = 0;  // exp(s - m), the weight of this lane's key
-    // Exercise: set p; let m, l and o include the scores of this tile (o without its values: they come below).
-    // A tile may have no key that the query sees: then s is -inf in all lanes, and rescale_from(m), which is m else, is 0
-    // for m = -inf.
     const float top = fmaxf(m, warp_max(s));
     const float from = rescale_from(top), keep = expf(m - from);
     p = expf(s - from);
@@ -51,7 +48,6 @@ __global__ void __launch_bounds__(32) attend(Softmax a) {
     o[0] *= keep;
     o[1] *= keep;
     m = top;
-    // End of `the running softmax`
     for (int j = 0; j < 32 && first + j < a.keys; ++j) {
       const float p_j = __shfl_sync(all, p, j), *v = a.v + (first + j) * dim;
       o[0] += p_j * v[lane];

@@ -26,16 +26,11 @@ __global__ void __launch_bounds__(32) multiply(Product a) {
   float d[4] = {0, 0, 0, 0};
   for (int first = 0; first < dim; first += 16) {  // the first of 16 columns of q and k
     unsigned of_q[4], of_k[2];                     // a and b above
-    // Exercise: set of_q and of_k from pair(a.q, query, column) and pair(a.k, key, column).
-    // A key is a row of k and a column of B.
     for (int i = 0; i < 4; ++i) of_q[i] = pair(a.q, g + 8 * (i % 2), first + 2 * t + 8 * (i / 2));
     for (int i = 0; i < 2; ++i) of_k[i] = pair(a.k, g, first + 2 * t + 8 * i);
-    // End of `the operands`
     cuda::mma_m16n8k16<__nv_bfloat16>(d, of_q, of_k[0], of_k[1]);
   }
-  // Exercise: store d[0] .. d[3] into a.s, which has 8 numbers in a row.
   for (int i = 0; i < 4; ++i) a.s[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = d[i];
-  // End of `the result`
 }
 
 }  // namespace

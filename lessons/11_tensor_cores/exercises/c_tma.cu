@@ -29,21 +29,15 @@ __global__ void __launch_bounds__(tile) score(Scores a, const __grid_constant__ 
   __syncthreads();
   for (int number = 0; number * tile < a.keys; ++number) {
     const int first = number * tile;  // key
-    // Exercise: one thread starts the load, all threads wait until the tile is there. You need
-    // mbarrier_arrive_expect_tx(full, bytes), which arrives and says what to expect, tma_load_3d(to, k, column, row, 0,
-    // full), and mbarrier_wait(full, parity), which waits while the phase in progress has this parity. Phase 0 has parity 0.
     if (thread == 0) {
       cuda::mbarrier_arrive_expect_tx(full, tile_bytes);
       cuda::tma_load_3d(to, k, 0, first, 0, full);
     }
     cuda::mbarrier_wait(full, static_cast<unsigned>(number % 2));
-    // End of `the load`
     float s = 0;
     for (int c = 0; c < dim; ++c) s += __bfloat162float(a.q[c]) * element(k_tile, thread, c);
     if (first + thread < a.keys) a.s[first + thread] = s;
-    // Exercise: the next load must not begin while a thread still reads this tile.
     __syncthreads();
-    // End of `the end of the tile`
   }
 }
 

@@ -42,12 +42,9 @@ struct Memory {
 __device__ void produce(const Memory& shared, const Sums& a, const cuda::TensorMap& v) {  // one thread
   for (int n = 0; n < a.tiles; ++n) {
     const int stage = n % stages, round = n / stages;  // of this stage
-    // Exercise: wait until stage is empty, then load tile n: its first row is n * tile. (mbarrier_wait,
-    // mbarrier_arrive_expect_tx, tma_load_3d(to, v, column, row, 0, barrier), as in 11c)
     cuda::mbarrier_wait(shared.empty(stage), static_cast<unsigned>(1 - round % 2));
     cuda::mbarrier_arrive_expect_tx(shared.full(stage), tile_bytes);
     cuda::tma_load_3d(shared.v(stage), v, 0, n * tile, 0, shared.full(stage));
-    // End of `the producer`
   }
 }
 
@@ -55,12 +52,9 @@ __device__ void consume(const Memory& shared, const Sums& a, int column) {  // 6
   for (int n = 0; n < a.tiles; ++n) {
     const int stage = n % stages, round = n / stages;
     float sum = 0;
-    // Exercise: wait until the tile is there, set sum to shared.sum_of_column(stage, column), and say that this thread
-    // has read it. (mbarrier_arrive(barrier))
     cuda::mbarrier_wait(shared.full(stage), static_cast<unsigned>(round % 2));
     sum = shared.sum_of_column(stage, column);
     cuda::mbarrier_arrive(shared.empty(stage));
-    // End of `the consumer`
     a.sums[n * dim + column] = sum;
   }
 }

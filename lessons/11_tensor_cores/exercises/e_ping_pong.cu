@@ -29,17 +29,11 @@ __device__ void softmax() { __syncwarp(); }
 
 __global__ void __launch_bounds__(256) take_turns(Turns a) {
   const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
-  // Exercise: who has to arrive where, so that warpgroup 0 can begin?
   if (group == 1) named_barrier_arrive<256>(1);
-  // End of `the first turn`
   for (int turn = 0; turn < a.turns; ++turn) {
-    // Exercise: wait for the turn of this warpgroup.
     named_barrier_sync<256>(1 + group);
-    // End of `the wait`
     issue_products(a, group, thread);
-    // Exercise: give the turn to the other warpgroup.
     named_barrier_arrive<256>(2 - group);
-    // End of `the arrival`
     softmax();
   }
   // Warpgroup 1 has arrived at barrier 1 after its last turn: this completes it.
