@@ -33,12 +33,14 @@ set(attention_sources
     ring_attention/attention/sink.cpp
     ring_attention/attention/sink_gradient.cpp
     ring_attention/attention/exact/tiling.cpp)
+set(isa_sources #
+    ring_attention/cpu/isa.cpp)
 set(cpu_sources
     ring_attention/cpu/backward.cpp
     ring_attention/cpu/engine.cpp
     ring_attention/cpu/exact/backward.cpp
     ring_attention/cpu/exact/forward.cpp
-    ring_attention/cpu/isa.cpp
+    ring_attention/cpu/kernel_list.cpp
     ring_attention/cpu/lanes.cpp
     ring_attention/cpu/threads.cpp)
 set(ring_sources
@@ -211,7 +213,7 @@ set(python_without_gpu_sources #
 
 foreach(
   folder IN
-  ITEMS core mpi io attention cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda
+  ITEMS core mpi io attention isa cpu ring parallel model plan api cuda cuda_launch nccl kernel hopper_kernel cli cli_cuda
         program_parts program program_cuda program_without_cuda python
         python_gpu python_without_gpu)
   list(TRANSFORM ${folder}_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
