@@ -5,7 +5,6 @@
 #include "support/backward_mutants.hpp"
 #include "support/hybrid_mutants.hpp"
 #include "support/mutants.hpp"
-#include "support/score_mutants.hpp"
 
 namespace ring_attention::diagnose {
 
@@ -114,7 +113,6 @@ inline std::vector<Wrong> wrong_forwards() {
       {"tests/support SwapsTooEarly", early, {"uneven"}},
       {"tests/support FiniteStart", with_forward<test::SmallEngine<float, test::FiniteStart>>()},
       {"tests/support UnguardedScores", with_forward<test::SmallEngine<float, test::UnguardedScores>>()},
-      {"tests/support SinkEveryStep", with_forward<test::EveryStepForward<float, test::SinkEveryStep>>()},
       {"tests/support ForgetsToRescale", with_forward<test::SmallEngine<float, test::ForgetsToRescale>>()},
       {"tests/support OverflowingLseMerge",
        with_forward<test::SmallEngine<float, test::OverflowingLseMerge>>()},

@@ -99,7 +99,7 @@ struct Elsewhere {
   using Check = std::function<bool(const test::GradientProblem<float>&, int ranks)>;
   std::string name, check;
   Check passes, right_one_passes;
-  test::Case what = {.kv_heads = 1, .scoring = {0.5, Mask::causal(), {}, {}, {.probability = 0.5}}};
+  test::Case what;
 };
 
 template <class Engine>
@@ -109,11 +109,6 @@ bool forward_is_right(const test::GradientProblem<float>& problem, int ranks) {
       test::agrees(test::run(problem.forward, {.rings = ranks}, device), problem.forward));
 }
 
-template <class Forward, class Backward>
-bool both_are_right(const test::GradientProblem<float>& problem, int ranks) {
-  return static_cast<bool>(test::both_ways_agree<float, Forward, Backward>(problem, ranks));
-}
-
 template <class Link>
 bool messages_are_right(const test::GradientProblem<float>& problem, int ranks) {
   const test::Team team{.rings = ranks};
@@ -121,39 +116,11 @@ bool messages_are_right(const test::GradientProblem<float>& problem, int ranks) 
   return static_cast<bool>(test::sent_what_it_should(got, problem.what(), team));
 }
 
-template <int ranks>  // a function, since clang does not emit what only a constant in a generic lambda names
-bool reversed_seeds(const test::GradientProblem<float>& problem) {
-  using Backward = test::EveryStepBackward<float, test::SeedPerStepReversed<ranks>>;
-  return both_are_right<BlockwiseEngine<float>, Backward>(problem, ranks);
-}
-
-template <class Rules>
-constexpr auto with_rules = forward_is_right<test::SmallEngine<float, Rules>>;
-template <class Change>
-constexpr auto every_step = forward_is_right<test::EveryStepForward<float, Change>>;
-
 std::vector<Elsewhere> elsewhere() {
-  const std::string out = "out; dropout", gradients = "gradients; dropout";
-  const auto rules = with_rules<test::RightRules>;
-  const auto steps = every_step<test::NoChange>;
-  const auto both = both_are_right<BlockwiseEngine<float>, BlockwiseBackward<float>>;
-  const auto reversed = [](const auto& problem, int ranks) {
-    if (ranks == 1) return reversed_seeds<1>(problem);
-    return ranks == 2 ? reversed_seeds<2>(problem) : reversed_seeds<3>(problem);
-  };
-  const auto no_gradient = both_are_right<BlockwiseEngine<float>, test::MasksGradientOfScores<float>>;
-  return {{"tests/support DropsBeforeSoftmax", out, with_rules<test::DropsBeforeSoftmax>, rules},
-          {"tests/support DropsTheSum", out, with_rules<test::DropsTheSum>, rules},
-          {"tests/support ScalesTwice", out, with_rules<test::ScalesTwice>, rules},
-          {"tests/support NoScale", out, with_rules<test::NoScale>, rules},
-          {"tests/support SeedPerRank", out, every_step<test::SeedPerRank>, steps},
-          {"tests/support SeedPerStep", out, every_step<test::SeedPerStep>, steps},
-          {"tests/support SeedPerStepReversed", gradients, reversed, both},
-          {"tests/support MasksGradientOfScores", gradients, no_gradient, both},
-          {"tests/support UnguardedMerge",
+  return {{"tests/support UnguardedMerge",
            "all numbers are finite; queries before the first key",
-           with_rules<test::UnguardedMerge>,
-           rules,
+           forward_is_right<test::SmallEngine<float, test::UnguardedMerge>>,
+           forward_is_right<test::SmallEngine<float, test::RightRules>>,
            {.kv_heads = 1, .scoring = {0.5, Mask::causal(-1)}}},
           {"tests/support OneHopTooMany",
            "messages and bytes",

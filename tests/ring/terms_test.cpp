@@ -1,12 +1,12 @@
-// A bias, dropout and sinks on a ring: wrong variants that look right fail the check that the right ones pass. (That these
-// agree: ../conformance.)
+// A bias, dropout and sinks on a ring: wrong arguments that look right fail the check that the right ones pass. (That these
+// agree: ../conformance. Wrong engines: ../lessons/terms_test.cpp.)
 
 #include <gtest/gtest.h>
 
 #include <tuple>
 
 #include "support/backward_mutants.hpp"
-#include "support/score_mutants.hpp"
+#include "support/run.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -36,6 +36,16 @@ Case with_sinks() {
   Case what = without_terms();
   what.scoring.sinks = {0.5, -1, 0, 2};
   return what;
+}
+
+/// The check that the right engines, here the readable ones, pass on a ring, and that each mutant must fail.
+template <class T, class Forward = BlockwiseEngine<T>, class Backward = BlockwiseBackward<T>>
+TeamRun<T> both_ways(const GradientProblem<T>& problem, int ranks) {
+  return run(problem, {.rings = ranks}, device_of<T, Forward, Backward>(problem.what().block));
+}
+template <class T, class Forward = BlockwiseEngine<T>, class Backward = BlockwiseBackward<T>>
+testing::AssertionResult both_ways_agree(const GradientProblem<T>& problem, int ranks) {
+  return agrees(both_ways<T, Forward, Backward>(problem, ranks), problem);
 }
 
 template <class T>
@@ -145,31 +155,6 @@ TYPED_TEST(RingTerms, AGradientOfATableThatIsNotSummedOverRanksIsNoticed) {
 
 // ---- dropout -------------------------------------------------------------------------------------------
 
-template <class T, class Rules>
-testing::AssertionResult rules_agree(const GradientProblem<T>& problem) {
-  return agrees(run(problem.forward, {.rings = 2}, device_of<T, SmallEngine<T, Rules>>(problem.what().block)),
-                problem.forward);
-}
-
-TYPED_TEST(RingTerms, WrongPlacesAndFactorsAreNoticed) {
-  const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  EXPECT_TRUE((rules_agree<TypeParam, RightRules>(problem)));
-  EXPECT_FALSE((rules_agree<TypeParam, DropsBeforeSoftmax>(problem)));
-  EXPECT_FALSE((rules_agree<TypeParam, DropsTheSum>(problem)));
-  EXPECT_FALSE((rules_agree<TypeParam, ScalesTwice>(problem)));
-  EXPECT_FALSE((rules_agree<TypeParam, NoScale>(problem)));
-}
-
-TYPED_TEST(RingTerms, DroppedPairsWithoutAGradientAreNoticed) {
-  using Wrong = MasksGradientOfScores<TypeParam>;
-  const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  const auto wrong = both_ways<TypeParam, BlockwiseEngine<TypeParam>, Wrong>(problem, 2);
-  EXPECT_FALSE(agrees(wrong.gradients, problem));
-  EXPECT_FALSE(grad_q_agrees(wrong.gradients.q, problem));
-  EXPECT_FALSE(grad_bias_agrees(wrong.gradients.bias, problem));
-  EXPECT_TRUE(grad_v_agrees(wrong.gradients.v, problem)) << "a test of dV alone passes";
-}
-
 TYPED_TEST(RingTerms, PositionsOfTheShardAreNoticed) {
   using Forward = LocalForward<BlockwiseEngine<TypeParam>>;
   using Backward = LocalBackward<BlockwiseBackward<TypeParam>>;
@@ -187,41 +172,7 @@ TYPED_TEST(RingTerms, AHeadThatIsCountedOnItsRankIsNoticed) {
   EXPECT_FALSE(both_ways_agree(problem, 2));
 }
 
-template <class T, class InForward, class InBackward = InForward>
-TeamRun<T> changing(const GradientProblem<T>& problem, int ranks) {
-  return both_ways<T, EveryStepForward<T, InForward>, EveryStepBackward<T, InBackward>>(problem, ranks);
-}
-
-TYPED_TEST(RingTerms, SeedsThatDependOnTheRingAreNoticed) {
-  const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  const auto right = changing<TypeParam, NoChange>(problem, 3);
-  EXPECT_TRUE(agrees(right.attended, problem.forward));
-  EXPECT_TRUE(agrees(right.gradients, problem));
-  const auto per_rank = changing<TypeParam, SeedPerRank>(problem, 3);
-  EXPECT_FALSE(agrees(per_rank.attended, problem.forward));
-  EXPECT_TRUE(agrees(changing<TypeParam, SeedPerRank>(problem, 1).attended, problem.forward))
-      << "one rank does not show it";
-  const auto per_step = changing<TypeParam, SeedPerStep>(problem, 3);
-  EXPECT_FALSE(agrees(per_step.attended, problem.forward));
-}
-
-TYPED_TEST(RingTerms, StatesReadInTheReverseOrderAreNoticed) {
-  const auto problem = make_gradient_problem<TypeParam>(with_dropout());
-  const auto reversed = changing<TypeParam, NoChange, SeedPerStepReversed<3>>(problem, 3);
-  EXPECT_TRUE(agrees(reversed.attended, problem.forward)) << "a test of the forward alone passes";
-  EXPECT_FALSE(agrees(reversed.gradients, problem));
-}
-
 // ---- sinks ---------------------------------------------------------------------------------------------
-
-TYPED_TEST(RingTerms, ASinkForEveryStepIsNoticed) {
-  using Right = EveryStepForward<TypeParam, NoChange>;
-  using Wrong = EveryStepForward<TypeParam, SinkEveryStep>;
-  const auto problem = make_gradient_problem<TypeParam>(with_sinks());
-  EXPECT_TRUE((both_ways_agree<TypeParam, Right>(problem, 3)));
-  EXPECT_FALSE((both_ways_agree<TypeParam, Wrong>(problem, 3)));
-  EXPECT_TRUE((both_ways_agree<TypeParam, Wrong>(problem, 1))) << "one step does not show it";
-}
 
 // N equal sinks are one that is higher by log N.
 TYPED_TEST(RingTerms, ASinkForEveryRankIsNoticed) {

@@ -23,11 +23,6 @@ struct RightRules {
   }
   /// `group` contiguous query heads share one KV head.
   static Index kv_head(Index head, Index group) { return head / group; }
-  /// Dropout multiplies the weight p of a value by its factor; the sum l keeps the whole p.
-  template <class T>
-  static void drop(T& p, T& /*l*/, T factor) {
-    p *= factor;
-  }
 };
 
 template <class T, class Rules>
@@ -57,15 +52,12 @@ class SmallEngine : public Engine<T> {
 
  private:
   void merge_tile(const Tile& tile, const View<const T>& v) {
-    if (scoring_.dropout.drops()) dropout_tile(scoring_.dropout, tile, factors_);
     for (Index i = 0; i < s_.rows(); ++i) {
       SoftmaxState<T> added{s_.row(i).maxCoeff(), 0};
       for (Index j = 0; j < s_.cols(); ++j) {
         s_(i, j) = Rules::rescale(s_(i, j), added.m);
         added.l += s_(i, j);
       }
-      if (scoring_.dropout.drops())
-        for (Index j = 0; j < s_.cols(); ++j) Rules::drop(s_(i, j), added.l, factors_(i, j));
       const Matrix<T> o = s_.row(i) * tile.of_keys(v);
       const Index row = tile.first_query + i;
       T& m = state_.m.view()(tile.batch, tile.head, row);
@@ -83,7 +75,7 @@ class SmallEngine : public Engine<T> {
   View<const T> q_, bias_;
   TokenRanges ranges_;
   Partial<T> state_;
-  Matrix<T> s_, factors_;  // of a tile
+  Matrix<T> s_;  // of a tile
 };
 
 }  // namespace ring_attention::test

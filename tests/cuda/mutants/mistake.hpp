@@ -1,4 +1,4 @@
-// Wrong biases and dropouts that look right, for kernels 0 and 1. Those of the CPU's engines are in score_mutants.hpp.
+// Wrong biases and dropouts that look right, for kernels 0 and 1. Those of the CPU's engines are in lesson 12.
 #pragma once
 
 namespace ring_attention::test {
