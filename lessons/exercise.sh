@@ -86,8 +86,14 @@ fi
 mkdir -p "$build/exercises"
 printf '#include "common/hole.hpp"\n#include "%s"\n' "$(cd "$copies" && pwd)/$lesson.$kind" > "$output"
 cmp -s "$output" "$build/exercises/$lesson.hpp" || cp "$output" "$build/exercises/$lesson.hpp"
-if [ $kind = hpp ]; then library=$build/lessons/liblesson_common.a; else library=$build/lessons/emulator/libcuda_emulator.a; fi
-[ -f "$library" ] || echo "exercise $number: the library is compiled first; this takes minutes."
+library=src/libring_attention
+time=minutes
+if [ $kind = cu ]; then library=lessons/emulator/libcuda_emulator; fi
+if grep -q "^add_lesson($lesson .*READABLE" "$root/lessons/CMakeLists.txt"; then
+  library=src/libring_attention_readable
+  time='half a minute'
+fi
+[ -n "$(find "$build/$library".* 2> /dev/null)" ] || echo "exercise $number: the library is compiled first; this takes $time."
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
 if ! cmake --build "$build" --parallel "$jobs" --target "exercise_$number" > "$output" 2>&1; then
   grep -v '^\[\|^gmake\|^make\|^ninja' "$output" || true
