@@ -42,11 +42,4 @@ int main(int argc, char** argv) {
     keep(ran(wrong.name, wrong.ring, PlacementKind::contiguous, wrong.without));
   for (const Wrong& wrong : wrong_backwards())
     keep(ran(wrong.name, wrong.ring, PlacementKind::contiguous, wrong.without));
-  const JobShape job{6, PlacementKind::zigzag, 2};
-  for (const WrongHybrid& wrong : wrong_hybrids()) {
-    const Trial problem(wrong.the_case(job), job, 1);
-    Ran ring{wrong.name, {}};
-    ring.answers.push_back(answer_of_hybrid(problem, *wrong.rules));
-    keep(ring);
-  }
 }

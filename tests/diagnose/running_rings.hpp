@@ -3,7 +3,6 @@
 
 #include "diagnose/answers.hpp"
 #include "support/backward_mutants.hpp"
-#include "support/hybrid_mutants.hpp"
 #include "support/mutants.hpp"
 
 namespace ring_attention::diagnose {
@@ -171,36 +170,6 @@ inline std::vector<Wrong> wrong_backwards() {
       {"delta-own-shard", own_shard(true), {"sinks"}},
       {"lse-own-shard-backward", own_shard(false), {"sinks"}},
   };
-}
-
-/// What a hybrid with these rules returns.
-inline Answer answer_of_hybrid(const Trial& problem, const test::HybridRules& rules) {
-  const auto got = test::run(in_float(problem), {problem.job.ulysses, problem.job.ring()}, CpuDevice<float>(),
-                             {.rules = rules});
-  return answer_of(problem, got.attended, got.gradients);
-}
-
-/// A hybrid that is wrong, and a problem that shows it.
-struct WrongHybrid {
-  std::string name;
-  std::shared_ptr<const test::HybridRules> rules;
-  std::string of_case;
-  Index heads, kv_heads;
-
-  [[nodiscard]] DiagnoseCase the_case(const JobShape& job) const {
-    std::vector<DiagnoseCase> cases = ladder(job);
-    DiagnoseCase& c = *std::ranges::find(cases, of_case, &DiagnoseCase::name);
-    c.heads = heads;
-    c.kv_heads = kv_heads;
-    return c;
-  }
-};
-
-inline std::vector<WrongHybrid> wrong_hybrids() {
-  return {{"tests/support HeadsInterleaved", std::make_shared<test::HeadsInterleaved>(), "gqa", 4, 2},
-          {"tests/support FirstReplicaOnly", std::make_shared<test::FirstReplicaOnly>(), "gqa", 2, 1},
-          {"tests/support PlacedOverTheWorld", std::make_shared<test::PlacedOverTheWorld>(), "causal", 4, 4},
-          {"tests/support AxesSwapped", std::make_shared<test::AxesSwapped>(), "causal", 6, 6}};
 }
 
 }  // namespace ring_attention::diagnose

@@ -85,9 +85,7 @@ void print_smallest(const std::string& mutant, const Run& run, const Run& right,
         if (!weakest || *shown < *weakest) weakest = shown;
       }
     if (!weakest) continue;
-    const std::string ulysses = job.ulysses > 1 ? ", U = " + std::to_string(job.ulysses) : "";
-    std::printf("%s\t%d%s\t%td\t%s\n", mutant.c_str(), job.ranks, ulysses.c_str(), fewest,
-                weakest->second.c_str());
+    std::printf("%s\t%d\t%td\t%s\n", mutant.c_str(), job.ranks, fewest, weakest->second.c_str());
     std::fflush(stdout);
     return;
   }
@@ -144,13 +142,9 @@ void print_elsewhere(const Elsewhere& mutant, int most_ranks) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int most_ranks = argc > 1 ? std::atoi(argv[1]) : 6;
-  std::vector<JobShape> rings, hybrids;
-  for (int ranks = 1; ranks <= most_ranks; ++ranks) {
-    if (ranks <= 4) rings.push_back({ranks, PlacementKind::contiguous});
-    for (int ulysses = 2; ulysses <= ranks; ++ulysses)
-      if (ranks % ulysses == 0) hybrids.push_back({ranks, PlacementKind::zigzag, ulysses});
-  }
+  const int most_ranks = argc > 1 ? std::atoi(argv[1]) : 4;
+  std::vector<JobShape> rings;
+  for (int ranks = 1; ranks <= most_ranks; ++ranks) rings.push_back({ranks, PlacementKind::contiguous});
   std::vector<Wrong> wrong = wrong_forwards();
   std::ranges::move(wrong_backwards(), std::back_inserter(wrong));
   for (const Wrong& mutant : wrong) {
@@ -167,16 +161,5 @@ int main(int argc, char** argv) {
           return cases;
         });
   }
-  for (const Elsewhere& mutant : elsewhere()) print_elsewhere(mutant, std::min(most_ranks, 4));
-  for (const WrongHybrid& mutant : wrong_hybrids()) {
-    std::vector<JobShape> jobs = hybrids;
-    std::erase_if(jobs, [&](const JobShape& job) {
-      return !can_share_heads(mutant.heads, mutant.kv_heads, job.ulysses) ||
-             !can_share_heads(mutant.heads, mutant.kv_heads, job.ring());
-    });
-    print_smallest(
-        mutant.name, [&](const Trial& problem) { return answer_of_hybrid(problem, *mutant.rules); },
-        [](const Trial& problem) { return answer_of_hybrid(problem, test::HybridRules()); }, jobs,
-        [&](const JobShape& job) { return std::vector<DiagnoseCase>{mutant.the_case(job)}; });
-  }
+  for (const Elsewhere& mutant : elsewhere()) print_elsewhere(mutant, most_ranks);
 }

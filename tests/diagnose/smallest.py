@@ -100,7 +100,7 @@ def of_lessons(wanted=lambda mutant: True):
     return found
 
 
-def of_tests(ranks=6):
+def of_tests(ranks=MOST_RANKS):
     done = subprocess.run(
         [BUILD / "tests/diagnose/diagnose_smallest", str(ranks)], capture_output=True, text=True, check=True
     )

@@ -1,27 +1,11 @@
 #include "support/run.hpp"
 
-#include <algorithm>
-
 #include "ring_attention/cpu/attention_backward.hpp"
 
 namespace ring_attention::test {
 
 std::unique_ptr<Links> thread_links(LoopbackWorld& world, const RankGrid& grid) {
   return std::make_unique<LoopbackLinks>(world, grid.rank, grid.ulysses, grid.ring);
-}
-
-template <class T>
-Tensor<T> ordered_heads(const HybridRules& rules, const Tensor<T>& x, int ranks, bool back) {
-  Tensor<T> ordered(x.shape());
-  const View<const T> from = x;
-  const auto elements = static_cast<std::size_t>(x.shape().seq * x.shape().dim);
-  for (Index batch = 0; batch < x.shape().batch; ++batch)
-    for (Index head = 0; head < x.shape().heads; ++head) {
-      const Index other = rules.query_head(head, x.shape().heads, ranks);
-      std::copy_n(from.head(batch, back ? head : other), elements,
-                  ordered.view().head(batch, back ? other : head));
-    }
-  return ordered;
 }
 
 template <class T>
@@ -35,24 +19,22 @@ Whole<T> single_device(const GradientProblem<T>& problem) {
 
 template <class T>
 TeamRun<T> run_threads(const Task<T>& task, const Team& team, LoopbackWorld& world,
-                       const std::function<RankRun<T>(const RankGrid& held)>& part,
-                       const HybridRules& rules) {
+                       const std::function<RankRun<T>(const RankGrid& held)>& part) {
   const Case& what = task.forward.what;
   TeamRun<T> run{zeros<T>(what, task.grad_out != nullptr), {}};
   run.ranks.resize(static_cast<std::size_t>(team.ranks()));
   world.run([&](int rank) { run.ranks[static_cast<std::size_t>(rank)] = part(team.grid(rank)); });
   const Placements tokens = team.tokens(what);
   for (int rank = 0; rank < team.ranks(); ++rank)
-    put_rank<T>(run, run.ranks[static_cast<std::size_t>(rank)], rules.slice(team.grid(rank), tokens.queries),
-                rules.slice(team.grid(rank), tokens.keys));
+    put_rank<T>(run, run.ranks[static_cast<std::size_t>(rank)], team.grid(rank).slice(tokens.queries),
+                team.grid(rank).slice(tokens.keys));
   return run;
 }
 
-#define RING_ATTENTION_INSTANTIATE(T)                                                \
-  template Tensor<T> ordered_heads(const HybridRules&, const Tensor<T>&, int, bool); \
-  template Whole<T> single_device(const GradientProblem<T>&);                        \
-  template TeamRun<T> run_threads(const Task<T>&, const Team&, LoopbackWorld&,       \
-                                  const std::function<RankRun<T>(const RankGrid&)>&, const HybridRules&);
+#define RING_ATTENTION_INSTANTIATE(T)                                          \
+  template Whole<T> single_device(const GradientProblem<T>&);                  \
+  template TeamRun<T> run_threads(const Task<T>&, const Team&, LoopbackWorld&, \
+                                  const std::function<RankRun<T>(const RankGrid&)>&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE

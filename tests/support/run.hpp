@@ -17,25 +17,6 @@
 
 namespace ring_attention::test {
 
-/// The decisions in which a hybrid can be subtly wrong: a mutant replaces one.
-struct HybridRules {
-  virtual ~HybridRules() = default;
-  /// Where the rank that holds the tokens of `held` computes.
-  [[nodiscard]] virtual RankGrid computes(const RankGrid& held) const { return held; }
-  /// What it holds. \param shards  over the ranks of the ring of `held`
-  [[nodiscard]] virtual TokenRanges slice(const RankGrid& held, const Placement& shards) const {
-    return held.slice(shards);
-  }
-  /// The query head in place `head`, when `ranks` ranks share `heads` of them.
-  [[nodiscard]] virtual Index query_head(Index head, Index /*heads*/, int /*ranks*/) const { return head; }
-  /// Whether rank `own` returns zeros for its part of dK and dV, when the ranks have these K,V heads.
-  [[nodiscard]] virtual bool returns_nothing(const std::vector<Interval>& /*heads*/,
-                                             std::size_t /*own*/) const {
-    return false;
-  }
-};
-inline const HybridRules right_rules;
-
 /// What is computed: a forward, or a forward and a backward.
 template <class T>
 struct Task {
@@ -69,8 +50,7 @@ std::unique_ptr<Links> links_with(LoopbackWorld& world, const RankGrid& grid) {
 template <class T>
 struct RunOptions {
   MakeLinks links = thread_links;
-  const HybridRules& rules = right_rules;
-  const TeamRun<T>* forward = nullptr;  ///< of a backward alone; query heads are in the usual order
+  const TeamRun<T>* forward = nullptr;  ///< of a backward alone
 };
 
 /// The part of rank `rank`, as a program does it that keeps arrays in the layout that it computes.
@@ -86,20 +66,16 @@ Whole<T> single_device(const GradientProblem<T>& problem);
 /// All ranks, as threads of this process. \param part  of one rank
 template <class T>
 TeamRun<T> run_threads(const Task<T>& task, const Team& team, LoopbackWorld& world,
-                       const std::function<RankRun<T>(const RankGrid& held)>& part,
-                       const HybridRules& rules = right_rules);
+                       const std::function<RankRun<T>(const RankGrid& held)>& part);
 
 template <class Input, class T>
 TeamRun<SumOf<Input>> run(const Task<SumOf<Input>>& task, const Team& team, const Device<Input, T>& device,
                           const RunOptions<SumOf<Input>>& options = {}) {
   LoopbackWorld world(team.ranks());
-  return run_threads<SumOf<Input>>(
-      task, team, world,
-      [&](const RankGrid& held) {
-        const auto links = options.links(world, options.rules.computes(held));
-        return run_rank(task, team, device, *links, held.rank, options);
-      },
-      options.rules);
+  return run_threads<SumOf<Input>>(task, team, world, [&](const RankGrid& held) {
+    const auto links = options.links(world, held);
+    return run_rank(task, team, device, *links, held.rank, options);
+  });
 }
 /// With the fast engines.
 template <class T>
@@ -113,32 +89,18 @@ TeamRun<T> run(const GradientProblem<T>& problem, const Team& team) {
 
 // ---- the part of a rank ---------------------------------------------------------------------------------------
 
-/// The query heads in the order of the rules, or back.
-template <class T>
-Tensor<T> ordered_heads(const HybridRules& rules, const Tensor<T>& x, int ranks, bool back = false);
-
 template <class Input, class T>
 class RankPart {
  public:
   using Value = SumOf<Input>;
 
-  RankPart(const Task<Value>& task, const Team& team, const Device<Input, T>& device, Links& links, int rank,
-           const HybridRules& rules)
+  RankPart(const Task<Value>& task, const Team& team, const Device<Input, T>& device, Links& links, int rank)
       : what_(task.forward.what),
-        rules_(rules),
         device_(device),
-        links_(links),
-        grid_(rules.computes(team.grid(rank))),
-        rows_(rules.slice(team.grid(rank), team.tokens(what_).queries)),
-        columns_(rules.slice(team.grid(rank), team.tokens(what_).keys)),
-        shared_{grid_,
-                team.all_gathers_kv,
-                Team{grid_.ulysses.size, grid_.ring.size, false, team.tile}.tokens(what_),
-                what_.q(),
-                what_.kv(),
-                what_.scoring,
-                what_.every_hop,
-                {what_.bias()}},
+        rows_(team.grid(rank).slice(team.tokens(what_).queries)),
+        columns_(team.grid(rank).slice(team.tokens(what_).keys)),
+        shared_{team.grid(rank), team.all_gathers_kv, team.tokens(what_), what_.q(),
+                what_.kv(),      what_.scoring,       what_.every_hop,    {what_.bias()}},
         attention_(device, links, shared_),
         backward_attention_(device, links, shared_),
         q_(queries(task.forward.q)),
@@ -156,8 +118,8 @@ class RankPart {
     run_.forward_peak = allocation::peak() - before;
     out_ = std::move(attended.out);
     lse_ = std::move(attended.lse);
-    run_.attended = {queries_back(layout().template queries_to_sequence<Value>(out_.view())),
-                     queries_back(layout().template queries_to_sequence<Value>(lse_.view()))};
+    run_.attended = {device_.to_host(layout().template queries_to_sequence<Value>(out_.view())),
+                     device_.to_host(layout().template queries_to_sequence<Value>(lse_.view()))};
     run_.forward_kv = attention_.hops(Channel::kv);
     run_.forward_pieces = attention_.collective_statistics();
   }
@@ -176,16 +138,12 @@ class RankPart {
                                                        backward_attention_.kv(k_, v_));
     backward_attention_.travel(backward);
     run_.peak = allocation::peak() - before;
-    const HeadShare share(what_.q().heads, what_.kv_heads, grid_.ulysses.size);
-    if (rules_.returns_nothing(share.kv, static_cast<std::size_t>(links_.ulysses().rank())))
-      for (const View<Value>& sum : {backward.sums.k(), backward.sums.v()})
-        std::ranges::fill(sum.elements(), Value{0});
     auto got = backward_attention_.finish(backward);
     const Tensor<Value> own_grad_out = rows_of(all_grad_out, rows_);
     got.numbers.sinks =
         sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out}, what_.scoring.sinks);
     run_.gradients = {
-        queries_back(std::move(got.q)),
+        device_.to_host(std::move(got.q)),
         device_.to_host(std::move(got.k)),
         device_.to_host(std::move(got.v)),
         {each_term([this](MaybeOwned<Value>&& array) { return device_.to_host(std::move(array)); },
@@ -206,21 +164,14 @@ class RankPart {
     return there;
   }
   [[nodiscard]] MaybeOwned<Input> queries(const Tensor<Value>& all) const {
-    return layout().template queries_to_heads<Input>(
-        on_device(ordered_heads(rules_, rows_of(all, rows_), grid_.ulysses.size)));
+    return layout().template queries_to_heads<Input>(on_device(rows_of(all, rows_)));
   }
   [[nodiscard]] MaybeOwned<Input> keys(const Tensor<Value>& all) const {
     return layout().template keys_to_heads<Input>(on_device(rows_of(all, columns_)));
   }
-  [[nodiscard]] Tensor<Value> queries_back(MaybeOwned<Value> y) const {
-    return ordered_heads(rules_, device_.to_host(std::move(y)), grid_.ulysses.size, true);
-  }
 
   const Case& what_;
-  const HybridRules& rules_;
   const Device<Input, T>& device_;
-  Links& links_;
-  RankGrid grid_;               // where it computes
   TokenRanges rows_, columns_;  // what it holds
   SharedAttention shared_;
   ContextParallel<Input, T> attention_, backward_attention_;
@@ -235,7 +186,7 @@ template <class Input, class T>
 RankRun<SumOf<Input>> run_rank(const Task<SumOf<Input>>& task, const Team& team,
                                const Device<Input, T>& device, Links& links, int rank,
                                const RunOptions<SumOf<Input>>& options) {
-  RankPart<Input, T> part(task, team, device, links, rank, options.rules);
+  RankPart<Input, T> part(task, team, device, links, rank);
   if (options.forward == nullptr)
     part.forward();
   else
