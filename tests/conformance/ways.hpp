@@ -26,16 +26,16 @@ struct Way {
   std::function<testing::AssertionResult(const TeamRun<T>& got, const GradientProblem<T>& problem)> agrees =
       [](const TeamRun<T>& got, const GradientProblem<T>& problem) { return test::agrees(got, problem); };
 
+  /// What this device does not compute; empty: it computes everything.
+  std::function<bool(const Case& what, const Team& team)> refuses = {};
+
   /// The team, with ranks that hold what this device computes.
   [[nodiscard]] Team of(Team team) const {
     team.tile = tile;
     return team;
   }
-  /// Whether the ranks can share the heads, and the gradient of the bias does not depend on how many they are.
   [[nodiscard]] bool takes(const Case& what, const Team& team) const {
-    const bool shared_bias = what.bias_batch > 0 && what.bias_heads == 1;
-    return can_share_heads(what.q().heads, what.kv_heads, team.ulysses) &&
-           (tile == 0 || team.ulysses == 1 || !shared_bias);
+    return can_share_heads(what.q().heads, what.kv_heads, team.ulysses) && !(refuses && refuses(what, team));
   }
 };
 
@@ -93,6 +93,9 @@ std::vector<Way<T>> cpu_ways() {
     const auto add_same_bits = [&](const std::string& name, const CpuOptions& options, Index block = 0) {
       Way<float> way{"same bits, " + name, run_on<float>(options, block)};
       way.tile = options.same_bits;
+      way.refuses = [](const Case& what, const Team& team) {  // dbias of shared heads depends on the ranks
+        return what.bias_batch > 0 && what.bias_heads == 1 && team.ulysses > 1;
+      };
       way.same = [one = way.run, tile = way.tile](const Task<float>& task, const Team&) {
         return one(task, {.tile = tile});
       };

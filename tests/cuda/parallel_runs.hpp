@@ -9,11 +9,18 @@
 
 namespace ring_attention::test {
 
+/// Names of kernels.
+struct GpuKernels {
+  std::string forward = "auto", backward = "auto";
+};
+
 /// The part of rank `rank`, with q, k, v and dO of type T.
 template <class T>
 RankRun<float> run_rank_on_gpu(const Task<float>& task, const Team& team, Links& links, int rank,
-                               StreamHandle stream) {
-  return run_rank(task, team, CudaDevice<T>({.stream = stream}, {.stream = stream}), links, rank);
+                               StreamHandle stream, const GpuKernels& kernels = {}) {
+  const CudaDevice<T> device({.stream = stream, .kernel = kernels.forward},
+                             {.stream = stream, .kernel = kernels.backward});
+  return run_rank(task, team, device, links, rank);
 }
 
 class GpuThreadLinks : public LoopbackLinks {
@@ -46,12 +53,13 @@ class GpuThreadLinks : public LoopbackLinks {
 /// Ranks that are threads and share a GPU. \param staged  parcels go through the memory of the host
 template <class T>
 TeamRun<float> run_on_gpu(const Task<float>& task, const Team& team, bool staged = false,
+                          const GpuKernels& kernels = {},
                           std::chrono::seconds timeout = std::chrono::seconds(60)) {
   LoopbackWorld world(team.ranks(), {}, timeout, staged ? copy_in_host_memory : copy_between_devices);
   return run_threads<float>(task, team, world, [&](const RankGrid& held) {
     const cuda::Stream stream;
     GpuThreadLinks links(world, held, staged, stream.handle());
-    return run_rank_on_gpu<T>(task, team, links, held.rank, stream.handle());
+    return run_rank_on_gpu<T>(task, team, links, held.rank, stream.handle(), kernels);
   });
 }
 

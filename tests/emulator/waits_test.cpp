@@ -19,7 +19,7 @@ const Case what{.kv_heads = 1,
 void expect_every_wait_needed(const char* transport, std::size_t waits, bool staged) {
   const auto problem = problem_in<float>(what, nullptr);
   const auto agrees = [&] {
-    const auto got = run_on_gpu<float>(problem, {.rings = 3}, staged, std::chrono::seconds(5));
+    const auto got = run_on_gpu<float>(problem, {.rings = 3}, staged, {}, std::chrono::seconds(5));
     return agrees_in(0, got.attended, problem.forward, whole(what.queries)) &&
            gradients_agree_in(0, got.gradients, problem);
   };
