@@ -118,7 +118,6 @@ inline std::vector<Wrong> wrong_forwards() {
       {"tests/support InterleavedHeads",
        with_forward<test::SmallEngine<float, test::InterleavedHeads<2>>>(),
        {"full", "causal", "window", "documents", "alibi", "bias", "sinks", "uneven", "large"}},
-      {"tests/support LocalForward", with_forward<test::LocalForward<CpuEngine<float>>>(), {"alibi", "bias"}},
   };
 }
 
@@ -126,11 +125,6 @@ inline std::vector<Wrong> wrong_backwards() {
   const auto link = [](test::MakeLinks backward_links) {
     Running ring;
     ring.backward_links = std::move(backward_links);
-    return ring;
-  };
-  const auto engine = [](test::MakeBackward<float> backward) {
-    Running ring;
-    ring.backward = std::move(backward);
     return ring;
   };
   // The backward takes out, or lse, of a ring that has seen a rank's own keys only.
@@ -163,10 +157,6 @@ inline std::vector<Wrong> wrong_backwards() {
       {"tests/support NotReturned", link(test::links_with<test::NotReturned>), {"uneven"}},
       {"tests/support LocalGradients", link(test::links_with<test::LocalGradients>), {"uneven"}},
       {"tests/support StaleKeysAndValues", link(test::links_with<test::StaleKeysAndValues>), {"uneven"}},
-      {"tests/support KeysWithoutScale", engine(test::make_backward<float, test::KeysWithoutScale<float>>)},
-      {"tests/support LocalBackward",
-       engine(test::make_backward<float, test::LocalBackward<CpuBackward<float>>>),
-       {"alibi", "bias"}},
       {"delta-own-shard", own_shard(true), {"sinks"}},
       {"lse-own-shard-backward", own_shard(false), {"sinks"}},
   };

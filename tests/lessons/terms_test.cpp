@@ -84,6 +84,22 @@ TEST(WrongTerms, OfTheBackwardAloneAreNoticed) {
   }
 }
 
+TEST(WrongTerms, AMaskOnLocalPositionsIsNoticedInEveryPlacement) {
+  for (const PlacementKind kind : placement_kinds) {
+    Case what{.group = 2, .queries = 16, .keys = 16, .scoring = {0.5, Mask::causal()}, .kind = kind};
+    const auto problem = make_gradient_problem<double>(what);
+    EXPECT_FALSE(agrees(run_pairs(problem, 4, "local-mask", "local-mask").attended, problem.forward));
+    const auto wrong = run_pairs(problem, 4, nothing_wrong, "local-mask");
+    EXPECT_FALSE(agrees(wrong.gradients, problem)) << name(kind);
+    EXPECT_TRUE(agrees(run_pairs(problem, 1, "local-mask", "local-mask"), problem))
+        << "one rank does not show it";
+    what.scoring = {0.5};
+    const auto unmasked = make_gradient_problem<double>(what);
+    EXPECT_TRUE(agrees(run_pairs(unmasked, 4, "local-mask", "local-mask"), unmasked))
+        << "nor does a problem without a mask";
+  }
+}
+
 TEST(WrongTerms, DroppedPairsWithoutAGradientAreNoticed) {
   const auto problem = problem_with_all_terms();
   const auto wrong = run_pairs(problem, 2, "masks-gradient", "masks-gradient");

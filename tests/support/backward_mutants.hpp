@@ -1,63 +1,12 @@
-// Wrong variants of the backward that look right. Each changes what goes into an engine or comes out, or is a transport.
+// Wrong transports of a backward that look right.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
-#include "ring_attention/attention/backward.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::test {
-
-// ---- the engine ----------------------------------------------------------------------------------------
-
-/// dK = dS^T Q: the scale is in dQ, and missing in dK.
-template <class T>
-class KeysWithoutScale : public BlockwiseBackward<T> {
- public:
-  KeysWithoutScale(const Scoring& scoring, Index block)
-      : BlockwiseBackward<T>(scoring, block), scale_(static_cast<T>(scoring.scale)) {}
-  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
-                  const Progress& progress = {}) override {
-    Tensor<T> added(gradient.k.shape());
-    BlockwiseBackward<T>::accumulate(kv, {added, gradient.v}, progress);
-    for (Index i = 0; i < added.size(); ++i) gradient.k.data()[i] += added.data()[i] / scale_;
-  }
-
- private:
-  T scale_;
-};
-
-/// Masks by the position of a token in its shard, not in the sequence.
-template <class Base>
-class LocalForward : public Base {
- public:
-  using Base::Base;
-  using T = typename Base::value_type;
-
-  void begin(View<const T> q, const TokenRanges& ranges, View<const T> bias = {}) {
-    Base::begin(q, whole(count(ranges)), bias);
-  }
-  void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
-    Base::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
-  }
-};
-template <class Base>
-class LocalBackward : public Base {
- public:
-  using Base::Base;
-  using T = typename Base::value_type;
-
-  void begin(const BackwardInputs<T>& inputs, const TokenRanges& ranges) {
-    Base::begin(inputs, whole(count(ranges)));
-  }
-  void accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
-                  const Progress& progress = {}) override {
-    Base::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, gradient, progress);
-  }
-};
-
-// ---- the transport; for shards of equal length -----------------------------------------------------------
 
 /// Gradients stop where K,V stop: one hop short of their owner.
 class NotReturned : public LoopbackTransport {
