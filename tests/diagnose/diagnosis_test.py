@@ -12,9 +12,11 @@ import trials
 import numpy as np
 from ring_attention_diagnose.diagnosis import diagnose
 from ring_attention_diagnose.examination import Options
+from ring_attention_diagnose.layout import Submission
 from ring_attention_diagnose.mistakes import MISTAKES
 from ring_attention_diagnose.placement import Job
 from ring_attention_diagnose.problem import BACKWARD, Problem, ladder
+from ring_attention_diagnose.report import to_text
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rounding import rounded
 from ring_attention_diagnose.rules import Rules
@@ -81,6 +83,17 @@ class Diagnosis(unittest.TestCase):
         for change in (to_base_2, to_rank_order):
             found = diagnose(answers(job, only, "mask-local", change=change), QUICK)
             self.assertEqual((trials.pass_text(found.forward), len(found.conventions)), ("mask-local", 1))
+
+    def test_names_the_mistakes_of_cases_that_no_mistake_explains_together(self):
+        def only_dk_of(problem, arrays):
+            return {**problem.right, "dk": arrays["dk"]}
+
+        job, mistakes = Job(3, "zigzag"), {"full": "no-scale", "causal": "causal-reversed", "window": "window-plus-one"}
+        given = [one for name, wrong in mistakes.items() for one in answers(job, (name,), wrong)]
+        given += answers(job, ("sinks",), "dk-no-scale", change=only_dk_of)
+        text = to_text(diagnose(given, QUICK), Submission(given))
+        for says in ("full alone: no scale", "window alone: the window is one key", "sinks alone: dK without the scale"):
+            self.assertIn(f"    {says}", text)
 
     def test_lists_what_the_cases_do_not_test(self):
         found = diagnose(answers(Job(3, "zigzag"), ("full",)), Options())

@@ -22,21 +22,14 @@ Translate = Callable[[Arrays], Arrays]
 
 
 @dataclasses.dataclass
-class CaseAlone:
-    """A wrong case by itself, where no mistake explains all cases: codes often take one wrong way for several masks."""
-
-    name: str
-    forward: Pass
-    backward: Pass
-
-
-@dataclasses.dataclass
 class Diagnosis:
     """What is wrong, and which mistakes explain it."""
 
     forward: Pass
     backward: Pass
-    alone: list[CaseAlone] = dataclasses.field(default_factory=list)  #: of those that are explained by themselves
+    #: Where no mistake explains all cases: the wrong pass of each case that one explains. Codes often take one wrong way
+    #: for several masks.
+    alone: dict[str, Pass] = dataclasses.field(default_factory=dict)
     conventions: list[str] = dataclasses.field(default_factory=list)  #: translated, one sentence each
     not_tested: list[Mistake] = dataclasses.field(default_factory=list)  #: mistakes that these arrays would not show
 
@@ -99,14 +92,14 @@ def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
     return cases
 
 
-def _cases_alone(cases: list[Evidence], options: Options, simulations: Simulations) -> list[CaseAlone]:
+def _cases_alone(cases: list[Evidence], options: Options, simulations: Simulations) -> dict[str, Pass]:
     """The cases that are wrong and can be explained by themselves."""
-    found = []
+    found = {}
     for one in cases:
         both = Examination([one], options, simulations, with_pairs=False)
         states = both.forward.state, both.backward.state
         if "named" in states and "unknown" not in states:
-            found.append(CaseAlone(one.problem.case.name, both.forward, both.backward))
+            found[one.problem.case.name] = both.forward if both.forward.state == "named" else both.backward
     return found
 
 

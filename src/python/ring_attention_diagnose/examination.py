@@ -107,7 +107,7 @@ class Examination:
         return self.with_pairs and found.named(search.fitting(self._judged_pairs(search, everything, "forward")))
 
     def _examine_backward(self, precision: str, spread: bool) -> bool:
-        search = Search(self.cases, BACKWARD, precision, spread, self.simulations.backward(Explanation()))
+        search = self._search_of(Explanation(), precision, spread)
         self.backward.right_worst = search.right_worst
         if search.right:
             self.backward.state = "right"

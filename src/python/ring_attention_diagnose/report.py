@@ -117,11 +117,8 @@ def _not_tested_text(diagnosis: Diagnosis) -> str:
 
 def _alone_text(diagnosis: Diagnosis) -> str:
     """"causal, gqa, each alone: the mask compares places in the shards\""""
-    def said(one) -> str:
-        wrong = one.forward if one.forward.state == "named" else one.backward
-        return sentence(wrong.explanations[0]) + (", or another" if len(wrong.explanations) > 1 else "")
-
-    by_mistake = _by_text((one.name, said(one)) for one in diagnosis.alone)
+    by_mistake = _by_text((name, sentence(wrong.explanations[0]) + ", or another" * (len(wrong.explanations) > 1))
+                          for name, wrong in diagnosis.alone.items())
     return "\nNo mistake explains all wrong cases. Some of them are explained by themselves:\n" + "".join(
         f"    {', '.join(names)}{'' if len(names) == 1 else ', each'} alone: {says}\n"
         for says, names in by_mistake.items())
