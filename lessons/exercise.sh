@@ -3,9 +3,10 @@
 #
 #     sh lessons/exercise.sh 05 [BUILD FOLDER] [FOLDER OF YOUR COPIES]      (default: build/release, exercises)
 #
-# An exercise is the header with the lesson's idea, with holes in the place of the lines that lessons/05_.../exercise.txt
-# quotes. You fill in the holes of a copy, exercises/05_....hpp, which git ignores. The lesson's program is compiled with
-# your copy in the place of the idea, and runs all its checks. LIMIT=60 gives it 60 seconds instead of 30.
+# An exercise is the header with the lesson's idea, with holes in the place of the lines that
+# lessons/05_.../exercise.txt quotes. You fill in the holes of a copy, exercises/05_....hpp, which git ignores. The
+# lesson's program is compiled with your copy in the place of the idea, and runs all its checks. LIMIT=60 gives it 60
+# seconds instead of 30.
 #
 # The exercises 11a to 11e are kernels, lessons/11_.../exercises/a_....cu, whose holes a_....txt next to it lists. The
 # emulator runs your copy (emulator/README.md).
@@ -93,7 +94,8 @@ if grep -q "^add_lesson($lesson .*READABLE" "$root/lessons/CMakeLists.txt"; then
   library=src/libring_attention_readable
   time='half a minute'
 fi
-[ -n "$(find "$build/$library".* 2> /dev/null)" ] || echo "exercise $number: the library is compiled first; this takes $time."
+[ -n "$(find "$build/$library".* 2> /dev/null)" ] ||
+  echo "exercise $number: the library is compiled first; this takes $time."
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
 if ! cmake --build "$build" --parallel "$jobs" --target "exercise_$number" > "$output" 2>&1; then
   grep -v '^\[\|^gmake\|^make\|^ninja' "$output" || true

@@ -1,7 +1,9 @@
-# The idea of a lesson with holes: awk -f with_holes.awk HOLES IDEA. Exit code 1: IDEA does not have the lines of a hole.
+# The idea of a lesson with holes: awk -f with_holes.awk HOLES IDEA
+# Exit code 1: IDEA does not have the lines of a hole.
 #
-# HOLES says of each hole with which lines of IDEA it begins and ends, then comes its hint. A line of IDEA is quoted by its
-# beginning, with or without its indentation. Without `to` the hole is one line. With `after` it comes after that line.
+# HOLES says of each hole with which lines of IDEA it begins and ends, then comes its hint. A line of IDEA is quoted by
+# its beginning, with or without its indentation. Without `to` the hole is one line. With `after` it comes after that
+# line.
 #
 #     hole `merge` after `Rows dn(` from `for (Index first = 0;` to `  }`
 #     Merge what is there and what comes.
