@@ -52,7 +52,7 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
   const auto expect = [&](Result spoilt, auto& number, const Tolerance& tolerance) {
     const auto right = number;
     const double bound = tolerance.absolute + tolerance.relative * std::abs(static_cast<double>(right));
-    for (const double times : {0.3, 3.0, 50.0}) {
+    for (const double times : {0.01, 3.0, 50.0}) {  // the norm of a gradient's error is judged as well
       if (spoils) number = static_cast<std::remove_reference_t<decltype(number)>>(right + times * bound);
       RankReport report;
       Activity activity;
@@ -86,6 +86,22 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
         if (!got.empty()) expect(spoilt, got.back(), of(std::ranges::max(magnitudes)));
       },
       gradients, slopes.magnitudes);
+
+  // Each element is within its bound, and the norm of the error is not.
+  const auto expect_factor_fails = [&](Result spoilt, Tensor<float>& array) {
+    const Tensor<float> right = array.clone();
+    for (float& x : array.view().elements())
+      if (spoils) x *= 0.9999F;
+    RankReport report;
+    Activity activity;
+    check_results(comm_, input, results, report, activity);
+    EXPECT_EQ(report.error(spoilt).ok, !spoils) << result_name(static_cast<std::size_t>(spoilt));
+    array = right.clone();
+  };
+  expect_factor_fails(Result::dq, gradients.q);
+  expect_factor_fails(Result::dk, gradients.k);
+  expect_factor_fails(Result::dv, gradients.v);
+  expect_factor_fails(Result::dbias, gradients.bias);
 }
 
 // Above 16k tokens: some rows of out, lse and dq, some keys of dk and dv.

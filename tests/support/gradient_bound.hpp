@@ -3,36 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <string>
 
 #include "support/gradients.hpp"
 
 namespace ring_attention::test {
 
-/// The bound of an element grows with the terms of its sum, which cancel: a gradient times 0.9 stays below it. The norm
-/// of the error is a small part of the norm of the gradient, because roundings have both signs. Where nearly all of a
-/// gradient cancels, its error is a small part of the bound of its elements.
-/// \param relative  part of the norm of the gradient
-/// \param element   bound of an element, from the type of the arithmetic
-/// \param part      part of the norm of the bounds of all elements
-inline testing::AssertionResult norm_is_near(const char* name, const Comparison& comparison, double relative,
-                                             double element, double part) {
-  const double error = comparison.relative_error * comparison.norm_want;
-  const double bound = relative * comparison.norm_want +
-                       part * element * std::sqrt(static_cast<double>(comparison.shape.size()));
-  if (comparison.ok && error <= bound) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << name << " " << describe(comparison) << "\n  the norm of the error is "
-                                     << error << ", the bound " << bound;
-}
-
-/// A gradient in T whose factors are rounded to `unit`. The errors of the engines in float and double are
-/// at most 20 epsilon of the norm, or 0.0017 of the norm of the elements' bounds.
-template <class T>
-testing::AssertionResult norm_is_near(const char* name, const Comparison& comparison, double element,
-                                      double unit = 0) {
-  return norm_is_near(name, comparison, 100 * std::numeric_limits<T>::epsilon() + 2.5 * unit, element,
-                      1. / 128);
+/// The verdict of judged_by_norm.
+inline testing::AssertionResult is_near(const char* name, const Comparison& judged) {
+  if (judged.ok) return testing::AssertionSuccess() << name << " " << describe(judged);
+  return testing::AssertionFailure() << name << " " << describe(judged);
 }
 
 /// A gradient of a GPU kernel. On the emulator the norm of its error is at most 0.55 units of the norm of the gradient,
@@ -45,8 +24,9 @@ inline testing::AssertionResult gradient_is_near(const char* name, const Tensor<
   const bool zero = std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
   const double of_float = tolerance.absolute;
   tolerance.absolute += unit * magnitude;  // each sum has one rounded factor, p or ds
-  return norm_is_near(name, compare(got, want, tolerance, {.expect_zero = zero}), 1e-4 + 2.5 * unit, of_float,
-                      1. / 32);
+  const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero});
+  const double of_elements = of_float * std::sqrt(static_cast<double>(want.size())) / 32;
+  return is_near(name, judged_by_norm(comparison, (1e-4 + 2.5 * unit) * comparison.norm_want + of_elements));
 }
 
 }  // namespace ring_attention::test

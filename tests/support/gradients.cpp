@@ -53,17 +53,16 @@ bool no_key_is_visible(const GradientProblem<T>& problem) {
 
 template <class T>
 testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got, const Tensor<double>& want,
-                                         Index terms, double magnitude,
+                                         Index terms, double magnitude, const Tensor<double>& roundings,
                                          bool (*may_be_zero)(const GradientProblem<T>&),
                                          const GradientProblem<T>& problem) {
   const bool zero =
       want.size() > 0 && std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
   const Tolerance tolerance = gradient_tolerance<T>(terms, problem.want.max_abs_score, magnitude);
   const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero && may_be_zero(problem)});
-  const auto verdict = norm_is_near<T>(name, comparison, tolerance.absolute);
-  if (!verdict)
-    return testing::AssertionFailure() << verdict.message() << "\n  " << to_string(problem.what());
-  return testing::AssertionSuccess() << name << " " << describe(comparison);
+  auto verdict = is_near(name, judged_by_norm<T>(comparison, tolerance.absolute, roundings));
+  if (!verdict) verdict << "\n  " << to_string(problem.what());
+  return verdict;
 }
 
 }  // namespace
@@ -71,26 +70,26 @@ testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got,
 template <class T>
 testing::AssertionResult grad_q_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dq", got, problem.want.q, problem.what().keys, problem.want.magnitude_q,
-                         softmax_is_constant, problem);
+                         problem.want.roundings_q, softmax_is_constant, problem);
 }
 
 template <class T>
 testing::AssertionResult grad_k_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dk", got, problem.want.k, problem.what().queries * problem.what().group,
-                         problem.want.magnitude_k, softmax_is_constant, problem);
+                         problem.want.magnitude_k, problem.want.roundings_k, softmax_is_constant, problem);
 }
 
 template <class T>
 testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dv", got, problem.want.v, problem.what().queries * problem.what().group,
-                         problem.want.magnitude_v, no_key_is_visible, problem);
+                         problem.want.magnitude_v, problem.want.roundings_v, no_key_is_visible, problem);
 }
 
 template <class T>
 testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   const Index terms = problem.what().keys + problem.what().batch * problem.what().q().heads;
   return gradient_agrees("dbias", got, problem.want.bias, terms, problem.want.magnitude_bias,
-                         softmax_is_constant, problem);
+                         problem.want.roundings_bias, softmax_is_constant, problem);
 }
 
 Tensor<double> as_tensor(std::span<const double> numbers) {
@@ -114,7 +113,8 @@ testing::AssertionResult numbers_agree(const TermNumbers& got, const GradientPro
         const Comparison comparison =
             compare(as_tensor(numbers), as_tensor(want), tolerance,
                     {.expect_zero = std::ranges::all_of(want, [](double x) { return x == 0; })});
-        verdict = norm_is_near<T>(("d" + std::string(name)).c_str(), comparison, of_type, unit);
+        verdict =
+            is_near(("d" + std::string(name)).c_str(), judged_by_norm<T>(comparison, of_type, {}, unit));
         if (!verdict) verdict << "\n  " << to_string(problem.what());
       },
       got, problem.want, problem.want.magnitudes);

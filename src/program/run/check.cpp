@@ -33,9 +33,13 @@ TokenRanges ranges_at(const std::vector<Index>& positions) {
   return ranges;
 }
 
+using KeyArrays = std::array<Tensor<double>, 4>;  // dk, dv, and their roundings (ReferenceGradients)
+
 /// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
-  Tensor<double> out, lse, dq, dk, dv, dbias;
+  Tensor<double> out, lse, dq, dbias;
+  Tensor<double> roundings_q, roundings_bias;
+  KeyArrays key_arrays;
   TermNumbers numbers, magnitudes;
   double max_abs_score = 0, max_abs_value = 0;
   double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0;
@@ -68,12 +72,15 @@ class Check {
     want_.lse = Tensor<double>(some.per_row());
     if (results.gradients == nullptr) return;
     want_.dq = Tensor<double>(some);
+    want_.roundings_q = Tensor<double>(some.per_row());
     Shape keys = results.gradients->k.shape();
     if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
-    want_.dk = Tensor<double>(keys);
-    want_.dv = Tensor<double>(keys);
-    want_.dbias = Tensor<double>(
-        results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq)));
+    want_.key_arrays = arrays_of_keys(keys);
+    for (std::size_t i = 2; i < 4 && !has_every_row(); ++i) want_.key_arrays[i] = {};
+    const Shape bias =
+        results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq));
+    want_.dbias = Tensor<double>(bias);
+    want_.roundings_bias = Tensor<double>(bias);
     want_.numbers = want_.magnitudes = input.scoring().zero_gradients();
   }
 
@@ -90,19 +97,16 @@ class Check {
       for (Index kv_head = 0; kv_head < input_.kv().heads; ++kv_head) {
         const Tensor<double> k = input_.template whole_head<T>(InputArray::k, b, kv_head);
         const Tensor<double> v = input_.template whole_head<T>(InputArray::v, b, kv_head);
-        Tensor<double> dk, dv;
-        if (has_gradients() && has_every_row()) {
-          dk = Tensor<double>(k.shape());
-          dv = Tensor<double>(k.shape());
-        }
+        KeyArrays key_arrays;
+        if (has_gradients() && has_every_row()) key_arrays = arrays_of_keys(k.shape());
         std::array magnitudes{0.0, 0.0};  // of dk and dv: the rows of all ranks add up
         for (std::size_t first = 0; first < rows_.size(); first += chunk()) {
-          check_rows(b, kv_head, first, k, v, dk, dv, magnitudes);
+          check_rows(b, kv_head, first, k, v, key_arrays, magnitudes);
           activity_.beat();
         }
         if (!has_gradients() || !has_keys()) continue;
         if (has_every_row())
-          add_over_ranks(b, kv_head, dk, dv, magnitudes);
+          add_over_ranks(b, kv_head, key_arrays, magnitudes);
         else
           sample_keys(b, kv_head, k, v);
       }
@@ -111,6 +115,11 @@ class Check {
   }
 
  private:
+  static KeyArrays arrays_of_keys(const Shape& keys) {
+    return {Tensor<double>(keys), Tensor<double>(keys), Tensor<double>(keys.per_row()),
+            Tensor<double>(keys.per_row())};
+  }
+
   /// Enough rows at a time to keep Eigen busy, few enough to keep the dense scores under about 64 MiB.
   [[nodiscard]] std::size_t chunk() const {
     return static_cast<std::size_t>(std::clamp<Index>((Index{8} << 20) / (input_.kv().seq * group_), 1, 512));
@@ -124,7 +133,7 @@ class Check {
   }
 
   void check_rows(Index b, Index kv_head, std::size_t first, const Tensor<double>& k, const Tensor<double>& v,
-                  Tensor<double>& dk, Tensor<double>& dv, std::array<double, 2>& magnitudes) {
+                  KeyArrays& key_arrays, std::array<double, 2>& magnitudes) {
     const auto begin = rows_.begin() + static_cast<std::ptrdiff_t>(first);
     const std::vector<Index> some(
         begin, begin + static_cast<std::ptrdiff_t>(std::min(chunk(), rows_.size() - first)));
@@ -150,16 +159,22 @@ class Check {
     const Tensor<double> grad_out = gather_rows<T>(*results_.grad_out, b, head, group_, some);
     const ReferenceGradients backward = reference_backward(q, k, v, grad_out, scoring, where, bias);
     scatter_rows(backward.q, want_.dq, b, head, static_cast<Index>(first));
+    scatter_rows(backward.roundings_q, want_.roundings_q, b, head, static_cast<Index>(first));
     if (has_every_row()) {
-      matrix(dk.view(), 0, 0) += matrix(backward.k.view(), 0, 0);
-      matrix(dv.view(), 0, 0) += matrix(backward.v.view(), 0, 0);
+      const std::array parts{&backward.k, &backward.v, &backward.roundings_k, &backward.roundings_v};
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        matrix(key_arrays[i].view(), 0, 0) += matrix(parts[i]->view(), 0, 0);
     }
     want_.magnitude_q = std::max(want_.magnitude_q, backward.magnitude_q);
     magnitudes[0] += backward.magnitude_k;
     magnitudes[1] += backward.magnitude_v;
-    for (Index h = 0; h < bias_heads && bias.size() > 0; ++h)
-      matrix(want_.dbias.view(), bias_batch, bias_head + h, static_cast<Index>(first), bias.shape().seq) +=
-          matrix(backward.bias.view(), 0, h);
+    const auto add_bias = [&](const Tensor<double>& part, Tensor<double>& sum) {
+      for (Index h = 0; h < bias_heads && bias.size() > 0; ++h)
+        matrix(sum.view(), bias_batch, bias_head + h, static_cast<Index>(first), bias.shape().seq) +=
+            matrix(part.view(), 0, h);
+    };
+    add_bias(backward.bias, want_.dbias);
+    add_bias(backward.roundings_bias, want_.roundings_bias);
     add_heads(want_.numbers, backward, head);
     add_heads(want_.magnitudes, backward.magnitudes, head);
     want_.magnitude_bias = std::max(want_.magnitude_bias, backward.magnitude_bias);
@@ -176,14 +191,13 @@ class Check {
   }
 
   /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.
-  void add_over_ranks(Index b, Index kv_head, Tensor<double>& dk, Tensor<double>& dv,
-                      std::array<double, 2>& magnitudes) {
-    sum_over_ranks(comm_, dk.view().elements());
-    sum_over_ranks(comm_, dv.view().elements());
-    sum_over_ranks(comm_, std::span<double>(magnitudes));
+  void add_over_ranks(Index b, Index kv_head, KeyArrays& key_arrays, std::array<double, 2>& magnitudes) {
     const std::vector<Index> keys = positions(results_.key_ranges);
-    scatter_rows(gather_rows<double>(dk, 0, 0, 1, keys), want_.dk, b, kv_head, 0);
-    scatter_rows(gather_rows<double>(dv, 0, 0, 1, keys), want_.dv, b, kv_head, 0);
+    for (std::size_t i = 0; i < key_arrays.size(); ++i) {
+      sum_over_ranks(comm_, key_arrays[i].view().elements());
+      scatter_rows(gather_rows<double>(key_arrays[i], 0, 0, 1, keys), want_.key_arrays[i], b, kv_head, 0);
+    }
+    sum_over_ranks(comm_, std::span<double>(magnitudes));
     want_.magnitude_k = std::max(want_.magnitude_k, magnitudes[0]);
     want_.magnitude_v = std::max(want_.magnitude_v, magnitudes[1]);
   }
@@ -202,8 +216,8 @@ class Check {
       want_.magnitude_k = std::max(want_.magnitude_k, want.magnitude_k);
       want_.magnitude_v = std::max(want_.magnitude_v, want.magnitude_v);
       if (owner != comm_.rank()) continue;
-      scatter_rows(want.k, want_.dk, b, kv_head, 0);
-      scatter_rows(want.v, want_.dv, b, kv_head, 0);
+      scatter_rows(want.k, want_.key_arrays[0], b, kv_head, 0);
+      scatter_rows(want.v, want_.key_arrays[1], b, kv_head, 0);
     }
   }
 
@@ -274,17 +288,20 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   if (!check.has_gradients()) return;
   const Index terms = std::max(input.kv().seq, input.q().seq * input.q().heads / input.kv().heads);
   const auto enter = [&](Result result, const Tensor<double>& got, const Tensor<double>& wanted,
-                         double magnitude) {
+                         double magnitude, View<const double> roundings = {}) {
     const Tolerance bound = gradient_tolerance<T>(terms, want.max_abs_score, magnitude, results.kv_unit);
-    report.error(result) = {compare(got, wanted, bound, {.expect_zero = is_zero(wanted)}),
+    const Comparison compared = compare(got, wanted, bound, {.expect_zero = is_zero(wanted)});
+    report.error(result) = {judged_by_norm<T>(compared, bound.absolute, roundings, results.kv_unit),
                             wanted.shape().seq};
   };
-  enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q);
+  enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q, want.roundings_q);
   if (want.dbias.size() > 0)
-    enter(Result::dbias, rows_of(results.gradients->bias, check.rows()), want.dbias, want.magnitude_bias);
+    enter(Result::dbias, rows_of(results.gradients->bias, check.rows()), want.dbias, want.magnitude_bias,
+          want.roundings_bias);
   if (!check.has_keys()) return;
-  enter(Result::dk, check.of_keys(results.gradients->k), want.dk, want.magnitude_k);
-  enter(Result::dv, check.of_keys(results.gradients->v), want.dv, want.magnitude_v);
+  const auto& [dk, dv, roundings_k, roundings_v] = want.key_arrays;
+  enter(Result::dk, check.of_keys(results.gradients->k), dk, want.magnitude_k, roundings_k);
+  enter(Result::dv, check.of_keys(results.gradients->v), dv, want.magnitude_v, roundings_v);
   if (!check.has_every_row()) return;
   auto number = static_cast<int>(Result::numbers);
   each_number(

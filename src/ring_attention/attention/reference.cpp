@@ -23,6 +23,7 @@ struct Softmax {
   Matrix<double> p;          // [rows, keys]; a row that sees no key is zero
   Eigen::VectorXd sink;      // [rows], the probability of the sink
   Eigen::VectorXd lse;       // [rows]
+  Eigen::VectorXd size;      // [rows]: 1 + the largest |s| of a row, its sink and its lse included
   double max_abs_score = 0;  // of the pairs that are seen, and the sink
 };
 
@@ -71,13 +72,15 @@ Matrix<double> dense_scores(const DenseProblem& problem, Index batch, Index head
 Softmax DenseProblem::softmax(Index batch, Index head) const {
   const double sink = scoring.sink(head);
   const Index rows = q.shape().seq;
-  Softmax result{dense_scores(*this, batch, head), Eigen::VectorXd(rows), Eigen::VectorXd(rows)};
-  if (sink != negative_infinity<double>) result.max_abs_score = std::abs(sink);
+  Softmax result{dense_scores(*this, batch, head), Eigen::VectorXd(rows), Eigen::VectorXd(rows),
+                 Eigen::VectorXd(rows)};
+  const double of_sink = sink == negative_infinity<double> ? 0 : std::abs(sink);
   Matrix<double>& s = result.p;
   for (Index i = 0; i < s.rows(); ++i) {
+    double largest = of_sink;
     for (const double score : s.row(i))
-      if (score != negative_infinity<double>)
-        result.max_abs_score = std::max(result.max_abs_score, std::abs(score));
+      if (score != negative_infinity<double>) largest = std::max(largest, std::abs(score));
+    result.max_abs_score = std::max(result.max_abs_score, largest);
     const double m = std::max(sink, s.cols() > 0 ? s.row(i).maxCoeff() : sink);
     // Not Eigen's vector exp: it gives 2e-308 for -inf, and then computes with denormal numbers.
     s.row(i) = s.row(i).unaryExpr([m](double score) { return rescale(score, m); });
@@ -85,6 +88,7 @@ Softmax DenseProblem::softmax(Index batch, Index head) const {
     if (l > 0) s.row(i) /= l;
     result.sink(i) = l > 0 ? rescale(sink, m) / l : 0;
     result.lse(i) = m + std::log(l);
+    result.size(i) = 1 + std::max(largest, l > 0 ? std::abs(result.lse(i)) : 0);
   }
   return result;
 }
@@ -97,6 +101,19 @@ Matrix<double> DenseProblem::dropped(Index batch, Index head, Matrix<double> of_
       of_pairs(i, key) *= dropout.keeps(row, key) ? dropout.scale() : 0;
   }
   return of_pairs;
+}
+
+/// How far roundings move ds, in epsilons: p and what it weighs by the size of the scores, dp and delta by their terms,
+/// which do not cancel. A delta is wrong in the same way for a whole row.
+/// \param terms  F * |dO| |V|^T
+Matrix<double> roundings_of(const Softmax& softmax, const Matrix<double>& dp, const Eigen::VectorXd& delta,
+                            const Matrix<double>& terms) {
+  const Matrix<double> difference = (dp.colwise() - delta).cwiseAbs();
+  const Eigen::VectorXd spread =
+      softmax.p.cwiseProduct(difference).rowwise().sum() + softmax.sink.cwiseProduct(delta.cwiseAbs());
+  const Eigen::VectorXd of_row =
+      softmax.size.cwiseProduct(spread) + softmax.p.cwiseProduct(terms).rowwise().sum();
+  return softmax.p.cwiseProduct(((softmax.size.asDiagonal() * difference + terms).colwise() + of_row).eval());
 }
 
 }  // namespace
@@ -124,6 +141,10 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
   require(grad_out.shape() == q.shape(), "reference: grad_out has another shape than q");
   ReferenceGradients result{scoring.zero_gradients(), Tensor<double>(q.shape()), Tensor<double>(k.shape()),
                             Tensor<double>(v.shape()), Tensor<double>(bias.shape())};
+  result.roundings_q = Tensor<double>(q.shape().per_row());
+  result.roundings_k = Tensor<double>(k.shape().per_row());
+  result.roundings_v = Tensor<double>(v.shape().per_row());
+  result.roundings_bias = Tensor<double>(bias.shape());
   result.magnitudes = scoring.zero_gradients();
   const double kept = scoring.dropout.scale();
   double max_abs_dp = 0;  // of |dO| |V|^T, which does not cancel: rounding errors do not either
@@ -143,8 +164,19 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
       matrix(result.q.view(), b, h) = scoring.scale * ds * matrix(k, b, kv);
       matrix(result.k.view(), b, kv) += scoring.scale * ds.transpose() * matrix(q, b, h);
       matrix(result.v.view(), b, kv) += problem.dropped(b, h, p).transpose() * dout;
+      const Matrix<double> terms = problem.dropped(b, h, dout.cwiseAbs() * values.cwiseAbs().transpose());
+      const Matrix<double> roundings = roundings_of(softmax, dp, delta, terms);
+      matrix(result.roundings_q.view(), b, h) =
+          std::abs(scoring.scale) * roundings * matrix(k, b, kv).rowwise().norm();
+      matrix(result.roundings_k.view(), b, kv) +=
+          std::abs(scoring.scale) * roundings.transpose() * matrix(q, b, h).rowwise().norm();
+      matrix(result.roundings_v.view(), b, kv) +=
+          problem.dropped(b, h, softmax.size.asDiagonal() * p).transpose() * dout.rowwise().norm();
       for (Index i = 0; i < ds.rows() && bias.size() > 0; ++i)
-        for (Index key = 0; key < ds.cols(); ++key) bias_row(result.bias.view(), b, h, i)[key] += ds(i, key);
+        for (Index key = 0; key < ds.cols(); ++key) {
+          bias_row(result.bias.view(), b, h, i)[key] += ds(i, key);
+          bias_row(result.roundings_bias.view(), b, h, i)[key] += roundings(i, key);
+        }
       if (!result.sinks.empty()) {
         const auto head = static_cast<std::size_t>(h);
         result.sinks[head] -= softmax.sink.dot(delta);

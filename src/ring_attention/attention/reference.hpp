@@ -46,6 +46,8 @@ struct ReferenceGradients : TermNumbers {  // what the given rows contribute to 
   /// First-order bounds on the terms that rounding errors scale with, one a gradient.
   double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0;
   TermNumbers magnitudes = {};  ///< one a number
+  /// How far roundings may move a row of dq, dk or dv, and an element of dbias, in epsilons: its sum without cancellation.
+  Tensor<double> roundings_q = {}, roundings_k = {}, roundings_v = {}, roundings_bias = {};
 };
 
 /// Dense gradients for the queries at the global positions `rows`; arguments as in reference_forward, and

@@ -67,6 +67,25 @@ template Comparison compare(View<const float>, View<const float>, Tolerance, Com
 template Comparison compare(View<const float>, View<const double>, Tolerance, CompareOptions);
 template Comparison compare(View<const double>, View<const double>, Tolerance, CompareOptions);
 
+Comparison judged_by_norm(Comparison comparison, double bound) {
+  const double error = comparison.relative_error * comparison.norm_want;
+  if (comparison.ok && !(error <= bound)) {
+    comparison.ok = false;
+    comparison.reason = format("the norm of the error is %.3g, its bound %.3g", error, bound);
+  }
+  return comparison;
+}
+
+double gradient_norm_bound(const Comparison& comparison, double epsilon, double element,
+                           View<const double> roundings, double unit) {
+  double squared = 0;
+  for (const double x : roundings.elements()) squared += x * x;
+  const double of_rows =
+      roundings.size() > 0 ? 4 * (epsilon + unit) * std::sqrt(squared) : std::numeric_limits<double>::infinity();
+  const double of_elements = element * std::sqrt(static_cast<double>(comparison.shape.size())) / 128;
+  return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows);
+}
+
 std::string element_name(const Shape& shape, Index element) {
   if (shape.size() == 0 || element < 0) return "[]";
   const Index d = element % shape.dim;

@@ -98,6 +98,28 @@ template <class T>
   return bitwise_equal(a.view(), b.view());
 }
 
+/// A verdict of `compare` that also fails where the norm of the error is beyond `bound`.
+[[nodiscard]] Comparison judged_by_norm(Comparison comparison, double bound);
+
+/// The bound of a gradient's norm, as below.
+[[nodiscard]] double gradient_norm_bound(const Comparison& comparison, double epsilon, double element,
+                                         View<const double> roundings, double unit);
+
+/// Judges a gradient in T by the norm of its error as well. The bound of an element grows with the terms of its sum, which
+/// cancel: a gradient times 0.9 stays below it. The norm of the error is a small part of the norm of the gradient,
+/// because roundings have both signs. Where nearly all of a gradient cancels, its error is a small part of the bound of
+/// its elements, and of the norm of what roundings can move its rows by. Engines in float and double have errors of at
+/// most 20 epsilon of the norm, 0.0017 of the norm of the elements' bounds, and 1.4 epsilon of the norm of `roundings`.
+/// \param element    bound of an element
+/// \param roundings  of the gradient's rows (ReferenceGradients); empty: not known
+/// \param unit       relative rounding error of the factors
+template <class T>
+[[nodiscard]] Comparison judged_by_norm(const Comparison& comparison, double element,
+                                        View<const double> roundings = {}, double unit = 0) {
+  const double epsilon = std::numeric_limits<T>::epsilon();
+  return judged_by_norm(comparison, gradient_norm_bound(comparison, epsilon, element, roundings, unit));
+}
+
 /// The tolerance for a gradient, like attention_tolerance. `magnitude` is the size of the terms it sums
 /// (ReferenceGradients): terms cancel, their rounding errors do not.
 template <class T>
