@@ -43,7 +43,7 @@ constexpr bool few_queries = false;
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 4;  // of queries in a panel: 64 floats
 constexpr int tile_rows = 16 / tile_vectors;  // 16 sums, 4 vectors and the broadcasts, in 32 registers
 constexpr int key_vectors = 4, key_rows = 4;
-constexpr int queries_of_many = RING_ATTENTION_REAL_BYTES == 4 ? 64 : 128;
+constexpr int queries_of_many = 128;
 #elif defined(__AVX__)
 #define RING_ATTENTION_VECTOR_BYTES 32
 constexpr int tile_vectors = few_queries ? RING_ATTENTION_VECTORS : 3;  // 24 floats
