@@ -1,6 +1,6 @@
 // One device's forward and backward on arrays that another program gives and times beside its own (pytorch.py).
 //
-//     benchmark_arrays DIR
+//     benchmark_arrays DIR [ISA]
 //
 // reads q.npy, k.npy, v.npy, dout.npy in DIR, of float32 or float64. Then, for each line
 // `<forward|both> <full|causal> <threads>` on standard input, runs once in that type and prints the seconds; `write`
@@ -20,7 +20,7 @@ namespace {
 using namespace ring_attention;
 
 template <class T>
-void serve(const std::string& folder) {
+void serve(const std::string& folder, Isa isa) {
   const auto array = [&](const char* name) { return folder + "/" + name + ".npy"; };
   const auto q = read_npy<T>(array("q")), k = read_npy<T>(array("k")), v = read_npy<T>(array("v")),
              grad_out = read_npy<T>(array("dout"));
@@ -34,13 +34,13 @@ void serve(const std::string& folder) {
     if (mask == "causal") scoring.mask = Mask::causal();
 
     const auto begin = std::chrono::steady_clock::now();
-    CpuEngine<T> forward(scoring, {.threads = threads});
+    CpuEngine<T> forward(scoring, {.threads = threads, .isa = isa});
     forward.begin(q, all);
     forward.accumulate({k, v, all});
     attended = forward.finish();
     if (what == "both") {
       gradients = {{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-      CpuBackward<T> backward(scoring, {.threads = threads});
+      CpuBackward<T> backward(scoring, {.threads = threads, .isa = isa});
       backward.begin({q, attended.out, attended.lse, grad_out}, all);
       backward.accumulate({k, v, all}, {gradients.k, gradients.v});
       gradients.q = backward.finish();
@@ -57,16 +57,17 @@ void serve(const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: benchmark_arrays DIR\n";
+  if (argc != 2 && argc != 3) {
+    std::cerr << "usage: benchmark_arrays DIR [ISA]\n";
     return 2;
   }
   try {
     const std::string folder = argv[1];
+    const Isa isa = argc == 3 ? isa_named(argv[2]) : best_isa();
     if (read_npy_header(folder + "/q.npy").dtype == Dtype::float64)
-      serve<double>(folder);
+      serve<double>(folder, isa);
     else
-      serve<float>(folder);
+      serve<float>(folder, isa);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 2;

@@ -4,7 +4,7 @@
 // memory); double_... is the library in double, the rest is in float. Each result is compared with the fast forward's
 // in float before it is timed. The counter `flop` is the floating-point operations of one
 // call: 4 S^2 D a head forward, 10 S^2 D backward, of the pairs that the mask leaves; for `copy` it is bytes. bench.py
-// runs this in groups, interleaved.
+// runs this in groups, interleaved. `--isa avx2`, before other arguments, names the library's kernels.
 
 #include <benchmark/benchmark.h>
 
@@ -50,6 +50,14 @@ struct Arrays {
   AttentionResult<float> want, want_causal;
 };
 
+/// The instruction set of the library's engines: the best of this machine, or --isa.
+Isa& isa() {
+  static Isa chosen = best_isa();
+  return chosen;
+}
+
+CpuOptions with_threads(int threads) { return {.threads = threads, .isa = isa()}; }
+
 /// Those of the latest setting: the benchmarks of a group share them.
 template <class T>
 const Arrays<T>& arrays_of(const Setting& setting) {
@@ -81,9 +89,10 @@ template <class T>
 using Forward = AttentionResult<T>(View<const T> q, View<const T> k, View<const T> v, const Scoring& scoring,
                                    int threads);
 
-AttentionResult<double> double_forward(View<const double> q, View<const double> k, View<const double> v,
-                                       const Scoring& scoring, int threads) {
-  return attention_forward<double>(q, k, v, scoring, {.threads = threads});
+template <class T>
+AttentionResult<T> library_forward(View<const T> q, View<const T> k, View<const T> v, const Scoring& scoring,
+                                   int threads) {
+  return attention_forward<T>(q, k, v, scoring, with_threads(threads));
 }
 
 template <class T>
@@ -131,7 +140,8 @@ void forward_with(benchmark::State& state, const Setting& setting, With what) {
   const View<const float> bias = bias_with<float>(what, setting);
   AttentionResult<float> got;
   const auto call = [&] {
-    got = attention_forward<float>(arrays.q, arrays.k, arrays.v, scoring, {.threads = setting.threads}, bias);
+    got =
+        attention_forward<float>(arrays.q, arrays.k, arrays.v, scoring, with_threads(setting.threads), bias);
   };
   call();
   if (!(what == With::dropout ? close<float>(got.lse, arrays.want.lse)
@@ -149,7 +159,7 @@ void backward(benchmark::State& state, const Setting& setting, With what) {
   const Tensor<T> out = converted<T>(attended.out), lse = converted<T>(attended.lse);
   Tensor<T> grad_k(setting.shape()), grad_v(setting.shape());
   for (auto _ : state) {
-    CpuBackward<T> engine(scoring_with(what, arrays), {.threads = setting.threads});
+    CpuBackward<T> engine(scoring_with(what, arrays), with_threads(setting.threads));
     engine.begin({arrays.q, out, lse, arrays.grad_out, bias}, whole(setting.seq));
     engine.accumulate({arrays.k, arrays.v, whole(setting.seq)}, {grad_k, grad_v});
     benchmark::DoNotOptimize(engine.finish().data());
@@ -229,9 +239,10 @@ void add_all() {
       for (const Index dim : {64, 128}) {
         const Setting setting{seq, dim, threads};
         const std::string where = "/S:" + std::to_string(seq) + "/D:" + std::to_string(dim) + t;
-        for (const NamedLadderStep& step : ladder)
-          add(step.name + where, forward<float>, step.attend, setting, false);
-        add("fast_forward_causal" + where, forward<float>, fast_forward, setting, true);
+        for (std::size_t i = 0; i + 1 < ladder.size(); ++i)
+          add(ladder[i].name + where, forward<float>, ladder[i].attend, setting, false);
+        add("fast_forward" + where, forward<float>, library_forward<float>, setting, false);
+        add("fast_forward_causal" + where, forward<float>, library_forward<float>, setting, true);
         add("fast_backward" + where, backward<float>, setting, With::nothing);
         add("fast_backward_causal" + where, backward<float>, setting, With::causal);
         if (seq <= 4096) {
@@ -241,7 +252,7 @@ void add_all() {
           }
           add("bias_memory_forward" + where, bias_memory, setting, false);
           add("bias_memory_backward" + where, bias_memory, setting, true);
-          add("double_forward" + where, forward<double>, double_forward, setting, false);
+          add("double_forward" + where, forward<double>, library_forward<double>, setting, false);
           add("double_backward" + where, backward<double>, setting, With::nothing);
         }
         add("dense_eigen" + where, dense, setting, true);
@@ -255,9 +266,15 @@ void add_all() {
 
 int main(int argc, char** argv) {
   using namespace ring_attention;
+  if (argc > 2 && std::string(argv[1]) == "--isa") {
+    isa() = isa_named(argv[2]);
+    argc -= 2;
+    std::rotate(argv + 1, argv + 3, argv + argc + 2);
+  }
   add_all();
   benchmark::AddCustomContext("peers", peer_versions());
-  benchmark::AddCustomContext("isa", name_of(best_isa()));
+  benchmark::AddCustomContext("isa", name_of(isa()));
+  benchmark::AddCustomContext("machine_isa", name_of(best_isa()));
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -1,10 +1,11 @@
 """Runs the benchmarks, writes build/release/benchmarks/results.json, and prints one table.
 
     bench.py [--quick] [--seq 1024,4096] [--dim 64] [--threads 1] [--only attention,ring,partitions,memory,pytorch]
-             [--python PYTHON] [--out FILE]
+             [--isa avx2] [--python PYTHON] [--out FILE]
 
 About a quarter of an hour on two cores; --quick takes less than one, for tests only. What is compared runs alternately in one
-run, so that ratios do not depend on changes of the clock. Figures are [quartile, median, quartile].
+run, so that ratios do not depend on changes of the clock. Figures are [quartile, median, quartile]. --isa measures the
+library's engines and their peers with the instructions of an older processor.
 """
 
 import argparse
@@ -42,8 +43,25 @@ def run(command, timeout=900, **environment):
     return done.stdout
 
 
+# The cores and instruction sets that the peers take for that of --isa.
+PEERS = {"avx2": {"OPENBLAS_CORETYPE": "Haswell", "DNNL_MAX_CPU_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+                  "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+         "x86-64": {"OPENBLAS_CORETYPE": "Core2", "DNNL_MAX_CPU_ISA": "SSE41", "ONEDNN_MAX_CPU_ISA": "SSE41",
+                    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ATEN_CPU_CAPABILITY": "default"}}
+
+
+def caches():
+    """`L1d 32 KiB, L2 1024 KiB`, of the first core, where Linux says so."""
+    found = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction":
+            found.append(f"L{level}{'d' if kind == 'Data' else ''} {size.replace('K', ' KiB')}")
+    return ", ".join(found)
+
+
 def machine():
-    """The name of the processor, the cores, the system."""
+    """The name of the processor, the cores, the caches, the system, and how busy it was before."""
     name = platform.processor() or platform.machine()
     if sys.platform == "darwin":
         name = run(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
@@ -52,7 +70,8 @@ def machine():
         name = found.get("model name", name)
         if "model" in found:
             name += f", family {found.get('cpu family', '?')} model {found['model']}"
-    return {"name": name, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    return {"name": name, "cores": os.cpu_count(), "caches": caches(), "load": round(os.getloadavg()[0], 1),
+            "system": f"{platform.system()} {platform.machine()}"}
 
 
 def measured():
@@ -61,10 +80,15 @@ def measured():
     return f"{here['name']}, {here['cores']} cores; {datetime.date.today().isoformat()}"
 
 
-def best_openblas():
-    """OpenBLAS 0.3.21 takes SSE kernels on an AVX-512 processor that is newer than itself: it is told better."""
+def environment_of_peers(options):
+    """Their core and instruction set. OpenBLAS 0.3.21 takes SSE kernels on an AVX-512 processor that is newer than itself:
+    it is told better."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return {"OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "SkylakeX")} if "avx512dq" in flags else {}
+    best = {"OPENBLAS_CORETYPE": "SkylakeX"} if "avx512dq" in flags else {}
+    told = PEERS.get(options.isa, best)
+    if options.isa == "avx2" and "AuthenticAMD" in flags:
+        told = told | {"OPENBLAS_CORETYPE": "Zen"}
+    return {name: os.environ.get(name, value) for name, value in told.items()}
 
 
 def attention(options):
@@ -74,30 +98,33 @@ def attention(options):
         say("without Google Benchmark: the ladder and its peers are left out")
         return {"rows": []}
     rows, context = [], {}
+    isa = ["--isa", options.isa] if options.isa else []
+    some = "(fast|double)_(forward|backward)(_causal)?|onednn" if isa else ".*"
     for seq in options.seq:
         for dim in options.dim:
             for threads in options.threads:
                 repetitions = 3 if options.quick or seq >= 16384 else 7
                 say(f"attention: S {seq}, D {dim}, {threads} thread(s), {repetitions} times")
                 with tempfile.NamedTemporaryFile() as out:
-                    run([program, f"--benchmark_filter=^(sgemm|dgemm|{'copy|' if dim == 64 else ''}.*/S:{seq}/D:{dim})/T:{threads}/",
+                    run([program, *isa, f"--benchmark_filter=^(sgemm|dgemm|{'copy|' if dim == 64 else ''}({some})/S:{seq}/D:{dim})/T:{threads}/",
                          f"--benchmark_repetitions={repetitions}", "--benchmark_enable_random_interleaving=true",
                          f"--benchmark_min_time={0.01 if options.quick else 0.05}",
-                         f"--benchmark_out={out.name}", "--benchmark_out_format=json"], **POLITE, **best_openblas())
+                         f"--benchmark_out={out.name}", "--benchmark_out_format=json"], **POLITE, **environment_of_peers(options))
                     report = json.load(open(out.name, encoding="utf-8"))
                 context = report["context"]
                 rows += group(report, seq, dim, threads)
     say("peers: " + (context.get("peers") or "neither OpenBLAS nor oneDNN was found when this was built"))
-    return {"isa": context.get("isa"), "peers": context.get("peers"), "rows": rows}
+    return {"isa": context.get("isa"), "machine_isa": context.get("machine_isa"), "peers": context.get("peers"), "rows": rows}
 
 
 def group(report, seq, dim, threads):
-    speeds = {}
+    """One thread by its CPU time, which other programs on the machine disturb less than the time on the clock."""
+    speeds, time = {}, "cpu_time" if threads == 1 else "real_time"
     for entry in report["benchmarks"]:
         if entry.get("error_occurred"):
             sys.exit(f"{entry['name']}: {entry['error_message']}")
         if entry["run_type"] == "iteration":
-            gflops = entry["flop"] / (entry["real_time"] * 1e-3) / 1e9  # milliseconds
+            gflops = entry["flop"] / (entry[time] * 1e-3) / 1e9  # milliseconds
             speeds.setdefault(entry["name"].split("/")[0], []).append(gflops)
 
     def share(what):
@@ -204,8 +231,10 @@ def pytorch(options):
     command = [python, Path(__file__).with_name("pytorch.py"), PROGRAMS / "benchmark_arrays"]
     if options.quick:
         command += ["--seq", "512", "--repetitions", "3"]
+    if options.isa:
+        command += ["--isa", options.isa]
     say("PyTorch: scaled_dot_product_attention, the same arrays")
-    return {"measured": measured(), **json.loads(run(command))}
+    return {"measured": measured(), **json.loads(run(command, timeout=3600, **environment_of_peers(options)))}
 
 
 PARTS = {"attention": attention, "ring": ring, "partitions": partitions, "memory": memory, "pytorch": pytorch}
@@ -219,6 +248,8 @@ def main():
         parser.add_argument(f"--{name}", type=lambda text: [int(word) for word in text.split(",")], default=all_of_them,
                             help=f"for the ladder and its peers: some of {all_of_them}")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--isa", choices=list(tables.KINDS), help="another instruction set than the best of this machine; "
+                        "only for attention and pytorch")
     parser.add_argument("--python", default=os.environ.get("TORCH_PYTHON"), help="a Python that has torch and numpy")
     parser.add_argument("--out", type=Path, default=BUILD / "benchmarks/results.json")
     options = parser.parse_args()
@@ -230,10 +261,14 @@ def main():
         if not set(getattr(options, name)) <= set(all_of_them):
             parser.error(f"--{name}: some of {all_of_them}")
 
+    if options.isa:
+        options.only = [part for part in options.only if part in ("attention", "pytorch")]
     load = os.getloadavg()[0]
     if load > 0.5:
         say(f"note: the machine is busy (load {load:.1f}); the figures will be wrong")
     results = {"machine": machine(), "date": datetime.date.today().isoformat(), "quick": options.quick}
+    if options.isa:
+        results["isa"] = options.isa
     results.update({part: PARTS[part](options) for part in PARTS if part in options.only})
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = tables.rounded(results)

@@ -1,6 +1,6 @@
 """Times PyTorch's CPU scaled_dot_product_attention beside ours, on the same arrays, and compares the results.
 
-    pytorch.py PROGRAM [--seq 4096] [--heads 4] [--repetitions 7]
+    pytorch.py PROGRAM [--seq 4096] [--heads 4] [--repetitions 7] [--isa avx2]
 
 Needs a Python with torch and numpy. PROGRAM is benchmark_arrays. Arrays go through .npy files; float32 and
 float64, the same number of threads. The two take turns; prints JSON, figures in seconds as [quartile, median, quartile],
@@ -26,8 +26,8 @@ import tables
 class Ours:
     """The program, which waits for a line and then runs once."""
 
-    def __init__(self, program, folder):
-        self.process = subprocess.Popen([program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program, folder, isa):
+        self.process = subprocess.Popen([program, folder, *isa], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def seconds(self, what, mask, threads):
         self.process.stdin.write(f"{what} {mask} {threads}\n")
@@ -67,7 +67,7 @@ def compare(options, dim, dtype, agreement):
         for name, array in zip(("q", "k", "v", "dout"), arrays):
             np.save(Path(folder) / f"{name}.npy", array)
         for mask in ("full", "causal"):
-            ours = Ours(options.program, folder)
+            ours = Ours(options.program, folder, options.isa)
             times = {(what, threads): ([], []) for what in ("forward", "both") for threads in (1, 2)}
             # All rows once, then all again: a machine that is slow for some seconds is slow for all of them.
             for repetition in range(-1, options.repetitions):  # the first warms up
@@ -96,6 +96,7 @@ def main():
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--isa", nargs=1, default=[], help="the instruction set of PROGRAM")
     options = parser.parse_args()
     rows = [row for dtype, agreement in (("float32", 1e-3), ("float64", 1e-12)) for dim in (64, 128)
             for row in compare(options, dim, dtype, agreement)]

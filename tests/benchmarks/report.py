@@ -4,7 +4,8 @@
                                 A part that it lacks (bench.py --only) stays as it is stored
     report.py --check           writes nothing; fails unless the pages are what this makes of the stored results
 
-The pages show the newest stored file, each between two markers.
+The pages show the newest stored file of a machine's best instruction set, and a column for the newest of each
+instruction set (bench.py --isa), each between two markers.
 """
 
 import json
@@ -19,6 +20,9 @@ import tables
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 STORED = SOURCE / "tests/benchmarks/results"
 LADDER = SOURCE / "lessons/03_blockwise_attention"
+KINDS = ("The library by the instruction set of the processor: GFLOP/s, half the interquartile range, and the share of OpenBLAS's "
+         "product of matrices in the same type, on the same number of threads, in the same run. 4 heads, one at S = 16384. "
+         "\"Code\": the kernels of an older processor, on one that has more. One thread by its CPU time, two by the clock.")
 BEGIN, END = "<!-- benchmarks:begin, by tests/benchmarks/report.py -->", "<!-- benchmarks:end -->"
 
 
@@ -31,14 +35,18 @@ def between(path, now):
     return f"{before}{BEGIN}\n{now}\n{END}{rest.split(END)[1]}"
 
 
-def readme(results):
+def readme(results, kinds):
     machine = results["machine"]
-    return (f"On {machine['name']}, {machine['cores']} cores; {tables.dates(results)}; [all tables](docs/results.md):"
-            "\n\n" + tables.markdown_rows(tables.summary(results)))
+    return (f"Rings and memory on {machine['name']}, {machine['cores']} cores; {tables.dates(results)}; [all tables](docs/results.md):"
+            "\n\n" + tables.markdown_rows(tables.summary(results, kinds)))
 
 
-def everything(results):
-    blocks = [f"Measured on {tables.machine_line(results)}."]
+def everything(results, kinds):
+    blocks = ["### Kinds of processors", KINDS, "\n".join(f"- {tables.kind_of(kind)}: {tables.where(kind)}" for kind in kinds),
+              tables.markdown_rows(tables.kinds_table(kinds))]
+    blocks += ["PyTorch's time / ours, medians of the ratios, S = 4096, H = 4. "
+               + " ".join(f"{tables.kind_of(kind)}: {kind['pytorch'].get('measured', '')}." for kind in kinds if kind["pytorch"]), tables.markdown_rows(tables.torch_over_ours(kinds)),
+               f"The tables below were measured on {tables.machine_line(results)}."]
     for heading, note, rows in tables.all_tables(results):
         blocks += [f"### {heading}", note, tables.markdown_rows(rows)]
     return "\n\n".join(blocks)
@@ -62,26 +70,29 @@ def ladder(results):
             + tables.markdown_rows(lines))
 
 
-def pages(results):
+def pages():
     """{path: text}"""
-    return {SOURCE / "README.md": between(SOURCE / "README.md", readme(results)),
-            SOURCE / "docs/results.md": between(SOURCE / "docs/results.md", everything(results)),
+    files = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(STORED.glob("*.json"))]
+    best = [results for results in files if "isa" not in results]
+    if not best:
+        sys.exit(f"nothing is stored in {STORED}: run make bench, then {Path(__file__).name} RESULTS.json")
+    results = max(best, key=lambda one: one["date"])
+    kinds = []
+    for isa in tables.KINDS:
+        some = sorted((one for one in files if one.get("attention") and tables.isa_of(one) == isa), key=lambda one: one["date"])
+        parts = [one["pytorch"] for one in some if one.get("pytorch")]
+        kinds += [one | {"pytorch": parts[-1] if parts else None} for one in some[-1:]]
+    return {SOURCE / "README.md": between(SOURCE / "README.md", readme(results, kinds)),
+            SOURCE / "docs/results.md": between(SOURCE / "docs/results.md", everything(results, kinds)),
             LADDER / "LADDER.md": between(LADDER / "LADDER.md", ladder(results)),
             LADDER / "ladder.svg": pictures.ladder(results),
             LADDER / "roofline.svg": pictures.roofline(results)}
 
 
-def stored():
-    files = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(STORED.glob("*.json"))]
-    if not files:
-        sys.exit(f"nothing is stored in {STORED}: run make bench, then {Path(__file__).name} RESULTS.json")
-    return max(files, key=lambda results: results["date"])
-
-
 def store(path):
     results = json.loads(Path(path).read_text(encoding="utf-8"))
     machine = results["machine"]
-    words = f"{machine['name']} {machine['cores']} cores {machine['system']}".lower()
+    words = f"{machine['name']} {machine['cores']} cores {machine['system']} {results.get('isa', '')}".lower()
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", words)).strip("-")
     STORED.mkdir(exist_ok=True)
     file = STORED / f"{name}.json"
@@ -98,14 +109,14 @@ def main():
     arguments = sys.argv[1:]
     if arguments and arguments != ["--check"]:
         store(arguments[0])
-    stale = [path for path, text in pages(stored()).items()
+    stale = [path for path, text in pages().items()
              if not path.exists() or path.read_text(encoding="utf-8") != text]
     if arguments == ["--check"]:
         if stale:
             sys.exit("not what the stored results give: " + ", ".join(map(str, stale)) + f"; run {Path(__file__).name}")
         print("the pages are what the stored results give")
         return
-    for path, text in pages(stored()).items():
+    for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
     print("written: " + (", ".join(str(path.relative_to(SOURCE)) for path in stale) or "nothing new"))
 

@@ -26,6 +26,9 @@ NAMES_IN_DOUBLE = {
     "double_backward": "the library's backward",
 }
 
+# Kinds of processors: an instruction set of the library, and its name on the pages.
+KINDS = {"avx512": "AVX-512", "avx2": "AVX2", "x86-64": "SSE2", "neon": "NEON", "generic": "another"}
+
 PARTITIONS = ("ring", "ulysses", "hybrid", "all-gather")
 
 
@@ -255,22 +258,72 @@ def usual_length(rows):
     return 4096 if 4096 in lengths else max(lengths)
 
 
-def summary(results):
-    """The table of the first page: at most six lines, each where it was measured."""
-    yield ["what", "measured"]
-    rows = results["attention"]["rows"]
-    seq = usual_length(rows)
-    for prefix, dtype, gemm in (("fast", "float32", "sgemm"), ("double", "float64", "dgemm")):
-        found = [find(rows, what=f"{prefix}_{what}", seq=seq, dim=128, threads=1) for what in ("forward", "backward")]
-        if all(found):
-            shares = [f" ({100 * row['of_gemm']:.0f} % of OpenBLAS's {gemm})" if row["of_gemm"] else "" for row in found]
-            yield [f"forward, backward; S = {seq}, D = 128, {dtype}, one thread",
-                   ", ".join(f"{row['gflops'][1]:.0f} GFLOP/s{share}" for row, share in zip(found, shares))]
-    if results.get("pytorch"):
-        ratios = [row["ratio"] for row in results["pytorch"]["rows"]]
-        place = results["pytorch"].get("measured", "").split(";")[0]
-        yield [f"PyTorch's time / ours, {len(ratios)} cases" + (f" on {place}" if place else " on the CPU"),
-               f"{min(ratios):.2f} to {max(ratios):.2f}"]
+def kind_of(results):
+    """`AVX-512`, or `AVX2 code` on a processor that has more."""
+    isa = isa_of(results)
+    code = " code" if (results.get("attention") or {}).get("machine_isa", isa) != isa else ""
+    return KINDS.get(isa, isa) + code
+
+
+def where(results):
+    """The machine of a column."""
+    machine = results["machine"]
+    words = [machine["name"], f"{machine['cores']} cores"] + [machine[name] for name in ("caches",) if machine.get(name)]
+    if "load" in machine:
+        words.append(f"load before {machine['load']}")
+    peers = (results.get("attention") or {}).get("peers")
+    return ", ".join(words + [peers] * bool(peers)) + "; " + dates(results)
+
+
+def kinds_table(kinds):
+    """A line for each subject, length, D and number of threads, a column for each kind of processor."""
+    subjects = [(what, name) for what, name in (("fast_forward", "forward"), ("fast_forward_causal", "forward, causal"),
+                                                         ("fast_backward", "backward"), ("fast_backward_causal", "backward, causal"))]
+    subjects += [(f"double_{what}", f"{what}, float64") for what in ("forward", "backward")]
+    yield ["what", "S", "D", "threads", *(kind_of(results) for results in kinds)]
+    for seq, threads in ((4096, 1), (4096, 2), (16384, 2)):
+        for what, name in subjects:
+            for dim in (64, 128):
+                cells = [find(results["attention"]["rows"], what=what, seq=seq, dim=dim, threads=threads) for results in kinds]
+                if any(cells):
+                    yield [name, str(seq), str(dim), str(threads), *map(speed, cells)]
+
+
+def torch_over_ours(kinds):
+    """A line for each case, a column for each kind of processor, and the geometric mean."""
+    kinds = [results for results in kinds if results.get("pytorch")]
+    yield ["type", "what", "mask", "D", "threads", *(kind_of(results) for results in kinds)]
+    names = ("type", "what", "mask", "dim", "threads")
+    cases = {tuple(row.get(name, "float32") for name in names): None for results in kinds for row in results["pytorch"]["rows"]}
+    for case in cases:
+        cells = [find([row | {"type": row.get("type", "float32")} for row in results["pytorch"]["rows"]], **dict(zip(names, case)))
+                 for results in kinds]
+        yield [case[0], "forward" if case[1] == "forward" else "forward + backward", *map(str, case[2:]),
+               *(f"{cell['ratio']:.2f}" if cell else "" for cell in cells)]
+    yield ["geometric mean", "", "", "", "",
+           *(f"{statistics.geometric_mean(row['ratio'] for row in results['pytorch']['rows']):.2f}" for results in kinds)]
+
+
+def summary(results, kinds):
+    """The table of the first page: a column for each kind of processor, then lines of one machine."""
+    yield ["what", *(f"{kind_of(kind)}: {kind['machine']['name']}" for kind in kinds)]
+
+    def shares(kind, prefix):
+        rows = kind["attention"]["rows"]
+        found = [find(rows, what=f"{prefix}_{what}", seq=usual_length(rows), dim=128, threads=1) for what in ("forward", "backward")]
+        return ", ".join(f"{row['gflops'][1]:.0f}" + (f" ({100 * row['of_gemm']:.0f} %)" if row["of_gemm"] else "")
+                         for row in found if row)
+    yield ["forward, backward; S = 4096, D = 128, float32, one thread: GFLOP/s (of OpenBLAS's sgemm)",
+           *(shares(kind, "fast") for kind in kinds)]
+    ratios = [[row["ratio"] for row in (kind.get("pytorch") or {}).get("rows", [])] for kind in kinds]
+    if any(ratios):
+        yield [f"PyTorch's time / ours, {max(map(len, ratios))} cases, geometric mean",
+               *(f"{min(some):.2f} to {max(some):.2f}, {statistics.geometric_mean(some):.2f}" if some else "" for some in ratios)]
+    for line in summary_of_ring(results):
+        yield line + [""] * (len(kinds) - 1)
+
+
+def summary_of_ring(results):
     cores = results["machine"]["cores"]
     cost = "slowdown against perfect scaling (1.00 = perfect)"
     for name, part, label in (("ring", "strong", "ranks"), ("causal ring, two ranks", "causal", "placement")):
@@ -314,6 +367,10 @@ def all_tables(results):
     if results.get("memory"):
         yield ("Memory of a rank", "H = 1, D = 64, float32. Six shards: q, out, the current and the incoming K,V.",
                memory_table(results))
+    yield from pytorch_tables(results)
+
+
+def pytorch_tables(results):
     for dtype, heading, agreement in (("float32", "PyTorch", "1e-3"), ("float64", "PyTorch, float64", "1e-12")):
         if rows := of_type(results, dtype):
             place = results["pytorch"].get("measured")
