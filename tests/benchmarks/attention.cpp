@@ -12,6 +12,7 @@
 
 #include "03_blockwise_attention/ladder/ladder.hpp"
 #include "benchmarks/peers.hpp"
+#include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/cpu/threads.hpp"
