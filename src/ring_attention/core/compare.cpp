@@ -80,7 +80,8 @@ double gradient_norm_bound(const Comparison& comparison, double epsilon, double 
                            View<const double> roundings, double unit) {
   double squared = 0;
   for (const double x : roundings.elements()) squared += x * x;
-  const double of_rows = roundings.size() > 0 ? 4 * (epsilon + unit) * std::sqrt(squared)
+  const double of_reference = 2 * std::numeric_limits<double>::epsilon();  // which is computed in double
+  const double of_rows = roundings.size() > 0 ? 4 * (epsilon + unit + of_reference) * std::sqrt(squared)
                                               : std::numeric_limits<double>::infinity();
   const double of_elements = element * std::sqrt(static_cast<double>(comparison.shape.size())) / 128;
   return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows);

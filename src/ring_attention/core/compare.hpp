@@ -109,7 +109,8 @@ template <class T>
 /// cancel: a gradient times 0.9 stays below it. The norm of the error is a small part of the norm of the gradient,
 /// because roundings have both signs. Where nearly all of a gradient cancels, its error is a small part of the bound of
 /// its elements, and of the norm of what roundings can move its rows by. Engines in float and double have errors of at
-/// most 20 epsilon of the norm, or 0.0017 of the norm of the elements' bounds and 1.4 epsilon of that of `roundings`.
+/// most 20 epsilon of the norm, or 0.0017 of the norm of the elements' bounds and 1.4 epsilon of that of `roundings`; in
+/// double, of which the reference has as many, 8.3 were seen where scores reach hundreds.
 /// \param element    bound of an element
 /// \param roundings  of the gradient's rows (ReferenceGradients); empty: not known
 /// \param unit       relative rounding error of the factors
