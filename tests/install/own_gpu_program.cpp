@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     ra::Attention attention(MPI_COMM_WORLD);  // keeps communicators and memory; link ring_attention_cuda
     attention.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
     attention.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, grad_out, {dq, dk, dv}, placement, scoring);
-    attention.wait();  // throws the error of a kernel, or of a message that does not come
+    attention.wait();  // throws if a kernel failed or a message never arrived
   }
 
   float first = 0;

@@ -83,6 +83,7 @@ class RunAttention {
     MpiAllToAll ranks(run_.comm);
     complete<Value>(gradients.terms(), ranks, {{}, result().out, result().lse, grad_out},
                     run_.input.scoring(), run_.options.same_bits, run_.input.q());
+    all_reduce(ranks, gradients.numbers());
     return gradients;
   }
 
