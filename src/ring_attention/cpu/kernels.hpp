@@ -89,7 +89,7 @@ struct ForwardKernel {
 struct BackwardTile {
   int queries, panels;  ///< a panel: the queries in the lanes of the registers
   Size bytes;           ///< q, dO, their transposes and dQ
-  Size cache;           ///< that processors of the instruction set have at least
+  Size cache;           ///< that the tile is cut for, of the instruction set
 };
 
 /// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK and dV, [keys][dim], of the span.

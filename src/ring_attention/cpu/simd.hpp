@@ -89,8 +89,8 @@ constexpr int lanes = tile_vectors * width;
 /// dK and dV, comes from the third-level cache or from memory once for a tile: with 24 queries that takes longer than to
 /// compute with it.
 constexpr int panels = few_queries ? 1 : queries_of_many / lanes;
-/// Bytes that processors with this instruction set have at least. Not those of the machine that runs: the sums of dK and dV
-/// have one order for each tile, and the bits are to be the same on all of them.
+/// Bytes that servers with this instruction set have; a Rocket Lake has half of them with AVX-512. Not the bytes of the
+/// machine that runs: the sums of dK and dV have one order for each tile, and the bits are to be the same on all of them.
 constexpr Size second_level_cache = RING_ATTENTION_VECTOR_BYTES == 64 ? 1 << 20 : 1 << 19;
 
 #if RING_ATTENTION_REAL_BYTES == 4
