@@ -277,8 +277,8 @@ def where(results):
 
 def kinds_table(kinds):
     """A line for each subject, length, D and number of threads, a column for each kind of processor."""
-    subjects = [(what, name) for what, name in (("fast_forward", "forward"), ("fast_forward_causal", "forward, causal"),
-                                                         ("fast_backward", "backward"), ("fast_backward_causal", "backward, causal"))]
+    subjects = [("fast_forward", "forward"), ("fast_forward_causal", "forward, causal"),
+                ("fast_backward", "backward"), ("fast_backward_causal", "backward, causal")]
     subjects += [(f"double_{what}", f"{what}, float64") for what in ("forward", "backward")]
     yield ["what", "S", "D", "threads", *(kind_of(results) for results in kinds)]
     for seq, threads in ((4096, 1), (4096, 2), (16384, 2)):
