@@ -70,7 +70,7 @@ TEST(Gradients, OfOneQueryAndTwoKeysByHand) {
   }
 }
 
-// The same with dO = 0 and dlse = 1: dS = P = (1/2, 1/2).
+// The two keys of the test above, with dO = 0 and dlse = 1: dS = P = (1/2, 1/2).
 TEST(Gradients, OfLseByHand) {
   const Tensor<double> q({1, 1, 1, 1}, 3.0), k({1, 1, 2, 1}, 5.0), v({1, 1, 2, 1}, 7.0), zero({1, 1, 1, 1}),
       one({1, 1, 1, 1}, 1.0);

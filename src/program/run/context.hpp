@@ -58,8 +58,8 @@ struct RunContext {
           Shape own = term->with_seq(shared.tokens.queries.max_tokens());
           own.heads = heads_of(*term).end - heads_of(*term).begin;
           work.terms += own.size();
-          if (options.check && work.gradients)  // the gradient and its reference, in double
-            work.check_bytes += 2 * static_cast<Index>(sizeof(double)) *
+          if (options.check && work.gradients)  // the gradient, its reference and roundings, in double
+            work.check_bytes += 3 * static_cast<Index>(sizeof(double)) *
                                 own.with_seq(checked_rows(own.seq, input.q().seq)).size();
         },
         shared.terms);

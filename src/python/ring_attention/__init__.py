@@ -80,8 +80,9 @@ from ._attention import attention, attention_backward, merge
 from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
 from ._groups import threads
-from ._ranks import (all_reduce, decode, gather, positions, rank, ring_attention, ring_attention_backward, scatter,
-                     size, trace, wait)
+from ._job import rank, size
+from ._ranks import (all_reduce, decode, gather, positions, ring_attention, ring_attention_backward, scatter, trace,
+                     wait)
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "all_reduce", "attention",

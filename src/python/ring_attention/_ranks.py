@@ -2,118 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import sys
-import time
 
 import numpy as np
 
-from . import _core, _groups
+from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
-from ._peers import limit as _timeout
+from ._job import ranks_of, together
+from ._peers import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _OF_KERNELS = {"causal", "window", "documents", "scale", "seed", "sink", "q_offset", "same_bits"}
 _SINK_GRADIENTS = ("share", "sum")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
-_started = False
-_met = False  # have all ranks of the job?
-_prints = True  # does this rank print an error that all ranks of its latest call have?
-
-
-def _start():
-    """Starts MPI at the first call that needs it; it ends with the process."""
-    global _started
-    if _started:
-        return
-    _core.start(_timeout())
-    _started = True
-    atexit.register(_finish)
-    if _core.Ranks(None).size > 1:
-        before = sys.excepthook
-        sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
-
-
-def _finish():
-    """Ends MPI. If a call has failed on this rank alone, ends all ranks, because MPI would wait for them."""
-    if _core.is_apart():
-        print(f"[rank {rank()}] error: a call failed on this rank and perhaps not on the others: this ends all ranks",
-              file=sys.stderr)
-        _abort()
-    _core.finish()
-
-
-def _abort():
-    sys.stdout.flush()
-    sys.stderr.flush()
-    time.sleep(0.2)  # the launcher may lose what it has not read
-    _core.abort(1)
-
-
-def _end_job(before, kind, value, trace):
-    """An exception that nothing catches ends all ranks: the others would wait for this one."""
-    if not issubclass(kind, _core.AgreedError) or _prints:
-        before(kind, value, trace)
-    _abort()
-
-
-def _address_of(comm):
-    """The address of the MPI_Comm of a communicator of mpi4py."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not isinstance(comm, mpi.Comm) or mpi._sizeof(comm) != _core.handle_bytes:
-        raise TypeError(f"comm is {type(comm).__name__}: it must be a communicator of an mpi4py that uses the MPI of "
-                        "ring_attention")
-    return mpi._addressof(comm)
-
-
-def _ranks_of(comm, group=None):
-    """The ranks of the job, of a communicator of mpi4py, or of a group. Starts MPI, except for a group.
-
-    The first call for the ranks of the job waits until all of them make it.
-    """
-    global _met
-    if group is not None:
-        if comm is not None:
-            raise TypeError("comm and group: give one of them")
-        return _groups.ranks_of(group)
-    _start()
-    ranks = _core.Ranks(None if comm is None else _address_of(comm))
-    if ranks.are_all and not _met:
-        _core.meet(_timeout())
-        _met = True
-    return ranks
-
-
-def rank(comm=None, group=None) -> int:
-    """The number of this rank, 0 .. size() - 1, in the job, in `comm` or in `group`. Starts MPI, except with `group`."""
-    return _ranks_of(comm, group).rank
-
-
-def size(comm=None, group=None) -> int:
-    """The number of ranks of the job, 1 without a launcher, of `comm` or of `group`. Starts MPI, except with `group`."""
-    return _ranks_of(comm, group).size
-
-
-def _together(ranks, call, prepare, news=lambda prepared: ""):
-    """Returns prepare(), and news(prepare()) of rank 0. If prepare fails on one rank, or the ranks make different calls, all
-    raise AgreedError.
-
-    Raises TimeoutError if a rank does not make a call.
-    """
-    global _prints
-    _prints = ranks.rank == 0 or isinstance(ranks, _groups.GroupRanks)
-    prepared, problem, announced, timeout = None, "", "", 60.0
-    try:
-        timeout = _timeout()
-        prepared = prepare()
-        announced = news(prepared)
-    except Exception as error:  # also those of another package's __dlpack__
-        problem = str(error) or type(error).__name__
-    return prepared, ranks.begin(call, problem, announced, timeout)
 
 
 def _require_word(name, word, words):
@@ -141,7 +45,7 @@ class _Ring:
         _require_word("transport", transport, self.arrays.transports)
         _require_word("sink_gradient", sink_gradient, _SINK_GRADIENTS)
         self.scoring = scoring(self.arrays.heads, keys, **words)
-        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, _timeout(),
+        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, limit(),
                                        self.scoring, sink_gradient == "sum")
         if check:
             require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
@@ -183,8 +87,8 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
             raise ValueError("kernel: it gets arrays of NumPy, and q is in the memory of a GPU")
         return ring
 
-    ranks = _ranks_of(comm, group)
-    ring, _ = _together(ranks, "ring_attention", prepare)
+    ranks = ranks_of(comm, group)
+    ring, _ = together(ranks, "ring_attention", prepare)
     return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
 
 
@@ -225,8 +129,8 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
             require_finite(ring.arrays, grad_out=grad, grad_lse=grad_rows)
         return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse), grad_rows
 
-    ranks = _ranks_of(comm, group)
-    (ring, grad, result, statistic, grad_rows), _ = _together(ranks, "ring_attention_backward", prepare)
+    ranks = ranks_of(comm, group)
+    (ring, grad, result, statistic, grad_rows), _ = together(ranks, "ring_attention_backward", prepare)
     return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias,
                                      grad_rows)
 
@@ -239,7 +143,7 @@ def wait(comm=None, group=None) -> None:
     Raises Error if a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of
     the stream by another package has no such limit: it waits for ever for a lost rank.
     """
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
     ranks.wait()
 
 
@@ -251,19 +155,19 @@ def trace(file, *, comm=None, group=None):
     that have this `comm` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
     these files remain.
     """
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
 
     def prepare():
         return os.fspath(file)
 
-    path, _ = _together(ranks, "trace", prepare)
+    path, _ = together(ranks, "trace", prepare)
     ranks.trace(path)
     try:
         yield
     except BaseException:
         ranks.drop_trace()
         raise
-    _together(ranks, "the end of a trace", lambda: None)
+    together(ranks, "the end of a trace", lambda: None)
     ranks.end_trace()
 
 
@@ -278,7 +182,7 @@ def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,
               comm=None, group=None) -> np.ndarray:
     """The positions of the tokens that a rank holds, in the order of its shard. Default: this rank."""
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
     return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
                  documents, q_offset)
 
@@ -290,7 +194,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     For trying things out: rank 0 holds the whole array and sends one shard after the other. The whole call must end within
     RING_ATTENTION_TIMEOUT seconds (environment variable; default 60), because the last rank waits that long for its shard.
     """
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
 
     def prepare():
         _require_place(placement, parallel)
@@ -307,7 +211,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     def held(seq, of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
-    whole, whole_form = _together(ranks, "scatter", prepare, form)
+    whole, whole_form = together(ranks, "scatter", prepare, form)
     if ranks.rank == 0:
         for other in range(1, ranks.size):
             ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
@@ -325,7 +229,7 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is the same as for `scatter`.
     """
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
 
     def held(of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
@@ -336,10 +240,10 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
             raise ValueError(f"shard is {part.dtype} {list(part.shape)} where {due} tokens on axis {axis} are due")
         return part
 
-    part, _ = _together(ranks, "gather", prepare)
+    part, _ = together(ranks, "gather", prepare)
     rest = list(part.shape)
     rest[axis] = seq
-    ranks.begin(f"gather of {part.dtype} {rest}", "", "", _timeout())
+    ranks.begin(f"gather of {part.dtype} {rest}", "", "", limit())
     if ranks.rank != 0:
         ranks.send(part, 0)
         return None
@@ -361,13 +265,13 @@ def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=N
     the ranks. A rank may have no keys. The keywords are those of `attention`: a mask needs positions=(of the queries, of this
     rank's keys). Returns (out, lse), the same on every rank. The time limit is the same as for `scatter`.
     """
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
 
     def prepare():
         return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
 
-    mine, _ = _together(ranks, "decode", prepare)
-    ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", _timeout())
+    mine, _ = together(ranks, "decode", prepare)
+    ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", limit())
     packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
     if ranks.rank == 0:
         parts = [mine]
@@ -391,7 +295,7 @@ def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
     For what is small, such as gradients of a small model: rank 0 adds, and sends the sum to each rank. The time limit
     is the same as for `scatter`.
     """
-    ranks = _ranks_of(comm, group)
+    ranks = ranks_of(comm, group)
 
     def prepare():
         mine = np.array(array, order="C")
@@ -399,8 +303,8 @@ def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
             raise TypeError(f"array is {mine.dtype}: it must hold numbers")
         return mine
 
-    total, _ = _together(ranks, "all_reduce", prepare)
-    ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", _timeout())
+    total, _ = together(ranks, "all_reduce", prepare)
+    ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", limit())
     if ranks.rank != 0:
         ranks.send(total, 0)
         ranks.receive(total, 0)

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ring_attention/attention/backward.hpp"
-#include "ring_attention/attention/sink_gradient.hpp"
+#include "ring_attention/attention/whole_backward.hpp"
 
 namespace ring_attention {
 
@@ -12,14 +12,7 @@ namespace ring_attention {
 template <class T>
 [[nodiscard]] Gradients<T> blockwise_backward(const BackwardInputs<T>& forward, View<const T> k,
                                               View<const T> v, const Scoring& scoring, Index block = 64) {
-  Gradients<T> gradients{{}, Tensor<T>(k.shape()), Tensor<T>(v.shape())};
-  BlockwiseBackward<T> engine(scoring, block);
-  engine.begin(forward, whole(forward.q.shape().seq));
-  engine.accumulate({k, v, whole(k.shape().seq)}, {gradients.k, gradients.v});
-  gradients.q = engine.finish();
-  gradients.terms() = engine.term_gradients();
-  gradients.sinks = sink_gradient(forward, scoring.sinks);
-  return gradients;
+  return whole_backward(BlockwiseBackward<T>(scoring, block), scoring, forward, k, v);
 }
 
 }  // namespace ring_attention
