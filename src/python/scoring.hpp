@@ -21,6 +21,7 @@ struct ScoringArguments {
   std::optional<std::vector<Index>> documents = {};    ///< boundaries
   bool alibi = false;
   std::optional<double> scale = {};  ///< else 1 / sqrt(dim)
+  std::optional<double> softcap = {};
   double dropout = 0;
   std::uint64_t seed = 0;
   std::vector<double> sinks = {};
@@ -40,6 +41,7 @@ inline void bind_scoring(pybind11::module_& module) {
       .def_readwrite("documents", &A::documents)
       .def_readwrite("alibi", &A::alibi)
       .def_readwrite("scale", &A::scale)
+      .def_readwrite("softcap", &A::softcap)
       .def_readwrite("dropout", &A::dropout)
       .def_readwrite("seed", &A::seed)
       .def_readwrite("sink", &A::sinks)
@@ -60,6 +62,7 @@ inline void bind_scoring(pybind11::module_& module) {
   if (arguments.causal) scoring.mask.right = 0;
   if (arguments.documents) scoring.mask.documents = std::make_shared<const Documents>(*arguments.documents);
   if (arguments.alibi) scoring.alibi_slopes = alibi_slopes(q.heads);
+  scoring.softcap = arguments.softcap.value_or(0);
   scoring.sinks = arguments.sinks;
   scoring.dropout.probability = arguments.dropout;
   scoring.dropout.seed = arguments.seed;

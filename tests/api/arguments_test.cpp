@@ -154,6 +154,8 @@ TEST(Arguments, ScoringThatIsNoNumber) {
   expect_refused_on_some([](auto& a) { a.scoring.scale = not_a_number; }, "scale is nan");
   expect_refused_on_some([](auto& a) { a.scoring.scale = -infinite; }, "scale is -inf");
   expect_refused_on_some([](auto& a) { a.scoring.scale = 1e39; }, "scale is 1e+39");  // infinite in float
+  for (const double cap : {-1.0, not_a_number, infinite, 1e39})
+    expect_refused_on_some([cap](auto& a) { a.scoring.softcap = cap; }, "it must be positive and finite, or 0");
   expect_refused_on_some([](auto& a) { a.scoring.alibi_slopes[2] = not_a_number; },
                          "an ALiBi slope is not finite");
   expect_refused_on_some([](auto& a) { a.scoring.alibi_slopes.pop_back(); }, "3 ALiBi slopes for 4 heads");
@@ -209,6 +211,7 @@ TEST(Disagreement, OnTheScoring) {
   expect_disagreement([](auto& a) { a.scoring.scale = 0.25; }, "scale 0.5", "scale 0.25");
   expect_disagreement([](auto& a) { a.scoring.scale = std::nextafter(0.5, 1); }, "scale 0.5",
                       "scale 0.500000000000000");
+  expect_disagreement([](auto& a) { a.scoring.softcap = 30; }, "softcap 0", "softcap 30");
   expect_disagreement([](auto& a) { a.scoring.mask.left = 3; }, "mask.left 2305843009213693951",
                       "mask.left 3");
   expect_disagreement([](auto& a) { a.scoring.mask.right = 1; }, "mask.right 0", "mask.right 1");

@@ -31,6 +31,7 @@ BAD_FLAGS = (
     ((*RANDOM, "--scale", "1e999"), ("--scale",)),
     ((*RANDOM, "--scale", "half"), ("--scale", "half", "number")),
     ((*RANDOM, "--scale", ""), ("--scale",)),
+    *[((*RANDOM, "--softcap", cap), ("--softcap", "positive, finite")) for cap in ("0", "-1", "nan", "inf")],
     ((*RANDOM, "--timeout", "0"), ("--timeout", "above 0")),
     ((*RANDOM, "--timeout", "-1"), ("--timeout", "above 0")),
     ((*RANDOM, "--timeout", "nan"), ("--timeout", "finite")),
@@ -133,7 +134,7 @@ class HelpTest(harness.CommandTest):
 
     def test_commands(self):
         text = self.help_of("run")
-        flags = """q k v dout random kv-heads backward seed out check json progress scale causal window documents
+        flags = """q k v dout random kv-heads backward seed out check json progress scale softcap causal window documents
                    alibi bias sink dropout dropout-seed q-offset placement transport kv-dtype engine threads isa tile
                    timeout expect-ranks"""
         for flag in flags.split():

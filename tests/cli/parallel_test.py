@@ -122,7 +122,7 @@ class ParallelTest(harness.CommandTest):
         ):
             values = [-math.inf if x > 1.8 else x for x in random_values(bias, 4)]
             npy.write(self.path("bias.npy"), bias, values)
-            common = "--bias bias.npy --sink sink.npy --dropout 0.25 --dropout-seed 7 --alibi --placement".split()
+            common = "--bias bias.npy --sink sink.npy --dropout 0.25 --dropout-seed 7 --alibi --softcap 0.9 --placement".split()
             self.assert_same_bits(ranks, ("--parallel", *partition.split()), ring, (*ALL, "dbias"), (*common, placement))
 
     def test_a_bias_that_all_heads_share(self):

@@ -11,7 +11,7 @@ struct NamedCase {
   Case what;
 };
 
-/// A bias, sinks and dropout: each in some of the cases, by `turn`.
+/// A bias, sinks, a softcap and dropout: each in some of the cases, by `turn`.
 inline void add_terms(Case& what, std::size_t turn) {
   constexpr std::pair<Index, bool> extents[] = {{0, false}, {1, false}, {1, true}, {2, false}, {2, true}};
   const auto& [batches, each_head] = extents[turn % 5];  // of a bias; none
@@ -21,6 +21,7 @@ inline void add_terms(Case& what, std::size_t turn) {
     for (Index head = 0; head < what.q().heads; ++head)
       what.scoring.sinks.push_back(head % 4 == 2 ? negative_infinity<double>
                                                  : 0.5 * static_cast<double>(head) - 1);
+  if (turn % 7 < 2) what.scoring.softcap = turn % 7 == 0 ? 0.8 : 5;
   if (turn / 2 % 2 == 1 && what.keys > 1)  // of one key, all pairs may be dropped
     what.scoring.dropout = {.probability = 0.4, .seed = 7, .step = 1, .layer = 2, .first_head = 3};
 }
@@ -57,6 +58,13 @@ inline std::vector<NamedCase> named_cases() {
       all.push_back(
           {"scores of thousands",
            {.group = 2, .queries = 17, .keys = 17, .dim = 5, .scoring = {scale, mask}, .spike_every = 4}});
+  all.push_back({"scores of thousands, capped",
+                 {.group = 2,
+                  .queries = 17,
+                  .keys = 17,
+                  .dim = 5,
+                  .scoring = {.scale = 30, .softcap = 4},
+                  .spike_every = 4}});
   for (const double sink : {-300.0, 30.0}) {
     Case what{.group = 2, .queries = 17, .keys = 17, .dim = 5, .scoring = {0.6, Mask::causal()}};
     what.scoring.sinks.assign(4, sink);

@@ -65,7 +65,7 @@ void add_kernel_ways(std::vector<Way<float>>& ways) {
     };
     if (kernel.launch_with_pairs == nullptr)
       way.refuses = [](const Case& what, const Team&) {
-        return what.bias_batch > 0 || what.scoring.dropout.drops();
+        return what.bias_batch > 0 || what.scoring.dropout.drops() || what.scoring.caps();
       };
     ways.push_back(way);
   };

@@ -49,6 +49,30 @@ TYPED_TEST(CpuEngineIn, TakesAnyLengths) {
     }
 }
 
+// With one key of 1, lse is the score: the kernels' tanh, near 0, where its two formulas meet, and where it is 1.
+TYPED_TEST(CpuEngineIn, ASoftcapIsATanh) {
+  using T = TypeParam;
+  Problem<T> problem = make_problem<T>(
+      {.kv_heads = 1, .queries = 4000, .keys = 1, .dim = 1, .scoring = {.scale = 1, .softcap = 2}});
+  problem.k.fill(1);
+  for (Index i = 0; i < 4000; ++i)
+    problem.q.data()[i] =
+        static_cast<T>((i % 2 == 0 ? 2 : -2) * std::exp(static_cast<double>(i) / 4000 * 12 - 8));
+  for_each_isa([&](Isa isa) {
+    const auto result = forward(problem, {.isa = isa});
+    for (Index i = 0; i < 4000; ++i) {
+      const double want = 2 * std::tanh(static_cast<double>(problem.q.data()[i]) / 2);
+      EXPECT_LE(std::abs(result.lse.data()[i] - want), 6 * std::numeric_limits<T>::epsilon() * std::abs(want))
+          << problem.q.data()[i];
+    }
+    problem.q.data()[7] = std::numeric_limits<T>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(forward(problem, {.isa = isa}).lse.data()[7]));
+    problem.q.data()[7] = std::numeric_limits<T>::infinity();
+    EXPECT_EQ(forward(problem, {.isa = isa}).lse.data()[7], T{2});
+    problem.q.data()[7] = 1;
+  });
+}
+
 /// Masks without a left end.
 std::vector<Scoring> scorings_to_the_right(Index offset) {
   return {

@@ -1,4 +1,4 @@
-// Bias, dropout and sinks in the kernels that have them: on a GPU and on the emulator.
+// Bias, softcap, dropout and sinks in the kernels that have them: on a GPU and on the emulator.
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,8 @@ TEST(BiasDropout, AgreeWithTheReferenceUnderEveryMask) {
   for (const NamedScoring& named : every_scoring(71, 107, 4, 0.3)) {
     SCOPED_TRACE(named.name);
     const double dropout = i % 3 == 0 ? 0.0 : 0.3;
-    const Case what = with_everything(extents[i % 5], named.scoring, dropout);
+    Case what = with_everything(extents[i % 5], named.scoring, dropout);
+    if (i % 2 == 1) what.scoring.softcap = 0.7;
     switch (i++ % 4) {
       case 0: expect_agreement<Bf16>(what); break;
       case 1: expect_agreement<Fp16>(what); break;
@@ -253,12 +254,13 @@ TEST(Choice, WithBiasOrDropoutIsAKernelThatHasThem) {
   EXPECT_STREQ(cuda::choose_backward("auto", device(), Type::bf16, 64, true).name, "tiled");
   EXPECT_STREQ(cuda::choose_forward("auto", device(), Type::fp32, 300, true).name, "naive");
   const auto forward = [] { (void)cuda::choose_forward("mma", device(), Type::bf16, 64, true); };
-  expect_input_error(forward, "mma does not take bf16 with a head dim of 64 and a bias or dropout");
+  expect_input_error(forward, "mma does not take bf16 with a head dim of 64 and a bias, softcap or dropout");
   expect_input_error(forward, "these do: naive, tiled");
   const auto backward = [] { (void)cuda::choose_backward("mma", device(), Type::bf16, 64, true); };
   expect_input_error(backward, "these do: tiled, tiled-atomics");
-  expect_input_error([] { (void)cuda::choose_backward("auto", device(), Type::fp32, 300, true); },
-                     "no backward kernel of the GPU takes fp32 with a head dim of 300 and a bias or dropout");
+  expect_input_error(
+      [] { (void)cuda::choose_backward("auto", device(), Type::fp32, 300, true); },
+      "no backward kernel of the GPU takes fp32 with a head dim of 300 and a bias, softcap or dropout");
 }
 
 }  // namespace

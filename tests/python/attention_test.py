@@ -122,7 +122,7 @@ class Values(unittest.TestCase):
         """A ring of one's own: queries and keys of any places, with documents and dropout, forward and backward."""
         q, k, v, grad = arrays(1, 2, 40, 8)
         for words in ({"causal": True}, {"window": (5, 2)}, {"causal": True, "documents": np.array([0, 11, 40], np.int32)},
-                      {"alibi": True}, {"dropout": 0.3, "seed": 3}):
+                      {"alibi": True, "softcap": 0.8}, {"dropout": 0.3, "seed": 3}):
             rows = RNG.permutation(40)[:17]
             parts = np.array_split(RNG.permutation(40), 3)
             whole = ra.attention(q, k, v, **words)

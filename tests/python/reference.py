@@ -35,11 +35,13 @@ def slopes(heads):
     return np.concatenate([first, more])
 
 
-def attention(q, k, v, *, bias=None, alibi=False, scale=None, sink=None, **words):
+def attention(q, k, v, *, bias=None, alibi=False, scale=None, softcap=None, sink=None, **words):
     """(out, lse, p): q [B, H, Sq, D]; p holds the weights."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, 1), v.repeat(group, 1)
     s = (1 / np.sqrt(q.shape[-1]) if scale is None else scale) * (q @ k.swapaxes(2, 3))
+    if softcap is not None:
+        s = softcap * np.tanh(s / softcap)
     if alibi:
         offset = words.get("q_offset")
         offset = k.shape[2] - q.shape[2] if offset is None else offset
@@ -58,9 +60,9 @@ def attention(q, k, v, *, bias=None, alibi=False, scale=None, sink=None, **words
     return p @ v, lse[..., 0], p
 
 
-def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, sink=None, **words):
+def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, softcap=None, sink=None, **words):
     """(dq, dk, dv, dbias or None, dsink or None)"""
-    out, lse, p = attention(q, k, v, bias=bias, scale=scale, sink=sink, **words)
+    out, lse, p = attention(q, k, v, bias=bias, scale=scale, softcap=softcap, sink=sink, **words)
     group = q.shape[1] // k.shape[1]
     scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     delta = (grad_out * out).sum(axis=3, keepdims=True) - (0 if grad_lse is None else grad_lse[..., np.newaxis])
@@ -79,6 +81,8 @@ def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, sink=N
     if sink is not None:
         p_sink = np.exp(np.asarray(sink)[:, np.newaxis] - lse)
         dsink = -(p_sink * delta[..., 0]).sum(axis=(0, 2))
+    if softcap is not None:
+        ds = ds * (1 - np.tanh(scale * q @ k.repeat(group, 1).swapaxes(2, 3) / softcap) ** 2)
     return (scale * ds @ k.repeat(group, 1), of_group(scale * ds.swapaxes(2, 3) @ q),
             of_group(p.swapaxes(2, 3) @ grad_out), dbias, dsink)
 
@@ -108,6 +112,8 @@ def random_case(number, queries=None, keys=None):
     if rng.random() < 0.3:
         words["bias"] = rng.standard_normal((rng.choice([1, batch]), rng.choice([1, heads]), queries, keys))
         words["bias"][rng.random(words["bias"].shape) < 0.05] = -np.inf
+    if rng.random() < 0.3:
+        words["softcap"] = float(rng.uniform(0.3, 3))
     if rng.random() < 0.2:
         words["q_offset"] = int(rng.integers(-3, 4))
     return q, k, v, grad_out, words

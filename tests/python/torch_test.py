@@ -116,7 +116,7 @@ class Torch(unittest.TestCase):
     def test_gradcheck(self):
         q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 2)
         bias, sink = random(5, 6), random(4)
-        for words in ({}, {"causal": True}, {"window": (2, 1)}, {"dropout": 0.3, "seed": 4}, {"alibi": True},
+        for words in ({}, {"causal": True}, {"window": (2, 1)}, {"dropout": 0.3, "seed": 4}, {"alibi": True, "softcap": 0.8},
                       {"documents": [0, 2, 6]}):
             self.assertTrue(torch.autograd.gradcheck(
                 lambda q, k, v, bias, sink: attention(q, k, v, bias=bias, sink=sink, threads=1, **words),

@@ -21,7 +21,7 @@ def make(name, **more):
     if name == "gemma3":  # windows in 5 of 6 layers
         return t.Gemma3ForCausalLM(t.Gemma3TextConfig(**{**COMMON, "num_hidden_layers": 6}, sliding_window=20))
     if name == "gemma2":  # caps its scores
-        return t.Gemma2ForCausalLM(t.Gemma2Config(**COMMON, sliding_window=20))
+        return t.Gemma2ForCausalLM(t.Gemma2Config(**COMMON, sliding_window=20, attn_logit_softcapping=0.5))
     if name == "llama4":  # its mask has chunks
         return t.Llama4ForCausalLM(t.Llama4TextConfig(
             **COMMON, intermediate_size_mlp=64, num_local_experts=2, attention_chunk_size=16, moe_layers=[]))
@@ -65,7 +65,7 @@ def compare(name, documents, group):
 def models(rank, group):
     torch.set_num_threads(1)
     found = {}
-    for name in ("llama", "qwen3", "mistral", "gemma3", "gptoss"):
+    for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gptoss"):
         for documents in ([0, SEQ], [0, 17, 18, SEQ]):
             found[f"{name} {documents}"] = compare(name, documents, group)
     yield found
@@ -76,7 +76,7 @@ def refusals(rank, group):
 
     tokens = torch.zeros(1, SEQ, dtype=torch.long)
     texts = []
-    for name in ("gemma2", "llama4", "deepseek", "llama", "mistral", "qwen3"):
+    for name in ("llama4", "deepseek", "llama", "mistral", "qwen3"):
         model = make(name, **({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0} if name == "qwen3" else {}))
         part = shard(model, tokens, group=group)
         if name == "llama":  # a keyword that nobody knows

@@ -31,7 +31,7 @@ class Transformers(unittest.TestCase):
 
     def test_what_a_ring_cannot_do_is_named(self):
         for texts in on_ranks(2, "refusals"):
-            for text, part in zip(texts, ("asks for softcap", "neither causal nor a sliding window", "columns and k",
+            for text, part in zip(texts, ("neither causal nor a sliding window", "columns and k",
                                           "asks for window_of_tomorrow", "padding: give documents",
                                           "not the one that its attention asks for by sliding_window")):
                 self.assertIn(part, text)

@@ -29,8 +29,9 @@ std::string to_string(const Case& c) {
          " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
          (mask.documents ? ", documents" : "") + (c.scoring.has_alibi() ? ", ALiBi" : "") +
          (c.bias() ? ", bias " + to_string(*c.bias()) : "") + (c.scoring.sinks.empty() ? "" : ", sinks") +
-         ", dropout " + std::to_string(c.scoring.dropout.probability) + ", spike_every " +
-         std::to_string(c.spike_every) + ", seed " + std::to_string(c.seed);
+         (c.scoring.caps() ? ", softcap " + std::to_string(c.scoring.softcap) : "") + ", dropout " +
+         std::to_string(c.scoring.dropout.probability) + ", spike_every " + std::to_string(c.spike_every) +
+         ", seed " + std::to_string(c.seed);
 }
 
 template <class T>

@@ -45,6 +45,8 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   declare_trace_options(command, options);
   command.section("Scores");
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
+  command.option("--softcap", options.softcap,
+                 "CAP: the product x = scale q.k becomes CAP tanh(x / CAP), before a bias is added");
   command.list("--window", options.window, "LEFT,RIGHT",
                "A query sees LEFT keys before its position, -1 means all; it sees none after it",
                {-1, largest_position});

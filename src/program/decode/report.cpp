@@ -58,6 +58,7 @@ std::string to_json(const DecodeReport& report, const DecodeOptions& options) {
                               {"kv_shape", extents(report.kv)},
                               {"dtype", report.dtype},
                               {"scale", report.scale},
+                              {"softcap", options.softcap.value_or(0)},
                               {"window", options.window},
                               {"alibi", options.alibi},
                               {"prompt", report.prompt},

@@ -127,6 +127,7 @@ void RunInput::open_bias(const Communicator& comm, const RunOptions& options) {
 void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
   scoring_ = options.scoring;
   scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
+  scoring_.softcap = options.softcap.value_or(0);
   scoring_.mask.offset = options.q_offset.value_or(kv_.seq - q_.seq);
   if (!options.window.empty()) {
     if (options.window[0] >= 0) scoring_.mask.left = options.window[0];

@@ -56,6 +56,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   declare_trace_options(command, options);
   command.section("Scores");
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
+  command.option("--softcap", options.softcap,
+                 "CAP: the product x = scale q.k becomes CAP tanh(x / CAP), before a bias is added");
   command.flag("--causal", options.causal, "A query sees no key after its own position");
   command.list("--window", options.window, "LEFT,RIGHT",
                "A query sees LEFT keys before and RIGHT after its position; -1 means all",
@@ -144,6 +146,8 @@ void validate(const RunOptions& options) {
     throw InputError(
         "--tile goes with --same-bits or --engine readable: the fast engine chooses its own tiles");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
+  if (options.softcap && !(*options.softcap > 0 && std::isfinite(*options.softcap)))
+    throw InputError("--softcap must be a positive, finite number; without the flag scores are not capped");
 }
 
 }  // namespace ring_attention

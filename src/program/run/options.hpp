@@ -32,6 +32,7 @@ struct RunOptions : DeviceOptions, PartitionOptions, TraceOptions {
   Index dropout_seed = 1;
   std::optional<Index> q_offset;  ///< key position of query 0; else Sk - Sq
   std::optional<double> scale;    ///< else 1 / sqrt(D)
+  std::optional<double> softcap;  ///< else none
   std::string placement = "contiguous";
   bool check = false;
   bool json = false;

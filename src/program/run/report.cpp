@@ -109,6 +109,7 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   if (!options.documents.empty()) words += ", documents of " + options.documents;
   if (options.alibi) words += ", ALiBi";
   if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
+  if (options.softcap) words += format(", softcap %g", *options.softcap);
   if (!options.sink.empty()) words += ", sinks of " + options.sink;
   if (options.scoring.dropout.probability > 0)
     words += format(", dropout %g of seed ", options.scoring.dropout.probability) +
@@ -192,6 +193,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"kv_shape", extents(report.kv)},
             {"dtype", report.dtype},
             {"scale", report.scale},
+            {"softcap", options.softcap.value_or(0)},
             {"causal", options.causal},
             {"window", options.window},
             {"documents", options.documents},

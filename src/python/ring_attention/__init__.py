@@ -28,6 +28,7 @@ The scores are s = scale * q.k + bias. All functions that compute with them take
     alibi     adds the bias -slope * distance, with the slopes of the ALiBi paper
     bias      [Sq, Sk], [H or 1, Sq, Sk] or [B or 1, H or 1, Sq, Sk]; -inf hides a key
     scale     default 1 / sqrt(D)
+    softcap   a product x = scale * q.k becomes softcap * tanh(x / softcap), before a bias is added (Gemma 2)
     dropout   the probability that a pair is dropped; seed decides which pairs, the same on any number of ranks
     sink      one logit per query head, which takes part in the softmax and has no value
     q_offset  the key position of the first query; default Sk - Sq, which aligns the ends

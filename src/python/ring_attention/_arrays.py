@@ -252,8 +252,8 @@ def tile_of(same_bits):
     return tile
 
 
-def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=False, scale=None, dropout=0.0,
-            seed=0, sink=None, q_offset=None, same_bits=False):
+def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=False, scale=None,
+            softcap=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False):
     """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence, or None."""
     if window is not None:
         window = tuple(int(side) for side in window)
@@ -267,6 +267,8 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=Fal
     sink = [] if sink is None else np.asarray(sink, np.float64).tolist()
     if sink and len(sink) != heads:
         raise ValueError(f"sink has {len(sink)} numbers for {heads} query heads")
+    if softcap is not None and not 0 < softcap < np.inf:
+        raise ValueError(f"softcap is {softcap}: it must be positive and finite, or None")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}: it must be from 0 to below 1")
     if seed < 0:
@@ -274,7 +276,7 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=Fal
     words = _core.Scoring()
     words.causal, words.window, words.documents, words.alibi = bool(causal), window, documents, bool(alibi)
     words.scale, words.dropout, words.seed, words.sink = scale, float(dropout), int(seed), sink
-    words.q_offset, words.same_bits = q_offset, tile_of(same_bits)
+    words.softcap, words.q_offset, words.same_bits = softcap, q_offset, tile_of(same_bits)
     return words
 
 

@@ -39,7 +39,7 @@ def _sequence_of(config):
 
 
 def _attention(module, query, key, value, attention_mask=None, *, scaling=None, dropout=0.0, sliding_window=None, s_aux=None,
-               is_causal=None, **others):
+               softcap=None, is_causal=None, **others):
     for name, given in others.items():
         if given is not None and given is not False and name not in _OF_OTHERS:
             _refuse(f"the model asks for {name}, which the ring does not have")
@@ -51,8 +51,9 @@ def _attention(module, query, key, value, attention_mask=None, *, scaling=None, 
     right = 0 if causal else -1 if sliding_window is None else sliding_window - 1
     words = dict(_sequence_of(module.config))
     words["seed"] += getattr(module, "layer_idx", 0)
-    out, _ = ring_attention(query, key, value, causal=causal, scale=scaling, sink=s_aux, dropout=dropout,
-                            window=None if sliding_window is None else (sliding_window - 1, right), **words)
+    out, _ = ring_attention(query, key, value, causal=causal, scale=scaling, softcap=softcap, sink=s_aux,
+                            dropout=dropout, **words,
+                            window=None if sliding_window is None else (sliding_window - 1, right))
     return out.transpose(1, 2).contiguous(), None
 
 

@@ -50,7 +50,7 @@ class BlockwiseBackward : public BackwardEngine<T> {
   Tensor<T> delta_;      // [batch, heads, seq, 1]
   Tensor<T> grad_q_;     // [batch, heads, seq, dim]
   Tensor<T> grad_bias_;  // like the bias
-  Matrix<T> p_;          // one tile of scores, then of P
+  Matrix<T> p_;          // one tile of scores, then of P, then of capped products
   Matrix<T> ds_;         // dO V^T, then dS, of that tile
   Matrix<T> factors_;    // of its dropout
 };
@@ -118,7 +118,13 @@ void BlockwiseBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGr
   }
   if (grad_bias_.size() > 0) tile.of_pairs(grad_bias_.view()) += ds_;  // forward: s = ... + bias
 
-  // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
+  // forward: s = cap tanh(x / cap) + bias of x = scale * q k^T; so now dx = ds * (1 - tanh^2).
+  if (scoring_.caps()) {
+    capped_products<T>(scoring_, tile, forward_.q, kv.k, p_);
+    ds_ = ds_.cwiseProduct(p_.unaryExpr([&](T capped) { return scoring_.slope_of_cap(capped); }));
+  }
+
+  // forward: x = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
   add_product<T>(tile.of_queries(grad_q_.view()), scale, ds_, k);
   add_product<T>(tile.of_keys(gradient.k), scale, ds_.transpose(), q);
 }

@@ -18,12 +18,13 @@ double max_abs(View<const double> array) {
   return most;
 }
 
-/// One head: softmax(scale q k^T + bias + mask) with its sink, and what it is made of.
+/// One head: softmax(capped(scale q k^T) + bias + mask) with its sink, and what it is made of.
 struct Softmax {
-  Matrix<double> p;          // [rows, keys]; a row that sees no key is zero
-  Eigen::VectorXd sink;      // [rows], the probability of the sink
-  Eigen::VectorXd lse;       // [rows]
-  Eigen::VectorXd size;      // [rows]: 1 + the largest |s| of a row, its sink and its lse included
+  Matrix<double> p;      // [rows, keys]; a row that sees no key is zero
+  Eigen::VectorXd sink;  // [rows], the probability of the sink
+  Eigen::VectorXd lse;   // [rows]
+  Eigen::VectorXd
+      size;  // [rows]: 1 + the largest |s| of a row, its sink, its lse and uncapped products included
   double max_abs_score = 0;  // of the pairs that are seen, and the sink
 };
 
@@ -48,6 +49,10 @@ struct DenseProblem {
     position = positions(rows);
   }
 
+  /// scale * q k^T, [rows, keys].
+  [[nodiscard]] Matrix<double> products(Index batch, Index head) const {
+    return scoring.scale * matrix(q, batch, head) * matrix(k, batch, head / group).transpose();
+  }
   [[nodiscard]] Softmax softmax(Index batch, Index head) const;
   /// Multiplies a number a pair, [rows, keys], by the factors of the dropout.
   [[nodiscard]] Matrix<double> dropped(Index batch, Index head, Matrix<double> of_pairs) const;
@@ -56,8 +61,8 @@ struct DenseProblem {
 /// s = -inf hides a pair, whether the mask or the bias says so.
 Matrix<double> dense_scores(const DenseProblem& problem, Index batch, Index head) {
   const Scoring& scoring = problem.scoring;
-  Matrix<double> s = scoring.scale * matrix(problem.q, batch, head) *
-                     matrix(problem.k, batch, head / problem.group).transpose();
+  Matrix<double> s =
+      problem.products(batch, head).unaryExpr([&](double product) { return scoring.capped(product); });
   for (Index i = 0; i < s.rows(); ++i) {
     const Index query = problem.position[static_cast<std::size_t>(i)];
     for (Index key = 0; key < s.cols(); ++key) {
@@ -76,10 +81,13 @@ Softmax DenseProblem::softmax(Index batch, Index head) const {
                  Eigen::VectorXd(rows)};
   const double of_sink = sink == negative_infinity<double> ? 0 : std::abs(sink);
   Matrix<double>& s = result.p;
+  // A cap makes large scores small, and leaves what their sums are wrong by.
+  const Matrix<double> uncapped = scoring.caps() ? products(batch, head) : Matrix<double>();
   for (Index i = 0; i < s.rows(); ++i) {
     double largest = of_sink;
-    for (const double score : s.row(i))
-      if (score != negative_infinity<double>) largest = std::max(largest, std::abs(score));
+    for (Index key = 0; key < s.cols(); ++key)
+      if (s(i, key) != negative_infinity<double>)
+        largest = std::max({largest, std::abs(s(i, key)), scoring.caps() ? std::abs(uncapped(i, key)) : 0});
     result.max_abs_score = std::max(result.max_abs_score, largest);
     const double m = std::max(sink, s.cols() > 0 ? s.row(i).maxCoeff() : sink);
     // Not Eigen's vector exp: it gives 2e-308 for -inf, and then computes with denormal numbers.
@@ -160,16 +168,23 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
       const Matrix<double> dp = problem.dropped(b, h, dout * values.transpose());  // F * dO V^T
       const Eigen::VectorXd delta = p.cwiseProduct(dp).rowwise().sum();
       const Matrix<double> ds = p.cwiseProduct(dp.colwise() - delta);
+      // The score is capped(x) + bias of x = scale * q.k: dx = ds * slope.
+      const Matrix<double> slope = problem.products(b, h).unaryExpr(
+          [&](double product) { return scoring.slope_of_cap(scoring.capped(product)); });
+      const Matrix<double> dx = ds.cwiseProduct(slope);
 
-      matrix(result.q.view(), b, h) = scoring.scale * ds * matrix(k, b, kv);
-      matrix(result.k.view(), b, kv) += scoring.scale * ds.transpose() * matrix(q, b, h);
+      matrix(result.q.view(), b, h) = scoring.scale * dx * matrix(k, b, kv);
+      matrix(result.k.view(), b, kv) += scoring.scale * dx.transpose() * matrix(q, b, h);
       matrix(result.v.view(), b, kv) += problem.dropped(b, h, p).transpose() * dout;
       const Matrix<double> terms = problem.dropped(b, h, dout.cwiseAbs() * values.cwiseAbs().transpose());
       const Matrix<double> roundings = roundings_of(softmax, dp, delta, terms);
+      // A slope is wrong by 2 tanh times what its tanh is wrong by, which is at most 1.5 epsilons.
+      Matrix<double> roundings_x = roundings.cwiseProduct(slope);
+      if (scoring.caps()) roundings_x += 3 * ds.cwiseAbs();
       matrix(result.roundings_q.view(), b, h) =
-          std::abs(scoring.scale) * roundings * matrix(k, b, kv).rowwise().norm();
+          std::abs(scoring.scale) * roundings_x * matrix(k, b, kv).rowwise().norm();
       matrix(result.roundings_k.view(), b, kv) +=
-          std::abs(scoring.scale) * roundings.transpose() * matrix(q, b, h).rowwise().norm();
+          std::abs(scoring.scale) * roundings_x.transpose() * matrix(q, b, h).rowwise().norm();
       matrix(result.roundings_v.view(), b, kv) +=
           problem.dropped(b, h, softmax.size.asDiagonal() * p).transpose() * dout.rowwise().norm();
       for (Index i = 0; i < ds.rows() && bias.size() > 0; ++i)

@@ -12,7 +12,7 @@
 
 namespace ring_attention {
 
-/// How a score is formed: s = scale * q.k + bias, and -inf where the mask hides the key; and what the softmax of
+/// How a score is formed: s = capped(scale * q.k) + bias, and -inf where the mask hides the key; and what the softmax of
 /// the scores adds (sinks) and drops (dropout). A dense bias is not here, because it is an array of each rank (bias.hpp).
 struct Scoring {
   double scale = 1;
@@ -23,6 +23,9 @@ struct Scoring {
   /// One logit per query head, without a value (sink.hpp), or none.
   std::vector<double> sinks = {};
   Dropout dropout = {};
+  /// A product x = scale * q.k becomes softcap * tanh(x / softcap), before a bias is added (Gemma 2, arXiv 2408.00118,
+  /// section 2: "logit soft-capping"). 0: it stays x.
+  double softcap = 0;
 
   /// The scoring of these query heads only: their slopes and sinks, and the dropout of these heads of the layer.
   [[nodiscard]] Scoring of_heads(const Interval& heads) const;
@@ -33,6 +36,19 @@ struct Scoring {
   /// The sink of a head, -inf without sinks: the lse of a row that sees no key.
   [[nodiscard]] double sink(Index head) const {
     return sinks.empty() ? -std::numeric_limits<double>::infinity() : sinks[static_cast<std::size_t>(head)];
+  }
+  [[nodiscard]] bool caps() const { return softcap != 0; }
+  /// The score of a product before anything is added to it.
+  template <class T>
+  [[nodiscard]] T capped(T product) const {
+    const auto cap = static_cast<T>(softcap);
+    return caps() ? cap * std::tanh(product / cap) : product;
+  }
+  /// The derivative of capped(), from its result: 1 - tanh^2.
+  template <class T>
+  [[nodiscard]] T slope_of_cap(T capped) const {
+    const T ratio = caps() ? capped / static_cast<T>(softcap) : T{0};
+    return (1 - ratio) * (1 + ratio);
   }
   [[nodiscard]] bool has_alibi() const { return !alibi_slopes.empty(); }
   [[nodiscard]] double alibi(Index head, Index query, Index key) const {

@@ -10,9 +10,11 @@
 namespace ring_attention {
 
 std::string fault_of(const Scoring& scoring, Index heads, double largest) {
-  const auto& [scale, mask, slopes, sinks, dropout] = scoring;
+  const auto& [scale, mask, slopes, sinks, dropout, softcap] = scoring;
   const auto finite = [&](double x) { return std::abs(x) <= largest; };  // also false for NaN
   if (!finite(scale)) return format("scale is %g: it must be finite", scale);
+  if (softcap != 0 && (!finite(softcap) || softcap < 0))
+    return format("softcap is %g: it must be positive and finite, or 0 for none", softcap);
   if (!Mask{mask.left, mask.right}.valid())
     return "mask.left and mask.right are numbers of keys: from 0 to 2^53, or Mask::unlimited";
   if (!mask.valid()) return "mask.offset is beyond 2^53";
@@ -31,10 +33,11 @@ std::string fault_of(const Scoring& scoring, Index heads, double largest) {
 }
 
 std::string text_of(const Scoring& scoring, const TermShapes& terms) {
-  const auto& [scale, mask, slopes, sinks, dropout] = scoring;
+  const auto& [scale, mask, slopes, sinks, dropout, softcap] = scoring;
   std::ostringstream text;
-  text << std::setprecision(std::numeric_limits<double>::max_digits10) << "scale " << scale << "\nmask.left "
-       << mask.left << "\nmask.right " << mask.right << "\nmask.offset " << mask.offset << '\n';
+  text << std::setprecision(std::numeric_limits<double>::max_digits10) << "scale " << scale << "\nsoftcap "
+       << softcap << "\nmask.left " << mask.left << "\nmask.right " << mask.right << "\nmask.offset "
+       << mask.offset << '\n';
   each_term(
       [&](const std::optional<Shape>& term, const char* name) {
         text << (term ? "a " : "no ") << name;

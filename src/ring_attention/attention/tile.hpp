@@ -50,7 +50,17 @@ void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRange
       });
 }
 
-/// The scores of a tile: s = scale * q k^T + bias, [queries, keys], and -inf where the mask hides the key.
+/// s = capped(scale * q k^T) of a tile, [queries, keys]: the scores before a bias and the mask.
+template <class T>
+void capped_products(const Scoring& scoring, const Tile& tile, View<const T> q, View<const T> k,
+                     Matrix<T>& s) {
+  s.setZero(tile.queries.count, tile.keys.count);
+  add_product<T>(s, 1, tile.of_queries(q), tile.of_keys(k).transpose());
+  s *= static_cast<T>(scoring.scale);
+  if (scoring.caps()) s = s.unaryExpr([&](T product) { return scoring.capped(product); });
+}
+
+/// The scores of a tile: s = capped(scale * q k^T) + bias, [queries, keys], and -inf where the mask hides the key.
 /// Returns false, and does not change `s`, when the mask hides the whole tile.
 /// \param bias  of the queries (bias.hpp), or empty
 template <class T>
@@ -58,9 +68,7 @@ template <class T>
                               View<const T> bias, Matrix<T>& s) {
   const Coverage coverage = scoring.mask.coverage(tile.queries, tile.keys);
   if (coverage == Coverage::none) return false;
-  s.setZero(tile.queries.count, tile.keys.count);
-  add_product<T>(s, 1, tile.of_queries(q), tile.of_keys(k).transpose());
-  s *= static_cast<T>(scoring.scale);
+  capped_products(scoring, tile, q, k, s);
   if (bias.size() > 0) s += tile.of_pairs(bias);
   for (Index i = 0; i < s.rows(); ++i) {
     const Index query = tile.queries.position(i);

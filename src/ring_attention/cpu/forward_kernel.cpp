@@ -61,7 +61,7 @@ inline void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
 }
 
 /// Step 1 for the keys j .. j + n - 1 of the span; `top` becomes their largest score.
-/// \param plain  without bias and mask, as nearly all blocks are; a dense bias is in p
+/// \param plain  without cap, bias and mask, as nearly all blocks are; a dense bias is in p
 ///
 /// For few queries memory is the limit: the values of the block are fetched while the keys are computed with.
 template <bool plain>
@@ -76,6 +76,7 @@ void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset d
     for (int v = 0; v < tile_vectors; ++v) RING_ATTENTION_UNROLL
     for (int r = 0; r < rows.value; ++r) {
       Real* at = panel.p + (i + r) * lanes + v * width;
+      if (!plain) s[r][v] = capped(s[r][v], span);
       if (!plain && span.bias.data != nullptr) s[r][v] += load(at);
       if (!plain) s[r][v] = adjusted(s[r][v], span, j + i + r, v, masked);
       top[v] = larger(s[r][v], top[v]);

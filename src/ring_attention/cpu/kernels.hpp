@@ -48,6 +48,8 @@ struct KeySpan {
   PairMatrix<const T> bias = {};  ///< added to the scores
   PairMatrix<T> grad_bias = {};   ///< backward: dS is added to it
   DropoutLanes<T> dropout = {};
+  T softcap =
+      0;  ///< a product x of the scores becomes softcap * tanh(x / softcap), before all else; 0: it stays
 };
 
 /// A tile of queries in memory, row by row, with the state of its online softmax.

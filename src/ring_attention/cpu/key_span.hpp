@@ -50,9 +50,20 @@ inline Vector dropout_factors(const DropoutLanes<Real>& dropout, Offset j, int v
 constexpr Real log2_e = static_cast<Real>(1.44269504088896340736);
 constexpr Real infinity = __builtin_inf();
 
-/// Whether `adjusted` or a dense bias changes a score of a block of keys.
+/// Whether a cap, a dense bias or `adjusted` changes a score of a block of keys.
 inline bool changes_scores(const KeySpan<Real>& span, bool masked) {
-  return masked || span.slope != 0 || span.bias.data != nullptr;
+  return masked || span.slope != 0 || span.softcap != 0 || span.bias.data != nullptr;
+}
+
+/// softcap * tanh(s / softcap), or s without a cap.
+inline Vector capped(Vector s, const KeySpan<Real>& span) {
+  return span.softcap == 0 ? s : span.softcap * tanh(s / span.softcap);
+}
+
+/// The derivative of `capped`, from its result: 1 - tanh^2.
+inline Vector slope_of_cap(Vector capped, const KeySpan<Real>& span) {
+  const Vector ratio = capped / span.softcap;
+  return (1 - ratio) * (1 + ratio);
 }
 
 /// Adds dS of the keys first .. first + n - 1, ds[j][lane], to the gradients of the terms of the span.
@@ -60,7 +71,7 @@ inline void add_to_terms(const KeySpan<Real>& span, Offset first, Offset n, cons
   if (span.grad_bias.data != nullptr) add_pairs(span.grad_bias, first, n, ds);
 }
 
-/// Bias and mask of the scores of key j with the queries of vector v.
+/// ALiBi and mask of the scores of key j with the queries of vector v.
 inline Vector adjusted(Vector s, const KeySpan<Real>& span, Offset j, int v, bool masked) {
   if (span.slope != 0) {
     const Vector distance =

@@ -58,6 +58,7 @@ bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const Query
   std::fill(end_.begin() + queries, end_.end(), end_[queries - 1]);
   std::fill(distance_.begin() + queries, distance_.end(), distance_[queries - 1]);
   span_ = {k, v, begin_.data(), end_.data()};
+  span_.softcap = static_cast<T>(scoring.softcap);
   if (scoring.has_alibi()) {
     span_.slope = static_cast<T>(scoring.alibi_slopes[static_cast<std::size_t>(head)]);
     span_.stride = static_cast<T>(keys.stride);

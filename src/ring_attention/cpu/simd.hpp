@@ -191,6 +191,26 @@ inline Vector exp2(Vector x) {
   return p * power;
 }
 
+/// tanh x, with a relative error of a few roundings. Near 0, where 1 - 2 / (e^2|x| + 1) cancels, Lambert's continued fraction
+/// x / (1 + x^2 / (3 + x^2 / (5 + ...))), as one quotient. NaN stays NaN.
+inline Vector tanh(Vector x) {
+  constexpr int last = RING_ATTENTION_REAL_BYTES == 4 ? 9 : 17;  // the odd number at which the fraction ends
+  const Vector size = absolute(x), square = x * x;
+  Vector below = broadcast(1), fraction = broadcast(last);
+  RING_ATTENTION_UNROLL
+  for (int odd = last - 2; odd >= 1; odd -= 2) {
+    const Vector next = fma(square, below, fraction * static_cast<Real>(odd));
+    below = fraction;
+    fraction = next;
+  }
+  constexpr Real one = 20;  // from here on tanh rounds to 1
+  const Vector e =
+      exp2((size > one ? broadcast(one) : size) * (2 * static_cast<Real>(1.44269504088896340736)));
+  const Vector far = 1 - 2 / (e + 1);
+  const Integers sign = (Integers)x & (Integer{1} << (8 * sizeof(Real) - 1));
+  return size < Real{0.5} ? x * below / fraction : (Vector)((Integers)far | sign);
+}
+
 /// c[i][v] += sum_r A(i, r) * b[r][v]: the one product of all kernels. A(i, r) = a[i * row + r * column] is
 /// broadcast to all lanes; b has rows of `stride` floats; the sums stay in registers.
 template <int rows, int vectors>

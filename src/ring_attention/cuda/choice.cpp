@@ -16,12 +16,12 @@ struct Sizes {
   const DeviceTraits& device;
   Type type;
   int dim;
-  bool pairs;  // a dense bias or dropout
+  bool pairs;  // a dense bias, a softcap or dropout
 };
 
 std::string to_string(const Sizes& problem) {
   return std::string(name_of(problem.type)) + " with a head dim of " + std::to_string(problem.dim) +
-         (problem.pairs ? " and a bias or dropout" : "");
+         (problem.pairs ? " and a bias, softcap or dropout" : "");
 }
 
 template <class Task>

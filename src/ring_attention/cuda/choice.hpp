@@ -9,7 +9,7 @@
 namespace ring_attention::cuda {
 
 /// The kernel with this name. "auto" is the deterministic kernel with the highest number that is automatic and supports the
-/// type and the dim on this device, and with `pairs` a dense bias and dropout.
+/// type and the dim on this device, and with `pairs` a dense bias, a softcap and dropout.
 /// \throws InputError if no kernel matches; the message lists the kernels that support the problem
 [[nodiscard]] const ForwardKernel& choose_forward(const std::string& name, const DeviceTraits& device,
                                                   Type type, int dim, bool pairs = false);

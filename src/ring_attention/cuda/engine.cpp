@@ -13,7 +13,7 @@ void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, const Term
   require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q.shape(), ranges);
-  pairs_ = PairsOnDevice(scoring_.dropout, tables_->dropout, q.shape(), terms.bias);
+  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q.shape(), terms.bias);
   kernel_ =
       &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim), pairs_.any());
   q_ = q;
@@ -75,7 +75,7 @@ void CudaBackward<T>::begin(const BackwardInputs<T>& forward, const TokenRanges&
           "CudaBackward: q, out, dO, lse and the ranges must have the same queries");
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q, ranges);
-  pairs_ = PairsOnDevice(scoring_.dropout, tables_->dropout, q, forward.terms.bias);
+  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q, forward.terms.bias);
   kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim), pairs_.any());
   forward_ = forward;
   delta_ = Tensor<float>(q.per_row(), options_.allocator);

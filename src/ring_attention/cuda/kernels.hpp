@@ -71,7 +71,7 @@ struct BackwardTask : AttentionTask {
   float* grad_v;         ///< [batch][kv_heads][keys][dim]: dV of this shard, added to
 };
 
-/// A dense bias (attention/bias.hpp) and dropout (attention/dropout.hpp): what a task may have for each pair of a query
+/// A dense bias (attention/bias.hpp), a softcap and dropout (attention/dropout.hpp): what a task may have for each pair of a query
 /// and a key. Pointers are to device memory.
 struct PairTerms {
   int bias_batches = 1, bias_heads = 1;  ///< 1 broadcasts
@@ -82,11 +82,12 @@ struct PairTerms {
   const DropoutRow* dropout = nullptr;  ///< [batch][heads][queries], or null: no pair is dropped
   std::uint32_t threshold = 0;          ///< a pair is kept if its word is less
   float kept = 1;                       ///< the factor of a kept pair
+  float softcap = 0;                    ///< a product x becomes softcap tanh(x / softcap); 0: it stays
 
-  [[nodiscard]] bool any() const { return bias != nullptr || dropout != nullptr; }
+  [[nodiscard]] bool any() const { return bias != nullptr || dropout != nullptr || softcap != 0; }
 };
 
-/// A task with both, for kernels that support them. A task without them has a type of its own, so that they cost it
+/// A task with these, for kernels that support them. A task without them has a type of its own, so that they cost it
 /// nothing.
 template <class Task>
 struct WithPairs : Task {
@@ -111,7 +112,7 @@ struct Kernel {
   /// any ratio of heads.
   bool (*takes)(const DeviceTraits&, Type, int dim);
   void (*launch)(const Task&, Type, const DeviceTraits&, StreamHandle);
-  /// `launch` with a bias or dropout; null if the kernel supports neither.
+  /// `launch` with a bias, a softcap or dropout; null if the kernel supports none of them.
   void (*launch_with_pairs)(const WithPairs<Task>&, Type, const DeviceTraits&, StreamHandle) = nullptr;
   bool automatic = true;  ///< "auto" may choose it: false for a new kernel until a GPU has run and timed it
 };

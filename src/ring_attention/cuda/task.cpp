@@ -62,7 +62,7 @@ std::shared_ptr<const QueryTables> tables_for(const CudaOptions& options, const 
   return tables;
 }
 
-PairsOnDevice::PairsOnDevice(const Dropout& dropout, View<const DropoutRow> rows, const Shape& q,
+PairsOnDevice::PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows, const Shape& q,
                              View<const float> bias) {
   require_bias_shape(bias.shape(), q);
   if (bias.size() > 0) {
@@ -71,6 +71,8 @@ PairsOnDevice::PairsOnDevice(const Dropout& dropout, View<const DropoutRow> rows
     terms_.positions = bias.shape().dim;
     terms_.bias = bias.data();
   }
+  terms_.softcap = static_cast<float>(scoring.softcap);
+  const Dropout& dropout = scoring.dropout;
   if (!dropout.drops()) return;
   terms_.dropout = rows.data();
   terms_.threshold = static_cast<std::uint32_t>(dropout.threshold());

@@ -56,7 +56,7 @@ struct QueryTables {
                                                             const Scoring& scoring, const Shape& q,
                                                             const TokenRanges& queries);
 
-/// The dense bias and the dropout of one shard of queries.
+/// The dense bias, the softcap and the dropout of one shard of queries.
 class PairsOnDevice {
  public:
   PairsOnDevice() = default;
@@ -64,11 +64,11 @@ class PairsOnDevice {
   /// \param q     of the shard
   /// \param bias  of these queries, in device memory, or empty
   /// \throws Error if the bias does not belong to the queries
-  PairsOnDevice(const Dropout& dropout, View<const DropoutRow> rows, const Shape& q, View<const float> bias);
+  PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows, const Shape& q, View<const float> bias);
 
   [[nodiscard]] bool any() const { return terms_.any(); }
 
-  /// Launches the kernel, with bias and dropout if there are any. \param grad_bias  dBias, of a backward
+  /// Launches the kernel, with these terms if there are any. \param grad_bias  dBias, of a backward
   template <class Task>
   void launch(const Kernel<Task>& kernel, const Task& task, Type type, const DeviceTraits& device,
               StreamHandle stream, float* grad_bias = nullptr) const {

@@ -68,9 +68,9 @@ __device__ KeyInterval load_visible(const BackwardTask& task, const Queries& que
   return union_of<tile>(visible);
 }
 
-/// Computes p and ds of the tiles in shared memory, with dropout f p instead of p. `first_key` is the first key of the
-/// tile.
-template <class Task, int tile, int columns>
+/// Computes p and ds of the tiles in shared memory, with dropout f p instead of p; ds is that of the products, or, `of_scores`,
+/// that of the scores. `first_key` is the first key of the tile.
+template <bool of_scores = false, class Task, int tile, int columns>
 __device__ void compute_p_and_ds(const Task& task, int batch_head, const Queries& queries,
                                  const KeyRange& range, int first_key,
                                  const SharedMemory<tile, columns>& shared, const ThreadPlace& thread) {
@@ -89,12 +89,14 @@ __device__ void compute_p_and_ds(const Task& task, int batch_head, const Queries
 #pragma unroll
     for (int j = 0; j < per_thread; ++j) {
       const int key = first_key + thread.x + side * j;
-      float score = task.scale * log2_e * s[i][j];
+      const float product = task.scale * log2_e * s[i][j];
+      float score = pairs.capped(product);
       if (queries.slope != 0 && real)
         score += alibi(queries.slope, range, key, task.position[queries.first + query]);
       const float p = key >= visible.begin && key < visible.end ? pairs.weight(score, lse, key) : 0;
       shared.p.at(query, thread.x + side * j) = pairs.dropped(p, key);
-      shared.ds.at(query, thread.x + side * j) = pairs.score_gradient(p, dp[i][j], delta, key);
+      const float ds = pairs.score_gradient(p, dp[i][j], delta, key);
+      shared.ds.at(query, thread.x + side * j) = of_scores ? ds : pairs.product_gradient(ds, product);
     }
   }
 }
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(threads, 1)
     shared.k.load(task.k, type, key0, keys, task.dim);
     shared.v.load(task.v, type, key0, keys, task.dim);
     __syncthreads();
-    compute_p_and_ds(task, batch_head, queries, range, first_key, shared, thread);
+    compute_p_and_ds<true>(task, batch_head, queries, range, first_key, shared, thread);
 #pragma unroll
     for (int i = 0; i < per_thread; ++i)
 #pragma unroll

@@ -41,9 +41,9 @@ struct Head {
 
 __device__ Index own_index() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-/// s[i][j] in units of log 2; -inf where the key is masked.
+/// s[i][j] in units of log 2; -inf where the key is masked. \param cap  the softcap, in the units of the scores, or 0
 template <class T>
-__global__ void compute_scores(Head head, float* s) {
+__global__ void compute_scores(Head head, float cap, float* s) {
   const ForwardTask& task = head.task;
   const Index entry = own_index();
   if (entry >= static_cast<Index>(task.queries) * task.keys) return;
@@ -55,7 +55,7 @@ __global__ void compute_scores(Head head, float* s) {
     const T *q = head.of_queries<T>(task.q, query), *k = head.of_keys<T>(task.k, key);
     score = 0;
     for (int c = 0; c < task.dim; ++c) score += widened(q[c]) * widened(k[c]);
-    score *= task.scale * log2_e;
+    score = capped_product(score * (task.scale * log2_e), log2_e * cap);
     if (task.alibi_slope != nullptr)
       score += alibi(log2_e * task.alibi_slope[head.batch_head % task.heads], task.range[r], key,
                      task.position[query]);
@@ -130,11 +130,13 @@ template <class Task>
 void attend(const Task& task, Type type, const DeviceTraits&, StreamHandle stream) {
   const Scratch<float> s(static_cast<Index>(task.queries) * task.keys, stream), a(task.queries, stream);
   const int group = task.heads / task.kv_heads;
+  float cap = 0;
+  if constexpr (has_pairs<Task>) cap = task.pairs.softcap;
   with_type(type, [&]<class T>(T) {
     for (int batch_head = 0; batch_head < task.batch * task.heads; ++batch_head) {
       const Head head{task, batch_head, batch_head / group};
       const Index queries = task.queries, pairs = queries * task.keys;
-      launch(compute_scores<T>, threads_for(pairs), stream, head, s.data());
+      launch(compute_scores<T>, threads_for(pairs), stream, head, cap, s.data());
       if constexpr (has_pairs<Task>) launch(add_bias, threads_for(pairs), stream, head, task.pairs, s.data());
       launch(softmax_rows, threads_for(queries), stream, head, s.data(), a.data());
       if constexpr (has_pairs<Task>) launch(drop, threads_for(pairs), stream, head, task.pairs, s.data());

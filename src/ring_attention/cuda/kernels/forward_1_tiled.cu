@@ -14,7 +14,7 @@
 /// registers and are stored at the end, so that the next step of the ring can continue with them.
 ///
 /// An element that is read from device memory is used `tile` times instead of once. Now shared memory limits the speed:
-/// one 16-byte read per 8 multiply-adds. With a bias or dropout the kernel is another instance: the bias is added to s,
+/// one 16-byte read per 8 multiply-adds. With a bias, a softcap or dropout the kernel is another instance: the bias is added to s,
 /// and p v has the factors of the dropout, which the sum l does not have. Expects dim <= 256 and 85 KB of shared memory
 /// (71 KB if dim > 128).
 #include "ring_attention/cuda/kernels/common/fp32_tiles.cuh"
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(threads, 1) attend_tile(Task task, Type type, 
 #pragma unroll
         for (int j = 0; j < per_thread; ++j) {
           const int key = first_key + thread.x + side * j;
-          s[i][j] *= scale;
+          s[i][j] = pairs.capped(s[i][j] * scale);
           if (slope != 0 && query < queries)
             s[i][j] += alibi(slope, range, key, task.position[first_query + query]);
           if (key < visible.begin || key >= visible.end)

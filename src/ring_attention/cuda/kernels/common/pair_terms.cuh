@@ -1,5 +1,5 @@
 /// \file
-/// The bias and the dropout of the pairs of one query, inside kernels.
+/// The softcap, the bias and the dropout of the pairs of one query, inside kernels.
 ///
 /// A kernel is a template of its task. For a task without them pair_row() returns a NoPairRow, which costs nothing.
 #pragma once
@@ -27,19 +27,36 @@ __device__ inline Index position_of(const KeyRange& range, int key) {
   return range.tokens.begin + (key - range.first) * range.tokens.stride;
 }
 
+/// The score of a product under a softcap, in the same units; 0: no cap.
+__device__ inline float capped_product(float product, float cap) {
+  return cap == 0 ? product : cap * tanhf(product / cap);
+}
+
 /// The pairs of one query of one head with the keys of one range.
 class PairRow {
  public:
   /// The query may be one behind the last: then only dropped() is called.
   __device__ PairRow(const AttentionTask& task, const PairTerms& pairs, int batch_head, int query,
                      const KeyRange& range)
-      : range_(range), threshold_(pairs.threshold), kept_(pairs.kept), drops_(pairs.dropout != nullptr) {
+      : range_(range),
+        threshold_(pairs.threshold),
+        kept_(pairs.kept),
+        cap_(log2_e * pairs.softcap),
+        drops_(pairs.dropout != nullptr) {
     if (query >= task.queries) return;
     if (pairs.bias != nullptr)
       bias_ = pairs.bias + bias_row(task, pairs, bias_matrix(task, pairs, batch_head), query);
     if (drops_) words_ = pairs.dropout[static_cast<Index>(batch_head) * task.queries + query];
   }
 
+  /// The score of a product; both are in units of log 2.
+  [[nodiscard]] __device__ float capped(float product) const { return capped_product(product, cap_); }
+  /// ds times the derivative of capped() at `product`.
+  [[nodiscard]] __device__ float product_gradient(float ds, float product) const {
+    if (cap_ == 0) return ds;
+    const float ratio = tanhf(product / cap_);
+    return ds * ((1 - ratio) * (1 + ratio));
+  }
   /// The score, in units of log 2, plus the bias of a key that the mask leaves.
   [[nodiscard]] __device__ float biased(float score, int key) const {
     return bias_ == nullptr ? score : score + log2_e * bias_[position_of(range_, key)];
@@ -65,12 +82,14 @@ class PairRow {
   const float* bias_ = nullptr;
   DropoutRow words_{};
   std::uint32_t threshold_;
-  float kept_;
+  float kept_, cap_;
   bool drops_;
 };
 
-/// A row of pairs without bias and dropout.
+/// A row of pairs without any of them.
 struct NoPairRow {
+  [[nodiscard]] __device__ static float capped(float product) { return product; }
+  [[nodiscard]] __device__ static float product_gradient(float ds, float) { return ds; }
   [[nodiscard]] __device__ static float biased(float score, int) { return score; }
   [[nodiscard]] __device__ static float weight(float score, float lse, int) { return exp2f(score - lse); }
   [[nodiscard]] __device__ static float dropped(float x, int) { return x; }
