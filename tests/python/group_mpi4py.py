@@ -30,6 +30,8 @@ if case == "bits":
     with open(f"{sys.argv[2]}.{backwards.rank}", "w", encoding="utf-8") as file:
         json.dump(digests({"group": backwards}), file)
     backwards.Free()
+elif case == "library":
+    print(MPI.Get_library_version(), flush=True)
 elif case == "missing":
     attend(world)
     if world.rank == 2:

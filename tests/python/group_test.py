@@ -18,10 +18,10 @@ import ring_attention as ra
 from group_cases import attend, digests
 
 
-def of_mpi(size, *program):
+def of_mpi(size, *program, **words):
     """The digests of each rank of a job of MPI."""
     with tempfile.TemporaryDirectory() as folder:
-        done = harness.run(size, *(program or ["group_cases.py"]), f"{folder}/digests")
+        done = harness.run(size, *(program or ["group_cases.py"]), f"{folder}/digests", **words)
         if done.returncode:
             raise AssertionError(done.stderr)
         found = []
