@@ -46,6 +46,9 @@ class Torch(unittest.TestCase):
         self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
         self.assertEqual(sorted(tokens for *_, tokens in ranks), [0, 1, 1, 1])
 
+    def test_traces(self):
+        self.assertEqual(of_torch(3, "traced"), [["ring.json"]] * 3)
+
     def test_gradients_and_compiled_functions(self):
         for size in (1, 2, 3):
             self.assertEqual(of_torch(size, "autograd"), [[True, True]] * size)
@@ -107,6 +110,11 @@ class OverMpi4py:
         done = harness.run(3, "group_mpi4py.py", "stopped", python=self.python)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"\[rank [02]\] error: nothing came from rank [012]: it has stopped")
+
+    def test_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = harness.run(3, "group_mpi4py.py", "traced", folder, python=self.python)
+            self.assertEqual((done.returncode, os.listdir(folder)), (0, ["ring.json"]), done.stderr)
 
     def test_an_interrupt_inside_a_call_ends_the_job(self):
         done = harness.run(3, "group_mpi4py.py", "interrupted", python=self.python)
