@@ -1,6 +1,7 @@
 """Executes notebooks: `execute.py NOTEBOOK... [--save FOLDER]`. A failing cell is a failure. `execute.py --which` prints
 the Python in which it does so.
 
+Lines for %pip are left out: the package ring_attention is that of the build.
 With --save each notebook has a kernel of its own, and a copy with its pictures is written. Without it the cells run as
 plain Python in this process, which starts faster; their figures are drawn, too.
 
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from lesson import BUILD
 
 NEEDED = ("ipykernel", "matplotlib", "nbclient", "nbformat", "numpy")
 SECONDS_A_CELL = 100
@@ -35,6 +38,15 @@ def python_that_can():
     return None
 
 
+def without_pip(source):
+    return "".join(line for line in source.splitlines(keepends=True) if not line.startswith("%pip "))
+
+
+def cannot_run(kind, module):
+    """Is this error no failure of the notebook?"""
+    return kind == "Skipped" or (kind == "ModuleNotFoundError" and "ring_attention" in module)
+
+
 def execute(path):
     """Runs the cells of a notebook in this process. False when it was skipped: its lesson cannot run here."""
     from matplotlib import pyplot
@@ -45,14 +57,14 @@ def execute(path):
     for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
         if cell["cell_type"] != "code":
             continue
-        code, source = f"{path.name}, cell {number}", "".join(cell["source"])
+        code, source = f"{path.name}, cell {number}", without_pip("".join(cell["source"]))
         linecache.cache[code] = len(source), None, source.splitlines(keepends=True), code  # for tracebacks
         try:
             exec(compile(source, code, "exec"), names)
         except SystemExit:
             raise RuntimeError(f"{code} ends Python") from None
         except Exception as error:
-            if type(error).__name__ != "Skipped":
+            if not cannot_run(type(error).__name__, str(error)):
                 raise
             print(f"{path.name}: skipped: {error}")
             return False
@@ -71,6 +83,9 @@ def execute_and_save(path, folder, scratch):
     from traitlets.config import Config
 
     notebook = nbformat.read(path, as_version=4)
+    sources = [cell.source for cell in notebook.cells]
+    for cell in notebook.cells:
+        cell.source = without_pip(cell.source)
     client = NotebookClient(
         notebook,
         timeout=SECONDS_A_CELL,
@@ -82,10 +97,12 @@ def execute_and_save(path, folder, scratch):
     try:
         client.execute()
     except CellExecutionError as error:
-        if error.ename != "Skipped":
+        if not cannot_run(error.ename, error.evalue):
             raise
         print(f"{path.name}: skipped: {error.evalue}")
         return False
+    for cell, source in zip(notebook.cells, sources):
+        cell.source = source
     folder.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, folder / path.name)
     print(f"{path.name}: all cells ran; with its pictures: {folder / path.name}")
@@ -107,6 +124,8 @@ def main(arguments):
         at = arguments.index("--save")
         folder = Path(arguments[at + 1])
         del arguments[at : at + 2]
+    sys.path.append(str(BUILD / "python"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(BUILD / "python"))))
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     with tempfile.TemporaryDirectory(dir="/tmp") as scratch:  # the home folder may be read-only, and stays clean
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = scratch

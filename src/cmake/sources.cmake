@@ -198,6 +198,7 @@ set(python_sources
     io/whole_file.cpp
     plan/ring_time.cpp
     program/output_directory.cpp
+    program/trace/peer_ranks.cpp
     program/trace/trace.cpp
     program/watchdog.cpp
     python/job.cpp

@@ -128,14 +128,17 @@ Observers Job::observers(const Ranks& ranks) {
 void Job::trace(const Ranks& ranks, const std::string& file) {
   drop_trace(ranks);
   Group& of = group(ranks);
-  of.trace.emplace(of.rendezvous.comm(), file);
+  of.trace = std::make_unique<CallTrace>(of.rendezvous.comm(), file);
 }
 
 void Job::end_trace(const Ranks& ranks) {
-  Group& of = group(ranks);
-  if (!of.trace) throw AgreedError("trace: a later trace of these ranks has ended in this block");
-  of.trace->trace.join();
+  join(group(ranks).trace.get());
   drop_trace(ranks);
+}
+
+void join(CallTrace* trace) {
+  if (trace == nullptr) throw AgreedError("trace: a later trace of these ranks has ended in this block");
+  trace->trace.join();
 }
 
 void Job::drop_trace(const Ranks& ranks) {

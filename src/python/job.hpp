@@ -8,9 +8,11 @@
 
 #include <csignal>
 #include <list>
+#include <memory>
 #include <optional>
 
 #include "program/activity_observer.hpp"
+#include "program/trace/peer_ranks.hpp"
 #include "program/trace/trace_observer.hpp"
 #include "python/rendezvous.hpp"
 #include "ring_attention/mpi/agreement.hpp"
@@ -27,6 +29,19 @@ struct Ranks {
   MPI_Comm comm;
   int rank = 0, size = 1;
 };
+
+/// What ranks do in their calls, written to a file.
+struct CallTrace {
+  CallTrace(MPI_Comm of, const std::string& file)
+      : comm(std::in_place, of), trace(*comm, file), observer(trace) {}
+  CallTrace(Peers& peers, const std::string& file) : trace(trace_ranks(peers), file), observer(trace) {}
+
+  std::optional<Communicator> comm;
+  Trace trace;
+  TraceObserver observer;
+};
+/// Makes one file of it. Collective. \throws AgreedError without a trace
+void join(CallTrace* trace);
 
 class Job {
  public:
@@ -95,19 +110,12 @@ class Job {
   void watch();
 
  private:
-  struct CallTrace {
-    CallTrace(MPI_Comm of, const std::string& file) : comm(of), trace(comm, file), observer(trace) {}
-
-    Communicator comm;
-    Trace trace;
-    TraceObserver observer;
-  };
   /// What belongs to a communicator.
   struct Group {
     Group(MPI_Comm comm, const std::string& call, Seconds timeout) : rendezvous(comm, call, timeout) {}
 
     Rendezvous rendezvous;
-    std::optional<CallTrace> trace;  // the Attention tells its observer until it is destroyed
+    std::unique_ptr<CallTrace> trace;  // the Attention tells its observer until it is destroyed
     std::optional<Attention> attention;
   };
 

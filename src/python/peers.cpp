@@ -48,6 +48,21 @@ void PythonPeers::unite(std::span<std::byte> bytes) {
   peers_.attr("unite")(memory(bytes));
 }
 
+void GroupCaller::trace(const std::string& file) {
+  drop_trace();
+  run([&] { trace_ = std::make_unique<CallTrace>(peers_, file); });
+}
+
+void GroupCaller::end_trace() {
+  run([&] { join(trace_.get()); });
+  drop_trace();
+}
+
+void GroupCaller::drop_trace() {
+  attention_.options().observers = {};
+  trace_.reset();
+}
+
 void GroupCaller::share_cores(int ranks) { threads_ = std::max(1, usable_cores() / ranks); }
 
 }  // namespace ring_attention::python

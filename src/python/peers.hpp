@@ -47,6 +47,12 @@ class Caller {
   virtual void run(const std::function<void()>& run) = 0;
   /// Runs a function of the user during such a wait.
   virtual void run_user_code(const std::function<void()>& run) = 0;
+  /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one. Collective.
+  virtual void trace(const std::string& file) = 0;
+  /// Makes one file of the trace. Collective. \throws AgreedError without a trace
+  virtual void end_trace() = 0;
+  /// Ends this rank's part of a trace, if there is one, and leaves its file as it is.
+  virtual void drop_trace() = 0;
 };
 
 /// The ranks of a group.
@@ -58,7 +64,9 @@ class GroupCaller : public Caller {
   [[nodiscard]] int rank() const override { return peers_.rank(); }
   [[nodiscard]] int size() const override { return peers_.size(); }
   [[nodiscard]] int threads() const override { return threads_; }
-  [[nodiscard]] Observers observers() const override { return {}; }
+  [[nodiscard]] Observers observers() const override {
+    return trace_ ? Observers{&trace_->observer} : Observers{};
+  }
   [[nodiscard]] Attention& attention(const Options& options) override {
     attention_.options() = options;
     return attention_;
@@ -77,6 +85,9 @@ class GroupCaller : public Caller {
     }
   }
   void run_user_code(const std::function<void()>& run) override { run(); }
+  void trace(const std::string& file) override;
+  void end_trace() override;
+  void drop_trace() override;
   /// \param ranks  of this machine
   void share_cores(int ranks);
 
@@ -85,6 +96,7 @@ class GroupCaller : public Caller {
  private:
   bool interrupt_ends_;
   PythonPeers peers_;
+  std::unique_ptr<CallTrace> trace_;  // the Attention tells its observer until it is destroyed
   Attention attention_;
   int threads_ = 1;
 };

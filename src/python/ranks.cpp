@@ -107,6 +107,13 @@ class MpiCaller : public Caller {
     const UserCode user_code;
     run();
   }
+  void trace(const std::string& file) override {
+    run_unlocked(ranks_, Phase::write, -1, [&](MPI_Comm) { Job::started().trace(ranks_, file); });
+  }
+  void end_trace() override {
+    run_unlocked(ranks_, Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(ranks_); });
+  }
+  void drop_trace() override { Job::started().drop_trace(ranks_); }
   [[nodiscard]] const Ranks& ranks() const { return ranks_; }
 
  private:
@@ -221,13 +228,6 @@ void bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>> ran
   ranks.def("send", of_ranks(&send));
   ranks.def("receive", of_ranks(&receive));
   ranks.def("wait", of_ranks(&wait));
-  ranks.def("trace", [](const MpiCaller& self, const std::string& file) {
-    run_unlocked(self.ranks(), Phase::write, -1, [&](MPI_Comm) { Job::started().trace(self.ranks(), file); });
-  });
-  ranks.def("drop_trace", [](const MpiCaller& self) { Job::started().drop_trace(self.ranks()); });
-  ranks.def("end_trace", [](const MpiCaller& self) {
-    run_unlocked(self.ranks(), Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(self.ranks()); });
-  });
 }
 
 }  // namespace
@@ -247,7 +247,10 @@ void bind_ranks(py::module_& module) {
   py::class_<Caller, std::shared_ptr<Caller>>(module, "Caller")
       .def_property_readonly("rank", &Caller::rank)
       .def_property_readonly("size", &Caller::size)
-      .def("token_ranges", &token_ranges);
+      .def("token_ranges", &token_ranges)
+      .def("trace", &Caller::trace)
+      .def("end_trace", &Caller::end_trace)
+      .def("drop_trace", &Caller::drop_trace);
   bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>>(module, "Ranks"));
   py::class_<GroupCaller, Caller, std::shared_ptr<GroupCaller>>(module, "Group")
       .def(py::init<const py::object&>())

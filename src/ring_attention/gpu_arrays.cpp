@@ -192,7 +192,8 @@ class GpuCheck {
 template <class T>
 void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, const auto& use) {
   bool first = state.agreed<T>(call, [&](const Check& check) {
-    check(state.ranks->communicator() != nullptr, "q is in the memory of a GPU, which needs ranks of MPI");
+    check(state.ranks->communicator() != nullptr,
+          "q is in the memory of a GPU, which needs ranks of MPI: give arrays of the host");
     try {
       const GpuCheck<T> on_gpu(check, state);
       on_gpu.arrays(call);

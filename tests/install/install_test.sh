@@ -46,9 +46,16 @@ if grep -e '/model/' -e '/plan/' "$work/installed"; then
   exit 1
 fi
 
-cmake -S "$RING_ATTENTION_SOURCE/tests/install" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$1" -DCMAKE_CXX_FLAGS="${2-}"
-cmake --build "$work/build"
+build() { # the folder of a project, where to build it, its flags
+  cmake -S "$1" -B "$2" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
+    -DCMAKE_CXX_FLAGS="$3"
+  cmake --build "$2"
+}
+cxx=$1
+warnings='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Werror'
+build "$RING_ATTENTION_SOURCE/tests/install" "$work/build" "${2-}"
+sh "$RING_ATTENTION_SOURCE/tests/install/project_of_page.sh" find_package "$work/page"
+build "$work/page" "$work/page/build" "${2-} $warnings"
 
 "$work/build/consumer" 1
 if [ -n "$has_cuda" ]; then
@@ -56,7 +63,8 @@ if [ -n "$has_cuda" ]; then
 fi
 "$MPIRUN" -n 3 "$work/build/consumer" 3
 
-# The lines of the README are lines of these programs, in the same order; and what the first one prints. The emulator runs
+# The lines of the README are lines of these programs, in the same order; and what the first one prints, in the project
+# that docs/cpp.md shows. The emulator runs
 # the second one (tests/cuda).
 awk '/^```cpp$/ { block = ""; inside = 1; next }
      /^```$/ { if (inside && block ~ /ring_attention\/ring_attention\.hpp/) printf "%s", block; inside = 0 }
@@ -65,7 +73,7 @@ awk '/^```cpp$/ { block = ""; inside = 1; next }
 (cat "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp"
 sed -n '/ra::Attention attention/,$p' "$RING_ATTENTION_SOURCE/tests/install/own_gpu_program.cpp") |
   sed 's/^ *//' | grep -Fx -f "$work/readme" | diff "$work/readme" -
-"$MPIRUN" -n 3 "$work/build/own_program" | sort >"$work/printed"
+"$MPIRUN" -n 3 "$work/page/build/my_program" | sort >"$work/printed"
 cat "$work/printed"
 [ "$(cut -d, -f1 "$work/printed" | tr '\n' ' ')" = \
   "rank 0: out 1 rank 1: out 1 rank 2: out 1 " ]
@@ -74,8 +82,9 @@ cat "$work/printed"
 if command -v pkg-config >/dev/null && pkg-config --exists eigen3; then
   PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name ring_attention.pc)")
   export PKG_CONFIG_PATH
+  grep -q '^c++ -std=c++20 .*$(pkg-config --cflags --libs ring_attention)$' "$RING_ATTENTION_SOURCE/docs/cpp.md"
   # shellcheck disable=SC2046,SC2086 # flags are words
-  "$1" ${2-} -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Werror \
+  "$1" ${2-} -std=c++20 $warnings \
     "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp" -o "$work/own_program" \
     $(pkg-config --cflags --libs ring_attention)
   "$MPIRUN" -n 3 "$work/own_program" | sort | diff "$work/printed" -

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The project as a part of another one, as FetchContent makes it: only the library is built and nothing is installed,
+# The project as a part of another one, the one that docs/cpp.md shows: only the library is built and nothing is installed,
 # unless the other project asks for it, and the other project's build type stays what it was.
 #
 #     subproject_test.sh CXX_COMPILER       with the environment that tests/CMakeLists.txt gives
@@ -8,13 +8,8 @@ set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cat >"$work/CMakeLists.txt" <<END
-cmake_minimum_required(VERSION 3.22)
-project(parent LANGUAGES CXX)
-add_subdirectory("$RING_ATTENTION_SOURCE" ring_attention)
-add_executable(parent "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp")
-target_link_libraries(parent PRIVATE ring_attention::ring_attention)
-END
+sh "$RING_ATTENTION_SOURCE/tests/install/project_of_page.sh" FetchContent "$work"
+ln -s "$RING_ATTENTION_SOURCE" "$work/ring_attention"
 cxx=$1
 configure() {
   cmake -S "$work" -B "$work/build" -G 'Unix Makefiles' -DCMAKE_CXX_COMPILER="$cxx" "$@" >"$work/log" 2>&1 ||
@@ -24,14 +19,14 @@ installed() { find "$work/build" -name cmake_install.cmake -exec grep -h 'file(I
 
 configure
 echo 'the targets of the parent:'
-# Rules such as `ring_attention/src/all: ring_attention/src/CMakeFiles/ring_attention.dir/all`
+# Rules such as `_deps/ring_attention-build/src/all: _deps/ring_attention-build/src/CMakeFiles/ring_attention.dir/all`
 sed -n '/^[^:]*CMakeFiles/d; s|^[^:]*all: .*/\([^/]*\)\.dir/all$|\1|p' \
   "$work/build/CMakeFiles/Makefile2" | sort -u | tee "$work/targets"
-if grep -v -x -e parent -e ring_attention -e ring_attention_headers -e 'ring_attention_kernels_.*' "$work/targets"; then
+if grep -v -x -e my_program -e ring_attention -e ring_attention_headers -e 'ring_attention_kernels_.*' "$work/targets"; then
   echo 'above: targets that the parent did not ask for' >&2
   exit 1
 fi
-grep -q -x parent "$work/targets"
+grep -q -x my_program "$work/targets"
 grep -q -x ring_attention "$work/targets"
 if grep '^CMAKE_BUILD_TYPE:[A-Z]*=.' "$work/build/CMakeCache.txt"; then
   echo 'above: a build type that the parent did not choose' >&2

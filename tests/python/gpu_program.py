@@ -150,6 +150,8 @@ def errors():
     ring("transport is 'odd-even'", q, k, v, transport="odd-even")
     ring("kernel: it gets arrays of NumPy", q, k, v, kernel=print)
     ring("stream is 0: DLPack has 1", q, k, v, stream=0)
+    refused("q is in the memory of a GPU, which needs ranks of MPI: give arrays of the host", lambda: ra.threads(2).run(
+        lambda group: ra.ring_attention(q, k, v, seq=58, placement="contiguous", group=group)))
     refused("stream is given, and q is in the memory of the host", lambda: ra.attention(*arrays[:3], stream=1))
     refused("k has 2 dimensions", lambda: ra.attention(q, gpu.Array(arrays[1][0, 0]), v))
     refused("v is [1, 1, 29, 8] where", lambda: ra.attention(

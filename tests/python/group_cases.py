@@ -3,9 +3,11 @@
 `group_cases.py FILE` runs them on the ranks of MPI and writes each rank's digests to FILE.RANK.
 """
 
+import collections
 import hashlib
 import itertools
 import json
+import os
 import sys
 
 import numpy as np
@@ -58,6 +60,44 @@ def attend(group, **words):
     q, k, v = np.random.default_rng(0).standard_normal((3, 2, 11, 8))
     mine = ra.positions(11, group=group)
     return ra.ring_attention(q[:, mine], k[:, mine], v[:, mine], seq=11, group=group, **words)
+
+
+def traces(folder, **group):
+    """A trace has every rank's steps, hops and waits, and changes no bit; a file that cannot be is an error of all ranks."""
+    rank, size = ra.rank(**group), ra.size(**group)
+    words = {"seq": 48, "placement": "contiguous", **group}
+    shards = np.random.default_rng(3).standard_normal((3, 2, 48, 8))[:, :, ra.positions(48, placement="contiguous", **group)]
+    plain = ra.ring_attention(*shards, **words)
+    for _ in range(2):  # the second one replaces the first one's file
+        with ra.trace(f"{folder}/ring.json", **group):
+            traced = ra.ring_attention(*shards, **words)
+    assert all((one == other).all() for one, other in zip(plain, traced)), "a trace changes bits"
+    ra.ring_attention(*shards, **words)  # not in it
+    if rank == 0:
+        with open(f"{folder}/ring.json", encoding="utf-8") as file:
+            events = json.load(file)
+        begun = collections.Counter((event["pid"], event["name"]) for event in events if event["ph"] == "B")
+        for other in range(size):
+            steps = [(f"K,V of {owner}", 1) for owner in range(size)]
+            for name, times in (("hop", size - 1), ("wait", size - 1), *steps):
+                assert begun[other, name] == times, (other, name, begun)
+        whole = [event["args"] for event in events if event.get("name") == "attention"]
+        assert [(one["queries"], one["keys"], one["ranks"]) for one in whole] == [(48, 48, size)] * size, whole
+    own = f"{folder}/left.json.rank{rank}"
+    try:
+        with ra.trace(f"{folder}/left.json", **group):
+            raise KeyError("of the block")
+    except KeyError:
+        written = os.path.getsize(own)
+    ra.ring_attention(*shards, **words)
+    assert os.path.getsize(own) == written, "a call after the block is traced"
+    os.remove(own)
+    try:
+        with ra.trace(f"{folder}/missing/ring.json", **group):
+            raise RuntimeError("the trace has no directory")
+    except ra.AgreedError as error:
+        assert "missing/ring.json" in str(error), error
+    return True
 
 
 if __name__ == "__main__":

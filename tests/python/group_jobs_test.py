@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import harness
@@ -44,6 +45,9 @@ class Torch(unittest.TestCase):
         ranks = of_torch(4, "parts")
         self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
         self.assertEqual(sorted(tokens for *_, tokens in ranks), [0, 1, 1, 1])
+
+    def test_traces(self):
+        self.assertEqual(of_torch(3, "traced"), [["ring.json"]] * 3)
 
     def test_gradients_and_compiled_functions(self):
         for size in (1, 2, 3):
@@ -89,31 +93,78 @@ class Torch(unittest.TestCase):
                     self.assertRegex(text, r"Error: nothing came from rank [012]: it has stopped, or is slower than .* \(\S+ s\)")
 
 
-@unittest.skipUnless("MPI4PY_FOLDER" in os.environ, "MPI4PY_FOLDER names no folder with mpi4py")
-class Mpi4py(unittest.TestCase):
+class OverMpi4py:
+    python = sys.executable
+
     def test_the_bits_are_those_of_mpi(self):
         for size in (1, 2, 3, 4):
             with self.subTest(size=size):
-                self.assertEqual(of_mpi(size, "group_mpi4py.py", "bits"), of_mpi(size))
+                self.assertEqual(of_mpi(size, "group_mpi4py.py", "bits", python=self.python), of_mpi(size))
 
     def test_no_rank_waits_without_end(self):
         limit = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
         harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(limit)
         self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
-        done = harness.run(3, "group_mpi4py.py", "missing")
+        done = harness.run(3, "group_mpi4py.py", "missing", python=self.python)
         self.assertIn(f"ring_attention: waited {limit:g} s for rank 2, which did not make this call", done.stdout)
-        done = harness.run(3, "group_mpi4py.py", "stopped")
+        done = harness.run(3, "group_mpi4py.py", "stopped", python=self.python)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"\[rank [02]\] error: nothing came from rank [012]: it has stopped")
 
+    def test_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = harness.run(3, "group_mpi4py.py", "traced", folder, python=self.python)
+            self.assertEqual((done.returncode, os.listdir(folder)), (0, ["ring.json"]), done.stderr)
+
     def test_an_interrupt_inside_a_call_ends_the_job(self):
-        done = harness.run(3, "group_mpi4py.py", "interrupted")
+        done = harness.run(3, "group_mpi4py.py", "interrupted", python=self.python)
         self.assertNotEqual(done.returncode, 0)
         self.assertNotIn("goes on", done.stdout)
 
     def test_a_freed_communicator_is_freed_here_as_well(self):
-        done = harness.run(2, "group_mpi4py.py", "many")
+        done = harness.run(2, "group_mpi4py.py", "many", python=self.python)
         self.assertEqual((done.returncode, done.stdout.count("many")), (0, 2), done.stderr)
+
+
+@unittest.skipUnless("MPI4PY_FOLDER" in os.environ, "MPI4PY_FOLDER names no folder with mpi4py")
+class Mpi4py(OverMpi4py, unittest.TestCase):
+    pass
+
+
+@unittest.skipUnless("OPENMPI_PYTHON" in os.environ, "OPENMPI_PYTHON names no Python with an mpi4py over Open MPI")
+class OpenMpi(OverMpi4py, unittest.TestCase):
+    """The package is built with MPICH."""
+
+    python = os.environ.get("OPENMPI_PYTHON")
+
+    def setUp(self):
+        patch = unittest.mock.patch.dict(harness.ENVIRONMENT, LD_LIBRARY_PATH="", OMPI_ALLOW_RUN_AS_ROOT="1",
+                                         PYTHONPATH=f"{harness.PACKAGE}{os.pathsep}{harness.HERE}",
+                                         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_it_is_another_mpi(self):
+        done = harness.run(2, "group_mpi4py.py", "library", python=self.python)
+        self.assertEqual(done.stdout.count("Open MPI v"), 2, done.stderr)
+
+
+@unittest.skipUnless(importlib.util.find_spec("jax"), "this Python has no JAX: TORCH_PYTHON names one that has")
+class Jax(unittest.TestCase):
+    def test_the_page_shows_a_ring_under_jit(self):
+        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
+        program = next(block for block in harness.python_blocks(source / "docs/python.md") if "import jax" in block)
+        self.assertLessEqual(len([line for line in program.splitlines() if line]), 24)
+        for ranks in (1, 2, 3):
+            done = harness.run_text(ranks, program + """
+whole = [ra.gather(array, seq=1000) for array in (q, k, v, *map(np.asarray, gradients))]
+if ra.rank() == 0:
+    *arrays, dq, dk, dv = whole
+    result = ra.attention(*arrays, causal=True)
+    due = ra.attention_backward(2 * result.out, *arrays, *result, causal=True)
+    print(all(np.abs(got - want).max() <= 1e-5 for got, want in zip((dq, dk, dv), due)))
+""")
+            self.assertEqual((done.returncode, done.stdout), (0, "True\n"), done.stderr)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mpi4py import MPI  # isort: skip
 
 import numpy as np
 import ring_attention as ra
-from group_cases import attend, digests
+from group_cases import attend, digests, traces
 
 world = MPI.COMM_WORLD
 case = sys.argv[1]
@@ -30,6 +30,10 @@ if case == "bits":
     with open(f"{sys.argv[2]}.{backwards.rank}", "w", encoding="utf-8") as file:
         json.dump(digests({"group": backwards}), file)
     backwards.Free()
+elif case == "traced":
+    traces(sys.argv[2], group=world)
+elif case == "library":
+    print(MPI.Get_library_version(), flush=True)
 elif case == "missing":
     attend(world)
     if world.rank == 2:

@@ -15,13 +15,13 @@ harness.require("numpy", "ring_attention")
 
 import numpy as np
 import ring_attention as ra
-from group_cases import attend, digests
+from group_cases import attend, digests, traces
 
 
-def of_mpi(size, *program):
+def of_mpi(size, *program, **words):
     """The digests of each rank of a job of MPI."""
     with tempfile.TemporaryDirectory() as folder:
-        done = harness.run(size, *(program or ["group_cases.py"]), f"{folder}/digests")
+        done = harness.run(size, *(program or ["group_cases.py"]), f"{folder}/digests", **words)
         if done.returncode:
             raise AssertionError(done.stderr)
         found = []
@@ -65,6 +65,12 @@ class Threads(unittest.TestCase):
             self.assertEqual(got.tobytes(), due.tobytes())
         with self.assertRaisesRegex(ra.AgreedError, r"rank 0 has all_reduce of float64 \[1\], rank 1 has .* \[2\]"):
             ra.threads(2).run(lambda group: ra.all_reduce(np.zeros(1 + group.rank), group=group))
+
+    def test_traces(self):
+        for size in (1, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                ra.threads(size).run(lambda group: traces(folder, group=group))
+                self.assertEqual(os.listdir(folder), ["ring.json"])
 
     def test_decoding_over_a_sharded_cache(self):
         q, k, v = np.random.default_rng(0).standard_normal((3, 4, 30, 8))

@@ -1,15 +1,17 @@
 """What ranks of PyTorch do in group_test.py. `group_torch.py CASE FOLDER RANK SIZE` is one rank of a job of gloo."""
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 
 import numpy as np
 import ring_attention as ra
 import torch
 import torch.distributed as dist
-from group_cases import attend, digests
+from group_cases import attend, digests, traces
 
 
 def bits(rank, group):
@@ -25,6 +27,17 @@ def errors(rank, group):
         except ra.AgreedError as error:
             texts.append(str(error))
     yield [*texts, attend(group).out.shape]
+
+
+def traced(rank, group):
+    """Names of the files that a trace leaves."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder, src=0)
+    traces(folder[0], group=group)
+    dist.barrier()
+    yield os.listdir(folder[0])
+    dist.barrier()
+    shutil.rmtree(folder[0], ignore_errors=True)
 
 
 def parts(rank, group):

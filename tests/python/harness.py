@@ -41,9 +41,10 @@ def use_python_with(module):
             os.execv(other, [other, *sys.argv])
 
 
-def run(ranks, script, *arguments, limit=60, **words):
-    """Runs `python SCRIPT ARGUMENTS` on some ranks."""
-    command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / script), *map(str, arguments)]
+def run(ranks, script, *arguments, limit=60, python=sys.executable, **words):
+    """Runs `python SCRIPT ARGUMENTS` on some ranks. Another `python` has the launcher of its MPI next to it."""
+    launcher = [MPIRUN] if python == sys.executable else [str(Path(python).with_name("mpiexec")), "--oversubscribe"]
+    command = [*launcher, "-n", str(ranks), python, str(HERE / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=limit,
                           stdin=subprocess.DEVNULL, **words)
 

@@ -2,14 +2,13 @@
 arguments, such as `failing:kernel`. Prints lines; a failed check ends the job.
 """
 
-import collections
 import itertools
-import json
 import os
 import signal
 import sys
 import time
 
+import group_cases
 import numpy as np
 import reference
 import ring_attention as ra
@@ -63,35 +62,7 @@ def run_case(arrays, words, way, bound=1e-12, **more):
 
 
 def traces(folder):
-    """A trace has every rank's steps, hops and waits, and changes no bit; a file that cannot be is an error of all ranks."""
-    q, k, v = (held(array, 48, WAYS[0]) for array in random_case(3, 48, 48)[:3])
-    plain = ra.ring_attention(q, k, v, seq=48, placement="contiguous")
-    for _ in range(2):  # the second one replaces the first one's file
-        with ra.trace(f"{folder}/ring.json"):
-            traced = ra.ring_attention(q, k, v, seq=48, placement="contiguous")
-    check(all((one == other).all() for one, other in zip(plain, traced)), "a trace changes bits")
-    ra.ring_attention(q, k, v, seq=48, placement="contiguous")  # not in it
-    if ra.rank() == 0:
-        with open(f"{folder}/ring.json", encoding="utf-8") as file:
-            events = json.load(file)
-        begun = collections.Counter((event["pid"], event["name"]) for event in events if event["ph"] == "B")
-        for rank in range(ra.size()):
-            for name, times in (("hop", 2), ("wait", 2), ("K,V of 0", 1), ("K,V of 1", 1), ("K,V of 2", 1)):
-                check(begun[rank, name] == times, rank, name, begun)
-    own = f"{folder}/left.json.rank{ra.rank()}"
-    try:
-        with ra.trace(f"{folder}/left.json"):
-            raise KeyError("of the block")
-    except KeyError:
-        written = os.path.getsize(own)
-    ra.ring_attention(q, k, v, seq=48, placement="contiguous")
-    check(os.path.getsize(own) == written, "a call after the block is traced")
-    os.remove(own)
-    try:
-        with ra.trace(f"{folder}/missing/ring.json"):
-            check(False, "the trace has no directory")
-    except ra.AgreedError as error:
-        check("missing/ring.json" in str(error), error)
+    group_cases.traces(folder)
 
 
 def values():

@@ -154,6 +154,13 @@ class Torch(unittest.TestCase):
         with self.assertRaises(RuntimeError):
             first.sum().backward()
 
+    def test_a_profile_names_the_calls(self):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            out, _ = attention(random(2, 5, 4), random(2, 5, 4), random(2, 5, 4), threads=1)
+            out.sum().backward()
+        names = {event.key for event in profile.key_averages()}
+        self.assertLessEqual({"ring_attention.attention", "ring_attention.attention_backward"}, names)
+
     def test_ring_on_three_ranks(self):
         done = harness.run(3, "torch_program.py")
         self.assertEqual((done.returncode, done.stdout), (0, "all is well\n"), done.stderr)

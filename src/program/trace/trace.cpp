@@ -12,7 +12,7 @@
 #include "program/output_directory.hpp"
 #include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/mpi/collectives.hpp"
+#include "ring_attention/mpi/host.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 
 namespace ring_attention {
@@ -23,19 +23,44 @@ constexpr std::array track_names{"job",        "compute",    "K,V",         "dK,
 
 const char* name_of(Track track) { return track_names.at(static_cast<std::size_t>(track)); }
 
-/// Every rank's text, on rank 0; nothing elsewhere.
-std::vector<std::string> gathered(const Communicator& comm, const std::string& own) {
+class MpiTraceRanks : public TraceRanks {
+ public:
+  explicit MpiTraceRanks(const Communicator& comm) : comm_(comm), all_(comm) {}
+
+  [[nodiscard]] AllToAll& all() override { return all_; }
+  void agree(const std::function<void()>& validate) override { ring_attention::agree(comm_, validate); }
+  [[nodiscard]] Machine machine() override {
+    const HostGroup host = host_group(comm_);
+    return {host.rank > 0, clock_offset(comm_, host.first)};
+  }
+
+ private:
+  const Communicator& comm_;
+  MpiAllToAll all_;
+};
+
+/// The value of every rank. Collective.
+template <class T>
+std::vector<T> of_all(AllToAll& ranks, const T& value) {
+  std::vector<T> values(static_cast<std::size_t>(ranks.size()));
+  Pieces pieces{{values.size(), std::as_bytes(std::span(&value, 1))}, {}};
+  for (T& one : values) pieces.receive.push_back(std::as_writable_bytes(std::span(&one, 1)));
+  ranks.all_to_all(pieces);
+  return values;
+}
+
+/// Every rank's text, on rank 0; nothing elsewhere. Collective.
+std::vector<std::string> gathered(AllToAll& ranks, const std::string& own) {
   std::vector<std::string> texts;
-  const std::vector<std::size_t> sizes = all_gather(comm, own.size());
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  Pieces pieces{{ranks, std::span<const std::byte>()}, {ranks, std::span<std::byte>()}};
+  const std::vector<std::size_t> sizes = of_all(ranks, own.size());
+  Pieces pieces{{sizes.size(), std::span<const std::byte>()}, {sizes.size(), std::span<std::byte>()}};
   pieces.send[0] = std::as_bytes(std::span(own));
-  if (comm.rank() == 0) {
+  if (ranks.rank() == 0) {
     for (const std::size_t size : sizes) texts.emplace_back(size, ' ');
-    for (std::size_t rank = 0; rank < ranks; ++rank)
+    for (std::size_t rank = 0; rank < texts.size(); ++rank)
       pieces.receive[rank] = std::as_writable_bytes(std::span(texts[rank]));
   }
-  MpiAllToAll(comm).all_to_all(pieces);
+  ranks.all_to_all(pieces);
   return texts;
 }
 
@@ -64,25 +89,30 @@ std::string json_of(const TokenRanges& ranges) {
   return text + "]";
 }
 
-Trace::Trace(const Communicator& comm, std::string file)
-    : comm_(comm),
-      file_(std::move(file)),
-      own_file_(format("%s.rank%d", file_.c_str(), comm.rank())),
-      host_(host_group(comm)) {
-  remove_leftovers();
-  agree(comm_, [&] { open(); });
-  offset_ = clock_offset(comm_, host_.first);
-  start_ = clock_seconds();
-  broadcast(comm_, start_);
-  metadata("process_name", format("\"name\":\"rank %d\"", comm_.rank()));
-  metadata("process_sort_index", format("\"sort_index\":%d", comm_.rank()));
+Trace::Trace(const Communicator& comm, const std::string& file)
+    : Trace(std::make_unique<MpiTraceRanks>(comm), file) {}
+
+Trace::Trace(std::unique_ptr<TraceRanks> ranks, const std::string& file)
+    : ranks_(std::move(ranks)),
+      rank_(ranks_->all().rank()),
+      file_(file),
+      own_file_(format("%s.rank%d", file.c_str(), rank_)) {
+  const TraceRanks::Machine machine = ranks_->machine();
+  offset_ = machine.clock;
+  ranks_->agree([&] {
+    if (!machine.is_of_lower_rank) remove_leftovers();
+  });
+  ranks_->agree([&] { open(); });
+  start_ = of_all(ranks_->all(), clock_seconds()).front();
+  metadata("process_name", format("\"name\":\"rank %d\"", rank_));
+  metadata("process_sort_index", format("\"sort_index\":%d", rank_));
   metadata("clock", format("\"offset_us\":%.3f,\"round_trip_us\":%.3f", offset_.seconds * 1e6,
                            offset_.round_trip * 1e6));
 }
 
 void Trace::remove_leftovers() {
-  const Index removed = sum_over_ranks(comm_, host_.rank == 0 ? remove_rank_files(file_) : 0);
-  if (removed > 0 && comm_.rank() == 0)
+  const Index removed = remove_rank_files(file_);
+  if (removed > 0)
     std::fprintf(stderr, "%s: removed %s FILE.rankN, which a killed job left\n", file_.c_str(),
                  counted(removed, "file").c_str());
 }
@@ -101,9 +131,8 @@ void Trace::write(const char* phase, const std::string& name, double at, Track t
                   const std::string& rest) {
   if (paused_) return;
   const std::string named = name.empty() ? "" : ",\"name\":\"" + name + "\"";
-  const std::string event =
-      format("%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f%s%s}", separator_, phase, comm_.rank(),
-             static_cast<int>(track), at, named.c_str(), rest.c_str());
+  const std::string event = format("%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f%s%s}", separator_,
+                                   phase, rank_, static_cast<int>(track), at, named.c_str(), rest.c_str());
   (void)std::fwrite(event.data(), 1, event.size(), out_.get());
   separator_ = ",\n";
 }
@@ -131,26 +160,25 @@ void Trace::name_line(Track track) {
 }
 
 void Trace::arrow(const char* end, Track track, int from, int to, double at, Index number) {
-  const Index pair = static_cast<Index>(from) * comm_.size() + to, most = Index{1} << 24U;
+  const Index pair = static_cast<Index>(from) * ranks_->all().size() + to, most = Index{1} << 24U;
   const Index id = pair * most + number;
   write(end, "message", at, track,
         format(",\"cat\":\"%s\",\"id\":%lld%s", name_of(track), static_cast<long long>(id),
                *end == 'f' ? ",\"bp\":\"e\"" : ""));
 }
-void Trace::sends(Track track, int to, double at) {
-  arrow("s", track, comm_.rank(), to, at, sent_[{track, to}]++);
-}
+void Trace::sends(Track track, int to, double at) { arrow("s", track, rank_, to, at, sent_[{track, to}]++); }
 void Trace::receives(Track track, int from, double at) {
-  arrow("f", track, from, comm_.rank(), at, received_[{track, from}]++);
+  arrow("f", track, from, rank_, at, received_[{track, from}]++);
 }
 
 void Trace::describe(const SharedAttention& shared) {
   if (paused_) return;
   const Mask& mask = shared.scoring.mask;
+  const Index all_queries = shared.tokens.queries.seq(), all_keys = shared.tokens.keys.seq();
   std::string cells;
-  for (const TokenRange& queries : cells_of(shared.q.seq)) {
+  for (const TokenRange& queries : cells_of(all_queries)) {
     cells += cells.empty() ? "\"" : "\",\"";
-    for (const TokenRange& keys : cells_of(shared.kv.seq)) {
+    for (const TokenRange& keys : cells_of(all_keys)) {
       const Coverage seen = mask.coverage(queries, keys);
       cells += seen == Coverage::none ? '.' : seen == Coverage::full ? '#' : '+';
     }
@@ -165,10 +193,10 @@ void Trace::describe(const SharedAttention& shared) {
       format(
           "\"queries\":%lld,\"keys\":%lld,\"heads\":%lld,\"ranks\":%d,\"ring\":%d,\"ulysses\":%d,"
           "\"partition\":\"%s\",\"placement\":\"%s\",\"query_cell\":%lld,\"key_cell\":%lld,\"cells\":[%s\"]",
-          static_cast<long long>(shared.q.seq), static_cast<long long>(shared.kv.seq),
-          static_cast<long long>(shared.q.heads), comm_.size(), ring.size, ulysses.size, partition,
-          name(shared.tokens.queries.kind()).c_str(), static_cast<long long>(cell_of(shared.q.seq)),
-          static_cast<long long>(cell_of(shared.kv.seq)), cells.c_str()));
+          static_cast<long long>(all_queries), static_cast<long long>(all_keys),
+          static_cast<long long>(shared.q.heads), ranks_->all().size(), ring.size, ulysses.size, partition,
+          name(shared.tokens.queries.kind()).c_str(), static_cast<long long>(cell_of(all_queries)),
+          static_cast<long long>(cell_of(all_keys)), cells.c_str()));
 }
 
 void Trace::enters(Phase phase) {
@@ -182,14 +210,14 @@ void Trace::enters(Phase phase) {
 void Trace::join() {
   if (std::exchange(in_phase_, false)) end(Track::job);
   std::string own;
-  agree(comm_, [&] {
+  ranks_->agree([&] {
     if (std::ferror(out_.get()) != 0) throw cannot_write(own_file_);
     own = read_file(own_file_).bytes;
   });
   out_.reset();
-  const std::vector<std::string> texts = gathered(comm_, own);
-  agree(comm_, [&] {
-    if (comm_.rank() != 0) return;
+  const std::vector<std::string> texts = gathered(ranks_->all(), own);
+  ranks_->agree([&] {
+    if (rank_ != 0) return;
     std::string all = "[";
     for (const std::string& text : texts) all += (all.size() > 1 ? "," : "") + text.substr(1);
     write_file(file_, all, "\n]\n");

@@ -15,7 +15,6 @@
 
 #include "program/watchdog.hpp"
 #include "ring_attention/mpi/clock.hpp"
-#include "ring_attention/mpi/host.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 
 namespace ring_attention {
@@ -26,6 +25,25 @@ enum class Track : std::uint8_t { job, compute, kv, gradients, all_to_all, all_g
 /// `[[0,1,8],[24,1,8]]`: begin, stride and count of each range.
 [[nodiscard]] std::string json_of(const TokenRanges& ranges);
 
+/// The ranks that share a trace. All functions are collective.
+class TraceRanks {
+ public:
+  struct Machine {
+    bool is_of_lower_rank;  ///< is a lower rank on the same machine?
+    ClockOffset clock;
+  };
+
+  TraceRanks() = default;
+  TraceRanks(const TraceRanks&) = delete;
+  TraceRanks& operator=(const TraceRanks&) = delete;
+  virtual ~TraceRanks() = default;
+
+  [[nodiscard]] virtual AllToAll& all() = 0;
+  /// Does what agree() of a communicator does.
+  virtual void agree(const std::function<void()>& validate) = 0;
+  [[nodiscard]] virtual Machine machine() = 0;
+};
+
 /// Each rank writes each event to a file of its own at once, FILE.rank0, FILE.rank1, ...: an array without its end, which
 /// the readers accept. So the files of a job that dies, or still runs, can be read. join() makes one file of them; the
 /// next job with the same FILE removes those of a job that died.
@@ -33,7 +51,9 @@ enum class Track : std::uint8_t { job, compute, kv, gradients, all_to_all, all_g
 class Trace : public PhaseObserver {
  public:
   /// Collective. \throws AgreedError when a rank cannot write its file
-  Trace(const Communicator& comm, std::string file);
+  Trace(std::unique_ptr<TraceRanks> ranks, const std::string& file);
+  /// \param comm  outlives this object
+  Trace(const Communicator& comm, const std::string& file);
 
   [[nodiscard]] double now() const { return (clock_seconds() + offset_.seconds - start_) * 1e6; }
 
@@ -75,9 +95,9 @@ class Trace : public PhaseObserver {
   void metadata(const std::string& name, const std::string& arguments);
   void arrow(const char* end, Track track, int from, int to, double at, Index number);
 
-  const Communicator& comm_;
+  std::unique_ptr<TraceRanks> ranks_;
+  int rank_;
   std::string file_, own_file_;
-  HostGroup host_;
   std::unique_ptr<std::FILE, Close> out_;
   ClockOffset offset_;
   double start_ = 0;

@@ -115,9 +115,6 @@ class GroupRanks(_core.Group):
     def wait(self):
         """Nothing: arrays are in the memory of the host."""
 
-    def trace(self, file):
-        raise _core.AgreedError("trace: group= has none; mpirun and comm= have")
-
 
 def _late(call, missing, timeout):
     return (f"l{call}: waited {timeout:g} s for rank {', '.join(map(str, missing))}, which did not make this call. All "

@@ -152,7 +152,7 @@ def trace(file, *, comm=None, group=None):
     """Writes what each rank does in the calls of a `with` block, and when, to one file for Perfetto and Chrome. Collective.
 
     `with ring_attention.trace("ring.json"): ...` has the same format as `ring-attention run --trace`. The calls of the block
-    that have this `comm` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
+    that have this `comm` or `group` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
     these files remain.
     """
     ranks = ranks_of(comm, group)

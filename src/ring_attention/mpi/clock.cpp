@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <limits>
-#include <vector>
 
 #include "ring_attention/mpi/collectives.hpp"
 
@@ -14,58 +13,58 @@ namespace {
 
 constexpr int rounds = 64, tag = 0;
 
-void send(const Communicator& comm, double value, int to) {
-  check_mpi(MPI_Send(&value, 1, MPI_DOUBLE, to, tag, comm.handle()));
-}
+class MpiMessages : public ClockMessages {
+ public:
+  explicit MpiMessages(const Communicator& comm) : comm_(comm) {}
 
-/// A wait that spins would take the core from the rank that is to answer: between two looks it gives the core away.
-double receive(const Communicator& comm, int from, const auto& give_way) {
-  double value = 0;
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Irecv(&value, 1, MPI_DOUBLE, from, tag, comm.handle(), &request));
-  int done = 0;
-  check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-  while (done == 0) {
-    give_way();
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+  void send(double value, int to) override {
+    check_mpi(MPI_Send(&value, 1, MPI_DOUBLE, to, tag, comm_.handle()));
   }
-  return value;
-}
-double receive(const Communicator& comm, int from) {
-  return receive(comm, from, [] { sched_yield(); });
-}
+  /// A wait that spins would take the core from the rank that is to answer: between two looks it gives the core away.
+  double receive(int from, bool soon) override {
+    double value = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Irecv(&value, 1, MPI_DOUBLE, from, tag, comm_.handle(), &request));
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    while (done == 0) {
+      soon ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(200));
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
+    return value;
+  }
 
-void sleep_briefly() { usleep(200); }
+ private:
+  const Communicator& comm_;
+};
 
 /// On rank 0: asks `rank` for its clock.
-ClockOffset ask(const Communicator& comm, int rank, double (*now)()) {
+ClockOffset ask(ClockMessages& messages, int rank, double (*now)()) {
   ClockOffset best{0, std::numeric_limits<double>::infinity()};
   for (int round = 0; round < rounds; ++round) {
     const double begin = now();
-    send(comm, begin, rank);
-    const double theirs = receive(comm, rank), end = now();
+    messages.send(begin, rank);
+    const double theirs = messages.receive(rank, true), end = now();
     if (end - begin < best.round_trip) best = {(begin + end) / 2 - theirs, end - begin};
   }
   return best;
 }
 
 /// On another rank: answers rank 0.
-void answer(const Communicator& comm, double (*now)()) {
-  (void)receive(comm, 0, sleep_briefly);  // rank 0 asks other ranks first
-  send(comm, now(), 0);
-  for (int round = 1; round < rounds; ++round) {
-    (void)receive(comm, 0);
-    send(comm, now(), 0);
+void answer(ClockMessages& messages, double (*now)()) {
+  for (int round = 0; round < rounds; ++round) {
+    (void)messages.receive(0, round > 0);  // rank 0 asks other ranks first
+    messages.send(now(), 0);
   }
 }
 
-void send(const Communicator& comm, const ClockOffset& offset, int to) {
-  send(comm, offset.seconds, to);
-  send(comm, offset.round_trip, to);
+void send(ClockMessages& messages, const ClockOffset& offset, int to) {
+  messages.send(offset.seconds, to);
+  messages.send(offset.round_trip, to);
 }
-ClockOffset receive_offset(const Communicator& comm, int from) {
-  const double seconds = receive(comm, from, sleep_briefly);
-  return {seconds, receive(comm, from)};
+ClockOffset receive_offset(ClockMessages& messages, int from) {
+  const double seconds = messages.receive(from, false);
+  return {seconds, messages.receive(from, true)};
 }
 
 }  // namespace
@@ -74,20 +73,24 @@ double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-ClockOffset clock_offset(const Communicator& comm, int owner, double (*now)()) {
-  const std::vector<int> owners = all_gather(comm, owner);
+ClockOffset clock_offset(ClockMessages& messages, int rank, const std::vector<int>& owners, double (*now)()) {
+  const int size = static_cast<int>(owners.size()), owner = owners[static_cast<std::size_t>(rank)];
   ClockOffset offset;
-  if (comm.rank() == 0) {
-    for (int rank = 1; rank < comm.size(); ++rank)
-      if (owners[static_cast<std::size_t>(rank)] == rank) send(comm, ask(comm, rank, now), rank);
+  if (rank == 0) {
+    for (int other = 1; other < size; ++other)
+      if (owners[static_cast<std::size_t>(other)] == other) send(messages, ask(messages, other, now), other);
   } else {
-    if (owner == comm.rank()) answer(comm, now);
-    offset = receive_offset(comm, owner == comm.rank() ? 0 : owner);
+    if (owner == rank) answer(messages, now);
+    offset = receive_offset(messages, owner == rank ? 0 : owner);
   }
-  for (int rank = 0; rank < comm.size(); ++rank)
-    if (rank != comm.rank() && owners[static_cast<std::size_t>(rank)] == comm.rank())
-      send(comm, offset, rank);
+  for (int other = 0; other < size; ++other)
+    if (other != rank && owners[static_cast<std::size_t>(other)] == rank) send(messages, offset, other);
   return offset;
+}
+
+ClockOffset clock_offset(const Communicator& comm, int owner, double (*now)()) {
+  MpiMessages messages(comm);
+  return clock_offset(messages, comm.rank(), all_gather(comm, owner), now);
 }
 
 }  // namespace ring_attention

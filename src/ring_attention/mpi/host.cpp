@@ -24,14 +24,19 @@ HostGroup group_by_name(const Communicator& comm) {
   int length = 0;
   check_mpi(MPI_Get_processor_name(name.data(), &length));
   std::fill(name.begin() + length, name.end(), '\0');
-  const auto names = all_gather(comm, name);
-  const auto own = names.begin() + comm.rank();
-  return {.rank = static_cast<int>(std::count(names.begin(), own, name)),
-          .size = static_cast<int>(std::ranges::count(names, name)),
-          .first = static_cast<int>(std::ranges::find(names, name) - names.begin())};
+  std::vector<std::string> names;
+  for (const auto& one : all_gather(comm, name)) names.emplace_back(one.begin(), one.end());
+  return host_group(comm.rank(), names);
 }
 
 }  // namespace
+
+HostGroup host_group(int rank, const std::vector<std::string>& names) {
+  const auto own = names.begin() + rank;
+  return {.rank = static_cast<int>(std::count(names.begin(), own, *own)),
+          .size = static_cast<int>(std::ranges::count(names, *own)),
+          .first = static_cast<int>(std::ranges::find(names, *own) - names.begin())};
+}
 
 HostGroup host_group(const Communicator& comm) {
   const HostGroup group = group_by_memory(comm);

@@ -1,0 +1,76 @@
+// The clocks in a trace whose ranks are Peers, on one machine and on several.
+
+#include "program/trace/peer_ranks.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "support/temporary_directory.hpp"
+#include "support/thread_peers.hpp"
+
+namespace {
+
+std::atomic<int> ranks_of_a_machine{4};
+thread_local int rank_here = 0;
+
+}  // namespace
+
+/// Each thread is a rank, and knows the name of its machine.
+extern "C" int gethostname(char* name, std::size_t length) {
+  std::snprintf(name, length, "machine%d", rank_here / ranks_of_a_machine);
+  return 0;
+}
+
+namespace ring_attention::test {
+namespace {
+
+using Json = nlohmann::json;
+
+/// What 4 ranks say of their clocks in a trace, of which a killed job has left a file.
+std::vector<Json> clocks(int ranks_of_one) {
+  ranks_of_a_machine = ranks_of_one;
+  const TemporaryDirectory directory;
+  const std::string file = directory / "t.json";
+  std::ofstream(file + ".rank7") << "left";
+  const auto mail = std::make_shared<Mail>(4);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank)
+    ranks.emplace_back([&, rank] {
+      rank_here = rank;
+      ThreadPeers peers(mail, rank);
+      Trace(trace_ranks(peers), file).join();
+    });
+  for (std::thread& rank : ranks) rank.join();
+  std::vector<Json> found;
+  for (const Json& event : Json::parse(std::ifstream(file)))
+    if (event.at("name") == "clock") found.push_back(event.at("args"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+  EXPECT_EQ(found.size(), 4);
+  return found;
+}
+
+TEST(TraceOfPeers, RanksOfOneMachineShareItsClock) {
+  for (const Json& clock : clocks(4)) {
+    EXPECT_EQ(clock.at("offset_us"), 0.0);
+    EXPECT_EQ(clock.at("round_trip_us"), 0.0);
+  }
+}
+
+TEST(TraceOfPeers, AnotherMachineHasAnOffset) {
+  const std::vector<Json> found = clocks(2);
+  EXPECT_EQ(found.at(1), found.at(0));
+  EXPECT_EQ(found.at(3), found.at(2));
+  EXPECT_EQ(found.at(0).at("round_trip_us"), 0.0);
+  const double round_trip = found.at(2).at("round_trip_us");
+  EXPECT_GT(round_trip, 0);
+  EXPECT_LE(std::abs(found.at(2).at("offset_us").get<double>()), round_trip / 2 + 1);  // it is the same clock
+}
+
+}  // namespace
+}  // namespace ring_attention::test
