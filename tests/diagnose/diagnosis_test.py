@@ -95,6 +95,13 @@ class Diagnosis(unittest.TestCase):
         for says in ("full alone: no scale", "window alone: the window is one key", "sinks alone: dK without the scale"):
             self.assertIn(f"    {says}", text)
 
+    def test_names_the_mistakes_of_a_softcap(self):
+        self.assertNotIn("softcap", [case.name for case in ladder(Job(3, "zigzag"))])
+        for name in ("softcap-ignored", "softcap-over-mask", "softcap-before-scale", "softcap-slope-missing"):
+            found = diagnose(answers(Job(3, "zigzag"), ("causal", "softcap"), name), Options())
+            wrong = found.backward if name == "softcap-slope-missing" else found.forward
+            self.assertEqual([[one.id for one in each.mistakes] for each in wrong.explanations], [[name]])
+
     def test_lists_what_the_cases_do_not_test(self):
         found = diagnose(answers(Job(3, "zigzag"), ("full",)), Options())
         ids = {mistake.id for mistake in found.not_tested}

@@ -41,6 +41,7 @@ class Case:
     cu_seqlens: list[int] | None = None  #: where packed documents begin, and where the last one ends
     hidden_keys: int = 0  #: how many keys at the start are padding that no query sees
     alibi_slopes: object = None  #: one per head; the bias is -slope |position of the key - position of the query|
+    softcap: float = 0  #: a product x = scale q.k becomes softcap * tanh(x / softcap), before the bias; 0: it stays
     bias: object = None  #: [1, heads, tokens of this rank, tokens]: a row for each query here, a column for each key
     query_position: int | None = None  #: of decoding: q is one query, the same on every rank, at this position
     sinks: object = None  #: one logit per head, which takes part in the softmax and has no value

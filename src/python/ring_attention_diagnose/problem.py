@@ -35,7 +35,13 @@ class Case:
     padding: int = 0  #: the first keys, which no query sees
     ulysses: int = 1  #: ranks that share the heads
     decodes: bool = False  #: every rank has the query of the last token, and its own part of the keys
+    softcap: float = 0  #: a product x of the scores becomes softcap * tanh(x / softcap); 0: it stays
     large_scores: bool = False  #: in three of four heads: near +-100, near -10150, near -120
+
+    @property
+    def by_name_only(self) -> bool:
+        """Few attentions have it: it is left out where no case is named."""
+        return self.decodes or self.softcap > 0
 
     @property
     def group(self) -> int:
@@ -77,18 +83,19 @@ def every_case(job: Job) -> list[Case]:
             ("large", "large scores, and scores far below zero; causal", {"causal": True, "large_scores": True}),
             ("decode", "one query, which all ranks have, and a cache that they share",
              {"causal": True, "kv_heads": heads // 2, "decodes": True}),
+            ("softcap", "scores softcap * tanh(scale q.k / softcap); causal", {"causal": True, "softcap": 2.0}),
         ))
     ]
 
 
 def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
-    """The cases for a job, the simplest first: those with these names, or all of self-attention."""
+    """The cases for a job, the simplest first: those with these names, or all that are not left out."""
     cases = every_case(job)
     known = [case.name for case in cases]
     for name in names:
         if name not in known:
             raise InputError(f"case '{name}'", "there is none", f"take some of {', '.join(known)}")
-    return [case for case in cases if (case.name in names if names else not case.decodes)]
+    return [case for case in cases if (case.name in names if names else not case.by_name_only)]
 
 
 def _alibi_slopes(heads: int) -> list[float]:
@@ -169,7 +176,7 @@ class Problem:
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
         for there, name, value in ((c.window, "window", c.window), (c.documents, "cu_seqlens", list(c.documents)),
                                    (c.padding, "hidden_keys", c.padding), (c.alibi, "alibi_slopes", self.slopes),
-                                   (c.sinks, "sinks", self.sinks), (c.decodes, "query_position", c.tokens - 1)):
+                                   (c.softcap, "softcap", c.softcap), (c.sinks, "sinks", self.sinks), (c.decodes, "query_position", c.tokens - 1)):
             if there:
                 words[name] = value.tolist() if isinstance(value, np.ndarray) else value
         return {**words, "tokens_of_rank": [self.job.tokens_of(rank, c.tokens) for rank in range(self.job.ranks)]}
@@ -188,6 +195,10 @@ class Problem:
         c, i = self.case, np.arange(self.case.tokens)
         k, v = np.repeat(self.k, c.group, 0), np.repeat(self.v, c.group, 0)
         scores = c.scale * self.q @ k.swapaxes(1, 2)
+        slope = 1.0
+        if c.softcap:
+            slope = 1 - np.tanh(scores / c.softcap) ** 2
+            scores = c.softcap * np.tanh(scores / c.softcap)
         if c.alibi:
             scores = scores - self.slopes[:, None, None] * abs(i[:, None] - i)
         if c.bias:
@@ -199,7 +210,7 @@ class Problem:
         l = p.sum(2) + np.exp(sinks[:, None] - np.where(m == -INF, 0, m))
         p = p / np.where(l > 0, l, 1)[..., None]
         out = p @ v
-        ds = p * (self.dout @ v.swapaxes(1, 2) - (self.dout * out).sum(2, keepdims=True))
+        ds = p * (self.dout @ v.swapaxes(1, 2) - (self.dout * out).sum(2, keepdims=True)) * slope
         over_group = lambda x: x.reshape(c.kv_heads, c.group, c.tokens, c.dim).sum(1)  # noqa: E731
         return {"out": out, "lse": np.where(l > 0, m + np.log(l), -INF)[..., None], "dq": c.scale * ds @ k,
                 "dk": over_group(c.scale * ds.swapaxes(1, 2) @ self.q), "dv": over_group(p.swapaxes(1, 2) @ self.dout)}

@@ -67,14 +67,21 @@ class _Batch:
         """K or V of each step, by query head: [B, R, T, H, N, D]"""
         return self.problem.shards(array)[self.table(array)[..., None], self.kv[:, None, None, :]]
 
+    def by_plan(self, rule: str) -> np.ndarray:
+        """A rule of the products of the scores, which not all plans share."""
+        return np.stack([getattr(plan.rules, rule)(self.c, x) for plan, x in zip(self.plans, self.products)])
+
     def scores(self) -> np.ndarray:
         """[B, R, T, H, N, N]; -inf hides a key."""
         q = self.problem.shards("q")[None, :, None]
-        scores = self.scale * product(q, self.of_steps("k").swapaxes(-1, -2), self.sums)
+        scores = self.products = self.scale * product(q, self.of_steps("k").swapaxes(-1, -2), self.sums)
+        if self.c.softcap:
+            scores = self.by_plan("capped")
         if self.plans[0].bias is not None:
-            scores += np.stack([plan.bias for plan in self.plans])
+            scores = scores + np.stack([plan.bias for plan in self.plans])
         seen = np.stack([plan.seen for plan in self.plans])[:, :, :, None]
-        hidden = np.array([plan.rules.hidden_score for plan in self.plans])[:, None, None, None, None, None]
+        hidden = np.array([-self.c.softcap if plan.rules.caps_hidden and self.c.softcap else plan.rules.hidden_score
+                           for plan in self.plans])[:, None, None, None, None, None]
         return np.where(seen, self.sum(scores), hidden)
 
     # ---- forward ----------------------------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ class _Batch:
         if r.delta_from != "none":
             out = self.given(given, r.delta_from, self.slots.shards(given.arrays["out"]), given.piece_out)
             ds = ds - _col(self.sum((by_step * out).sum(-1)))
-        ds = self.low(p * ds)
+        ds = self.low(p * ds * (self.by_plan("cap_slope") if self.c.softcap else 1.0))
         dq = self.scale * _col(self.numbers("dq_factor")) * product(ds, self.of_steps("k"), self.sums)
         q = self.problem.shards("q")[None, :, None]
         dk = self.scale * _col(self.numbers("dk_factor")) * product(ds.swapaxes(-1, -2), q, self.sums)

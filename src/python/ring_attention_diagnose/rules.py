@@ -120,10 +120,13 @@ class Rules:
     padding: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.content.position >= c.padding
     pads_count: bool = False  #: slots without a token count as tokens
     skips_partial_tiles: bool = False  #: steps of which a rank sees a part
-    # Scores: scale q k^T + bias. Of heads: the one of another array that head h uses.
+    # Scores: capped(scale q k^T) + bias. Of heads: the one of another array that head h uses.
     scale: Callable[[Case], float] = lambda c: c.scale
     bias: Callable[[Case, np.ndarray], np.ndarray] = lambda c, of_pairs: of_pairs
     hidden_score: float = -INF
+    capped: Callable[[Case, np.ndarray], np.ndarray] = lambda c, x: c.softcap * np.tanh(x / c.softcap)
+    cap_slope: Callable[[Case, np.ndarray], np.ndarray] = lambda c, x: 1 - np.tanh(x / c.softcap) ** 2
+    caps_hidden: bool = False  #: the mask stands inside of the cap
     kv_head: Callable[[Case, np.ndarray], np.ndarray] = lambda c, h: h // c.group
     bias_head: Callable = _same_head
     slope_head: Callable = _same_head

@@ -185,6 +185,11 @@ mistake("gqa-first-kv", kv_head=_first_head)
 mistake("no-scale", scale=lambda c: 1.0)
 mistake("scale-twice", scale=lambda c: c.scale**2)
 mistake("scale-all-heads", scale=lambda c: c.scale / np.sqrt(c.heads))
+mistake("softcap-ignored", capped=lambda c, x: x, cap_slope=lambda c, x: 1 + 0 * x)
+mistake("softcap-over-mask", caps_hidden=True)
+mistake("softcap-before-scale", capped=lambda c, x: c.scale * c.softcap * np.tanh(x / c.scale / c.softcap),
+        cap_slope=lambda c, x: 1 - np.tanh(x / c.scale / c.softcap) ** 2)
+mistake("softcap-slope-missing", cap_slope=lambda c, x: 1 + 0 * x)
 mistake("bias-ignored", bias=lambda c, x: 0 * x)
 mistake("bias-times-scale", bias=lambda c, x: x * c.scale)
 
