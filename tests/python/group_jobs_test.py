@@ -138,7 +138,8 @@ class OpenMpi(OverMpi4py, unittest.TestCase):
     python = os.environ.get("OPENMPI_PYTHON")
 
     def setUp(self):
-        patch = unittest.mock.patch.dict(harness.ENVIRONMENT, LD_LIBRARY_PATH="", OMPI_ALLOW_RUN_AS_ROOT="1",
+        patch = unittest.mock.patch.dict(harness.ENVIRONMENT, LD_LIBRARY_PATH="", LD_PRELOAD="", HWLOC_COMPONENTS="",
+                                         OMPI_ALLOW_RUN_AS_ROOT="1",
                                          PYTHONPATH=f"{harness.PACKAGE}{os.pathsep}{harness.HERE}",
                                          OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         patch.start()

@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include "ring_attention/attention_ranks.hpp"
 #include "ring_attention/mpi/host.hpp"
 

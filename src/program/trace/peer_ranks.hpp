@@ -2,6 +2,8 @@
 /// A trace whose ranks are Peers.
 #pragma once
 
+#include <memory>
+
 #include "program/trace/trace.hpp"
 #include "ring_attention/parallel/peers.hpp"
 
