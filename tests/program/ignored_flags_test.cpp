@@ -104,8 +104,8 @@ TEST(IgnoredFlags, OfRun) {
   try_partition_and_device(flags);
   flags.pair("--threads 2", "--engine fast", "--engine readable");
   flags.need_nothing({"--out a", "--check", "--json", "--progress never", "--trace a", "--scale 2",
-                      "--softcap 3", "--causal", "--window 1,1", "--documents a", "--alibi", "--bias a", "--sink a",
-                      "--dropout 0.5"});
+                      "--softcap 3", "--causal", "--window 1,1", "--documents a", "--alibi", "--bias a",
+                      "--sink a", "--dropout 0.5"});
   flags.pair("--dropout-seed 2", "--dropout 0.5");
   flags.pair("--q-offset 2", "--causal");
   flags.old_names({"--block", "--wire"});
@@ -131,8 +131,8 @@ TEST(IgnoredFlags, OfDecode) {
   try_same_bits(flags);
   try_engine(flags);
   flags.need_nothing({"--threads 2 --engine readable", "--prompt 3", "--out a", "--check", "--json",
-                      "--trace a", "--scale 2", "--softcap 3", "--window 2,0", "--alibi", "--sink a", "--placement zigzag",
-                      "--transport odd-even"});
+                      "--trace a", "--scale 2", "--softcap 3", "--window 2,0", "--alibi", "--sink a",
+                      "--placement zigzag", "--transport odd-even"});
   flags.base("--out a");
   for (const char* flag : {"--kv-heads 2", "--seed 2"}) flags.pair(flag, random, files);
   flags.need_nothing({random});

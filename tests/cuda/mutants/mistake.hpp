@@ -1,4 +1,4 @@
-// Wrong biases and dropouts that look right, for kernels 0 and 1. Those of the CPU's engines are in lesson 12.
+// Wrong biases, softcaps and dropouts that look right, for kernels 0 and 1. Those of the CPU's engines are in lesson 12.
 #pragma once
 
 namespace ring_attention::test {
@@ -19,6 +19,8 @@ enum class Mistake {
   no_scale,
   masks_gradient_of_scores,  // a dropped pair has no dS
   gradient_without_dropout,  // dS = P (dP - delta)
+  cap_in_other_units,        // scores are in units of log 2, the softcap is not
+  gradient_without_cap,      // dQ and dK from the gradient of the scores
 };
 
 inline Mistake mistake = Mistake::none;  // of all kernels

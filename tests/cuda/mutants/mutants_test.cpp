@@ -23,6 +23,7 @@ GradientProblem<float> problem_with(Index bias_heads) {
             .bias_batch = 1,
             .bias_heads = bias_heads};
   what.scoring.dropout = {.probability = 0.3, .seed = 5};
+  what.scoring.softcap = 0.9;
   auto problem = make_gradient_problem<float>(what);
   Problem<float>& p = problem.forward;
   std::ranges::fill(p.bias.view().row(0, 0, 3), negative_infinity<float>);
@@ -92,6 +93,12 @@ TEST(KernelMutants, WrongDropoutsAreNoticed) {
   EXPECT_EQ(with(Mistake::no_scale), wrong);
   EXPECT_EQ(with(Mistake::masks_gradient_of_scores), wrong_backward);
   EXPECT_EQ(with(Mistake::gradient_without_dropout), wrong_backward);
+}
+
+// Kernel 0 caps before it has pairs.
+TEST(KernelMutants, WrongCapsAreNoticed) {
+  EXPECT_EQ(with(Mistake::cap_in_other_units), (Verdict{true, false, false}));
+  EXPECT_EQ(with(Mistake::gradient_without_cap), wrong_backward);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ class PairRow {
  public:
   PairRow(const AttentionTask& task, const PairTerms& pairs, int batch_head, int query, const KeyRange& range)
       : scale_(task.scale),
+        softcap_(pairs.softcap),
         drops_(pairs.dropout != nullptr),
         in_shard_{{range.first, 1, range.tokens.count}, range.first},
         right_(task, pairs, batch_head, query, range),
@@ -36,6 +37,13 @@ class PairRow {
         of_first_head_(task, pairs, 0, query, range),
         of_batch_0_(task, pairs, batch_head % task.heads, query, range) {}
 
+  [[nodiscard]] float capped(float product) const {
+    return mistake == Mistake::cap_in_other_units ? capped_product(product, softcap_)
+                                                  : right_.capped(product);
+  }
+  [[nodiscard]] float product_gradient(float ds, float product) const {
+    return mistake == Mistake::gradient_without_cap ? ds : right_.product_gradient(ds, product);
+  }
   [[nodiscard]] float biased(float score, int key) const {
     if (mistake == Mistake::drops_before_softmax && is_dropped(key)) return -infinity;
     const float bias = for_bias().biased(0, key);
@@ -74,7 +82,7 @@ class PairRow {
                                                       : right_;
   }
 
-  float scale_;
+  float scale_, softcap_;
   bool drops_;
   KeyRange in_shard_;
   RightPairRow right_, of_shard_, of_first_head_, of_batch_0_;
