@@ -154,9 +154,9 @@ TEST(Arguments, ScoringThatIsNoNumber) {
   expect_refused_on_some([](auto& a) { a.scoring.scale = not_a_number; }, "scale is nan");
   expect_refused_on_some([](auto& a) { a.scoring.scale = -infinite; }, "scale is -inf");
   expect_refused_on_some([](auto& a) { a.scoring.scale = 1e39; }, "scale is 1e+39");  // infinite in float
-  for (const double cap : {-1.0, not_a_number, infinite, 1e39})
-    expect_refused_on_some([cap](auto& a) { a.scoring.softcap = cap; },
-                           "it must be positive and finite, or 0");
+  expect_refused_on_some([](auto& a) { a.scoring.softcap = -1; }, "softcap is -1");
+  expect_refused_on_some([](auto& a) { a.scoring.softcap = not_a_number; }, "softcap is nan");
+  expect_refused_on_some([](auto& a) { a.scoring.softcap = 1e39; }, "softcap is 1e+39");
   expect_refused_on_some([](auto& a) { a.scoring.alibi_slopes[2] = not_a_number; },
                          "an ALiBi slope is not finite");
   expect_refused_on_some([](auto& a) { a.scoring.alibi_slopes.pop_back(); }, "3 ALiBi slopes for 4 heads");

@@ -24,7 +24,7 @@ def visible(queries, keys, *, causal=False, window=None, documents=None, q_offse
     return seen
 
 
-OF_PAIRS = ("bias", "alibi")  # keywords of terms that are added to the score of a pair
+OF_PAIRS = ("bias", "alibi", "softcap")  # keywords of terms of the score of a pair, which a kernel= does not get
 
 
 def slopes(heads):

@@ -146,8 +146,8 @@ void validate(const RunOptions& options) {
     throw InputError(
         "--tile goes with --same-bits or --engine readable: the fast engine chooses its own tiles");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
-  if (options.softcap && !(*options.softcap > 0 && std::isfinite(*options.softcap)))
-    throw InputError("--softcap must be a positive, finite number; without the flag scores are not capped");
+  if (options.softcap && !(*options.softcap > 0))
+    throw InputError("--softcap must be a positive number; without the flag scores are not capped");
 }
 
 }  // namespace ring_attention

@@ -57,7 +57,7 @@ inline bool changes_scores(const KeySpan<Real>& span, bool masked) {
 
 /// softcap * tanh(s / softcap), or s without a cap.
 inline Vector capped(Vector s, const KeySpan<Real>& span) {
-  return span.softcap == 0 ? s : span.softcap * tanh(s / span.softcap);
+  return span.softcap == 0 ? s : fma(broadcast(span.softcap), tanh(s / span.softcap), broadcast(0));
 }
 
 /// The derivative of `capped`, from its result: 1 - tanh^2.

@@ -206,7 +206,7 @@ inline Vector tanh(Vector x) {
   constexpr Real one = 20;  // from here on tanh rounds to 1
   const Vector e =
       exp2((size > one ? broadcast(one) : size) * (2 * static_cast<Real>(1.44269504088896340736)));
-  const Vector far = 1 - 2 / (e + 1);
+  const Vector far = 1 - 2 / fma(e, broadcast(1), broadcast(1));
   const Integers sign = (Integers)x & (Integer{1} << (8 * sizeof(Real) - 1));
   return size < Real{0.5} ? x * below / fraction : (Vector)((Integers)far | sign);
 }
