@@ -67,8 +67,8 @@ struct AttentionState {
     return {call.grid(ranks->rank(), ranks->size()),
             options.partition == Partition::all_gather,
             call.placement,
-            call.q.shape(),
-            call.k.shape(),
+            call.q.shape().with_seq(call.placement.queries.seq()),
+            call.k.shape().with_seq(call.placement.keys.seq()),
             call.scoring,
             false,
             call.term_shapes()};

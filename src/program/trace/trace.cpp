@@ -174,11 +174,10 @@ void Trace::receives(Track track, int from, double at) {
 void Trace::describe(const SharedAttention& shared) {
   if (paused_) return;
   const Mask& mask = shared.scoring.mask;
-  const Index all_queries = shared.tokens.queries.seq(), all_keys = shared.tokens.keys.seq();
   std::string cells;
-  for (const TokenRange& queries : cells_of(all_queries)) {
+  for (const TokenRange& queries : cells_of(shared.q.seq)) {
     cells += cells.empty() ? "\"" : "\",\"";
-    for (const TokenRange& keys : cells_of(all_keys)) {
+    for (const TokenRange& keys : cells_of(shared.kv.seq)) {
       const Coverage seen = mask.coverage(queries, keys);
       cells += seen == Coverage::none ? '.' : seen == Coverage::full ? '#' : '+';
     }
@@ -193,10 +192,10 @@ void Trace::describe(const SharedAttention& shared) {
       format(
           "\"queries\":%lld,\"keys\":%lld,\"heads\":%lld,\"ranks\":%d,\"ring\":%d,\"ulysses\":%d,"
           "\"partition\":\"%s\",\"placement\":\"%s\",\"query_cell\":%lld,\"key_cell\":%lld,\"cells\":[%s\"]",
-          static_cast<long long>(all_queries), static_cast<long long>(all_keys),
+          static_cast<long long>(shared.q.seq), static_cast<long long>(shared.kv.seq),
           static_cast<long long>(shared.q.heads), ranks_->all().size(), ring.size, ulysses.size, partition,
-          name(shared.tokens.queries.kind()).c_str(), static_cast<long long>(cell_of(all_queries)),
-          static_cast<long long>(cell_of(all_keys)), cells.c_str()));
+          name(shared.tokens.queries.kind()).c_str(), static_cast<long long>(cell_of(shared.q.seq)),
+          static_cast<long long>(cell_of(shared.kv.seq)), cells.c_str()));
 }
 
 void Trace::enters(Phase phase) {
