@@ -172,7 +172,8 @@ class EmulatedTest(harness.CommandTest):
 
     def test_a_kernel_without_bias_and_dropout_is_refused(self):
         for words, said in (
-            ("--kernel mma", "--kernel mma: the forward kernel mma does not take bf16 with a head dim of 64 and a bias, softcap or dropout"),
+            ("--kernel mma", "--kernel mma: the forward kernel mma does not take bf16 with a head dim of 64 and a bias, "
+                             "softcap or dropout"),
             ("--kernel mma", "these do: naive, tiled"),
             ("--backward --backward-kernel mma", "these do: tiled, tiled-atomics"),
         ):

@@ -26,9 +26,10 @@ __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 _OF_RINGS = {"placement": ("str", "zigzag"), "parallel": ("str", "ring"), "ulysses": ("int", 1),
              "transport": ("str", "overlapped"), "sink_gradient": ("str", "share")}
 #: The type of each keyword in an operator's schema, and its default. Without `seq` the call is one of one process.
-_WORDS = {"causal": ("bool", False), "window": ("int[]?", None), "alibi": ("bool", False), "scale": ("float?", None), "softcap": ("float?", None),
-          "dropout": ("float", 0.0), "seed": ("int", 0), "q_offset": ("int?", None), "same_bits": ("int", 0),
-          "threads": ("int", 0), "check": ("bool", False), "seq": ("int[]", []), "ranks": ("str", ""), **_OF_RINGS}
+_WORDS = {"causal": ("bool", False), "window": ("int[]?", None), "alibi": ("bool", False), "scale": ("float?", None),
+          "softcap": ("float?", None), "dropout": ("float", 0.0), "seed": ("int", 0), "q_offset": ("int?", None),
+          "same_bits": ("int", 0), "threads": ("int", 0), "check": ("bool", False), "seq": ("int[]", []), "ranks": ("str", ""),
+          **_OF_RINGS}
 _SCHEMA = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? documents, " + ", ".join(
     f"{kind} {name}" for name, (kind, _) in _WORDS.items())
 _ranks = weakref.WeakValueDictionary()  # what comm= and group= name, unless PyTorch knows it by name

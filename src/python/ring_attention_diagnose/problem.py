@@ -176,7 +176,8 @@ class Problem:
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
         for there, name, value in ((c.window, "window", c.window), (c.documents, "cu_seqlens", list(c.documents)),
                                    (c.padding, "hidden_keys", c.padding), (c.alibi, "alibi_slopes", self.slopes),
-                                   (c.softcap, "softcap", c.softcap), (c.sinks, "sinks", self.sinks), (c.decodes, "query_position", c.tokens - 1)):
+                                   (c.softcap, "softcap", c.softcap), (c.sinks, "sinks", self.sinks),
+                                   (c.decodes, "query_position", c.tokens - 1)):
             if there:
                 words[name] = value.tolist() if isinstance(value, np.ndarray) else value
         return {**words, "tokens_of_rank": [self.job.tokens_of(rank, c.tokens) for rank in range(self.job.ranks)]}
