@@ -33,8 +33,12 @@ TEST(Bias, GradientsAgainstFiniteDifferencesForEveryBroadcast) {
     for (const auto& [name, scoring] : every_scoring(5, 6, 4, 0.6)) {
       SCOPED_TRACE(name + ", bias of " + std::to_string(extents.first) + " batches and " +
                    std::to_string(extents.second) + " heads");
-      auto problem = make_gradient_problem<double>(with_bias(extents, scoring));
-      expect_gradients_of_the_loss(problem);
+      for (const double softcap : {0.0, 0.7}) {
+        Case what = with_bias(extents, scoring);
+        what.scoring.softcap = softcap;
+        auto problem = make_gradient_problem<double>(what);
+        expect_gradients_of_the_loss(problem);
+      }
     }
 }
 
@@ -64,10 +68,13 @@ TEST(Bias, OfZeroChangesNothing) {
   EXPECT_EQ(plain.bias.size(), 0);
 }
 
-TEST(Bias, OfMinusInfinityIsAMask) {
-  const Case causal = with_bias({0, 0}, {0.6, Mask::causal(-2)});  // the first two queries see no key
+/// -inf is added to what a softcap leaves: inside of it, it would hide nothing.
+void expect_a_mask_of_minus_infinity(double softcap) {
+  Case causal = with_bias({0, 0}, {0.6, Mask::causal(-2)});  // the first two queries see no key
+  Case of_bias = with_bias({1, 1});
+  causal.scoring.softcap = of_bias.scoring.softcap = softcap;
   auto masked = make_gradient_problem<double>(causal);
-  auto biased = make_gradient_problem<double>(with_bias({1, 1}));
+  auto biased = make_gradient_problem<double>(of_bias);
   for (Index query = 0; query < 5; ++query)
     for (Index key = 0; key < 6; ++key)
       biased.forward.bias.view()(0, 0, query, key) =
@@ -83,6 +90,11 @@ TEST(Bias, OfMinusInfinityIsAMask) {
   EXPECT_TRUE(bitwise_equal(with.k, plain.k));
   EXPECT_TRUE(bitwise_equal(with.v, plain.v));
   for (Index key = 0; key < 6; ++key) EXPECT_EQ(with.bias.view()(0, 0, 1, key), 0);
+}
+
+TEST(Bias, OfMinusInfinityIsAMask) {
+  expect_a_mask_of_minus_infinity(0);
+  expect_a_mask_of_minus_infinity(0.7);
 }
 
 TEST(Bias, OfAnotherShapeIsAnError) {

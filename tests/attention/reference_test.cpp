@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 #include "ring_attention/core/error.hpp"
@@ -132,6 +133,19 @@ TEST(Reference, AlibiMakesFarKeysSmaller) {
   const Reference result = reference_forward(q, k, v, {1, Mask::causal(1), {log2, 0}});
   expect_elements(result.out, {30, 25});
   expect_elements(result.lse, {log3 - log2, log2});
+}
+
+// The scale stands inside of the tanh; ALiBi and the bias stand outside.
+TEST(Reference, ASoftcapBoundsTheProductAlone) {
+  const auto q = tensor({1, 1, 1, 1}, {3}), k = tensor({1, 1, 2, 1}, {5, 5}),
+             v = tensor({1, 1, 2, 1}, {1, 1});
+  const auto bias = tensor({1, 1, 1, 2}, {none, 4});
+  Scoring scoring;
+  scoring.scale = 0.5;
+  scoring.alibi_slopes.push_back(0.25);
+  scoring.softcap = 2;
+  const Reference result = reference_forward(q, k, v, scoring, whole(1), bias);
+  expect_elements(result.lse, {2 * std::tanh(7.5 / 2) - 0.25 + 4});
 }
 
 TEST(Reference, DocumentsDoNotSeeEachOther) {

@@ -20,11 +20,10 @@ double max_abs(View<const double> array) {
 
 /// One head: softmax(capped(scale q k^T) + bias + mask) with its sink, and what it is made of.
 struct Softmax {
-  Matrix<double> p;      // [rows, keys]; a row that sees no key is zero
-  Eigen::VectorXd sink;  // [rows], the probability of the sink
-  Eigen::VectorXd lse;   // [rows]
-  Eigen::VectorXd
-      size;  // [rows]: 1 + the largest |s| of a row, its sink, its lse and uncapped products included
+  Matrix<double> p;          // [rows, keys]; a row that sees no key is zero
+  Eigen::VectorXd sink;      // [rows], the probability of the sink
+  Eigen::VectorXd lse;       // [rows]
+  Eigen::VectorXd size;      // [rows]: 1 + the largest |s| of a row, its products, sink and lse included
   double max_abs_score = 0;  // of the pairs that are seen, and the sink
 };
 
@@ -81,7 +80,7 @@ Softmax DenseProblem::softmax(Index batch, Index head) const {
                  Eigen::VectorXd(rows)};
   const double of_sink = sink == negative_infinity<double> ? 0 : std::abs(sink);
   Matrix<double>& s = result.p;
-  // A cap makes large scores small, and leaves what their sums are wrong by.
+  // A cap makes large products small, but not the roundings of their sums.
   const Matrix<double> uncapped = scoring.caps() ? products(batch, head) : Matrix<double>();
   for (Index i = 0; i < s.rows(); ++i) {
     double largest = of_sink;
