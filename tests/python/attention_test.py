@@ -142,6 +142,25 @@ class Values(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "positions: they go neither with a bias"):
             ra.attention(q, k, v, positions=(range(40), range(40)), bias=np.zeros((40, 40)))
 
+    def test_packed_batches_as_the_page_shows_them(self):
+        """The boundaries of documents with and without their 0, in both types; each document is attention of its own."""
+        _, _, _, one, packed, *_ = harness.python_blocks(harness.HERE.parents[1] / "docs/python.md")
+        names = {}
+        exec(one + packed, names)
+        q, k, v, out, bounds = (names[name] for name in ("q", "k", "v", "out", "cu_seqlens"))
+        for begin, end in zip(bounds, bounds[1:]):
+            alone = ra.attention(*(x[begin:end].swapaxes(0, 1) for x in (q, k, v)), causal=True)
+            self.assert_near(out[begin:end], alone.out.swapaxes(0, 1), 1e-12, (begin, end))
+        heads_first = [x.swapaxes(0, 1) for x in (q, k, v)]
+        for given in (bounds[1:], bounds.astype(np.int64), bounds[1:].tolist()):
+            same = ra.attention(*heads_first, causal=True, documents=given)
+            self.assertEqual(same.out.swapaxes(0, 1).tobytes(), out.tobytes())
+        held = [ra.threads(2).run(lambda group: ra.positions(1000, documents=given, same_bits=64, group=group).tolist())
+                for given in (bounds, bounds[1:])]
+        self.assertEqual(*held)
+        with self.assertRaises(TypeError):
+            ra.attention(*heads_first, documents=bounds + 0.5)
+
     def test_threads_have_the_same_bits(self):
         four = arrays(2, 3, 70, 16, dtype=np.float32)
         results = [ra.attention(*four[:3], causal=True, dropout=0.2, seed=3, threads=threads) for threads in (1, 2, 5)]

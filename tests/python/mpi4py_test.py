@@ -52,7 +52,7 @@ class Mpi4py(unittest.TestCase):
         self.well(4, "mpi4py", "some", "groups")  # at first, one rank makes no call
 
     def test_the_page_shows_code_that_runs(self):
-        _, _, _, one, _, pairs, *_ = harness.python_blocks(harness.HERE.parents[1] / "docs/python.md")
+        _, _, _, one, _, _, pairs, *_ = harness.python_blocks(harness.HERE.parents[1] / "docs/python.md")
         program = (one + "want = out\n" + pairs + "assert (out is None) == (ra.rank() % 2 == 1)\n"
                    "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
         done = harness.run_text(4, program)

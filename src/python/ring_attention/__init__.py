@@ -24,7 +24,7 @@ The scores are s = scale * q.k + bias. All functions that compute with them take
 
     causal    a query sees no later key
     window    (left, right): how many keys before and after its own position a query sees; -1: all
-    documents boundaries of packed sequences, 0, ..., S: a query sees only keys of its document
+    documents boundaries of packed sequences, (0,) ..., S: a query sees only keys of its document
     alibi     adds the bias -slope * distance, with the slopes of the ALiBi paper
     bias      [Sq, Sk], [H or 1, Sq, Sk] or [B or 1, H or 1, Sq, Sk]; -inf hides a key
     scale     default 1 / sqrt(D)

@@ -252,6 +252,14 @@ def tile_of(same_bits):
     return tile
 
 
+def boundaries(documents):
+    """The keyword `documents` as a list of integers that starts with 0, which may be left out; None stays None."""
+    if documents is None:
+        return None
+    documents = [operator.index(boundary) for boundary in documents]
+    return [0, *documents] if documents and documents[0] != 0 else documents
+
+
 def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=False, scale=None,
             softcap=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False):
     """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence, or None."""
@@ -260,9 +268,9 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=Fal
         if len(window) != 2 or min(window) < -1:
             raise ValueError("window is (left, right): each side a number of keys, or -1 for all")
     if documents is not None:
-        documents = [int(boundary) for boundary in documents]
-        if not documents or documents[0] != 0 or keys not in (None, documents[-1]) or sorted(documents) != documents:
-            raise ValueError("documents are boundaries: they start with 0, never decrease, and end with "
+        documents = boundaries(documents)
+        if not documents or keys not in (None, documents[-1]) or sorted(documents) != documents:
+            raise ValueError("documents are boundaries: they start with 0 (or leave it out), never decrease, and end with "
                              f"{keys}, the number of keys")
     sink = [] if sink is None else np.asarray(sink, np.float64).tolist()
     if sink and len(sink) != heads:

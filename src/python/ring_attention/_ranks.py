@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 from . import _core
-from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
+from ._arrays import Gradients, Result, arrays_of, boundaries, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
 from ._job import ranks_of, together
 from ._peers import limit
@@ -173,8 +173,7 @@ def trace(file, *, comm=None, group=None):
 
 def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, q_offset):
     _require_place(placement, parallel)
-    documents = None if documents is None else [int(boundary) for boundary in documents]
-    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), documents, q_offset)
+    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), boundaries(documents), q_offset)
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
 

@@ -166,7 +166,7 @@ def _apply(q, k, v, bias, sink, documents, words):
 def attention(q, k, v, *, bias=None, sink=None, documents=None, **words):
     """ring_attention.attention for tensors: (out, lse), with the gradients of q, k, v, bias and sink.
 
-    documents: a list, or a tensor of integers such as cu_seqlens.
+    documents: a list, or a tensor of integers such as cu_seqlens, with or without the leading 0.
     """
     return _apply(q, k, v, bias, sink, documents, words)
 

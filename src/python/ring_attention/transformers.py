@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import ring_attention as numpy_api
 
+from ._arrays import boundaries
 from .torch import ring_attention
 
 __all__ = ["shard", "sum_gradients"]
@@ -83,12 +84,12 @@ def shard(model, input_ids, labels=None, *, documents=None, seed=0, placement="z
     """Prepares the next calls of the model, for this sequence. Returns this rank's part of its arguments.
 
     input_ids, labels  [batch, seq], the same on all ranks
-    documents          boundaries of packed sequences, 0, ..., seq, as cu_seqlens; positions begin again in each
+    documents          boundaries of packed sequences, (0,) ..., seq, as cu_seqlens; positions begin again in each
     seed               of the dropout of attention: another one in each step
     words              of ring_attention: parallel, ulysses, group or comm, threads, same_bits
     """
     seq = input_ids.shape[1]
-    bounds = [0, seq] if documents is None else [int(one) for one in documents]
+    bounds = [0, seq] if documents is None else boundaries(documents)
     words = dict(words, seq=seq, placement=placement, documents=documents, seed=seed)
     places = {name: words[name] for name in ("placement", "parallel", "ulysses", "group", "comm", "same_bits") if name in words}
     mine = torch.from_numpy(numpy_api.positions(seq, **places, documents=documents if words.get("same_bits") else None))
