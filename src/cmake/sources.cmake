@@ -25,6 +25,7 @@ set(attention_sources
     ring_attention/attention/exact/state.cpp
     ring_attention/attention/exact/sum.cpp
     ring_attention/attention/mask.cpp
+    ring_attention/attention/mask_sets.cpp
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
     ring_attention/attention/row_dot.cpp
