@@ -74,8 +74,8 @@ void Intervals::add(Interval keys) {
 }
 
 bool Intervals::contains(Index key) const {
-  return std::ranges::any_of(
-      parts_, [&](const Interval& part) { return part.begin <= key && key < part.end; });
+  return std::ranges::any_of(parts_,
+                             [&](const Interval& part) { return part.begin <= key && key < part.end; });
 }
 
 std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
@@ -94,16 +94,19 @@ std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
     return "intervals are a whole mask: without a prefix, blocks, sink tokens, global tokens and chunks";
   if (width < 1 || std::ssize(rows) != queries * width)
     return "intervals: " + std::to_string(rows.size()) + " of them, " + std::to_string(width) +
-           " for a query, and there are " + std::to_string(queries) + " queries: give an array [queries, m, 2]";
+           " for a query, and there are " + std::to_string(queries) +
+           " queries: give an array [queries, m, 2]";
   for (Index query = 0; query < queries; ++query) {
     const std::span row(rows.data() + query * width, static_cast<std::size_t>(width));
     const std::string whose = "intervals of query " + std::to_string(query) + ": ";
     if (const std::string wrong = fault_in(row, keys, true); !wrong.empty()) return whose + wrong;
     const Index count = width - std::ranges::count_if(row, is_empty);
-    if (count > Intervals::most) return whose + std::to_string(count) + " of them, and at most four are possible";
+    if (count > Intervals::most)
+      return whose + std::to_string(count) + " of them, and at most four are possible";
   }
   if (width > Intervals::most)
-    return "intervals: " + std::to_string(width) + " for each query, and at most four are possible: leave out the empty ones";
+    return "intervals: " + std::to_string(width) +
+           " for each query, and at most four are possible: leave out the empty ones";
   return std::nullopt;
 }
 

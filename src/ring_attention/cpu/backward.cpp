@@ -128,8 +128,8 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
   cpu::Lanes<T> lanes;
   bool loaded = false;
   for (int interval = 0; interval < scoring_.mask.parts(); ++interval) {
-    if (!lanes.look(scoring_, batch, head, tile, interval, part.keys, at(kv.k), at(kv.v),
-                    forward_.terms.bias, grad_bias_.view()))
+    if (!lanes.look(scoring_, batch, head, tile, interval, part.keys, at(kv.k), at(kv.v), forward_.terms.bias,
+                    grad_bias_.view()))
       continue;
     if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
     kernel_.attend(lanes.span(), rows, at(gradient.k), at(gradient.v), workspace);

@@ -39,8 +39,8 @@ PairMatrix<T> pairs_of(const View<T>& array, Index batch, Index head, const Quer
 }  // namespace
 
 template <class T>
-bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile,
-                    int part, const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
+bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile, int part,
+                    const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
                     const View<T>& grad_bias) {
   require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
   const Dropout& dropout = scoring.dropout;

@@ -37,8 +37,8 @@ class Lanes {
   /// \param k, v  the first key of the range, [keys][dim]
   /// \param bias, grad_bias  of all queries (bias.hpp), or empty
   /// \returns false when they see no key of it
-  [[nodiscard]] bool look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile,
-                          int part, const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
+  [[nodiscard]] bool look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile, int part,
+                          const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
                           const View<T>& grad_bias = {});
 
   [[nodiscard]] const KeySpan<T>& span() const { return span_; }

@@ -106,8 +106,8 @@ constexpr Index longest_tile = 1024;
 /// Calls use(task, part) for the ranges of a shard, `max_ranges` at a time, and that for each of the `parts` of a mask. Makes
 /// no call for a shard without keys. \param task  sees part 0 \throws Error if there are too many keys for an int
 template <class Task>
-void for_each_launch(Task task, int parts, const Shape& keys, const void* k, const void* v, const TokenRanges& ranges,
-                     const std::function<void(const Task&, int)>& use) {
+void for_each_launch(Task task, int parts, const Shape& keys, const void* k, const void* v,
+                     const TokenRanges& ranges, const std::function<void(const Task&, int)>& use) {
   task.kv_heads = kernel_int(keys.heads, "KV heads");
   task.keys = kernel_int(keys.seq, "keys of one rank");
   task.k = k;

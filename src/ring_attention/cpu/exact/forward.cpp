@@ -45,7 +45,7 @@ void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progr
   const Shape& q = q_.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
-  key_tiles_ += std::ssize(keys) * scoring_.mask.parts();  // an interval of a tile is a term
+  key_tiles_ += std::ssize(keys) * scoring_.mask.parts();     // an interval of a tile is a term
   if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
 
   // In CpuEngine's order: the heads of a group share K,V in the cache, and long rows come first.
