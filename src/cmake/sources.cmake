@@ -167,6 +167,7 @@ set(program_parts_sources # what the tests use, too
     program/run/check.cpp
     program/run/check_keys.cpp
     program/run/input.cpp
+    program/run/mask_flags.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/trace/trace.cpp

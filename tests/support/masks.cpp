@@ -18,8 +18,8 @@ std::vector<Interval> random_intervals(Dice& dice, Index keys, Index most) {
   std::vector<Interval> all;
   Index begin = 0;
   for (Index left = dice.between(1, most); left > 0 && begin < keys; --left) {
-    begin = dice.between(begin, keys - 1);
-    all.push_back({begin, dice.between(begin + 1, std::min(keys, begin + 20))});
+    begin = dice.between(begin, std::min(keys - 1, begin + keys / most));
+    all.push_back({begin, dice.between(begin + 1, std::min(keys, begin + 1 + keys / most))});
     begin = all.back().end;
   }
   return all;
