@@ -23,7 +23,7 @@ struct Packed {
   }
 };
 
-/// The pairs that the mask leaves: [rank][step]. For each query the visible keys are consecutive, so it is enough to
+/// The pairs that the mask leaves: [rank][step]. The keys of an interval are consecutive, so it is enough to
 /// know how many keys of a rank are before a position.
 inline Work count_packed(const Mask& mask, const Placement& placement) {
   const int ranks = placement.ranks();
@@ -38,10 +38,12 @@ inline Work count_packed(const Mask& mask, const Placement& placement) {
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = work.emplace_back(static_cast<std::size_t>(ranks));
     for (const Index query : positions(shards[static_cast<std::size_t>(rank)])) {
-      const Interval visible = mask.visible(query);
-      for (int step = 0; step < ranks; ++step) {
-        const int owner = Ring{rank, ranks}.owner(step);
-        row[static_cast<std::size_t>(step)] += before(owner, visible.end) - before(owner, visible.begin);
+      for (int part = 0; part < mask.parts(); ++part) {
+        const Interval visible = mask.visible(query, part);
+        for (int step = 0; step < ranks; ++step) {
+          const int owner = Ring{rank, ranks}.owner(step);
+          row[static_cast<std::size_t>(step)] += before(owner, visible.end) - before(owner, visible.begin);
+        }
       }
     }
   }

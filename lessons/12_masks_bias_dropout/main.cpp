@@ -4,6 +4,7 @@
 
 #include "common/problem.hpp"
 #include "failure.hpp"
+#include "mask_pictures.hpp"
 #include "ring_attention/core/median.hpp"
 #include "statistics.hpp"
 
@@ -142,6 +143,8 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
   show_failure(lesson, comm);
   lesson.heading("The idea: a rule is a function of two positions");
   show_rules(lesson);
+  lesson.heading("Masks of one interval of keys and of several");
+  show_masks(lesson);
   lesson.heading(format("The agreement: all rules at once, %d queries and %d keys on %s",
                         static_cast<int>(q.seq), static_cast<int>(q.seq + 9),
                         counted(comm.size(), "rank").c_str()));

@@ -25,6 +25,7 @@ set(attention_sources
     ring_attention/attention/exact/state.cpp
     ring_attention/attention/exact/sum.cpp
     ring_attention/attention/mask.cpp
+    ring_attention/attention/mask_sets.cpp
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
     ring_attention/attention/row_dot.cpp
@@ -166,6 +167,7 @@ set(program_parts_sources # what the tests use, too
     program/run/check.cpp
     program/run/check_keys.cpp
     program/run/input.cpp
+    program/run/mask_flags.cpp
     program/run/options.cpp
     program/run/report.cpp
     program/trace/trace.cpp

@@ -101,9 +101,10 @@ void encode_elements(Dtype dtype, std::span<const T> from, std::span<std::byte> 
 template <class T>
 [[nodiscard]] Tensor<T> read_npy(const std::string& path);
 
-/// Reads a whole file of one dimension of int64 or int32: the boundaries of packed documents.
+/// Reads a whole file of int64 or int32: the boundaries of packed documents, or the intervals of a mask.
+/// \param dimensions  of the array, whose elements are returned in their order
 /// \throws InputError
-[[nodiscard]] std::vector<Index> read_npy_integers(const std::string& path);
+[[nodiscard]] std::vector<Index> read_npy_integers(const std::string& path, std::size_t dimensions = 1);
 
 /// Reads a whole file of one dimension of floating-point elements: one number a head.
 /// \throws InputError

@@ -9,6 +9,7 @@
 
 #include "io/npy.hpp"
 #include "io/whole_file.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -50,19 +51,22 @@ NpyHeader checked_header(std::span<const std::byte> beginning, Index size, const
   return header;
 }
 
-/// A file of one dimension.
+/// A whole file.
 struct Row {
   NpyHeader header;
   std::string elements;
 };
 
 /// A file that cannot be right is refused by its header, however long it is.
-Row read_row(const std::string& path, void (*check_type)(const NpyHeader&, const std::string&)) {
+Row read_row(const std::string& path, void (*check_type)(const NpyHeader&, const std::string&),
+             std::size_t dimensions = 1) {
   NpyHeader header = read_npy_header(path);
   check_type(header, path);
-  if (header.extents.size() != 1)
-    throw InputError(path, "has " + std::to_string(header.extents.size()) + " dimensions where one is wanted",
-                     "save it with .reshape(-1)");
+  if (header.extents.size() != dimensions)
+    throw InputError(path,
+                     "has " + counted(std::ssize(header.extents), "dimension") + " where " +
+                         (dimensions == 1 ? "one is" : std::to_string(dimensions) + " are") + " wanted",
+                     dimensions == 1 ? "save it with .reshape(-1)" : "save it with another shape");
   std::string elements = read_file(path).bytes;
   check_npy_size(header, std::ssize(elements), path);  // again: the file may have changed meanwhile
   elements.erase(0, static_cast<std::size_t>(header.payload_offset));
@@ -112,12 +116,13 @@ Tensor<T> read_npy(const std::string& path) {
 template Tensor<float> read_npy(const std::string&);
 template Tensor<double> read_npy(const std::string&);
 
-std::vector<Index> read_npy_integers(const std::string& path) {
-  const auto [header, elements] = read_row(path, [](const NpyHeader& found, const std::string& file) {
+std::vector<Index> read_npy_integers(const std::string& path, std::size_t dimensions) {
+  const auto check_type = [](const NpyHeader& found, const std::string& file) {
     if (found.dtype != Dtype::int64 && found.dtype != Dtype::int32)
       throw InputError(file, "holds " + std::string(name(found.dtype)) + " where integers are wanted",
                        "save it with .astype(np.int64)");
-  });
+  };
+  const auto [header, elements] = read_row(path, check_type, dimensions);
   std::vector<Index> integers(static_cast<std::size_t>(header.elements()));
   if (header.dtype == Dtype::int64)
     convert<std::int64_t>(as_elements(elements), std::span(integers));

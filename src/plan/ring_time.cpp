@@ -10,11 +10,12 @@ namespace ring_attention {
 Index visible_pairs(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys) {
   Index pairs = 0;
   for (const TokenRange& range : queries)
-    for (Index i = 0; i < range.count; ++i) {
-      const Interval seen = mask.visible(range.position(i));
-      for (const TokenRange& block : keys)
-        pairs += std::max<Index>(0, block.before(seen.end) - block.before(seen.begin));
-    }
+    for (Index i = 0; i < range.count; ++i)
+      for (int part = 0; part < mask.parts(); ++part) {
+        const Interval seen = mask.visible(range.position(i), part);
+        for (const TokenRange& block : keys)
+          pairs += std::max<Index>(0, block.before(seen.end) - block.before(seen.begin));
+      }
   return pairs;
 }
 

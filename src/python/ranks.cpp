@@ -64,10 +64,9 @@ py::object visible_pairs(const AttentionTask<T>& task) {
   Tensor<bool> visible({1, 1, std::ssize(queries), std::ssize(keys)});
   bool all = true;
   for (std::size_t i = 0; i < queries.size(); ++i) {
-    const Interval seen = task.scoring.mask.visible(queries[i]);
     const std::span<bool> row = visible.view().row(0, 0, static_cast<Index>(i));
     for (std::size_t j = 0; j < keys.size(); ++j) {
-      row[j] = seen.begin <= keys[j] && keys[j] < seen.end;
+      row[j] = task.scoring.mask.allowed(queries[i], keys[j]);
       all = all && row[j];
     }
   }

@@ -134,6 +134,10 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
       call.terms, term_names);
   const std::string fault = fault_of(call.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
   check(fault.empty(), fault);
+  if (const MaskSets* const sets = call.scoring.mask.sets.get()) {
+    const std::optional<std::string> wrong = sets->fault(queries.seq(), keys.seq());
+    check(!wrong, wrong.value_or(""));
+  }
   if (call.result) check_backward(check, call);
   if (call.to) check_results(check, call, *call.to);
   if (call.gradients_to) check_results(check, call, *call.gradients_to);

@@ -86,6 +86,7 @@ inline Case random_problem(Dice& dice, Index index) {
     what.scoring.mask.offset = what.keys - what.queries;
     what.scoring.mask.documents = nullptr;
   }
+  if (dice.one_in(4)) what.scoring.mask.sets = random_sets(dice, what.queries, what.keys);
   what.dim = dice.one_in(8) ? dice.between(1, 256) : what.dim;
   if (most_visible_keys(what) >= 8) add_terms(what, static_cast<std::size_t>(dice.between(0, 29)));
   return what;

@@ -245,8 +245,8 @@ TEST(ForwardKernels, OverwriteAFreshState) {
     auto l = cuda::uploaded<float>(Tensor<float>(p.q.shape().per_row(), nan), handle);
     const cuda::MaskOnDevice mask(p.what.scoring, whole(100), handle);
     cuda::for_each_launch<cuda::ForwardTask>(
-        {cuda::task_of(q.shape(), q.data(), p.what.scoring, mask), true, o.data(), m.data(), l.data()},
-        k.shape(), k.data(), v.data(), whole(40), [&](const cuda::ForwardTask& task) {
+        {cuda::task_of(q.shape(), q.data(), p.what.scoring, mask), true, o.data(), m.data(), l.data()}, 1,
+        k.shape(), k.data(), v.data(), whole(40), [&](const cuda::ForwardTask& task, int) {
           kernel.launch(task, cuda::type_of<T>, cuda::traits_of(cuda::current_device()), handle);
         });
     for (const auto* array : {&o, &m, &l}) {
@@ -412,8 +412,8 @@ TEST(Tasks, WithTooManyTokensAreErrors) {
   const Index most = std::numeric_limits<int>::max() - Index{1024};
   int launches = 0;
   const auto launch = [&](Index keys) {
-    cuda::for_each_launch<cuda::ForwardTask>({}, {1, 1, keys, 8}, nullptr, nullptr, whole(keys),
-                                             [&](const cuda::ForwardTask& task) {
+    cuda::for_each_launch<cuda::ForwardTask>({}, 1, {1, 1, keys, 8}, nullptr, nullptr, whole(keys),
+                                             [&](const cuda::ForwardTask& task, int) {
                                                EXPECT_EQ(task.keys, keys);
                                                ++launches;
                                              });

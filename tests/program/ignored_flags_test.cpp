@@ -105,7 +105,16 @@ TEST(IgnoredFlags, OfRun) {
   flags.pair("--threads 2", "--engine fast", "--engine readable");
   flags.need_nothing({"--out a", "--check", "--json", "--progress never", "--trace a", "--scale 2",
                       "--softcap 3", "--causal", "--window 1,1", "--documents a", "--alibi", "--bias a",
-                      "--sink a", "--dropout 0.5"});
+                      "--sink a", "--dropout 0.5", "--chunk 4", "--intervals a"});
+  for (const char* flag : {"--prefix 4", "--blocks 1:3,5:8"}) {
+    flags.pair(flag, "--causal");
+    flags.pair(flag, "--window 3,0");
+    flags.pair(flag, "--chunk 4");
+  }
+  for (const char* flag : {"--sink-tokens 4", "--global-tokens 1:3,5:8"}) {
+    flags.pair(flag, "--window 3,0", "--causal");
+    flags.pair(flag, "--chunk 4", "--causal");
+  }
   flags.pair("--dropout-seed 2", "--dropout 0.5");
   flags.pair("--q-offset 2", "--causal");
   flags.old_names({"--block", "--wire"});

@@ -32,6 +32,7 @@ int counted(const Mask& mask, const Placement& queries, const Placement& keys, i
 /// Do the ends of the ranges decide what is visible, so that no hop is made that is not needed? The tokens of a range
 /// are consecutive, all are in documents, and no range of two documents has a band as well.
 bool decided_by_ends(const Mask& mask, PlacementKind kind, Index queries, Index keys) {
+  if (mask.sets) return true;  // query by query
   if (kind == PlacementKind::striped) return false;
   if (mask.documents == nullptr) return true;
   const Index end = mask.documents->end();

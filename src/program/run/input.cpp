@@ -136,6 +136,7 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   if (options.causal) scoring_.mask.right = 0;
   if (options.alibi) scoring_.alibi_slopes = alibi_slopes(q_.heads);
   scoring_.dropout.seed = static_cast<std::uint64_t>(options.dropout_seed);
+  scoring_.mask.sets = mask_sets_of(comm, options.mask, q_.seq, kv_.seq);
   if (options.documents.empty()) return;
   std::vector<Index> boundaries;
   agree(comm, [&] {

@@ -64,6 +64,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
                {-1, largest_position});
   command.option("--documents", options.documents,
                  "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
+  declare_mask_flags(command, options.mask);
   command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
   command.option(
       "--bias", options.bias,
@@ -136,10 +137,12 @@ void validate(const RunOptions& options) {
       throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
   if (options.q_offset && !within(*options.q_offset, -largest_position, largest_position))
     throw InputError("--q-offset is from -2^53 to 2^53");
-  const bool uses_positions =
-      options.causal || !options.window.empty() || !options.documents.empty() || options.alibi;
+  validate(options.mask, options.causal, !options.window.empty());
+  const bool uses_positions = options.causal || !options.window.empty() || !options.documents.empty() ||
+                              options.mask.chunk || options.alibi;
   if (options.q_offset && !uses_positions)
-    throw InputError("--q-offset changes nothing without --causal, --window, --documents or --alibi");
+    throw InputError(
+        "--q-offset changes nothing without --causal, --window, --documents, --chunk or --alibi");
   if (options.backward_kernel != defaults.backward_kernel && !options.wants_gradients())
     throw InputError("--backward-kernel goes with --backward or --dout");
   if (options.tile && !options.same_bits && options.engine != "readable")

@@ -8,6 +8,7 @@
 
 #include "cli/device_options.hpp"
 #include "program/partition_options.hpp"
+#include "program/run/mask_flags.hpp"
 #include "program/trace/options.hpp"
 #include "ring_attention/attention/scoring.hpp"
 
@@ -25,6 +26,7 @@ struct RunOptions : DeviceOptions, PartitionOptions, TraceOptions {
   bool causal = false;
   std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
   std::string documents;      ///< a file of cu_seqlens; empty: one document
+  MaskFlags mask;
   bool alibi = false;
   std::string bias;      ///< a file of [B, H, Sq, Sk]; empty: none
   std::string sink;      ///< a file of one logit a head; empty: none

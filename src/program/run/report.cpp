@@ -107,6 +107,7 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   if (!options.window.empty())
     words += ", window " + side(options.window[0]) + " before and " + side(options.window[1]) + " after";
   if (!options.documents.empty()) words += ", documents of " + options.documents;
+  words += words_of(options.mask);
   if (options.alibi) words += ", ALiBi";
   if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
   if (options.softcap) words += format(", softcap %g", *options.softcap);
@@ -197,6 +198,12 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"causal", options.causal},
             {"window", options.window},
             {"documents", options.documents},
+            {"prefix", options.mask.prefix.value_or(0)},
+            {"blocks", options.mask.blocks},
+            {"sink_tokens", options.mask.sink_tokens.value_or(0)},
+            {"global_tokens", options.mask.global_tokens},
+            {"chunk", options.mask.chunk.value_or(0)},
+            {"intervals", options.mask.intervals},
             {"alibi", options.alibi},
             {"bias_bytes", report.term_bytes},
             {"dropout", options.scoring.dropout.probability},

@@ -4,7 +4,20 @@
 
 namespace ring_attention {
 
-Interval Mask::visible(Index query) const {
+Intervals Mask::seen(Index query) const {
+  const Index at = query + offset;
+  Interval document{0, unlimited};
+  if (documents != nullptr) {
+    const Index own = documents->of(at);
+    if (own < 0) return {};
+    document = {documents->begin(own), documents->end(own)};
+  }
+  const Interval band{std::max(at - left, document.begin), std::min(at + right + 1, document.end)};
+  return sets->seen(query, at, band, document, right == 0);
+}
+
+Interval Mask::visible(Index query, int part) const {
+  if (sets != nullptr) return seen(query)[part];
   const Index at = query + offset;
   Interval seen{at - left, at + right + 1};
   if (documents == nullptr) return seen;
@@ -13,7 +26,24 @@ Interval Mask::visible(Index query) const {
   return {std::max(seen.begin, documents->begin(document)), std::min(seen.end, documents->end(document))};
 }
 
+namespace {
+
+/// Of all pairs, or of as many as decide. \param seen_by  the intervals of a query
+Coverage coverage_of(const TokenRange& queries, const TokenRange& keys, const auto& seen_by) {
+  Index seen = 0;
+  for (Index i = 0; i < queries.count; ++i) {
+    const Intervals all = seen_by(queries.position(i));
+    for (int part = 0; part < all.size(); ++part)
+      seen += keys.before(all[part].end) - keys.before(all[part].begin);
+    if (seen > 0 && seen < (i + 1) * keys.count) return Coverage::partial;
+  }
+  return seen > 0 ? Coverage::full : Coverage::none;
+}
+
+}  // namespace
+
 Coverage Mask::coverage(const TokenRange& queries, const TokenRange& keys) const {
+  if (sets != nullptr) return coverage_of(queries, keys, [&](Index query) { return seen(query); });
   const TokenRange aligned{queries.begin + offset, queries.stride, queries.count};
   const Index nearest = keys.begin - (aligned.end() - 1);  // the smallest distance
   const Index farthest = keys.end() - 1 - aligned.begin;   // the largest

@@ -52,7 +52,9 @@ std::string text_of(const Scoring& scoring, const TermShapes& terms) {
   for (const double slope : slopes) text << "ALiBi slope " << slope << '\n';
   text << sinks.size() << " sinks\n";
   for (const double sink : sinks) text << "a sink " << sink << '\n';
-  text << (mask.documents ? "documents\n" : "no documents\n");
+  text << (mask.sets ? mask.sets->text()
+                     : "a mask without blocks, sink tokens, global tokens, chunks and intervals")
+       << (mask.documents ? "\ndocuments\n" : "\nno documents\n");
   for (Index begin = 0, end = 0; mask.documents && mask.documents->of(begin) >= 0; begin = end) {
     end = mask.documents->end(mask.documents->of(begin));  // empty documents change nothing: `of` skips them
     text << "a document [" << begin << ", " << end << ")\n";

@@ -117,10 +117,6 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
                                    Index head, Index kv_head, const QueryTile& tile, const KeyRange& part,
                                    T* workspace) {
   const auto at = [&](const auto& array) { return array.row(batch, kv_head, part.first).data(); };
-  cpu::Lanes<T> lanes;
-  if (!lanes.look(scoring_, batch, head, tile, part.keys, at(kv.k), at(kv.v), forward_.terms.bias,
-                  grad_bias_.view()))
-    return;
   const cpu::GradientRows<T> rows{static_cast<int>(tile.queries.count),
                                   static_cast<int>(forward_.q.shape().dim),
                                   static_cast<T>(scoring_.scale),
@@ -129,9 +125,16 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
                                   &forward_.lse(batch, head, tile.first),
                                   &delta_.view()(batch, head, tile.first),
                                   grad_q_.view().row(batch, head, tile.first).data()};
-  kernel_.load(rows, workspace);
-  kernel_.attend(lanes.span(), rows, at(gradient.k), at(gradient.v), workspace);
-  kernel_.store(rows, workspace);
+  cpu::Lanes<T> lanes;
+  bool loaded = false;
+  for (int interval = 0; interval < scoring_.mask.parts(); ++interval) {
+    if (!lanes.look(scoring_, batch, head, tile, interval, part.keys, at(kv.k), at(kv.v), forward_.terms.bias,
+                    grad_bias_.view()))
+      continue;
+    if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
+    kernel_.attend(lanes.span(), rows, at(gradient.k), at(gradient.v), workspace);
+  }
+  if (loaded) kernel_.store(rows, workspace);
 }
 
 template <class T>

@@ -63,8 +63,10 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
   bool loaded = false;
   Index first_key = 0;
   for (const TokenRange& keys : kv.ranges) {
-    if (lanes.look(scoring_, batch, head, tile, keys, kv.k.row(batch, kv_head, first_key).data(),
-                   kv.v.row(batch, kv_head, first_key).data(), bias_)) {
+    for (int part = 0; part < scoring_.mask.parts(); ++part) {
+      if (!lanes.look(scoring_, batch, head, tile, part, keys, kv.k.row(batch, kv_head, first_key).data(),
+                      kv.v.row(batch, kv_head, first_key).data(), bias_))
+        continue;
       if (!std::exchange(loaded, true)) kernel_->load(rows, workspace);
       kernel_->attend(lanes.span(), rows, workspace);
     }

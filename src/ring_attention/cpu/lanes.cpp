@@ -39,7 +39,7 @@ PairMatrix<T> pairs_of(const View<T>& array, Index batch, Index head, const Quer
 }  // namespace
 
 template <class T>
-bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile,
+bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile, int part,
                     const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
                     const View<T>& grad_bias) {
   require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
@@ -48,7 +48,7 @@ bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const Query
   const auto queries = static_cast<std::size_t>(tile.queries.count);
   for (std::size_t i = 0; i < queries; ++i) {
     const Index query = tile.queries.position(static_cast<Index>(i));
-    const Interval seen = scoring.mask.visible(query);
+    const Interval seen = scoring.mask.visible(query, part);
     begin_[i] = static_cast<int>(keys.before(seen.begin));
     end_[i] = static_cast<int>(keys.before(seen.end));
     distance_[i] = static_cast<T>(keys.begin - (query + scoring.mask.offset));

@@ -36,10 +36,11 @@ void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) 
   if (q_.size() > 0)
     for_each_launch<ForwardTask>(
         {task_of(q_.shape(), q_.data(), scoring_, tables_->mask), true, o_.data(), m_.data(), l_.data()},
-        kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const ForwardTask& task) {
+        scoring_.mask.parts(), kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges,
+        [&](const ForwardTask& task, int part) {
           ForwardTask next = task;
           next.fresh = std::exchange(fresh_, false);
-          next.last = last && ends_shard(next);
+          next.last = last && part + 1 == scoring_.mask.parts() && ends_shard(next);
           finished_ = next.last;
           pairs_.launch(*kernel_, next, type_of<T>, device_, options_.stream);
         });
@@ -98,7 +99,8 @@ void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<f
     for_each_launch<BackwardTask>(
         {task_of(q, forward_.q.data(), scoring_, tables_->mask), forward_.grad_out.data(),
          forward_.lse.data(), delta_.data(), grad_q_.data(), gradient.k.data(), gradient.v.data()},
-        kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges, [&](const BackwardTask& task) {
+        scoring_.mask.parts(), kv.k.shape(), kv.k.data(), kv.v.data(), kv.ranges,
+        [&](const BackwardTask& task, int) {
           pairs_.launch(*kernel_, task, type_of<T>, device_, options_.stream, grad_bias_.data());
         });
   if (progress) progress();

@@ -35,7 +35,7 @@ constexpr int max_ranges = 2;  ///< of keys in one launch; a zigzag shard has tw
 /// The inputs of both directions. All pointers are to device memory, 16-byte aligned.
 ///
 /// A kernel sees every mask as one interval per query: query i sees the keys with global positions in visible[i], which
-/// is `Mask::visible(i)`. Within a range those keys are contiguous in memory.
+/// is one part of `Mask::visible(i)`. Each part is a launch. Within a range those keys are contiguous in memory.
 struct AttentionTask {
   int batch, heads, kv_heads, dim;
   int queries;  ///< tokens of the rank's q

@@ -41,10 +41,9 @@ MaskOnDevice::MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, S
                            const Allocator& allocator) {
   std::vector<Index> positions_of_keys = positions(queries);
   std::vector<Interval> intervals;
-  for (Index& query : positions_of_keys) {
-    intervals.push_back(scoring.mask.visible(query));
-    query += scoring.mask.offset;
-  }
+  for (int part = 0; part < scoring.mask.parts(); ++part)
+    for (const Index query : positions_of_keys) intervals.push_back(scoring.mask.visible(query, part));
+  for (Index& query : positions_of_keys) query += scoring.mask.offset;
   const std::vector<float> slopes(scoring.alibi_slopes.begin(), scoring.alibi_slopes.end());
   visible = on_device(intervals, stream, allocator);
   position = on_device(positions_of_keys, stream, allocator);

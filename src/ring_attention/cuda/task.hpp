@@ -33,7 +33,7 @@ struct MaskOnDevice {
   MaskOnDevice(const Scoring& scoring, const TokenRanges& queries, StreamHandle stream,
                const Allocator& allocator = device_allocator());
 
-  Tensor<Interval> visible;   ///< [queries]
+  Tensor<Interval> visible;   ///< [parts][queries]: for each part of the mask
   Tensor<Index> position;     ///< [queries]
   Tensor<float> alibi_slope;  ///< [heads], or empty
 };
@@ -103,25 +103,27 @@ constexpr Index longest_tile = 1024;
   return range.first + range.tokens.count == task.keys;
 }
 
-/// Calls use(task) for the ranges of a shard, `max_ranges` at a time. Makes no call for a shard without keys. \throws
-/// Error if there are too many keys for an int
+/// Calls use(task, part) for the ranges of a shard, `max_ranges` at a time, and that for each of the `parts` of a mask. Makes
+/// no call for a shard without keys. \param task  sees part 0 \throws Error if there are too many keys for an int
 template <class Task>
-void for_each_launch(Task task, const Shape& keys, const void* k, const void* v, const TokenRanges& ranges,
-                     const std::function<void(const Task&)>& use) {
+void for_each_launch(Task task, int parts, const Shape& keys, const void* k, const void* v,
+                     const TokenRanges& ranges, const std::function<void(const Task&, int)>& use) {
   task.kv_heads = kernel_int(keys.heads, "KV heads");
   task.keys = kernel_int(keys.seq, "keys of one rank");
   task.k = k;
   task.v = v;
-  task.ranges = 0;
-  Index first = 0;
-  for (const TokenRange& range : ranges) {
-    if (range.count > 0) task.range[task.ranges++] = {range, first};
-    first += range.count;
-    if (task.ranges < max_ranges) continue;
-    use(task);
+  for (int part = 0; part < parts; ++part, task.visible += task.queries) {
     task.ranges = 0;
+    Index first = 0;
+    for (const TokenRange& range : ranges) {
+      if (range.count > 0) task.range[task.ranges++] = {range, first};
+      first += range.count;
+      if (task.ranges < max_ranges) continue;
+      use(task, part);
+      task.ranges = 0;
+    }
+    if (task.ranges > 0) use(task, part);
   }
-  if (task.ranges > 0) use(task);
 }
 
 }  // namespace ring_attention::cuda

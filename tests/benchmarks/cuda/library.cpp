@@ -117,9 +117,9 @@ class Case {
     const Ring ring{rank, static_cast<int>(ranks_.size())};
     for (int step = 0; step < ring.steps(); ++step) {
       const int owner = ring.owner(step);
-      for_each_launch<Task>(task, kv_, part(k, owner, kv_), part(v, owner, kv_),
+      for_each_launch<Task>(task, scoring_.mask.parts(), kv_, part(k, owner, kv_), part(v, owner, kv_),
                             ranks_[static_cast<std::size_t>(owner)].ranges,
-                            [&](const Task& launch) { use(owner, launch); });
+                            [&](const Task& launch, int) { use(owner, launch); });
     }
   }
 

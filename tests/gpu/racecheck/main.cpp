@@ -30,8 +30,8 @@ void attend() {
   const Scoring scoring{0.125, Mask::causal(50)};
   const MaskOnDevice mask(scoring, whole(q_shape.seq), handle);
   for_each_launch<ForwardTask>(
-      {task_of(q_shape, q.data(), scoring, mask), true, o.data(), m.data(), l.data()}, kv_shape, k.data(),
-      v.data(), {{130, 1, 120}, {0, 1, 130}}, [&](const ForwardTask& task) {
+      {task_of(q_shape, q.data(), scoring, mask), true, o.data(), m.data(), l.data()}, 1, kv_shape, k.data(),
+      v.data(), {{130, 1, 120}, {0, 1, 130}}, [&](const ForwardTask& task, int) {
         breakable_kernel.launch(task, type_of<T>, traits_of(current_device()), handle);
       });
   stream.synchronize();

@@ -68,7 +68,7 @@ void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradi
   require(gradient.k.shape().dim == narrow.words() || gradient.k.shape().dim == wide.words(),
           "SameBitsBackward: dK and dV are rows of exact sums");
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
-  key_tiles_ += std::ssize(keys);
+  key_tiles_ += std::ssize(keys) * scoring_.mask.parts();  // an interval of a tile is a term of dQ
   if (key_tiles_ > ExactFormat::most_terms) grad_q_.widen();
 
   // With fewer pairs of (batch, KV head) than threads, each is cut into parts of queries and of keys. In round t part p of
@@ -148,19 +148,20 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
   cpu::Lanes<float> lanes;
   for (const TokenTile& tile : keys) {
     bool seen = false;
-    for (Panel& panel : all) {
-      if (!lanes.look(scoring_, batch, head, {panel.queries.tokens, panel.queries.first}, tile.tokens,
-                      kv.k.row(batch, kv_head, tile.first).data(),
-                      kv.v.row(batch, kv_head, tile.first).data(), forward_.terms.bias, grad_bias_.view()))
-        continue;
-      if (!std::exchange(seen, true)) {
-        std::fill_n(grad_k, tile.tokens.count * dim, 0.0F);
-        std::fill_n(grad_v, tile.tokens.count * dim, 0.0F);
+    for (Panel& panel : all)
+      for (int part = 0; part < scoring_.mask.parts(); ++part) {
+        if (!lanes.look(scoring_, batch, head, {panel.queries.tokens, panel.queries.first}, part, tile.tokens,
+                        kv.k.row(batch, kv_head, tile.first).data(),
+                        kv.v.row(batch, kv_head, tile.first).data(), forward_.terms.bias, grad_bias_.view()))
+          continue;
+        if (!std::exchange(seen, true)) {
+          std::fill_n(grad_k, tile.tokens.count * dim, 0.0F);
+          std::fill_n(grad_v, tile.tokens.count * dim, 0.0F);
+        }
+        if (panel.terms++ == 0) kernel.load(panel.rows, panel.workspace);
+        kernel.attend(lanes.span(), panel.rows, grad_k, grad_v, panel.workspace);
+        if (panel.terms == ExactFormat::terms_at_once) store(panel);
       }
-      if (panel.terms++ == 0) kernel.load(panel.rows, panel.workspace);
-      kernel.attend(lanes.span(), panel.rows, grad_k, grad_v, panel.workspace);
-      if (panel.terms == ExactFormat::terms_at_once) store(panel);
-    }
     if (!seen) continue;
     add_terms(kernels_.add_exact_terms, gradient.k, batch, kv_head, tile, dim, grad_k);
     add_terms(kernels_.add_exact_terms, gradient.v, batch, kv_head, tile, dim, grad_v);

@@ -45,7 +45,7 @@ void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progr
   const Shape& q = q_.shape();
   const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
-  key_tiles_ += std::ssize(keys);
+  key_tiles_ += std::ssize(keys) * scoring_.mask.parts();     // an interval of a tile is a term
   if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
 
   // In CpuEngine's order: the heads of a group share K,V in the cache, and long rows come first.
@@ -84,15 +84,16 @@ void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const s
     terms = 0;
   };
   cpu::Lanes<float> lanes;
-  for (const TokenTile& tile : keys) {
-    if (!lanes.look(scoring_, batch, head, {queries.tokens, queries.first}, tile.tokens,
-                    kv.k.row(batch, kv_head, tile.first).data(), kv.v.row(batch, kv_head, tile.first).data(),
-                    bias_))
-      continue;
-    if (terms++ == 0) kernel_->load(rows, workspace);
-    kernel_->attend(lanes.span(), rows, workspace);
-    if (terms == ExactFormat::terms_at_once) store();
-  }
+  for (const TokenTile& tile : keys)
+    for (int part = 0; part < scoring_.mask.parts(); ++part) {
+      if (!lanes.look(scoring_, batch, head, {queries.tokens, queries.first}, part, tile.tokens,
+                      kv.k.row(batch, kv_head, tile.first).data(),
+                      kv.v.row(batch, kv_head, tile.first).data(), bias_))
+        continue;
+      if (terms++ == 0) kernel_->load(rows, workspace);
+      kernel_->attend(lanes.span(), rows, workspace);
+      if (terms == ExactFormat::terms_at_once) store();
+    }
   if (terms > 0) store();
 }
 

@@ -169,7 +169,8 @@ ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cac
               pieces = (all + at_once - 1) / at_once;
 
   // A task is some tiles of one KV head. Which ones, and in which order they are merged, makes no difference.
-  const bool wide = std::ssize(tiling.cuts(cache.size())) - 1 >= ExactFormat::most_terms;
+  const Index terms = (std::ssize(tiling.cuts(cache.size())) - 1) * scoring.mask.parts();
+  const bool wide = terms >= ExactFormat::most_terms;
   std::vector<ExactPartial> states;
   for (Index i = 0; i < pieces; ++i) states.push_back(ExactPartial::empty(q.shape(), wide));
   for_each_task(kv.batch * kv.heads * pieces, options.threads, [&](Index task, int) {
