@@ -155,7 +155,9 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
                      report.dtype + ", on " + counted(static_cast<Index>(report.ranks.size()), "rank") +
                      "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
-  text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
+  const bool equal = report.kv.value_dim == report.kv.dim;
+  text += "  k, v    " + to_string(report.kv) + (equal ? "" : ", " + to_string(report.kv.values())) + "  " +
+          files(options.k + ", " + options.v) + "\n";
   if (report.terms.bias)
     text += "  bias    " + to_string(*report.terms.bias) + "  " + options.bias + ", " +
             human_bytes(report.term_bytes) + " a rank" +
@@ -191,6 +193,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   Json json{{"ok", report.ok()},
             {"q_shape", extents(report.q)},
             {"kv_shape", extents(report.kv)},
+            {"value_dim", report.kv.value_dim},
             {"dtype", report.dtype},
             {"scale", report.scale},
             {"softcap", options.softcap.value_or(0)},
