@@ -12,8 +12,8 @@ from ring_attention.torch import attention, ring_attention
 torch.set_num_threads(1)
 SEQ = 23
 rng = np.random.default_rng(0)
-whole = [torch.from_numpy(rng.standard_normal((2, heads, SEQ, 8))).requires_grad_() for heads in (4, 2, 2)]
-weights = torch.from_numpy(rng.standard_normal((2, 4, SEQ, 8)))
+whole = [torch.from_numpy(rng.standard_normal((2, heads, SEQ, dim))).requires_grad_() for heads, dim in ((4, 8), (2, 8), (2, 5))]
+weights = torch.from_numpy(rng.standard_normal((2, 4, SEQ, 5)))
 sink = torch.from_numpy(rng.standard_normal(4)).requires_grad_()
 
 out, lse = attention(*whole, causal=True, sink=sink)

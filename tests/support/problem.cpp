@@ -24,12 +24,11 @@ Case with_everything(std::pair<Index, Index> bias, const Scoring& scoring, doubl
 std::string to_string(const Case& c) {
   const Mask& mask = c.scoring.mask;
   const auto side = [](Index keys) { return keys == Mask::unlimited ? "all" : std::to_string(keys); };
-  return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", v " + to_string(c.kv().values()) +
-         ", block " + std::to_string(c.block) + ", " + name(c.kind) + ", scale " +
-         std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) + " right " + side(mask.right) +
-         " offset " + std::to_string(mask.offset) + (mask.documents ? ", documents" : "") +
-         (c.scoring.has_alibi() ? ", ALiBi" : "") + (c.bias() ? ", bias " + to_string(*c.bias()) : "") +
-         (c.scoring.sinks.empty() ? "" : ", sinks") +
+  return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) + ", " +
+         name(c.kind) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
+         " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
+         (mask.documents ? ", documents" : "") + (c.scoring.has_alibi() ? ", ALiBi" : "") +
+         (c.bias() ? ", bias " + to_string(*c.bias()) : "") + (c.scoring.sinks.empty() ? "" : ", sinks") +
          (c.scoring.caps() ? ", softcap " + std::to_string(c.scoring.softcap) : "") + ", dropout " +
          std::to_string(c.scoring.dropout.probability) + ", spike_every " + std::to_string(c.spike_every) +
          ", seed " + std::to_string(c.seed);

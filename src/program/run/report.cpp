@@ -155,9 +155,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
                      report.dtype + ", on " + counted(static_cast<Index>(report.ranks.size()), "rank") +
                      "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
-  const bool equal = report.kv.value_dim == report.kv.dim;
-  text += "  k, v    " + to_string(report.kv) + (equal ? "" : ", " + to_string(report.kv.values())) + "  " +
-          files(options.k + ", " + options.v) + "\n";
+  text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
   if (report.terms.bias)
     text += "  bias    " + to_string(*report.terms.bias) + "  " + options.bias + ", " +
             human_bytes(report.term_bytes) + " a rank" +

@@ -58,6 +58,12 @@ inline std::string to_string(const Shape& shape) {
          std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
 }
 
+/// `[2, 8, 1024, 192], [2, 8, 1024, 128]`, or one of them where they are equal.
+inline std::string to_string(const KvShape& kv) {
+  const std::string k = to_string(static_cast<const Shape&>(kv));
+  return kv.value_dim == kv.dim ? k : k + ", " + to_string(kv.values());
+}
+
 /// Has an array of this shape at most most_elements? An extent of 0 counts as 1: the others are bounded as well. False for
 /// a negative extent.
 [[nodiscard]] constexpr bool fits(const Shape& shape) {
