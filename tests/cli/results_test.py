@@ -82,7 +82,7 @@ class ResultsTest(harness.CommandTest):
                 self.check_case(ranks, (4, 10, 4), (2, 11, 4), f"--dout dout.npy --check {words}", value_dim=value_dim)
         self.run_well(3, "run", "--random", "1,4,40,12", "--kv-heads", "2", "--value-dim", "7", "--backward", "--check")
         report = self.run_well(2, "run", "--random", "1,2,9,12", "--value-dim", "7", "--json")
-        self.assertIn('"value_dim": 7', report.stdout)
+        self.assertIn('"value_dim": 7', report.out)
 
     def test_causal(self):
         for ranks in (1, 3, 4):
